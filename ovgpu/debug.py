@@ -179,7 +179,7 @@ class _Watch:
 
     def __call__(self, step: Step, calls: Sequence[Call]) -> None:
         if id(step) not in self.positions:  # steps after a result of unknown rank are a separate program
-            self._attach(self.executor.children["rest"])
+            self._attach(self.executor.children["deferred"])
         number, position = self.positions[id(step)]
         if self.target is not None and (number, position) >= self.target[:2]:
             if self.target.inside is step:
@@ -295,7 +295,7 @@ def _locate(program: Program, layer: str) -> _Target | None:
         if any(part.name == layer for part in layers_of(step.op)):
             raise Error(f"cannot stop at layer '{layer}': it is one step with '{step.name}'; "
                         "set OVGPU_STOP_AT before the model is compiled, which keeps layers in steps of their own")
-    if program.rest is not None and _contains(program.rest.model, layer):
+    if program.deferred is not None and _contains(program.deferred.model, layer):
         return None
     import difflib
 

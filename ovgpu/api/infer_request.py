@@ -302,7 +302,7 @@ class InferRequest(RequestTensors):
         return self._infer()
 
     def _infer(self) -> Snapshot:
-        if self._variables.moved:
+        if self._variables.has_outgrown_buffers:
             self._forget()
         watched = self._profiler is not None or DEBUG.value or STOP_AT.value or NVTX.value
         for replay in () if watched else self._replays:
@@ -314,7 +314,7 @@ class InferRequest(RequestTensors):
                 return replay.after or self._variables.now
         arrays, key = self._read_inputs(), self._variables.key
         decode = self._decode_steps if self._variables.grown else None
-        appending = None if decode is None else decode.take(arrays)
+        appending = None if decode is None else decode.prepare(arrays)
         if decode is not None and appending is not None:
             used = decode.programs.used
             pairs = [slot.pair(array) if number in used else HostDevicePair(array, array)

@@ -18,13 +18,13 @@ from ovgpu.lowering.placement import Reservation, reserve_all
 from ovgpu.lowering.program import (
     Body,
     Copy,
+    DeferredModel,
     Download,
     ElidedNode,
     HostInput,
     HostNode,
     MemoryKind,
     Program,
-    Rest,
     Segment,
     Step,
     Upload,
@@ -98,7 +98,7 @@ class Builder:
             reserve_all(self, nodes)
             self._steps(nodes)
         else:
-            self._defer_rest(nodes)
+            self._defer(nodes)
         self._close()
         if self.uploads:
             self._upload()
@@ -109,7 +109,7 @@ class Builder:
     def _steps(self, nodes: Sequence[Node]) -> None:
         for position, node in enumerate(nodes):
             if self._visit(node) and any(p.spec.shape is None for p in node.outputs):
-                self._defer_rest(nodes[position + 1 :])
+                self._defer(nodes[position + 1 :])
                 return
         self._results()
 
@@ -188,7 +188,7 @@ class Builder:
         return "item", self.value_of[id(port)], atom.args[1]
 
     def _can_check(self, check: Check) -> bool:
-        """Return whether this program knows both sides of a check. The deferred rest runs the other checks."""
+        """Return whether this program knows both sides of a check. The deferred model has the other checks."""
         return all(self._is_known_here(atom) for x in (check.a, check.b) for atom in atoms(x))
 
     def _is_known_here(self, atom: Atom) -> bool:
@@ -523,8 +523,8 @@ class Builder:
     def _upload(self) -> None:
         """Insert uploads at the beginning of the first segment, for the inputs that steps read."""
         used = {self.values[i].root for step in self.program.steps for i in step.inputs if i >= 0}
-        if self.program.rest is not None:
-            used.update(self.values[i].root for i in self.program.rest.inputs)
+        if self.program.deferred is not None:
+            used.update(self.values[i].root for i in self.program.deferred.inputs)
         steps = [Step(Upload(), "upload", (-1,), (i,), node=parameter)
                  for i, parameter in zip(self.program.inputs, self.model.parameters)
                  if i in used and self.values[i].type != Type.string]
@@ -540,7 +540,7 @@ class Builder:
 
     # ---- nodes after a result of unknown rank
 
-    def _defer_rest(self, nodes: Sequence[Node]) -> None:
+    def _defer(self, nodes: Sequence[Node]) -> None:
         """Defer nodes to a program that is built at run time, once the ranks of its inputs are known."""
         deferred = set(map(id, nodes))
         given: dict[int, Output] = {}
@@ -556,7 +556,7 @@ class Builder:
                     users.append(port.node)
         ports = list(given.values())
         model = subgraph(self.model, ports, [_source(r) for r in self.model.results], self.model.sinks)
-        self.program.rest = Rest(model, [self._dense(self._use(p)) for p in ports])
+        self.program.deferred = DeferredModel(model, [self._dense(self._use(p)) for p in ports])
 
 
 def _source(result: Node) -> Output:

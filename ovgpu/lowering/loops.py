@@ -154,7 +154,7 @@ def _static_body(model: Model, maps: Sequence[InputMap], specs: Sequence[Spec | 
     if any(s.shape is None for s in parameter_specs) or model.states:
         return None
     program = build(model, parameter_specs, table, layouts)
-    if len(program.segments) != 1 or program.rest is not None or any(s.kind == "eager" for s in program.steps):
+    if len(program.segments) != 1 or program.deferred is not None or any(s.kind == "eager" for s in program.steps):
         return None
     if program.host_parameters - {counter}:
         return None

@@ -187,7 +187,7 @@ class Program:
     # it always does
     appended: dict[str, HostInput | None]
     host_parameters: set[int]  # indices of the inputs whose values the shape function reads
-    rest: Rest | None = None
+    deferred: DeferredModel | None = None
     source: str = ""
     views: list[ElidedNode] = field(default_factory=list)
     caches: dict[int, str] = field(default_factory=dict)  # index of an input that is a whole cache -> variable id
@@ -198,7 +198,7 @@ class Program:
 
 
 @dataclass(slots=True)
-class Rest:
+class DeferredModel:
     """The nodes after a result of unknown rank: a model whose program is built at run time, once per rank."""
 
     model: Model

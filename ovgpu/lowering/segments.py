@@ -64,8 +64,8 @@ def _used_values(program: Program, number: int) -> list[int]:
     """Return the values that a segment's steps use and, for the last segment, those that the caller uses."""
     found = dict.fromkeys(i for step in program.segments[number].steps for i in _value_ids(step))
     if number == len(program.segments) - 1:
-        rest = program.rest.inputs if program.rest is not None else []
-        found.update(dict.fromkeys([*program.results, *program.assigns.values(), *rest]))
+        deferred = program.deferred.inputs if program.deferred is not None else []
+        found.update(dict.fromkeys([*program.results, *program.assigns.values(), *deferred]))
     return list(found)
 
 
@@ -91,7 +91,7 @@ def _collect_buffers(program: Program, segment: Segment, number: int, made_in: d
     after = len(segment.steps)
     for i in _used_values(program, number) if number == len(program.segments) - 1 else ():
         if values[i].root in ends and i in {*program.results, *program.assigns.values(),
-                                            *(program.rest.inputs if program.rest else ())}:
+                                            *(program.deferred.inputs if program.deferred else ())}:
             ends[values[i].root] = (ends[values[i].root][0], after)
     own = sorted((r for r in ends if values[r].memory == "buffer" and made_in[r] == number), key=lambda r: ends[r][0])
     for root in own:

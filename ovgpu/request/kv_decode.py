@@ -98,7 +98,7 @@ class DecodeSteps:
     def _lengths(self) -> HostDevicePair:
         return StagingBuffer(self._backend, False).pair((2,), Type.i64)
 
-    def take(self, hosts: Sequence[Array]) -> list[HostDevicePair] | None:
+    def prepare(self, hosts: Sequence[Array]) -> list[HostDevicePair] | None:
         """Prepare a decode step, after which the caches have `rows` rows. Return None if the inference is not one.
 
         ``hosts`` are the model's inputs; only inputs in ``programs.used`` have to be uploaded. The returned pairs are
@@ -218,7 +218,7 @@ class _HostPart:
         """Return each result's shape and the number that fills it, or None unless all results are proven uniform."""
         if self._intervals is None:
             return None
-        self.executor.take(inputs, {})
+        self.executor.set_inputs(inputs, {})
         slots, _ = self.executor.program.segments[0].shape_function(self.executor.arrays)
         return self._intervals.uniform(slots, inputs)
 

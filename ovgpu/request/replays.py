@@ -18,13 +18,13 @@ from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot
 from ovgpu.request.pinned import HostDevicePair, StagedTensor
 from ovgpu.runtime.executor import Executor
-from ovgpu.runtime.state import Snapshot, Value, Variable, Variables
+from ovgpu.runtime.state import Snapshot, Variable, Variables, VariableValue
 
 CACHED_REPLAYS = 4  # per request; states alternate between two buffers, so one kind of inference needs two
 
 TensorLocation = tuple[Any, Any, int, Any, Any]
 """Location of a tensor: its slot, the array if it is the request's, else None and address, shape, strides."""
-Change = tuple[Variable, Array, int, Value]
+Change = tuple[Variable, Array, int, VariableValue]
 """A variable, its value before an inference, the number of that value's buffer, and the value after the inference."""
 
 

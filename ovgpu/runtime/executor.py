@@ -64,7 +64,7 @@ class Executor:
         self.layouts: list[Layout | None] = [None] * len(program.segments)
         self.bindings: list[OrderedDict[Any, Binding]] = [OrderedDict() for _ in program.segments]
         self.affected: dict[Any, tuple[list[int], list[int]]] = {}  # results of `_affected`
-        self.children: dict[Any, Executor] = {}  # executors of bodies, and of the rest after a result of unknown rank
+        self.children: dict[Any, Executor] = {}  # executors of bodies, and of the deferred model
         self.body_programs: dict[int, dict[tuple[Any, ...], Program]] = {}
         self.spare: dict[tuple[int, int], Array] = {}  # buffers of a loop body's back edges
         self.loops: dict[int, LoopCache] = {}  # by `id` of the step
@@ -84,7 +84,7 @@ class Executor:
             observe: runs the calls of each step, to time or print them; steps are then not replayed as graphs.
         """
         A, self._observe = self.arrays, observe
-        self.take(inputs, states, hosts)
+        self.set_inputs(inputs, states, hosts)
         with np.errstate(all="ignore"):
             for number, segment in enumerate(self.program.segments):
                 binding = self._binding_for(number, segment, memory, key, observe is None and self.backend.replays)
@@ -94,18 +94,19 @@ class Executor:
                     self._run_calls(segment, binding)
                 if segment.steps and segment.steps[-1].kind == "eager":
                     self._run_eager(segment.steps[-1], binding)
-        if self.program.rest is not None:
-            return self._run_rest(states, memory, key)
+        if self.program.deferred is not None:
+            return self._run_deferred(states, memory, key)
         return [A[i] for i in self.program.results]
 
     def prepare(self, inputs: Sequence[Array], states: dict[str, Array], memory: MemoryProvider,
                 hosts: Sequence[Array] | None = None) -> None:
         """Bind the first segment as `run` would, without running anything."""
-        self.take(inputs, states, hosts)
+        self.set_inputs(inputs, states, hosts)
         if self.program.segments:
             self._binding_for(0, self.program.segments[0], memory, None)
 
-    def take(self, inputs: Sequence[Array], states: dict[str, Array], hosts: Sequence[Array] | None = None) -> None:
+    def set_inputs(self, inputs: Sequence[Array], states: dict[str, Array],
+                   hosts: Sequence[Array] | None = None) -> None:
         """Set the inputs and states that shape functions and steps read. See `run` for ``hosts``."""
         A, self.hosts = self.arrays, hosts
         for i, array in zip(self.program.inputs, inputs, strict=True):
@@ -118,8 +119,8 @@ class Executor:
     def assigned(self) -> dict[str, Array]:
         """Return the new values of the variables after `run`."""
         found = {name: self.arrays[i] for name, i in self.program.assigns.items()}
-        if self.program.rest is not None:
-            found.update(self.children["rest"].assigned())
+        if self.program.deferred is not None:
+            found.update(self.children["deferred"].assigned())
         return found
 
     def child(self, key: Any, program: Program) -> Executor:
@@ -135,7 +136,7 @@ class Executor:
              hosts: Sequence[Array] | None = None) -> Binding:
         """Bind a program of one segment to these inputs, starting from ``base``. The binding is not cached here."""
         A = self.arrays
-        self.take(inputs, {}, hosts)
+        self.set_inputs(inputs, {}, hosts)
         segment = self.program.segments[0]
         for i in segment.caller_roots:  # the shape function reads the strides of a part of the caller's tensor
             value = self.program.values[i]
@@ -175,7 +176,7 @@ class Executor:
     def depends_on_addresses_only(self) -> bool:
         """True if the calls depend only on shapes and on the addresses of inputs, outputs and states."""
         program = self.program
-        return (len(program.segments) == 1 and program.rest is None and not program.host_parameters
+        return (len(program.segments) == 1 and program.deferred is None and not program.host_parameters
                 and not program.segments[0].read_host_nodes and not program.segments[0].host_nodes
                 and not (program.steps and program.steps[-1].kind == "eager"))
 
@@ -464,14 +465,14 @@ class Executor:
             call()
         return target
 
-    def _run_rest(self, states: dict[str, Array], memory: MemoryProvider, key: Any) -> list[Array]:
-        rest = self.program.rest
-        assert rest is not None
-        inputs = [self.arrays[i] for i in rest.inputs]
+    def _run_deferred(self, states: dict[str, Array], memory: MemoryProvider, key: Any) -> list[Array]:
+        deferred = self.program.deferred
+        assert deferred is not None
+        inputs = [self.arrays[i] for i in deferred.inputs]
         ranks = tuple(x.ndim for x in inputs)
-        child = self.child(("rest", ranks), program_for(rest.model, inputs, rest.programs,
-                                                        downloads=self.backend.remote))
-        self.children["rest"] = child
+        child = self.child(("deferred", ranks), program_for(deferred.model, inputs, deferred.programs,
+                                                            downloads=self.backend.remote))
+        self.children["deferred"] = child
         return child.run(inputs, {}, memory, key, observe=self._observe)
 
 

@@ -48,7 +48,7 @@ class Intervals:
 
     def __init__(self, program: Program) -> None:
         """Raise Unknown if interval analysis does not apply to the program."""
-        if (len(program.segments) != 1 or program.rest is not None or program.states or program.assigns):
+        if (len(program.segments) != 1 or program.deferred is not None or program.states or program.assigns):
             raise Unknown
         self._values = program.values
         self._segment = segment = program.segments[0]

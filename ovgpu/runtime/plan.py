@@ -170,8 +170,8 @@ def plan_of(executor: Executor) -> Plan:
     """Return the plan of an executor's last run. A segment that did not run yet has only numbers known beforehand."""
     plan = _Planner(executor.program, [_slots(executor, n) for n in range(len(executor.program.segments))],
                     executor).plan()
-    rest = executor.children.get("rest")
-    return plan if rest is None else _joined(plan, plan_of(rest))
+    deferred = executor.children.get("deferred")
+    return plan if deferred is None else _joined(plan, plan_of(deferred))
 
 
 def plan_of_program(program: Program, slots: Slots = ()) -> Plan:

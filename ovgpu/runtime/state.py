@@ -39,7 +39,7 @@ class VariableInfo:
     public_type: Type = Type.dynamic  # the type that users see, if it differs from ``type``
 
 
-class Value(NamedTuple):
+class VariableValue(NamedTuple):
     """Value of a variable, None until it is set, and the index of its buffer; the other buffer is written next."""
 
     array: Array | None
@@ -50,7 +50,7 @@ class Snapshot(NamedTuple):
     """Values of all variables. If ``rows`` is not 0, the growing variables have that many rows, and their arrays may
     show fewer: new arrays are made only when somebody reads the state, which few decode steps need."""
 
-    values: tuple[Value, ...]
+    values: tuple[VariableValue, ...]
     rows: int = 0
 
 
@@ -72,7 +72,7 @@ class Variable:
     def __init__(self, info: VariableInfo, backend: Backend) -> None:
         self.info, self.backend = info, backend
         self.buffers = [Buffer(), Buffer()]
-        self.moved = False  # whether a larger buffer has replaced one since the last `release`
+        self.buffer_replaced = False  # whether a larger buffer has replaced one since the last `release`
         self._extents = None if info.shape.rank.is_dynamic else [(d.min_length, d.max_length) for d in info.shape]
 
     def type_of(self, value: Array) -> Type:
@@ -148,12 +148,12 @@ class Variable:
         buffer.last = found = self._array(buffer, shape, value.strides, Type.of(value.dtype))
         return found
 
-    def after(self, value: Array, current: Array | None, buffer: int) -> Value:
+    def after(self, value: Array, current: Array | None, buffer: int) -> VariableValue:
         """Return the new value of a variable whose ``current`` value is in ``buffer``. It stays there if it is the
         current value or an append to it; otherwise it is in the other buffer, copied there if needed."""
         if value is current or value is self.buffers[buffer].last:
-            return Value(value, buffer)
-        return Value(self.copy_to_buffer(1 - buffer, value, NEW_VALUE), 1 - buffer)
+            return VariableValue(value, buffer)
+        return VariableValue(self.copy_to_buffer(1 - buffer, value, NEW_VALUE), 1 - buffer)
 
     def copy_to_buffer(self, number: int, value: Array, description: str) -> Array:
         """Copy a value to one of the buffers, unless it is there already. Raise Error, which begins with
@@ -179,7 +179,7 @@ class Variable:
         if buffer.memory is None or buffer.size < nbytes:
             grown = buffer.memory is not None and not axis  # it will likely grow again
             size = capacity(2 * nbytes if grown else nbytes, self.info.shape.is_dynamic)
-            self.moved |= buffer.memory is not None
+            self.buffer_replaced |= buffer.memory is not None
             buffer = self.buffers[number] = Buffer(*reserve(self.backend.allocate, size, nbytes))
         buffer.last = array = self._array(buffer, shape, strides, kind)
         return array
@@ -220,7 +220,7 @@ class Variable:
         """Free the other buffer if it is too small for the next value."""
         if self.outgrown(current):
             self.buffers[1 - current] = Buffer()
-        self.moved = False
+        self.buffer_replaced = False
 
 
 class Variables:
@@ -228,8 +228,8 @@ class Variables:
 
     def __init__(self, infos: dict[str, VariableInfo], backend: Backend) -> None:
         self.all = {name: Variable(info, backend) for name, info in infos.items()}
-        self.now = Snapshot((Value(None, 0),) * len(infos))
-        self.moved = False  # whether variables have outgrown buffers, which `release` frees
+        self.now = Snapshot((VariableValue(None, 0),) * len(infos))
+        self.has_outgrown_buffers = False  # whether variables have outgrown buffers, which `release` frees
         self._numbers = {name: number for number, name in enumerate(infos)}
 
     @property
@@ -242,11 +242,11 @@ class Variables:
         """The buffer index of every value, which is part of the key of a binding."""
         return tuple([value.buffer for value in self.now.values])
 
-    def value(self, name: str) -> Value:
+    def value(self, name: str) -> VariableValue:
         """Return a variable's current value, with all its rows."""
         value, rows = self.now.values[self._numbers[name]], self.now.rows
         if rows and value.array is not None and self.all[name].info.axis:
-            return Value(self.all[name].extended(value.array, value.buffer, rows), value.buffer)
+            return VariableValue(self.all[name].extended(value.array, value.buffer, rows), value.buffer)
         return value
 
     def begin(self, name: str, initial: Array) -> Array:
@@ -269,8 +269,8 @@ class Variables:
             number, variable = self._numbers[name], self.all[name]
             array, buffer = values[number]
             values[number] = after = variable.after(value, array, buffer)
-            if variable.moved or (after[1] != buffer and variable.outgrown(after[1])):
-                self.moved = True
+            if variable.buffer_replaced or (after[1] != buffer and variable.outgrown(after[1])):
+                self.has_outgrown_buffers = True
         return Snapshot(tuple(values), rows)
 
     def set(self, name: str, value: Array) -> None:
@@ -280,22 +280,22 @@ class Variables:
         value = variable.accept(value)
         self.now = self._extended_snapshot()  # arrays show all rows from here on, as the buffer may be replaced
         buffer = self.value(name).buffer
-        self._replace(name, Value(variable.copy_to_buffer(buffer, value, NEW_VALUE), buffer))
+        self._replace(name, VariableValue(variable.copy_to_buffer(buffer, value, NEW_VALUE), buffer))
 
     def reset(self, name: str) -> None:
         """Reset a variable to its initial value."""
         self.now = self._extended_snapshot()
-        self._replace(name, Value(None, self.value(name).buffer))
+        self._replace(name, VariableValue(None, self.value(name).buffer))
 
     def reset_all(self) -> None:
         """Reset all variables to their initial values."""
-        self.now = Snapshot(tuple([Value(None, value.buffer) for value in self.now.values]))
+        self.now = Snapshot(tuple([VariableValue(None, value.buffer) for value in self.now.values]))
 
     def release(self) -> None:
         """Free the buffers that values have left. The caller must drop bindings to them as well."""
         for variable, value in zip(self.all.values(), self.now.values):
             variable.release(value.buffer)
-        self.moved = False
+        self.has_outgrown_buffers = False
 
     def _extended_snapshot(self) -> Snapshot:
         """Return the current snapshot with arrays that show all rows."""
@@ -303,7 +303,7 @@ class Variables:
             return self.now
         return Snapshot(tuple([self.value(name) for name in self.all]))
 
-    def _replace(self, name: str, value: Value) -> None:
+    def _replace(self, name: str, value: VariableValue) -> None:
         values = list(self.now.values)
         values[self._numbers[name]] = value
         self.now = Snapshot(tuple(values), self.now.rows)

@@ -209,6 +209,8 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", "", "the plugin truncates the bias, and takes axes for the channels or for all others",
           op("LRN")),
     Cause("differs", r"\.\d+ instead of", "the plugin adds up steps in f32", op("Range")),
+    Cause("differs", r"shape \(\d+,\), expected", "OpenVINO reads scalars of packed types as whole bytes",
+          rf'element_type="{SMALL_TYPES}" shape=""(?s:.*)' + op("Range")),
     Cause("differs", r"e\+?\d\d", "the plugin computes exp(x) - 1 of x near 0",
           op("Elu") + r'(?s:.*)alpha="[^"]*e\+?\d\d"'),
     Cause("differs", rf"\d of \d{{5,}}|{SMALL_ERROR}",

@@ -31,7 +31,7 @@ def uniform_values(make: Callable[[Net, Port], Port], *inputs: np.ndarray[Any, A
     intervals, found = Intervals(program), []
     executor = Executor(program, CpuBackend(), {})
     for x in inputs:
-        executor.take([x], {})
+        executor.set_inputs([x], {})
         slots, _ = program.segments[0].shape_function(executor.arrays)
         known = intervals.uniform(slots, [x])
         (expected,) = executor.run([x], {}, FreshMemory(CpuBackend()))

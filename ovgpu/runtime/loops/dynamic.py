@@ -184,7 +184,8 @@ def _loop_limits(op: Any, inputs: Sequence[Any]) -> tuple[int, int | None, int |
 
 
 def _is_read_on_device(program: Program, value: int) -> bool:
-    """Return whether the program uses the value on the device: in a step, as a result or in its deferred rest."""
+    """Return whether the program uses the value on the device: in a step, as a result or in its deferred model."""
     roots = {program.values[i].root for step in program.steps for i in step.inputs if i >= 0}
-    results = {program.values[i].root for i in (*program.results, *(program.rest.inputs if program.rest else ()))}
+    deferred = program.deferred.inputs if program.deferred else ()
+    results = {program.values[i].root for i in (*program.results, *deferred)}
     return value in roots | results
