@@ -18,6 +18,7 @@ import numpy as np
 
 from ovgpu.model import Model, Node
 from ovgpu.ops.base.op import Op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.view import View
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.symbolic import Int, Sym
@@ -227,10 +228,10 @@ class Copy(Op):
     def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
         return (x,)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k(np.copyto, outputs[0], inputs[0])
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k.copy(inputs[0], outputs[0])
 
     def attributes(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ovgpu.ops.base.elementwise import (
     pdpd_shape,
 )
 from ovgpu.ops.base.op import op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, apply, broadcast_shapes
@@ -269,7 +270,7 @@ class Select(Elementwise):
         # The specification only broadcasts cond to the others. Models (masks of two scalars) and OpenVINO do both ways.
         return None if cond is None else broadcast_shapes(then, otherwise, cond)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         cond, *rest = inputs
         if not is_plain(outputs[0].dtype) and outputs[0].dtype.itemsize == 1:  # f8 moves as bytes
             *rest, out = (x.view(np.uint8) for x in (*rest, outputs[0]))

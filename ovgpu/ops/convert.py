@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Unary, decide
 from ovgpu.ops.base.op import Op, internal_op, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import ROUNDED_VIA_F16, decode, encode, is_float, is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops.base.view import View
@@ -61,7 +62,7 @@ class Convert(Unary):
             return "x >= T(-2147483648.0) && x < T(2147483648.0) ? int(x) : 0"
         return "x"
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, y = inputs[0], outputs[0]
         if is_plain(x.dtype) and is_plain(y.dtype):
             return super().cuda(k, inputs, outputs, workspace)
@@ -203,7 +204,7 @@ class ConvertPromoteTypes(Op):
         kind = self._common(Spec(_type_of(a), a.shape), Spec(_type_of(b), b.shape))
         return converted(xp, a, kind), converted(xp, b, kind)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         for x, y in zip(inputs, outputs):
             if Convert(destination_type=Type.of(y.dtype)).cuda(k, [x], [y], []) is NotImplemented:
                 return NotImplemented

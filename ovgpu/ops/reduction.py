@@ -12,6 +12,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, constants, integers, length, normalize_axes, unknowns
 from ovgpu.ops.base.strided import strides_of
 from ovgpu.spec import Shape, Spec
@@ -121,7 +122,7 @@ class Reduction(Op):
             result = xp.clip(result, limits.min, limits.max).astype(kind)
         return (xp.asarray(result),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         reduced = tuple(self.reduced(x, inputs[1], out))
         count = prod(x.shape[i] for i in reduced)
@@ -143,12 +144,12 @@ class Reduction(Op):
         """Return whether the `numpy` form computes in this dtype."""
         return is_float(dtype) or (dtype.kind in "iu" and dtype.itemsize >= 4)
 
-    def record(self, k: Any, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
+    def record(self, k: HostRecorder, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
         """Record the `numpy` form, or return NotImplemented; ``axes`` is not empty, and ``count`` is not 0."""
         k(self.fold.reduce, x, axes, out.dtype, out, self.keep_dims)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         reduced = self.reduced(x, inputs[1], out)
         if not launch.is_plain(x):
@@ -173,7 +174,7 @@ class Reduction(Op):
 MIN_PART_ELEMENTS = (2048, 16384)  # the least elements per block if a reduction is split: along columns, along rows
 
 
-def reduce(k: Any, function: str, x: Any, out: Any, retained: Sequence[launch.Axis],
+def reduce(k: KernelRecorder, function: str, x: Any, out: Any, retained: Sequence[launch.Axis],
            folded: Sequence[launch.Axis]) -> None:
     """Record a reduction of reduction.cu over the axes ``folded``; in two launches, of parts and of their results, if
     there are too few results to occupy the device."""
@@ -208,7 +209,7 @@ def _total(dtype: np.dtype[Any], function: str) -> np.dtype[Any]:
     return np.dtype(np.float64 if dtype.name == "float64" else np.float32)
 
 
-def _launch(k: Any, along_rows: bool, function: str, x: Any, out: Any, retained: Sequence[launch.Axis],
+def _launch(k: KernelRecorder, along_rows: bool, function: str, x: Any, out: Any, retained: Sequence[launch.Axis],
             folded: Sequence[launch.Axis], chunk: int, count: int) -> None:
     """Record one launch that reduces ``count`` elements per result, in parts of ``chunk``."""
     rows, n = launch.size(retained), launch.size(folded)
@@ -238,7 +239,7 @@ class ReduceSum(Reduction):
     supports_symbolic = True
     host_in_decode = True
 
-    def record(self, k: Any, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
+    def record(self, k: HostRecorder, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
         rows = as_rows(x, axes) if is_float(x.dtype) and out.flags.c_contiguous else None
         if rows is None:
             return super().record(k, x, axes, count, out)
@@ -265,7 +266,7 @@ class ReduceMean(ReduceSum):
     def supports(self, dtype: np.dtype[Any]) -> bool:
         return is_float(dtype)
 
-    def record(self, k: Any, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
+    def record(self, k: HostRecorder, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
         super().record(k, x, axes, count, out)
         k(np.divide, out, count, out)
         return None
@@ -332,7 +333,7 @@ class ReduceL1(Reduction):
     def before(self, xp: Any, x: Any) -> Any:
         return abs(x)
 
-    def record(self, k: Any, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
+    def record(self, k: HostRecorder, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
         return NotImplemented
 
 
@@ -351,7 +352,7 @@ class ReduceL2(Reduction):
     def after(self, xp: Any, total: Any, count: int) -> Any:
         return xp.sqrt(total)
 
-    def record(self, k: Any, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
+    def record(self, k: HostRecorder, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
         rows = as_rows(x, axes) if is_float(x.dtype) and out.flags.c_contiguous else None
         if rows is None:
             return NotImplemented

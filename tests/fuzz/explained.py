@@ -91,6 +91,7 @@ EXPLAINED: tuple[Cause, ...] = (
     refused("the body of a loop reads stray memory for parameters that nothing feeds",
             "has no value: it is not in the port map"),
     refused("variables in bodies are not supported", "variables in the body"),
+    refused("OpenVINO does not compare the types of a variable and its values", r"\[Assign\] the new value has type"),
     refused("the bytes of strings contradict each other", "has inconsistent offsets"),
     # Values that are known only at run time. The plugin does not check them: it reads past the end, or stray memory.
     refused("the plugin does not check values of indices, axes, lengths and counts", "is out of range",
@@ -171,8 +172,8 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", "", "the plugin reads past the end of spectra that are too short", op("IRDFT")),
     Cause("differs", r"shape \(\d+, \d+\), expected", "results so near 0 that one rounding makes them 0",
           op("NonZero")),
-    Cause("differs", "", "the plugin computes 0 for all squared differences of u8",
-          '"u8"(?s:.*)' + op("SquaredDifference")),
+    Cause("differs", "", "the plugin's squared differences of 8 bits are wrong",
+          'element_type="[iu]8"(?s:.*)' + op("SquaredDifference")),
     Cause("differs", r"\]: -?\d+ instead of -?\d+", "the plugin rounds integers along the last two axes, and truncates "
           "them along others", op("Interpolate")),
     Cause("differs", r"shape \(2, \d+\), expected \(2, \d+\)", "OpenVINO counts boxes of max_size without min_size "

@@ -15,6 +15,7 @@ from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.convolution._convolution import Convolved
 from ovgpu.ops.fused._elementwise import Chain
@@ -22,8 +23,8 @@ from ovgpu.runtime.backend import Call
 from ovgpu.types import Type
 
 
-class Launcher:
-    """Recorder of the calls of one step on one stream. `gemm`, `convolve` and `fft` return whether they record any."""
+class Launcher(KernelRecorder):
+    """Recorder of the calls of one step on one stream."""
 
     c_type = staticmethod(c_type)
     functor = staticmethod(elementwise.functor)

@@ -12,6 +12,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import normalize_axis
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.reduction import as_rows, is_float, ones
@@ -74,7 +75,7 @@ class _Softmax(Op):
         columns = ((kind, (rows, 1)), (Type.i64, (rows,)))
         return (*columns, (kind, (rows, n))) if self.log else columns
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         if not is_float(x.dtype) or x.ndim == 0 or x.size == 0:
             return NotImplemented
@@ -94,7 +95,7 @@ class _Softmax(Op):
         k(softmax_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, index, *scratch)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         if not launch.is_real(x) or x.size > launch.MAX_INDEX:
             return NotImplemented

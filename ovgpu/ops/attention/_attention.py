@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.strided import Axes, strides_of
 
 TILE_QUERIES = 64  # queries per block of the kernels for many queries, or twice as many
@@ -32,7 +33,7 @@ BAND = 64  # keys per tile of a mask, as in attention_mma.cu
 MIN_MARKED = 256  # queries, and keys, from which on classifying the mask's tiles beforehand pays
 
 
-def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Array | None = None) -> Any:
+def attend(k: KernelRecorder, inputs: Sequence[Any], out: Array, causal: bool, length: Array | None = None) -> Any:
     """Record the kernel that computes attention. Return NotImplemented for long rows and unsupported layouts.
 
     ``inputs`` are q, k and v, then mask, scale and sink or None, all f32, f16, bf16 or f64 except a boolean mask.
@@ -94,7 +95,7 @@ def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Arra
     return None
 
 
-def _split(k: Any, blocks: int, blocks_per_sm: int, max_splits: int, part: tuple[int, int],
+def _split(k: KernelRecorder, blocks: int, blocks_per_sm: int, max_splits: int, part: tuple[int, int],
            sum_dtype: np.dtype[Any]) -> tuple[int, Array | None, Array | None]:
     """Return the number of splits of the keys, scratch for their partial results, and counters of finished blocks.
 
@@ -108,7 +109,8 @@ def _split(k: Any, blocks: int, blocks_per_sm: int, max_splits: int, part: tuple
     return splits, k.scratch((blocks, splits, *part), sum_dtype), arrived
 
 
-def _attend_stream(k: Any, kernel: str, axes: Axes, extents: tuple[int, int, int, int], args: Sequence[Any]) -> None:
+def _attend_stream(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, int, int, int],
+                   args: Sequence[Any]) -> None:
     """Record the kernel that streams keys through registers; ``extents`` are queries, keys, depth and width."""
     queries, keys = extents[:2]
     depth, width = -(-extents[2] // 32) * 32, -(-extents[3] // 64) * 64
@@ -122,7 +124,7 @@ def _attend_stream(k: Any, kernel: str, axes: Axes, extents: tuple[int, int, int
              f"{axes.rank}>", (blocks, splits), (WARPS * 32,), (*args, *scratch), 4 * WARPS * rows * (width + 4))
 
 
-def _attend_mma(k: Any, kernel: str, axes: Axes, extents: tuple[int, int, int], vector: int,
+def _attend_mma(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, int, int], vector: int,
                 masked: tuple[int, Array | None], args: Sequence[Any]) -> None:
     """Record the kernel for tensor cores.
 
@@ -140,7 +142,8 @@ def _attend_mma(k: Any, kernel: str, axes: Axes, extents: tuple[int, int, int], 
              f"{axes.rank}>", (axes.size * -(-queries // rows),), (WARPS * 32,), args, shared)
 
 
-def _mark_mask_tiles(k: Any, kernel: str, mask: Array | None, extents: tuple[int, int], heads: int) -> Array | None:
+def _mark_mask_tiles(k: KernelRecorder, kernel: str, mask: Array | None, extents: tuple[int, int],
+                     heads: int) -> Array | None:
     """Record the kernel that classifies the tiles of a (queries, keys) mask shared by several heads, and return its
     marks. Return None if that does not pay."""
     queries, keys = extents
@@ -166,7 +169,7 @@ def _has_unit_stride(x: Array) -> bool:
     return bool(x.shape[-1] == 1 or x.strides[-1] == x.dtype.itemsize)
 
 
-def _with_unit_stride(k: Any, x: Array) -> Array:
+def _with_unit_stride(k: KernelRecorder, x: Array) -> Array:
     """Return the array, or a copy of it if its rows do not have a unit stride."""
     if _has_unit_stride(x):
         return x

@@ -16,6 +16,7 @@ from ovgpu.ops.activation.softmax import ONE_PASS_ELEMENTS, block_rows, shift_ro
 from ovgpu.ops.attention import _attention
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, Workspace, call, internal_op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.convert import Convert
@@ -130,7 +131,7 @@ class ScaledDotProductAttention(Op):
             needed = (*needed, (Type.boolean, (product(mask.shape),)))
         return needed
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
         out, mask = outputs[0], self.mask(mask)
         if not is_float(q.dtype) or out.size == 0 or key.size == 0:
@@ -178,10 +179,10 @@ class ScaledDotProductAttention(Op):
           exp, self.causal)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self._record(k, inputs, outputs[0])
 
-    def _record(self, k: Any, inputs: Sequence[Any], out: Any, length: Any = None) -> Any:
+    def _record(self, k: KernelRecorder, inputs: Sequence[Any], out: Any, length: Any = None) -> Any:
         q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
         operands = (q, key, v, self.mask(mask), scale, sink)
         if is_plain(q.dtype):
@@ -213,7 +214,7 @@ class CachedAttention(ScaledDotProductAttention):
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         return super().evaluate(xp, *_valid_inputs(*inputs))
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         q, key = inputs[:2]
         if not is_float(q.dtype) or not outputs[0].size or not key.size:
             return NotImplemented
@@ -223,7 +224,7 @@ class CachedAttention(ScaledDotProductAttention):
     def _attend(self, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         super().numpy(call, _valid_inputs(*inputs), outputs, workspace)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self._record(k, inputs[:-1], outputs[0], inputs[-1][1:])
 
 
@@ -279,7 +280,7 @@ def bound_scores(q: Any, key: Any, mask: Any, sink: Any, limit: Any) -> None:
 
 
 def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, limit: Any,
-           workspace: Sequence[Any], exp: Any, k: Any = call) -> None:
+           workspace: Sequence[Any], exp: Any, k: HostRecorder = call) -> None:
     """Compute attention of scaled queries all at once, and possibly overwrite them; ``k`` makes or records the calls.
 
     q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] (added, or true where not to attend), sink [..., 1],

@@ -26,6 +26,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, Workspace
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_count
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.trace import TILE, Tape, tiled, trace
@@ -159,7 +160,7 @@ class Elementwise(Op):
         assert shape is not None
         return tuple((Type.of(t), (minimum(product(shape), TILE),)) for t in tape.temporaries)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         out = outputs[0]
         inputs = self.align([x for x in inputs if x is not None])
         tape = trace(self, tuple(x.dtype for x in inputs), out.dtype)
@@ -168,7 +169,7 @@ class Elementwise(Op):
         else:
             k(tiled(tape, inputs, out, workspace))
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         given = [x for x in inputs if x is not None]
         if not all(is_plain(x.dtype) for x in (*given, *outputs)):
             return NotImplemented

@@ -159,7 +159,7 @@ class Op:
 
     # The optional fast forms: methods `numpy(self, k, inputs, outputs, workspace)` and `cuda`, with equal parameters.
     # They run once per binding and record with `k` the calls that write `outputs`. Each inference replays the calls.
-    # - `k`: in `numpy`, ``k(function, *operands)`` records one call; in `cuda`, `k` is a `Launcher` (backends/cuda).
+    # - `k`: a `HostRecorder` in `numpy`, a `KernelRecorder` in `cuda`; see `ovgpu.ops.base.recorder`.
     # - `inputs`, `outputs`: arrays of storage types in planned memory, with the strides that `layout` and
     #   `strided_outputs` allow. Absent inputs are None. `workspace`: the scratch buffers that `workspace()` asks for.
     # - A form returns NotImplemented for arrays that it does not support; `evaluate` then runs instead.

@@ -21,6 +21,7 @@ from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 from ovgpu._util.claim import Claim
 from ovgpu._util.process_setting import ProcessSetting
 from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import HostRecorder
 
 Call = Callable[[], Any]
 
@@ -55,7 +56,7 @@ def shares(extent: int, count: int) -> list[slice]:
     return [slice(first, min(first + step, extent)) for first in range(0, extent, step)]
 
 
-def record(k: Any, work: Sequence[Worker]) -> None:
+def record(k: HostRecorder, work: Sequence[Worker]) -> None:
     """Hand the workers' calls to the recorder ``k``: one by one if only one worker has any, else as one call that runs
     the workers side by side."""
     work = [worker for worker in work if worker]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from ovgpu.ops.base.recorder import HostRecorder
 from ovgpu.ops.base.storage import CODED, decode, decoded_dtype, encode
 from ovgpu.types import Type
 
@@ -47,7 +48,7 @@ class Tape:
     temporaries: tuple[np.dtype[Any], ...]
     inplace: tuple[int, ...]  # inputs whose memory the output may share
 
-    def record(self, k: Any, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]) -> None:
+    def record(self, k: HostRecorder, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]) -> None:
         """Hand every call to the recorder ``k``; ``temporaries`` have the output's shape."""
         if out.size:
             registers = [*inputs, out, *temporaries, *self.constants]

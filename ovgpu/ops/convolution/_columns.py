@@ -16,6 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import HostRecorder
 from ovgpu.ops.base.tasks import Worker, record, shares, workers
 from ovgpu.ops.convolution._convolution import Convolved, flat
 
@@ -29,7 +30,7 @@ HostEpilogue = Callable[[Worker, Index], None]
 """Function that records an epilogue for the channels and images at an index, once they are written."""
 
 
-def convolve(k: Any, c: Convolved, workspace: Sequence[Array], epilogue: HostEpilogue | None = None) -> Any:
+def convolve(k: HostRecorder, c: Convolved, workspace: Sequence[Array], epilogue: HostEpilogue | None = None) -> Any:
     """Record the calls that write ``c.out``. Return NotImplemented for outputs whose pixels are not contiguous.
 
     The workspace holds columns, and parts of the data padded with zeros; every worker has its share. The form depends
@@ -57,7 +58,7 @@ def _workers_for(c: Convolved) -> list[Worker]:
     return workers(c.out.size * (c.channels * prod(c.taps) + MIN_OUTPUTS) >= PARALLEL_PRODUCTS)
 
 
-def _apply_to_all(k: Any, c: Convolved, epilogue: HostEpilogue | None) -> None:
+def _apply_to_all(k: HostRecorder, c: Convolved, epilogue: HostEpilogue | None) -> None:
     """Record the epilogue for the whole result, unless it is None."""
     if epilogue is not None:
         work = _workers_for(c)
@@ -214,7 +215,7 @@ def _im2col(worker: Worker, c: Convolved, x: Array, part: Part, workspace: Seque
     return columns
 
 
-def convolve_transposed(k: Any, c: Convolved, columns: Array, epilogue: HostEpilogue | None = None) -> Any:
+def convolve_transposed(k: HostRecorder, c: Convolved, columns: Array, epilogue: HostEpilogue | None = None) -> Any:
     """Record the calls that write ``c.out`` of a transposed convolution: products for every tap, added to the output
     (col2im). Return NotImplemented for data whose pixels are not contiguous."""
     x = flat(c.x, len(c.x), c.groups, c.channels)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import compute_dtype, is_plain
 from ovgpu.ops.base.strided import Axes, bits, strides_of
 from ovgpu.ops.convert import Convert
@@ -117,7 +118,7 @@ def _axis_strides(strides: Sequence[int]) -> list[int]:
     return [*strides[:2], *[0] * (5 - len(strides)), *strides[2:]]
 
 
-def convolve(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
+def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
     """Record the calls that write ``c.out``; types and shapes decide which kernel computes it.
 
     Kernels of this project apply every epilogue, and cuDNN some. Where a library only convolves, one more kernel
@@ -169,7 +170,7 @@ def _epilogue_beats_cublas(c: Convolved) -> bool:
     return c.out.size * c.channels <= SMALL_PRODUCTS or c.channels <= SHALLOW_PRODUCTS
 
 
-def _in_compute_type(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
+def _in_compute_type(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
     """Compute types without CUDA arithmetic in the type that `evaluate` uses for them."""
     wide = compute_dtype(Type.of(c.out.dtype))
     out = k.scratch(c.out.shape, wide)
@@ -177,14 +178,14 @@ def _in_compute_type(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
     Convert(destination_type=Type.of(c.out.dtype)).cuda(k, [out], [c.out], ())
 
 
-def converted(k: Any, x: Array, dtype: np.dtype[Any]) -> Array:
+def converted(k: KernelRecorder, x: Array, dtype: np.dtype[Any]) -> Array:
     """Return a copy of the array in another type."""
     target = k.scratch(x.shape, dtype)
     Convert(destination_type=Type.of(dtype)).cuda(k, [x], [target], ())
     return target
 
 
-def dense(k: Any, x: Array) -> Array:
+def dense(k: KernelRecorder, x: Array) -> Array:
     """Return the array, or a contiguous copy of it."""
     if x.flags.c_contiguous:
         return x
@@ -201,7 +202,7 @@ def flat(x: Array, *leading: int) -> Any:
     return x.reshape(*leading, prod(x.shape[2:]))
 
 
-def _pointwise_gemm(k: Any, c: Convolved) -> bool:
+def _pointwise_gemm(k: KernelRecorder, c: Convolved) -> bool:
     """Record matrix products, one per image and group. Return whether cuBLAS takes them."""
     x = flat(c.x, len(c.x), c.groups, c.channels)
     out = flat(c.out, len(c.x), c.groups, c.outputs)
@@ -209,14 +210,14 @@ def _pointwise_gemm(k: Any, c: Convolved) -> bool:
     return x is not None and out is not None and k.gemm(kernel.swapaxes(1, 2) if c.transposed else kernel, x, out)
 
 
-def _launch(k: Any, c: Convolved, name: str, size: int, arrays: Sequence[Any], *numbers: int) -> None:
+def _launch(k: KernelRecorder, c: Convolved, name: str, size: int, arrays: Sequence[Any], *numbers: int) -> None:
     """Record a kernel with ``size`` threads and without an epilogue."""
     window, kind, scalar = c.window(max(size, *(a.size for a in arrays)))
     k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind), (-(-size // THREADS),), (THREADS,),
              (*arrays, window, *map(scalar, numbers), scalar(size)))
 
 
-def _epilogue_arguments(k: Any, c: Convolved, kind: Any) -> tuple[str, str, tuple[Any, ...]]:
+def _epilogue_arguments(k: KernelRecorder, c: Convolved, kind: Any) -> tuple[str, str, tuple[Any, ...]]:
     """Return the epilogue of a kernel: name and source of its struct, and arguments, with index type ``kind``."""
     strides = np.zeros((MAX_EPILOGUE_OPERANDS, 5), kind)
     for row, x in zip(strides, c.operands):
@@ -228,12 +229,12 @@ def _epilogue_arguments(k: Any, c: Convolved, kind: Any) -> tuple[str, str, tupl
     return "Epilogue", k.functor("Epilogue", c.epilogue.chain, dtypes, MAX_EPILOGUE_OPERANDS), arguments
 
 
-def _weight_argument(k: Any, c: Convolved) -> str:
+def _weight_argument(k: KernelRecorder, c: Convolved) -> str:
     """Return the template argument for weights of another type than the data's, else an empty string."""
     return "" if c.kernel.dtype == c.out.dtype else f", {k.c_type(c.kernel.dtype)}"
 
 
-def _launch_with_epilogue(k: Any, c: Convolved, name: str, arrays: Sequence[Any]) -> None:
+def _launch_with_epilogue(k: KernelRecorder, c: Convolved, name: str, arrays: Sequence[Any]) -> None:
     """Record a kernel with one thread per element of the result, which applies the epilogue to it."""
     window, kind, scalar = c.window(max(a.size for a in arrays))
     epilogue, source, epilogue_arguments = _epilogue_arguments(k, c, scalar)
@@ -241,12 +242,12 @@ def _launch_with_epilogue(k: Any, c: Convolved, name: str, arrays: Sequence[Any]
              (*arrays, window, *epilogue_arguments, scalar(c.out.size)), prelude=source)
 
 
-def _by_elements(k: Any, c: Convolved) -> None:
+def _by_elements(k: KernelRecorder, c: Convolved) -> None:
     name = f"convolve_each<{{}}, {{}}, {'true' if c.transposed else 'false'}, {{}}{_weight_argument(k, c)}>"
     _launch_with_epilogue(k, c, name, (c.x, c.kernel, c.out))
 
 
-def _implicit_gemm(k: Any, c: Convolved) -> None:
+def _implicit_gemm(k: KernelRecorder, c: Convolved) -> None:
     """Record an implicit GEMM over tiles of all images' pixels. If the tiles are too few for the device, their sums are
     split (split-K), and the blocks of all parts have to run at the same time."""
     sum_type = np.dtype(np.float64 if c.out.dtype == np.float64 else np.float32)
@@ -271,7 +272,7 @@ def _implicit_gemm(k: Any, c: Convolved) -> None:
              cooperative=parts > 1, prelude=source)
 
 
-def _im2col_gemm(k: Any, c: Convolved, workspace: Any) -> bool:
+def _im2col_gemm(k: KernelRecorder, c: Convolved, workspace: Any) -> bool:
     """Record products with im2col columns of as many images, or pixels of one, as fit. Return whether any fit."""
     out, depth, pixels = flat(c.out, len(c.x), c.groups, c.outputs), c.channels * prod(c.taps), prod(c.out.shape[2:])
     capacity = workspace.size // max(c.groups * depth, 1)  # pixels
@@ -294,7 +295,7 @@ def _im2col_gemm(k: Any, c: Convolved, workspace: Any) -> bool:
     return True
 
 
-def _gemm_col2im(k: Any, c: Convolved, workspace: Any) -> None:
+def _gemm_col2im(k: KernelRecorder, c: Convolved, workspace: Any) -> None:
     """Record a transposed convolution: the products of every tap for as many images as fit the workspace, and the
     kernel that adds them to the output (col2im)."""
     if not c.channels:
@@ -319,13 +320,13 @@ def _gemm_col2im(k: Any, c: Convolved, workspace: Any) -> None:
         _launch_with_epilogue(k, part, "fold_columns<{}, {}, {}>", (columns, part.out))
 
 
-def convolve_signs(k: Any, c: Convolved, padding: int) -> None:
+def convolve_signs(k: KernelRecorder, c: Convolved, padding: int) -> None:
     """Record a convolution of signs with a kernel of bits; ``padding`` is the sign of elements outside: 1, 0 or -1."""
     if c.out.size:
         _launch(k, c, "convolve_signs<{}, {}>", c.out.size, (c.x, c.kernel, c.out), padding)
 
 
-def convolve_deformed(k: Any, c: Convolved, offsets: Array, mask: Array | None, deformed: int, fades: bool,
+def convolve_deformed(k: KernelRecorder, c: Convolved, offsets: Array, mask: Array | None, deformed: int, fades: bool,
                       workspace: Any) -> Any:
     """Record a deformable convolution: columns of the data that its taps read, for as many images as fit, and products.
     Return NotImplemented for outputs whose pixels are not contiguous.

@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
@@ -56,7 +57,7 @@ class BinaryConvolution(Windowed):
             out += xp.matmul(signs_of(xp, kernel[(..., *tap)]), part.reshape(len(x), channels, prod(extents)))
         return (out.reshape(len(x), outputs, *extents).astype(x.dtype),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, kernel), out = inputs, outputs[0]
         if not is_plain(out.dtype):
             return NotImplemented

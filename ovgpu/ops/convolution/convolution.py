@@ -12,6 +12,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base import tasks
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Workspace, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, unknowns
 from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
 from ovgpu.ops.convolution import _columns
@@ -96,10 +97,10 @@ class Convolution(_Convolution):
         return ((out.type, (tasks.WORKERS * minimum(columns, maximum(depth, BLOCK_ELEMENTS)),)),
                 (out.type, (tasks.WORKERS * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK_ELEMENTS)),)))
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self.with_epilogue(k, inputs, outputs[0], workspace)
 
-    def with_epilogue(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
+    def with_epilogue(self, k: HostRecorder, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
                       epilogue: HostEpilogue | None = None) -> Any:
         """Record the calls of `numpy`, and those of an epilogue on the result."""
         x, kernel = inputs
@@ -108,7 +109,7 @@ class Convolution(_Convolution):
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
         return _columns.convolve(k, self.convolved(x, kernel, out, begin), workspace, epilogue)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
              epilogue: Epilogue | None = None) -> None:
         x, kernel = inputs
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
@@ -204,10 +205,10 @@ class ConvolutionBackpropData(_Convolution):
         sums = Type.f64 if out.type == Type.f64 else Type.f32
         return ((sums, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self.with_epilogue(k, inputs, outputs[0], workspace)
 
-    def with_epilogue(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
+    def with_epilogue(self, k: HostRecorder, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
                       epilogue: HostEpilogue | None = None) -> Any:
         """Record the calls of `numpy`, and those of an epilogue on the result."""
         x, kernel, target = (*inputs, None)[:3]
@@ -217,7 +218,7 @@ class ConvolutionBackpropData(_Convolution):
         c = self.convolved(x, kernel, out, begin, transposed=True)
         return _columns.convolve_transposed(k, c, workspace[0], epilogue)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
              epilogue: Epilogue | None = None) -> None:
         (x, kernel, target), out = (*inputs, None)[:3], outputs[0]
         begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])

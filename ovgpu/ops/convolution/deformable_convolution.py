@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Workspace, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.windows import Windowed, check_number
 from ovgpu.ops.convert import Convert
@@ -128,7 +129,7 @@ class DeformableConvolution(Windowed):
         kind = out.type if out.type == Type.f64 else Type.f32
         return ((kind, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         operands, out = inputs, outputs[0]
         if out.dtype.kind in "iu" or out.dtype.itemsize == 1:
             return NotImplemented

@@ -12,6 +12,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.strided import THREADS, blocks
 from ovgpu.ops.normalization.normalization import check_real
 from ovgpu.spec import Shape, Spec
@@ -84,7 +85,7 @@ class Regions(Op):
         shape = (len(regions), channels, *self.pooled_size())
         return None if x.size and prod(shape) else xp.zeros(shape, x.dtype)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         if not launch.is_real(x) or not x.size or max(x.shape) > launch.MAX_INDEX:
             return NotImplemented
@@ -95,7 +96,7 @@ class Regions(Op):
                      (*operands, out, np.int64(out.size), *sizes, *numbers))
         return None
 
-    def kernel(self, k: Any, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
+    def kernel(self, k: KernelRecorder, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
         """Return the kernel's name up to the closing ``>``, its input arrays, and its last scalar arguments."""
         raise NotImplementedError
 

@@ -13,6 +13,7 @@ from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_reals
 from ovgpu.ops.base.storage import compute_dtype
 from ovgpu.ops.base.strided import THREADS, blocks
@@ -87,7 +88,7 @@ class PriorGridGenerator(Op):
         padding = xp.zeros(int(np.prod(shape)) - shifted.size, shifted.dtype)
         return (xp.concatenate([shifted, padding]).reshape((-1, 4) if self.flatten else shape),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (priors, maps, image), out = inputs, outputs[0].reshape(-1)
         kind = Type.of(out.dtype)
         wide = compute_dtype(kind)
@@ -132,7 +133,7 @@ class TopKROIs(Op):
         count = minimum(self.max_rois, scores.shape[0])
         return (scores.type, (count,)), (Type.i32, (count,))
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (regions, scores), (values, indices), out = inputs, workspace, outputs[0]
         if TOP_K.cuda(k, [scores, np.array(len(indices))], [values, indices], ()) is NotImplemented:
             return NotImplemented
@@ -214,7 +215,7 @@ class ROIFeatureExtractor(Op):
             out[chosen] = self.aligner(level).evaluate(xp, x, regions[chosen], xp.zeros(len(chosen), np.int64))[0]
         return out, regions.copy()
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         if not is_float(inputs[0].dtype) or not all(x.size for x in inputs):
             return NotImplemented
         k(self.average, *inputs, outputs[0])
@@ -231,7 +232,7 @@ class ROIFeatureExtractor(Op):
             images = np.zeros(len(chosen), np.int64)
             self.aligner(level).average(x, regions[chosen], images, [out[i] for i in chosen])
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (regions, *maps), (out, copied) = inputs, outputs
         if not launch.is_real(regions) or any(max(x.shape) > launch.MAX_INDEX or (out.size and not x.size)
                                               for x in maps):
@@ -318,7 +319,7 @@ class DetectionOutput(Op):
         count = scores.shape[0]
         return nms_workspace(max(self.num_classes - 1, 0), count, count, self.post_nms_count)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (regions, offsets, scores), (boxes, box_scores, *_) = inputs[:3], workspace
         if not kernels_support(regions, workspace):
             return NotImplemented
@@ -347,8 +348,8 @@ def kernels_support(x: Array, workspace: Sequence[Array]) -> bool:
     return launch.is_real(x) and boxes.size <= launch.MAX_INDEX and order.shape[1] <= MAX_SORTED_BOXES
 
 
-def record_nms(k: Any, workspace: Sequence[Array], outputs: Sequence[Array], min_score: float, threshold: float,
-               extra: float) -> None:
+def record_nms(k: KernelRecorder, workspace: Sequence[Array], outputs: Sequence[Array], min_score: float,
+               threshold: float, extra: float) -> None:
     """Record the calls that write the corners, the classes (with three outputs), and the scores of the selected boxes.
 
     Boxes suppress each other at an IoU above ``threshold``; scores of no more than ``min_score`` are never selected.

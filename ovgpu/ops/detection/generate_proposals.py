@@ -14,6 +14,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_reals
 from ovgpu.ops.base.strided import THREADS, blocks
 from ovgpu.ops.detection._boxes import (
@@ -101,7 +102,7 @@ class GenerateProposalsSingleImage(Anchored):
         size = product(scores.shape)
         return nms_workspace(1, size, minimum(size, self.pre_nms_count), self.post_nms_count)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         scores, (boxes, box_scores, *_) = inputs[3], workspace
         if not kernels_support(scores, workspace):
             return NotImplemented

@@ -9,6 +9,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, check_reals
 from ovgpu.ops.base.strided import blocks
 from ovgpu.ops.base.view import equal
@@ -193,7 +194,7 @@ class NonMaxSuppression(Suppression):
         return ((Type.f32, scores.shape), (Type.i32, scores.shape), (Type.f32, selected), (Type.i32, selected),
                 (Type.i32, scores.shape[:2]))
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         boxes, scores, *numbers = inputs
         limit, threshold, least, _ = self.read_numbers(numbers)
         batches, classes, count = scores.shape

@@ -9,6 +9,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, integers
 from ovgpu.spec import Spec
 from ovgpu.symbolic import maximum, same, unknown
@@ -63,10 +64,10 @@ class Priors(Op):
         variance = np.array(self.variance or (0.1,), F32)
         return np.stack([boxes.ravel(), np.broadcast_to(variance, boxes.shape).ravel()])
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k(np.copyto, outputs[0], self.prior_boxes(*inputs))
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k.copy(self.prior_boxes(*inputs), outputs[0])
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Array, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_count, check_integers
 from ovgpu.ops.detection._regions import Regions, check_sampling, check_scale, interpolate, unsqueeze
 from ovgpu.ops.movement.indices import readable
@@ -88,14 +89,14 @@ class _Aligned(Regions):
             total = total / unsqueeze(xp.maximum(ratios[0] * ratios[1], 1), 0)
         return (total.astype(x.dtype),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, regions, images = inputs
         images = readable(k, images)
         if images is NotImplemented:
             return NotImplemented
         return super().cuda(k, [x, regions, images], outputs, workspace)
 
-    def kernel(self, k: Any, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
+    def kernel(self, k: KernelRecorder, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
         x, _, images = inputs
         name = f"roi_align<{k.c_type(x.dtype)}, {k.c_type(images.dtype)}, {str(self.rotated).lower()}"
         return name, inputs, (np.int32(self.sampling_ratio), launch.real(self.spatial_scale, x),
@@ -139,7 +140,7 @@ class ROIAlign(_Aligned):
     def kernel_flag(self) -> bool:
         return self.is_maximum()
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         if self.is_maximum() or not is_float(inputs[0].dtype) or not inputs[0].size:
             return NotImplemented
         k(self.average, *inputs, outputs[0])

@@ -15,6 +15,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import at_most
 from ovgpu.ops.detection._regions import Regions, check_scale, interpolate, round_half_away, unsqueeze, values_at
 from ovgpu.spec import Shape, Spec
@@ -84,7 +85,7 @@ class ROIPooling(Regions):
         (y, y_inside), (x_, x_inside) = points
         return xp.where(y_inside & x_inside, interpolate(xp, x, image, channel, y, x_), 0)
 
-    def kernel(self, k: Any, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
+    def kernel(self, k: KernelRecorder, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
         x, _ = inputs
         return (f"roi_pooling<{k.c_type(x.dtype)}", inputs,
                 (launch.real(self.spatial_scale, x), np.bool_(self.method == "bilinear")))
@@ -187,7 +188,7 @@ class PSROIPooling(_PositionSensitive):
             total = total + xp.where(y_inside & x_inside, interpolate(xp, x, image, channel, y, x_), 0)
         return total / prod(bins)
 
-    def kernel(self, k: Any, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
+    def kernel(self, k: KernelRecorder, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
         x = inputs[0]
         bilinear = self.mode == "bilinear"
         return (f"psroi_{'bilinear' if bilinear else 'average'}<{k.c_type(x.dtype)}", inputs,
@@ -261,7 +262,7 @@ class DeformablePSROIPooling(_PositionSensitive):
             count = count + inside
         return ((total / xp.maximum(count, 1)).astype(x.dtype),)
 
-    def kernel(self, k: Any, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
+    def kernel(self, k: KernelRecorder, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
         x, regions, *others = inputs
         offsets = others[0] if others else None
         classes = 1 if offsets is None else offsets.shape[1] // 2

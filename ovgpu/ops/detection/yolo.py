@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_reals, normalize_axis
 from ovgpu.ops.base.strided import blocks
 from ovgpu.spec import Shape, Spec
@@ -83,7 +84,7 @@ class RegionYolo(Op):
         whole = xp.concatenate([out, x[:, used:]], 1)
         return (whole.reshape(*x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :]),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         n, channels, *sides = x.shape
         area, used = prod(sides), self.regions * self.entries
@@ -138,11 +139,11 @@ class ReorgYolo(Op):
         n, channels, height, width = x.shape
         return x.reshape(n, channels // (s * s), height, s, width, s).transpose(0, 3, 5, 1, 2, 4)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         source = self.split(inputs[0])
         k(np.copyto, outputs[0].reshape(source.shape), source)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         if not outputs[0].size:
             return
         x, out = (a.view(f"u{a.dtype.itemsize}") for a in (inputs[0], outputs[0]))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.strided import reciprocal
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.types import Type
@@ -110,7 +111,7 @@ def divided(weights: Packed, words: int, rows: int, grouped: bool, along_k: int,
         along_k //= 2
 
 
-def launch(k: Any, weights: Packed, x: Array, out: Array, stored: Sequence[Any]) -> bool:
+def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Sequence[Any]) -> bool:
     """Record ``out [E, M, N] = x [1 or E, M, K] @ weights [E, N, K]^T``. Return False where the kernel does not apply.
 
     ``stored`` are the codes, the scale and the zero point."""

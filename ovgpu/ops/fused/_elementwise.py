@@ -17,6 +17,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Elementwise, same_layout
 from ovgpu.ops.base.op import Op, evaluate, internal_op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.spec import Spec
 from ovgpu.symbolic import active
 from ovgpu.types import Type
@@ -123,7 +124,7 @@ class Fused(Op):
         """Return the inputs of the output's layout: a thread reads each element before it writes the same position."""
         return tuple(i for i, x in enumerate(inputs) if x is not None and same_layout(x, outputs[0]))
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k.elementwise(self.chain, inputs, outputs[0])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array, call
+from ovgpu.ops.base.recorder import HostRecorder
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.strided import reciprocal
 from ovgpu.types import Type
@@ -113,7 +114,7 @@ class Packed:
         first = row * self.columns
         return codes.reshape(-1)[first // per_element : -(-(first + prod(shape)) // per_element)]
 
-    def part(self, codes: Array, tile: Tile, out: Array, index: Array, k: Any = call) -> Array:
+    def part(self, codes: Array, tile: Tile, out: Array, index: Array, k: HostRecorder = call) -> Array:
         """Return a tile's values without scales, in the dense floats of ``out``; ``k`` makes or records the calls."""
         _, shape = self.location(tile)
         tile_codes = self.tile_codes(codes, tile)

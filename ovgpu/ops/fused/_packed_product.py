@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array, Workspace
+from ovgpu.ops.base.recorder import HostRecorder
 from ovgpu.ops.base.tasks import WORKERS, record, workers
 from ovgpu.ops.fused._packed import Packed, Tile
 from ovgpu.symbolic import Int, maximum, minimum
@@ -96,7 +97,8 @@ class PackedProduct:
     def _tile_elements(self, rows: Int) -> int:
         return self.tile if isinstance(rows, int) and rows <= DENSE_ROWS else BROAD_FACTOR * self.tile
 
-    def __call__(self, k: Any, x: Array, out: Array, stored: Sequence[Any], workspace: Sequence[Array]) -> None:
+    def __call__(self, k: HostRecorder, x: Array, out: Array, stored: Sequence[Any],
+                 workspace: Sequence[Array]) -> None:
         """Record the product with ``stored``: codes, scales or None, and zero points or None."""
         if not out.size:
             return
@@ -127,7 +129,7 @@ class PackedProduct:
             whole = Tile(self.axis, slice(0, matrices), slice(0, extent))
             k(self._scale_products, results, totals, *(self._term(term, whole) for term in terms), out)
 
-    def _columns(self, k: Any, x: Array, target: Array) -> Array:
+    def _columns(self, k: HostRecorder, x: Array, target: Array) -> Array:
         """Return x as [1 or E, K, M] in f32, with K in the order of `_part`."""
         batch, rows, depth = x.shape
         cut = self.halves, depth // self.halves
@@ -143,7 +145,7 @@ class PackedProduct:
             k(np.subtract, target[:, 0], target[:, 1], target[:, 0])
         return target.reshape(batch, depth, rows)
 
-    def _part(self, k: Any, codes: Array, tile: Tile, buffer: Array, scratch: Array) -> Array:
+    def _part(self, k: HostRecorder, codes: Array, tile: Tile, buffer: Array, scratch: Array) -> Array:
         """Return a tile in f32, [matrices, columns of the result, K], without scales and zero points, and too large by
         `offset`. With two codes per byte, the low codes of all bytes come first, then the bytes."""
         if self.excess_code is None:
@@ -175,7 +177,8 @@ class PackedProduct:
         term = term.astype(np.float32)
         return term if term.shape[2] == 1 else np.repeat(term, self.groups // term.shape[2], 2)
 
-    def _multiply(self, k: Any, part: Array, columns: Array, scale: Array | None, products: Array, sums: Array) -> None:
+    def _multiply(self, k: HostRecorder, part: Array, columns: Array, scale: Array | None, products: Array,
+                  sums: Array) -> None:
         """Record the products of a tile, [matrices, columns of the result, M], scaled if scales differ by group."""
         if self.scales <= 1 or scale is None:
             k(np.matmul, part, columns, products)

@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import same_layout
 from ovgpu.ops.base.op import Array, Op, evaluate, internal_op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.normalization.normalization import EPSILON, ScaledMVN
 from ovgpu.spec import Spec
@@ -56,7 +57,7 @@ class AddNorm(Op):
         """Return the terms of the norm's layout: a thread reads each element before it writes the same position."""
         return tuple(i for i, x in enumerate(inputs) if i > 1 and x is not None and same_layout(x, outputs[0]))
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (scale, shift, *terms), (out, *sums) = inputs, outputs
         if not self._in_one(k, scale, shift, terms, out, *sums):
             total = sums[0] if sums else out
@@ -64,7 +65,8 @@ class AddNorm(Op):
             return self.norm.cuda(k, (total, scale, shift), (out,), ())
         return None
 
-    def _in_one(self, k: Any, scale: Any, shift: Any, terms: Sequence[Any], out: Any, total: Any = None) -> bool:
+    def _in_one(self, k: KernelRecorder, scale: Any, shift: Any, terms: Sequence[Any], out: Any,
+                total: Any = None) -> bool:
         """Record the fused kernel. Return False if it does not take these arrays."""
         n = prod(out.shape[out.ndim - self.norm.rank :])
         periods = [_rows(term, out, n) for term in terms]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.ops.base.op import Array, Op, Workspace, internal_op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.view import View
 from ovgpu.ops.fused import _compressed_mma
@@ -100,12 +101,12 @@ class CompressedMatMul(Op):
         rows = x.size // (batch * depth)
         return x.reshape(batch, rows, depth), out.reshape(count, rows, n)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         x, *stored = inputs
         centred = stored[2] is not None and bool(np.mean(stored[2], dtype=np.float32) > 64)
         self._product(*stored[1:], centred=centred)(k, *self._stacks(x, outputs[0]), stored, workspace)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         if not outputs[0].size:
             return None
         x, out = self._stacks(inputs[0], outputs[0])
@@ -119,7 +120,7 @@ class CompressedMatMul(Op):
             self._by_columns(k, x, out, inputs[1:], workspace[0])
         return None
 
-    def _by_rows(self, k: Any, x: Any, out: Any, stored: Sequence[Any]) -> None:
+    def _by_rows(self, k: KernelRecorder, x: Any, out: Any, stored: Sequence[Any]) -> None:
         """Record a kernel whose warps multiply rows of the weights by all of x."""
         (count, m, n), depth = out.shape, x.shape[2]
         vector = 1 if depth % VECTOR or x.data.ptr % 16 else VECTOR
@@ -128,7 +129,7 @@ class CompressedMatMul(Op):
                  (-(-n // (ROWS * WARPS)), -(-m // batch), count), (32, WARPS),
                  (x, out, *self.weights.arguments(*stored), *map(np.int32, (m, n, depth, len(x) > 1))))
 
-    def _by_columns(self, k: Any, x: Any, out: Any, stored: Sequence[Any], parts: Any) -> None:
+    def _by_columns(self, k: KernelRecorder, x: Any, out: Any, stored: Sequence[Any], parts: Any) -> None:
         """Record a kernel that multiplies columns of the weights by all of x. Each block takes a part of the rows, so
         that there are blocks for every multiprocessor (split-K)."""
         (matrices, m, n), depth = out.shape, x.shape[2]
@@ -146,7 +147,7 @@ class CompressedMatMul(Op):
             k.kernel("compressed.cu", f"add_parts<{k.c_type(x.dtype)}>", (-(-out.size // THREADS),), (THREADS,),
                      (parts, out, np.int32(count), np.int32(out.size)))
 
-    def _panels(self, k: Any, x: Any, out: Any, stored: Sequence[Any], buffer: Any) -> Any:
+    def _panels(self, k: KernelRecorder, x: Any, out: Any, stored: Sequence[Any], buffer: Any) -> Any:
         """Record for each tile its decompression and a product of cuBLAS."""
         buffer = buffer.view(x.dtype)
         for tile in self.weights.tiles(self._axis, self.tile):
@@ -158,11 +159,11 @@ class CompressedMatMul(Op):
                 return NotImplemented
         return None
 
-    def _types(self, k: Any, stored: Sequence[Any]) -> str:
+    def _types(self, k: KernelRecorder, stored: Sequence[Any]) -> str:
         return self.weights.c_types(k.c_type, *stored[1:])
 
 
-def expand(k: Any, weights: Packed, out: Any, stored: Sequence[Any], location: tuple[int, int] = (0, 0),
+def expand(k: KernelRecorder, weights: Packed, out: Any, stored: Sequence[Any], location: tuple[int, int] = (0, 0),
            indices: Any = None) -> None:
     """Record the kernel that decompresses weights into the dense matrix ``out``: the part that begins at ``location``
     (row, column), or the rows ``indices``. ``stored`` are codes, scale and zero point."""
@@ -192,7 +193,7 @@ class SwapAxes(Op):
     def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
         return ((x.swapaxes(-1, -2) if x.ndim > 1 else x).copy(),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         x = inputs[0]
         k.copy(x.swapaxes(-1, -2) if x.ndim > 1 else x, outputs[0])
 
@@ -240,7 +241,7 @@ class CompressedGather(Op):
         found[outside] = 0
         return (found.astype(self.kind.storage, copy=False).reshape(*indices.shape, self.weights.columns),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         codes, indices, scale, zero = inputs
         out = outputs[0]
         indices = readable(k, indices)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.ops.base.op import Array, Op, Workspace, internal_op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.convolution._convolution import Epilogue, reads_weights
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._packed import Packed, Tile, affine
@@ -72,7 +73,7 @@ class CompressedConvolution(Op):
         return ((Type.f32, (elements,)), (Type.i64, (index,)),
                 *self.convolution.workspace([x, Spec(x.type, self.kernel)], outputs))
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, stored, target = inputs[0], inputs[1:4], inputs[4:]
         tile_buffer, index, *scratch = workspace
         for tile, shape, channels, part in self._tiles(x, outputs[0]):
@@ -87,7 +88,7 @@ class CompressedConvolution(Op):
         part = self.weights.part(codes, tile, tile_buffer, index)
         affine(part, self.weights.terms(scale, tile), self.weights.terms(zero, tile))
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
              epilogue: Epilogue | None = None) -> None:
         x, stored, target, out = inputs[0], inputs[1:4], inputs[4:], outputs[0]
         tile_buffer, _, *scratch = workspace

@@ -9,6 +9,7 @@ import numpy as np
 
 from ovgpu.model import Model
 from ovgpu.ops.base.op import Op, internal_op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.storage import zero_of
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, same_memory, strides_of, vectorized
@@ -59,14 +60,14 @@ class Reorder(Op):
     def evaluate(self, xp: Any, x: Any, beams: Any, beams_are_identity: Any) -> tuple[Any, ...]:
         return Gather().evaluate(xp, x, beams, np.zeros(1, np.int64))
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, beams, beams_are_identity), out = inputs, outputs[0]
         if not (beams_are_identity and x.shape == out.shape):
             k(take_rows, x, beams, out)
         elif not same_memory(x, out):
             k(np.copyto, out, x)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, beams, beams_are_identity), out = inputs, outputs[0]
         if beams_are_identity and x.shape == out.shape:
             if not same_memory(x, out):
@@ -127,10 +128,10 @@ class CacheWrite(Op):
         write_rows(cache, new, lengths, self.axis)
         return (cache,)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k(write_rows, *inputs, self.axis)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         cache, new, lengths = inputs
         step = strides_of(cache)[self.axis]
         if not new.size:

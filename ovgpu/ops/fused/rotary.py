@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.ops.base.op import Op, Workspace, call, internal_op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import Axes, strides_of
 from ovgpu.ops.base.trace import TILE, tiles
@@ -69,7 +70,7 @@ class Rotary(Op):
         return ((kind, (*broadcast_shapes(cos.shape[:-1], sin.shape[:-1]), self.size)),
                 (kind, (minimum(product(shape[:-1]) * self.size, max(TILE, self.size)),)))
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, cos, sin), out = inputs, outputs[0]
         per_pair = max(cos.shape[-1], sin.shape[-1]) < self.size
         if not is_float(out.dtype) or (self.pairs and not (per_pair and _unit(x) and _unit(out))):
@@ -99,7 +100,7 @@ class Rotary(Op):
             k(rotate_tiles, list(tiles(out.shape[:-2], max(1, TILE // self.size))), *given, out, scratch)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         operands, out = (*inputs, outputs[0]), outputs[0]
         if not is_plain(out.dtype):
             return NotImplemented
@@ -154,7 +155,7 @@ class RotaryCacheWrite(Rotary):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ()
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         q, key, value, cos, sin, keys, values, lengths = inputs
         out, operands = outputs[0], (q, key, value, cos, sin, outputs[0], keys, values)
         if not is_plain(out.dtype) or not out.size or any(x.shape[-1] > 1 and not _unit(x) for x in operands):
@@ -193,7 +194,7 @@ def rotate_tiles(indices: Sequence[Any], x: Any, cos: Any, swapped: Any, sin: An
         rotate(call, x[i], cos[i], swapped[i], sin[i], out[i], scratch)
 
 
-def rotate(k: Any, x: Any, cos: Any, swapped: Any, sin: Any, out: Any, scratch: Any) -> None:
+def rotate(k: HostRecorder, x: Any, cos: Any, swapped: Any, sin: Any, out: Any, scratch: Any) -> None:
     """Record ``out = x * cos + swapped * sin``: ``swapped`` is x with its halves swapped, and sin is negated in the
     first half."""
     scratch = scratch[: out.size].reshape(out.shape)

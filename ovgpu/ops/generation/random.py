@@ -14,6 +14,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, integer, integers, length, unknowns
 from ovgpu.ops.base.special import polynomial
 from ovgpu.ops.base.strided import THREADS, blocks
@@ -115,7 +116,7 @@ class RandomUniform(Generating):
         part = (words & np.uint64(2**digits - 1)).astype(wide) * wide(0.5**digits)
         return (part * span + low).astype(low.dtype)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         (_, low, high, state), out = inputs, outputs[0]
         if not out.size:
             return

@@ -11,6 +11,7 @@ import numpy as np
 
 from ovgpu.ops.base.launch import ceildiv
 from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.strided import THREADS, Axes, bits, strides_of
 from ovgpu.ops.image._resampling import Taps
 
@@ -33,7 +34,7 @@ def passes(along: Sequence[Along]) -> list[list[Along]]:
     return groups
 
 
-def resample(k: Any, x: Array, out: Array, along: Sequence[Along]) -> bool:
+def resample(k: KernelRecorder, x: Array, out: Array, along: Sequence[Along]) -> bool:
     """Record one launch that resizes ``x`` along some axes. Return False if it has more axes than kernels take."""
     along = sorted(along, key=lambda a: a[0])
     moved = x.dtype == out.dtype and all(taps.weights is None for _, taps in along)

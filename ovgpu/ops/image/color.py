@@ -11,6 +11,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.launch import MAX_INDEX
 from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, blocks, strides_of
 from ovgpu.ops.base.trace import TILE
@@ -109,7 +110,7 @@ class _FromYuv(Op):
         """Return tiles of rows: luma, an output channel, chroma with repeated columns, and chroma as it is."""
         return tiles(outputs[0], 4)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         out = outputs[0]
         if not is_plain(out.dtype) or out.dtype.name == "bfloat16":
             return NotImplemented
@@ -117,7 +118,7 @@ class _FromYuv(Op):
             k(_convert, *self.split(inputs), out[..., ::-1] if self.bgr else out, workspace)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         out = outputs[0]
         _, height, width, _ = out.shape
         size = out.size // 12
@@ -278,7 +279,7 @@ class _ToNV12(Op):
         assert inputs[0] is not None
         return tiles(inputs[0], 5)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         image = inputs[0]
         if not is_plain(image.dtype) or image.dtype.name == "bfloat16":
             return NotImplemented
@@ -286,7 +287,7 @@ class _ToNV12(Op):
             k(_separate, self.colours(image), *self.planes(image, outputs), workspace)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         image = inputs[0]
         _, height, width, _ = image.shape
         size = image.size // 12

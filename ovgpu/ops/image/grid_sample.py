@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.launch import MAX_INDEX
 from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.storage import decode, is_plain
 from ovgpu.ops.base.strided import THREADS, bits
@@ -108,7 +109,7 @@ class GridSample(Op):
         assert outputs[0].shape is not None
         return ((outputs[0].type, (product(outputs[0].shape[1:]),)),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, grid), out = inputs, outputs[0]
         if not x.size or not out.size or x.dtype not in (np.float32, np.float64) or grid.dtype.name == "bfloat16":
             return NotImplemented
@@ -132,7 +133,7 @@ class GridSample(Op):
                 if number:
                     np.add(target, values, target)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, grid), out = inputs, outputs[0]
         n, channels, height, width = x.shape
         points = out.shape[2] * out.shape[3]

@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_count, check_integers, constants, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.trace import TILE
@@ -171,7 +172,7 @@ class Interpolate4(Op):
         """Return whether a device may need more than one pass to resize up to ``axes`` axes."""
         return self.antialias or axes > (2 if self.mode == "cubic" else 3)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, *arguments), out = inputs, outputs[0]
         taps = self.taps(x.shape, *self.targets(arguments))
         if self.mode == "nearest":
@@ -192,7 +193,7 @@ class Interpolate4(Op):
           limits(out.dtype) if self.mode != "nearest" and out.dtype.kind in "iu" else None, self.rounds(out.dtype))
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, *arguments), out = inputs, outputs[0]
         if not out.size:
             return None
@@ -307,10 +308,10 @@ class Interpolate(Op):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return self.equivalent(outputs[0].rank or 0).workspace(inputs, outputs)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self.equivalent(inputs[0].ndim).numpy(k, self.arguments(inputs), outputs, workspace)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self.equivalent(inputs[0].ndim).cuda(k, self.arguments(inputs), outputs, workspace)
 
 

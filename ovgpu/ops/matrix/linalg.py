@@ -12,6 +12,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.view import equal
@@ -51,7 +52,7 @@ class Inverse(Op):
         except np.linalg.LinAlgError:
             raise OpError("a matrix has no inverse") from None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         n, count = x.shape[-1], prod(x.shape[:-2])
         matrix_bytes = n * n * max(4, x.itemsize)
@@ -119,7 +120,7 @@ class GroupedMatMul(Op):
             out[rows] = product(xp, a[rows], matrix)[0]
         return (out,)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (a, b, ends), out = (*inputs, None)[:3], outputs[0]
         transposed = b.ndim == 3 and is_transposed(a.shape, b.shape)
         if ends is None:

@@ -10,6 +10,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.strided import Axes, strides_of
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import broadcast_shapes, same
@@ -66,7 +67,7 @@ class MatMul(Op):
             return (xp.asarray(xp.clip(product, limits.min, limits.max)).astype(kind),)
         return (xp.asarray(xp.matmul(a, b)),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         a, b = self.operands(*inputs)
         out = outputs[0]
         if out.dtype.itemsize < 4 or not out.size or not a.size:
@@ -81,7 +82,7 @@ class MatMul(Op):
             k(np.matmul, a, b, out)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         a, b, out = _matrices(*self.operands(*inputs), outputs[0])
         if k.gemm(a, b, out):
             return None

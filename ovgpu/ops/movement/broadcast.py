@@ -9,6 +9,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, constants, integers, length, unknowns
 from ovgpu.ops.base.view import View
 from ovgpu.spec import Shape, Spec
@@ -62,11 +63,11 @@ class _Broadcast(Op):
         output_axes, shape = self.align_axes(x.shape, integers(target), None if mapping is None else integers(mapping))
         return (xp.broadcast_to(x.reshape(_expanded_shape(x.shape, output_axes, len(shape))), shape),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         k(np.copyto, out, self.with_new_axes(x, out, self.axes_mapping(*inputs[2:])))
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         x, out = inputs[0], outputs[0]
         k.copy(self.with_new_axes(x, out, self.axes_mapping(*inputs[2:])), out)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, constant_axis, constants, integers, one_axis, unknowns
 from ovgpu.ops.base.storage import is_plain, zero_of
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vectorized
@@ -102,7 +103,7 @@ class Gather(Op):
         assert inputs[1] is not None and inputs[1].shape is not None
         return ((Type.i64, inputs[1].shape),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, indices, axis), out = inputs, outputs[0]
         if not is_plain(indices.dtype):
             return NotImplemented
@@ -123,7 +124,7 @@ class Gather(Op):
             k(_take, x, indices, where, batch, index, out)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, indices, axis), out = inputs, outputs[0]
         if not out.size:
             return None

@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, normalize_axis, unknowns
 from ovgpu.ops.base.storage import is_plain, zero_of
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vectorized
@@ -67,7 +68,7 @@ class GatherElements(Op):
             out[outside] = zero_of(x)
         return (out,)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, indices), out = inputs, outputs[0]
         if not out.size:
             return None
@@ -154,7 +155,7 @@ class _GatherND(Op):
             out[outside] = zero_of(x)
         return (out.reshape(shape),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, indices), out = inputs, outputs[0]
         batch, count = self.batch_dims, indices.shape[-1]
         if not out.size:
@@ -236,7 +237,7 @@ class GatherTree(Op):
         ended = xp.cumsum(out == end, axis=0) > 0
         return (xp.where(ended, end, out),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         ids, parents, lengths, end = inputs
         steps, batch, beams = ids.shape
         if not ids.size:

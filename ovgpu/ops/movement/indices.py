@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import at_most
 from ovgpu.ops.base.storage import decode, is_plain
 from ovgpu.ops.base.xp import NUMPY
@@ -24,7 +25,7 @@ def signed(xp: Any, indices: Any) -> Any:
     return decode(indices, xp).astype(np.int64)
 
 
-def readable(k: Any, indices: Any) -> Any:
+def readable(k: KernelRecorder, indices: Any) -> Any:
     """Return indices in a type that kernels compute with; those of fewer than 8 bits are converted to i8.
 
     NotImplemented if `Convert` has no kernel for them.

@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import (
     at_most,
     check_axes,
@@ -57,8 +58,9 @@ class Transpose(Op):
     def evaluate(self, xp: Any, x: Any, order: Any) -> tuple[Any, ...]:
         return (x.transpose(permutation(integers(order), x.ndim)),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        k.copy(*self.evaluate(None, *inputs), outputs[0])
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        (moved,) = self.evaluate(None, *inputs)
+        k.copy(moved, outputs[0])
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
@@ -101,8 +103,9 @@ class Reverse(Op):
         reversed_axes = self.reversed(integers(axes), x.ndim)
         return (x[tuple(slice(None, None, -1 if i in reversed_axes else 1) for i in range(x.ndim))],)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        k.copy(*self.evaluate(None, *inputs), outputs[0])
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        (moved,) = self.evaluate(None, *inputs)
+        k.copy(moved, outputs[0])
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
@@ -167,7 +170,7 @@ class ReverseSequence(Op):
         index = xp.arange(extent).reshape([-1 if i == along else 1 for i in range(x.ndim)])
         return (xp.take_along_axis(x, xp.where(index < lengths, lengths - 1 - index, index), axis=along),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, lengths), out = inputs, outputs[0]
         if not out.size:
             return None
@@ -221,14 +224,14 @@ class Roll(Op):
     def evaluate(self, xp: Any, x: Any, shift: Any, axes: Any) -> tuple[Any, ...]:
         return (xp.roll(x, self.shifts(x.shape, shift, axes), axis=tuple(range(x.ndim))),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         (x, *parameters), out = inputs, outputs[0]
         pieces = [[(slice(None, -n), slice(n, None)), (slice(-n, None), slice(None, n))] if n else
                   [(slice(None), slice(None))] for n in self.shifts(x.shape, *parameters)]
         for chosen in itertools.product(*pieces):
             k(np.copyto, out[tuple(target for _, target in chosen)], x[tuple(source for source, _ in chosen)])
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, *parameters), out = inputs, outputs[0]
         shifts = self.shifts(x.shape, *parameters)
         if not any(shifts) or not out.size:
@@ -297,7 +300,7 @@ class _Splitting(Op):
         """Return the lengths of the parts, or None if they are known only at run time."""
         raise NotImplementedError
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         x, axis = inputs[0], integers(inputs[1])[0]
         start = 0
         for out in outputs:

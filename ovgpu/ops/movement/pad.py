@@ -10,6 +10,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, unknowns
 from ovgpu.ops.base.storage import zero_of
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
@@ -93,7 +94,7 @@ class Pad(Op):
         i = np.where(i < 0, -i - shift, i)
         return np.where(i > last, 2 * last - i + shift, i)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         value = inputs[3] if len(inputs) > 3 else None
         if self.pad_mode != "constant":
@@ -103,7 +104,7 @@ class Pad(Op):
         k(np.copyto, out[target], x[source])
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out, before = inputs[0], outputs[0], integers(inputs[1])
         if not out.size:
             return None

@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.launch import MAX_INDEX
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, constants, integers, length, unknowns
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
@@ -87,7 +88,7 @@ class ExtractImagePatches(Op):
                        + xp.arange(positions) * self.strides[axis] - padding_before)
         return xp.clip(coordinates, 0, max(extent - 1, 0)), (coordinates >= 0) & (coordinates < extent)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         if not out.size:
             return None
@@ -169,7 +170,7 @@ class Col2Im(Op):
         channels = x.shape[-2] // prod(window)
         return (out[:, top : top + height, left : left + width].reshape(*x.shape[:-2], channels, height, width),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out, kernel = inputs[0], outputs[0], integers(inputs[2])
         height, width = out.shape[-2:]
         if not is_plain(x.dtype) or height * width > MAX_INDEX:

@@ -17,6 +17,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, constant_axis, integers, normalize_axis
 from ovgpu.ops.base.storage import compute_dtype
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vectorized
@@ -80,7 +81,7 @@ class _Scatter(Op):
             count = xp.where(count > 0, count + int(self.includes_data), 1)
             view[...] = (view / count if out.dtype.kind == "f" else view // count).astype(out.dtype)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (data, indices, updates, *rest), out = inputs, outputs[0]
         if self.rule != "none" and compute_dtype(Type.of(out.dtype)) != out.dtype:
             return NotImplemented
@@ -91,12 +92,12 @@ class _Scatter(Op):
         k(self.update, np, out, indices, updates, *rest)
         return None
 
-    def lines(self, k: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
+    def lines(self, k: KernelRecorder, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
         """Return views (out, indices, updates, axis): each update goes to its own position in ``out``, except that
         its coordinate on ``axis`` is the index. Indices broadcast along axes of extent 1."""
         raise NotImplementedError
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (data, indices, updates, *rest), out = inputs, outputs[0]
         if not out.size:
             return None
@@ -122,7 +123,7 @@ class _Scatter(Op):
             return NotImplemented
         return Convert(destination_type=Type.of(kind)).cuda(k, [computed], [out], ())
 
-    def record(self, k: Any, out: Any, indices: Any, updates: Any, axis: int) -> Any:
+    def record(self, k: KernelRecorder, out: Any, indices: Any, updates: Any, axis: int) -> Any:
         """Record the launches that apply updates along ``axis``."""
         rule, kind, count = self.rule, out.dtype, updates.shape[axis]
         if rule == "none" and indices.size == count and MAX_SERIAL_UPDATES < count <= MAX_UPDATES:
@@ -148,7 +149,7 @@ class _Scatter(Op):
                   first, np.bool_(self.includes_data)))
         return None
 
-    def record_last(self, k: Any, out: Any, indices: Any, updates: Any, axis: int) -> Any:
+    def record_last(self, k: KernelRecorder, out: Any, indices: Any, updates: Any, axis: int) -> Any:
         """Record launches that find the last update of every index, then write these in parallel."""
         length, count, step = out.shape[axis], updates.shape[axis], strides_of(indices)[axis]
         last = k.scratch((length,), np.dtype(np.int32))
@@ -183,7 +184,7 @@ def neutral(rule: str, dtype: np.dtype[Any]) -> Any:
     return limits.max if rule == "min" else limits.min
 
 
-def _merge_axes(k: Any, x: Any, first: int, last: int) -> Any:
+def _merge_axes(k: KernelRecorder, x: Any, first: int, last: int) -> Any:
     """Return ``x`` with axes from ``first`` to before ``last`` merged into one; a copy if its layout requires it."""
     if last - first != 1 and not x.flags.c_contiguous:
         dense = k.scratch(x.shape, x.dtype)
@@ -226,7 +227,7 @@ class _ScatterElements(_Scatter):
         grid[axis] = _inside(xp, indices, out.shape[axis])
         return out, tuple(grid), updates
 
-    def lines(self, k: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
+    def lines(self, k: KernelRecorder, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
         axis = normalize_axis(integers(rest[0])[0], out.ndim)
         self.check(out.shape, indices.shape, axis)
         return out, indices, updates, axis
@@ -305,7 +306,7 @@ class ScatterUpdate(_Scatter):
         self.check(out.shape, indices.shape, updates.shape, axis)
         return out, (slice(None),) * axis + (_inside(xp, indices, out.shape[axis]),), updates
 
-    def lines(self, k: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
+    def lines(self, k: KernelRecorder, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
         axis = normalize_axis(integers(rest[0])[0], out.ndim)
         self.check(out.shape, indices.shape, updates.shape, axis)
         indices = _merge_axes(k, indices, 0, indices.ndim)
@@ -360,10 +361,10 @@ class _ScatterND(_Scatter):
         return (out.reshape((prod(out.shape[:count]), *parts)), (flat_index,),
                 updates.reshape((*flat_index.shape, *parts)))
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return super().cuda(k, inputs, outputs, workspace) if inputs[1].shape[-1] <= MAX_TUPLE else NotImplemented
 
-    def lines(self, k: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
+    def lines(self, k: KernelRecorder, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
         self.check(out.shape, indices.shape, updates.shape)
         count = indices.shape[-1]
         extents, tuples = out.shape[:count], prod(indices.shape[:-1])

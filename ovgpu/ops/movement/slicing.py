@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, constants, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.view import View
 from ovgpu.spec import Shape, Spec
@@ -128,8 +129,9 @@ class _Slicing(Op):
         extents(x.shape, spans)
         return (x[tuple(None if s is None else s.index for s in spans)],)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        k.copy(*self.evaluate(None, *inputs), outputs[0])
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        (moved,) = self.evaluate(None, *inputs)
+        k.copy(moved, outputs[0])
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
@@ -254,7 +256,7 @@ class SliceScatter(Op):
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
         return (0,)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, updates, *parameters), out = inputs, outputs[0]
         if not np.may_share_memory(x, out):
             k(np.copyto, out, x)
@@ -263,7 +265,7 @@ class SliceScatter(Op):
         k(np.copyto, self.part(out, updates, *parameters), updates)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, updates, *parameters), out = inputs, outputs[0]
         if x.data.ptr != out.data.ptr:
             k.copy(x, out)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.view import View, equal
 from ovgpu.ops.movement.pad import Pad, padded
@@ -51,11 +52,11 @@ class _Rearranging(Op):
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
         return None if inputs[0] is None else [rearranged(inputs[0], self.parts(inputs[0].shape))]
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         source, target = copy_views(inputs[0], outputs[0], self.parts(inputs[0].shape))
         k(np.copyto, target, source)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k.copy(*copy_views(inputs[0], outputs[0], self.parts(inputs[0].shape)))
 
 
@@ -213,7 +214,7 @@ class BatchToSpace(_Batches):
             view = None if view is None else view.slice(axis, first, extent)
         return [view]
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         x, out = (a.view(f"u{a.dtype.itemsize}") for a in (inputs[0], outputs[0]))
         block, begin, _ = map(integers, inputs[1:])
         parts = self.parts(x.shape, block)
@@ -256,7 +257,7 @@ class SpaceToBatch(_Batches):
             return None
         return [rearranged(x, self.parts(x.shape, block))]
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = (a.view(f"u{a.dtype.itemsize}") for a in (inputs[0], outputs[0]))
         block, begin, end = inputs[1:]
         shape = tuple(map(padded, x.shape, integers(begin), integers(end)))

@@ -13,6 +13,7 @@ from ovgpu.ops.activation.softmax import block_rows
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import Elementwise, merge_types
 from ovgpu.ops.base.op import Array, Op, Workspace, call, internal_op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_axes, check_count, integers, normalize_axes
 from ovgpu.ops.base.tasks import record, shares, workers
 from ovgpu.ops.fused._elementwise import Chain
@@ -95,7 +96,7 @@ class BatchNorm(Op):
         channels = (outputs[0].shape or ())[1:2]
         return ((outputs[0].type, channels), (outputs[0].type, channels))
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, gamma, beta, mean, variance), out = self.order(inputs), outputs[0]
         if not is_float(x.dtype):
             return NotImplemented
@@ -109,7 +110,7 @@ class BatchNorm(Op):
         k(np.add, out, by_channel(shift, x.ndim), out)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         if not launch.is_real(outputs[0]):
             return NotImplemented
         k.elementwise(Formula(epsilon=self.epsilon), self.aligned(inputs), outputs[0])
@@ -179,7 +180,7 @@ class GroupNormalization(Op):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ((outputs[0].type, (self.num_groups,)),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, scale, bias), out = inputs, outputs[0]
         if not is_float(x.dtype) or not x.size:
             return NotImplemented
@@ -195,7 +196,7 @@ class GroupNormalization(Op):
         record(k, work)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
              chain: Chain | None = None, others: Sequence[Array] = ()) -> Any:
         """Record the kernels. A ``chain`` is applied to the result, its first input, and ``others``, its further ones;
         see `GroupNormWithEpilogue`."""
@@ -288,7 +289,7 @@ class GroupNormWithEpilogue(OpWithEpilogue):
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
         return (0,)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         given, others = self.split(inputs)
         return self.norm.cuda(k, given, outputs, workspace, self.fused.chain, others)
 
@@ -337,7 +338,7 @@ class LRN(Op):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ((outputs[0].type, outputs[0].shape or ()),) * 2
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, axes), out = inputs, outputs[0]
         if not is_float(x.dtype) or not x.size:
             return NotImplemented
@@ -353,7 +354,7 @@ class LRN(Op):
         k(np.divide, x, total, out)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, axes), out = inputs, outputs[0]
         windows = self.windows(x, axes)
         if not launch.is_real(x) or len(windows) > launch.MAX_AXES:
@@ -393,10 +394,10 @@ class GRN(Op):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return self.norm().workspace(inputs, outputs)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self.norm().numpy(k, [*inputs, CHANNEL_AXIS], outputs, workspace)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return normalize(k, "L2", inputs[0], outputs[0], [1], self.bias, "INSIDE")
 
 

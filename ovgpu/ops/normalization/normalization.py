@@ -11,6 +11,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops.activation.softmax import block_rows
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Op, Workspace, call, internal_op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_axes, integers, normalize_axes
 from ovgpu.ops.base.strided import strides_of
 from ovgpu.ops.base.trace import TILE
@@ -70,7 +71,7 @@ class _MVN(Op):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ((outputs[0].type, (minimum(product(outputs[0].shape or ()), TILE),)),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         over = self.over(inputs)
         rows, results = as_rows(x, over), as_rows(out, over)
@@ -91,7 +92,7 @@ class _MVN(Op):
             k(norm_rows, normalize_block, *arguments)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out, over = inputs[0], outputs[0], self.over(inputs)
         mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
         kind = self.kind if self.normalize_variance and over else "CENTRE"  # no axes: each element is its own mean
@@ -113,8 +114,8 @@ def has_dense_rows(x: Any, over: Sequence[int]) -> bool:
             and all(step % 16 == 0 for extent, step in zip(x.shape[:first], x.strides) if extent > 1))
 
 
-def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any = None,
-              shift: Any = None) -> Any:
+def normalize(k: KernelRecorder, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str,
+              scale: Any = None, shift: Any = None) -> Any:
     """Record one of normalization.cu's kernels. Return NotImplemented if there is none for these arrays.
 
     kind: CENTRE, MVN, L2, RMS, or NONZERO for 1 wherever x is not 0; mode: one of `EPSILON`. The n normalised elements
@@ -150,8 +151,8 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
 SHARED_BYTES = 48 << 10  # of shared memory per block
 
 
-def normalize_transposed(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any,
-                         shift: Any) -> bool:
+def normalize_transposed(k: KernelRecorder, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str,
+                         scale: Any, shift: Any) -> bool:
     """Record the kernel that normalises and transposes, for CENTRE, MVN and RMS; arguments are as in `normalize`.
 
     Return False unless ``over`` are the last axes, equivalent to a single one, and the axis before them has a unit
@@ -186,8 +187,8 @@ def norm_rows(normalize_block: Any, x: Any, out: Any, column: Any, statistics: A
         normalize_block(call, x[rows], out[rows], column, statistics[: len(x) - start], *options)
 
 
-def mvn_block(k: Any, x: Any, out: Any, column: Any, row_statistics: Any, eps: float | None, inside: bool, scale: Any,
-              shift: Any) -> None:
+def mvn_block(k: HostRecorder, x: Any, out: Any, column: Any, row_statistics: Any, eps: float | None, inside: bool,
+              scale: Any, shift: Any) -> None:
     """Normalise every row by its mean and, with ``eps``, by its deviation; ``k`` makes or records the calls.
 
     x, out: [M, N]; column: N ones; row_statistics: [M, 1], scratch; scale, shift: [N], or None.
@@ -198,8 +199,8 @@ def mvn_block(k: Any, x: Any, out: Any, column: Any, row_statistics: Any, eps: f
     rms_block(k, out, out, column, row_statistics, eps, inside, scale, shift)
 
 
-def rms_block(k: Any, x: Any, out: Any, column: Any, row_statistics: Any, eps: float | None, inside: bool, scale: Any,
-              shift: Any) -> None:
+def rms_block(k: HostRecorder, x: Any, out: Any, column: Any, row_statistics: Any, eps: float | None, inside: bool,
+              scale: Any, shift: Any) -> None:
     """Divide every row by the root of its mean square, with ``eps``; arguments are as in `mvn_block`."""
     if eps is not None:
         k(np.vecdot, x, x, row_statistics[:, 0])
@@ -342,7 +343,7 @@ class NormalizeL2(Op):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ((outputs[0].type, outputs[0].shape or ()),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         over = tuple(normalize_axes(integers(inputs[1]), x.ndim))
         if not over or not is_float(x.dtype) or x.size == 0:
@@ -356,7 +357,7 @@ class NormalizeL2(Op):
         k(np.divide, x, norm, out)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         over = normalize_axes(integers(inputs[1]), inputs[0].ndim)
         mode = "INSIDE" if self.eps_mode == "add" else "BOUND"
         return normalize(k, "L2" if over else "NONZERO", inputs[0], outputs[0], over, self.eps, mode)

@@ -13,6 +13,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops import reduction
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Array, Op, Workspace, internal_op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.storage import decoded_dtype
 from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
@@ -74,7 +75,7 @@ class _Pool(Op):
         planes = [product((*out[2:i], *x.shape[i:])) for i in range(3, len(out))]
         return tuple((x.type, (maximum(plane, minimum(out[0] * out[1] * plane, TILE)),)) for plane in planes)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         if not reduction.is_float(x.dtype) or len(outputs) > 1 or not x.size:
             return NotImplemented
@@ -90,7 +91,7 @@ class _Pool(Op):
         k(fold_blocks, passes, x, out, between, None if divisor is None else np.asarray(divisor, x.dtype))
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         if not launch.is_plain(x):
             return NotImplemented
@@ -104,12 +105,12 @@ class _Pool(Op):
         """Return whether the result equals a reduction over all spatial axes: one window covers the data exactly."""
         return launch.is_real(x) and all(along.count == 1 and along.inside() == along.extent for along in windows)
 
-    def launch(self, k: Any, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
+    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
         """Record the kernel of pooling.cu."""
         raise NotImplementedError
 
 
-def _reduce_whole_axes(k: Any, name: str, x: Any, out: Any) -> bool:
+def _reduce_whole_axes(k: KernelRecorder, name: str, x: Any, out: Any) -> bool:
     """Record a reduction over all spatial axes. Return whether reduction.cu supports the axes."""
     axes = list(zip(x.shape, strides_of(x), strides_of(out)))
     retained, folded = launch.merged(launch.by_stride(axes[:2])), launch.merged([(n, s, 0) for n, s, _ in axes[2:]])
@@ -166,7 +167,7 @@ class _Max(_Pool):
         first = xp.where(hit, numbers, total).min(axis=3).reshape(best.shape)
         return best, xp.where(first == total, 0, first)
 
-    def launch(self, k: Any, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
+    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
         index = outputs[1] if len(outputs) > 1 else None
         axes, struct = _structs(x, (outputs[0], index), windows)
         kind = "int" if index is None else k.c_type(index.dtype)
@@ -209,7 +210,7 @@ class _Average(_Pool):
         sizes = x.shape[2:]
         return super().is_whole(windows, x) and self.count(windows, sizes) in (0, prod(sizes))
 
-    def launch(self, k: Any, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
+    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
         axes, struct = _structs(x, outputs, windows)
         k.kernel("pooling.cu", f"average_pool<{k.c_type(x.dtype)}, {axes.index}>", blocks(axes.size, THREADS),
                  (THREADS,), (x, outputs[0], axes.packed(2 + MAX_AXES), struct, *axes.numbers(axes.size),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.sequence._cells import ACTIVATIONS, GRU, LSTM, Recurrent
 
 MAX_UNITS = 8  # hidden units per block, one warp each
@@ -62,9 +63,9 @@ def resident(registers: int, sequences: int) -> int:
     return 1 if registers > 4 or sequences > 1 else 2
 
 
-def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array | None, states: Sequence[Array],
-           lengths: Array | None, reverses: Sequence[bool], y: Array | None, finals: Sequence[Array], *,
-           attention: Array | None = None) -> Any:
+def record(k: KernelRecorder, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array | None,
+           states: Sequence[Array], lengths: Array | None, reverses: Sequence[bool], y: Array | None,
+           finals: Sequence[Array], *, attention: Array | None = None) -> Any:
     """Record the launches of a layer. Return NotImplemented for types and layouts that the kernel does not support.
 
     x is [N, T, D], or if w is None its projections [P, N, T, G H], f64 for f64 and else f32; w [P, G H, D],
@@ -119,7 +120,7 @@ def _row_pitch(m: Array) -> int | None:
     return pitch if len(m) == 1 or m.strides[0] == m.strides[1] * m.shape[1] else None
 
 
-def _counter(k: Any) -> Array:
+def _counter(k: KernelRecorder) -> Array:
     """Return the counter of the grid barrier, which is zero before a launch and again after it."""
     counter = k.scratch((1,), np.dtype(np.uint32))
     counter.data.memset_async(0, counter.nbytes, k.stream)

@@ -14,6 +14,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.segments import check_numbers
 from ovgpu.ops.base.shapes import at_most, check_reals, integer, length
 from ovgpu.ops.base.storage import compute_dtype
@@ -56,8 +57,8 @@ class _Greedy(_Ctc):
             selected[:, 1:] &= best[:, 1:] != best[:, :-1]
         return compact(xp, best, selected), selected.sum(axis=1)
 
-    def record(self, k: Any, x: Array, bounds: Array, outputs: Sequence[Array], sizes: tuple[int, int], blank: int,
-               merges: bool) -> Any:
+    def record(self, k: KernelRecorder, x: Array, bounds: Array, outputs: Sequence[Array], sizes: tuple[int, int],
+               blank: int, merges: bool) -> Any:
         """Record the launches; ``bounds`` are lengths [N] for x [N, T, C], or masks [T, N] for x [T, N, C]."""
         batch, steps = sizes
         classes, lengths = outputs
@@ -120,7 +121,7 @@ class CTCGreedyDecoder(_Greedy):
         classes, _ = self.collapse(xp, best_class(xp, x).T, lengths, blank, self.ctc_merge_repeated)
         return (classes[:, :, None, None].astype(x.dtype),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, mask = inputs
         if not launch.is_real(mask):
             return NotImplemented
@@ -158,7 +159,7 @@ class CTCGreedyDecoderSeqLen(_Greedy):
         check_lengths(lengths, x.shape[1])
         return self.collapse(xp, best_class(xp, x), lengths, self.blank(x.shape[2], blank), self.merge_repeated)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, lengths, *rest = inputs
         blank = self.blank(x.shape[2], rest[0] if rest else None)
         return self.record(k, x, lengths, outputs, x.shape[:2], blank, self.merge_repeated)
@@ -248,7 +249,7 @@ class CTCLoss(_Ctc):
             selected[:, 1:] &= labels[:, 1:] != labels[:, :-1]
         return compact(xp, labels, selected), selected.sum(axis=1)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, x_lengths, labels, lengths, *rest), out = inputs, outputs[0]
         batch, steps, classes = x.shape
         wide = compute_dtype(Type.of(x.dtype))

@@ -10,6 +10,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, integer, normalize_axis
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
@@ -72,7 +73,7 @@ class OneHot(Op):
         assert outputs[0].shape is not None
         return ((Type.boolean, outputs[0].shape),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (indices, _, on, off), out = inputs, outputs[0]
         if not is_plain(indices.dtype):
             return NotImplemented
@@ -87,7 +88,7 @@ class OneHot(Op):
             k(np.copyto, out, on, where=hit)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (indices, _, on, off), out = inputs, outputs[0]
         if not out.size:
             return None

@@ -10,6 +10,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Workspace, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_count, check_integers
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.normalization.normalization import check_real
@@ -97,7 +98,7 @@ class Cell(_Layer):
         gates = (outputs[0].shape[0], self.gates * outputs[0].shape[1])
         return (outputs[0].type, gates), (outputs[0].type, gates)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, states, (w, r, b, *_) = inputs[0], inputs[1 : 1 + self.states], (*inputs[1 + self.states :], None)
         if not is_float(x.dtype):
             return NotImplemented
@@ -109,7 +110,7 @@ class Cell(_Layer):
         k(self.stepper(r, extra, gates), xw, states, outputs)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, states, (w, r, b, *_) = inputs[0], inputs[1 : 1 + self.states], (*inputs[1 + self.states :], None)
         return _recurrence.record(k, self, x[:, None], w[None], r[None], None if b is None else b[None],
                                   [s[:, None] for s in states], None, [False], None, [s[:, None] for s in outputs])
@@ -153,10 +154,10 @@ class LSTMCell1(LSTM, Cell):
     def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
         return super().evaluate(xp, x, *_split_weights(x, *others))
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return super().numpy(k, [inputs[0], *_split_weights(*inputs)], outputs, workspace)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return super().cuda(k, [inputs[0], *_split_weights(*inputs)], outputs, workspace)
 
 
@@ -211,7 +212,7 @@ class AUGRUCell(AUGRU, Cell):
         h, w, r, b, attention = others
         return self.step(xp, xp.concatenate([x @ w.T + b, attention], axis=1), (h,), r, None)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, h, w, r, b, attention = inputs
         return _recurrence.record(k, self, x[:, None], w[None], r[None], b[None], [h[:, None]], None, [False], None,
                                   [outputs[0][:, None]], attention=attention)
@@ -282,7 +283,7 @@ class SequenceOfCells(_Layer):
         return ((projected, (product((directions, batch, steps, width)),)), (kind, (batch, width)),
                 (Type.boolean, (batch, 1)), *((kind, (batch, hidden)) for _ in range(self.states)))
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, states, (lengths, w, r, b) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
         if not is_float(x.dtype) or outputs[0].size == 0 or not (lengths is None or is_plain(lengths.dtype)):
             return NotImplemented
@@ -315,7 +316,7 @@ class SequenceOfCells(_Layer):
               tuple(new))
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, states, (lengths, w, r, b, *rest) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
         n, steps, features = x.shape
         if steps == 0 and lengths is None:

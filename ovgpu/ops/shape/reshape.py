@@ -9,6 +9,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import (
     check_integers,
     constants,
@@ -39,10 +40,10 @@ class _Reshaping(Op):
         x, shape = inputs[0], outputs[0].shape
         return None if x is None or shape is None else [x.reshape(shape)]
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k(np.copyto, outputs[0].reshape(inputs[0].shape), inputs[0])
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k.copy(inputs[0], outputs[0].reshape(inputs[0].shape))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, integer, integers, length, unknowns
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.strided import THREADS, bits, blocks
@@ -104,12 +105,12 @@ class Range(Op):
         assert outputs[0].shape is not None
         return ((Type.f64 if outputs[0].type.is_real() else Type.i64, outputs[0].shape),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (start, _, step), out, scratch = inputs, outputs[0], workspace[0]
         k(np.multiply, np.arange(out.size, dtype=scratch.dtype), step, scratch, casting="unsafe")
         k(np.add, scratch, start, out, casting="unsafe")
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         (start, _, step), out = inputs, outputs[0]
         kind, name = (np.int64, "long long") if out.dtype.kind in "iub" else (np.float64, "double")
         if out.size:
@@ -195,7 +196,7 @@ class Eye(Op):
         one = xp.eye(m, n, k, dtype=np.int8)
         return (xp.broadcast_to(one, (*(() if batch is None else integers(batch)), m, n)),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         out, diagonal = outputs[0], integer(inputs[2], "a size or the diagonal")
         one = np.ones((), np.int8).astype(out.dtype).view(f"u{out.dtype.itemsize}")[()]
         if out.size:

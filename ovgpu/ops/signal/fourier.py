@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import (
     at_most,
     check_integers,
@@ -136,7 +137,7 @@ class _Fourier(Op):
             return ((kind, (2 * size,)), (kind, (size,)))
         return ((kind, (size,)),) * (2 if self.real_input else 1)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, *parameters), out = inputs, outputs[0]
         extents, over, lengths = self.plan(x.shape, *parameters)
         if not out.size:
@@ -239,7 +240,8 @@ def axes_first(x: Array, axes: Sequence[int]) -> Array:
     return x.transpose(*axes, *range(len(axes), x.ndim))
 
 
-def pack_signals(k: Any, x: Array, into: Array, shape: Sequence[int], first: int, scale: float, reuse: bool) -> Any:
+def pack_signals(k: KernelRecorder, x: Array, into: Array, shape: Sequence[int], first: int, scale: float,
+                 reuse: bool) -> Any:
     """Return ``x * scale``, truncated or padded with zeros to ``shape`` from axis ``first`` on, in the memory ``into``.
 
     Return ``x`` itself if nothing changes, it is dense and ``reuse`` allows it; NotImplemented for too many axes.
@@ -263,7 +265,7 @@ def pack_signals(k: Any, x: Array, into: Array, shape: Sequence[int], first: int
     return y
 
 
-def symmetrize(k: Any, z: Array, lengths: Sequence[int]) -> None:
+def symmetrize(k: KernelRecorder, z: Array, lengths: Sequence[int]) -> None:
     """Give half spectra, as pairs, the conjugate symmetry of real signals of these lengths, in place."""
     *outer, last = lengths
     rows, columns = (1, 1, *outer)[-2:]
@@ -273,7 +275,7 @@ def symmetrize(k: Any, z: Array, lengths: Sequence[int]) -> None:
              (z, *map(np.int64, (count, rows, columns, bins)), np.bool_(last % 2 == 0)))
 
 
-def write_transform(k: Any, source: Array, target: Array, scratch: Array, shape: Sequence[int], axes: int,
+def write_transform(k: KernelRecorder, source: Array, target: Array, scratch: Array, shape: Sequence[int], axes: int,
                     inverse: bool) -> Any:
     """Transform dense signals over the last ``axes`` axes into ``target``, of any layout and type, by way of
     ``scratch`` if cuFFT cannot write there. ``shape`` is that of the result, with pairs if it is complex."""
@@ -286,7 +288,7 @@ def write_transform(k: Any, source: Array, target: Array, scratch: Array, shape:
     return None
 
 
-def convert_into(k: Any, x: Array, out: Array) -> None:
+def convert_into(k: KernelRecorder, x: Array, out: Array) -> None:
     """Copy ``x`` into ``out`` of the same shape; layouts and types may differ."""
     if x.dtype == out.dtype:
         k.copy(x, out)

@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, check_reals, integer, integers, length
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS
@@ -71,7 +72,7 @@ class STFT(Op):
         assert outputs[0].shape is not None
         return ((transform_type(outputs[0].type), (product(outputs[0].shape),)),) * 2
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, window, size, step), out = inputs, outputs[0]
         if not out.size:
             return None
@@ -157,7 +158,7 @@ class ISTFT(Op):
         assert x is not None and x.shape is not None
         return ((transform_type(x.type), (product(x.shape),)),) * 2
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, window, *given), out = inputs, outputs[0]
         n, hop, count = self.numbers(x, window, *given)
         if not out.size:

@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import decoded_dtype, is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
 from ovgpu.spec import Spec
@@ -53,7 +54,7 @@ class _Searching(Op):
             low, high = xp.where(before, middle + 1, low), xp.where(before, high, middle)
         return low
 
-    def record(self, k: Any, bounds: Any, values: Any, out: Any) -> Any:
+    def record(self, k: KernelRecorder, bounds: Any, values: Any, out: Any) -> Any:
         """Record the launch of the search kernel."""
         if not is_plain(bounds.dtype) or not is_plain(values.dtype):
             return NotImplemented
@@ -95,7 +96,7 @@ class Bucketize(_Searching):
     def evaluate(self, xp: Any, x: Any, buckets: Any) -> tuple[Any, ...]:
         return (self.search(xp, buckets, x),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self.record(k, inputs[1], inputs[0], outputs[0])
 
 
@@ -131,5 +132,5 @@ class SearchSorted(_Searching):
     def evaluate(self, xp: Any, bounds: Any, values: Any) -> tuple[Any, ...]:
         return (self.search(xp, bounds, values),)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self.record(k, inputs[0], inputs[1], outputs[0])

@@ -10,6 +10,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, integer, integers, normalize_axis
 from ovgpu.ops.base.strided import strides_of
 from ovgpu.spec import Spec
@@ -91,7 +92,7 @@ class TopK(Op):
             at_least = x <= values.max(axis=axis, keepdims=True)
         return xp.sort(chosen, axis=axis) if (at_least.sum(axis=axis) == count).all() else None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, (values, indices) = inputs[0], outputs
         axis = normalize_axis(self.axis, x.ndim)
         count, n = integers(inputs[1])[0], x.shape[axis]

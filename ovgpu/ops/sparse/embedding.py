@@ -16,6 +16,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.segments import ascends, check_below, check_numbers, fold, shares
 from ovgpu.ops.base.shapes import at_most, integer
 from ovgpu.ops.base.storage import is_plain
@@ -96,8 +97,8 @@ class _Bags(Op):
             raise OpError(f"default_index {row} is out of range for extent {len(table)}")
         return None if row < 0 else row
 
-    def record(self, k: Any, out: Array, table: Array, indices: Array, bounds: Array | None, default: Array | None,
-               weights: Array | None) -> Any:
+    def record(self, k: KernelRecorder, out: Array, table: Array, indices: Array, bounds: Array | None,
+               default: Array | None, weights: Array | None) -> Any:
         """Record the launch; ``bounds`` are the offsets, the segment ids, or None if packed."""
         row = self.default(table, default)
         if not is_plain(table.dtype):
@@ -136,7 +137,7 @@ class EmbeddingBagOffsetsSum(_Bags):
             raise OpError(f"offsets do not ascend from 0 to {len(indices)}")
         return self.pooled(xp, table, indices, offsets, ends, default, weights)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         table, indices, offsets, *rest = inputs
         return self.record(k, outputs[0], table, indices, offsets, *(*rest, None, None)[:2])
 
@@ -168,7 +169,7 @@ class EmbeddingBagPackedSum(_Bags):
         return self.pooled(xp, table, indices.reshape(-1), begin, begin + each, None,
                            None if weights is None else weights.reshape(-1))
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         table, indices, *rest = inputs
         return self.record(k, outputs[0], table, indices, None, None, *(*rest, None)[:1])
 
@@ -212,7 +213,7 @@ class EmbeddingSegmentsSum(_Bags):
         bounds = xp.searchsorted(ids, xp.arange(integer(count, "num_segments") + 1))
         return self.pooled(xp, table, indices, bounds[:-1], bounds[1:], default, weights)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         table, indices, ids, _, *rest = inputs
         return self.record(k, outputs[0], table, indices, ids, *(*rest, None, None)[:2])
 

@@ -12,6 +12,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.segments import ascends, check_below, check_numbers, fold, shares
 from ovgpu.ops.base.shapes import integer, integers
 from ovgpu.ops.base.storage import decode, is_plain
@@ -72,7 +73,7 @@ class SegmentMax(Op):
             least = lowest = -(2 ** (kind.bitwidth - 1)) if kind.is_signed() else 0
         return least, lowest if self.fill_mode == "lowest" else 0
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, ids, *_), out = inputs, outputs[0]
         if not is_plain(x.dtype):
             return NotImplemented

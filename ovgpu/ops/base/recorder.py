@@ -1,0 +1,84 @@
+"""Recorders, with which the fast forms of an op record the calls of its step; see `ovgpu.ops.base.op.Op`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ovgpu.ops.base.elementwise import Elementwise
+    from ovgpu.ops.base.op import Array
+    from ovgpu.ops.convolution._convolution import Convolved
+    from ovgpu.ops.fused._elementwise import Chain
+
+
+class HostRecorder(Protocol):
+    """Recorder of an op's `numpy` form: ``k(np.add, a, b, out)`` records the call ``np.add(a, b, out)``."""
+
+    def __call__(self, function: Callable[..., Any], /, *operands: Any, **named: Any) -> Any: ...
+
+
+class KernelRecorder(Protocol):
+    """Recorder of an op's `cuda` form: it records kernel launches and calls of CUDA's libraries on one stream.
+
+    `gemm`, `gemm_with_epilogue`, `convolve` and `fft` return whether they have recorded any call.
+    """
+
+    stream: Any
+
+    @property
+    def multiprocessors(self) -> int:
+        """The device's number of multiprocessors: at least as many blocks run at the same time."""
+
+    @property
+    def capability(self) -> int:
+        """The device's compute capability, 80 for 8.0."""
+
+    @staticmethod
+    def c_type(dtype: np.dtype[Any]) -> str:
+        """Return the CUDA C++ type of a dtype's elements. NoKernelError if kernels do not compute with them."""
+
+    @staticmethod
+    def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], max_arrays: int,
+                header: str = "elementwise.cuh") -> str:
+        """Return the source of a struct whose `of` computes the chain, for the ``prelude`` of `kernel`."""
+
+    def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
+               shared: int = 0, cooperative: bool = False, prelude: str = "") -> None:
+        """Launch ``expression``, an instance such as ``softmax<float, 4>``, of ``cuda_kernels/file``.
+
+        Scalars in ``args`` have NumPy types, and host arrays are structs passed by value. ``shared``: bytes of dynamic
+        shared memory. All blocks of a cooperative launch run at the same time, see `fits`. ``prelude`` is generated
+        source that is put before the file's.
+        """
+
+    def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
+             prelude: str = "") -> bool:
+        """Return whether all blocks of a cooperative launch can run at the same time."""
+
+    def elementwise(self, maths: Elementwise | Chain, inputs: Sequence[Array], output: Array) -> None:
+        """Compute an op, or a chain of them, over inputs that broadcast to the output."""
+
+    def copy(self, source: Array, target: Array) -> None:
+        """Copy an array on the device or the host, broadcast, into ``target`` of its dtype; both have any strides."""
+
+    def scratch(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return device memory of this step alone, for small results that one launch leaves to the next."""
+
+    def table(self, values: np.ndarray[Any, Any]) -> Array:
+        """Upload a table for the step's launches now, and return it on the device."""
+
+    def gemm(self, a: Array, b: Array, out: Array) -> bool:
+        """Compute ``out [..., M, N] = a [..., M, K] @ b [..., K, N]`` through cuBLAS."""
+
+    def gemm_with_epilogue(self, a: Array, b: Array, out: Array, bias: Array | None, residual: Array | None,
+                           activation: str) -> bool:
+        """Compute ``out = activation(a @ b + bias + residual)`` in one call of cuBLASLt."""
+
+    def convolve(self, c: Convolved) -> bool:
+        """Compute a convolution through cuDNN."""
+
+    def fft(self, source: Array, target: Array, axes: int, inverse: bool) -> bool:
+        """Transform the last axes through cuFFT."""
