@@ -68,18 +68,18 @@ class Builder:
         self.hosts = HostTensors(model, table)
         if layouts.counter is not None:
             counter, count = layouts.counter
-            self.hosts.bounds[id(model.parameters[counter].outputs[0])] = 0, count - 1
+            self.hosts.bounds[model.parameters[counter].outputs[0]] = 0, count - 1
         self.unknowns: dict[int, tuple[int, int]] = {}  # index of an unknown extent -> (value, axis) that has it
         model.infer(specs, table, self.hosts.refine)
-        self.value_of: dict[int, int] = {}  # id(port) -> value
-        self.reserved: dict[int, Reservation] = {}  # id(port) -> the memory to write it to
+        self.value_of: dict[Output, int] = {}  # port -> value
+        self.reserved: dict[Output, Reservation] = {}  # port -> the memory to write it to
         self.copies: dict[int, int] = {}  # value -> its dense copy
         self.segment = Segment()
         self.computed_in: dict[int, int] = {}  # value -> number of the segment that computes it
-        self.host_numbers: dict[int, int] = {}  # id(port) -> host node of the current segment
+        self.host_numbers: dict[Output, int] = {}  # port -> host node of the current segment
         self.outputs: dict[int, int] = {}  # index of a result -> the value that is its memory
         self.variables: dict[str, int] = {}  # variable id -> the value that is the memory of its new value
-        self.body_cache: dict[int, tuple[Body, ...] | None] = {}
+        self.body_cache: dict[Node, tuple[Body, ...] | None] = {}
         self.owners = self._owners()
         self.reads = {n.op.variable_id: n for n in model.ops if isinstance(n.op, ReadValue3)}
         self.growing = growing(model)
@@ -91,9 +91,9 @@ class Builder:
             self.program.inputs.append(self._input(parameter, i))
         needed = self._needed_nodes()
         for node in self.model.ops:
-            if node.op.name == "ReadValue" and id(node) in needed:
+            if node.op.name == "ReadValue" and node in needed:
                 self._state(node)
-        nodes = [n for n in self.model.ops if id(n) in needed and id(n.outputs[0]) not in self.value_of]
+        nodes = [n for n in self.model.ops if n in needed and n.outputs[0] not in self.value_of]
         if all(self.values[i].view is not UNRANKED for i in self.program.states.values()):
             reserve_all(self, nodes)
             self._steps(nodes)
@@ -129,34 +129,34 @@ class Builder:
         pending = [port]
         while pending:
             p = pending[-1]
-            if id(p) in self.host_numbers:
+            if p in self.host_numbers:
                 pending.pop()
                 continue
             if not self.hosts.is_cheap(p) or p.node.op.name == "Parameter":
-                value = self.value_of[id(p)]
+                value = self.value_of[p]
                 if p.node.op.name == "Parameter":
                     self.program.host_parameters.add(self.values[value].source)
                 self.segment.fetches.add(value)
                 self._add_host(p, HostNode(Copy(), (value,), (p.spec.type,), p.node.source_location))
                 continue
             missing = [s for s in p.node.inputs if s is not None and s.spec.value is None
-                       and id(s) not in self.host_numbers]
+                       and s not in self.host_numbers]
             if missing:
                 pending += missing
                 continue
             inputs = tuple(None if s is None else self._host_input(s) for s in p.node.inputs)
             types = tuple(o.spec.type for o in p.node.outputs)
             self._add_host(p, HostNode(op_of(p.node), inputs, types, p.node.source_location))
-        return self.host_numbers[id(port)]
+        return self.host_numbers[port]
 
     def _add_host(self, port: Output, node: HostNode) -> None:
-        self.host_numbers[id(port)] = len(self.segment.host_nodes)
+        self.host_numbers[port] = len(self.segment.host_nodes)
         self.segment.host_nodes.append(node)
 
     def _fetch_items(self) -> None:
         """Keep each value whose elements are symbols alive until the next segment's shape function has read it."""
         for port in self.hosts.items:
-            value = self.value_of.get(id(port))
+            value = self.value_of.get(port)
             if value is None or value not in self.computed_in or self.hosts.is_cheap(port):
                 continue
             reader = self.computed_in[value] + 1
@@ -176,7 +176,7 @@ class Builder:
             return "shape", value, axis
         port = self.hosts.items[atom.args[0]]
         if port.node.op.name == "Parameter":
-            value = self.value_of[id(port)]
+            value = self.value_of[port]
             self.program.host_parameters.add(self.values[value].source)
             return "item", value, atom.args[1]
         if self.hosts.is_cheap(port):
@@ -185,7 +185,7 @@ class Builder:
             number = self._host_node(port)
             self.segment, self.host_numbers = outer, outer_numbers
             return "host", number, atom.args[1]
-        return "item", self.value_of[id(port)], atom.args[1]
+        return "item", self.value_of[port], atom.args[1]
 
     def _can_check(self, check: Check) -> bool:
         """Return whether this program knows both sides of a check. The deferred model has the other checks."""
@@ -198,7 +198,7 @@ class Builder:
             return atom.args[0] in self.program.states
         if atom.op == "item":
             port = self.hosts.items[atom.args[0]]
-            return id(port) in self.value_of or self.hosts.is_cheap(port)
+            return port in self.value_of or self.hosts.is_cheap(port)
         return True
 
     # ---- values
@@ -220,7 +220,7 @@ class Builder:
         given = self.layouts.inputs.get(number)
         if given is not None:
             self.values[value].view = View(shape, self.strides(value, given, port.spec.type))
-        self.value_of[id(port)] = value
+        self.value_of[port] = value
         return value
 
     def strides(self, value: int, given: Sequence[int | None], kind: Type) -> tuple[Int, ...]:
@@ -241,24 +241,24 @@ class Builder:
             if axis and port.spec.shape is not None:
                 row = self.table.atom("stride", value, axis - 1, port.spec.type.storage.itemsize, lo=1)
                 self.values[value].view = View.with_capacity(port.spec.shape, axis, row)
-        self.value_of[id(port)] = self.program.states[variable]
+        self.value_of[port] = self.program.states[variable]
 
-    def _needed_nodes(self) -> set[int]:
-        """Return the ids of the nodes whose results are needed as tensors, not only in the shape function."""
-        needed: set[int] = set()
+    def _needed_nodes(self) -> set[Node]:
+        """Return the nodes whose results are needed as tensors, not only in the shape function."""
+        needed: set[Node] = set()
         stack = [*self.model.results, *self.model.sinks]
         while stack:
             node = stack.pop()
-            if id(node) in needed:
+            if node in needed:
                 continue
-            needed.add(id(node))
+            needed.add(node)
             if node.op.name == "ReadValue":  # a separate program computes the initial value
                 continue
             hosts = host_indices(op_of(node), len(node.inputs))
             for i, s in enumerate(node.inputs):
                 if s is not None:
                     on_host = i in hosts or self.hosts.is_known(s)
-                    stack += [p.node for p in self.hosts.ports_to_fetch(s).values()] if on_host else [s.node]
+                    stack += [p.node for p in self.hosts.ports_to_fetch(s)] if on_host else [s.node]
                     for value in self.hosts.symbolic_values(s) if on_host else ():
                         stack += self._producers(value.ravel())
             stack += self._producers(d for port in node.outputs for d in port.spec.shape or ())
@@ -298,9 +298,9 @@ class Builder:
 
     def _bodies(self, node: Node) -> tuple[Body, ...] | None:
         """Return the bodies of a control node whose iterations are bound ahead, or None if it runs dynamically."""
-        if id(node) not in self.body_cache:
-            self.body_cache[id(node)] = loops.static_bodies(node, build)
-        return self.body_cache[id(node)]
+        if node not in self.body_cache:
+            self.body_cache[node] = loops.static_bodies(node, build)
+        return self.body_cache[node]
 
     # ---- steps
 
@@ -330,23 +330,23 @@ class Builder:
     def _alias(self, node: Node) -> None:
         source = node.inputs[0]
         assert source is not None
-        self.value_of[id(node.outputs[0])] = self._use(source)
+        self.value_of[node.outputs[0]] = self._use(source)
 
     def _use(self, port: Output) -> int:
-        if id(port) not in self.value_of:
+        if port not in self.value_of:
             self._materialise(port)
-        return self.value_of[id(port)]
+        return self.value_of[port]
 
     def _materialise(self, port: Output) -> None:
         """Create the tensor of a port with a known value: a constant, or a step that writes shape numbers to memory."""
         spec = port.spec
         assert spec.value is not None and spec.shape is not None
         if not spec.symbolic:
-            self.value_of[id(port)] = self.value(port, View.dense(spec.value.shape), "constant", spec.value)
+            self.value_of[port] = self.value(port, View.dense(spec.value.shape), "constant", spec.value)
             return
         self._split_before_fetch(self.hosts.ports_to_fetch(port))
         value = self.value(port, View.dense(spec.value.shape), "buffer")
-        self.value_of[id(port)] = value
+        self.value_of[port] = value
         step = Step(Copy(), "copy", (-1,), (value,), host={0: self._host_input(port)}, node=port.node)
         self._append(step)
 
@@ -356,8 +356,8 @@ class Builder:
             if source is not None:
                 self._split_before_fetch(self.hosts.ports_to_fetch(source))
 
-    def _split_before_fetch(self, ports: Iterable[int]) -> None:
-        """Begin a new segment if the current one computes one of the ports to read back (given by `id`)."""
+    def _split_before_fetch(self, ports: Iterable[Output]) -> None:
+        """Begin a new segment if the current one computes one of the ports to read back."""
         if any(self.computed_in.get(self.value_of[p]) == len(self.program.segments) for p in ports):
             self._close()
 
@@ -382,14 +382,14 @@ class Builder:
         for port, view in zip(node.outputs, views):
             assert view is not None
             value = self.value(port, view, base.memory, base.source, root=base.root)
-            self.value_of[id(port)] = value
+            self.value_of[port] = value
             if base.id in self.computed_in:
                 self.computed_in[value] = self.computed_in[base.id]
         self._add_elided_node(node, inputs)
         return True
 
     def _add_elided_node(self, node: Node, inputs: Sequence[int]) -> None:
-        outputs = tuple(self.value_of[id(p)] for p in node.outputs)
+        outputs = tuple(self.value_of[p] for p in node.outputs)
         self.program.views.append(
             ElidedNode(node, tuple(inputs), outputs, len(self.program.segments), len(self.segment.steps)))
 
@@ -398,7 +398,7 @@ class Builder:
         for port in node.outputs:
             shape = port.spec.shape
             value = self.value(port, View.dense(shape or ()), "eager")
-            self.value_of[id(port)] = value
+            self.value_of[port] = value
             self.computed_in[value] = len(self.program.segments)
             outputs.append(value)
             for axis, dim in enumerate(shape or ()):
@@ -414,7 +414,7 @@ class Builder:
         op = op_of(node)
         outputs = []
         for number, port in enumerate(node.outputs):
-            reservation = self.reserved.get(id(port))
+            reservation = self.reserved.get(port)
             if number in op.updates:
                 changed = self.values[inputs[op.updates[number][0]]]
                 value = self.value(port, changed.view, changed.memory, changed.source, root=changed.root)
@@ -423,7 +423,7 @@ class Builder:
             else:
                 root = self.values[reservation.root]
                 value = self.value(port, reservation.view, root.memory, root.source, root=root.id)
-            self.value_of[id(port)] = value
+            self.value_of[port] = value
             self.computed_in[value] = len(self.program.segments)
             outputs.append(value)
         if isinstance(op, CONTROL):
@@ -542,17 +542,17 @@ class Builder:
 
     def _defer(self, nodes: Sequence[Node]) -> None:
         """Defer nodes to a program that is built at run time, once the ranks of its inputs are known."""
-        deferred = set(map(id, nodes))
-        given: dict[int, Output] = {}
+        deferred = set(nodes)
+        given: dict[Output, Output] = {}
         users = [*nodes, *self.model.results, *self.model.sinks]
         for user in users:
             for port in user.inputs:
-                if port is None or id(port.node) in deferred or port.node.op.name == "Constant":
+                if port is None or port.node in deferred or port.node.op.name == "Constant":
                     continue
-                if id(port) in self.value_of:
-                    given.setdefault(id(port), port)
+                if port in self.value_of:
+                    given.setdefault(port, port)
                 else:  # so far only the shape function has computed it
-                    deferred.add(id(port.node))
+                    deferred.add(port.node)
                     users.append(port.node)
         ports = list(given.values())
         model = subgraph(self.model, ports, [_source(r) for r in self.model.results], self.model.sinks)

@@ -28,22 +28,22 @@ class HostTensors:
     def __init__(self, model: Model, table: Table) -> None:
         self.model, self.table = model, table
         self.items: list[Output] = []  # host tensors whose elements are symbols; "item" atoms hold the index
-        self.bounds: dict[int, tuple[int, int]] = {}  # id(port) -> known (lowest, highest) value of its elements
+        self.bounds: dict[Output, tuple[int, int]] = {}  # port -> known (lowest, highest) value of its elements
         self._shape_tensors = shape_tensor_ports(model)
-        self._cheap: set[int] | None = None
+        self._cheap: set[Output] | None = None
 
     def refine(self, port: Output, spec: Spec) -> Spec:
         """Return ``spec`` with one symbol per element for a small, integral host tensor of unknown value.
 
         Other specs are returned unchanged.
         """
-        if id(port) not in self._shape_tensors or spec.value is not None or not spec.type.is_integral():
+        if port not in self._shape_tensors or spec.value is not None or not spec.type.is_integral():
             return spec
         if spec.shape is None or not _is_small(spec):
             return spec
         number = len(self.items)
         self.items.append(port)
-        lo, hi = (0, 1) if spec.type == Type.boolean else self.bounds.get(id(port), (-(2**63), None))
+        lo, hi = (0, 1) if spec.type == Type.boolean else self.bounds.get(port, (-(2**63), None))
         atoms = [self.table.atom("item", number, i, lo=lo, hi=hi) for i in range(product(spec.shape))]
         value = np.empty(len(atoms), object)
         value[:] = atoms
@@ -51,23 +51,23 @@ class HostTensors:
 
     def is_read(self, port: Output) -> bool:
         """Return whether the host needs the port's elements and the slots do not give them."""
-        return id(port) in self._shape_tensors and not self.is_known(port)
+        return port in self._shape_tensors and not self.is_known(port)
 
     def is_cheap(self, port: Output) -> bool:
         """Return whether the shape function can compute the port's value from parameters and constants alone."""
         if self._cheap is None:
             self._cheap = self._cheap_ports()
-        return id(port) in self._cheap
+        return port in self._cheap
 
-    def _cheap_ports(self) -> set[int]:
-        cheap: set[int] = set()
+    def _cheap_ports(self) -> set[Output]:
+        cheap: set[Output] = set()
         for node in self.model.ops:
             if node.op.name == "Parameter":
-                cheap.add(id(node.outputs[0]))
+                cheap.add(node.outputs[0])
             elif not (op_of(node).effect or isinstance(node.op, CONTROL)) and all(
-                s is None or id(s) in cheap or self.is_known(s) for s in node.inputs
+                s is None or s in cheap or self.is_known(s) for s in node.inputs
             ):
-                cheap |= {id(p) for p in node.outputs if id(p) in self._shape_tensors and _is_small(p.spec)}
+                cheap |= {p for p in node.outputs if p in self._shape_tensors and _is_small(p.spec)}
         return cheap
 
     def is_known(self, port: Output) -> bool:
@@ -77,9 +77,9 @@ class HostTensors:
             return False
         return not any(self.items[n] is port for n in _item_numbers(value))
 
-    def ports_to_fetch(self, port: Output) -> dict[int, Output]:
-        """Return, by `id`, the ports that must be read back from the device before this port's value is known."""
-        return {id(p): p for p in self._host_dependencies(port) if not (self.is_known(p) or self.is_cheap(p))}
+    def ports_to_fetch(self, port: Output) -> list[Output]:
+        """Return the ports that must be read back from the device before this port's value is known."""
+        return [p for p in self._host_dependencies(port) if not (self.is_known(p) or self.is_cheap(p))]
 
     def symbolic_values(self, port: Output) -> list[np.ndarray[Any, Any]]:
         """Return the symbolic values that the host evaluates to get the port's value."""
@@ -87,18 +87,18 @@ class HostTensors:
 
     def _host_dependencies(self, port: Output) -> list[Output]:
         """Return the port and every port that the host evaluates or reads back to get its value."""
-        found: dict[int, Output] = {}
+        found: dict[Output, None] = {}  # in order
         stack = [port]
         while stack:
             p = stack.pop()
-            if id(p) in found:
+            if p in found:
                 continue
-            found[id(p)] = p
+            found[p] = None
             if self.is_known(p) and p.spec.value is not None:
                 stack += [self.items[n] for n in _item_numbers(p.spec.value)]
             elif self.is_cheap(p):
                 stack += [s for s in p.node.inputs if s is not None]
-        return list(found.values())
+        return list(found)
 
 
 def _is_small(spec: Spec) -> bool:

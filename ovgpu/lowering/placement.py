@@ -75,10 +75,10 @@ def _reserve_assign(b: Builder, sink: Node) -> None:
 def _reserve_parts(b: Builder, concat: Node) -> None:
     port = concat.outputs[0]
     axis = concat.op.axis  # type: ignore[attr-defined]
-    reservation = b.reserved.get(id(port))
+    reservation = b.reserved.get(port)
     if reservation is None:
         value = b.value(port, View.dense(port.spec.shape or ()), "buffer")
-        reservation = b.reserved[id(port)] = Reservation(value, b.values[value].view)
+        reservation = b.reserved[port] = Reservation(value, b.values[value].view)
     axis += len(reservation.view.shape) if axis < 0 else 0
     start: Int = 0
     for source in concat.inputs:
@@ -90,7 +90,7 @@ def _reserve_parts(b: Builder, concat: Node) -> None:
 
 def _reserve_transposed(b: Builder, reshape: Node) -> None:
     port, source = reshape.outputs[0], reshape.inputs[0]
-    if id(port) in b.reserved or source is None or source.node.op.name != "Transpose":
+    if port in b.reserved or source is None or source.node.op.name != "Transpose":
         return
     value = b.value(port, View.dense(port.spec.shape or ()), "buffer")
     _claim(b, port, Reservation(value, b.values[value].view))
@@ -101,14 +101,14 @@ def _claim(b: Builder, port: Output, reservation: Reservation) -> None:
 
     A reshape or Transpose passes the reservation on to its source.
     """
-    while (_keeps_order(port.node) or port.node.op.name == "Transpose") and id(port) not in b.reserved:
+    while (_keeps_order(port.node) or port.node.op.name == "Transpose") and port not in b.reserved:
         source = port.node.inputs[0]
         view = None if source is None else _source_view(port.node, source, reservation.view)
         if source is None or view is None:
             return
         port, reservation = source, Reservation(reservation.root, view)
     node = port.node
-    if id(port) in b.reserved or id(port) in b.value_of or b.hosts.is_known(port) or not b.is_bound(node):
+    if port in b.reserved or port in b.value_of or b.hosts.is_known(port) or not b.is_bound(node):
         return
     if _is_view(node):
         return
@@ -116,7 +116,7 @@ def _claim(b: Builder, port: Output, reservation: Reservation) -> None:
     if _runtime_atoms(b, (*view.strides, view.offset, *root_view.shape)) - _runtime_atoms(b, port.spec.shape or ()):
         return  # the target depends on run-time numbers that the result's shape does not depend on
     if view.is_dense or op_of(node).strided_outputs:
-        b.reserved[id(port)] = reservation
+        b.reserved[port] = reservation
 
 
 def _keeps_order(node: Node) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ovgpu.model import Model, Node
+from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.op import Op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.view import View
@@ -150,7 +150,7 @@ class Segment:
     position_of: dict[int, int] = field(default_factory=dict)  # root -> position in `buffers`
     caller_roots: dict[int, Geometry] = field(default_factory=dict)  # roots in the caller's memory: outputs, variables
     index: dict[int, int] = field(default_factory=dict)  # index of a Sym -> its slot
-    host_numbers: dict[int, int] = field(default_factory=dict)  # id of a port -> its host node, while building
+    host_numbers: dict[Output, int] = field(default_factory=dict)  # port -> its host node, while building
 
     def slot(self, value: Int) -> None:
         """Add a slot for a symbol that has none."""

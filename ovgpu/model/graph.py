@@ -71,11 +71,11 @@ class Model(Ports):
         """
         for parameter, spec in zip(self.parameters, inputs, strict=True):
             parameter.outputs[0].spec = refine(parameter.outputs[0], spec)
-        previous_layer, parameter_ids = table.layer, set(map(id, self.parameters))
+        previous_layer, parameter_ids = table.layer, set(self.parameters)
         with table:
             try:
                 for node in self.ops:
-                    if id(node) not in parameter_ids:
+                    if node not in parameter_ids:
                         table.layer = node
                         specs = node.infer([None if s is None else s.spec for s in node.inputs])
                         for port, spec in zip(node.outputs, specs):
@@ -251,10 +251,10 @@ class Model(Ports):
 
     def clone(self) -> Model:
         """Return a copy of the graph and of the bodies in it. Constants and other attributes are shared."""
-        copied_ports: dict[int, Output] = {}
-        nodes: dict[int, Node] = {}
+        copied_ports: dict[Output, Output] = {}
+        nodes: dict[Node, Node] = {}
         for node in self.ops:
-            inputs = [None if s is None else copied_ports[id(s)] for s in node.inputs]
+            inputs = [None if s is None else copied_ports[s] for s in node.inputs]
             copied = Node(_clone_bodies(node.op), inputs, len(node.outputs),
                           name=node.friendly_name, layer_id=node.layer_id)
             copied.extra = dict(node.extra)
@@ -266,10 +266,10 @@ class Model(Ports):
                 other.spec = port.spec
                 if port.tensor_port is port and port.rt_info:
                     other.rt_info = port.rt_info.copy()
-                copied_ports[id(port)] = other
-            nodes[id(node)] = copied
-        model = Model([nodes[id(n)] for n in self.results], [nodes[id(n)] for n in self.sinks],
-                      [nodes[id(n)] for n in self.parameters], self.friendly_name, source=self.source)
+                copied_ports[port] = other
+            nodes[node] = copied
+        model = Model([nodes[n] for n in self.results], [nodes[n] for n in self.sinks],
+                      [nodes[n] for n in self.parameters], self.friendly_name, source=self.source)
         model.rt_info = self.rt_info.copy()
         return model
 

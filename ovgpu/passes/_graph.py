@@ -24,18 +24,18 @@ _KERNEL_TYPES = frozenset(getattr(Type, name) for name in
                           "boolean f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64".split())
 
 
-def users_of(model: Model) -> dict[int, list[Node]]:
-    """Return the nodes that take each tensor, by the id of its port, without those that read its shape (ShapeOf)."""
-    users: dict[int, list[Node]] = {}
+def users_of(model: Model) -> dict[Output, list[Node]]:
+    """Return the nodes that take each tensor, without those that read its shape (ShapeOf)."""
+    users: dict[Output, list[Node]] = {}
     for node in model.ops:
         if node.op.name != "ShapeOf":
             for source in node.inputs:
                 if source is not None:
-                    users.setdefault(id(source), []).append(node)
+                    users.setdefault(source, []).append(node)
     return users
 
 
-def is_fusable(node: Node, shape_tensors: set[int]) -> bool:
+def is_fusable(node: Node, shape_tensors: set[Output]) -> bool:
     """Return whether a kernel can be generated for the node, and its result is a tensor on the device.
 
     The kernel is generated from `cuda_expression`; ops override `Elementwise.cuda` only for types without arithmetic.
@@ -46,7 +46,7 @@ def is_fusable(node: Node, shape_tensors: set[int]) -> bool:
     if spec.shape is None or spec.value is not None:
         return False
     static = not any(isinstance(d, Sym) for d in spec.shape)
-    if id(node.outputs[0]) in shape_tensors and static and product(spec.shape) <= SMALL_ELEMENTS:
+    if node.outputs[0] in shape_tensors and static and product(spec.shape) <= SMALL_ELEMENTS:
         return False
     return all(port is not None and port.spec.shape is not None and port.spec.type in _KERNEL_TYPES
                for port in (*node.inputs, *node.outputs))

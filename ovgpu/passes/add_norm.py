@@ -18,23 +18,23 @@ from ovgpu.passes.fuse_elementwise import alone, layer_of
 
 def add_norms(model: Model) -> None:
     """Rewrite the model and its bodies in place. Elementwise layers must be fused and specs inferred before."""
-    users, shape_tensors, moved = users_of(model), shape_tensor_ports(model), dict[int, Output]()
+    users, shape_tensors, moved = users_of(model), shape_tensor_ports(model), dict[Output, Output]()
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 add_norms(body)
         port = node.inputs[0] if isinstance(node.op, ScaledMVN) else None
-        if port is None or id(port) in moved:
+        if port is None or port in moved:
             continue
-        added, others = _sum(port.node, shape_tensors), [user for user in users[id(port)] if user is not node]
+        added, others = _sum(port.node, shape_tensors), [user for user in users[port] if user is not node]
         if added is not None and all(user.op.name != "Concat" for user in others):  # a sum writes into a Concat
-            moved[id(port)] = _rewrite(node, port, added, keep=bool(others))
+            moved[port] = _rewrite(node, port, added, keep=bool(others))
     for node in model.ops if moved else ():
-        node.inputs = [None if s is None else moved.get(id(s), s) for s in node.inputs]
+        node.inputs = [None if s is None else moved.get(s, s) for s in node.inputs]
     model.changed()
 
 
-def _sum(node: Node, shape_tensors: set[int]) -> Fused | None:
+def _sum(node: Node, shape_tensors: set[Output]) -> Fused | None:
     """Return the node as a chain if it is a sum of at most ``TERMS`` tensors, else None."""
     op = op_of(node)
     if isinstance(op, Add) and is_fusable(node, shape_tensors) and not any(map(is_number, node.inputs)):

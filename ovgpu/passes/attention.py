@@ -31,7 +31,7 @@ from ovgpu.types import Type
 RELATIVE_TOLERANCE = {Type.f32: 1e-6, Type.f16: 1e-3, Type.bf16: 8e-3, Type.f64: 1e-12}  # of the scale, by element type
 MASKED_SCORE = {Type.f32: -1e30, Type.bf16: -1e30}  # a mask of this or less absorbs the score that it is added to
 
-Users = dict[int, list[Node]]
+Users = dict[Output, list[Node]]
 SelectMask = tuple[Output, float, bool]  # a condition, the masking number, and whether true selects the scores
 
 
@@ -75,7 +75,7 @@ def _attend(node: Node, users: Users) -> bool:
 
 def _logits(port: Output | None, users: Users) -> Output | None:
     """Return the logits whose softmax along the last axis the port is; for 16 bits, the softmax may be one of f32."""
-    while port is not None and len(users.get(id(port), ())) == 1:
+    while port is not None and len(users.get(port, ())) == 1:
         op, source = port.node.op, port.node.inputs[0] if port.node.inputs else None
         if isinstance(op, (Softmax, Softmax8)):
             return source if port.spec.rank and op.normalized_axis(port.spec.rank) == port.spec.rank - 1 else None
@@ -87,7 +87,7 @@ def _logits(port: Output | None, users: Users) -> Output | None:
 
 def _scores(port: Output | None, users: Users) -> Iterator[Scores]:
     """Yield the ways in which the port is the scaled and masked scores of a product."""
-    if port is None or len(users.get(id(port), ())) != 1:
+    if port is None or len(users.get(port, ())) != 1:
         return
     node = port.node
     if type(node.op) is MatMul:

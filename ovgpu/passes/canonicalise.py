@@ -22,13 +22,13 @@ def canonicalise(model: Model) -> None:
     - Max pooling whose indices are unused -> pooling that gives the values alone.
     - Bits of a constant kernel of BinaryConvolution -> the same bits in the order of other constants.
     """
-    taken = {id(s) for node in (*model.ops, *model.results, *model.sinks) for s in node.inputs if s is not None}
+    taken = {s for node in (*model.ops, *model.results, *model.sinks) for s in node.inputs if s is not None}
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 canonicalise(body)
         _convert(node)
-        if isinstance(node.op, (MaxPool8, AdaptiveMaxPool)) and id(node.outputs[1]) not in taken:
+        if isinstance(node.op, (MaxPool8, AdaptiveMaxPool)) and node.outputs[1] not in taken:
             node.op, node.outputs = node.op.values(), node.outputs[:1]
         if isinstance(node.op, BinaryConvolution):
             _reverse_bits(node)

@@ -22,15 +22,15 @@ from ovgpu.passes.fuse_elementwise import MAX_PARTS, fused, layer_of
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
 
-Users = dict[int, list[Node]]
+Users = dict[Output, list[Node]]
 
 
 def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     users = users_of(model)
-    shape_tensors = shape_tensor_ports(model) if device else set[int]()
-    order = {id(node): i for i, node in enumerate(model.ops)}
-    taken = set[int]()
+    shape_tensors = shape_tensor_ports(model) if device else set[Output]()
+    order = {node: i for i, node in enumerate(model.ops)}
+    taken = set[Output]()
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
@@ -40,7 +40,7 @@ def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
         layers = (region(node, users, shape_tensors | taken, order, MAX_EPILOGUE_OPERANDS) if device
                   else _chain(node, users, taken))
         if layers:
-            taken |= {id(layer.outputs[0]) for layer in layers}
+            taken |= {layer.outputs[0] for layer in layers}
             last, result = layers[-1], node.outputs[0]
             op, (_, *others) = fused(layers, result, is_literal)
             last.op = ConvolutionWithEpilogue(layer=layer_of(node), convolution=node.op, fused=op, device=device)  # type: ignore[arg-type]
@@ -54,36 +54,37 @@ def _is_convolution(node: Node, device: bool) -> bool:
     return device and isinstance(node.op, CompressedConvolution) and len(node.inputs) == 4
 
 
-def region(node: Node, users: Users, others: set[int], order: dict[int, int], operands: int,
+def region(node: Node, users: Users, others: set[Output], order: dict[Node, int], operands: int,
            takes: Callable[[Node, Output], bool] = lambda layer, operand: True) -> list[Node]:
     """Return the largest epilogue that a device can compute with the node: its layers, in order.
 
     They follow from the node's result, have its extents, and leave one result of its type. Besides literals they take
-    at most ``operands`` other tensors. ``others``: ids of ports that the layers must not have as results; ``order``:
-    position of each node by id; ``takes``: whether a layer may take a tensor as an operand.
+    at most ``operands`` other tensors. ``others``: ports that the layers must not have as results; ``order``:
+    position of each node; ``takes``: whether a layer may take a tensor as an operand.
     """
     port = node.outputs[0]
     if port.spec.type not in DEVICE_TYPES:
         return []
-    inside, found, best = {id(port)}, list[Node](), 0
-    waiting = {id(user): user for user in users.get(id(port), ())}
+    inside, found, best = {port}, list[Node](), 0
+    waiting = set(users.get(port, ()))
     while waiting and len(found) < MAX_PARTS:
-        layer = waiting.pop(min(waiting, key=order.__getitem__))
+        layer = min(waiting, key=order.__getitem__)
+        waiting.remove(layer)
         result = layer.outputs[0] if layer.outputs else None
-        if result is None or id(result) in others or not is_fusable(layer, others) or not alike(result, port):
+        if result is None or result in others or not is_fusable(layer, others) or not alike(result, port):
             continue
-        outside = [s for s in layer.inputs if s is not None and id(s) not in inside and not is_literal(s)]
+        outside = [s for s in layer.inputs if s is not None and s not in inside and not is_literal(s)]
         if not all(takes(layer, s) for s in outside):
             continue
         found.append(layer)
-        inside.add(id(result))
-        waiting |= {id(user): user for user in users.get(id(result), ())}
-        members = set(map(id, found))
-        operand_ids = {id(s) for each in found for s in each.inputs if id(s) not in inside and not is_literal(s)}
-        if len(operand_ids) > operands:
+        inside.add(result)
+        waiting.update(users.get(result, ()))
+        members = set(found)
+        operands_of_all = {s for each in found for s in each.inputs if s not in inside and not is_literal(s)}
+        if len(operands_of_all) > operands:
             break
         if result.spec.type == port.spec.type and all(
-                all(id(user) in members for user in users.get(i, ())) for i in inside - {id(result)}):
+                all(user in members for user in users.get(i, ())) for i in inside - {result}):
             best = len(found)
     return found[:best]
 
@@ -96,11 +97,11 @@ def is_literal(port: Output | None) -> bool:
     return is_number(port) and port is not None and not port.spec.shape
 
 
-def _chain(node: Node, users: Users, taken: set[int]) -> list[Node]:
+def _chain(node: Node, users: Users, taken: set[Output]) -> list[Node]:
     """Return the epilogue for the host: each layer is the only user of the one before, and can be computed in place."""
     found = list[Node]()
     last = node
-    while (user := _next(last.outputs[0], users)) is not None and id(user.outputs[0]) not in taken:
+    while (user := _next(last.outputs[0], users)) is not None and user.outputs[0] not in taken:
         found.append(user)
         last = user
     return found
@@ -109,7 +110,7 @@ def _chain(node: Node, users: Users, taken: set[int]) -> list[Node]:
 def _next(port: Output, users: Users) -> Node | None:
     """Return the only user of a result if it can be computed in place, with other operands that have the result's
     layout or a static shape; else None."""
-    found, spec = users.get(id(port), []), port.spec
+    found, spec = users.get(port, []), port.spec
     if len(found) != 1 or not is_fusable(found[0], set()) or spec.type not in (Type.f32, Type.f64):
         return None
     user = found[0]

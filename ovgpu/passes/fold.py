@@ -27,32 +27,32 @@ def fold_constants(model: Model, halves: bool = True) -> None:
 
     Without ``halves``, the conversions of large weights of 16 bits are left to the layers that take them.
     """
-    constants: dict[int, Output] = {}
+    constants: dict[Output, Output] = {}
     skipped = set() if halves else _weight_conversions(model)
     for node in model.ops:
-        if id(node) in skipped:
+        if node in skipped:
             continue
-        node.inputs = [None if s is None else constants.get(id(s), s) for s in node.inputs]
+        node.inputs = [None if s is None else constants.get(s, s) for s in node.inputs]
         for old, value in zip(node.outputs, _values(node)):
             op: Any = Constant(element_type=old.spec.type, value=value)
             new = Node(op, [], name=node.friendly_name, layer_id=node.layer_id).outputs[0]
             new.names, new.spec = old.names, op.infer()[0]
-            constants[id(old)] = new
+            constants[old] = new
     if constants:
         model.changed()
 
 
-def _weight_conversions(model: Model) -> set[int]:
-    """Return ids of the conversions of large weights of 16 bits."""
+def _weight_conversions(model: Model) -> set[Node]:
+    """Return the conversions of large weights of 16 bits."""
     users = users_of(model)
     found = set()
     for node in model.ops:
         source = node.inputs[0] if isinstance(node.op, Convert) else None
         if source is not None and source.spec.type in HALVES and isinstance(source.node.op, Constant):
-            others = [s.node.op for user in users.get(id(node.outputs[0]), ()) for s in user.inputs if s is not None]
+            others = [s.node.op for user in users.get(node.outputs[0], ()) for s in user.inputs if s is not None]
             is_large = source.node.op.value.nbytes > SMALL_BYTES
             if is_large and any(not isinstance(op, (Constant, Convert)) for op in others):
-                found.add(id(node))
+                found.add(node)
     return found
 
 

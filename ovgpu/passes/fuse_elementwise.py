@@ -39,14 +39,14 @@ def fuse_elementwise(model: Model) -> None:
     _skip_identities(model)
     users = users_of(model)
     shape_tensors = shape_tensor_ports(model)
-    order = {id(node): i for i, node in enumerate(model.ops)}
-    taken: set[int] = set()
+    order = {node: i for i, node in enumerate(model.ops)}
+    taken: set[Node] = set()
     for root in reversed(model.ops):
-        if id(root) not in taken and is_fusable(root, shape_tensors):
+        if root not in taken and is_fusable(root, shape_tensors):
             group = _group(root, users, shape_tensors, taken)
-            taken |= set(map(id, group))
+            taken |= set(group)
             if len(group) > 1:
-                root.op, root.inputs = fused(sorted(group, key=lambda node: order[id(node)]))
+                root.op, root.inputs = fused(sorted(group, key=order.__getitem__))
     model.changed()
 
 
@@ -59,20 +59,22 @@ def _skip_identities(model: Model) -> None:
     model.changed()
 
 
-def _group(root: Node, users: dict[int, list[Node]], shape_tensors: set[int], taken: set[int]) -> list[Node]:
+def _group(root: Node, users: dict[Output, list[Node]], shape_tensors: set[Output], taken: set[Node]) -> list[Node]:
     """Return the nodes that are computed in one chain with ``root``, which comes first."""
     group = [root]
-    members = {id(root)}
+    members = {root}
     for member in group:  # the loop appends to it
         for source in member.inputs:
-            node = None if source is None else source.node
-            if node is None or id(node) in members or id(node) in taken or not is_fusable(node, shape_tensors):
+            if source is None:
                 continue
-            if not all(id(user) in members for user in users.get(id(source), ())):
+            node = source.node
+            if node in members or node in taken or not is_fusable(node, shape_tensors):
+                continue
+            if not all(user in members for user in users.get(source, ())):
                 continue  # it is tried again for its last user
             if len(group) < MAX_PARTS and _pays(node, root) and _input_count([*group, node]) <= MAX_INPUTS:
                 group.append(node)
-                members.add(id(node))
+                members.add(node)
     return group
 
 
@@ -94,22 +96,22 @@ def _is_cheap(node: Node) -> bool:
 
 
 def _input_count(group: Sequence[Node]) -> int:
-    computed = {id(node.outputs[0]) for node in group}
-    return len({id(s) for node in group for s in node.inputs if id(s) not in computed and not is_number(s)})
+    computed = {node.outputs[0] for node in group}
+    return len({s for node in group for s in node.inputs if s not in computed and not is_number(s)})
 
 
 def fused(nodes: Sequence[Node], first: Output | None = None,
           literal: Callable[[Output | None], bool] = is_number) -> tuple[Fused, list[Output | None]]:
     """Return the op that computes all of the nodes, which are in order, and its inputs. ``first`` is the first input,
     if given; ``literal`` returns whether a constant becomes a literal."""
-    numbers: dict[int, int] = {}
-    sources = {id(s): s for s in (first, *(s for node in nodes for s in node.inputs)) if s is not None}
-    computed = {id(node.outputs[0]) for node in nodes}
-    literals = [s for s in sources.values() if literal(s)]
-    inputs: list[Output | None] = [s for s in sources.values() if id(s) not in computed and not literal(s)]
+    numbers: dict[Output | None, int] = {}
+    sources = dict.fromkeys(s for s in (first, *(s for node in nodes for s in node.inputs)) if s is not None)
+    computed = {node.outputs[0] for node in nodes}
+    literals = [s for s in sources if literal(s)]
+    inputs: list[Output | None] = [s for s in sources if s not in computed and not literal(s)]
     for port in (*inputs, *literals, *(node.outputs[0] for node in nodes)):
-        numbers[id(port)] = len(numbers)
-    parts = tuple(Part(op_of(node), tuple(numbers[id(s)] for s in node.inputs)) for node in nodes)  # type: ignore[arg-type]
+        numbers[port] = len(numbers)
+    parts = tuple(Part(op_of(node), tuple(numbers[s] for s in node.inputs)) for node in nodes)  # type: ignore[arg-type]
     values: list[np.ndarray[Any, Any]] = [s.node.op.value for s in literals]  # type: ignore[attr-defined]
     chain = Chain(len(inputs), tuple((s.spec.type, v.tobytes()) for s, v in zip(literals, values)), parts)
     return Fused(chain=chain, ranks=tuple(v.ndim for v in values), layers=tuple(map(layer_of, nodes))), inputs

@@ -33,32 +33,31 @@ def reshape_early(model: Model) -> None:
         pending = [node]
         while pending:
             reshape = pending.pop()
-            if any(is_fusable(user, shape_tensors) for user in users.get(id(reshape.outputs[0]), ())):
+            if any(is_fusable(user, shape_tensors) for user in users.get(reshape.outputs[0], ())):
                 pending += _swap(reshape, users, shape_tensors)
     model.changed()
 
 
-def _swap(reshape: Node, users: dict[int, list[Node]], shape_tensors: set[int]) -> list[Node]:
+def _swap(reshape: Node, users: dict[Output, list[Node]], shape_tensors: set[Output]) -> list[Node]:
     """Swap a Reshape or Transpose with the elementwise layer before it, if that is possible. Return the nodes that
     reshape the layer's operands."""
     source = reshape.inputs[0] if op_of(reshape).is_reshape or reshape.op.name == "Transpose" else None
-    if source is None or not is_fusable(source.node, shape_tensors) or users[id(source)] != [reshape]:
+    if source is None or not is_fusable(source.node, shape_tensors) or users[source] != [reshape]:
         return []
     spec = reshape.outputs[0].spec
-    if spec.shape is None or spec.value is not None or id(reshape.outputs[0]) in shape_tensors:
+    if spec.shape is None or spec.value is not None or reshape.outputs[0] in shape_tensors:
         return []
     layer = source.node
-    operands = {id(s): _reshaped(s, source.spec, spec, reshape) for s in layer.inputs if s is not None}
+    operands = {s: _reshaped(s, source.spec, spec, reshape) for s in layer.inputs if s is not None}
     if any(found is None for found in operands.values()):
         return []
-    for port in {id(s): s for s in layer.inputs if s is not None}.values():
-        found = operands[id(port)]
+    for port, found in operands.items():
         assert found is not None
-        users[id(port)] = [*(u for u in users[id(port)] if u is not layer), *([found] if found.inputs else [])]
-        users[id(found.outputs[0])] = [reshape]
+        users[port] = [*(u for u in users[port] if u is not layer), *([found] if found.inputs else [])]
+        users[found.outputs[0]] = [reshape]
     reshape.op, reshape.friendly_name, reshape.layer_id = layer.op, layer.friendly_name, layer.layer_id
-    reshape.inputs = [operands[id(s)].outputs[0] for s in layer.inputs]  # type: ignore[union-attr]
-    users[id(source)] = []
+    reshape.inputs = [operands[s].outputs[0] for s in layer.inputs]  # type: ignore[index, union-attr]
+    users[source] = []
     return [node for node in operands.values() if node is not None and node.inputs]
 
 

@@ -44,7 +44,7 @@ def group_norms(model: Model) -> None:
     model.changed()
 
 
-def _rewrite(node: Node, over: Over, data: Output | None, users: dict[int, list[Node]]) -> bool:
+def _rewrite(node: Node, over: Over, data: Output | None, users: dict[Output, list[Node]]) -> bool:
     """Make the last layer after a norm the whole GroupNorm, if it is over groups of channels; return whether it is."""
     groups = None if data is None else _groups(over, data)
     found = None if data is None or groups is None else _affine(node, data, users)
@@ -77,7 +77,7 @@ def _groups(over: Over, data: Output) -> int | None:
     return int(groups) if equal(groups * shape[0], product(rows[:outer_rank])) else None
 
 
-def _affine(node: Node, data: Output, users: dict[int, list[Node]]) -> tuple[Node, Numbers, Numbers] | None:
+def _affine(node: Node, data: Output, users: dict[Output, list[Node]]) -> tuple[Node, Numbers, Numbers] | None:
     """Return the last layer that scales and shifts a norm's result and has the shape of the data, with the scale and
     the shift of each channel; None if there is none."""
     assert data.spec.shape is not None
@@ -85,7 +85,7 @@ def _affine(node: Node, data: Output, users: dict[int, list[Node]]) -> tuple[Nod
     port, found = node.outputs[0], None
     scale, shift = np.ones(channels), np.zeros(channels)
     changed = False
-    while len(following := users.get(id(port), [])) == 1:
+    while len(following := users.get(port, [])) == 1:
         user = following[0]
         shape, result = port.spec.shape, user.outputs[0].spec.shape if user.outputs else None
         if shape is None or result is None:

@@ -24,7 +24,7 @@ from ovgpu.passes.fuse_elementwise import fused, layer_of
 def fuse_group_norm_epilogues(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     users, others = users_of(model), shape_tensor_ports(model)
-    order = {id(node): i for i, node in enumerate(model.ops)}
+    order = {node: i for i, node in enumerate(model.ops)}
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
@@ -34,7 +34,7 @@ def fuse_group_norm_epilogues(model: Model) -> None:
         result = node.outputs[0]
         layers = region(node, users, others, order, MAX_EPILOGUE_OPERANDS, partial(_takes, result))
         if layers:
-            others |= {id(layer.outputs[0]) for layer in layers}
+            others |= {layer.outputs[0] for layer in layers}
             op, (_, *operands) = fused(layers, result, is_literal)
             layers[-1].op = GroupNormWithEpilogue(layer=layer_of(node), norm=node.op, fused=op)
             layers[-1].inputs = [*node.inputs, *operands]

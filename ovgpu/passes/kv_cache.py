@@ -19,7 +19,7 @@ from ovgpu.types import Type
 
 def growing_variables(model: Model) -> None:
     """Rewrite the model in place. Port specs must be inferred beforehand."""
-    flags: dict[int, Output] = {}  # by id(beams): whether they are identity
+    flags: dict[Output, Output] = {}  # by beams: whether they are identity
     for sink in model.sinks:
         node = None if sink.inputs[0] is None else sink.inputs[0].node
         if node is None or type(node.op) is not Concat or len(node.inputs) < 2 or node.outputs[0].spec.shape is None:
@@ -32,10 +32,10 @@ def growing_variables(model: Model) -> None:
         node.op = CacheAppend(axis=axis)
         if gathered is not None and past is not None:
             variable, beams = gathered
-            if id(beams) not in flags:
-                flag = flags[id(beams)] = Graph(past.node).add(BeamsAreIdentity(), beams)
+            if beams not in flags:
+                flag = flags[beams] = Graph(past.node).add(BeamsAreIdentity(), beams)
                 (flag.spec,) = op_of(flag.node).infer(beams.spec)
-            past.node.op, past.node.inputs = Reorder(), [variable, beams, flags[id(beams)]]
+            past.node.op, past.node.inputs = Reorder(), [variable, beams, flags[beams]]
     if flags:
         model.changed()
 

@@ -26,7 +26,7 @@ from ovgpu.symbolic import Sym, product
 
 MANY_ROWS = 64  # a tile of cuBLAS's kernels
 
-Users = dict[int, list[Node]]
+Users = dict[Output, list[Node]]
 
 
 def fuse_matmul_epilogues(model: Model) -> None:
@@ -47,7 +47,7 @@ def fuse_matmul_epilogues(model: Model) -> None:
     model.changed()
 
 
-def _layers(node: Node, shape_tensors: set[int]) -> Fused | None:
+def _layers(node: Node, shape_tensors: set[Output]) -> Fused | None:
     """Return the node as a chain if it may be an epilogue, else None."""
     op = op_of(node)
     if isinstance(op, (Add, Relu, Gelu7)) and is_fusable(node, shape_tensors) and not any(map(is_number, node.inputs)):
@@ -57,7 +57,7 @@ def _layers(node: Node, shape_tensors: set[int]) -> Fused | None:
 
 def _is_of_norm(fused: Fused, port: Output, users: Users) -> bool:
     """Return whether the layers are a sum that is better computed by the norm that takes it."""
-    taken = users.get(id(port), [])
+    taken = users.get(port, [])
     if any(type(part.op) is not Add for part in fused.chain.parts) or any(user.op.name == "Concat" for user in taken):
         return False
     norms = [user for user in taken if isinstance(user.op, ScaledMVN) and user.inputs[0] is port]
@@ -73,7 +73,7 @@ def _swap_inputs(fused: Fused, number: int) -> Fused:
     return replace(fused, chain=replace(fused.chain, parts=tuple(parts)))
 
 
-def _product(port: Output, user: Node, users: Users, shape_tensors: set[int]) -> tuple[Node | None, Node | None]:
+def _product(port: Output, user: Node, users: Users, shape_tensors: set[Output]) -> tuple[Node | None, Node | None]:
     """Return the product by one matrix whose result only this user takes, and the Reshape in between; each is None if
     there is none."""
     reshape = None
@@ -87,8 +87,8 @@ def _product(port: Output, user: Node, users: Users, shape_tensors: set[int]) ->
     return port.node, reshape
 
 
-def _only(port: Output, user: Node, users: Users, shape_tensors: set[int]) -> bool:
-    return users[id(port)] == [user] and id(port) not in shape_tensors
+def _only(port: Output, user: Node, users: Users, shape_tensors: set[Output]) -> bool:
+    return users[port] == [user] and port not in shape_tensors
 
 
 def _fuse(matmul: Node, reshape: Node | None, node: Node, fused: Fused, index: int) -> bool:

@@ -19,32 +19,32 @@ def merge_masks(model: Model) -> None:
     """Merge layers that compute the same from the same tensors for masks, in place. Port specs stay valid. Bodies are
     left alone."""
     unique: dict[Any, Node] = {}
-    moved: dict[int, Output] = {}
+    moved: dict[Output, Output] = {}
     masks = _masks(model)
     for node in model.ops if masks else ():
-        node.inputs = [None if s is None else moved.get(id(s), s) for s in node.inputs]
-        first = unique.setdefault(_key(node), node) if id(node) in masks else node
+        node.inputs = [None if s is None else moved.get(s, s) for s in node.inputs]
+        first = unique.setdefault(_key(node), node) if node in masks else node
         if first is not node:
             for old, new in zip(node.outputs, first.outputs):
-                moved[id(old)] = new
+                moved[old] = new
                 new.add_names(old.own_names)
     if moved:
         model.changed()
 
 
-def _masks(model: Model) -> set[int]:
-    """Return ids of the nodes that attention masks are computed from, and that may be merged."""
+def _masks(model: Model) -> set[Node]:
+    """Return the nodes that attention masks are computed from, and that may be merged."""
     stack = [node.inputs[3] for node in model.ops
              if isinstance(node.op, ScaledDotProductAttention) and len(node.inputs) > 3]
-    seen: set[int] = set()
-    found: set[int] = set()
+    seen: set[Node] = set()
+    found: set[Node] = set()
     while stack:
         port = stack.pop()
-        if port is not None and id(port.node) not in seen:
-            seen.add(id(port.node))
+        if port is not None and port.node not in seen:
+            seen.add(port.node)
             stack += port.node.inputs
             if _key(port.node) is not None:
-                found.add(id(port.node))
+                found.add(port.node)
     return found
 
 
@@ -68,4 +68,4 @@ def _source(port: Output | None) -> Any:
     op: Any = None if port is None else port.node.op
     if op is not None and op.name == "Constant" and op.value.size <= SMALL_ELEMENTS and op.value.dtype != object:
         return op.element_type, op.value.shape, op.value.tobytes()
-    return id(port)
+    return port

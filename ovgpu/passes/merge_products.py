@@ -30,7 +30,7 @@ from ovgpu.passes._graph import Graph, is_fusable, users_of
 DEPTH_OPS = ("MatMul", "ScaledDotProductAttention")
 MAX_DISTANCE = 1  # of the first users of two merged results, in products
 
-Users = dict[int, list[Node]]
+Users = dict[Output, list[Node]]
 
 
 def merge_products(model: Model) -> None:
@@ -51,14 +51,14 @@ def _merged(model: Model) -> bool:
     groups = [group for nodes in alike.values() for group in _at_once(nodes, needed) if len(group) > 1]
     if not groups:
         return changed
-    shape_tensors, moved = shape_tensor_ports(model), dict[int, Output]()
+    shape_tensors, moved = shape_tensor_ports(model), dict[Output, Output]()
     for group in groups:
         biases = _biases(group, users, shape_tensors)
         ports = [(bias or node).outputs[0] for node, bias in zip(group, biases)]
         if sum(_copied(port, view, users) for port, view in zip(ports, _parts(group))) < len(group) - 1:
             _merge(group, biases, moved)
     for node in model.ops if moved else ():
-        node.inputs = [None if s is None else moved.get(id(s), s) for s in node.inputs]
+        node.inputs = [None if s is None else moved.get(s, s) for s in node.inputs]
     model.changed()
     return changed or bool(moved)
 
@@ -73,20 +73,20 @@ def _kind(node: Node, users: Users) -> tuple[Any, ...] | None:
     x, *stored = node.inputs
     if x is None or x.spec.shape is None or not x.spec.shape or not x.spec.type.is_real():
         return None
-    if any(s is not None and (not isinstance(s.node.op, Constant) or users[id(s)] != [node]) for s in stored):
+    if any(s is not None and (not isinstance(s.node.op, Constant) or users[s] != [node]) for s in stored):
         return None
     if isinstance(op, MatMul):
         (weights,) = stored
         if weights is None or weights.spec.rank != 2 or weights.spec.type != x.spec.type:
             return None
-        return id(x), weights.spec.shape[1 - _axis(op)], op.transpose_a, op.transpose_b  # type: ignore[index]
+        return x, weights.spec.shape[1 - _axis(op)], op.transpose_a, op.transpose_b  # type: ignore[index]
     packed, axis = op.weights, _axis(op)
     if op.batch or any(s is not None and s.spec.shape[axis] != packed.shape[axis] for s in stored[1:]):  # type: ignore[index]
         return None
     if packed.is_nibbles and packed.rows * packed.columns % 2:
         return None
     terms = [None if s is None else (s.spec.type, s.spec.shape[1 - axis]) for s in stored[1:]]  # type: ignore[index]
-    return id(x), packed.shape[1 - axis], op.transpose, packed.kind, packed.table, *terms
+    return x, packed.shape[1 - axis], op.transpose, packed.kind, packed.table, *terms
 
 
 def _axis(op: Any) -> int:
@@ -94,35 +94,35 @@ def _axis(op: Any) -> int:
     return 0 if (op.transpose_b if isinstance(op, MatMul) else op.transpose) else 1
 
 
-def _needed(model: Model) -> dict[int, int]:
+def _needed(model: Model) -> dict[Node, int]:
     """Return by node id the depth, in products, of the first product that depends on the node's result."""
-    depth: dict[int, int] = {}
+    depth: dict[Node, int] = {}
     for node in model.ops:
-        depth[id(node)] = max((depth[id(s.node)] for s in node.inputs if s is not None), default=0) + (
+        depth[node] = max((depth[s.node] for s in node.inputs if s is not None), default=0) + (
             node.op.name in DEPTH_OPS)
-    needed: dict[int, int] = {}
+    needed: dict[Node, int] = {}
     for node in reversed(model.ops):
-        first = depth[id(node)] if node.op.name in DEPTH_OPS else needed.get(id(node), len(depth))
+        first = depth[node] if node.op.name in DEPTH_OPS else needed.get(node, len(depth))
         for s in node.inputs:
             if s is not None:
-                needed[id(s.node)] = min(first, needed.get(id(s.node), first))
+                needed[s.node] = min(first, needed.get(s.node, first))
     return needed
 
 
-def _at_once(nodes: Sequence[Node], needed: dict[int, int]) -> Iterator[list[Node]]:
+def _at_once(nodes: Sequence[Node], needed: dict[Node, int]) -> Iterator[list[Node]]:
     """Yield groups of the nodes whose results are needed at about the same time."""
     rest = list(nodes)
     while rest:
-        first = min(needed.get(id(node), 0) for node in rest)
-        yield [node for node in rest if needed.get(id(node), 0) <= first + MAX_DISTANCE]
-        rest = [node for node in rest if needed.get(id(node), 0) > first + MAX_DISTANCE]
+        first = min(needed.get(node, 0) for node in rest)
+        yield [node for node in rest if needed.get(node, 0) <= first + MAX_DISTANCE]
+        rest = [node for node in rest if needed.get(node, 0) > first + MAX_DISTANCE]
 
 
-def _biases(group: Sequence[Node], users: Users, shape_tensors: set[int]) -> list[Node | None]:
+def _biases(group: Sequence[Node], users: Users, shape_tensors: set[Output]) -> list[Node | None]:
     """Return the Adds of the products' biases if merging these leaves fewer layers, else None for each product."""
     found = [_bias(node.outputs[0], users) for node in group]
     unfused = [node for node in found if node is not None
-             and [is_fusable(u, shape_tensors) for u in users.get(id(node.outputs[0]), ())] != [True]]
+             and [is_fusable(u, shape_tensors) for u in users.get(node.outputs[0], ())] != [True]]
     if isinstance(group[0].op, MatMul):
         return found if unfused else [None] * len(group)
     return found if None not in found and len(unfused) > 1 else [None] * len(group)
@@ -130,7 +130,7 @@ def _biases(group: Sequence[Node], users: Users, shape_tensors: set[int]) -> lis
 
 def _bias(port: Output, users: Users) -> Node | None:
     """Return the only user of a product if it adds a constant with one element per column, else None."""
-    node, *others = users.get(id(port), [None])
+    node, *others = users.get(port, [None])
     shape = port.spec.shape
     if node is None or others or type(node.op) is not Add or not shape or None in node.inputs:
         return None
@@ -165,7 +165,7 @@ def _copies(port: Output, view: View, users: Users, transposed: bool = False) ->
     """Return how many steps copy a tensor that is laid out as ``view``. A dense tensor costs no copy in a Concat,
     result or variable unless it is ``transposed``: the product writes into their memory."""
     count, dense = 0, False
-    for user in users.get(id(port), ()):
+    for user in users.get(port, ()):
         op = op_of(user)
         if op.name in ("Result", "Assign", "Concat"):
             count += not transposed and not view.is_dense
@@ -188,7 +188,7 @@ def _copies_behind(user: Node, port: Output, view: View, users: Users, transpose
 
 # ---- merge
 
-def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[int, Output]) -> None:
+def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[Output, Output]) -> None:
     first, *_ = group
     op: Any = first.op
     graph, axis = Graph(first), _axis(op)
@@ -212,7 +212,7 @@ def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[int
     for product, bias, port in zip(group, biases, cut):
         node = bias or product
         port.names = node.outputs[0].own_names
-        moved[id(node.outputs[0])] = port
+        moved[node.outputs[0]] = port
 
 
 def _joined(graph: Graph, ports: Sequence[Any], axis: int, shape: tuple[int, ...] | None) -> Output | None:

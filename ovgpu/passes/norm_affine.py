@@ -44,7 +44,7 @@ def normalised(node: Node) -> Over | None:
     return None if any(a is None for a in axes) else Over(x, tuple(op.axes(rank, *(axes or [None]))))
 
 
-def _rewrite(node: Node, x: Output, extents: Sequence[int], users: dict[int, list[Node]]) -> None:
+def _rewrite(node: Node, x: Output, extents: Sequence[int], users: dict[Output, list[Node]]) -> None:
     """Make the last of the layers that scale and shift a norm's result the whole norm."""
     last, terms = node, list[Output | None]()
     for ops in ((Multiply,), (Add, Subtract)):
@@ -58,11 +58,11 @@ def _rewrite(node: Node, x: Output, extents: Sequence[int], users: dict[int, lis
         last.inputs = [x, *terms]
 
 
-def _term(node: Node, users: dict[int, list[Node]], ops: tuple[type, ...],
+def _term(node: Node, users: dict[Output, list[Node]], ops: tuple[type, ...],
           extents: Sequence[int]) -> tuple[Node, Output] | None:
     """Return the only user of a norm's result if it is one of these ops with a constant, and that constant with one
     number per normalised element; else None."""
-    found = users.get(id(node.outputs[0]), [])
+    found = users.get(node.outputs[0], [])
     if len(found) != 1 or not isinstance(found[0].op, ops) or not broadcasts(found[0]):
         return None
     user = found[0]

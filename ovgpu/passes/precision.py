@@ -63,17 +63,17 @@ class _Downcast:
         self.model, self.kind, self.cache = model, kind, cache
         self.variables = _caches(model) if cache else set[str]()
         self.users = users_of(model)
-        self.levels: dict[int, Level] = {}  # by id of the port
-        self.types: dict[int, Type] = {}  # likewise, of ports that are no longer f32
-        self.casts: dict[tuple[int, Type], Output] = {}
-        self.half_capable: dict[int, bool] = {}  # by id of the node
-        self.ends: set[int] = set()  # ids of nodes that stay f32 because only layers in f32 take them
+        self.levels: dict[Output, Level] = {}
+        self.types: dict[Output, Type] = {}  # of ports that are no longer f32
+        self.casts: dict[tuple[Output, Type], Output] = {}
+        self.half_capable: dict[Node, bool] = {}
+        self.ends: set[Node] = set()  # nodes that stay f32 because only layers in f32 take them
 
     def run(self) -> None:
         for node in reversed(self.model.ops):
             in_f32_at_end = op_of(node).half_precision != "always" or node.op.name == "Softmax"
             if in_f32_at_end and self._may_be_half(node) and self._is_end(node):
-                self.ends.add(id(node))
+                self.ends.add(node)
         for node in self.model.ops:
             self._assign(node)
         self.model.changed()
@@ -87,9 +87,9 @@ class _Downcast:
         op = op_of(node)
         if op.half_precision == "never" or not is_own(type(op)) or node.outputs[0].spec.value is not None:
             return False
-        if id(node) not in self.half_capable:
-            self.half_capable[id(node)] = self._is_half_capable(node)
-        return self.half_capable[id(node)]
+        if node not in self.half_capable:
+            self.half_capable[node] = self._is_half_capable(node)
+        return self.half_capable[node]
 
     def _is_half_capable(self, node: Node) -> bool:
         op, name, data = op_of(node), node.op.name, self._data(node)
@@ -116,8 +116,8 @@ class _Downcast:
         return [i for i, s in enumerate(node.inputs[:count]) if s is not None and s.spec.type == Type.f32]
 
     def _is_end(self, node: Node) -> bool:
-        users = [user for port in node.outputs for user in self.users.get(id(port), ())]
-        return bool(users) and all(id(u) in self.ends or not self._may_be_half(u) for u in users)
+        users = [user for port in node.outputs for user in self.users.get(port, ())]
+        return bool(users) and all(u in self.ends or not self._may_be_half(u) for u in users)
 
     # ---- types that are assigned
 
@@ -135,7 +135,7 @@ class _Downcast:
             pass
         elif isinstance(op, CompressedGather):
             target = self.kind
-        elif self._may_be_half(node) and id(node) not in self.ends:
+        elif self._may_be_half(node) and node not in self.ends:
             is_lookup = op.name.startswith("Gather") and levels[:1] == [Level.CONSTANT]
             if op.half_precision == "always":
                 target = Type.f32 if integral and op.name == "MatMul" else self.kind
@@ -168,19 +168,19 @@ class _Downcast:
                 self._record(port, target, level)
 
     def _record(self, port: Output, kind: Type, level: Level) -> None:
-        self.levels[id(port)] = level
+        self.levels[port] = level
         if kind != Type.f32:
-            self.types[id(port)] = kind
+            self.types[port] = kind
 
     def _level(self, port: Output | None) -> Level:
         assert port is not None
-        return Level.CONSTANT if _is_constant(port) else self.levels[id(port)]
+        return Level.CONSTANT if _is_constant(port) else self.levels[port]
 
     def _cast(self, port: Output, target_type: Type, around: Node) -> Output:
         """Return a tensor that is f32 in the original model, converted to a type."""
-        if self.types.get(id(port), Type.f32) == target_type:
+        if self.types.get(port, Type.f32) == target_type:
             return port
-        key = id(port), target_type
+        key = port, target_type
         if key not in self.casts:
             self.casts[key] = self._converted(port, target_type, around)
         return self.casts[key]

@@ -195,15 +195,15 @@ class _Row:
 
     def __init__(self, row: Output) -> None:
         self.row, self.before = row, (row.spec.rank or 1) - 1
-        self.known: dict[int, Array | None] = {}
+        self.known: dict[Output, Array | None] = {}
         self.visited = 0  # number of layers
 
     def elements(self, port: Output) -> Array | None:
         """Return the numbers of the elements that the port holds, from 1 on, negative if negated; None if it holds
         anything else."""
-        if id(port) not in self.known:
-            self.known[id(port)] = self._elements(port)
-        return self.known[id(port)]
+        if port not in self.known:
+            self.known[port] = self._elements(port)
+        return self.known[port]
 
     def _elements(self, port: Output) -> Array | None:
         if port is self.row:

@@ -13,27 +13,27 @@ from ovgpu.passes._graph import Graph, users_of
 
 def append_rotated(model: Model) -> None:
     """Rewrite the model in place. Port specs must be inferred beforehand; they are inferred again."""
-    users, moved = users_of(model), dict[int, Output]()
+    users, moved = users_of(model), dict[Output, Output]()
     for node in model.ops:
         if isinstance(node.op, CachedAttention):
             _join(node, users, moved)
     if moved:
         for node in model.ops:
-            node.inputs = [None if s is None else moved.get(id(s), s) for s in node.inputs]
+            node.inputs = [None if s is None else moved.get(s, s) for s in node.inputs]
         model.changed()
         model.validate_nodes_and_infer_types()
 
 
-def _join(attention: Node, users: dict[int, list[Node]], moved: dict[int, Output]) -> None:
+def _join(attention: Node, users: dict[Output, list[Node]], moved: dict[Output, Output]) -> None:
     """Add one layer that computes queries, keys and values of an attention, and record the ports that it replaces."""
     query, *writes = (_behind_views(source) for source in attention.inputs[:3])
-    if not isinstance(query.op, Rotary) or not all(isinstance(p.op, CacheWrite) and id(p.outputs[0]) not in moved
+    if not isinstance(query.op, Rotary) or not all(isinstance(p.op, CacheWrite) and p.outputs[0] not in moved
                                                    for p in writes):
         return
     (keys, new, lengths), (values, v, _) = (p.inputs for p in writes)
     assert keys is not None and new is not None and v is not None
     key, op, first = new.node, query.op, query.inputs[0]
-    if len(users[id(new)]) > 1 or not isinstance(key.op, Rotary) or vars(key.op) != vars(op) or first is None:
+    if len(users[new]) > 1 or not isinstance(key.op, Rotary) or vars(key.op) != vars(op) or first is None:
         return
     axes = {p.op.axis for p in writes}  # type: ignore[attr-defined]
     if (key.inputs[1:] != query.inputs[1:] or axes != {len(new.spec.shape or ()) - 2}
@@ -41,7 +41,7 @@ def _join(attention: Node, users: dict[int, list[Node]], moved: dict[int, Output
         return
     ports = Graph(query).add(RotaryCacheWrite(size=op.size, pairs=op.pairs), first, key.inputs[0], v,
                              *query.inputs[1:], keys, values, lengths, outputs=3)
-    moved.update({id(old): port for old, port in zip([query.outputs[0], *(p.outputs[0] for p in writes)], ports)})
+    moved.update({old: port for old, port in zip([query.outputs[0], *(p.outputs[0] for p in writes)], ports)})
 
 
 def _behind_views(port: Output | None) -> Node:

@@ -124,11 +124,11 @@ class _Caches:
         self.appends: list[Node] = []
         self.names: list[str] = []
         self.reads: list[Output] = []
-        self.flags: dict[int, Output] = {}  # by id: whether beams are identity
-        self.attention: dict[int, tuple[Node, set[int]]] = {}  # by id: the node, and its inputs that are caches
-        self.path: set[int] = set()  # ids of the nodes that a cache passes through
+        self.flags: list[Output] = []  # tensors that tell whether beams are identity
+        self.attention: dict[Node, set[int]] = {}  # attention -> numbers of its inputs that are caches
+        self.path: set[Node] = set()  # nodes that a cache passes through
         self.splits = all(self._add(sink) for sink in model.sinks if isinstance(_source(sink), CacheAppend))
-        self.splits &= all(inputs == {1, 2} for _, inputs in self.attention.values())
+        self.splits &= all(inputs == {1, 2} for inputs in self.attention.values())
 
     def _add(self, sink: Node) -> bool:
         node = sink.inputs[0].node  # type: ignore[union-attr]
@@ -137,15 +137,16 @@ class _Caches:
             return False
         if isinstance(past.node.op, Reorder):
             read, _, flag = past.node.inputs
-            self.flags[id(flag)] = flag  # type: ignore[assignment]
-            self.path.add(id(past.node))
-            if len(self.users.get(id(past), ())) != 1:
+            if flag is not None and flag not in self.flags:
+                self.flags.append(flag)
+            self.path.add(past.node)
+            if len(self.users.get(past, ())) != 1:
                 return False
         else:
             read = past
-        if read is None or read.node.op.name != "ReadValue" or len(self.users.get(id(read), ())) != 1:
+        if read is None or read.node.op.name != "ReadValue" or len(self.users.get(read, ())) != 1:
             return False
-        self.path |= {id(read.node), id(node)}
+        self.path |= {read.node, node}
         self.appends.append(node)
         self.names.append(sink.op.variable_id)  # type: ignore[attr-defined]
         self.reads.append(read)
@@ -154,7 +155,7 @@ class _Caches:
 
     def _follow(self, port: Output, axis: int, sink: Node | None) -> bool:
         """Find the attention to a cache that grows along ``axis``; return False if anything else takes it."""
-        users = [user for user in self.users.get(id(port), ()) if user is not sink]
+        users = [user for user in self.users.get(port, ()) if user is not sink]
         return bool(users) and all(self._takes(user, port, axis) for user in users)
 
     def _takes(self, user: Node, port: Output, axis: int) -> bool:
@@ -164,8 +165,7 @@ class _Caches:
             numbers = {i for i, source in enumerate(user.inputs) if source is port}
             if op.causal or axis != rank - 2 or not numbers <= {1, 2}:
                 return False
-            _, known = self.attention.setdefault(id(user), (user, set()))
-            known |= numbers
+            self.attention.setdefault(user, set()).update(numbers)
             return True
         other = user.inputs[1] if isinstance(op, (Unsqueeze, Transpose)) and user.inputs[0] is port else None
         if other is None or other.spec.constant is None:
@@ -176,7 +176,7 @@ class _Caches:
         else:
             added = {i % (rank + len(order)) for i in order}
             axis = [i for i in range(rank + len(order)) if i not in added][axis]
-        self.path.add(id(user))
+        self.path.add(user)
         return self._follow(user.outputs[0], axis, None)
 
 
@@ -186,9 +186,9 @@ class _Split:
     def __init__(self, model: Model, found: _Caches) -> None:
         self.model, self.found = model, found
         self.lengths = self._lengths()
-        self.hostable: set[int] = set()  # ids of ports that the host can compute
-        self.length_dependent: set[int] = set()  # ids of ports that depend on lengths
-        self.feeds: dict[int, Feed] = {}
+        self.hostable: set[Output] = set()  # ports that the host can compute
+        self.length_dependent: set[Output] = set()  # ports that depend on lengths
+        self.feeds: dict[Output, Feed] = {}
         self.consumers: list[tuple[Node, int, Output]] = []  # (node, number of its input, the feed)
 
     def run(self) -> DecodeSplit | None:
@@ -200,9 +200,9 @@ class _Split:
         if not self._cut():
             return None
         feeds = tuple(self.feeds.values())
-        reads, results = self.found.reads, [*(f.port for f in feeds), *self.found.flags.values()]
-        numbers = {id(read): number for number, read in enumerate(reads)}
-        shape_caches = tuple(numbers[id(port)] for port in reached(results, numbers))
+        reads, results = self.found.reads, [*(f.port for f in feeds), *self.found.flags]
+        numbers = {read: number for number, read in enumerate(reads)}
+        shape_caches = tuple(numbers[port] for port in reached(results, numbers))
         host = subgraph(self.model, [*self.model.inputs, *(reads[number] for number in shape_caches)], results)
         return DecodeSplit(self._device(feeds, caches), host, caches, feeds, shape_caches)
 
@@ -228,7 +228,7 @@ class _Split:
             op: Any = node.op
             changing |= _atoms([(read.spec.shape or ())[op.axis]])
             fixed |= _atoms(node.inputs[1].spec.shape or ())  # type: ignore[union-attr]
-        for node, _ in self.found.attention.values():
+        for node in self.found.attention:
             mask = _input(node, 3)
             if mask is not None and mask.spec.shape:
                 changing |= _atoms(mask.spec.shape[-1:])
@@ -241,18 +241,18 @@ class _Split:
         op = op_of(node)
         cheap = op.name in ("Parameter", "Constant", "ShapeOf") or (
             not op.effect and op.host_in_decode
-            and all(s is None or id(s) in self.hostable for s in node.inputs))
+            and all(s is None or s in self.hostable for s in node.inputs))
         for port in node.outputs:
             value = port.spec.value
             if cheap:
-                self.hostable.add(id(port))
+                self.hostable.add(port)
             if value is not None:
                 length_dependent = self._grows(value.ravel().tolist() if value.dtype == object else ())
             else:
                 length_dependent = self._grows(port.spec.shape or ()) or (cheap and op.name != "ShapeOf" and any(
-                    s is not None and id(s) in self.length_dependent for s in node.inputs))
+                    s is not None and s in self.length_dependent for s in node.inputs))
             if length_dependent:
-                self.length_dependent.add(id(port))
+                self.length_dependent.add(port)
 
     def _grows(self, numbers: Iterable[Int]) -> bool:
         return not self.lengths.isdisjoint(_atoms(numbers))
@@ -260,27 +260,27 @@ class _Split:
     def _cut(self) -> bool:
         """Find the tensors that the host has to compute; return whether the rest has shapes that do not change."""
         sinks = [s for s in self.model.sinks if not isinstance(_source(s), CacheAppend)]
-        stack = [*self.model.results, *sinks, *(node for node, _ in self.found.attention.values())]
-        seen: set[int] = set()
+        stack = [*self.model.results, *sinks, *self.found.attention]
+        seen: set[Node] = set()
         while stack:
             node = stack.pop()
-            if id(node) in seen:
+            if node in seen:
                 continue
-            seen.add(id(node))
-            attends = id(node) in self.found.attention
+            seen.add(node)
+            attends = node in self.found.attention
             for i, source in enumerate(node.inputs):
                 if source is None or (isinstance(node.op, CacheAppend) and not i):
                     continue
                 if attends and i == 3:
                     if not self._mask(node, source, stack):
                         return False
-                elif id(source) in self.length_dependent and id(source) in self.hostable:
+                elif source in self.length_dependent and source in self.hostable:
                     if self._grows(source.spec.shape or ()):
                         return False
                     self._feed(node, i, source, False)
                 else:
                     stack.append(source.node)
-            if id(node) not in self.found.path and any(p.spec.shape is None or self._grows(p.spec.shape)
+            if node not in self.found.path and any(p.spec.shape is None or self._grows(p.spec.shape)
                                                        for p in node.outputs):
                 return False
         return True
@@ -293,31 +293,31 @@ class _Split:
         shape = mask.spec.shape
         if shape is None:
             return False
-        if id(mask) in self.length_dependent and id(mask) in self.hostable:
+        if mask in self.length_dependent and mask in self.hostable:
             self._feed(node, number, mask, self._grows(shape[-1:]))
             return not self._grows(shape[:-1])
         stack.append(mask.node)
         return not shape or shape[-1] == 1
 
     def _feed(self, node: Node, number: int, port: Output, grows: bool) -> None:
-        self.feeds.setdefault(id(port), Feed(port, grows))
+        self.feeds.setdefault(port, Feed(port, grows))
         self.consumers.append((node, number, port))
 
     def _device(self, feeds: Sequence[Feed], caches: Sequence[Cache]) -> Model:
         """Change the model into the device part, and return it."""
-        fed = {id(f.port): _parameter(f.port.spec, f.port) for f in feeds}
+        fed = {f.port: _parameter(f.port.spec, f.port) for f in feeds}
         lengths = _parameter(Spec(Type.i64, (2,)), self.found.reads[0])
         for node, number, port in self.consumers:
-            node.inputs[number] = fed[id(port)]
+            node.inputs[number] = fed[port]
         whole = []
         for node, read, cache in zip(self.found.appends, self.found.reads, caches):
             whole.append(_parameter(read.spec, read))
             node.op, node.inputs = CacheWrite(axis=cache.axis), [whole[-1], node.inputs[1], lengths]
-        for node, _ in self.found.attention.values():
+        for node in self.found.attention:
             node.op = CachedAttention()
             node.inputs = [*node.inputs, *[None] * (6 - len(node.inputs)), lengths]
         model = self.model
-        parameters = [*model.parameters, *(fed[id(f.port)].node for f in feeds), lengths.node, *(p.node for p in whole)]
+        parameters = [*model.parameters, *(fed[f.port].node for f in feeds), lengths.node, *(p.node for p in whole)]
         sinks = [s for s in model.sinks if not isinstance(_source(s), CacheWrite)]
         device = Model(model.results, sinks, parameters, model.friendly_name, source=model.source)
         device.validate_nodes_and_infer_types()

@@ -11,56 +11,56 @@ from ovgpu.ops.infrastructure.graph import Parameter, Result
 
 def subgraph(model: Model, inputs: Sequence[Output], outputs: Sequence[Output], sinks: Sequence[Node] = ()) -> Model:
     """Return a model of clones of the nodes from ``inputs``, which become parameters, to ``outputs`` and ``sinks``."""
-    twins: dict[int, Output] = {}
+    twins: dict[Output, Output] = {}
     parameters = []
     for port in inputs:
         op: Any = Parameter(element_type=port.spec.type, shape=port.spec.partial_shape)
         parameter = Node(op, [], name=port.node.friendly_name, layer_id=port.node.layer_id)
         parameter.outputs[0].names, parameter.outputs[0].spec = set(port.names), port.spec
-        twins[id(port)] = parameter.outputs[0]
+        twins[port] = parameter.outputs[0]
         parameters.append(parameter)
     required = needed(inputs, [*outputs, *(s for sink in sinks for s in sink.inputs if s is not None)])
     for node in model.ops:
-        if id(node) in required:
+        if node in required:
             clone(node, twins)
-    results = [Node(Result(), [twins[id(port)]], name=port.node.friendly_name) for port in outputs]
+    results = [Node(Result(), [twins[port]], name=port.node.friendly_name) for port in outputs]
     return Model(results, [clone(sink, twins) for sink in sinks], parameters, model.friendly_name,
                  source=model.source)
 
 
-def needed(inputs: Sequence[Output], outputs: Sequence[Output]) -> set[int]:
-    """Return ids of the nodes that ``outputs`` need, as far back as ``inputs``."""
-    input_ids = set(map(id, inputs))
-    required: set[int] = set()
-    stack = [port for port in outputs if id(port) not in input_ids]
+def needed(inputs: Sequence[Output], outputs: Sequence[Output]) -> set[Node]:
+    """Return the nodes that ``outputs`` need, as far back as ``inputs``."""
+    ends = set(inputs)
+    required: set[Node] = set()
+    stack = [port for port in outputs if port not in ends]
     while stack:
         node = stack.pop().node
-        if id(node) not in required:
-            required.add(id(node))
-            stack += [s for s in node.inputs if s is not None and id(s) not in input_ids]
+        if node not in required:
+            required.add(node)
+            stack += [s for s in node.inputs if s is not None and s not in ends]
     return required
 
 
-def reached(outputs: Iterable[Output], inputs: Collection[int]) -> list[Output]:
-    """Return the ports, with ids among ``inputs`` and in that order, that ``outputs`` are computed from."""
-    found: dict[int, Output] = {}
-    seen: set[int] = set()
+def reached(outputs: Iterable[Output], inputs: Collection[Output]) -> list[Output]:
+    """Return the ports among ``inputs``, in that order, that ``outputs`` are computed from."""
+    found: set[Output] = set()
+    seen: set[Node] = set()
     stack = list(outputs)
     while stack:
         port = stack.pop()
-        if id(port) in inputs:
-            found[id(port)] = port
-        elif id(port.node) not in seen:
-            seen.add(id(port.node))
+        if port in inputs:
+            found.add(port)
+        elif port.node not in seen:
+            seen.add(port.node)
             stack += [source for source in port.node.inputs if source is not None]
-    return [found[key] for key in inputs if key in found]
+    return [port for port in inputs if port in found]
 
 
-def clone(node: Node, twins: dict[int, Output]) -> Node:
+def clone(node: Node, twins: dict[Output, Output]) -> Node:
     """Return a copy of ``node`` fed by the twins of its inputs, and add those of its outputs to ``twins``."""
-    twin = Node(node.op, [None if s is None else twins[id(s)] for s in node.inputs], len(node.outputs),
+    twin = Node(node.op, [None if s is None else twins[s] for s in node.inputs], len(node.outputs),
                 name=node.friendly_name, layer_id=node.layer_id)
     for port, other in zip(node.outputs, twin.outputs):
         other.names, other.spec = set(port.names), port.spec
-        twins.setdefault(id(port), other)
+        twins.setdefault(port, other)
     return twin

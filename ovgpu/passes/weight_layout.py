@@ -29,7 +29,7 @@ CACHE_LINE = 16  # elements of a cache line, or more
 
 def lay_out_weights(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
-    transposed: dict[int, Output] = {}  # by the id of the original weights
+    transposed: dict[int, Output] = {}  # by the id of the original weights, which their constant holds
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):

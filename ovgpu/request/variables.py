@@ -44,7 +44,7 @@ class InitialPrograms:
     def __init__(self, model: Model, declared: Model) -> None:
         self.infos: dict[str, VariableInfo] = {}
         initial: dict[str, Output] = {}
-        reads: dict[int, str] = {}  # id(port) -> name of the variable
+        reads: dict[Output, str] = {}  # port -> name of the variable
         axes = growing(model)
         seen = {node.op.variable_id: node.outputs[0].element_type for node in declared.ops  # type: ignore[attr-defined]
                 if node.op.name == "ReadValue"}
@@ -53,13 +53,13 @@ class InitialPrograms:
                 name, port = node.op.variable_id, node.outputs[0]  # type: ignore[attr-defined]
                 self.infos[name] = VariableInfo(name, port.element_type, port.partial_shape, axes.get(name, 0),
                                                 seen.get(name, port.element_type))
-                reads[id(port)] = name
+                reads[port] = name
                 if node.inputs and node.inputs[0] is not None:
                     initial[name] = node.inputs[0]
         self.infos = {name: self.infos[name] for name in declared.states if name in self.infos}
-        inputs, levels = set(map(id, model.parameters)), dict[str, int]()
+        inputs, levels = set(model.parameters), dict[str, int]()
         for name, port in initial.items():  # `initial` lists a variable before its readers
-            sources = [levels.get(reads[id(p)], 0) for p in reached([port], reads)]
+            sources = [levels.get(reads[p], 0) for p in reached([port], reads)]
             fixed = not sources and not inputs & needed([], [port])
             levels[name] = 0 if fixed else 1 + max(sources, default=0)
         self.stages = []
@@ -68,7 +68,7 @@ class InitialPrograms:
             ports = reached([initial[name] for name in names], reads)
             subgraph_inputs = [*(model.inputs if level else ()), *ports]
             part = subgraph(model, subgraph_inputs, [initial[name] for name in names])
-            self.stages.append(Stage(names, tuple(reads[id(port)] for port in ports), part, {}))
+            self.stages.append(Stage(names, tuple(reads[port] for port in ports), part, {}))
 
 
 class InitialValues:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ovgpu.model import Model
+from ovgpu.model import Model, Output
 from ovgpu.ops.base.op import Op, op_of
 
 
@@ -15,15 +15,15 @@ def host_indices(op: Op, count: int) -> set[int]:
     return found
 
 
-def shape_tensor_ports(model: Model) -> set[int]:
-    """Return the ids of shape-tensor ports: all ports that host inputs depend on, up to shapes, constants, parameters
-    and variables."""
+def shape_tensor_ports(model: Model) -> set[Output]:
+    """Return the shape tensors: all ports that host inputs depend on, up to shapes, constants, parameters and
+    variables."""
     stack = [p for n in model.ops for i in host_indices(op_of(n), len(n.inputs)) if (p := n.inputs[i]) is not None]
-    shape_tensors: set[int] = set()
+    shape_tensors: set[Output] = set()
     while stack:
         port = stack.pop()
-        if id(port) not in shape_tensors:
-            shape_tensors.add(id(port))
+        if port not in shape_tensors:
+            shape_tensors.add(port)
             if port.node.op.name not in ("ShapeOf", "Constant", "Parameter", "ReadValue"):
                 stack += [s for s in port.node.inputs if s is not None]
     return shape_tensors

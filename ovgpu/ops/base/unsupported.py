@@ -64,9 +64,9 @@ def require_supported(model: Model) -> None:
     Variables (ReadValue and Assign) in bodies are unsupported as well.
     """
     layers: dict[tuple[str, str], list[str]] = {}
-    own = {id(node) for node in model.ops}
+    own = {node for node in model.ops}
     for node in all_nodes(model):
-        if node.op.name in ("ReadValue", "Assign") and id(node) not in own:
+        if node.op.name in ("ReadValue", "Assign") and node not in own:
             raise UnsupportedOpError(f"[{node.op.name}] variables in the body of a Loop, TensorIterator, If are "
                                      f"unsupported ({node.source_location})")
         if isinstance(node.op, Unsupported):

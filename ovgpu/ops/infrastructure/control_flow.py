@@ -172,7 +172,7 @@ class _Iterating(Op):
         if counter is not None:
             op: Any = self.body.parameters[counter].op
             shape = (1,) if len(op.shape) else ()
-            decides = id(self.body.parameters[counter].outputs[0]) in shape_tensor_ports(self.body)
+            decides = self.body.parameters[counter].outputs[0] in shape_tensor_ports(self.body)
             value = np.full(shape, unknown(0, most - 1), object) if most and decides else None
             arguments[counter] = Spec(op.element_type, shape, value)
         for number, spec in enumerate(arguments):
