@@ -43,6 +43,11 @@ def op(*names: str) -> str:
     return rf'type="({"|".join(names)})"'
 
 
+def both(*patterns: str) -> str:
+    """Return a regular expression for a document that has all of these, in any order."""
+    return "^" + "".join(f"(?=.*{pattern})" for pattern in patterns)
+
+
 def refused(why: str, *texts: str, document: str = "") -> Cause:
     """Return a cause for models that OpenVINO computes and ovgpu refuses, with an error that has one of these texts."""
     return Cause("refused", "|".join(texts), why, document)
@@ -92,6 +97,7 @@ EXPLAINED: tuple[Cause, ...] = (
             "has no value: it is not in the port map"),
     refused("variables in bodies are not supported", "variables in the body"),
     refused("OpenVINO does not compare the types of a variable and its values", r"\[Assign\] the new value has type"),
+    refused("OpenVINO takes one of several values for a parameter of a body", "entries of the port map"),
     refused("the bytes of strings contradict each other", "has inconsistent offsets"),
     # Values that are known only at run time. The plugin does not check them: it reads past the end, or stray memory.
     refused("the plugin does not check values of indices, axes, lengths and counts", "is out of range",
@@ -122,7 +128,7 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", "", "the plugin truncates numbers that it converts to f8e8m0", '"f8e8m0"'),
     Cause("differs", "", "the plugin propagates NaN, infinities and overflows differently", when=has_extreme_values),
     Cause("differs", r"\]: -?\d+ instead of -?\d+", "the plugin's search for the greatest value skips NaN",
-          op(r"CTCGreedyDecoder\w*") + "(?s:.*)" + op("Asin", "Acos", "Log", "Sqrt"), is_small),
+          both(op(r"CTCGreedyDecoder\w*"), op("Asin", "Acos", "Log", "Sqrt")), is_small),
     Cause("differs", r"\]: nan instead of", DROPPED_NAN, op("ReLU", "Relu", "Clamp", "MaxPool", "HSwish")),
     Cause("differs", EXTREME, "results beyond f32, or at the end of a domain, where one rounding decides",
           when=is_small),
@@ -138,6 +144,8 @@ EXPLAINED: tuple[Cause, ...] = (
           when=mixes_integers_and_reals),
     Cause("differs", r"largest error [\d.]+e-0[5-9]", "sums of products in another order",
           op(r"\w*MatMul", r"\w*Convolution\w*", r"(LSTM|GRU|RNN)\w+", r"Reduce\w+", "MVN")),
+    Cause("differs", SMALL_ERROR, "one rounding of a large argument",
+          both(op("Sin", "Cos", "Tan"), op("Cosh", "Sinh", "Exp", "Power")), is_small),
     Cause("differs", "largest error", "sums of tens of thousands of rows, in another order",
           r'shape="\d{5,}"(?s:.*)' + op(r"Embedding\w+"), is_small),
     Cause("differs", r"instead of 1[15]\b", "the plugin saturates sums of squares in 8 bits before it takes the root",
@@ -160,6 +168,9 @@ EXPLAINED: tuple[Cause, ...] = (
           op("TopK", "ExperimentalDetectronTopKROIs", "MatrixNms", "MulticlassNms", "Proposal", "GenerateProposals")),
     Cause("differs", "", "the order of equal elements: boxes that are all too small",
           op("ExperimentalDetectronGenerateProposalsSingleImage") + r'(?s:.*?)min_size="(inf|\d{3,}|\d[\d.]*e)'),
+    Cause("differs", "", "the order of equal elements: boxes that are all too small", both(
+        op("ExperimentalDetectronGenerateProposalsSingleImage"), 'min_size="[1-9]',
+        op("Sin", "Cos", "Tanh", "Sigmoid"))),
     Cause("differs", r"\]: 0(\.0)? instead of|instead of (0\.0|nan|-?[\d.]+e[-+]?\d\d)",
           "regions of images that do not exist", op(r"(Deformable)?PSROIPooling", r"ROI\w+")),
     Cause("differs", r"\]: 0(\.0)? instead of", "the plugin does not check values of indices", op("GatherND")),
@@ -168,7 +179,7 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", "instead of 0", "the plugin computes nothing for images without channels",
           r'shape="[\d,]*\b0\b(?s:.*)' + op("ExperimentalDetectronPriorGridGenerator")),
     Cause("differs", "largest error", "the plugin normalizes the state of a recurrent layer along another axis",
-          op(r"(LSTM|GRU|RNN)Sequence") + "(?s:.*)" + op("GRN")),
+          both(op(r"(LSTM|GRU|RNN)Sequence"), op("GRN"))),
     Cause("differs", "", "the plugin reads past the end of spectra that are too short", op("IRDFT")),
     Cause("differs", r"shape \(\d+, \d+\), expected", "results so near 0 that one rounding makes them 0",
           op("NonZero")),
@@ -203,6 +214,8 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", "", "roots of numbers near or below 0, to which no eps is added", r'eps="(-|0(\.0)?")'),
     Cause("differs", "", "the plugin treats parameters of 0 as absent", op("Selu", "HardSigmoid"),
           has_zero_parameters),
+    Cause("differs", "", "the plugin treats parameters of 0 as absent: those that are computed",
+          both(op("Selu", "HardSigmoid"), op("Floor", "Round", "Sign", "Relu")), is_small),
     Cause("differs", "", "the specification's default for axis is 1, the class's is 0",
           r'type="Soft[mM]ax" version="opset1"[^>]*>\s*(<(?!data)|<data\b(?![^>]*axis))'),
     Cause("differs", r"shape \([\d, ]+\), expected", "the specification's default for flatten is true, not the class's",
