@@ -73,7 +73,7 @@ def attention(folder: Path, steps: int) -> float:
     layers = []
     for node in ov.Core().read_model(folder / "model.xml").get_ops():
         if node.get_type_name() == "ScaledDotProductAttention":
-            heads, width = (node.inputs[0].partial_shape[i].get_length() for i in (1, 3))
+            heads, width = (node.sources[0].partial_shape[i].get_length() for i in (1, 3))
             layers.append((heads, width))
     random = np.random.default_rng(0)
     weights = np.ones((folder / "model.bin").stat().st_size // 4, np.float32)

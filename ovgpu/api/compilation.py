@@ -124,7 +124,7 @@ class Compilation:
 def _check_ranks(model: Model) -> None:
     """Raise OpError for a tensor with more axes than an array may have."""
     for node in (*model.parameters, *model.ops):
-        for port in node.outputs:
+        for port in node.ports:
             rank = port.spec.rank
             if rank is not None and rank > MAX_AXES:
                 error = OpError(f"a tensor has at most {MAX_AXES} axes, not {rank}")

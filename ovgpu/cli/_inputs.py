@@ -23,7 +23,7 @@ def port_name(port: Output) -> str:
     """Return the first tensor name, or the name of the layer that produces the tensor if there is none."""
     source = port.tensor_port
     layer = source.node.friendly_name
-    return min(port.get_names(), default=layer if len(source.node.outputs) == 1 else f"{layer}.{source.index}")
+    return min(port.get_names(), default=layer if len(source.node.ports) == 1 else f"{layer}.{source.index}")
 
 
 def port_names(ports: Sequence[Output]) -> list[str]:

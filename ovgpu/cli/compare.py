@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _source_key(result: Any) -> OutputKey:
     """Return the key of the port that a Result reads."""
-    port = result.inputs[0]
+    port = result.sources[0]
     return port.node.friendly_name, port.index
 
 
@@ -93,7 +93,7 @@ class OvgpuEngine:
 
     def __init__(self, model: Model, device: str, precision: Type) -> None:
         full_model = model.clone()
-        ports = [port for node in full_model.ops if node.op.name not in SKIPPED_OPS for port in node.outputs]
+        ports = [port for node in full_model.ops if node.op.name not in SKIPPED_OPS for port in node.ports]
         self.first = len(full_model.results)
         self.port_keys = [(port.node.friendly_name, port.index) for port in ports]
         full_model.add_results([Node(Result(), [port], name=f"{port.node.friendly_name}/{port.index}")
@@ -216,7 +216,7 @@ class Comparison:
         self.layerwise = self.first is None
 
     def differs(self, output_key: OutputKey, error: Error | None) -> bool:
-        kind = self.layers[output_key[0]].outputs[output_key[1]].element_type
+        kind = self.layers[output_key[0]].ports[output_key[1]].element_type
         if error is None or kind.is_integral():
             return error is not None
         return error.relative > max(self.tolerance, MIN_TOLERANCE.get(kind, 0.0))
@@ -243,7 +243,7 @@ class Comparison:
         if not self.layerwise:
             out.print("The layers agree one by one. Only the compiled model, with fused layers, differs.")
             return
-        rows = [self._input(source.node, source.index, first.actual) for source in node.inputs if source is not None]
+        rows = [self._input(source.node, source.index, first.actual) for source in node.sources if source is not None]
         out.print(table("Its inputs", ("layer", "type", "shape", "min", "max", "mean", "first values", "agrees"), rows,
                         right=(3, 4, 5)))
 
@@ -256,8 +256,8 @@ class Comparison:
 
     def _name(self, output_key: OutputKey) -> str:
         name, number = output_key
-        return name if len(self.layers[name].outputs) == 1 else f"{name}.{number}"
+        return name if len(self.layers[name].ports) == 1 else f"{name}.{number}"
 
     def _type(self, output_key: OutputKey) -> str:
-        port = self.layers[output_key[0]].outputs[output_key[1]]
+        port = self.layers[output_key[0]].ports[output_key[1]]
         return f"{port.element_type.get_type_name()}{port.partial_shape}"

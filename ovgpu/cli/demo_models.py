@@ -37,12 +37,12 @@ def lstm_loop(seed: int) -> Model:
     """
     x, h, c = (_parameter(name, shape) for name, shape in (
         ("xi", (1, 1, FEATURES)), ("hi", (1, HIDDEN)), ("ci", (1, HIDDEN))))
-    flat = Node(Reshape(special_zero=False), [x, _constant(np.array([1, FEATURES]), "row")], name="to_row").outputs[0]
+    flat = Node(Reshape(special_zero=False), [x, _constant(np.array([1, FEATURES]), "row")], name="to_row").ports[0]
     weights = [_constant(array, name) for array, name in zip(lstm_weights(seed), "WRB")]
     cell = Node(build(LSTMCell, {}, hidden_size=HIDDEN), [flat, h, c, *weights], 2, name="lstm_cell")
-    row = Node(Reshape(special_zero=False), [cell.outputs[0], _constant(np.array([1, 1, HIDDEN]), "step")],
-               name="to_step").outputs[0]
-    body = Model([_result(row, "yo"), _result(cell.outputs[0], "ho"), _result(cell.outputs[1], "co")], [],
+    row = Node(Reshape(special_zero=False), [cell.ports[0], _constant(np.array([1, 1, HIDDEN]), "step")],
+               name="to_step").ports[0]
+    body = Model([_result(row, "yo"), _result(cell.ports[0], "ho"), _result(cell.ports[1], "co")], [],
                  [p.node for p in (x, h, c)], "body")
     loop = TensorIterator(
         body=body,
@@ -53,7 +53,7 @@ def lstm_loop(seed: int) -> Model:
     inputs = [_parameter(name, shape) for name, shape in (
         ("x", (1, STEPS, FEATURES)), ("h", (1, HIDDEN)), ("c", (1, HIDDEN)))]
     node = Node(loop, inputs, 3, name="iterate")
-    return _model([(port, name) for port, name in zip(node.outputs, ("y", "h_last", "c_last"))], [], inputs,
+    return _model([(port, name) for port, name in zip(node.ports, ("y", "h_last", "c_last"))], [], inputs,
                   "lstm_loop")
 
 
@@ -62,10 +62,10 @@ def moving_window() -> Model:
     x = _parameter("x", (1,))
     zeros = _constant(np.zeros(WINDOW, np.float32), "zeros")
     read = Node(ReadValue6(variable_id="window", variable_type=Type.f32, variable_shape=PartialShape([WINDOW])),
-                [zeros], name="read").outputs[0]
+                [zeros], name="read").ports[0]
     bounds = [_constant(np.array([v]), f"slice_{name}") for v, name in ((1, "start"), (WINDOW, "stop"), (1, "step"))]
-    shifted = Node(Slice(), [read, *bounds], name="later").outputs[0]
-    window = Node(Concat(axis=0), [shifted, x], name="append").outputs[0]
+    shifted = Node(Slice(), [read, *bounds], name="later").ports[0]
+    window = Node(Concat(axis=0), [shifted, x], name="append").ports[0]
     assign = Node(Assign6(variable_id="window"), [window], name="assign")
     return _model([(window, "window")], [assign], [x], "moving_window")
 
@@ -81,12 +81,12 @@ def _model(outputs: list[tuple[Output, str]], sinks: list[Node], inputs: list[Ou
 
 def _parameter(name: str, shape: tuple[int, ...]) -> Output:
     node = Node(Parameter(element_type=Type.f32, shape=PartialShape(list(shape))), [], name=name)
-    node.outputs[0].set_names({name})
-    return node.outputs[0]
+    node.ports[0].set_names({name})
+    return node.ports[0]
 
 
 def _constant(array: Array, name: str) -> Output:
-    return Node(Constant(element_type=Type.of(array.dtype), value=array), [], name=name).outputs[0]
+    return Node(Constant(element_type=Type.of(array.dtype), value=array), [], name=name).ports[0]
 
 
 def _result(port: Output, name: str) -> Node:

@@ -78,7 +78,7 @@ def _print_model(args: argparse.Namespace) -> None:
               f"{counted(len(weights), 'constant')}")
     out.print(ports_table("Inputs", model.inputs))
     out.print(ports_table("Outputs", model.outputs))
-    states = {n.op.variable_id: n.outputs[0] for n in nodes if n.op.name == "ReadValue"}  # type: ignore[attr-defined]
+    states = {n.op.variable_id: n.ports[0] for n in nodes if n.op.name == "ReadValue"}  # type: ignore[attr-defined]
     if states:
         out.print(table("State", ("variable", "type", "shape"), (
             (name, port.element_type.get_type_name(), port.partial_shape) for name, port in states.items())))

@@ -23,7 +23,7 @@ def check_values(model: Model) -> None:
     """Raise `ModelError` if an Assign has another type or an incompatible shape. Call it after inference."""
     reads = _by_variable(model, "ReadValue")
     for variable, assign in _by_variable(model, "Assign").items():
-        new, declared = assign.outputs[0], reads[variable].outputs[0]
+        new, declared = assign.ports[0], reads[variable].ports[0]
         kinds = new.element_type, declared.element_type
         if kinds[0] != kinds[1] and not any(kind.is_dynamic() for kind in kinds):
             raise _error(assign, f"the new value has type {kinds[0].get_type_name()}, "

@@ -101,9 +101,9 @@ def _graph(root: Element, file: File) -> Graph:
         nodes[layer.id] = _node(layer, file)
     for name, node in nodes.items():
         for port, (producer, output) in edges[name].items():
-            node.inputs[port] = nodes[producer].outputs[output]
-        if None in node.inputs:
-            raise layers[name].error(f"input {node.inputs.index(None)} is not connected")
+            node.sources[port] = nodes[producer].ports[output]
+        if None in node.sources:
+            raise layers[name].error(f"input {node.sources.index(None)} is not connected")
     parameters, results, sinks = ([n for n in nodes if layers[n].type == kind] for kind in ROOT_TYPES)
     model = Model([nodes[n] for n in results], [nodes[n] for n in sinks], [nodes[n] for n in parameters],
                   root.get("name") or "", source=file.source)
@@ -179,7 +179,7 @@ def _node(layer: Layer, file: File) -> Node:
         node.extra = {name: text for name, text in layer.texts.items() if name not in known}
     if layer.rt_info:
         node.rt_info = RTMap(layer.rt_info)
-    for output, port in zip(node.outputs, layer.output_ports):
+    for output, port in zip(node.ports, layer.output_ports):
         output.set_names(split_names(port.get("names", "")))
         if port in file.rt_info_elements:
             output.rt_info = RTMap(read_rt_info(file.rt_info_elements[port]))
@@ -187,7 +187,7 @@ def _node(layer: Layer, file: File) -> Node:
         if port in file.rt_info_elements:
             node.input_rt_info[index] = RTMap(read_rt_info(file.rt_info_elements[port]))
     if layer.type == "Result":
-        node.outputs[0].set_names(split_names(layer.element.get("output_names", "")))
+        node.ports[0].set_names(split_names(layer.element.get("output_names", "")))
     return node
 
 
@@ -269,7 +269,7 @@ def _name_results(model: Model) -> None:
     """Move the names of a tensor to the unnamed outputs that read it, unless the tensor is an input."""
     moved: dict[Output, set[str]] = {}
     for result in model.results:
-        port, source = result.outputs[0], result.outputs[0].tensor_port
+        port, source = result.ports[0], result.ports[0].tensor_port
         if not port.own_names and source.node.op.name != "Parameter":
             names = moved.setdefault(source, set(source.own_names))
             port.set_names(names)
@@ -280,9 +280,9 @@ def _name_results(model: Model) -> None:
 def _name_ports(model: Model) -> None:
     """Add layer names to the inputs and outputs of an IR of version 10, whose users address them by layer name."""
     for parameter in model.parameters:
-        parameter.outputs[0].add_names({parameter.friendly_name})
+        parameter.ports[0].add_names({parameter.friendly_name})
     for result in model.results:
-        port = result.inputs[0]
+        port = result.sources[0]
         if port is not None:
             name = port.node.friendly_name
-            port.add_names({name if len(port.node.outputs) == 1 else f"{name}.{port.index}"})
+            port.add_names({name if len(port.node.ports) == 1 else f"{name}.{port.index}"})

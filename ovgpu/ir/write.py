@@ -57,10 +57,10 @@ def _is_quantized(model: Model) -> bool:
         if node.op.name in ("FakeQuantize", "FakeConvert"):
             return True
         if node.op.name == "Multiply":
-            source = node.inputs[0].node if node.inputs[0] is not None else node
-            if source.op.name == "Subtract" and source.inputs[0] is not None:
-                source = source.inputs[0].node
-            weights = source.inputs[0].node.op if source.op.name == "Convert" and source.inputs[0] else None
+            source = node.sources[0].node if node.sources[0] is not None else node
+            if source.op.name == "Subtract" and source.sources[0] is not None:
+                source = source.sources[0].node
+            weights = source.sources[0].node.op if source.op.name == "Convert" and source.sources[0] else None
             if isinstance(weights, Constant) and weights.element_type in LOW_PRECISION:
                 return True
     return False
@@ -152,13 +152,13 @@ class Writer:
         attributes = {"id": plan.ids[node], "name": node.friendly_name,
                       "type": IR_TYPES.get(op.name, op.name), "version": version}
         if op.name == "Result":
-            attributes["output_names"] = join_names(node.outputs[0].own_names) or None
+            attributes["output_names"] = join_names(node.ports[0].own_names) or None
         plans = {key: self.plan(value) for key, value in vars(op).items() if isinstance(value, Model)}
         with self.lines.element("layer", **attributes):
             data = self.data(node)
             if data:
                 self.lines.empty("data", **data)
-            self.port_maps(op, len(_sources(node)), len(node.outputs), plans)
+            self.port_maps(op, len(_sources(node)), len(node.ports), plans)
             self.rt_info(node.rt_info)
             self.ports(node)
             for key, inner in plans.items():
@@ -167,7 +167,7 @@ class Writer:
 
     def compressed_constant(self, node: Node, number: int) -> None:
         op: Any = node.op
-        port, name = node.outputs[0], node.friendly_name
+        port, name = node.ports[0], node.friendly_name
         offset, size = self.blobs.write(f16_bytes(op), 2)
         shape = ", ".join(map(str, op.value.shape))
         compressed_name = f"{name}_compressed"
@@ -189,7 +189,7 @@ class Writer:
         if isinstance(op, Unsupported):
             return dict(op.texts)
         if isinstance(op, Constant):
-            shape = node.outputs[0].get_shape()
+            shape = node.ports[0].get_shape()
             offset, size = self.blobs.write(constant_bytes(op), _alignment(op.element_type))
             return {"element_type": op.element_type.type_name, "shape": ", ".join(map(str, shape)),
                     "offset": str(offset), "size": str(size)}
@@ -210,7 +210,7 @@ class Writer:
                     self.port(number, source.element_type, source.partial_shape, info=info)
         if op.name != "Result":
             with self.lines.element("output"):
-                for number, port in enumerate(node.outputs, start=len(sources)):
+                for number, port in enumerate(node.ports, start=len(sources)):
                     self.output(number, port, rankless="..." if isinstance(op, Unsupported) else None)
 
     def output(self, number: int, port: Output, rankless: str | None = None) -> None:
@@ -325,7 +325,7 @@ def _may_round(node: Node) -> bool:
 
 def _sources(node: Node) -> list[Output]:
     """Return the inputs without absent ones at the end. Raises OpError if an absent input precedes others."""
-    sources = list(node.inputs)
+    sources = list(node.sources)
     while sources and sources[-1] is None:
         sources.pop()
     if None in sources:

@@ -68,7 +68,7 @@ class Builder:
         self.hosts = HostTensors(model, table)
         if layouts.counter is not None:
             counter, count = layouts.counter
-            self.hosts.bounds[model.parameters[counter].outputs[0]] = 0, count - 1
+            self.hosts.bounds[model.parameters[counter].ports[0]] = 0, count - 1
         self.unknowns: dict[int, tuple[int, int]] = {}  # index of an unknown extent -> (value, axis) that has it
         model.infer(specs, table, self.hosts.refine)
         self.value_of: dict[Output, int] = {}  # port -> value
@@ -93,7 +93,7 @@ class Builder:
         for node in self.model.ops:
             if node.op.name == "ReadValue" and node in needed:
                 self._state(node)
-        nodes = [n for n in self.model.ops if n in needed and n.outputs[0] not in self.value_of]
+        nodes = [n for n in self.model.ops if n in needed and n.ports[0] not in self.value_of]
         if all(self.values[i].view is not UNRANKED for i in self.program.states.values()):
             reserve_all(self, nodes)
             self._steps(nodes)
@@ -108,7 +108,7 @@ class Builder:
 
     def _steps(self, nodes: Sequence[Node]) -> None:
         for position, node in enumerate(nodes):
-            if self._visit(node) and any(p.spec.shape is None for p in node.outputs):
+            if self._visit(node) and any(p.spec.shape is None for p in node.ports):
                 self._defer(nodes[position + 1 :])
                 return
         self._results()
@@ -139,13 +139,13 @@ class Builder:
                 self.segment.fetches.add(value)
                 self._add_host(p, HostNode(Copy(), (value,), (p.spec.type,), p.node.source_location))
                 continue
-            missing = [s for s in p.node.inputs if s is not None and s.spec.value is None
+            missing = [s for s in p.node.sources if s is not None and s.spec.value is None
                        and s not in self.host_numbers]
             if missing:
                 pending += missing
                 continue
-            inputs = tuple(None if s is None else self._host_input(s) for s in p.node.inputs)
-            types = tuple(o.spec.type for o in p.node.outputs)
+            inputs = tuple(None if s is None else self._host_input(s) for s in p.node.sources)
+            types = tuple(o.spec.type for o in p.node.ports)
             self._add_host(p, HostNode(op_of(p.node), inputs, types, p.node.source_location))
         return self.host_numbers[port]
 
@@ -213,7 +213,7 @@ class Builder:
         return number
 
     def _input(self, parameter: Node, number: int) -> int:
-        port = parameter.outputs[0]
+        port = parameter.ports[0]
         shape = port.spec.shape
         assert shape is not None, "a program is built for known ranks"
         value = self.value(port, View.dense(shape), "input", number)
@@ -230,7 +230,7 @@ class Builder:
                      for axis, s in enumerate(given))
 
     def _state(self, node: Node) -> None:
-        port, variable = node.outputs[0], node.op.variable_id  # type: ignore[attr-defined]
+        port, variable = node.ports[0], node.op.variable_id  # type: ignore[attr-defined]
         if port.spec.type.is_dynamic():
             raise OpError(f"variable '{variable}' has neither an element type nor an initial value").at(
                 node.op.name, node.source_location)
@@ -254,14 +254,14 @@ class Builder:
             needed.add(node)
             if node.op.name == "ReadValue":  # a separate program computes the initial value
                 continue
-            hosts = host_indices(op_of(node), len(node.inputs))
-            for i, s in enumerate(node.inputs):
+            hosts = host_indices(op_of(node), len(node.sources))
+            for i, s in enumerate(node.sources):
                 if s is not None:
                     on_host = i in hosts or self.hosts.is_known(s)
                     stack += [p.node for p in self.hosts.ports_to_fetch(s)] if on_host else [s.node]
                     for value in self.hosts.symbolic_values(s) if on_host else ():
                         stack += self._producers(value.ravel())
-            stack += self._producers(d for port in node.outputs for d in port.spec.shape or ())
+            stack += self._producers(d for port in node.ports for d in port.spec.shape or ())
         return needed
 
     def _producers(self, extents: Iterable[Int]) -> list[Node]:
@@ -272,7 +272,7 @@ class Builder:
 
     def is_bound(self, node: Node) -> bool:
         """Return whether the node becomes a step that writes into given memory."""
-        if node.op.name in ("Parameter", "Constant", "ReadValue") or any(self.data_dependent(p) for p in node.outputs):
+        if node.op.name in ("Parameter", "Constant", "ReadValue") or any(self.data_dependent(p) for p in node.ports):
             return False
         return not isinstance(node.op, CONTROL) or self._bodies(node) is not None
 
@@ -289,7 +289,7 @@ class Builder:
         """Return a map from the index of an unknown extent to the first node whose results have it."""
         owners: dict[int, Node] = {}
         for node in self.model.ops:
-            for port in node.outputs:
+            for port in node.ports:
                 for dim in port.spec.shape or ():
                     for atom in atoms(dim):
                         if atom.op == "unknown":
@@ -309,18 +309,18 @@ class Builder:
         if node.op.name in ("Result", "Assign"):
             self._alias(node)
             return False
-        if all(self.hosts.is_known(p) for p in node.outputs) and not op_of(node).effect:
-            for port in node.outputs:
+        if all(self.hosts.is_known(p) for p in node.ports) and not op_of(node).effect:
+            for port in node.ports:
                 self._materialise(port)
             return False
         self._split_before_host_reads(node)
-        hosts = host_indices(op_of(node), len(node.inputs))
-        inputs = [-1 if s is None or i in hosts else self._use(s) for i, s in enumerate(node.inputs)]
+        hosts = host_indices(op_of(node), len(node.sources))
+        inputs = [-1 if s is None or i in hosts else self._use(s) for i, s in enumerate(node.sources)]
         inputs += [self.value(None, View.dense(x.shape), "constant", x, kind=Type.of(x.dtype))
                    for x in op_of(node).rng_state()]
         if not isinstance(node.op, CONTROL) and self._try_view(node, inputs):
             return False
-        host = {i: self._host_input(s) for i in hosts if (s := node.inputs[i]) is not None}
+        host = {i: self._host_input(s) for i in hosts if (s := node.sources[i]) is not None}
         if not self.is_bound(node):
             self._add_eager_step(node, inputs, host)
             return True
@@ -328,9 +328,9 @@ class Builder:
         return False
 
     def _alias(self, node: Node) -> None:
-        source = node.inputs[0]
+        source = node.sources[0]
         assert source is not None
-        self.value_of[node.outputs[0]] = self._use(source)
+        self.value_of[node.ports[0]] = self._use(source)
 
     def _use(self, port: Output) -> int:
         if port not in self.value_of:
@@ -351,8 +351,8 @@ class Builder:
         self._append(step)
 
     def _split_before_host_reads(self, node: Node) -> None:
-        for i in host_indices(op_of(node), len(node.inputs)):
-            source = node.inputs[i]
+        for i in host_indices(op_of(node), len(node.sources)):
+            source = node.sources[i]
             if source is not None:
                 self._split_before_fetch(self.hosts.ports_to_fetch(source))
 
@@ -369,17 +369,17 @@ class Builder:
     def _try_view(self, node: Node, inputs: Sequence[int]) -> bool:
         if type(op_of(node)).view is Op.view or all(i < 0 for i in inputs):
             return False
-        specs = [None if s is None else s.spec for s in node.inputs]
-        outs = [p.spec for p in node.outputs]
+        specs = [None if s is None else s.spec for s in node.sources]
+        outs = [p.spec for p in node.ports]
         if any(s.shape is None for s in outs):
             return False
         views = op_of(node).view([self.values[i].view if i >= 0 else None for i in inputs], specs, outs)
         if views is None or any(v is None for v in views):
             return False
         base = self.values[next(i for i in inputs if i >= 0)]
-        if base.memory == "eager" and any(self.hosts.is_read(p) for p in node.outputs):
+        if base.memory == "eager" and any(self.hosts.is_read(p) for p in node.ports):
             return False  # the next segment's shape function would read this view before its array exists
-        for port, view in zip(node.outputs, views):
+        for port, view in zip(node.ports, views):
             assert view is not None
             value = self.value(port, view, base.memory, base.source, root=base.root)
             self.value_of[port] = value
@@ -389,13 +389,13 @@ class Builder:
         return True
 
     def _add_elided_node(self, node: Node, inputs: Sequence[int]) -> None:
-        outputs = tuple(self.value_of[p] for p in node.outputs)
+        outputs = tuple(self.value_of[p] for p in node.ports)
         self.program.views.append(
             ElidedNode(node, tuple(inputs), outputs, len(self.program.segments), len(self.segment.steps)))
 
     def _add_eager_step(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
         outputs = []
-        for port in node.outputs:
+        for port in node.ports:
             shape = port.spec.shape
             value = self.value(port, View.dense(shape or ()), "eager")
             self.value_of[port] = value
@@ -413,7 +413,7 @@ class Builder:
     def _add_bound_step(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
         op = op_of(node)
         outputs = []
-        for number, port in enumerate(node.outputs):
+        for number, port in enumerate(node.ports):
             reservation = self.reserved.get(port)
             if number in op.updates:
                 changed = self.values[inputs[op.updates[number][0]]]
@@ -438,9 +438,9 @@ class Builder:
             self._add_concat_copies(node, inputs, outputs[0])
             return
         inputs = [i if i < 0 else self._in_op_layout(i, op) for i in inputs]
-        specs = [None if s is None else s.spec for s in node.inputs]
+        specs = [None if s is None else s.spec for s in node.sources]
         scratch = [self.value(None, View.dense(shape), "buffer", kind=kind)
-                   for kind, shape in op.workspace(specs, [p.spec for p in node.outputs])]
+                   for kind, shape in op.workspace(specs, [p.spec for p in node.ports])]
         self._append(Step(op, "bound", tuple(inputs), tuple(outputs), tuple(scratch), host, node))
 
     def _in_op_layout(self, value: int, op: Op) -> int:
@@ -481,21 +481,21 @@ class Builder:
         if len(self.segment.steps) == first_copy:
             self._add_elided_node(node, inputs)
         if isinstance(node.op, CacheAppend) and target.root == self.variables.get(target.source):
-            self.program.appended[target.source] = self._append_condition(node.inputs[0])
+            self.program.appended[target.source] = self._append_condition(node.sources[0])
 
     def _append_condition(self, past: Output | None) -> HostInput | None:
         """Return the host input that is true if beams are identity, or None if no Reorder precedes the append."""
-        order = past.node.inputs[2] if past is not None and isinstance(past.node.op, Reorder) else None
+        order = past.node.sources[2] if past is not None and isinstance(past.node.op, Reorder) else None
         return None if order is None else self._host_input(order)
 
     def _results(self) -> None:
         for number, result in enumerate(self.model.results):
-            source = result.inputs[0]
+            source = result.sources[0]
             assert source is not None
             value = self._use(source)
             self.program.results.append(self._move_to_target(value, self.outputs.get(number), number, source.node))
         for sink in self.model.sinks:
-            source, variable = sink.inputs[0], sink.op.variable_id  # type: ignore[attr-defined]
+            source, variable = sink.sources[0], sink.op.variable_id  # type: ignore[attr-defined]
             assert source is not None
             value = self._use(source)
             if value != self.program.states.get(variable):  # otherwise the variable keeps its value
@@ -546,7 +546,7 @@ class Builder:
         given: dict[Output, Output] = {}
         users = [*nodes, *self.model.results, *self.model.sinks]
         for user in users:
-            for port in user.inputs:
+            for port in user.sources:
                 if port is None or port.node in deferred or port.node.op.name == "Constant":
                     continue
                 if port in self.value_of:
@@ -560,7 +560,7 @@ class Builder:
 
 
 def _source(result: Node) -> Output:
-    source = result.inputs[0]
+    source = result.sources[0]
     if source is None:
         raise OpError("a Result without an input").at("Result", result.source_location)
     return source

@@ -63,11 +63,11 @@ class HostTensors:
         cheap: set[Output] = set()
         for node in self.model.ops:
             if node.op.name == "Parameter":
-                cheap.add(node.outputs[0])
+                cheap.add(node.ports[0])
             elif not (op_of(node).effect or isinstance(node.op, CONTROL)) and all(
-                s is None or s in cheap or self.is_known(s) for s in node.inputs
+                s is None or s in cheap or self.is_known(s) for s in node.sources
             ):
-                cheap |= {p for p in node.outputs if p in self._shape_tensors and _is_small(p.spec)}
+                cheap |= {p for p in node.ports if p in self._shape_tensors and _is_small(p.spec)}
         return cheap
 
     def is_known(self, port: Output) -> bool:
@@ -97,7 +97,7 @@ class HostTensors:
             if self.is_known(p) and p.spec.value is not None:
                 stack += [self.items[n] for n in _item_numbers(p.spec.value)]
             elif self.is_cheap(p):
-                stack += [s for s in p.node.inputs if s is not None]
+                stack += [s for s in p.node.sources if s is not None]
         return list(found)
 
 

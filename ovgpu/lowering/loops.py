@@ -60,7 +60,7 @@ def trips(node: Node) -> Int | None:
     op = node.op
     if not isinstance(op, (TensorIterator, Loop)):
         return None
-    return op.trips([None if s is None else s.spec for s in node.inputs])
+    return op.trips([None if s is None else s.spec for s in node.sources])
 
 
 def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
@@ -69,8 +69,8 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
     ``build`` is `ovgpu.lowering.build.build`.
     """
     op = node.op
-    specs = [None if s is None else s.spec for s in node.inputs]
-    if any(p.spec.shape is None for p in node.outputs) or any(s is not None and s.shape is None for s in specs):
+    specs = [None if s is None else s.spec for s in node.sources]
+    if any(p.spec.shape is None for p in node.ports) or any(s is not None and s.shape is None for s in specs):
         return None
     if isinstance(op, If):
         bodies = [_static_body(model, maps, specs, Layouts(is_body=True), (), None, build)
@@ -105,7 +105,7 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
 
     body = body_of(op.body, Layouts(
         inputs={m.parameter: _strides(specs[m.port].shape) for m in op.inputs if m.axis is not None},  # type: ignore[union-attr]
-        outputs={m.result: _strides(node.outputs[m.port].spec.shape) for m in reversed(op.outputs)
+        outputs={m.result: _strides(node.ports[m.port].spec.shape) for m in reversed(op.outputs)
                  if m.axis is not None},  # a result of several outputs is written to the first one
         first=concatenated,
         may_alias_inputs=True,

@@ -43,7 +43,7 @@ def reserve_all(b: Builder, nodes: Sequence[Node]) -> None:
 
 
 def _reserve_result(b: Builder, number: int, result: Node) -> None:
-    source = result.inputs[0]
+    source = result.sources[0]
     assert source is not None
     if source.spec.shape is None or b.data_dependent(source):
         return
@@ -57,7 +57,7 @@ def _reserve_result(b: Builder, number: int, result: Node) -> None:
 
 
 def _reserve_assign(b: Builder, sink: Node) -> None:
-    source, variable = sink.inputs[0], sink.op.variable_id  # type: ignore[attr-defined]
+    source, variable = sink.sources[0], sink.op.variable_id  # type: ignore[attr-defined]
     assert source is not None
     if source.spec.shape is None or b.data_dependent(source):
         return
@@ -73,7 +73,7 @@ def _reserve_assign(b: Builder, sink: Node) -> None:
 
 
 def _reserve_parts(b: Builder, concat: Node) -> None:
-    port = concat.outputs[0]
+    port = concat.ports[0]
     axis = concat.op.axis  # type: ignore[attr-defined]
     reservation = b.reserved.get(port)
     if reservation is None:
@@ -81,7 +81,7 @@ def _reserve_parts(b: Builder, concat: Node) -> None:
         reservation = b.reserved[port] = Reservation(value, b.values[value].view)
     axis += len(reservation.view.shape) if axis < 0 else 0
     start: Int = 0
-    for source in concat.inputs:
+    for source in concat.sources:
         assert source is not None and source.spec.shape is not None
         length = source.spec.shape[axis]
         _claim(b, source, Reservation(reservation.root, reservation.view.slice(axis, start, length)))
@@ -89,7 +89,7 @@ def _reserve_parts(b: Builder, concat: Node) -> None:
 
 
 def _reserve_transposed(b: Builder, reshape: Node) -> None:
-    port, source = reshape.outputs[0], reshape.inputs[0]
+    port, source = reshape.ports[0], reshape.sources[0]
     if port in b.reserved or source is None or source.node.op.name != "Transpose":
         return
     value = b.value(port, View.dense(port.spec.shape or ()), "buffer")
@@ -102,7 +102,7 @@ def _claim(b: Builder, port: Output, reservation: Reservation) -> None:
     A reshape or Transpose passes the reservation on to its source.
     """
     while (_keeps_order(port.node) or port.node.op.name == "Transpose") and port not in b.reserved:
-        source = port.node.inputs[0]
+        source = port.node.sources[0]
         view = None if source is None else _source_view(port.node, source, reservation.view)
         if source is None or view is None:
             return
@@ -133,7 +133,7 @@ def _source_view(node: Node, source: Output, view: View) -> View | None:
         return None
     if _keeps_order(node):
         return view.reshape(source.spec.shape)
-    order = None if node.inputs[1] is None else node.inputs[1].spec.constant
+    order = None if node.sources[1] is None else node.sources[1].spec.constant
     if order is None:
         return None
     axes = permutation(order.reshape(-1).tolist(), len(view.shape))
@@ -146,9 +146,9 @@ def _is_view(node: Node) -> bool:
     op = op_of(node)
     if type(op).view is Op.view:
         return False
-    specs = [None if s is None else s.spec for s in node.inputs]
+    specs = [None if s is None else s.spec for s in node.sources]
     views = [None if s is None or s.shape is None else View.dense(s.shape) for s in specs]
-    return op.view(views, specs, [p.spec for p in node.outputs]) is not None
+    return op.view(views, specs, [p.spec for p in node.ports]) is not None
 
 
 def _runtime_atoms(b: Builder, numbers: Sequence[Int]) -> set[int]:

@@ -112,8 +112,8 @@ def _share_in_place(values: Sequence[Value], segment: Segment, step: Step, posit
     output_buffer = position_of.get(out.root)
     if output_buffer is None or segment.buffers[output_buffer].first != position or not out.view.is_dense:
         return
-    specs = [None if s is None else s.spec for s in step.node.inputs]
-    for i in step.op.inplace(specs, [p.spec for p in step.node.outputs]):
+    specs = [None if s is None else s.spec for s in step.node.sources]
+    for i in step.op.inplace(specs, [p.spec for p in step.node.ports]):
         if step.inputs[i] < 0:
             continue
         x = values[step.inputs[i]]

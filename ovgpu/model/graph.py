@@ -70,19 +70,19 @@ class Model(Ports):
         ``refine`` may replace the spec of a port before its users see it. Raises: OpError for a node that fails.
         """
         for parameter, spec in zip(self.parameters, inputs, strict=True):
-            parameter.outputs[0].spec = refine(parameter.outputs[0], spec)
+            parameter.ports[0].spec = refine(parameter.ports[0], spec)
         previous_layer, parameter_ids = table.layer, set(self.parameters)
         with table:
             try:
                 for node in self.ops:
                     if node not in parameter_ids:
                         table.layer = node
-                        specs = node.infer([None if s is None else s.spec for s in node.inputs])
-                        for port, spec in zip(node.outputs, specs):
+                        specs = node.infer([None if s is None else s.spec for s in node.sources])
+                        for port, spec in zip(node.ports, specs):
                             port.spec = refine(port, spec)
             finally:
                 table.layer = previous_layer
-        return [r.outputs[0].spec for r in self.results]
+        return [r.ports[0].spec for r in self.results]
 
     def validate_nodes_and_infer_types(self) -> None:
         """Infer the element types and shapes of all ports from those that the parameters declare."""
@@ -120,7 +120,7 @@ class Model(Ports):
     name = property(get_friendly_name)
 
     def is_dynamic(self) -> bool:
-        return any(o.partial_shape.is_dynamic for n in self.ops for o in n.outputs)
+        return any(o.partial_shape.is_dynamic for n in self.ops for o in n.ports)
 
     dynamic = property(is_dynamic)
 
@@ -146,7 +146,7 @@ class Model(Ports):
 
     def get_result_index(self, port: Output | Node) -> int:
         """Return the index of the output for ``port``: a Result, its port, or the port it reads. -1 if none."""
-        found = [i for i, r in enumerate(self.results) if port in (r, r.outputs[0], r.outputs[0].tensor_port)]
+        found = [i for i, r in enumerate(self.results) if port in (r, r.ports[0], r.ports[0].tensor_port)]
         return found[0] if found else -1
 
     def get_parameter_index(self, parameter: Node) -> int:
@@ -154,7 +154,7 @@ class Model(Ports):
         return self.parameters.index(parameter) if parameter in self.parameters else -1
 
     def get_variables(self) -> list[Variable]:
-        reads = {n.op.variable_id: n.outputs[0] for n in self.ops if n.op.name == "ReadValue"}  # type: ignore[attr-defined]
+        reads = {n.op.variable_id: n.ports[0] for n in self.ops if n.op.name == "ReadValue"}  # type: ignore[attr-defined]
         return [Variable(name, port.partial_shape, port.element_type) for name, port in reads.items()]
 
     variables = property(get_variables)
@@ -254,14 +254,14 @@ class Model(Ports):
         copied_ports: dict[Output, Output] = {}
         nodes: dict[Node, Node] = {}
         for node in self.ops:
-            inputs = [None if s is None else copied_ports[s] for s in node.inputs]
-            copied = Node(_clone_bodies(node.op), inputs, len(node.outputs),
+            inputs = [None if s is None else copied_ports[s] for s in node.sources]
+            copied = Node(_clone_bodies(node.op), inputs, len(node.ports),
                           name=node.friendly_name, layer_id=node.layer_id)
             copied.extra = dict(node.extra)
             if node.rt_info:
                 copied.rt_info = node.rt_info.copy()
             copied.input_rt_info = {i: info.copy() for i, info in node.input_rt_info.items()}
-            for port, other in zip(node.outputs, copied.outputs):
+            for port, other in zip(node.ports, copied.ports):
                 other.set_names(port.own_names)
                 other.spec = port.spec
                 if port.tensor_port is port and port.rt_info:
@@ -313,7 +313,7 @@ def _topological(roots: Sequence[Node], source: str) -> list[Node]:
         stack: list[tuple[Node, Iterator[Output | None]]] = []
         if root not in state:
             state[root] = False
-            stack.append((root, iter(root.inputs)))
+            stack.append((root, iter(root.sources)))
         while stack:
             node, sources = stack[-1]
             for port in sources:
@@ -322,12 +322,12 @@ def _topological(roots: Sequence[Node], source: str) -> list[Node]:
                 producer = port.node
                 done = state.get(producer)
                 if done is None:
-                    if not producer.inputs:  # constants are half of all nodes: keep them off the stack
+                    if not producer.sources:  # constants are half of all nodes: keep them off the stack
                         state[producer] = True
                         order.append(producer)
                         continue
                     state[producer] = False
-                    stack.append((producer, iter(producer.inputs)))
+                    stack.append((producer, iter(producer.sources)))
                     break
                 if done is False:
                     raise ModelError(f"the graph has a cycle through '{producer.friendly_name}'"
@@ -365,7 +365,7 @@ def set_batch(model: Model, batch_size: int | Dimension = -1) -> None:
     for parameter, axis in _batch_axes(model).items():
         shape = PartialShape(parameter.get_partial_shape())
         shape[axis] = batch_size
-        shapes[parameter.outputs[0]] = shape
+        shapes[parameter.ports[0]] = shape
     try:
         model.reshape(shapes)
     except Error as e:

@@ -48,7 +48,7 @@ class Output:
     @property
     def tensor_port(self) -> Output:
         """The port itself; for a Result, the port that it reads."""
-        inputs = self.node.inputs
+        inputs = self.node.sources
         return inputs[0] if self.node.op.name == "Result" and inputs and inputs[0] is not None else self
 
     # ---- OpenVINO's API
@@ -62,7 +62,7 @@ class Output:
         if self.tensor_port is not self:
             return set(self._names) or self.tensor_port.get_names()
         results = () if self.node.model is None else self.node.model.results
-        return self._names.union(*(r.outputs[0]._names for r in results if r.inputs[:1] == [self]))
+        return self._names.union(*(r.ports[0]._names for r in results if r.sources[:1] == [self]))
 
     def set_names(self, names: Iterable[str]) -> None:
         self._names = set(names)
@@ -120,14 +120,14 @@ class Output:
     def get_target_inputs(self) -> set[Input]:
         """Return the input ports that read this tensor."""
         users = self.node.model.ops if self.node.model is not None else []
-        return {Input(n, i) for n in users for i, source in enumerate(n.inputs) if source is self}
+        return {Input(n, i) for n in users for i, source in enumerate(n.sources) if source is self}
 
     target_inputs = property(get_target_inputs)
 
     def replace(self, other: Output) -> None:
         """Connect every user of this tensor to ``other``, and add the names of this port to it."""
         for target in self.get_target_inputs():
-            target.node.inputs[target.index] = other
+            target.node.sources[target.index] = other
         other._names |= self._names
         if self.node.model is not None:
             self.node.model.changed()
@@ -156,7 +156,7 @@ class Input:
         return hash((id(self.node), self.index))
 
     def get_source_output(self) -> Output:
-        source = self.node.inputs[self.index]
+        source = self.node.sources[self.index]
         if source is None:
             raise RuntimeError(f"input {self.index} of {self.node.friendly_name!r} is not connected")
         return source
@@ -188,7 +188,7 @@ class Input:
     rt_info = property(get_rt_info)
 
     def replace_source_output(self, source: Output) -> None:
-        self.node.inputs[self.index] = source
+        self.node.sources[self.index] = source
         if self.node.model is not None:
             self.node.model.changed()
 
@@ -210,17 +210,17 @@ class DiscreteTypeInfo:
 class Node:
     """Layer of a model: an op, the ports that feed its inputs, and its output ports.
 
-    ``inputs`` holds the `Output` that feeds each input, or None for an optional input that is absent.
+    ``sources`` holds the `Output` that feeds each input, or None for an optional input that is absent; ``ports`` holds
+    the node's own outputs.
     """
 
-    __slots__ = ("extra", "friendly_name", "input_rt_info", "inputs", "layer_id", "model", "op", "outputs",
-                 "rt_info")
+    __slots__ = ("extra", "friendly_name", "input_rt_info", "layer_id", "model", "op", "ports", "rt_info", "sources")
 
     def __init__(self, op: Operation, inputs: Sequence[Output | None], outputs: int = 1, *,
                  name: str = "", layer_id: str = "") -> None:
         self.op = op
-        self.inputs: list[Output | None] = list(inputs)
-        self.outputs = [Output(self, i) for i in range(outputs)]
+        self.sources: list[Output | None] = list(inputs)
+        self.ports = [Output(self, i) for i in range(outputs)]
         self.friendly_name = name
         self.layer_id = layer_id
         self.extra: dict[str, str] = {}  # attributes in the file that the op does not know
@@ -256,11 +256,11 @@ class Node:
             if any(isinstance(n, int) and not 0 <= n < UNBOUNDED for n in spec.shape or ()):
                 text = f"the result would have the shape [{', '.join(map(str, spec.shape or ()))}]"
                 raise OpError(text).at(self.op.name, self.source_location)
-        if len(self.outputs) > len(specs):
-            text = f"the layer declares {len(self.outputs)} outputs, the operation has {len(specs)}"
+        if len(self.ports) > len(specs):
+            text = f"the layer declares {len(self.ports)} outputs, the operation has {len(specs)}"
             raise OpError(text).at(self.op.name, self.source_location)
-        while len(self.outputs) < len(specs):  # a file may omit outputs without users
-            self.outputs.append(Output(self, len(self.outputs)))
+        while len(self.ports) < len(specs):  # a file may omit outputs without users
+            self.ports.append(Output(self, len(self.ports)))
         return specs
 
     # ---- OpenVINO's API
@@ -292,13 +292,19 @@ class Node:
     def set_rt_info(self, value: Any, key: str) -> None:
         self.rt_info[key] = value
 
+    def inputs(self) -> list[Input]:
+        return [Input(self, index) for index in range(len(self.sources))]
+
+    def outputs(self) -> list[Output]:
+        return list(self.ports)
+
     def input(self, index: int) -> Input:
-        self._check(index, self.inputs)
+        self._check(index, self.sources)
         return Input(self, index)
 
     def output(self, index: int) -> Output:
-        self._check(index, self.outputs)
-        return self.outputs[index]
+        self._check(index, self.ports)
+        return self.ports[index]
 
     def _check(self, index: int, ports: Sequence[Any]) -> None:
         if not 0 <= index < (count := len(ports)):
@@ -308,13 +314,13 @@ class Node:
         return self.input(index).get_source_output()
 
     def input_values(self) -> list[Output]:
-        return [source for source in self.inputs if source is not None]
+        return [source for source in self.sources if source is not None]
 
     def get_input_size(self) -> int:
-        return len(self.inputs)
+        return len(self.sources)
 
     def get_output_size(self) -> int:
-        return len(self.outputs)
+        return len(self.ports)
 
     def get_input_element_type(self, index: int) -> Type:
         return self.input(index).get_element_type()
@@ -337,19 +343,19 @@ class Node:
     def get_element_type(self) -> Type:
         """Return the element type of output 0; for a Parameter, the declared one."""
         op: Any = self.op
-        return op.element_type if op.name == "Parameter" else self.outputs[0].get_element_type()
+        return op.element_type if op.name == "Parameter" else self.ports[0].get_element_type()
 
     element_type = property(get_element_type)
 
     def get_partial_shape(self) -> PartialShape:
         """Return the shape of output 0; for a Parameter, the declared one."""
         op: Any = self.op
-        return PartialShape(op.shape) if op.name == "Parameter" else self.outputs[0].get_partial_shape()
+        return PartialShape(op.shape) if op.name == "Parameter" else self.ports[0].get_partial_shape()
 
     partial_shape = property(get_partial_shape)
 
     def get_shape(self) -> Shape:
-        return self.outputs[0].get_shape()
+        return self.ports[0].get_shape()
 
     shape = property(get_shape)
 
@@ -365,12 +371,12 @@ class Node:
 
     def get_layout(self) -> Layout:
         """Return the layout (meaning of the axes) of a Parameter or Result; an empty `Layout` if none is set."""
-        info = self.outputs[0].rt_info.plain()
+        info = self.ports[0].rt_info.plain()
         return Layout(info["layout_0"]["layout"]) if "layout_0" in info else Layout()
 
     def set_layout(self, layout: Layout | str) -> None:
         text = (layout if isinstance(layout, Layout) else Layout(layout)).to_string()
-        self.outputs[0].rt_info["layout_0"] = {"layout": text}
+        self.ports[0].rt_info["layout_0"] = {"layout": text}
 
     layout = property(get_layout, set_layout)
 
@@ -384,5 +390,5 @@ class Node:
     data = property(get_data)
 
     def __repr__(self) -> str:
-        shapes = ", ".join(str(o.partial_shape) for o in self.outputs)
+        shapes = ", ".join(str(o.partial_shape) for o in self.ports)
         return f"<{self.op.name}: '{self.friendly_name}' ({shapes})>"

@@ -19,11 +19,11 @@ class Ports:
 
     @property
     def inputs(self) -> list[Output]:
-        return [p.outputs[0] for p in self.parameters]
+        return [p.ports[0] for p in self.parameters]
 
     @property
     def outputs(self) -> list[Output]:
-        return [r.outputs[0] for r in self.results]
+        return [r.ports[0] for r in self.results]
 
     def input(self, key: PortKey | None = None) -> Output:
         """Return the input that ``key`` names; without a key, the only input. Raises as `find_port`."""

@@ -29,7 +29,7 @@ def users_of(model: Model) -> dict[Output, list[Node]]:
     users: dict[Output, list[Node]] = {}
     for node in model.ops:
         if node.op.name != "ShapeOf":
-            for source in node.inputs:
+            for source in node.sources:
                 if source is not None:
                     users.setdefault(source, []).append(node)
     return users
@@ -40,16 +40,16 @@ def is_fusable(node: Node, shape_tensors: set[Output]) -> bool:
 
     The kernel is generated from `cuda_expression`; ops override `Elementwise.cuda` only for types without arithmetic.
     """
-    op, spec = op_of(node), node.outputs[0].spec
-    if not isinstance(op, Elementwise) or not is_own(type(op)) or None in node.inputs or not _is_right_aligned(node):
+    op, spec = op_of(node), node.ports[0].spec
+    if not isinstance(op, Elementwise) or not is_own(type(op)) or None in node.sources or not _is_right_aligned(node):
         return False
     if spec.shape is None or spec.value is not None:
         return False
     static = not any(isinstance(d, Sym) for d in spec.shape)
-    if node.outputs[0] in shape_tensors and static and product(spec.shape) <= SMALL_ELEMENTS:
+    if node.ports[0] in shape_tensors and static and product(spec.shape) <= SMALL_ELEMENTS:
         return False
     return all(port is not None and port.spec.shape is not None and port.spec.type in _KERNEL_TYPES
-               for port in (*node.inputs, *node.outputs))
+               for port in (*node.sources, *node.ports))
 
 
 def _is_right_aligned(node: Node) -> bool:
@@ -57,7 +57,7 @@ def _is_right_aligned(node: Node) -> bool:
     op: Any = node.op
     if type(op).align is Elementwise.align or getattr(op, "auto_broadcast", "pdpd") != "pdpd":
         return True
-    return all(map(is_number, node.inputs[1:]))
+    return all(map(is_number, node.sources[1:]))
 
 
 def is_number(port: Output | None) -> bool:
@@ -85,8 +85,8 @@ def broadcasts(node: Node) -> bool:
 def operands(node: Node, op: type, ordered: bool = False) -> Iterator[tuple[Output, Output]]:
     """Yield the operands (a, b) of a node of that op, and (b, a) unless ``ordered``; nothing if the node does not
     broadcast as NumPy does."""
-    if isinstance(node.op, op) and len(node.inputs) == 2 and broadcasts(node):
-        a, b = node.inputs
+    if isinstance(node.op, op) and len(node.sources) == 2 and broadcasts(node):
+        a, b = node.sources
         assert a is not None and b is not None
         yield a, b
         if not ordered:
@@ -114,7 +114,7 @@ def number_of(port: Output | None) -> float | None:
 def negated(node: Node) -> Output | None:
     """Return the tensor that the node negates, None if it computes anything else."""
     if isinstance(node.op, Negative):
-        return node.inputs[0]
+        return node.sources[0]
     return next((a for a, b in operands(node, Multiply) if number_of(b) == -1), None)
 
 
@@ -148,7 +148,7 @@ class Graph:
     def add(self, op: Op, *inputs: Output | None, outputs: int = 1) -> Any:
         """Add a node and return its output, or a tuple of them if it has several."""
         node = Node(op, inputs, outputs, name=self.around.friendly_name, layer_id=self.around.layer_id)
-        return node.outputs[0] if outputs == 1 else tuple(node.outputs)
+        return node.ports[0] if outputs == 1 else tuple(node.ports)
 
     def constant(self, value: Any, kind: Type = Type.i64) -> Output:
         op: Any = Constant(element_type=kind, value=np.asarray(value, kind.storage))

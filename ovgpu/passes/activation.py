@@ -44,21 +44,21 @@ def fuse_activations(model: Model) -> None:
 
 
 def _fuse(node: Node) -> bool:
-    if not node.outputs or node.outputs[0].spec.type not in RELATIVE_TOLERANCE:
+    if not node.ports or node.ports[0].spec.type not in RELATIVE_TOLERANCE:
         return False
     found = next(_replacements(node), None)
-    if found is None or found[1][0].spec.rank != node.outputs[0].spec.rank:
+    if found is None or found[1][0].spec.rank != node.ports[0].spec.rank:
         return False
-    node.op, node.inputs = found[0], [*found[1]]
+    node.op, node.sources = found[0], [*found[1]]
     return True
 
 
 def _replacements(node: Node) -> Iterator[Replacement]:
     """Yield ops that compute the node's value, with their inputs."""
-    port = node.outputs[0]
+    port = node.ports[0]
     near = _Matcher(RELATIVE_TOLERANCE[port.spec.type])
     if isinstance(node.op, Log):
-        yield from ((SoftPlus(), [x]) for x in _exp_plus_one(node.inputs[0]))
+        yield from ((SoftPlus(), [x]) for x in _exp_plus_one(node.sources[0]))
     if isinstance(node.op, Divide):
         yield from _quotient(node)
     if isinstance(node.op, (Multiply, Divide)):
@@ -80,7 +80,7 @@ class _Matcher:
     def product(self, node: Node, number: float, x: Output, other: Output) -> Iterator[Replacement]:
         """Yield activations that are equal to ``number * x * other``."""
         op = other.node.op
-        source = other.node.inputs[0] if other.node.inputs else None
+        source = other.node.sources[0] if other.node.sources else None
         if isinstance(op, Add):
             yield from ((Gelu7(approximation_mode=mode), [x]) for mode in self.gelu(number, x, other))
         elif isinstance(op, Sigmoid) and source is not None and self(number, 1):
@@ -91,7 +91,7 @@ class _Matcher:
         elif isinstance(op, HSigmoid) and source is x and self(number, 1):
             yield HSwish(), [x]
         elif isinstance(op, Tanh) and source is not None and isinstance(source.node.op, SoftPlus):
-            if source.node.inputs[0] is x and self(number, 1):
+            if source.node.sources[0] is x and self(number, 1):
                 yield Mish(), [x]
         elif self(number, 1 / 6):
             yield from ((HSwish(), [x]) for clipped in _clipped(other) if clipped is x)
@@ -101,7 +101,7 @@ class _Matcher:
         for function, one in operands(other.node, Add):
             half = number_of(one)
             for value, factor in _scaled(function) if half is not None and self(half * number, 0.5) else ():
-                argument = value.node.inputs[0] if isinstance(value.node.op, (Erf, Tanh)) else None
+                argument = value.node.sources[0] if isinstance(value.node.op, (Erf, Tanh)) else None
                 if argument is None or not self(factor * number, 0.5):
                     continue
                 if isinstance(value.node.op, Erf):
@@ -132,7 +132,7 @@ def _scaled(port: Output) -> Iterator[tuple[Output, float]]:
         yield port, number
         found = [(a, n) for a, b in operands(port.node, Multiply) if (n := number_of(b)) is not None]
         found += [(a, 1 / n) for a, b in operands(port.node, Divide, ordered=True) if (n := number_of(b))]
-        found += [(x, -1) for x in port.node.inputs if isinstance(port.node.op, Negative) and x is not None]
+        found += [(x, -1) for x in port.node.sources if isinstance(port.node.op, Negative) and x is not None]
         if not found:
             return
         port, number = found[0][0], number * found[0][1]
@@ -165,10 +165,10 @@ def _clipped(port: Output) -> Iterator[Output]:
     """Yield x where the port is x + 3 clipped to [0, 6]."""
     op, below = port.node.op, None
     if isinstance(op, Clamp) and (op.min, op.max) == (0, 6):
-        below = port.node.inputs[0]
+        below = port.node.sources[0]
     for a, b in operands(port.node, Minimum):
         if number_of(b) == 6:
-            source = a.node.inputs[0] if isinstance(a.node.op, Relu) else None
+            source = a.node.sources[0] if isinstance(a.node.op, Relu) else None
             below = source or next((x for x, y in operands(a.node, Maximum) if number_of(y) == 0), below)
     if below is not None:
         yield from (x for x, three in operands(below.node, Add) if number_of(three) == 3)
@@ -177,7 +177,7 @@ def _clipped(port: Output) -> Iterator[Output]:
 def _exp_plus_one(port: Output | None) -> Iterator[Output]:
     """Yield x where the port is 1 + exp(x)."""
     for a, one in operands(port.node, Add) if port is not None else ():
-        source = a.node.inputs[0] if isinstance(a.node.op, Exp) else None
+        source = a.node.sources[0] if isinstance(a.node.op, Exp) else None
         if source is not None and number_of(one) == 1:
             yield source
 
@@ -191,7 +191,7 @@ def _quotient(node: Node) -> Iterator[Replacement]:
                 yield Sigmoid(), [x]
             if x is not None and above is x:
                 yield Swish(), [x]
-        power = above.node.inputs[0] if isinstance(above.node.op, Exp) else None
+        power = above.node.sources[0] if isinstance(above.node.op, Exp) else None
         axis = _reduced(below, ReduceSum, above)
         if power is not None and axis is not None:
             shifted = (x for x, maximum in operands(power.node, Subtract, ordered=True)
@@ -202,7 +202,7 @@ def _quotient(node: Node) -> Iterator[Replacement]:
 def _reduced(port: Output, kind: type, data: Output) -> int | None:
     """Return the axis along which the port reduces ``data`` with ``keep_dims``, else None."""
     op: Any = port.node.op
-    if type(port.node.op) is not kind or not op.keep_dims or port.node.inputs[0] is not data or data.spec.rank is None:
+    if type(port.node.op) is not kind or not op.keep_dims or port.node.sources[0] is not data or data.spec.rank is None:
         return None
-    axes = constant_integers(port.node.inputs[1])
+    axes = constant_integers(port.node.sources[1])
     return None if axes is None or len(axes) != 1 else axes[0] % data.spec.rank

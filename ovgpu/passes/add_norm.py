@@ -23,21 +23,21 @@ def add_norms(model: Model) -> None:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 add_norms(body)
-        port = node.inputs[0] if isinstance(node.op, ScaledMVN) else None
+        port = node.sources[0] if isinstance(node.op, ScaledMVN) else None
         if port is None or port in moved:
             continue
         added, others = _sum(port.node, shape_tensors), [user for user in users[port] if user is not node]
         if added is not None and all(user.op.name != "Concat" for user in others):  # a sum writes into a Concat
             moved[port] = _rewrite(node, port, added, keep=bool(others))
     for node in model.ops if moved else ():
-        node.inputs = [None if s is None else moved.get(s, s) for s in node.inputs]
+        node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
     model.changed()
 
 
 def _sum(node: Node, shape_tensors: set[Output]) -> Fused | None:
     """Return the node as a chain if it is a sum of at most ``TERMS`` tensors, else None."""
     op = op_of(node)
-    if isinstance(op, Add) and is_fusable(node, shape_tensors) and not any(map(is_number, node.inputs)):
+    if isinstance(op, Add) and is_fusable(node, shape_tensors) and not any(map(is_number, node.sources)):
         op = alone(node)
     if not isinstance(op, Fused) or op.literals or any(type(part.op) is not Add for part in op.chain.parts):
         return None
@@ -49,13 +49,13 @@ def _sum(node: Node, shape_tensors: set[Output]) -> Fused | None:
 def _rewrite(node: Node, port: Output, added: Fused, keep: bool) -> Output:
     """Make the norm compute the sum as well, and return the port that replaces the sum. Without ``keep`` only the
     shape of the sum is read, which is that of the norm."""
-    op, (_, scale, shift) = op_of(node), node.inputs
+    op, (_, scale, shift) = op_of(node), node.sources
     assert isinstance(op, ScaledMVN)
     node.op = AddNorm(added=added, norm=op, layer=layer_of(node), keep=keep)
-    node.inputs = [scale, shift, *port.node.inputs]
+    node.sources = [scale, shift, *port.node.sources]
     if not keep:
-        return node.outputs[0]
+        return node.ports[0]
     total = Output(node, 1)
     total.spec, total.names = port.spec, port.own_names
-    node.outputs.append(total)
+    node.ports.append(total)
     return total

@@ -62,13 +62,13 @@ def _users(model: Model) -> Users:
 def _attend(node: Node, users: Users) -> bool:
     """Turn a product of probabilities and values into the whole attention; return whether it ends one."""
     op: Any = node.op
-    weights, v = node.inputs
-    if weights is None or v is None or op.transpose_a or node.outputs[0].spec.type not in RELATIVE_TOLERANCE:
+    weights, v = node.sources
+    if weights is None or v is None or op.transpose_a or node.ports[0].spec.type not in RELATIVE_TOLERANCE:
         return False
     for scores in _scores(_logits(weights, users), users):
         inputs = _attention_inputs(node, scores, v)
         if inputs is not None:
-            node.op, node.inputs = ScaledDotProductAttention(), inputs
+            node.op, node.sources = ScaledDotProductAttention(), inputs
             return True
     return False
 
@@ -76,7 +76,7 @@ def _attend(node: Node, users: Users) -> bool:
 def _logits(port: Output | None, users: Users) -> Output | None:
     """Return the logits whose softmax along the last axis the port is; for 16 bits, the softmax may be one of f32."""
     while port is not None and len(users.get(port, ())) == 1:
-        op, source = port.node.op, port.node.inputs[0] if port.node.inputs else None
+        op, source = port.node.op, port.node.sources[0] if port.node.sources else None
         if isinstance(op, (Softmax, Softmax8)):
             return source if port.spec.rank and op.normalized_axis(port.spec.rank) == port.spec.rank - 1 else None
         if not isinstance(op, (Identity, Convert)):
@@ -93,12 +93,12 @@ def _scores(port: Output | None, users: Users) -> Iterator[Scores]:
     if type(node.op) is MatMul:
         yield Scores(node)
     elif isinstance(node.op, (Identity, Convert)):
-        yield from _scores(node.inputs[0], users)
+        yield from _scores(node.sources[0], users)
     elif isinstance(node.op, Add):
         for a, b in operands(node, Add):
             yield from (replace(s, masks=(*s.masks, b)) for s in _scores(a, users))
     elif isinstance(node.op, Select) and node.op.auto_broadcast == "numpy":
-        condition, *values = node.inputs
+        condition, *values = node.sources
         for score, number, where in ((values[0], number_of(values[1]), True), (values[1], number_of(values[0]), False)):
             if condition is not None and number is not None and number <= MASKED_SCORE.get(port.spec.type, -inf):
                 yield from (replace(s, masks=(*s.masks, (condition, number, where))) for s in _scores(score, users))
@@ -127,7 +127,7 @@ def _unscaled(port: Output) -> tuple[Output, float]:
 
 def _transposed(graph: Graph, port: Output) -> Output | None:
     """Return the port with its last two axes swapped, if it comes from a Transpose, whose order then changes."""
-    source, order = (*port.node.inputs, None, None)[:2]
+    source, order = (*port.node.sources, None, None)[:2]
     axes = constant_integers(order) if isinstance(port.node.op, Transpose) else None
     if source is None or axes is None or len(axes) < 2:
         return None
@@ -141,10 +141,10 @@ def _transposed(graph: Graph, port: Output) -> Output | None:
 
 def _attention_inputs(node: Node, scores: Scores, v: Output) -> list[Output | None] | None:
     """Return the inputs of the attention that ends with this node, None if there is none."""
-    graph, kind = Graph(node), node.outputs[0].spec.type
+    graph, kind = Graph(node), node.ports[0].spec.type
     first: Any = scores.product.op
     last: Any = node.op
-    q, k = scores.product.inputs
+    q, k = scores.product.sources
     if q is None or k is None or first.transpose_a or not _fits(node, scores, v):
         return None
     (q, by_q), (k, by_k) = _unscaled(q), _unscaled(k)
@@ -161,8 +161,8 @@ def _fits(node: Node, scores: Scores, v: Output) -> bool:
     """Return whether shapes and types are those of an attention."""
     first: Any = scores.product.op
     last: Any = node.op
-    q, k = (port.spec for port in scores.product.inputs if port is not None)
-    out = node.outputs[0].spec
+    q, k = (port.spec for port in scores.product.sources if port is not None)
+    out = node.ports[0].spec
     if any(isinstance(d, Sym) or not 0 < d <= MAX_WIDTH for s in (q, out) for d in (_shape(s) or (0,))[-1:]):
         return False
     given: list[Spec | None] = [q, _in_rows(k, not first.transpose_b), _in_rows(v.spec, last.transpose_b)]

@@ -29,10 +29,10 @@ def scale_channels(model: Model) -> None:
 
 def _scale(node: Node) -> None:
     op: Any = op_of(node)
-    spec = node.outputs[0].spec
+    spec = node.ports[0].spec
     if not isinstance(op, BatchNorm) or spec.type not in (Type.f32, Type.f64) or spec.rank is None:
         return
-    x, *numbers = op.order(node.inputs)
+    x, *numbers = op.order(node.sources)
     if any(port.spec.constant is None for port in numbers):
         return
     gamma, beta, mean, variance = (port.spec.constant.astype(np.float64) for port in numbers)
@@ -40,7 +40,7 @@ def _scale(node: Node) -> None:
     graph = Graph(node)
     product: Output = graph.add(Multiply(), x, _term(graph, scale, spec.type, spec.rank))
     product.spec = spec
-    node.op, node.inputs = Add(), [product, _term(graph, beta - mean * scale, spec.type, spec.rank)]
+    node.op, node.sources = Add(), [product, _term(graph, beta - mean * scale, spec.type, spec.rank)]
 
 
 def _term(graph: Graph, value: Any, kind: Type, rank: int) -> Output:

@@ -22,14 +22,14 @@ def canonicalise(model: Model) -> None:
     - Max pooling whose indices are unused -> pooling that gives the values alone.
     - Bits of a constant kernel of BinaryConvolution -> the same bits in the order of other constants.
     """
-    taken = {s for node in (*model.ops, *model.results, *model.sinks) for s in node.inputs if s is not None}
+    taken = {s for node in (*model.ops, *model.results, *model.sinks) for s in node.sources if s is not None}
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 canonicalise(body)
         _convert(node)
-        if isinstance(node.op, (MaxPool8, AdaptiveMaxPool)) and node.outputs[1] not in taken:
-            node.op, node.outputs = node.op.values(), node.outputs[:1]
+        if isinstance(node.op, (MaxPool8, AdaptiveMaxPool)) and node.ports[1] not in taken:
+            node.op, node.ports = node.op.values(), node.ports[:1]
         if isinstance(node.op, BinaryConvolution):
             _reverse_bits(node)
     model.changed()
@@ -37,18 +37,18 @@ def canonicalise(model: Model) -> None:
 
 def _reverse_bits(node: Node) -> None:
     """Reverse the bits of each byte of the kernel: its first bit is the lowest, that of other constants the highest."""
-    value = constant_of(node.inputs[1])
+    value = constant_of(node.sources[1])
     if value is not None:
-        raw = getattr(node.inputs[1].node.op, "packed", None)  # type: ignore[union-attr]
+        raw = getattr(node.sources[1].node.op, "packed", None)  # type: ignore[union-attr]
         bits = np.unpackbits(pack(value, Type.u1) if raw is None else raw, bitorder="little")
         kernel = Graph(node).constant(unpack(np.packbits(bits), Type.u1, value.shape), Type.u1)
-        node.inputs = [node.inputs[0], kernel]
+        node.sources = [node.sources[0], kernel]
 
 
 def _convert(node: Node) -> None:
-    op, types = op_of(node), [s.spec.type for s in node.inputs if s is not None]
+    op, types = op_of(node), [s.spec.type for s in node.sources if s is not None]
     if isinstance(op, ConvertLike) and types[1].is_static():
         op = Convert(destination_type=types[1])
     if isinstance(op, Convert):
         node.op = Identity() if op.destination_type == types[0] else op
-        node.inputs = node.inputs[:1]
+        node.sources = node.sources[:1]

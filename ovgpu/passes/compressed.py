@@ -78,10 +78,10 @@ def compressed_weights(model: Model, device: bool, halves: bool, cache: Constant
 def _rewrite_matmul(node: Node, device: bool, halves: bool, cache: ConstantCache) -> None:
     """Rewrite a MatMul. ``W @ x`` is the transpose of ``x^T @ W^T``."""
     op: Any = node.op
-    (x, weights), left = (node.inputs[0], _weights(node.inputs[1], ranks=(2, 3))), False
+    (x, weights), left = (node.sources[0], _weights(node.sources[1], ranks=(2, 3))), False
     transpose_x, transpose = op.transpose_a, op.transpose_b
     if weights is None:
-        (weights, x), left = (_weights(node.inputs[0], ranks=(2, 3)), node.inputs[1]), True
+        (weights, x), left = (_weights(node.sources[0], ranks=(2, 3)), node.sources[1]), True
         transpose_x, transpose = not op.transpose_b, not op.transpose_a
     if weights is None or x is None or x.spec.type not in COMPUTE_TYPES:
         return
@@ -95,13 +95,13 @@ def _rewrite_matmul(node: Node, device: bool, halves: bool, cache: ConstantCache
         graph = Graph(node)
         inputs = [graph.add(SwapAxes(), x) if transpose_x else x, *weights.constants(cache)]
         if left and not (weights.batch and rank == 1):
-            node.op, node.inputs = SwapAxes(), [graph.add(product, *inputs)]
+            node.op, node.sources = SwapAxes(), [graph.add(product, *inputs)]
         else:
-            node.op, node.inputs = product, inputs
+            node.op, node.sources = product, inputs
 
 
 def _rewrite_gather(node: Node, cache: ConstantCache) -> None:
-    port, indices, axis = node.inputs
+    port, indices, axis = node.sources
     axis_value = None if axis is None else axis.spec.constant
     if port is None or axis_value is None or axis_value.size != 1 or axis_value.item() not in (0, -2):
         return
@@ -109,12 +109,12 @@ def _rewrite_gather(node: Node, cache: ConstantCache) -> None:
     packed = None if weights is None else weights.packed(0)
     if weights is not None and packed is not None:
         codes, *terms = weights.constants(cache)
-        node.op, node.inputs = CompressedGather(weights=packed, kind=port.spec.type), [codes, indices, *terms]
+        node.op, node.sources = CompressedGather(weights=packed, kind=port.spec.type), [codes, indices, *terms]
 
 
 def _rewrite_convolution(node: Node, device: bool, halves: bool, cache: ConstantCache) -> None:
     op: Any = node.op
-    x, port, *target = node.inputs
+    x, port, *target = node.sources
     weights = _weights(port, ranks=range(3, 7), rows=op.leading - 1)
     shape: Any = None if port is None else port.spec.shape
     if weights is None or x is None or x.spec.type not in COMPUTE_TYPES:
@@ -125,16 +125,16 @@ def _rewrite_convolution(node: Node, device: bool, halves: bool, cache: Constant
         convolution = CompressedConvolution(convolution=op, weights=packed, kernel=shape, tile=tile, device=device)
         inputs = [*weights.constants(cache), *target]
         if device or x.spec.type == Type.f32:
-            node.op, node.inputs = convolution, [x, *inputs]
+            node.op, node.sources = convolution, [x, *inputs]
         else:
             graph = Graph(node)
             upcast = graph.add(Convert(destination_type=Type.f32), x)
-            node.op, node.inputs = Convert(destination_type=x.spec.type), [graph.add(convolution, upcast, *inputs)]
+            node.op, node.sources = Convert(destination_type=x.spec.type), [graph.add(convolution, upcast, *inputs)]
 
 
 def _constant(value: Array, source: Node) -> Output:
     op: Any = Constant(element_type=Type.of(value.dtype), value=value)
-    port = Node(op, [], name=source.friendly_name, layer_id=source.layer_id).outputs[0]
+    port = Node(op, [], name=source.friendly_name, layer_id=source.layer_id).ports[0]
     port.spec = op.infer()[0]
     return port
 
@@ -244,7 +244,7 @@ def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = 
 def _through(port: Output, reshapes: bool = False) -> Output:
     """Return the input of a chain of layers that change no value except by rounding, or the shape if ``reshapes``."""
     while port.node.op.name in ("Identity", "Convert") or (reshapes and op_of(port.node).is_reshape):
-        source = port.node.inputs[0]
+        source = port.node.sources[0]
         if source is None or (source.spec.type in COMPUTE_TYPES) != (port.spec.type in COMPUTE_TYPES):
             break  # the conversion that gives codes their values
         if isinstance(port.node.op, Convert) and isinstance(source.node.op, Constant) and source.spec.type in HALVES:
@@ -255,7 +255,7 @@ def _through(port: Output, reshapes: bool = False) -> Output:
 
 def _codes(port: Output, rounded: bool) -> tuple[Output, tuple[float, ...]] | None:
     """Return the constant that is converted to this port, and the values of codes of 4 bits or in a codebook."""
-    node, source = port.node, port.node.inputs[0] if port.node.inputs else None
+    node, source = port.node, port.node.sources[0] if port.node.sources else None
     if source is None or port.spec.type not in COMPUTE_TYPES:
         return None
     kind = source.spec.type
@@ -264,8 +264,8 @@ def _codes(port: Output, rounded: bool) -> tuple[Output, tuple[float, ...]] | No
             every = unpack(pack(np.arange(16, dtype=np.uint8), Type.u4), kind, (16,))
             return source, _floats(converted(NUMPY, every, port.spec.type if rounded else Type.f32))
         return (source, ()) if kind in BYTE_TYPES or (kind in HALVES and port.spec.type not in HALVES) else None
-    if isinstance(node.op, Gather) and node.inputs[1] is not None:
-        numbers = _through(node.inputs[1])
+    if isinstance(node.op, Gather) and node.sources[1] is not None:
+        numbers = _through(node.sources[1])
         book, count = _term(source), {Type.u4: 16, Type.u8: 256}.get(numbers.spec.type, 0)
         if isinstance(numbers.node.op, Constant) and book is not None and book.ndim == 1 and len(book) <= count:
             return numbers, (*_floats(book), *[0.0] * (count - len(book)))  # Gather reads 0 beyond the codebook
@@ -278,7 +278,7 @@ def _floats(values: Array) -> tuple[float, ...]:
 
 def _term(port: Output) -> Array | None:
     """Return the constant value of a port in a type that kernels read, without conversions to floats; else None."""
-    op, sources = op_of(port.node), port.node.inputs
+    op, sources = op_of(port.node), port.node.sources
     if isinstance(op, Constant):
         found: Array = encode(decode(op.value), TERM_TYPES.get(op.element_type, Type.f32))
         return found

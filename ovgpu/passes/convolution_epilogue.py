@@ -40,18 +40,18 @@ def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
         layers = (region(node, users, shape_tensors | taken, order, MAX_EPILOGUE_OPERANDS) if device
                   else _chain(node, users, taken))
         if layers:
-            taken |= {layer.outputs[0] for layer in layers}
-            last, result = layers[-1], node.outputs[0]
+            taken |= {layer.ports[0] for layer in layers}
+            last, result = layers[-1], node.ports[0]
             op, (_, *others) = fused(layers, result, is_literal)
             last.op = ConvolutionWithEpilogue(layer=layer_of(node), convolution=node.op, fused=op, device=device)  # type: ignore[arg-type]
-            last.inputs = [*node.inputs, *others]
+            last.sources = [*node.sources, *others]
     model.changed()
 
 
 def _is_convolution(node: Node, device: bool) -> bool:
     if isinstance(node.op, (Convolution, ConvolutionBackpropData)):
-        return len(node.inputs) == 2
-    return device and isinstance(node.op, CompressedConvolution) and len(node.inputs) == 4
+        return len(node.sources) == 2
+    return device and isinstance(node.op, CompressedConvolution) and len(node.sources) == 4
 
 
 def region(node: Node, users: Users, others: set[Output], order: dict[Node, int], operands: int,
@@ -62,7 +62,7 @@ def region(node: Node, users: Users, others: set[Output], order: dict[Node, int]
     at most ``operands`` other tensors. ``others``: ports that the layers must not have as results; ``order``:
     position of each node; ``takes``: whether a layer may take a tensor as an operand.
     """
-    port = node.outputs[0]
+    port = node.ports[0]
     if port.spec.type not in DEVICE_TYPES:
         return []
     inside, found, best = {port}, list[Node](), 0
@@ -70,17 +70,17 @@ def region(node: Node, users: Users, others: set[Output], order: dict[Node, int]
     while waiting and len(found) < MAX_PARTS:
         layer = min(waiting, key=order.__getitem__)
         waiting.remove(layer)
-        result = layer.outputs[0] if layer.outputs else None
+        result = layer.ports[0] if layer.ports else None
         if result is None or result in others or not is_fusable(layer, others) or not alike(result, port):
             continue
-        outside = [s for s in layer.inputs if s is not None and s not in inside and not is_literal(s)]
+        outside = [s for s in layer.sources if s is not None and s not in inside and not is_literal(s)]
         if not all(takes(layer, s) for s in outside):
             continue
         found.append(layer)
         inside.add(result)
         waiting.update(users.get(result, ()))
         members = set(found)
-        operands_of_all = {s for each in found for s in each.inputs if s not in inside and not is_literal(s)}
+        operands_of_all = {s for each in found for s in each.sources if s not in inside and not is_literal(s)}
         if len(operands_of_all) > operands:
             break
         if result.spec.type == port.spec.type and all(
@@ -101,7 +101,7 @@ def _chain(node: Node, users: Users, taken: set[Output]) -> list[Node]:
     """Return the epilogue for the host: each layer is the only user of the one before, and can be computed in place."""
     found = list[Node]()
     last = node
-    while (user := _next(last.outputs[0], users)) is not None and user.outputs[0] not in taken:
+    while (user := _next(last.ports[0], users)) is not None and user.ports[0] not in taken:
         found.append(user)
         last = user
     return found
@@ -114,13 +114,13 @@ def _next(port: Output, users: Users) -> Node | None:
     if len(found) != 1 or not is_fusable(found[0], set()) or spec.type not in (Type.f32, Type.f64):
         return None
     user = found[0]
-    others = [s for s in user.inputs if s is not port]
-    if len(others) != len(user.inputs) - 1 or not same_layout(user.outputs[0].spec, spec):
+    others = [s for s in user.sources if s is not port]
+    if len(others) != len(user.sources) - 1 or not same_layout(user.ports[0].spec, spec):
         return None
-    if any(s is None or s.spec.type != spec.type for s in (*others, user.outputs[0])):
+    if any(s is None or s.spec.type != spec.type for s in (*others, user.ports[0])):
         return None
-    tape = trace(op_of(user), (spec.type.storage,) * len(user.inputs), spec.type.storage)
-    position = next(i for i, s in enumerate(user.inputs) if s is port)
+    tape = trace(op_of(user), (spec.type.storage,) * len(user.sources), spec.type.storage)
+    position = next(i for i, s in enumerate(user.sources) if s is port)
     return user if position in tape.inplace and all(map(_is_static_or_alike, others, [spec] * len(others))) else None
 
 

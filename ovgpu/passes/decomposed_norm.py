@@ -44,7 +44,7 @@ def join_norms(model: Model) -> None:
 
 
 def _fuse(node: Node) -> bool:
-    if not node.outputs or not node.outputs[0].spec.type.is_real():
+    if not node.ports or not node.ports[0].spec.type.is_real():
         return False
     return _quotient(node) or _moments(node) or _euclidean(node)
 
@@ -87,7 +87,7 @@ def _euclidean(node: Node) -> bool:
         for over, eps in found:
             if over is not None and over.x is x and over.axes and eps >= 0:
                 attributes: Any = {"eps": eps, "eps_mode": "add"}
-                node.op, node.inputs = NormalizeL2(**attributes), [x, Graph(node).constant(over.axes)]
+                node.op, node.sources = NormalizeL2(**attributes), [x, Graph(node).constant(over.axes)]
                 return True
     return False
 
@@ -95,12 +95,12 @@ def _euclidean(node: Node) -> bool:
 def _make_norm(node: Node, over: Over, root: Root, cls: type[ScaledMVN] = ScaledMVN) -> None:
     if last_extents(*over):
         node.op = cls(rank=len(over.axes), eps=root.eps, inside=root.inside)
-        node.inputs = [over.x, None, None]
+        node.sources = [over.x, None, None]
     else:
         mode = "inside_sqrt" if root.inside else "outside_sqrt"
         attributes: Any = {"eps": root.eps, "eps_mode": mode, "normalize_variance": True}
         node.op = MVN6(**attributes)
-        node.inputs = [over.x, Graph(node).constant(over.axes)]
+        node.sources = [over.x, Graph(node).constant(over.axes)]
 
 
 def _scale(node: Node, over: Over, root: Root, scale: Output | None, shift: Output | None) -> None:
@@ -113,7 +113,7 @@ def _scale(node: Node, over: Over, root: Root, scale: Output | None, shift: Outp
     _make_norm(port.node, over, root)
     for op, other in steps[:-1]:
         port = graph.add(op, port, other)
-    node.op, node.inputs = steps[-1][0], [port, steps[-1][1]]
+    node.op, node.sources = steps[-1][0], [port, steps[-1][1]]
     return None
 
 
@@ -223,7 +223,7 @@ def _reduced(port: Output, kind: type[Reduction]) -> Over | None:
     op: Any = port.node.op
     if type(port.node.op) is not kind or not op.keep_dims:
         return None
-    x, axes = port.node.inputs[0], constant_integers(port.node.inputs[1])
+    x, axes = port.node.sources[0], constant_integers(port.node.sources[1])
     if x is None or axes is None or not x.spec.rank:
         return None
     return Over(x, tuple(sorted(axis % x.spec.rank for axis in axes)))
@@ -232,7 +232,7 @@ def _reduced(port: Output, kind: type[Reduction]) -> Over | None:
 def _power(port: Output, exponent: float) -> Output | None:
     """Return x where the port is x to that power, else None."""
     if exponent == 0.5 and isinstance(port.node.op, Sqrt):
-        return port.node.inputs[0]
+        return port.node.sources[0]
     if exponent == 2:
         found = next((a for a, b in operands(port.node, Multiply) if a is b), None)
     elif exponent == -1:

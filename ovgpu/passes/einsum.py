@@ -36,7 +36,7 @@ def expand_einsum(model: Model) -> None:
 def _expand(node: Node) -> bool:
     """Make the node the last of the layers that compute it; return False if they depend on unknown ranks or extents."""
     op: Any = node.op
-    inputs = [source for source in node.inputs if source is not None]
+    inputs = [source for source in node.sources if source is not None]
     if any(source.spec.shape is None for source in inputs):
         return False
     *labels, output = op.labels([source.spec.rank for source in inputs])
@@ -46,9 +46,9 @@ def _expand(node: Node) -> bool:
     m = Tensors(node)
     last: Output = contract(m, [Term(source, tuple(own)) for source, own in zip(inputs, labels)], output)
     if last in inputs:
-        node.op, node.inputs = Identity(), [last]
+        node.op, node.sources = Identity(), [last]
     else:
-        node.op, node.inputs = last.node.op, last.node.inputs
+        node.op, node.sources = last.node.op, last.node.sources
     return True
 
 

@@ -32,10 +32,10 @@ def fold_constants(model: Model, halves: bool = True) -> None:
     for node in model.ops:
         if node in skipped:
             continue
-        node.inputs = [None if s is None else constants.get(s, s) for s in node.inputs]
-        for old, value in zip(node.outputs, _values(node)):
+        node.sources = [None if s is None else constants.get(s, s) for s in node.sources]
+        for old, value in zip(node.ports, _values(node)):
             op: Any = Constant(element_type=old.spec.type, value=value)
-            new = Node(op, [], name=node.friendly_name, layer_id=node.layer_id).outputs[0]
+            new = Node(op, [], name=node.friendly_name, layer_id=node.layer_id).ports[0]
             new.names, new.spec = old.names, op.infer()[0]
             constants[old] = new
     if constants:
@@ -47,9 +47,9 @@ def _weight_conversions(model: Model) -> set[Node]:
     users = users_of(model)
     found = set()
     for node in model.ops:
-        source = node.inputs[0] if isinstance(node.op, Convert) else None
+        source = node.sources[0] if isinstance(node.op, Convert) else None
         if source is not None and source.spec.type in HALVES and isinstance(source.node.op, Constant):
-            others = [s.node.op for user in users.get(node.outputs[0], ()) for s in user.inputs if s is not None]
+            others = [s.node.op for user in users.get(node.ports[0], ()) for s in user.sources if s is not None]
             is_large = source.node.op.value.nbytes > SMALL_BYTES
             if is_large and any(not isinstance(op, (Constant, Convert)) for op in others):
                 found.add(node)
@@ -60,21 +60,21 @@ def _values(node: Node) -> list[np.ndarray[Any, Any]]:
     """Return the node's results if it is to be folded, else an empty list."""
     op: Any = node.op
     if not op.effect and op.name not in ("Constant", "Result"):
-        known = [value.astype(port.spec.type.storage) for port in node.outputs
+        known = [value.astype(port.spec.type.storage) for port in node.ports
                  if port.spec.type in (Type.i32, Type.i64) and (value := port.spec.constant) is not None]
-        if known and len(known) == len(node.outputs):
+        if known and len(known) == len(node.ports):
             return known
-    sources = [s for s in node.inputs if s is not None]
-    if (not sources or len(sources) < len(node.inputs) or op.effect or op.name == "Result"
+    sources = [s for s in node.sources if s is not None]
+    if (not sources or len(sources) < len(node.sources) or op.effect or op.name == "Result"
             or any(s.node.op.name != "Constant" for s in sources)
             or any(isinstance(v, Model) for v in vars(op).values())):
         return []
     values = [s.node.op.value for s in sources]  # type: ignore[attr-defined]
-    sizes = [_nbytes(port) for port in node.outputs]
+    sizes = [_nbytes(port) for port in node.ports]
     if any(size is None or size > max(SMALL_BYTES, MAX_SIZE_RATIO * sum(v.nbytes for v in values)) for size in sizes):
         return []
     try:
-        found = list(map(np.asarray, evaluate(op, NUMPY, values, [p.spec.type for p in node.outputs])))
+        found = list(map(np.asarray, evaluate(op, NUMPY, values, [p.spec.type for p in node.ports])))
     except OpError as e:
         raise e.at(op.name, node.source_location) from None
     for value in values:

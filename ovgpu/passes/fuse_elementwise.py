@@ -46,7 +46,7 @@ def fuse_elementwise(model: Model) -> None:
             group = _group(root, users, shape_tensors, taken)
             taken |= set(group)
             if len(group) > 1:
-                root.op, root.inputs = fused(sorted(group, key=order.__getitem__))
+                root.op, root.sources = fused(sorted(group, key=order.__getitem__))
     model.changed()
 
 
@@ -54,8 +54,8 @@ def _skip_identities(model: Model) -> None:
     """Make layers take the input of an Identity; a Result does not, since it has the name of the tensor it takes."""
     for node in model.ops:
         if node.op.name != "Result":
-            node.inputs = [s.node.inputs[0] if s is not None and isinstance(s.node.op, Identity) else s
-                           for s in node.inputs]
+            node.sources = [s.node.sources[0] if s is not None and isinstance(s.node.op, Identity) else s
+                           for s in node.sources]
     model.changed()
 
 
@@ -64,7 +64,7 @@ def _group(root: Node, users: dict[Output, list[Node]], shape_tensors: set[Outpu
     group = [root]
     members = {root}
     for member in group:  # the loop appends to it
-        for source in member.inputs:
+        for source in member.sources:
             if source is None:
                 continue
             node = source.node
@@ -81,7 +81,7 @@ def _group(root: Node, users: dict[Output, list[Node]], shape_tensors: set[Outpu
 def _pays(node: Node, root: Node) -> bool:
     """Return whether computing the node's value for every element of the result costs no more than storing it. An
     extent that is known only at run time is assumed not to be broadcast."""
-    mine, result = node.outputs[0].spec.shape or (), root.outputs[0].spec.shape or ()
+    mine, result = node.ports[0].spec.shape or (), root.ports[0].spec.shape or ()
     if len(mine) == len(result) and all(isinstance(m, Sym) or equal(m, r) for m, r in zip(mine, result)):
         return True
     if any(isinstance(d, Sym) for d in (*mine, *result)):
@@ -92,12 +92,12 @@ def _pays(node: Node, root: Node) -> bool:
 def _is_cheap(node: Node) -> bool:
     """Return whether a value costs about as much to compute as to load."""
     op: Any = node.op
-    return isinstance(op, Convert) or not _FUNCTION.search(op.cuda_expression(node.inputs[-1].spec.type))  # type: ignore[union-attr]
+    return isinstance(op, Convert) or not _FUNCTION.search(op.cuda_expression(node.sources[-1].spec.type))  # type: ignore[union-attr]
 
 
 def _input_count(group: Sequence[Node]) -> int:
-    computed = {node.outputs[0] for node in group}
-    return len({s for node in group for s in node.inputs if s not in computed and not is_number(s)})
+    computed = {node.ports[0] for node in group}
+    return len({s for node in group for s in node.sources if s not in computed and not is_number(s)})
 
 
 def fused(nodes: Sequence[Node], first: Output | None = None,
@@ -105,13 +105,13 @@ def fused(nodes: Sequence[Node], first: Output | None = None,
     """Return the op that computes all of the nodes, which are in order, and its inputs. ``first`` is the first input,
     if given; ``literal`` returns whether a constant becomes a literal."""
     numbers: dict[Output | None, int] = {}
-    sources = dict.fromkeys(s for s in (first, *(s for node in nodes for s in node.inputs)) if s is not None)
-    computed = {node.outputs[0] for node in nodes}
+    sources = dict.fromkeys(s for s in (first, *(s for node in nodes for s in node.sources)) if s is not None)
+    computed = {node.ports[0] for node in nodes}
     literals = [s for s in sources if literal(s)]
     inputs: list[Output | None] = [s for s in sources if s not in computed and not literal(s)]
-    for port in (*inputs, *literals, *(node.outputs[0] for node in nodes)):
+    for port in (*inputs, *literals, *(node.ports[0] for node in nodes)):
         numbers[port] = len(numbers)
-    parts = tuple(Part(op_of(node), tuple(numbers[s] for s in node.inputs)) for node in nodes)  # type: ignore[arg-type]
+    parts = tuple(Part(op_of(node), tuple(numbers[s] for s in node.sources)) for node in nodes)  # type: ignore[arg-type]
     values: list[np.ndarray[Any, Any]] = [s.node.op.value for s in literals]  # type: ignore[attr-defined]
     chain = Chain(len(inputs), tuple((s.spec.type, v.tobytes()) for s, v in zip(literals, values)), parts)
     return Fused(chain=chain, ranks=tuple(v.ndim for v in values), layers=tuple(map(layer_of, nodes))), inputs
@@ -120,7 +120,7 @@ def fused(nodes: Sequence[Node], first: Output | None = None,
 def alone(node: Node) -> Fused:
     """Return the op that computes one elementwise node from the same inputs."""
     op: Any = op_of(node)
-    return Fused(chain=Chain.of(op, len(node.inputs)), ranks=(), layers=(layer_of(node),))
+    return Fused(chain=Chain.of(op, len(node.sources)), ranks=(), layers=(layer_of(node),))
 
 
 def layer_of(node: Node) -> Layer:

@@ -33,7 +33,7 @@ def reshape_early(model: Model) -> None:
         pending = [node]
         while pending:
             reshape = pending.pop()
-            if any(is_fusable(user, shape_tensors) for user in users.get(reshape.outputs[0], ())):
+            if any(is_fusable(user, shape_tensors) for user in users.get(reshape.ports[0], ())):
                 pending += _swap(reshape, users, shape_tensors)
     model.changed()
 
@@ -41,24 +41,24 @@ def reshape_early(model: Model) -> None:
 def _swap(reshape: Node, users: dict[Output, list[Node]], shape_tensors: set[Output]) -> list[Node]:
     """Swap a Reshape or Transpose with the elementwise layer before it, if that is possible. Return the nodes that
     reshape the layer's operands."""
-    source = reshape.inputs[0] if op_of(reshape).is_reshape or reshape.op.name == "Transpose" else None
+    source = reshape.sources[0] if op_of(reshape).is_reshape or reshape.op.name == "Transpose" else None
     if source is None or not is_fusable(source.node, shape_tensors) or users[source] != [reshape]:
         return []
-    spec = reshape.outputs[0].spec
-    if spec.shape is None or spec.value is not None or reshape.outputs[0] in shape_tensors:
+    spec = reshape.ports[0].spec
+    if spec.shape is None or spec.value is not None or reshape.ports[0] in shape_tensors:
         return []
     layer = source.node
-    operands = {s: _reshaped(s, source.spec, spec, reshape) for s in layer.inputs if s is not None}
+    operands = {s: _reshaped(s, source.spec, spec, reshape) for s in layer.sources if s is not None}
     if any(found is None for found in operands.values()):
         return []
     for port, found in operands.items():
         assert found is not None
-        users[port] = [*(u for u in users[port] if u is not layer), *([found] if found.inputs else [])]
-        users[found.outputs[0]] = [reshape]
+        users[port] = [*(u for u in users[port] if u is not layer), *([found] if found.sources else [])]
+        users[found.ports[0]] = [reshape]
     reshape.op, reshape.friendly_name, reshape.layer_id = layer.op, layer.friendly_name, layer.layer_id
-    reshape.inputs = [operands[s].outputs[0] for s in layer.inputs]  # type: ignore[index, union-attr]
+    reshape.sources = [operands[s].ports[0] for s in layer.sources]  # type: ignore[index, union-attr]
     users[source] = []
-    return [node for node in operands.values() if node is not None and node.inputs]
+    return [node for node in operands.values() if node is not None and node.sources]
 
 
 def _reshaped(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | None:
@@ -72,16 +72,16 @@ def _reshaped(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | 
         return None if axis_count is None else _constant(port, op.value.reshape(shape[len(shape) - axis_count :]))
     if not alike_shapes(shape, old) or not _is_dense(port):
         return None
-    node = Node(reshape.op, [port, *reshape.inputs[1:]], name=reshape.friendly_name, layer_id=reshape.layer_id)
+    node = Node(reshape.op, [port, *reshape.sources[1:]], name=reshape.friendly_name, layer_id=reshape.layer_id)
     node.model = reshape.model
-    node.outputs[0].spec = Spec(port.spec.type, after.shape)
+    node.ports[0].spec = Spec(port.spec.type, after.shape)
     return node
 
 
 def _transposed(port: Output, transpose: Node) -> Node | None:
     """Return the node that gives the transposed operand, None if there is none."""
-    order = constant_integers(transpose.inputs[1])
-    shape, rank = port.spec.shape or (), transpose.outputs[0].spec.rank or 0
+    order = constant_integers(transpose.sources[1])
+    shape, rank = port.spec.shape or (), transpose.ports[0].spec.rank or 0
     if order is None:
         return None
     axes, value = permutation(order, rank), constant_of(port)
@@ -90,9 +90,9 @@ def _transposed(port: Output, transpose: Node) -> Node | None:
         return _constant(port, value if value.size == 1 else np.ascontiguousarray(padded.transpose(axes)))
     if len(shape) != rank:
         return None
-    node = Node(transpose.op, [port, transpose.inputs[1]], name=transpose.friendly_name, layer_id=transpose.layer_id)
+    node = Node(transpose.op, [port, transpose.sources[1]], name=transpose.friendly_name, layer_id=transpose.layer_id)
     node.model = transpose.model
-    node.outputs[0].spec = Spec(port.spec.type, tuple(shape[i] for i in axes))
+    node.ports[0].spec = Spec(port.spec.type, tuple(shape[i] for i in axes))
     return node
 
 
@@ -100,7 +100,7 @@ def _constant(port: Output, value: Any) -> Node:
     """Return a copy of the constant with another value."""
     constant = Constant(element_type=port.spec.type, value=value)
     node = Node(constant, [], name=port.node.friendly_name, layer_id=port.node.layer_id)
-    node.outputs[0].spec = constant.infer()[0]
+    node.ports[0].spec = constant.infer()[0]
     return node
 
 
@@ -115,6 +115,6 @@ def _axis_count(shape: Sequence[Int], old: Sequence[Int], new: Sequence[Int]) ->
 
 def _is_dense(port: Output) -> bool:
     """Return whether the tensor, reshapes aside, is dense in memory of its own, not a view."""
-    while (op_of(port.node).is_reshape or port.node.op.name == "Identity") and port.node.inputs[0] is not None:
-        port = port.node.inputs[0]
+    while (op_of(port.node).is_reshape or port.node.op.name == "Identity") and port.node.sources[0] is not None:
+        port = port.node.sources[0]
     return type(op_of(port.node)).view is Op.view

@@ -38,7 +38,7 @@ def group_norms(model: Model) -> None:
             if isinstance(body, Model):
                 group_norms(body)
         over = None if isinstance(node.op, ScaledRMS) else normalised(node)
-        if over is not None and not (op_of(over.x.node).is_reshape and _rewrite(node, over, over.x.node.inputs[0],
+        if over is not None and not (op_of(over.x.node).is_reshape and _rewrite(node, over, over.x.node.sources[0],
                                                                                    users)):
             _rewrite(node, over, over.x, users)
     model.changed()
@@ -57,7 +57,7 @@ def _rewrite(node: Node, over: Over, data: Output | None, users: dict[Output, li
     for port in ports:
         port.spec = op_of(port.node).infer()[0]
     last.op = GroupNorm(num_groups=groups, epsilon=op.eps, inside=op.eps_is_inside())
-    last.inputs = [data, *ports]
+    last.sources = [data, *ports]
     return True
 
 
@@ -82,18 +82,18 @@ def _affine(node: Node, data: Output, users: dict[Output, list[Node]]) -> tuple[
     the shift of each channel; None if there is none."""
     assert data.spec.shape is not None
     images, channels = data.spec.shape[:2]
-    port, found = node.outputs[0], None
+    port, found = node.ports[0], None
     scale, shift = np.ones(channels), np.zeros(channels)
     changed = False
     while len(following := users.get(port, [])) == 1:
         user = following[0]
-        shape, result = port.spec.shape, user.outputs[0].spec.shape if user.outputs else None
+        shape, result = port.spec.shape, user.ports[0].spec.shape if user.ports else None
         if shape is None or result is None:
             break
         if not op_of(user).is_reshape:
-            position = int(user.inputs[0] is port)  # index of the other operand
-            same = len(user.inputs) == 2 and broadcasts(user) and alike_shapes(shape, result)
-            value = constant_of(user.inputs[position]) if same else None
+            position = int(user.sources[0] is port)  # index of the other operand
+            same = len(user.sources) == 2 and broadcasts(user) and alike_shapes(shape, result)
+            value = constant_of(user.sources[position]) if same else None
             numbers = None if value is None else _per_channel(value, shape, images, channels)
             if value is None or numbers is None:
                 break
@@ -106,9 +106,9 @@ def _affine(node: Node, data: Output, users: dict[Output, list[Node]]) -> tuple[
             else:
                 break
             changed |= value.size > 1
-        elif user.inputs[0] is not port:
+        elif user.sources[0] is not port:
             break
-        port = user.outputs[0]
+        port = user.ports[0]
         if changed and alike_shapes(result, data.spec.shape):
             found = user, scale, shift
     return found

@@ -31,13 +31,13 @@ def fuse_group_norm_epilogues(model: Model) -> None:
                 fuse_group_norm_epilogues(body)
         if not isinstance(node.op, GroupNormalization):
             continue
-        result = node.outputs[0]
+        result = node.ports[0]
         layers = region(node, users, others, order, MAX_EPILOGUE_OPERANDS, partial(_takes, result))
         if layers:
-            others |= {layer.outputs[0] for layer in layers}
+            others |= {layer.ports[0] for layer in layers}
             op, (_, *operands) = fused(layers, result, is_literal)
             layers[-1].op = GroupNormWithEpilogue(layer=layer_of(node), norm=node.op, fused=op)
-            layers[-1].inputs = [*node.inputs, *operands]
+            layers[-1].sources = [*node.sources, *operands]
     model.changed()
 
 

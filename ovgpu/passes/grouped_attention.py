@@ -21,7 +21,7 @@ def group_heads(model: Model) -> None:
 
 def _group(node: Node) -> bool:
     """Make the node the last layer of a grouped attention; return whether its keys and values are repeated."""
-    q, k, v, mask, *others = (*node.inputs, None)[: max(len(node.inputs), 4)]
+    q, k, v, mask, *others = (*node.sources, None)[: max(len(node.sources), 4)]
     keys, values = _repeated(k), _repeated(v)
     if q is None or k is None or v is None or keys is None or values is None or len(others) > 1:  # the second is a sink
         return False
@@ -38,7 +38,7 @@ def _group(node: Node) -> bool:
     grouped = graph.add(node.op, q, graph.add(Unsqueeze(), keys, single), graph.add(Unsqueeze(), values, single),  # type: ignore[arg-type]
                         mask, *others)
     node.op, width = Reshape(special_zero=True), _shape(v)[-1]
-    node.inputs = [grouped, graph.constant([0, heads * repeats, -1, width])]
+    node.sources = [grouped, graph.constant([0, heads * repeats, -1, width])]
     return True
 
 
@@ -62,7 +62,7 @@ def _repeated(port: Output | None) -> Output | None:
         if port is None or type(port.node.op) is not op or port.spec.shape is None:
             return None
         shapes.append(port.spec.shape)
-        port = port.node.inputs[0]
+        port = port.node.sources[0]
     if port is None or port.spec.shape is None or len(port.spec.shape) != 4 or len(shapes[0]) != 4:
         return None
     (b, h, s, e), (_, heads, length, _) = port.spec.shape, shapes[0]

@@ -25,10 +25,10 @@ def infer_state_rank(model: Model) -> None:
 def _initial_rank(model: Model, node: Node) -> int | None:
     """Return the rank of the value that a ReadValue without a declared rank reads, None if unknown."""
     op: Any = node.op
-    if op.name != "ReadValue" or node.outputs[0].spec.shape is not None or not node.inputs or node.inputs[0] is None:
+    if op.name != "ReadValue" or node.ports[0].spec.shape is not None or not node.sources or node.sources[0] is None:
         return None
     for sink in model.sinks:
-        source: Any = sink.inputs[0]
+        source: Any = sink.sources[0]
         if sink.op.variable_id == op.variable_id and source.node is not node:  # type: ignore[attr-defined]
             return None
-    return node.inputs[0].spec.rank
+    return node.sources[0].spec.rank

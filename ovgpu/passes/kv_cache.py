@@ -21,10 +21,10 @@ def growing_variables(model: Model) -> None:
     """Rewrite the model in place. Port specs must be inferred beforehand."""
     flags: dict[Output, Output] = {}  # by beams: whether they are identity
     for sink in model.sinks:
-        node = None if sink.inputs[0] is None else sink.inputs[0].node
-        if node is None or type(node.op) is not Concat or len(node.inputs) < 2 or node.outputs[0].spec.shape is None:
+        node = None if sink.sources[0] is None else sink.sources[0].node
+        if node is None or type(node.op) is not Concat or len(node.sources) < 2 or node.ports[0].spec.shape is None:
             continue
-        rank, past = len(node.outputs[0].spec.shape), node.inputs[0]
+        rank, past = len(node.ports[0].spec.shape), node.sources[0]
         axis = node.op.axis + (rank if node.op.axis < 0 else 0)
         gathered = _gathered(past) if axis else None
         if not _reads(past if gathered is None else gathered[0], sink):
@@ -35,7 +35,7 @@ def growing_variables(model: Model) -> None:
             if beams not in flags:
                 flag = flags[beams] = Graph(past.node).add(BeamsAreIdentity(), beams)
                 (flag.spec,) = op_of(flag.node).infer(beams.spec)
-            past.node.op, past.node.inputs = Reorder(), [variable, beams, flags[beams]]
+            past.node.op, past.node.sources = Reorder(), [variable, beams, flags[beams]]
     if flags:
         model.changed()
 
@@ -50,9 +50,9 @@ def _reads(port: Output | None, sink: Node) -> bool:
 def _gathered(port: Output | None) -> tuple[Output, Output] | None:
     """Return (tensor, beams) of a Gather along the first axis whose beams are an input of the model, else None."""
     node = None if port is None else port.node
-    if node is None or not isinstance(node.op, Gather) or node.outputs[0].spec.shape is None:
+    if node is None or not isinstance(node.op, Gather) or node.ports[0].spec.shape is None:
         return None
-    x, beams, axis = node.inputs
+    x, beams, axis = node.sources
     if x is None or beams is None or axis is None or axis.spec.constant is None or beams.spec.rank != 1:
         return None
     if beams.spec.type not in (Type.i32, Type.i64):

@@ -37,9 +37,9 @@ def fuse_matmul_epilogues(model: Model) -> None:
             if isinstance(body, Model):
                 fuse_matmul_epilogues(body)
         fused = _layers(node, shape_tensors)
-        if fused is None or _is_of_norm(fused, node.outputs[0], users):
+        if fused is None or _is_of_norm(fused, node.ports[0], users):
             continue
-        for i, port in enumerate(node.inputs):
+        for i, port in enumerate(node.sources):
             assert port is not None
             matmul, reshape = _product(port, node, users, shape_tensors)
             if matmul is not None and _fuse(matmul, reshape, node, _swap_inputs(fused, i), i):
@@ -50,7 +50,7 @@ def fuse_matmul_epilogues(model: Model) -> None:
 def _layers(node: Node, shape_tensors: set[Output]) -> Fused | None:
     """Return the node as a chain if it may be an epilogue, else None."""
     op = op_of(node)
-    if isinstance(op, (Add, Relu, Gelu7)) and is_fusable(node, shape_tensors) and not any(map(is_number, node.inputs)):
+    if isinstance(op, (Add, Relu, Gelu7)) and is_fusable(node, shape_tensors) and not any(map(is_number, node.sources)):
         return alone(node)
     return op if isinstance(op, Fused) and not op.literals else None
 
@@ -60,7 +60,7 @@ def _is_of_norm(fused: Fused, port: Output, users: Users) -> bool:
     taken = users.get(port, [])
     if any(type(part.op) is not Add for part in fused.chain.parts) or any(user.op.name == "Concat" for user in taken):
         return False
-    norms = [user for user in taken if isinstance(user.op, ScaledMVN) and user.inputs[0] is port]
+    norms = [user for user in taken if isinstance(user.op, ScaledMVN) and user.sources[0] is port]
     shape = port.spec.shape or ()
     many = not any(isinstance(d, Sym) for d in shape) and product(shape[:-1]) >= MANY_ROWS
     return bool(norms) and (len(taken) == 1 or not many)
@@ -77,11 +77,11 @@ def _product(port: Output, user: Node, users: Users, shape_tensors: set[Output])
     """Return the product by one matrix whose result only this user takes, and the Reshape in between; each is None if
     there is none."""
     reshape = None
-    if op_of(port.node).is_reshape and port.node.inputs[0] is not None and _only(port, user, users, shape_tensors):
-        reshape, user, port = port.node, port.node, port.node.inputs[0]
+    if op_of(port.node).is_reshape and port.node.sources[0] is not None and _only(port, user, users, shape_tensors):
+        reshape, user, port = port.node, port.node, port.node.sources[0]
     if not isinstance(port.node.op, MatMul) or not _only(port, user, users, shape_tensors):
         return None, None
-    a, b = (s.spec for s in port.node.inputs if s is not None)
+    a, b = (s.spec for s in port.node.sources if s is not None)
     if b.rank != 2 or (a.rank or 0) < 2 or not port.spec.shape or port.spec.type not in DEVICE_TYPES:
         return None, None
     return port.node, reshape
@@ -93,28 +93,28 @@ def _only(port: Output, user: Node, users: Users, shape_tensors: set[Output]) ->
 
 def _fuse(matmul: Node, reshape: Node | None, node: Node, fused: Fused, index: int) -> bool:
     """Make the node the product with its epilogue, or the Reshape behind that; return whether the layers allow it."""
-    inputs = list(node.inputs)
+    inputs = list(node.sources)
     inputs[0], inputs[index] = inputs[index], inputs[0]
-    result = matmul.outputs[0]
+    result = matmul.ports[0]
     epilogue = _epilogue_of(fused, inputs[1:], result)
-    if epilogue is None or node.outputs[0].spec.type != result.spec.type:
+    if epilogue is None or node.ports[0].spec.type != result.spec.type:
         return False
     bias, residual, activation = epilogue
     product: Any = op_of(matmul)
     op = MatMulWithEpilogue(layer=layer_of(matmul), product=product, fused=fused, bias=bias, residual=residual,
                             activation=activation)
-    given = [*matmul.inputs, *inputs[1:]]
+    given = [*matmul.sources, *inputs[1:]]
     if reshape is None:
-        if not alike(node.outputs[0], result):
+        if not alike(node.ports[0], result):
             return False
-        node.op, node.inputs = op, given
+        node.op, node.sources = op, given
         return True
-    if residual or not alike(node.outputs[0], reshape.outputs[0]):
+    if residual or not alike(node.ports[0], reshape.ports[0]):
         return False
-    node.op, node.inputs = reshape.op, [reshape.outputs[0], *reshape.inputs[1:]]
-    reshape.op, reshape.inputs = op, given
+    node.op, node.sources = reshape.op, [reshape.ports[0], *reshape.sources[1:]]
+    reshape.op, reshape.sources = op, given
     reshape.friendly_name, reshape.layer_id = node.friendly_name, node.layer_id
-    reshape.outputs[0].spec = result.spec
+    reshape.ports[0].spec = result.spec
     return True
 
 

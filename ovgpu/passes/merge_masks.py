@@ -22,10 +22,10 @@ def merge_masks(model: Model) -> None:
     moved: dict[Output, Output] = {}
     masks = _masks(model)
     for node in model.ops if masks else ():
-        node.inputs = [None if s is None else moved.get(s, s) for s in node.inputs]
+        node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
         first = unique.setdefault(_key(node), node) if node in masks else node
         if first is not node:
-            for old, new in zip(node.outputs, first.outputs):
+            for old, new in zip(node.ports, first.ports):
                 moved[old] = new
                 new.add_names(old.own_names)
     if moved:
@@ -34,15 +34,15 @@ def merge_masks(model: Model) -> None:
 
 def _masks(model: Model) -> set[Node]:
     """Return the nodes that attention masks are computed from, and that may be merged."""
-    stack = [node.inputs[3] for node in model.ops
-             if isinstance(node.op, ScaledDotProductAttention) and len(node.inputs) > 3]
+    stack = [node.sources[3] for node in model.ops
+             if isinstance(node.op, ScaledDotProductAttention) and len(node.sources) > 3]
     seen: set[Node] = set()
     found: set[Node] = set()
     while stack:
         port = stack.pop()
         if port is not None and port.node not in seen:
             seen.add(port.node)
-            stack += port.node.inputs
+            stack += port.node.sources
             if _key(port.node) is not None:
                 found.add(port.node)
     return found
@@ -51,11 +51,11 @@ def _masks(model: Model) -> set[Node]:
 def _key(node: Node) -> Any:
     """Return a key that is equal for nodes that compute the same, None for a node that is never merged."""
     op = op_of(node)
-    if op.name in NEVER_MERGED or op.effect or op.updates or not node.inputs or not is_own(type(op)):
+    if op.name in NEVER_MERGED or op.effect or op.updates or not node.sources or not is_own(type(op)):
         return None
     attributes = [(name, type(value), repr(value) if isinstance(value, float) else value)
                   for name, value in op.attributes().items()]
-    key = (type(op), len(node.outputs), *attributes, *map(_source, node.inputs))
+    key = (type(op), len(node.ports), *attributes, *map(_source, node.sources))
     try:
         hash(key)
     except TypeError:  # bodies, arrays

@@ -54,11 +54,11 @@ def _merged(model: Model) -> bool:
     shape_tensors, moved = shape_tensor_ports(model), dict[Output, Output]()
     for group in groups:
         biases = _biases(group, users, shape_tensors)
-        ports = [(bias or node).outputs[0] for node, bias in zip(group, biases)]
+        ports = [(bias or node).ports[0] for node, bias in zip(group, biases)]
         if sum(_copied(port, view, users) for port, view in zip(ports, _parts(group))) < len(group) - 1:
             _merge(group, biases, moved)
     for node in model.ops if moved else ():
-        node.inputs = [None if s is None else moved.get(s, s) for s in node.inputs]
+        node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
     model.changed()
     return changed or bool(moved)
 
@@ -70,7 +70,7 @@ def _kind(node: Node, users: Users) -> tuple[Any, ...] | None:
     op: Any = node.op
     if not isinstance(op, (MatMul, CompressedMatMul)):
         return None
-    x, *stored = node.inputs
+    x, *stored = node.sources
     if x is None or x.spec.shape is None or not x.spec.shape or not x.spec.type.is_real():
         return None
     if any(s is not None and (not isinstance(s.node.op, Constant) or users[s] != [node]) for s in stored):
@@ -98,12 +98,12 @@ def _needed(model: Model) -> dict[Node, int]:
     """Return by node id the depth, in products, of the first product that depends on the node's result."""
     depth: dict[Node, int] = {}
     for node in model.ops:
-        depth[node] = max((depth[s.node] for s in node.inputs if s is not None), default=0) + (
+        depth[node] = max((depth[s.node] for s in node.sources if s is not None), default=0) + (
             node.op.name in DEPTH_OPS)
     needed: dict[Node, int] = {}
     for node in reversed(model.ops):
         first = depth[node] if node.op.name in DEPTH_OPS else needed.get(node, len(depth))
-        for s in node.inputs:
+        for s in node.sources:
             if s is not None:
                 needed[s.node] = min(first, needed.get(s.node, first))
     return needed
@@ -120,9 +120,9 @@ def _at_once(nodes: Sequence[Node], needed: dict[Node, int]) -> Iterator[list[No
 
 def _biases(group: Sequence[Node], users: Users, shape_tensors: set[Output]) -> list[Node | None]:
     """Return the Adds of the products' biases if merging these leaves fewer layers, else None for each product."""
-    found = [_bias(node.outputs[0], users) for node in group]
+    found = [_bias(node.ports[0], users) for node in group]
     unfused = [node for node in found if node is not None
-             and [is_fusable(u, shape_tensors) for u in users.get(node.outputs[0], ())] != [True]]
+             and [is_fusable(u, shape_tensors) for u in users.get(node.ports[0], ())] != [True]]
     if isinstance(group[0].op, MatMul):
         return found if unfused else [None] * len(group)
     return found if None not in found and len(unfused) > 1 else [None] * len(group)
@@ -132,7 +132,7 @@ def _bias(port: Output, users: Users) -> Node | None:
     """Return the only user of a product if it adds a constant with one element per column, else None."""
     node, *others = users.get(port, [None])
     shape = port.spec.shape
-    if node is None or others or type(node.op) is not Add or not shape or None in node.inputs:
+    if node is None or others or type(node.op) is not Add or not shape or None in node.sources:
         return None
     bias = _other(node, port)
     if not isinstance(bias.node.op, Constant) or bias.spec.type != port.spec.type:
@@ -143,14 +143,14 @@ def _bias(port: Output, users: Users) -> Node | None:
 
 def _other(node: Node, port: Output) -> Any:
     """Return the other one of two operands."""
-    return node.inputs[int(node.inputs[0] is port)]
+    return node.sources[int(node.sources[0] is port)]
 
 
 # ---- cost of copies
 
 def _parts(group: Sequence[Node]) -> list[View]:
     """Return the results as views that lie side by side in the merged result."""
-    shapes: list[Any] = [node.outputs[0].spec.shape for node in group]
+    shapes: list[Any] = [node.ports[0].spec.shape for node in group]
     widths = [shape[-1] for shape in shapes]
     strides = dense_strides((*shapes[0][:-1], sum(widths)))
     return [View(shape, strides, offset) for shape, offset in zip(shapes, accumulate((0, *widths)))]
@@ -178,12 +178,12 @@ def _copies(port: Output, view: View, users: Users, transposed: bool = False) ->
 
 def _copies_behind(user: Node, port: Output, view: View, users: Users, transposed: bool) -> int:
     """Return the `_copies` of the results of a layer that are views of a dense tensor."""
-    outs = [out.spec for out in user.outputs]
+    outs = [out.spec for out in user.ports]
     if any(out.shape is None for out in outs):
         return 1
-    views = op_of(user).view([view if s is port else None for s in user.inputs],
-                             [None if s is None else s.spec for s in user.inputs], outs) or [None]
-    return sum(1 if v is None else _copies(out, v, users, transposed) for out, v in zip(user.outputs, views))
+    views = op_of(user).view([view if s is port else None for s in user.sources],
+                             [None if s is None else s.spec for s in user.sources], outs) or [None]
+    return sum(1 if v is None else _copies(out, v, users, transposed) for out, v in zip(user.ports, views))
 
 
 # ---- merge
@@ -192,8 +192,8 @@ def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[Out
     first, *_ = group
     op: Any = first.op
     graph, axis = Graph(first), _axis(op)
-    widths = [node.outputs[0].spec.shape[-1] for node in group]  # type: ignore[index]
-    stored: list[Any] = list(zip(*(node.inputs[1:] for node in group)))
+    widths = [node.ports[0].spec.shape[-1] for node in group]  # type: ignore[index]
+    stored: list[Any] = list(zip(*(node.sources[1:] for node in group)))
     shapes: list[Any] = [None] * len(stored)
     if isinstance(op, CompressedMatMul):
         packed = op.weights
@@ -202,17 +202,17 @@ def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[Out
         if packed.is_nibbles:
             shapes[0] = (packed.rows, -1) if axis else (-1,)
     weights = [_joined(graph, ports, axis, shape) for ports, shape in zip(stored, shapes)]
-    found = graph.add(op, first.inputs[0], *weights)
+    found = graph.add(op, first.sources[0], *weights)
     last = next((node for node in biases if node is not None), None)
     if last is not None:
-        values = [graph.constant(np.zeros(width), product.outputs[0].spec.type) if node is None
-                  else _other(node, product.outputs[0]) for node, product, width in zip(biases, group, widths)]
+        values = [graph.constant(np.zeros(width), product.ports[0].spec.type) if node is None
+                  else _other(node, product.ports[0]) for node, product, width in zip(biases, group, widths)]
         found = Graph(last).add(op_of(last), found, _joined(graph, values, 0, (-1,)))
     cut = graph.add(VariadicSplit(), found, graph.constant(-1), graph.constant(widths), outputs=len(group))
     for product, bias, port in zip(group, biases, cut):
         node = bias or product
-        port.names = node.outputs[0].own_names
-        moved[node.outputs[0]] = port
+        port.names = node.ports[0].own_names
+        moved[node.ports[0]] = port
 
 
 def _joined(graph: Graph, ports: Sequence[Any], axis: int, shape: tuple[int, ...] | None) -> Output | None:

@@ -35,12 +35,12 @@ def scale_norms(model: Model) -> None:
 def normalised(node: Node) -> Over | None:
     """Return the tensor that a node normalises, and the axes, if it is a norm without scale and shift; else None."""
     op: Any = node.op
-    x, rank = (node.inputs or [None])[0], node.outputs[0].spec.rank if node.outputs else None
+    x, rank = (node.sources or [None])[0], node.ports[0].spec.rank if node.ports else None
     if x is None or rank is None or not isinstance(op, (MVN, MVN6, ScaledMVN)) or not op.normalize_variance:
         return None
     if isinstance(op, ScaledMVN):
-        return None if node.inputs[1:] != [None, None] else Over(x, tuple(op.axes(rank, None)))
-    axes = [constant_integers(s) for s in node.inputs[1:]]
+        return None if node.sources[1:] != [None, None] else Over(x, tuple(op.axes(rank, None)))
+    axes = [constant_integers(s) for s in node.sources[1:]]
     return None if any(a is None for a in axes) else Over(x, tuple(op.axes(rank, *(axes or [None]))))
 
 
@@ -55,20 +55,20 @@ def _rewrite(node: Node, x: Output, extents: Sequence[int], users: dict[Output, 
         op: Any = node.op
         cls = ScaledRMS if isinstance(op, ScaledRMS) else ScaledMVN
         last.op = cls(rank=len(extents), eps=op.eps, inside=op.eps_is_inside())
-        last.inputs = [x, *terms]
+        last.sources = [x, *terms]
 
 
 def _term(node: Node, users: dict[Output, list[Node]], ops: tuple[type, ...],
           extents: Sequence[int]) -> tuple[Node, Output] | None:
     """Return the only user of a norm's result if it is one of these ops with a constant, and that constant with one
     number per normalised element; else None."""
-    found = users.get(node.outputs[0], [])
+    found = users.get(node.ports[0], [])
     if len(found) != 1 or not isinstance(found[0].op, ops) or not broadcasts(found[0]):
         return None
     user = found[0]
-    position = int(user.inputs[0] is node.outputs[0])  # index of the other operand
-    source = user.inputs[position]
-    shape = user.outputs[0].spec.shape
+    position = int(user.sources[0] is node.ports[0])  # index of the other operand
+    source = user.sources[position]
+    shape = user.ports[0].spec.shape
     value = constant_of(source)
     if source is None or value is None or shape is None or value.ndim > len(shape):
         return None
@@ -80,6 +80,6 @@ def _term(node: Node, users: dict[Output, list[Node]], ops: tuple[type, ...],
     value = np.ascontiguousarray(np.broadcast_to(value.reshape(padded[outer_rank:]), extents)).reshape(-1)
     value = -value if isinstance(user.op, Subtract) else value
     term = Constant(element_type=source.spec.type, value=value)
-    port = Node(term, [], name=source.node.friendly_name, layer_id=source.node.layer_id).outputs[0]
+    port = Node(term, [], name=source.node.friendly_name, layer_id=source.node.layer_id).ports[0]
     port.spec = term.infer()[0]
     return user, port

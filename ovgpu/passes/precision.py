@@ -53,7 +53,7 @@ def downcast(model: Model, kind: Type | None, cache: Type | None) -> None:
 
     ``kind``: f16, bf16, or None if all stays f32; ``cache``: likewise for the variables that hold keys and values.
     """
-    types = {port.spec.type for node in model.ops for port in node.outputs}
+    types = {port.spec.type for node in model.ops for port in node.ports}
     if (kind or cache) and Type.f32 in types and Type.dynamic not in types:
         _Downcast(model, kind, cache).run()
 
@@ -85,7 +85,7 @@ class _Downcast:
         """Return whether the op is ovgpu's own and may run in 16 bits, the device computes the node, and the type holds
         its constants."""
         op = op_of(node)
-        if op.half_precision == "never" or not is_own(type(op)) or node.outputs[0].spec.value is not None:
+        if op.half_precision == "never" or not is_own(type(op)) or node.ports[0].spec.value is not None:
             return False
         if node not in self.half_capable:
             self.half_capable[node] = self._is_half_capable(node)
@@ -99,11 +99,11 @@ class _Downcast:
             return self.cache == self.kind and self._caches(node)
         if op.half_precision in ("always", "bounded") or self.kind is None:
             return True
-        if name == "Multiply" and node.inputs[0] is node.inputs[1]:
+        if name == "Multiply" and node.sources[0] is node.sources[1]:
             return False  # a square
-        if name == "Divide" and not _is_constant(node.inputs[1]):
+        if name == "Divide" and not _is_constant(node.sources[1]):
             return False
-        return all(self._is_in_range(_value(s)) for i in data if (s := node.inputs[i]) is not None and _is_constant(s))
+        return all(self._is_in_range(_value(s)) for i in data if (s := node.sources[i]) is not None and _is_constant(s))
 
     def _is_in_range(self, value: Any) -> bool:
         assert self.kind is not None
@@ -113,10 +113,10 @@ class _Downcast:
     def _data(self, node: Node) -> list[int]:
         """Return the indices of f32 inputs that have the result's type."""
         count = 1 if node.op.name == "Interpolate" or hasattr(node.op, "weights") else None
-        return [i for i, s in enumerate(node.inputs[:count]) if s is not None and s.spec.type == Type.f32]
+        return [i for i, s in enumerate(node.sources[:count]) if s is not None and s.spec.type == Type.f32]
 
     def _is_end(self, node: Node) -> bool:
-        users = [user for port in node.outputs for user in self.users.get(port, ())]
+        users = [user for port in node.ports for user in self.users.get(port, ())]
         return bool(users) and all(u in self.ends or not self._may_be_half(u) for u in users)
 
     # ---- types that are assigned
@@ -126,7 +126,7 @@ class _Downcast:
         op: Any = node.op
         if self._assign_cache(node):
             return
-        levels = [self._level(node.inputs[i]) for i in self._data(node)]
+        levels = [self._level(node.sources[i]) for i in self._data(node)]
         needs_f32 = Level.F32 in levels or Level.INTEGRAL in levels
         computed = [level for level in levels if level is not Level.CONSTANT]
         integral = bool(computed) and all(level is Level.INTEGRAL for level in computed)
@@ -158,12 +158,12 @@ class _Downcast:
     def _set(self, node: Node, target: Type, level: Level) -> None:
         op: Any = node.op
         data = self._data(node)
-        for i, source in enumerate(node.inputs):
+        for i, source in enumerate(node.sources):
             if source is not None and source.spec.type == Type.f32 and not isinstance(op, (Convert, ShapeOf)):
-                node.inputs[i] = self._cast(source, target if i in data else Type.f32, node)
+                node.sources[i] = self._cast(source, target if i in data else Type.f32, node)
         if isinstance(op, CompressedGather) and op.kind == Type.f32:
             node.op = replace(op, kind=target)
-        for port in node.outputs:
+        for port in node.ports:
             if port.spec.type == Type.f32:
                 self._record(port, target, level)
 
@@ -186,7 +186,7 @@ class _Downcast:
         return self.casts[key]
 
     def _converted(self, port: Output, target_type: Type, around: Node) -> Output:
-        source = port.node.inputs[0] if port.node.inputs else None
+        source = port.node.sources[0] if port.node.sources else None
         if isinstance(port.node.op, Convert) and source is not None and source.spec.type == target_type:
             return source
         op = (Convert if target_type == Type.f32 else ConvertDown)(destination_type=target_type)
@@ -216,9 +216,9 @@ class _Downcast:
         """Return whether the layer computes the new value of a cache from its old one."""
         if not isinstance(node.op, (CacheAppend, Reorder)):
             return False
-        source = node.inputs[0]
+        source = node.sources[0]
         while source is not None and isinstance(source.node.op, Reorder):
-            source = source.node.inputs[0]
+            source = source.node.sources[0]
         op: Any = None if source is None else source.node.op
         return op is not None and op.name == "ReadValue" and op.variable_id in self.variables
 
@@ -230,7 +230,7 @@ def _caches(model: Model) -> set[str]:
     for node in model.ops:
         op: Any = node.op
         if op.name == "ReadValue" and op.variable_id not in changed:
-            spec = node.outputs[0].spec
+            spec = node.ports[0].spec
             rank = (spec.rank or 0) if spec.type == Type.f32 else 0
             ranks[op.variable_id] = min(rank, ranks.get(op.variable_id, rank))
     return {name for name, rank in ranks.items() if rank > 2}
@@ -239,7 +239,7 @@ def _caches(model: Model) -> set[str]:
 def _is_unchanged(sink: Node) -> bool:
     """Return whether an Assign sets the value that was read."""
     op: Any = sink.op
-    source: Any = None if sink.inputs[0] is None else sink.inputs[0].node.op
+    source: Any = None if sink.sources[0] is None else sink.sources[0].node.op
     return source is not None and source.name == "ReadValue" and source.variable_id == op.variable_id
 
 
@@ -248,19 +248,19 @@ def _is_constant(port: Output | None) -> bool:
     node = None if port is None else port.node
     if node is None or not isinstance(node.op, Convert):
         return node is not None and isinstance(node.op, Constant)
-    source = node.inputs[0]
+    source = node.sources[0]
     return source is not None and source.spec.type in HALVES and isinstance(source.node.op, Constant)
 
 
 def _value(port: Output) -> Any:
     """Return the values of such a constant, in f32."""
-    source: Any = port if isinstance(port.node.op, Constant) else port.node.inputs[0]
+    source: Any = port if isinstance(port.node.op, Constant) else port.node.sources[0]
     return decode(source.node.op.value)
 
 
 def _converted(node: Node) -> Level:
     """Return the level of a conversion to f32: images are bytes and may be rounded, wider integers are exact."""
-    source = node.inputs[0]
+    source = node.sources[0]
     assert source is not None
     kind = source.spec.type
     return Level.INTEGRAL if kind.is_integral_number() and kind.bitwidth > 8 else Level.ROUNDABLE

@@ -28,9 +28,9 @@ def recurrent_layers(model: Model) -> None:
 def _rewrite(model: Model) -> bool:
     new: dict[Output, Output] = {}
     changed = False
-    used = {source for node in model.ops for source in node.inputs if source is not None}
+    used = {source for node in model.ops for source in node.sources if source is not None}
     for node in model.ops:
-        node.inputs = [None if s is None else new.get(s, s) for s in node.inputs]
+        node.sources = [None if s is None else new.get(s, s) for s in node.sources]
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 changed |= _rewrite(body)
@@ -48,13 +48,13 @@ def _layer(node: Node, used: set[Output]) -> dict[Output, Output]:
     if step is None:
         return {}
     op: Any = node.op
-    maps = [m for m in op.outputs if node.outputs[m.port] in used]
+    maps = [m for m in op.outputs if node.ports[m.port] in used]
     if not maps or not all(_is_state(body, step, m) for m in maps) or (frames := _frames(body, step)) is None:
         return {}
     y, *finals = _sequence(body, step, frames)
     found = {}
     for m in maps:
-        old = node.outputs[m.port]
+        old = node.ports[m.port]
         if m.axis is None:
             new = _last(body, step, m, finals[step.new.index(body.result(m.result))])
         else:
@@ -76,7 +76,7 @@ def _is_state(body: Body, step: Step, m: OutputMap) -> bool:
 
 def _shape(body: Body, m: OutputMap) -> Sequence[Int]:
     """Return the shape of the value that one iteration gives to an output."""
-    source = body.model.results[m.result].inputs[0]
+    source = body.model.results[m.result].sources[0]
     return () if source is None or source.spec.shape is None else source.spec.shape
 
 

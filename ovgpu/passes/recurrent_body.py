@@ -34,7 +34,7 @@ class Body:
         op: Any = loop.op
         self.graph, self.loop = Graph(loop), loop
         self.model: Model = op.body
-        self.trips = op.trips([None if s is None else s.spec for s in loop.inputs])
+        self.trips = op.trips([None if s is None else s.spec for s in loop.sources])
         self.entering: dict[Output, InputMap] = {self._parameter(m.parameter): m for m in op.inputs}
         self.carried: dict[Output, Output] = {self._parameter(b.parameter): self.result(b.result)
                                               for b in op.back_edges}
@@ -43,18 +43,18 @@ class Body:
         self._hoisted: dict[Output, Output | None] = {}
 
     def _parameter(self, number: int) -> Output:
-        return self.model.parameters[number].outputs[0]
+        return self.model.parameters[number].ports[0]
 
     def result(self, number: int) -> Output:
         """Return the tensor that a result of the body takes, before reshapes."""
-        source = self.model.results[number].inputs[0]
+        source = self.model.results[number].sources[0]
         assert source is not None
         return unwrapped(source)
 
     def initial(self, parameter: Output) -> Output | None:
         """Return the tensor that a parameter is at the first iteration, None if it is a slice."""
         m = self.entering.get(parameter)
-        return None if m is None or m.axis is not None else self.loop.inputs[m.port]
+        return None if m is None or m.axis is not None else self.loop.sources[m.port]
 
     def slices(self, port: Output) -> Slices | None:
         """Return the slices of which a port, reshapes aside, is one: cut from an input, or gathered by iteration."""
@@ -63,9 +63,9 @@ class Body:
         if m is not None and m.axis is not None and port not in self.carried:
             return self._sliced(m)
         node = port.node
-        if node.op.name != "Gather" or self.counter is None or unwrapped(node.inputs[1]) is not self.counter:
+        if node.op.name != "Gather" or self.counter is None or unwrapped(node.sources[1]) is not self.counter:
             return None
-        table, axis_port = node.inputs[0], node.inputs[2]
+        table, axis_port = node.sources[0], node.sources[2]
         axis = None if axis_port is None else axis_port.spec.constant
         source = None if table is None or table in self.carried else self.initial(table)
         if source is None or source.spec.shape is None or axis is None or getattr(node.op, "batch_dims", False):
@@ -75,7 +75,7 @@ class Body:
         return Slices(source, source.spec.shape, number, False, self.trips) if whole else None
 
     def _sliced(self, m: InputMap) -> Slices | None:
-        source = self.loop.inputs[m.port]
+        source = self.loop.sources[m.port]
         if source is None or source.spec.shape is None or m.axis is None or m.part_size != 1 or abs(m.stride) != 1:
             return None
         shape = source.spec.shape
@@ -103,13 +103,13 @@ class Body:
             return None if port in self.carried else self.initial(port)
         if op_of(node).effect or any(isinstance(v, Model) for v in vars(node.op).values()):
             return None
-        inputs = [None if s is None else self.hoisted(s) for s in node.inputs]
-        if any(new is None for new, old in zip(inputs, node.inputs) if old is not None):
+        inputs = [None if s is None else self.hoisted(s) for s in node.sources]
+        if any(new is None for new, old in zip(inputs, node.sources) if old is not None):
             return None
-        twin = Node(node.op, inputs, len(node.outputs), name=node.friendly_name, layer_id=node.layer_id)
-        for old, new in zip(node.outputs, twin.outputs):
+        twin = Node(node.op, inputs, len(node.ports), name=node.friendly_name, layer_id=node.layer_id)
+        for old, new in zip(node.ports, twin.ports):
             self._hoisted[old] = new
-        return twin.outputs[port.index]
+        return twin.ports[port.index]
 
 
 def is_counted(node: Node) -> bool:
@@ -117,23 +117,23 @@ def is_counted(node: Node) -> bool:
     op = node.op
     if not isinstance(op, (TensorIterator, Loop)) or op.body.sinks:
         return False
-    return op.trips([None if s is None else s.spec for s in node.inputs]) is not None
+    return op.trips([None if s is None else s.spec for s in node.sources]) is not None
 
 
 def unwrapped(port: Output | None) -> Output:
     """Return the tensor with the same elements in the same order, before reshapes."""
     assert port is not None
-    while port.node.inputs and port.node.inputs[0] is not None and (
+    while port.node.sources and port.node.sources[0] is not None and (
             op_of(port.node).is_reshape or port.node.op.name == "Identity" or _keeps_order(port.node)):
-        port = port.node.inputs[0]
+        port = port.node.sources[0]
     return port
 
 
 def _keeps_order(node: Node) -> bool:
     """Return whether the node is a Transpose that only moves axes of extent 1."""
-    if node.op.name != "Transpose" or node.inputs[0] is None or node.inputs[1] is None:
+    if node.op.name != "Transpose" or node.sources[0] is None or node.sources[1] is None:
         return False
-    shape, order = node.inputs[0].spec.shape, node.inputs[1].spec.constant
+    shape, order = node.sources[0].spec.shape, node.sources[1].spec.constant
     if shape is None or order is None:
         return False
     moved = [i for i in permutation(order.reshape(-1).tolist(), len(shape)) if not equal(shape[i], 1)]

@@ -61,19 +61,19 @@ def find_step(body: Body) -> Step | None:
 def _cell(body: Body, h: Output, new: Output) -> Step | None:
     node, op = new.node, op_of(new.node)
     assert isinstance(op, Cell)
-    states = tuple(unwrapped(s) for s in node.inputs[1 : 1 + op.states])
-    results = tuple(node.outputs[: op.states])
+    states = tuple(unwrapped(s) for s in node.sources[1 : 1 + op.states])
+    results = tuple(node.ports[: op.states])
     if states[0] is not h or any(body.carried.get(s) is not r for s, r in zip(states, results)):
         return None
-    x, frame, hidden = body.slices(_required(node.inputs[0])), _required(node.inputs[0]).spec.shape, _width(new)
-    weights = [None if s is None else body.hoisted(s) for s in node.inputs[1 + op.states :]]
+    x, frame, hidden = body.slices(_required(node.sources[0])), _required(node.sources[0]).spec.shape, _width(new)
+    weights = [None if s is None else body.hoisted(s) for s in node.sources[1 + op.states :]]
     if x is None or not frame or hidden is None or len(weights) < 2 or None in weights:
         return None
-    columns = _width(node.inputs[1 + op.states])
+    columns = _width(node.sources[1 + op.states])
     if isinstance(op, LSTMCell1):
         if columns is None:
             return None
-        if len(weights) == 2 and _rank(node.inputs[4]) == 1:  # W and R are one matrix
+        if len(weights) == 2 and _rank(node.sources[4]) == 1:  # W and R are one matrix
             columns -= hidden
             g = body.graph
             parts = g.add(VariadicSplit(), weights[0], g.constant(1), g.constant([columns, -1]), outputs=2)
@@ -154,7 +154,7 @@ class _DecomposedStep:
         """Match ``c' = f c + i g, h' = o act(c')``."""
         for left, right in _operands(self.new, "Multiply"):
             out, act = self._gate(left), _activation(right)
-            new = None if act is None else unwrapped(right.node.inputs[0])
+            new = None if act is None else unwrapped(right.node.sources[0])
             if out is None or act is None or new is None or not self._is_rows(new, self.hidden):
                 continue
             for retained, added in _operands(new, "Add"):
@@ -177,7 +177,7 @@ class _DecomposedStep:
             update, act = self._gate(z), _activation(n)
             if update is None or act is None:
                 continue
-            inner = self._linear_of(n.node.inputs[0])
+            inner = self._linear_of(n.node.sources[0])
             if inner is not None:  # act(x W^T + (r h) R^T)
                 products = inner.factors() - {"x"}
                 reset = self._reset(next(iter(products))) if len(products) == 1 and "h" not in products else None
@@ -187,7 +187,7 @@ class _DecomposedStep:
                     gates = [update.linear, reset.linear, inner]
                     return GRUSequence, _attributes(update.kind, act), gates, gates
                 continue
-            for input_side, reset, recurrent in self._resets(n.node.inputs[0]):
+            for input_side, reset, recurrent in self._resets(n.node.sources[0]):
                 if reset.kind == update.kind:
                     attributes = {**_attributes(update.kind, act), "linear_before_reset": True}
                     both = [update.linear, reset.linear]
@@ -232,7 +232,7 @@ class _DecomposedStep:
         port = unwrapped(port)
         kind = _activation(port)
         if kind is not None:
-            linear = self._linear_of(port.node.inputs[0])
+            linear = self._linear_of(port.node.sources[0])
             return None if linear is None else Gate(kind, linear)
         part = _part(port)
         whole = None if part is None else self._gate(part[0])
@@ -249,7 +249,7 @@ class _DecomposedStep:
         if rows is None or not self._is_rows(port, rows):
             return None
         if port.node.op.name == "Add":
-            return self._sum([_required(s) for s in port.node.inputs], port)
+            return self._sum([_required(s) for s in port.node.sources], port)
         if port.node.op.name == "MatMul":
             return self._product(port, rows)
         part = _part(port)
@@ -280,7 +280,7 @@ class _DecomposedStep:
 
     def _product(self, port: Output, rows: int) -> Linear | None:
         op: Any = port.node.op
-        left, right = (_required(s) for s in port.node.inputs)
+        left, right = (_required(s) for s in port.node.sources)
         matrix, width = self.body.hoisted(right), _width(left)
         if matrix is None or width is None or op.transpose_a or _rank(right) != 2 or not self._is_rows(left, width):
             return None
@@ -305,7 +305,7 @@ class _DecomposedStep:
             if node.op.axis % rank != rank - 1:  # type: ignore[attr-defined]
                 return None
             found: list[tuple[Any, int]] = []
-            for source in map(_required, node.inputs):
+            for source in map(_required, node.sources):
                 n = _width(source)
                 factors = None if n is None or not self._is_rows(source, n) else self._factors(unwrapped(source), n)
                 if factors is None:
@@ -368,7 +368,7 @@ def _activation(port: Output) -> Kind | None:
     if name in ("Sigmoid", "Tanh", "Relu"):
         return name.lower(), 0.0, 0.0
     if name == "HardSigmoid":
-        values = [_required(s).spec.constant for s in port.node.inputs[1:]]
+        values = [_required(s).spec.constant for s in port.node.sources[1:]]
         if all(v is not None and v.size == 1 for v in values):
             alpha, beta = (float(v.reshape(-1)[0]) for v in values if v is not None)
             return "hardsigmoid", alpha, beta
@@ -380,7 +380,7 @@ def _operands(port: Output, name: str) -> list[tuple[Output, Output]]:
     port = unwrapped(port)
     if port.node.op.name != name or not broadcasts(port.node):
         return []
-    a, b = (unwrapped(s) for s in port.node.inputs)
+    a, b = (unwrapped(s) for s in port.node.sources)
     return [(a, b)] if name == "Subtract" else list(permutations((a, b)))  # type: ignore[arg-type]
 
 
@@ -389,7 +389,7 @@ def _terms(port: Output) -> Iterator[Output]:
     if port.node.op.name != "Add":
         yield port
         return
-    for source in port.node.inputs:
+    for source in port.node.sources:
         yield from _terms(unwrapped(source))
 
 
@@ -398,13 +398,13 @@ def _part(port: Output) -> tuple[Output, int, int] | None:
     node = port.node
     if node.op.name not in ("Split", "VariadicSplit", "Slice", "StridedSlice"):
         return None
-    source = _required(node.inputs[0])
-    shape, values = source.spec.shape, [None if s is None else s.spec.ints() for s in node.inputs[1:]]
+    source = _required(node.sources[0])
+    shape, values = source.spec.shape, [None if s is None else s.spec.ints() for s in node.sources[1:]]
     if not shape or not isinstance(shape[-1], int) or None in values:
         return None
     last, op = len(shape) - 1, op_of(node)
     if isinstance(op, (Split, VariadicSplit)):
-        widths = [_width(p) for p in node.outputs]
+        widths = [_width(p) for p in node.ports]
         if not equal(values[0][0] % len(shape), last) or None in widths:  # type: ignore[index]
             return None
         start = sum(n for n in widths[: port.index] if n is not None)

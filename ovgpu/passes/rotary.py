@@ -41,7 +41,7 @@ def rotary_embeddings(model: Model) -> None:
 
 def _rotate(node: Node) -> bool:
     """Make the node a rotary embedding if it computes one; return whether it does."""
-    port = node.outputs[0]
+    port = node.ports[0]
     for row in _rows(node) if _may_be_last(node) else ():
         terms = _Row(row).terms(port)
         found = None if terms is None or terms.ndim != 1 else _rotary_of(row, list(terms))
@@ -49,7 +49,7 @@ def _rotate(node: Node) -> bool:
             op, cuts = found
             graph = Graph(node)
             node.op = op
-            node.inputs = [source if tuple(part) == (0, _extent(source.spec.shape or (0,)), 1)
+            node.sources = [source if tuple(part) == (0, _extent(source.spec.shape or (0,)), 1)
                            else graph.cut(source, -1, *part) for source, *part in cuts]
             return True
     return False
@@ -111,7 +111,7 @@ def _are_twins(port: Output, start: int, size: int) -> bool:
 def _origins(port: Output) -> Array:
     """Return a number for each element of the rows; equal numbers mean equal elements."""
     node, extent = port.node, _extent(port.spec.shape or (0,))
-    source = node.inputs[0] if node.inputs else None
+    source = node.sources[0] if node.sources else None
     shape = None if source is None else source.spec.shape
     if source is not None and shape and _extent(shape):
         taken = _gathered(node)
@@ -128,7 +128,7 @@ def _gathered(node: Node) -> tuple[int, Array] | None:
     op: Any = node.op
     if not isinstance(op, Gather):
         return None
-    x, index, axis = (s.spec for s in node.inputs if s is not None)
+    x, index, axis = (s.spec for s in node.sources if s is not None)
     if x.shape is None or index.constant is None or axis.constant is None or op.batch(index.rank or 0):
         return None
     where = int(axis.constant.reshape(())) % len(x.shape)
@@ -140,14 +140,14 @@ def _gathered(node: Node) -> tuple[int, Array] | None:
 
 def _may_be_last(node: Node) -> bool:
     """Return whether the node may be the last one of a rotary embedding."""
-    spec, op = node.outputs[0].spec, node.op
+    spec, op = node.ports[0].spec, node.op
     if not spec.shape or not spec.type.is_real() or not _extent(spec.shape):
         return False
     if isinstance(op, Add):
-        return all(s is not None and isinstance(s.node.op, Multiply) for s in node.inputs)
+        return all(s is not None and isinstance(s.node.op, Multiply) for s in node.sources)
     if isinstance(op, Concat):
         return op.axis in (-1, len(spec.shape) - 1)
-    source = node.inputs[0] if isinstance(op, Reshape) else None
+    source = node.sources[0] if isinstance(op, Reshape) else None
     return source is not None and source.spec.shape is not None and source.spec.shape[-1:] == (2,)
 
 
@@ -158,14 +158,14 @@ def _extent(shape: Sequence[Any]) -> int:
 
 def _rows(node: Node) -> Iterator[Output]:
     """Yield the tensors whose row elements the last product before the node may take, the nearest first."""
-    port: Output | None = node.outputs[0]
+    port: Output | None = node.ports[0]
     for _ in range(MAX_DISTANCE):
         factors = None if port is None else _product(port.node)
         if factors is not None:
             for factor in factors:
-                yield from (p for p in _sources(factor) if p.spec.rank == node.outputs[0].spec.rank)
+                yield from (p for p in _sources(factor) if p.spec.rank == node.ports[0].spec.rank)
             return
-        port = port.node.inputs[0] if port is not None and port.node.inputs else None
+        port = port.node.sources[0] if port is not None and port.node.sources else None
 
 
 def _product(node: Node) -> tuple[Output, Output] | None:
@@ -180,7 +180,7 @@ def _sources(port: Output) -> Iterator[Output]:
         if port.spec.shape and _extent(port.spec.shape):
             yield port
         opposite = negated(port.node)
-        source = port.node.inputs[0] if opposite is None and port.node.inputs else opposite
+        source = port.node.sources[0] if opposite is None and port.node.sources else opposite
         if source is None:
             return
         port = source
@@ -235,7 +235,7 @@ class _Row:
     def _moved(self, port: Output, read: Callable[[Output], Array | None]) -> Array | None:
         """Return the array of a port whose layer only moves elements within rows; ``read`` gives its inputs' arrays."""
         op, shape = op_of(port.node), port.spec.shape
-        source = port.node.inputs[0] if port.node.inputs else None
+        source = port.node.sources[0] if port.node.sources else None
         given = None if source is None else source.spec.shape
         if source is None or shape is None or given is None or self.visited > MAX_LAYERS:
             return None
@@ -245,7 +245,7 @@ class _Row:
             return None
         if isinstance(op, Concat):
             axis = op.axis % len(shape) - self.before
-            parts = [None if s is None or axis < 0 else read(s) for s in port.node.inputs]
+            parts = [None if s is None or axis < 0 else read(s) for s in port.node.sources]
             return None if any(p is None for p in parts) else np.concatenate(parts, axis)  # type: ignore[arg-type]
         held = read(source)
         positions = None if held is None else self._positions(port, given, held.shape)
@@ -254,10 +254,10 @@ class _Row:
     def _positions(self, port: Output, given: Sequence[Int], inner: tuple[int, ...]) -> Array | None:
         """Return the positions of the port's elements in the ``inner`` axes of its layer's first input, else None."""
         node = port.node
-        specs = [None if s is None else s.spec for s in node.inputs]
+        specs = [None if s is None else s.spec for s in node.sources]
         if isinstance(node.op, Gather) and (taken := _gathered(node)) is not None and taken[0] >= self.before:
             return np.take(np.arange(product(inner)).reshape(inner), taken[1], taken[0] - self.before)
-        views = op_of(node).view([View.dense(given), *(None for _ in specs[1:])], specs, [p.spec for p in node.outputs])
+        views = op_of(node).view([View.dense(given), *(None for _ in specs[1:])], specs, [p.spec for p in node.ports])
         view = None if views is None else views[port.index]
         if view is None or not all(map(equal, view.strides[: self.before], dense_strides(given))):
             return None

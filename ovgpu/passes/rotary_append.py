@@ -19,34 +19,34 @@ def append_rotated(model: Model) -> None:
             _join(node, users, moved)
     if moved:
         for node in model.ops:
-            node.inputs = [None if s is None else moved.get(s, s) for s in node.inputs]
+            node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
         model.changed()
         model.validate_nodes_and_infer_types()
 
 
 def _join(attention: Node, users: dict[Output, list[Node]], moved: dict[Output, Output]) -> None:
     """Add one layer that computes queries, keys and values of an attention, and record the ports that it replaces."""
-    query, *writes = (_behind_views(source) for source in attention.inputs[:3])
-    if not isinstance(query.op, Rotary) or not all(isinstance(p.op, CacheWrite) and p.outputs[0] not in moved
+    query, *writes = (_behind_views(source) for source in attention.sources[:3])
+    if not isinstance(query.op, Rotary) or not all(isinstance(p.op, CacheWrite) and p.ports[0] not in moved
                                                    for p in writes):
         return
-    (keys, new, lengths), (values, v, _) = (p.inputs for p in writes)
+    (keys, new, lengths), (values, v, _) = (p.sources for p in writes)
     assert keys is not None and new is not None and v is not None
-    key, op, first = new.node, query.op, query.inputs[0]
+    key, op, first = new.node, query.op, query.sources[0]
     if len(users[new]) > 1 or not isinstance(key.op, Rotary) or vars(key.op) != vars(op) or first is None:
         return
     axes = {p.op.axis for p in writes}  # type: ignore[attr-defined]
-    if (key.inputs[1:] != query.inputs[1:] or axes != {len(new.spec.shape or ()) - 2}
+    if (key.sources[1:] != query.sources[1:] or axes != {len(new.spec.shape or ()) - 2}
             or any(s.spec.type != new.spec.type for s in (v, first, keys))):
         return
-    ports = Graph(query).add(RotaryCacheWrite(size=op.size, pairs=op.pairs), first, key.inputs[0], v,
-                             *query.inputs[1:], keys, values, lengths, outputs=3)
-    moved.update({old: port for old, port in zip([query.outputs[0], *(p.outputs[0] for p in writes)], ports)})
+    ports = Graph(query).add(RotaryCacheWrite(size=op.size, pairs=op.pairs), first, key.sources[0], v,
+                             *query.sources[1:], keys, values, lengths, outputs=3)
+    moved.update({old: port for old, port in zip([query.ports[0], *(p.ports[0] for p in writes)], ports)})
 
 
 def _behind_views(port: Output | None) -> Node:
     """Return the node that computes the tensor of which a port is a view."""
     assert port is not None
-    while isinstance(port.node.op, (Reshape, Transpose, Unsqueeze)) and port.node.inputs[0] is not None:
-        port = port.node.inputs[0]
+    while isinstance(port.node.op, (Reshape, Transpose, Unsqueeze)) and port.node.sources[0] is not None:
+        port = port.node.sources[0]
     return port.node

@@ -83,7 +83,7 @@ class _Shared:
         self.table = table
 
     def declared(self, parameter: Node, number: int) -> Spec:
-        spec = parameter.outputs[0].spec
+        spec = parameter.ports[0].spec
         return Spec(spec.type, self.shape(spec.shape or (), number))
 
     def shape(self, shape: Sequence[Int], number: int) -> tuple[Int, ...]:
@@ -131,12 +131,12 @@ class _Caches:
         self.splits &= all(inputs == {1, 2} for inputs in self.attention.values())
 
     def _add(self, sink: Node) -> bool:
-        node = sink.inputs[0].node  # type: ignore[union-attr]
-        past = node.inputs[0]
-        if len(node.inputs) != 2 or past is None or past.node in self.appends:
+        node = sink.sources[0].node  # type: ignore[union-attr]
+        past = node.sources[0]
+        if len(node.sources) != 2 or past is None or past.node in self.appends:
             return False
         if isinstance(past.node.op, Reorder):
-            read, _, flag = past.node.inputs
+            read, _, flag = past.node.sources
             if flag is not None and flag not in self.flags:
                 self.flags.append(flag)
             self.path.add(past.node)
@@ -151,7 +151,7 @@ class _Caches:
         self.names.append(sink.op.variable_id)  # type: ignore[attr-defined]
         self.reads.append(read)
         op: Any = node.op
-        return self._follow(node.outputs[0], op.axis % len(node.outputs[0].spec.shape or ()), sink)
+        return self._follow(node.ports[0], op.axis % len(node.ports[0].spec.shape or ()), sink)
 
     def _follow(self, port: Output, axis: int, sink: Node | None) -> bool:
         """Find the attention to a cache that grows along ``axis``; return False if anything else takes it."""
@@ -162,12 +162,12 @@ class _Caches:
         op: Any = user.op
         rank = len(port.spec.shape or ())
         if type(op) is ScaledDotProductAttention:
-            numbers = {i for i, source in enumerate(user.inputs) if source is port}
+            numbers = {i for i, source in enumerate(user.sources) if source is port}
             if op.causal or axis != rank - 2 or not numbers <= {1, 2}:
                 return False
             self.attention.setdefault(user, set()).update(numbers)
             return True
-        other = user.inputs[1] if isinstance(op, (Unsqueeze, Transpose)) and user.inputs[0] is port else None
+        other = user.sources[1] if isinstance(op, (Unsqueeze, Transpose)) and user.sources[0] is port else None
         if other is None or other.spec.constant is None:
             return False
         order = [int(i) for i in other.spec.constant.reshape(-1)]
@@ -177,7 +177,7 @@ class _Caches:
             added = {i % (rank + len(order)) for i in order}
             axis = [i for i in range(rank + len(order)) if i not in added][axis]
         self.path.add(user)
-        return self._follow(user.outputs[0], axis, None)
+        return self._follow(user.ports[0], axis, None)
 
 
 class _Split:
@@ -210,7 +210,7 @@ class _Split:
         found = []
         for node, name in zip(self.found.appends, self.found.names):
             op: Any = node.op
-            new, whole = node.inputs[1], node.outputs[0].spec
+            new, whole = node.sources[1], node.ports[0].spec
             if new is None or new.spec.shape is None or whole.shape is None:
                 return None
             axis = op.axis % len(whole.shape)
@@ -227,12 +227,12 @@ class _Split:
         for node, read in zip(self.found.appends, self.found.reads):
             op: Any = node.op
             changing |= _atoms([(read.spec.shape or ())[op.axis]])
-            fixed |= _atoms(node.inputs[1].spec.shape or ())  # type: ignore[union-attr]
+            fixed |= _atoms(node.sources[1].spec.shape or ())  # type: ignore[union-attr]
         for node in self.found.attention:
             mask = _input(node, 3)
             if mask is not None and mask.spec.shape:
                 changing |= _atoms(mask.spec.shape[-1:])
-            fixed |= _atoms(node.inputs[0].spec.shape or ())  # type: ignore[union-attr]
+            fixed |= _atoms(node.sources[0].spec.shape or ())  # type: ignore[union-attr]
         return changing - fixed
 
     def _classify(self, node: Node) -> None:
@@ -241,8 +241,8 @@ class _Split:
         op = op_of(node)
         cheap = op.name in ("Parameter", "Constant", "ShapeOf") or (
             not op.effect and op.host_in_decode
-            and all(s is None or s in self.hostable for s in node.inputs))
-        for port in node.outputs:
+            and all(s is None or s in self.hostable for s in node.sources))
+        for port in node.ports:
             value = port.spec.value
             if cheap:
                 self.hostable.add(port)
@@ -250,7 +250,7 @@ class _Split:
                 length_dependent = self._grows(value.ravel().tolist() if value.dtype == object else ())
             else:
                 length_dependent = self._grows(port.spec.shape or ()) or (cheap and op.name != "ShapeOf" and any(
-                    s is not None and s in self.length_dependent for s in node.inputs))
+                    s is not None and s in self.length_dependent for s in node.sources))
             if length_dependent:
                 self.length_dependent.add(port)
 
@@ -268,7 +268,7 @@ class _Split:
                 continue
             seen.add(node)
             attends = node in self.found.attention
-            for i, source in enumerate(node.inputs):
+            for i, source in enumerate(node.sources):
                 if source is None or (isinstance(node.op, CacheAppend) and not i):
                     continue
                 if attends and i == 3:
@@ -281,7 +281,7 @@ class _Split:
                 else:
                     stack.append(source.node)
             if node not in self.found.path and any(p.spec.shape is None or self._grows(p.spec.shape)
-                                                       for p in node.outputs):
+                                                       for p in node.ports):
                 return False
         return True
 
@@ -289,7 +289,7 @@ class _Split:
         """Feed an attention's mask, unless it is the same for all keys; return False if neither is possible."""
         number = 3
         while _adds_axes_in_front(mask.node):  # the device adds them, for all layers that share the mask
-            node, number, mask = mask.node, 0, mask.node.inputs[0]  # type: ignore[assignment]
+            node, number, mask = mask.node, 0, mask.node.sources[0]  # type: ignore[assignment]
         shape = mask.spec.shape
         if shape is None:
             return False
@@ -308,14 +308,14 @@ class _Split:
         fed = {f.port: _parameter(f.port.spec, f.port) for f in feeds}
         lengths = _parameter(Spec(Type.i64, (2,)), self.found.reads[0])
         for node, number, port in self.consumers:
-            node.inputs[number] = fed[port]
+            node.sources[number] = fed[port]
         whole = []
         for node, read, cache in zip(self.found.appends, self.found.reads, caches):
             whole.append(_parameter(read.spec, read))
-            node.op, node.inputs = CacheWrite(axis=cache.axis), [whole[-1], node.inputs[1], lengths]
+            node.op, node.sources = CacheWrite(axis=cache.axis), [whole[-1], node.sources[1], lengths]
         for node in self.found.attention:
             node.op = CachedAttention()
-            node.inputs = [*node.inputs, *[None] * (6 - len(node.inputs)), lengths]
+            node.sources = [*node.sources, *[None] * (6 - len(node.sources)), lengths]
         model = self.model
         parameters = [*model.parameters, *(fed[f.port].node for f in feeds), lengths.node, *(p.node for p in whole)]
         sinks = [s for s in model.sinks if not isinstance(_source(s), CacheWrite)]
@@ -326,8 +326,8 @@ class _Split:
 
 def _adds_axes_in_front(node: Node) -> bool:
     """Return whether the node is an Unsqueeze that leaves the last axis where it is."""
-    axes = node.inputs[1].spec.constant if isinstance(node.op, Unsqueeze) and node.inputs[1] is not None else None
-    rank = len(node.outputs[0].spec.shape or ())
+    axes = node.sources[1].spec.constant if isinstance(node.op, Unsqueeze) and node.sources[1] is not None else None
+    rank = len(node.ports[0].spec.shape or ())
     return axes is not None and rank - 1 not in {int(i) % rank for i in axes.reshape(-1)}
 
 
@@ -336,14 +336,14 @@ def _atoms(numbers: Iterable[Int]) -> set[Atom]:
 
 
 def _source(sink: Node) -> Any:
-    return None if sink.inputs[0] is None else sink.inputs[0].node.op
+    return None if sink.sources[0] is None else sink.sources[0].node.op
 
 
 def _input(node: Node, number: int) -> Output | None:
-    return node.inputs[number] if len(node.inputs) > number else None
+    return node.sources[number] if len(node.sources) > number else None
 
 
 def _parameter(spec: Spec, port: Output) -> Output:
     shape = PartialShape([d if not isinstance(d, Sym) else -1 for d in spec.shape or ()])
     op: Any = Parameter(element_type=spec.type, shape=shape)
-    return Node(op, [], name=port.node.friendly_name, layer_id=port.node.layer_id).outputs[0]
+    return Node(op, [], name=port.node.friendly_name, layer_id=port.node.layer_id).ports[0]

@@ -16,10 +16,10 @@ def subgraph(model: Model, inputs: Sequence[Output], outputs: Sequence[Output], 
     for port in inputs:
         op: Any = Parameter(element_type=port.spec.type, shape=port.spec.partial_shape)
         parameter = Node(op, [], name=port.node.friendly_name, layer_id=port.node.layer_id)
-        parameter.outputs[0].names, parameter.outputs[0].spec = set(port.names), port.spec
-        twins[port] = parameter.outputs[0]
+        parameter.ports[0].names, parameter.ports[0].spec = set(port.names), port.spec
+        twins[port] = parameter.ports[0]
         parameters.append(parameter)
-    required = needed(inputs, [*outputs, *(s for sink in sinks for s in sink.inputs if s is not None)])
+    required = needed(inputs, [*outputs, *(s for sink in sinks for s in sink.sources if s is not None)])
     for node in model.ops:
         if node in required:
             clone(node, twins)
@@ -37,7 +37,7 @@ def needed(inputs: Sequence[Output], outputs: Sequence[Output]) -> set[Node]:
         node = stack.pop().node
         if node not in required:
             required.add(node)
-            stack += [s for s in node.inputs if s is not None and s not in ends]
+            stack += [s for s in node.sources if s is not None and s not in ends]
     return required
 
 
@@ -52,15 +52,15 @@ def reached(outputs: Iterable[Output], inputs: Collection[Output]) -> list[Outpu
             found.add(port)
         elif port.node not in seen:
             seen.add(port.node)
-            stack += [source for source in port.node.inputs if source is not None]
+            stack += [source for source in port.node.sources if source is not None]
     return [port for port in inputs if port in found]
 
 
 def clone(node: Node, twins: dict[Output, Output]) -> Node:
     """Return a copy of ``node`` fed by the twins of its inputs, and add those of its outputs to ``twins``."""
-    twin = Node(node.op, [None if s is None else twins[s] for s in node.inputs], len(node.outputs),
+    twin = Node(node.op, [None if s is None else twins[s] for s in node.sources], len(node.ports),
                 name=node.friendly_name, layer_id=node.layer_id)
-    for port, other in zip(node.outputs, twin.outputs):
+    for port, other in zip(node.ports, twin.ports):
         other.names, other.spec = set(port.names), port.spec
         twins.setdefault(port, other)
     return twin

@@ -34,7 +34,7 @@ def upcast_to_f32(model: Model) -> None:
 def _types(model: Model) -> set[Type]:
     """Return the types of tensors that are not computed from constants alone."""
     fixed = _fixed(model)
-    found = {port.spec.type for node in model.ops if node not in fixed for port in node.outputs}
+    found = {port.spec.type for node in model.ops if node not in fixed for port in node.ports}
     return found.union(*(_types(body) for node in model.ops for body in _bodies(node)))
 
 
@@ -46,8 +46,8 @@ def _fixed(model: Model) -> set[Node]:
     """Return the constants, and of the layers computed from constants alone."""
     found: set[Node] = set()
     for node in model.ops:
-        computed = bool(node.inputs) and not op_of(node).effect and node.op.name != "Result"
-        if isinstance(node.op, Constant) or (computed and all(s is None or s.node in found for s in node.inputs)):
+        computed = bool(node.sources) and not op_of(node).effect and node.op.name != "Result"
+        if isinstance(node.op, Constant) or (computed and all(s is None or s.node in found for s in node.sources)):
             found.add(node)
     return found
 
@@ -57,16 +57,16 @@ def _upcast(model: Model, ports: Sequence[Node] = ()) -> None:
     unchanged = _fixed(model) | {node for node in (*ports, *filter(_keeps_types, model.ops))}
     casts: dict[Output, Output] = {}
     for node in model.ops:
-        for i, source in enumerate(node.inputs):
+        for i, source in enumerate(node.sources):
             is_upcast = source is None or source.node not in unchanged
             if source is None or source.spec.type not in HALVES or is_upcast != (node in unchanged):
                 continue
             if is_upcast:
-                node.inputs[i] = _cast(source, source.spec.type, node)
+                node.sources[i] = _cast(source, source.spec.type, node)
             elif not isinstance(node.op, (Convert, ShapeOf)):  # these take any type
                 if source not in casts:
                     casts[source] = _cast(source, Type.f32, source.node)
-                node.inputs[i] = casts[source]
+                node.sources[i] = casts[source]
         if node not in unchanged:
             node.op = _upcast_op(node.op)
             for body in _bodies(node):

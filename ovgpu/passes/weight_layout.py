@@ -40,7 +40,7 @@ def lay_out_weights(model: Model) -> None:
                 transposed[id(weights)] = _transposed(node, weights)
             op: Any = node.op
             node.op = replace(op, transpose_b=not op.transpose_b)
-            node.inputs = [node.inputs[0], transposed[id(weights)]]
+            node.sources = [node.sources[0], transposed[id(weights)]]
     if transposed:
         model.changed()
 
@@ -50,7 +50,7 @@ def _weights(node: Node) -> Array | None:
     op = node.op
     if not isinstance(op, MatMul):
         return None
-    x, constant = (port.spec for port in node.inputs if port is not None)
+    x, constant = (port.spec for port in node.sources if port is not None)
     weights = constant.constant
     if x.shape is None or weights is None or constant.type not in (Type.f32, Type.f64):
         return None

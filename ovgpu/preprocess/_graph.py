@@ -23,21 +23,21 @@ class Graph:
         self.parameters = 0
 
     def parameter(self, kind: Type, shape: PartialShape, name: str) -> Output:
-        port = Node(Parameter(element_type=kind, shape=shape), [], 1, name=name).outputs[0]
+        port = Node(Parameter(element_type=kind, shape=shape), [], 1, name=name).ports[0]
         port.spec = Spec(kind, dims_of(shape, self.table, "new", self.parameters))
         self.parameters += 1
         return port
 
     def constant(self, value: Any, kind: Type = Type.i64) -> Output:
         array = np.asarray(value, np.float64 if kind.is_real() else np.int64).astype(kind.storage)
-        return self.with_spec(Node(Constant(element_type=kind, value=array), [], 1).outputs[0])
+        return self.with_spec(Node(Constant(element_type=kind, value=array), [], 1).ports[0])
 
     def add(self, name: str, version: str, *inputs: Output, **attributes: Any) -> Output:
         """Return the output of a new node of the op ``name`` in an opset, such as "opset1"."""
         cls = lookup(name, version)
         assert cls is not None
         return self.with_spec(
-            Node(cls(**attributes), inputs, 1, name=f"{inputs[0].node.friendly_name}/{name}").outputs[0])
+            Node(cls(**attributes), inputs, 1, name=f"{inputs[0].node.friendly_name}/{name}").ports[0])
 
     def transpose(self, x: Output, order: Sequence[int]) -> Output:
         return self.add("Transpose", "opset1", x, self.constant(order))
@@ -47,9 +47,9 @@ class Graph:
         node = port.node
         if port.spec.shape is not None or not port.spec.type.is_dynamic() or node.op.name == "Parameter":
             return port
-        specs = [None if source is None else self.with_spec(source).spec for source in node.inputs]
+        specs = [None if source is None else self.with_spec(source).spec for source in node.sources]
         with self.table:
             inferred = node.infer(specs)
-        for output, spec in zip(node.outputs, inferred):
+        for output, spec in zip(node.ports, inferred):
             output.spec = spec
         return port

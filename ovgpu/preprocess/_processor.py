@@ -36,7 +36,7 @@ class PrePostProcessor:
     def build(self) -> Model:
         """Insert all steps. Raises: RuntimeError if they do not fit the model, which is then unchanged."""
         model = self._model
-        inputs = {node: list(node.inputs) for node in model.ops}
+        inputs = {node: list(node.sources) for node in model.ops}
         parameters = model.parameters
         try:
             self._connect_inputs()
@@ -45,7 +45,7 @@ class PrePostProcessor:
             model.validate_nodes_and_infer_types()
         except Exception:
             for node, sources in inputs.items():
-                node.inputs = sources
+                node.sources = sources
             model.parameters = parameters
             model.changed()
             model.validate_nodes_and_infer_types()
@@ -62,9 +62,9 @@ class PrePostProcessor:
             new_parameters, port = new_input(Graph(), parameter, info, [])
             if new_parameters == [port.node] and port.spec.partial_shape == parameter.partial_shape \
                     and port.element_type == parameter.element_type:
-                new_parameters, port = [parameter], parameter.outputs[0]
+                new_parameters, port = [parameter], parameter.ports[0]
             for node in self._model.ops:
-                node.inputs = [port if source is parameter.outputs[0] else source for source in node.inputs]
+                node.sources = [port if source is parameter.ports[0] else source for source in node.sources]
             parameters += new_parameters
         self._model.parameters = parameters
         self._model.changed()
@@ -73,10 +73,10 @@ class PrePostProcessor:
         """Insert the steps before the results. Return each result, its former input and its new layout."""
         connected = []
         for result, info in zip(self._model.results, self._outputs, strict=True):
-            source = result.inputs[0]
+            source = result.sources[0]
             assert source is not None
             port, layout = new_output(Graph(), result, info, [])
-            result.inputs = [port]
+            result.sources = [port]
             connected.append((result, source, layout))
         self._model.changed()
         return connected
@@ -105,8 +105,8 @@ def new_input(graph: Graph, parameter: Node, info: InputInfo, log: Log) -> tuple
                                _color.plane_shape(tensor.color, i, user_shape, user_layout),
                                parameter.friendly_name + sub)
         if sub or _color.planes(tensor.color) == 1:
-            port.set_names(name + sub for name in parameter.outputs[0].own_names)
-        port.rt_info = parameter.outputs[0].rt_info.copy()
+            port.set_names(name + sub for name in parameter.ports[0].own_names)
+        port.rt_info = parameter.ports[0].rt_info.copy()
         if not user_layout.empty:
             port.node.set_layout(user_layout)
         if tensor.memory_type:
@@ -161,7 +161,7 @@ def _user_shape(tensor: InputTensorInfo, layout: Layout, shape: PartialShape) ->
 
 def new_output(graph: Graph, result: Node, info: OutputInfo, log: Log) -> tuple[Output, Layout]:
     """Build an output's steps. Return the new input of the result and its layout."""
-    tensor, source = info.tensor(), result.inputs[0]
+    tensor, source = info.tensor(), result.sources[0]
     assert source is not None
     context = Context(graph, info.model().layout or result.get_layout(), tensor.layout or Layout(),
                       tensor.element_type or source.element_type)
@@ -197,16 +197,16 @@ def _run(steps: Iterable[Step], context: Context, planes: Sequence[Output], log:
 
 def _rename(model: Model, result: Node, source: Output) -> None:
     """Move the names of ``source``, a result's former input, to its current input."""
-    port = result.inputs[0]
+    port = result.sources[0]
     if port is None or port is source:
         return
     port.add_names(source.own_names)
-    if source.node.op.name != "Parameter" and not any(r.inputs[0] is source for r in model.results):
+    if source.node.op.name != "Parameter" and not any(r.sources[0] is source for r in model.results):
         source.set_names(())
 
 
 def _quoted(node: Node) -> str:
-    names: Any = node.outputs[0].get_names()
+    names: Any = node.ports[0].get_names()
     return f'"{min(names)}"' if names else f"'{node.friendly_name}'"
 
 

@@ -46,16 +46,16 @@ class InitialPrograms:
         initial: dict[str, Output] = {}
         reads: dict[Output, str] = {}  # port -> name of the variable
         axes = growing(model)
-        seen = {node.op.variable_id: node.outputs[0].element_type for node in declared.ops  # type: ignore[attr-defined]
+        seen = {node.op.variable_id: node.ports[0].element_type for node in declared.ops  # type: ignore[attr-defined]
                 if node.op.name == "ReadValue"}
         for node in model.ops:
             if node.op.name == "ReadValue":
-                name, port = node.op.variable_id, node.outputs[0]  # type: ignore[attr-defined]
+                name, port = node.op.variable_id, node.ports[0]  # type: ignore[attr-defined]
                 self.infos[name] = VariableInfo(name, port.element_type, port.partial_shape, axes.get(name, 0),
                                                 seen.get(name, port.element_type))
                 reads[port] = name
-                if node.inputs and node.inputs[0] is not None:
-                    initial[name] = node.inputs[0]
+                if node.sources and node.sources[0] is not None:
+                    initial[name] = node.sources[0]
         self.infos = {name: self.infos[name] for name in declared.states if name in self.infos}
         inputs, levels = set(model.parameters), dict[str, int]()
         for name, port in initial.items():  # `initial` lists a variable before its readers

@@ -448,7 +448,7 @@ class Executor:
         assert step.node is not None
         specs = [None if port is None or x is None else
                  Spec(port.spec.type, tuple(x.shape), x if number in step.host else None)
-                 for number, (port, x) in enumerate(zip(step.node.inputs, inputs))]
+                 for number, (port, x) in enumerate(zip(step.node.sources, inputs))]
         with Table():
             step.op.infer(*specs)
 

@@ -37,7 +37,7 @@ def test_in_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     def simplify(model: Model, *_: Any) -> Model:
         for node in model.ops:
             if node.op.name == "Relu":
-                node.inputs[7]
+                node.sources[7]
         return model
 
     monkeypatch.setattr(compilation, "simplify", simplify)

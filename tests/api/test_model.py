@@ -203,6 +203,7 @@ def test_layouts_and_batch(code: str) -> None:
     "n.get_friendly_name()",
     "n.friendly_name",
     "n.set_friendly_name('new'); n.friendly_name", "n.input(0)", "n.input(5)", "n.output(0)", "n.output(5)",
+    "n.inputs()", "n.outputs()", "[i.get_index() for i in n.inputs()]",
     "n.input_value(0)", "n.input_value(5)", "n.input_values()", "n.get_input_size()", "n.get_output_size()",
     "n.get_element_type()",
     "n.get_output_element_type(0)",

@@ -234,8 +234,8 @@ def test_custom_steps() -> None:
     absolute = ovgpu.ops.lookup("Abs", "opset1")
     negative = ovgpu.ops.lookup("Negative", "opset1")
     processor.input().preprocess().custom(lambda x: x).custom(
-        lambda x: ovgpu.Node(absolute(), [ovgpu.Node(negative(), [x]).outputs[0]]))
-    processor.output().postprocess().custom(lambda x: ovgpu.Node(negative(), [x]).outputs[0])
+        lambda x: ovgpu.Node(absolute(), [ovgpu.Node(negative(), [x]).ports[0]]))
+    processor.output().postprocess().custom(lambda x: ovgpu.Node(negative(), [x]).ports[0])
     x = np.linspace(-3, 3, 180, dtype=np.float32).reshape(1, 3, 6, 10)
     (y,) = ovgpu.Core().compile_model(processor.build(), "CPU")([x]).values()
     np.testing.assert_allclose(y, -(abs(x) + 1), 1e-6)

@@ -54,7 +54,7 @@ def mixes_integers_and_reals(subject: Subject) -> bool:
         nodes: list[Any] = ovgpu.Core().read_model(subject.xml, subject.weights).get_ops()
     except ovgpu.Error:
         return False
-    return any(getattr(node.op, "floating", False) and node.inputs[0].spec.type.is_integral() for node in nodes)
+    return any(getattr(node.op, "floating", False) and node.sources[0].spec.type.is_integral() for node in nodes)
 
 
 def _values(subject: Subject, dtypes: dict[str, Any]) -> Iterator[Any]:

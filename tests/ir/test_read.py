@@ -216,7 +216,7 @@ def test_unsupported_ops_are_read_and_all_reported() -> None:
     model = read_model(*net.build())
     assert [n.get_type_name() for n in model.get_ops()] == ["Parameter", "Quux", "Quux", "Frob", "Result"]
     first = next(n for n in model.ops if n.friendly_name == "first")
-    assert [p.element_type for p in first.outputs] == [Type.i32, Type.f16]
+    assert [p.element_type for p in first.ports] == [Type.i32, Type.f16]
     assert first.get_attributes() == {"depth": "3"}
     with pytest.raises(UnsupportedOpError) as error:
         require_supported(model)

@@ -154,8 +154,8 @@ def test_unsupported_ops(tmp_path: Path) -> None:
     model = read_model(*net.build())
     serialize(model, tmp_path / "m.xml")
     again = read_model(tmp_path / "m.xml")
-    assert [(n.op.name, n.op.version, n.get_attributes(), [str(p) for p in n.outputs]) for n in again.ops] == [
-        (n.op.name, n.op.version, n.get_attributes(), [str(p) for p in n.outputs]) for n in model.ops]
+    assert [(n.op.name, n.op.version, n.get_attributes(), [str(p) for p in n.ports]) for n in again.ops] == [
+        (n.op.name, n.op.version, n.get_attributes(), [str(p) for p in n.ports]) for n in model.ops]
 
 
 # ---- compression

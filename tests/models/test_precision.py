@@ -42,8 +42,8 @@ def roundings(name: str, kind: str) -> int:
     half = getattr(ov.Type, kind)
     depth: dict[int, int] = {}
     for node in prepare(ov.Core().read_model(DATA / name / "model.xml"), precision=half, cache=half).ops:
-        before = max((depth[id(s)] for s in node.inputs if s is not None), default=0)
-        for port in node.outputs:
+        before = max((depth[id(s)] for s in node.sources if s is not None), default=0)
+        for port in node.ports:
             depth[id(port)] = before + (port.element_type == half and node.op.name != "Constant")
     return max(depth.values())
 

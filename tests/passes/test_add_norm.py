@@ -64,7 +64,7 @@ def merged(net: Net) -> Model:
 def steps(net: Net) -> list[str]:
     """Return the names of all layers but ports and constants, with the number of outputs if above 1."""
     hidden = ("Parameter", "Result", "Constant")
-    return [n.op.name + f" {len(n.outputs)}" * (len(n.outputs) > 1) for n in merged(net).ops if n.op.name not in hidden]
+    return [n.op.name + f" {len(n.ports)}" * (len(n.ports) > 1) for n in merged(net).ops if n.op.name not in hidden]
 
 
 def judged(net: Net, *inputs: Any, device: str, tol: float = 1e-5) -> None:
@@ -112,7 +112,7 @@ def test_names_move_along() -> None:
     x = net.layer("Add", "opset1", [net.x(), net.x()], names=["total"])
     assert net.done(x, net.norm(x)) == ["AddNorm 2"]
     (node,) = (n for n in merged(net).ops if isinstance(n.op, AddNorm))
-    assert node.outputs[1].get_any_name() == "total" and not node.outputs[0].get_names()
+    assert node.ports[1].get_any_name() == "total" and not node.ports[0].get_names()
 
 
 def test_two_norms_of_a_sum(emulated: str) -> None:

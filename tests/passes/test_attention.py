@@ -130,7 +130,7 @@ def test_values(name: str, device: str) -> None:
     pattern, inputs = PATTERNS[name]
     net = build(pattern)
     (node,) = attentions(net)
-    assert len(node.inputs) == inputs
+    assert len(node.sources) == inputs
     rng = np.random.default_rng(1)
     model = ov.Core().read_model(*net.build())
     request = ov.Core().compile_model(model, device).create_infer_request()

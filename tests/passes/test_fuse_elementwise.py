@@ -63,8 +63,8 @@ def test_a_chain_becomes_one_layer() -> None:
     assert net.done(net.op("sum", "Add", gelu, y)) == ["MatMul(product)", "Fused(bias, gelu, sum)"]
     model = fused(net)
     node = next(n for n in model.ops if n.op.name == "Fused")
-    assert node.friendly_name == "sum" and len(node.inputs) == 3
-    assert node.outputs[0].spec.shape == (4, 8)
+    assert node.friendly_name == "sum" and len(node.sources) == 3
+    assert node.ports[0].spec.shape == (4, 8)
 
 
 def test_numbers_become_literals() -> None:
@@ -73,7 +73,7 @@ def test_numbers_become_literals() -> None:
     y = net.op("times", "Multiply", y, net.const([[0.5]], "f32"))
     assert net.done(y) == ["Fused(plus, times)"]
     node = next(n for n in fused(net).ops if n.op.name == "Fused")
-    assert len(node.inputs) == 1 and node.outputs[0].spec.shape == (1, 3), "the rank of a literal counts"
+    assert len(node.sources) == 1 and node.ports[0].spec.shape == (1, 3), "the rank of a literal counts"
     op: Any = node.op
     assert [np.frombuffer(data, "f4")[0] for _, data in op.chain.literals] == [2, 0.5]
     (result,) = op.evaluate(np, np.array([1, 2, 3], "f4"))
@@ -178,7 +178,7 @@ def test_limits() -> None:
     for i in range(MAX_INPUTS + 3):
         x = net.op(f"n{i}", "Add", x, net.x(4))
     found = [n for n in fused(net).ops if n.op.name == "Fused"] if net.done(x) else []
-    assert [len(n.inputs) for n in found] == [5, MAX_INPUTS]
+    assert [len(n.sources) for n in found] == [5, MAX_INPUTS]
 
 
 def test_ops_of_users_stay(monkeypatch: pytest.MonkeyPatch) -> None:

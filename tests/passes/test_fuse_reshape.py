@@ -28,7 +28,7 @@ def test_a_bias_and_a_residual_meet() -> None:
     assert net.done(net.op("sum", "Add", y, net.x(2, 3, 8))) == ["MatMul(product)", "Reshape(reshape)",
                                                                 "Fused(bias, sum)"]
     model = fused(net)
-    inputs = next(n for n in model.ops if n.op.name == "Fused").inputs
+    inputs = next(n for n in model.ops if n.op.name == "Fused").sources
     assert [s.spec.shape for s in inputs if s is not None] == [(2, 3, 8), (8,), (2, 3, 8)]
     x, z = np.random.default_rng(0).random((6, 4), "f4"), np.ones((2, 3, 8), "f4")
     expected = (np.pad(x, ((0, 0), (0, 4))) + np.arange(8, dtype="f4")).reshape(2, 3, 8) + z

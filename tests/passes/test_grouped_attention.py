@@ -71,5 +71,5 @@ def test_exported_models(name: str) -> None:
     attentions = [n for n in model.ops if n.op.name == "ScaledDotProductAttention"]
     assert attentions
     for node in attentions:
-        keys: Any = node.inputs[1]
-        assert keys.node.op.name == "Unsqueeze" and keys.node.inputs[0].node.op.version == "ovgpu"  # a CacheAppend
+        keys: Any = node.sources[1]
+        assert keys.node.op.name == "Unsqueeze" and keys.node.sources[0].node.op.version == "ovgpu"  # a CacheAppend

@@ -34,7 +34,7 @@ def test_layers(same: bool) -> None:
     found = Counter(node.op.name for node in model.ops)
     count = 1 if same else LAYERS
     assert [found[name] for name in ("Multiply", "Slice", "Unsqueeze")] == [count] * 3
-    masks = {id(node.inputs[3]) for node in model.ops if node.op.name == "ScaledDotProductAttention"}
+    masks = {id(node.sources[3]) for node in model.ops if node.op.name == "ScaledDotProductAttention"}
     assert len(masks) == count
 
 

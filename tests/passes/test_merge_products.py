@@ -178,9 +178,9 @@ def test_bodies() -> None:
 def test_names_move_along() -> None:
     model = ov.Core().read_model(*one(Maker.gated).build())
     for number, node in enumerate(n for n in model.ops if n.op.name == "MatMul"):
-        node.outputs[0].names = {f"part {number}"}
+        node.ports[0].names = {f"part {number}"}
     cut = next(n for n in prepare(model, fuse=True).ops if n.op.name == "VariadicSplit")
-    assert [port.get_any_name() for port in cut.outputs] == ["part 0", "part 1"]
+    assert [port.get_any_name() for port in cut.ports] == ["part 0", "part 1"]
 
 
 def test_nothing_is_held_twice(emulated: str) -> None:

@@ -52,7 +52,7 @@ def prepared(net: Net, kind: ov.Type = F16, **options: Any) -> Model:
 
 def types(net: Net, kind: ov.Type = F16) -> dict[str, str]:
     """Return the result type of each layer by name, without constants and conversions."""
-    return {node.friendly_name: node.outputs[0].element_type.get_type_name() for node in prepared(net, kind).ops
+    return {node.friendly_name: node.ports[0].element_type.get_type_name() for node in prepared(net, kind).ops
             if node.op.name not in ("Constant", "Convert")}
 
 
@@ -160,7 +160,7 @@ def test_bodies_stay() -> None:
     net.result(product(net, y, "last"))
     model = prepare(ov.Core().read_model(*net.build()), precision=F16)
     loop: Any = next(node.op for node in model.ops if node.op.name == "TensorIterator")
-    assert {port.element_type for node in loop.body.ops for port in node.outputs} == {ov.Type.f32}
+    assert {port.element_type for node in loop.body.ops for port in node.ports} == {ov.Type.f32}
     assert types(net)["first"] == types(net)["last"] == "f16"
     np.testing.assert_allclose(infer(net, [np.tile(X, (2, 1))[:3]], "f16"), infer(net, [np.tile(X, (2, 1))[:3]], "f32"),
                                atol=N**1.5 * 3 * 2**-11)
@@ -317,7 +317,7 @@ def test_caches_append_in_their_type(rank: int) -> None:
     for cache in (ov.Type.f32, F16):
         model = prepare(ov.Core().read_model(*net.build()), precision=F16, cache=cache)
         assert growing(model) == {"v": rank - 2}
-        kinds = {n.friendly_name: n.outputs[0].element_type for n in model.ops if n.op.name != "Convert"}
+        kinds = {n.friendly_name: n.ports[0].element_type for n in model.ops if n.op.name != "Convert"}
         assert kinds["append"] == kinds["Relu"] == (F16 if rank == 3 and cache == F16 else ov.Type.f32)
         assert kinds["new"] == kinds["last"] == F16
 

@@ -245,9 +245,9 @@ def test_the_example_of_the_specification() -> None:
         model = prepared_ir(spec_tensor_iterator(3, document=document))
         assert layers(model) == ["LSTMSequence"]
         (sequence,) = (n for n in model.ops if n.op.name == "LSTMSequence")
-        shapes = [None if s is None else s.spec.shape for s in sequence.inputs]
+        shapes = [None if s is None else s.spec.shape for s in sequence.sources]
         assert shapes == [(1, 25, 512), (1, 1, 256), (1, 1, 256), None, (1, 1024, 512), (1, 1024, 256), (1, 1024)]
-        assert all(s.node.op.name == "Constant" for s in sequence.inputs[4:] if s is not None)
+        assert all(s.node.op.name == "Constant" for s in sequence.sources[4:] if s is not None)
         assert model.outputs[0].shape == [1, 25, 256]
 
 
@@ -261,7 +261,7 @@ def test_names_stay() -> None:
     """Results and their tensors keep their names; the sequence gets the loop's name."""
     model = ov.Core().read_model(*over_time(LSTM, 2, BOTH).build())
     loop = next(n for n in model.ops if n.op.name == "TensorIterator")
-    for port, name in zip(loop.outputs, ("steps", "h", "c")):
+    for port, name in zip(loop.ports, ("steps", "h", "c")):
         port.set_names({name})
     from ovgpu.passes import prepare
 

@@ -228,7 +228,7 @@ def test_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = name.split("-")[0].upper()
     assert sequence == f"{kind}Sequence"
     (node,) = (n for n in model.ops if n.op.name == sequence)
-    w, r, b = node.inputs[-3:]
+    w, r, b = node.sources[-3:]
     assert all(m is None or m.node.op.name == "Constant" for m in (w, r, b))
     assert node.op.linear_before_reset == ("after" in name) if kind == "GRU" else True
     same_as_step_by_step(FOUND[name], monkeypatch)

@@ -40,7 +40,7 @@ def prepared(net: Net, precision: ov.Type = ov.Type.f32) -> Model:
 
 def kinds(model: Model) -> set[str]:
     """Return the types of the layers' results."""
-    return {port.element_type.get_type_name() for node in all_nodes(model) for port in node.outputs
+    return {port.element_type.get_type_name() for node in all_nodes(model) for port in node.ports
             if node.op.name not in ("Constant", "Parameter", "Result", "Convert")}
 
 
@@ -117,7 +117,7 @@ def test_random_numbers_stay() -> None:
     x = net.layer("RandomUniform", "opset8", [net.const(np.array([5])), *ends],
                   {"output_type": "f16", "global_seed": 1, "op_seed": 2}, ["f16"])
     net.result(net.layer("Exp", "opset1", [x], outputs=["f16"]))
-    assert [(n.op.name, n.outputs[0].element_type.get_type_name()) for n in prepared(net).ops
+    assert [(n.op.name, n.ports[0].element_type.get_type_name()) for n in prepared(net).ops
             if n.op.name not in ("Constant", "Parameter")] == [
                 ("RandomUniform", "f16"), ("Convert", "f32"), ("Exp", "f32"), ("Convert", "f16"), ("Result", "f16")]
 
@@ -163,5 +163,5 @@ def test_a_users_own_layer_keeps_its_type() -> None:
     x = net.layer("Exp", "opset1", [net.parameter("f16", (3,), "x")], outputs=["f16"])
     x = net.layer("Doubled", "widen_ops", [x], outputs=["f16"])
     net.result(net.layer("Exp", "opset1", [x], outputs=["f16"]))
-    found = [n.outputs[0].element_type.get_type_name() for n in prepared(net).ops if n.op.name in ("Exp", "Doubled")]
+    found = [n.ports[0].element_type.get_type_name() for n in prepared(net).ops if n.op.name in ("Exp", "Doubled")]
     assert found == ["f32", "f16", "f32"]

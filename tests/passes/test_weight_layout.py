@@ -32,7 +32,7 @@ def weights_of(source: Net, **options: bool) -> list[tuple[bool, Any]]:
     """Return (transpose_b, weights) of every product."""
     model = prepare(ov.Core().read_model(*source.build()), **options)
     products: list[Any] = [n for n in model.ops if n.op.name == "MatMul"]
-    return [(n.op.transpose_b, n.inputs[1].spec.constant) for n in products]
+    return [(n.op.transpose_b, n.sources[1].spec.constant) for n in products]
 
 
 @pytest.mark.parametrize(("shape", "weights", "attrs"), [

@@ -18,12 +18,12 @@ def host_indices(op: Op, count: int) -> set[int]:
 def shape_tensor_ports(model: Model) -> set[Output]:
     """Return the shape tensors: all ports that host inputs depend on, up to shapes, constants, parameters and
     variables."""
-    stack = [p for n in model.ops for i in host_indices(op_of(n), len(n.inputs)) if (p := n.inputs[i]) is not None]
+    stack = [p for n in model.ops for i in host_indices(op_of(n), len(n.sources)) if (p := n.sources[i]) is not None]
     shape_tensors: set[Output] = set()
     while stack:
         port = stack.pop()
         if port not in shape_tensors:
             shape_tensors.add(port)
             if port.node.op.name not in ("ShapeOf", "Constant", "Parameter", "ReadValue"):
-                stack += [s for s in port.node.inputs if s is not None]
+                stack += [s for s in port.node.sources if s is not None]
     return shape_tensors

@@ -156,7 +156,7 @@ def growing(model: Model) -> dict[str, int]:
     """Return the variables that cache appends assign, each with the axis along which it grows."""
     found: dict[str, int] = {}
     for sink in model.sinks:
-        op: Any = None if sink.inputs[0] is None else sink.inputs[0].node.op
+        op: Any = None if sink.sources[0] is None else sink.sources[0].node.op
         if isinstance(op, CacheAppend):
             found[sink.op.variable_id] = op.axis  # type: ignore[attr-defined]
     return found

@@ -172,7 +172,7 @@ class _Iterating(Op):
         if counter is not None:
             op: Any = self.body.parameters[counter].op
             shape = (1,) if len(op.shape) else ()
-            decides = self.body.parameters[counter].outputs[0] in shape_tensor_ports(self.body)
+            decides = self.body.parameters[counter].ports[0] in shape_tensor_ports(self.body)
             value = np.full(shape, unknown(0, most - 1), object) if most and decides else None
             arguments[counter] = Spec(op.element_type, shape, value)
         for number, spec in enumerate(arguments):
@@ -384,7 +384,7 @@ class Loop(_Iterating):
             return 0
         count = limit[0]
         if self.condition is not None:
-            going = self.body.results[self.condition].outputs[0].spec.constant
+            going = self.body.results[self.condition].ports[0].spec.constant
             if going is None:
                 return None
             if going.size != 1:

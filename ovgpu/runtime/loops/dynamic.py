@@ -66,7 +66,7 @@ class Stepwise:
         op: Any = self.step.op
         assert isinstance(op, (TensorIterator, Loop))
         limit, counter, condition = _loop_limits(op, inputs)
-        constant_condition = None if condition is None else op.body.results[condition].outputs[0].spec.constant
+        constant_condition = None if condition is None else op.body.results[condition].ports[0].spec.constant
         whole = {m.port: self._contiguous(inputs[m.port], ("in", m.port)) for m in op.inputs if m.axis is None}
         carried: dict[int, Array] = {}
         parts: dict[int, list[Array]] = {m.port: [] for m in op.outputs if m.axis is not None}
