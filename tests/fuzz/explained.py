@@ -189,6 +189,8 @@ EXPLAINED: tuple[Cause, ...] = (
           "them along others", op("Interpolate")),
     Cause("differs", r"shape \(2, \d+\), expected \(2, \d+\)", "OpenVINO counts boxes of max_size without min_size "
           "and leaves them unset", op("PriorBox")),
+    Cause("differs", r"shape \(2, 0\), expected \(2, \d+\)", "OpenVINO multiplies extents below 0 with each other",
+          op("PriorBox", "PriorBoxClustered")),
     Cause("differs", r"shape \([\d, ]+\), expected", "the plugin joins parts along the first axis instead of the last, "
           "which contradicts the shapes that it infers", r'<output [^>]*axis="-\d+"'),
     Cause("differs", r"shape \([\d, ]+\), expected", "the plugin takes parts of results for one element wide",
@@ -215,7 +217,7 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", "", "the plugin treats parameters of 0 as absent", op("Selu", "HardSigmoid"),
           has_zero_parameters),
     Cause("differs", "", "the plugin treats parameters of 0 as absent: those that are computed",
-          both(op("Selu", "HardSigmoid"), op("Floor", "Round", "Sign", "Relu")), is_small),
+          both(op("Selu", "HardSigmoid"), op("Floor", "Round", "Sign", "Relu", "LogSoftmax")), is_small),
     Cause("differs", "", "the specification's default for axis is 1, the class's is 0",
           r'type="Soft[mM]ax" version="opset1"[^>]*>\s*(<(?!data)|<data\b(?![^>]*axis))'),
     Cause("differs", r"shape \([\d, ]+\), expected", "the specification's default for flatten is true, not the class's",
