@@ -12,6 +12,7 @@ from .traits import (
     has_wide_integers,
     has_zero_parameters,
     is_small,
+    may_loop_forever,
     mixes_integers_and_reals,
 )
 
@@ -64,6 +65,8 @@ DROPPED_NAN = "the plugin drops NaN"
 
 EXPLAINED: tuple[Cause, ...] = (
     Cause("hung", "", "a loop of millions of iterations, which can be cancelled", op("Loop"), has_millions),
+    Cause("hung", "", "an endless loop, which can be cancelled; OpenVINO reads one byte of the condition", op("Loop"),
+          may_loop_forever),
     # Files and attributes: OpenVINO's parser accepts more than its serializer writes.
     refused("pugixml goes on after errors of the document", "the XML is malformed", "<net> has no <layers>",
             "the XML is no OpenVINO IR"),

@@ -42,6 +42,11 @@ def has_millions(subject: Subject) -> bool:
     return any(bool((v.astype(np.float64) >= MILLION).any()) for v in _values(subject, WIDE))
 
 
+def may_loop_forever(subject: Subject) -> bool:
+    """Return whether an integer constant or input of one element, such as a trip count, is below 0."""
+    return any(v.size == 1 and bool((v < 0).all()) for v in _values(subject, WIDE))
+
+
 def has_zero_parameters(subject: Subject) -> bool:
     """Return whether a real constant or input of one element is 0 in f32."""
     with np.errstate(all="ignore"):
