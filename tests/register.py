@@ -15,6 +15,7 @@ Exit status 1 if a test fails.
 """
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -60,8 +61,12 @@ def update_tables() -> None:
         page.write_text(text[:begin] + found + text[end:])
 
 
-def main(files: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Update all lists; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.register", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", metavar="TEST_FILE", help="test files that were added or changed")
+    files = parser.parse_args(arguments).files
     add_operations()
     update_tables()
     eager.update(files)
@@ -69,4 +74,4 @@ def main(files: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
