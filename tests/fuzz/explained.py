@@ -65,8 +65,8 @@ DROPPED_NAN = "the plugin drops NaN"
 
 EXPLAINED: tuple[Cause, ...] = (
     Cause("hung", "", "a loop of millions of iterations, which can be cancelled", op("Loop"), has_millions),
-    Cause("hung", "", "an endless loop, which can be cancelled; OpenVINO reads one byte of the condition", op("Loop"),
-          may_loop_forever),
+    Cause("hung", "", "an endless loop, which can be cancelled; OpenVINO reads low bits of trip count and condition",
+          op("Loop"), may_loop_forever),
     # Files and attributes: OpenVINO's parser accepts more than its serializer writes.
     refused("pugixml goes on after errors of the document", "the XML is malformed", "<net> has no <layers>",
             "the XML is no OpenVINO IR"),
