@@ -67,7 +67,7 @@ class Condition(NamedTuple):
 ALL = Condition("all", lambda _: True)
 CUDA = Condition("CUDA", lambda target: target.fuse)
 HOST = Condition("CPU", lambda target: target.epilogues)
-EITHER = Condition("all", lambda target: target.fuse or target.epilogues)
+EITHER = Condition("all", lambda target: target.fuse or target.epilogues)  # not if OVGPU_STOP_AT forbids fusion
 IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
 
 

@@ -281,7 +281,7 @@ class _Split:
                 else:
                     stack.append(source.node)
             if node not in self.found.path and any(p.spec.shape is None or self._grows(p.spec.shape)
-                                                       for p in node.ports):
+                                                   for p in node.ports):
                 return False
         return True
 

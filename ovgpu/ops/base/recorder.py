@@ -23,7 +23,8 @@ class HostRecorder(Protocol):
 class KernelRecorder(Protocol):
     """Recorder of an op's `cuda` form: it records kernel launches and calls of CUDA's libraries on one stream.
 
-    `gemm`, `gemm_with_epilogue`, `convolve` and `fft` return whether they have recorded any call.
+    `gemm`, `gemm_with_epilogue`, `convolve` and `fft` return False, and record nothing, if the library does not support
+    the arrays or is not installed.
     """
 
     stream: Any
@@ -62,7 +63,10 @@ class KernelRecorder(Protocol):
         """Compute an op, or a chain of them, over inputs that broadcast to the output."""
 
     def copy(self, source: Array, target: Array) -> None:
-        """Copy an array on the device or the host, broadcast, into ``target`` of its dtype; both have any strides."""
+        """Copy ``source``, broadcast, into ``target`` of its dtype; both may have any strides.
+
+        A source on the host is recorded by value, or uploaded now for a target of more than 1,600 elements.
+        """
 
     def scratch(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Return device memory of this step alone, for small results that one launch leaves to the next."""
