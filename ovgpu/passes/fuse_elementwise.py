@@ -55,7 +55,7 @@ def _skip_identities(model: Model) -> None:
     for node in model.ops:
         if node.op.name != "Result":
             node.sources = [s.node.sources[0] if s is not None and isinstance(s.node.op, Identity) else s
-                           for s in node.sources]
+                            for s in node.sources]
     model.changed()
 
 

@@ -38,17 +38,19 @@ def group_norms(model: Model) -> None:
             if isinstance(body, Model):
                 group_norms(body)
         over = None if isinstance(node.op, ScaledRMS) else normalised(node)
-        if over is not None and not (op_of(over.x.node).is_reshape and _rewrite(node, over, over.x.node.sources[0],
-                                                                                   users)):
+        if over is None:
+            continue
+        reshaped = over.x.node.sources[0] if op_of(over.x.node).is_reshape else None
+        if reshaped is None or not _rewrite(node, over, reshaped, users):
             _rewrite(node, over, over.x, users)
     model.changed()
 
 
-def _rewrite(node: Node, over: Over, data: Output | None, users: dict[Output, list[Node]]) -> bool:
+def _rewrite(node: Node, over: Over, data: Output, users: dict[Output, list[Node]]) -> bool:
     """Make the last layer after a norm the whole GroupNorm, if it is over groups of channels; return whether it is."""
-    groups = None if data is None else _groups(over, data)
-    found = None if data is None or groups is None else _affine(node, data, users)
-    if data is None or groups is None or found is None:
+    groups = _groups(over, data)
+    found = None if groups is None else _affine(node, data, users)
+    if groups is None or found is None:
         return False
     op: Any = node.op
     last, *terms = found

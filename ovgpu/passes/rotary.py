@@ -50,7 +50,7 @@ def _rotate(node: Node) -> bool:
             graph = Graph(node)
             node.op = op
             node.sources = [source if tuple(part) == (0, _extent(source.spec.shape or (0,)), 1)
-                           else graph.cut(source, -1, *part) for source, *part in cuts]
+                            else graph.cut(source, -1, *part) for source, *part in cuts]
             return True
     return False
 
