@@ -7,7 +7,7 @@ constexpr int WARPS = 4, THREADS = WARPS * 32;
 constexpr int PAD = CHUNK;  // elements after each staged row, so that ldmatrix reads eight rows from different banks
 constexpr float LOG2E = 1.44269504f;
 
-constexpr int STRIP = 16, BAND = 64;  // queries and keys of the mask tiles that mark_tiles classifies
+constexpr int MARK_QUERIES = 16, MARK_KEYS = 64;  // size of the mask tiles that mark_tiles classifies
 
 // Classes of mask tiles: all elements are 0; mixed; all keys are hidden; all elements are below LOWEST.
 enum Mark : unsigned char { OPEN, MIXED, HIDDEN, LOW };
@@ -103,27 +103,27 @@ __device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4],
 }
 
 // Classify the tiles of mask [planes, queries, keys], whose rows can be read 8 elements at a time. Write marks
-// [planes][tiles of keys][strips of queries]; strips are padded to gridDim.x, a multiple of 8. A block classifies one
-// strip.
+// [planes][key tiles][query tiles]; query tiles are padded to gridDim.x, a multiple of 8. A block classifies the key
+// tiles of one query tile.
 template <class T, Mask MASK>
 __global__ void __launch_bounds__(512) mark_tiles(const void* mask, int queries, int keys, unsigned char* marks) {
   using Element = MaskElement<T, MASK>;
   using Chunk = Packed<Element, 8>;
   constexpr int MARK_WARPS = 512 / 32;
   OVGPU_DYN_SHARED(unsigned char, tile_marks);
-  OVGPU_SHARED(float, maxima, [MARK_WARPS][STRIP]);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = (keys + BAND - 1) / BAND;
+  OVGPU_SHARED(float, maxima, [MARK_WARPS][MARK_QUERIES]);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = (keys + MARK_KEYS - 1) / MARK_KEYS;
   const Element* rows = static_cast<const Element*>(mask) + static_cast<long long>(blockIdx.y) * queries * keys;
   float row_maxima[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) row_maxima[i] = minus_infinity();
 #pragma unroll 2
   for (int tile = warp; tile < tiles; tile += MARK_WARPS) {
-    const int key = tile * BAND + lane % 8 * 8;
+    const int key = tile * MARK_KEYS + lane % 8 * 8;
     Chunk chunk[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const int row = blockIdx.x * STRIP + i * 4 + lane / 8;
+      const int row = blockIdx.x * MARK_QUERIES + i * 4 + lane / 8;
       if (row < queries && key < keys) {
         chunk[i] = *reinterpret_cast<const Chunk*>(rows + static_cast<long long>(row) * keys + key);
       }
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(512) mark_tiles(const void* mask, int queries,
     float highest = minus_infinity(), lowest = -minus_infinity();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const int row = blockIdx.x * STRIP + i * 4 + lane / 8;
+      const int row = blockIdx.x * MARK_QUERIES + i * 4 + lane / 8;
       if (row >= queries || key >= keys) continue;
       float top = minus_infinity();
 #pragma unroll
@@ -157,8 +157,9 @@ __global__ void __launch_bounds__(512) mark_tiles(const void* mask, int queries,
   }
   __syncthreads();
   float own = minus_infinity();
-  for (int w = 0; w < MARK_WARPS; w++) own = fmaxf(own, maxima[w][lane % STRIP]);
-  const bool visible = __all_sync(0xffffffffu, own > VISIBLE || blockIdx.x * STRIP + lane % STRIP >= queries);
+  for (int w = 0; w < MARK_WARPS; w++) own = fmaxf(own, maxima[w][lane % MARK_QUERIES]);
+  const bool visible =
+      __all_sync(0xffffffffu, own > VISIBLE || blockIdx.x * MARK_QUERIES + lane % MARK_QUERIES >= queries);
   for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) {
     const unsigned char mark = tile_marks[tile];
     marks[(static_cast<long long>(blockIdx.y) * tiles + tile) * gridDim.x + blockIdx.x] =
@@ -172,18 +173,19 @@ struct Window {
   unsigned skipped, open, absent, plain;
 };
 
-// Load the window for a block of STRIPS strips, whose marks are adjacent, and for a warp that has OWN of these strips,
-// from strip `begin` on.
-template <int STRIPS, int OWN>
+// Load the window for a block of QUERY_TILES adjacent query tiles, and for a warp that has OWN of them, from number
+// `begin` on.
+template <int QUERY_TILES, int OWN>
 __device__ __forceinline__ Window load_window(const unsigned char* marks, int tiles, int pitch, int first_tile,
                                               int begin) {
   const int tile = first_tile + static_cast<int>(threadIdx.x) % 32;
   constexpr unsigned long long ALL = 0x0202020202020202ull;
-  constexpr unsigned long long WHOLE = STRIPS == 8 ? ALL : ALL >> 32;
+  constexpr unsigned long long WHOLE = QUERY_TILES == 8 ? ALL : ALL >> 32;
   unsigned long long seen = WHOLE;
   if (tile < tiles) {
-    if (STRIPS == 8) seen = *reinterpret_cast<const unsigned long long*>(marks + static_cast<long long>(tile) * pitch);
-    if (STRIPS == 4) seen = *reinterpret_cast<const unsigned*>(marks + static_cast<long long>(tile) * pitch);
+    const unsigned char* row_marks = marks + static_cast<long long>(tile) * pitch;
+    if (QUERY_TILES == 8) seen = *reinterpret_cast<const unsigned long long*>(row_marks);
+    if (QUERY_TILES == 4) seen = *reinterpret_cast<const unsigned*>(row_marks);
   }
   constexpr unsigned long long PART = (1ull << 8 * OWN) - 1;
   const unsigned long long own = seen >> 8 * begin & PART;
@@ -347,10 +349,11 @@ __global__ void __launch_bounds__(THREADS, 2)
   OVGPU_SHARED(Window, windows, [WARPS]);  // in shared memory to save registers
   OVGPU_SHARED(const unsigned char*, own_marks, [WARPS]);
   Window& window = windows[warp];
-  const int bands = static_cast<int>((max_keys + BAND - 1) / BAND), pitch = static_cast<int>((queries + 127) / 128 * 8);
+  const int key_tiles = static_cast<int>((max_keys + MARK_KEYS - 1) / MARK_KEYS);
+  const int pitch = static_cast<int>((queries + 127) / 128 * 8);
   if (marks) {
-    const unsigned char* from =
-        marks + static_cast<long long>(mask_at / (queries * max_keys)) * bands * pitch + first_query / STRIP;
+    const long long plane = static_cast<long long>(mask_at / (queries * max_keys));
+    const unsigned char* from = marks + plane * key_tiles * pitch + first_query / MARK_QUERIES;
     if (lane == 0) own_marks[warp] = from;
     __syncwarp();
   }
@@ -370,16 +373,16 @@ __global__ void __launch_bounds__(THREADS, 2)
   int window_index = -1;
   const auto next_keys = [&](I begin) {  // the first key from `begin` on that the block attends to
     while (marks && begin < visible) {
-      const int band = static_cast<int>(begin / BAND);
-      if (band / 32 != window_index) {
-        window_index = band / 32;
-        const Window seen = load_window<ROWS / STRIP, TILES>(own_marks[warp], bands, pitch, window_index * 32,
-                                                             warp * TILES);
+      const int key_tile = static_cast<int>(begin / MARK_KEYS);
+      if (key_tile / 32 != window_index) {
+        window_index = key_tile / 32;
+        const Window seen = load_window<ROWS / MARK_QUERIES, TILES>(own_marks[warp], key_tiles, pitch,
+                                                                    window_index * 32, warp * TILES);
         if (lane == 0) window = seen;
         __syncwarp();
       }
-      if (!(window.skipped >> band % 32 & 1)) break;
-      begin = static_cast<I>(band + 1) * BAND;
+      if (!(window.skipped >> key_tile % 32 & 1)) break;
+      begin = static_cast<I>(key_tile + 1) * MARK_KEYS;
     }
     return begin;
   };
@@ -392,7 +395,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   if (begin < visible) stage_keys(begin, 0);
   for (int buffer = 0; begin < visible; buffer ^= 1) {
     const I first_key = begin;
-    const int bit = static_cast<int>(first_key / BAND) % 32;
+    const int bit = static_cast<int>(first_key / MARK_KEYS) % 32;
     const bool plain = marks && __any_sync(0xffffffffu, window.plain >> bit & 1);
     const bool mixed = (MASK == ADDED || MASK == BOOLEAN) &&
                        !(marks && first_key + KEYS <= keys && window.open >> bit & 1);

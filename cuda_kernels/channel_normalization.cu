@@ -51,7 +51,7 @@ struct OperandIndices {
 };
 
 // Identity epilogue. Fused elementwise layers generate others (struct Epilogue), which are applied to each result.
-struct Nothing {
+struct IdentityEpilogue {
   template <class T>
   static __device__ __forceinline__ T of(T x, const OperandIndices&, const void*, const void*, const void*) {
     return x;
@@ -87,7 +87,7 @@ __device__ __forceinline__ void write_group(const T* x, T* out, const T* scale, 
 }
 
 // Normalise rows if gridDim.y is 1; otherwise write the moments of each row's parts to partial [rows, parts, 3].
-template <class T, int V, class F = Nothing>
+template <class T, int V, class F = IdentityEpilogue>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     group_moments(const T* x, T* out, const T* scale, const T* shift,
                   typename Accumulator<T>::Type* partial, unsigned n, unsigned area, unsigned groups, unsigned length,
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
 }
 
 // Normalise rows with the moments of all their parts, which group_moments has computed.
-template <class T, int V, class F = Nothing>
+template <class T, int V, class F = IdentityEpilogue>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     group_parts(const T* x, T* out, const T* scale, const T* shift,
                 const typename Accumulator<T>::Type* partial, unsigned n, unsigned area, unsigned groups,

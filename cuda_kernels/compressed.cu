@@ -73,14 +73,14 @@ struct E4M3 : ConvertedCodes<unsigned char, E4M3> {  // bits of an f16 with anot
 
 // Location of a scale or zero point: index = row / rows * stride + column / columns, with divisions by reciprocals.
 // `shared` is 1 if all codes of a load have the same one.
-struct Term {
+struct QuantParamIndex {
   int stride, row_magic, row_shift, column_magic, column_shift, shared;
 };
 
 template <class Codes>
 struct Weights {
   float table[Codes::TABLE];
-  Term scale, zero;
+  QuantParamIndex scale, zero;
 };
 
 struct None {};
@@ -91,24 +91,27 @@ __device__ __forceinline__ int divide(int n, int magic, int shift) {
 }
 
 template <class T>
-__device__ __forceinline__ float term(const T* values, const Term& at, int row, int column, float) {
-  const long long first = static_cast<long long>(divide(row, at.row_magic, at.row_shift)) * at.stride;
-  return static_cast<float>(values[first + divide(column, at.column_magic, at.column_shift)]);
+__device__ __forceinline__ float quant_param(const T* values, const QuantParamIndex& index, int row, int column,
+                                             float) {
+  const long long first = static_cast<long long>(divide(row, index.row_magic, index.row_shift)) * index.stride;
+  return static_cast<float>(values[first + divide(column, index.column_magic, index.column_shift)]);
 }
 
-__device__ __forceinline__ float term(const None*, const Term&, int, int, float fallback) { return fallback; }
+__device__ __forceinline__ float quant_param(const None*, const QuantParamIndex&, int, int, float fallback) {
+  return fallback;
+}
 
 // Subtract zero points from the values of E codes that begin at (row, column), and multiply by scales.
 template <class Codes, class Scale, class Zero, int E>
 __device__ __forceinline__ void decompress(float (&values)[E], const Scale* scale, const Zero* zero,
                                            const Weights<Codes>& weights, int row, int column) {
-  float scale_value = term(scale, weights.scale, row, column, 1.0f);
-  float zero_value = term(zero, weights.zero, row, column, 0.0f);
+  float scale_value = quant_param(scale, weights.scale, row, column, 1.0f);
+  float zero_value = quant_param(zero, weights.zero, row, column, 0.0f);
   values[0] = (values[0] - zero_value) * scale_value;
 #pragma unroll
   for (int e = 1; e < E; e++) {
-    if (!weights.scale.shared) scale_value = term(scale, weights.scale, row, column + e, 1.0f);
-    if (!weights.zero.shared) zero_value = term(zero, weights.zero, row, column + e, 0.0f);
+    if (!weights.scale.shared) scale_value = quant_param(scale, weights.scale, row, column + e, 1.0f);
+    if (!weights.zero.shared) zero_value = quant_param(zero, weights.zero, row, column + e, 0.0f);
     values[e] = (values[e] - zero_value) * scale_value;
   }
 }

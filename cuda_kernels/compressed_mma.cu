@@ -3,7 +3,7 @@
 #include "ptx.cuh"
 
 constexpr int TILE = 16;         // rows of the weights per warp
-constexpr int PIECE = 8;         // 16-bit elements in 16 bytes
+constexpr int CHUNK = 8;         // 16-bit elements in 16 bytes
 constexpr int PITCH = TILE + 4;  // floats between columns of partial sums; avoids bank conflicts
 
 struct None {};
@@ -27,7 +27,7 @@ __device__ __forceinline__ To bits(const From& from) {
   return to;
 }
 
-// Exact conversion of PIECE codes of a row to pairs of T times UNIT, after subtraction of BIAS and the row's zero
+// Exact conversion of CHUNK codes of a row to pairs of T times UNIT, after subtraction of BIAS and the row's zero
 // point. A 4-bit code is placed in the mantissa of a subnormal number, which one fused multiply-add scales and shifts;
 // its pairs are codes (0, 4), (1, 5), (2, 6), (3, 7), 16 bits apart. An 8-bit code is placed in the low bits of a
 // larger number, from which an offset is subtracted; its pairs are neighbours.
@@ -111,7 +111,7 @@ struct Integers<Bytes<SIGNED>, __nv_bfloat16> {
 };
 
 // Location of a scale or zero point: index = row * stride + column / columns, with division by a reciprocal.
-struct Term {
+struct QuantParamIndex {
   int stride, magic, shift;
 
   __device__ __forceinline__ int at(int column) const {
@@ -121,16 +121,16 @@ struct Term {
   }
 };
 
-struct Terms {
-  Term scale, zero;
+struct QuantParamIndices {
+  QuantParamIndex scale, zero;
 };
 
 // Return the scale or zero point of `column`, in a row that begins at index `first`.
 template <class V>
-__device__ __forceinline__ V term(const V* values, int first, const Term& term, int column) {
-  return values[first + term.at(column)];
+__device__ __forceinline__ V quant_param(const V* values, int first, const QuantParamIndex& index, int column) {
+  return values[first + index.at(column)];
 }
-__device__ __forceinline__ None term(const None*, int, const Term&, int) { return {}; }
+__device__ __forceinline__ None quant_param(const None*, int, const QuantParamIndex&, int) { return {}; }
 
 template <class V>
 __device__ __forceinline__ float scale_of(V value) {
@@ -177,16 +177,17 @@ __device__ __forceinline__ uint4 reorder_pairs(const uint4& x) {
 // AHEAD: steps whose codes are loaded at once; `rounds` is a multiple of it, or covers all steps. GROUPED: scales or
 // zero points differ along k, but not within a step.
 template <class Codes, class Scale, class Zero, class T, int V, int ROWS, int AHEAD, bool GROUPED>
-__global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
+__global__ void __launch_bounds__(ROWS <= CHUNK ? 512 : 256, 2)
     product_mma(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
-                const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Terms terms, int m, int n, int k,
+                const Scale* __restrict__ scale, const Zero* __restrict__ zero, const QuantParamIndices indices,
+                int m, int n, int k,
                 int stacked, int rounds, int shift) {
   constexpr int PER_WORD = Codes::PER_WORD, LANE_CODES = V * PER_WORD,
-                STEP = 4 * LANE_CODES, PIECES = LANE_CODES / PIECE;
-  constexpr int N = (ROWS + PIECE - 1) / PIECE;  // right operands of mma
-  constexpr int CHAINS = N == 1 && !(GROUPED && PIECES < 4) ? 2 : 1;  // independent chains of mma
-  constexpr int PIECE_PITCH = ROWS * 4 + (ROWS == 1 ? 0 : PIECES == 4 ? 2 : 4);  // padded against bank conflicts
-  constexpr int BATCH = ROWS == 1 ? 1 : ROWS <= PIECE ? 2 : 8;             // rows of x that a thread copies at once
+                STEP = 4 * LANE_CODES, CHUNKS = LANE_CODES / CHUNK;
+  constexpr int N = (ROWS + CHUNK - 1) / CHUNK;  // right operands of mma
+  constexpr int CHAINS = N == 1 && !(GROUPED && CHUNKS < 4) ? 2 : 1;  // independent chains of mma
+  constexpr int CHUNK_PITCH = ROWS * 4 + (ROWS == 1 ? 0 : CHUNKS == 4 ? 2 : 4);  // padded against bank conflicts
+  constexpr int BATCH = ROWS == 1 ? 1 : ROWS <= CHUNK ? 2 : 8;             // rows of x that a thread copies at once
   using Exact = Integers<Codes, T>;
   struct alignas(4 * V) Words {
     unsigned at[V];
@@ -207,9 +208,9 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
   for (int h = 0; h < 2; h++) {
     const int row = above + min(first_row + static_cast<int>(threadIdx.z) * TILE + lane / 4 + 8 * h, n - 1);
     from[h] = row * (k / LANE_CODES) + part * 4 + lane % 4;
-    scale_row[h] = row * terms.scale.stride;
-    zero_row[h] = row * terms.zero.stride;
-    if constexpr (!GROUPED) set_zero(integers[h], term(zero, zero_row[h], terms.zero, 0));
+    scale_row[h] = row * indices.scale.stride;
+    zero_row[h] = row * indices.zero.stride;
+    if constexpr (!GROUPED) set_zero(integers[h], quant_param(zero, zero_row[h], indices.zero, 0));
   }
 
   Words words[AHEAD][2];
@@ -226,8 +227,8 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
         from[h] += parts * 4;
         if constexpr (GROUPED) {
           const int at = min(column, k - 1);
-          scales[slot][h] = term(scale, scale_row[h], terms.scale, at);
-          zeros[slot][h] = term(zero, zero_row[h], terms.zero, at);
+          scales[slot][h] = quant_param(scale, scale_row[h], indices.scale, at);
+          zeros[slot][h] = quant_param(zero, zero_row[h], indices.zero, at);
         }
       }
       column += parts * STEP;
@@ -236,11 +237,11 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
   const int count = (k + STEP * parts - 1) / (STEP * parts);  // steps of each warp
 
   const auto stage = [&](int step) {
-    const int piece_count = min(rounds, count - step) * parts * STEP / PIECE, row_stride = 32 * warps >> shift;
-    for (int piece = thread & ((1 << shift) - 1); piece < piece_count; piece += 1 << shift) {
-      const int at = step * parts * STEP + piece * PIECE;
+    const int chunk_count = min(rounds, count - step) * parts * STEP / CHUNK, row_stride = 32 * warps >> shift;
+    for (int chunk = thread & ((1 << shift) - 1); chunk < chunk_count; chunk += 1 << shift) {
+      const int at = step * parts * STEP + chunk * CHUNK;
       uint4* target =
-          staged + (piece / (4 * PIECES) * PIECES + piece % PIECES) * PIECE_PITCH + piece % (4 * PIECES) / PIECES;
+          staged + (chunk / (4 * CHUNKS) * CHUNKS + chunk % CHUNKS) * CHUNK_PITCH + chunk % (4 * CHUNKS) / CHUNKS;
       for (int first = thread >> shift; first < ROWS; first += row_stride * BATCH) {
         uint4 elements[BATCH];
 #pragma unroll
@@ -272,14 +273,14 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
       for (int h = 0; h < 2; h++) set_zero(integers[h], zeros[slot][h]);
     }
 #pragma unroll
-    for (int p = 0; p < PIECES; p++) {
+    for (int p = 0; p < CHUNKS; p++) {
       unsigned a[2][4];
 #pragma unroll
-      for (int h = 0; h < 2; h++) integers[h].convert(words[slot][h].at + p * (PIECE / PER_WORD), a[h]);
+      for (int h = 0; h < 2; h++) integers[h].convert(words[slot][h].at + p * (CHUNK / PER_WORD), a[h]);
       const unsigned left[2][4] = {{a[0][0], a[1][0], a[0][1], a[1][1]}, {a[0][2], a[1][2], a[0][3], a[1][3]}};
 #pragma unroll
       for (int i = 0; i < N; i++) {
-        const uint4 b = right[p * PIECE_PITCH + i * PIECE * 4];
+        const uint4 b = right[p * CHUNK_PITCH + i * CHUNK * 4];
         multiply_add<T>(left[0], b.x, b.y, to[0][i]);
         multiply_add<T>(left[1], b.z, b.w, to[CHAINS - 1][i]);
       }
@@ -298,17 +299,17 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
   };
 
   fetch();
-  const int lane_offset = part * PIECES * PIECE_PITCH + min(lane / 4, ROWS - 1) * 4 + lane % 4;
+  const int lane_offset = part * CHUNKS * CHUNK_PITCH + min(lane / 4, ROWS - 1) * 4 + lane % 4;
   for (int begin = 0; begin < count; begin += rounds) {
     if (begin) __syncthreads();  // the previous part of x has been read
     stage(begin);
     __syncthreads();
     const int end = min(begin + rounds, count);
     for (int step = begin; step < end; step += AHEAD) {
-      const uint4* right = staged + (step - begin) * parts * PIECES * PIECE_PITCH + lane_offset;
+      const uint4* right = staged + (step - begin) * parts * CHUNKS * CHUNK_PITCH + lane_offset;
 #pragma unroll
       for (int slot = 0; slot < AHEAD; slot++) {
-        if (slot == 0 || step + slot < end) add(slot, right + slot * parts * PIECES * PIECE_PITCH);
+        if (slot == 0 || step + slot < end) add(slot, right + slot * parts * CHUNKS * CHUNK_PITCH);
       }
       if (step + AHEAD < count) fetch();
     }
@@ -321,7 +322,7 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
   for (int i = 0; i < N; i++)
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-      const int at = i * PIECE + lane % 4 * 2 + e % 2;
+      const int at = i * CHUNK + lane % 4 * 2 + e % 2;
       float total = sum[0][i][e];
       if constexpr (!GROUPED && CHAINS == 2) total += sum[CHAINS - 1][i][e];
       if (at < m) own_sums[at * PITCH + lane / 4 + e / 2 * 8] = total;
@@ -336,7 +337,7 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
     for (int p = 0; p < parts; p++) total += from_part[p * blockDim.z * m * PITCH];
     total *= 1.f / Exact::UNIT;
     if constexpr (!GROUPED)
-      total *= scale_of(term(scale, (above + first_row + row) * terms.scale.stride, terms.scale, 0));
+      total *= scale_of(quant_param(scale, (above + first_row + row) * indices.scale.stride, indices.scale, 0));
     out[static_cast<long long>(at) * n + first_row + row] = T(total);
   }
 }

@@ -9,7 +9,7 @@ struct Table {
 
 // Step function that rounds floats to one of at most 256 codes: code[n] for numbers x with bound[n - 1] <=
 // ordered_bits(x) < bound[n].
-struct Steps {
+struct StepFunction {
   int bound[255];
   unsigned char code[256], nan;
 };
@@ -20,7 +20,7 @@ __device__ __forceinline__ int ordered_bits(float x) {
   return bits ^ (bits >> 31 & 0x7fffffff);
 }
 
-__device__ __forceinline__ unsigned char encode_float(float x, const Steps& steps) {
+__device__ __forceinline__ unsigned char encode_float(float x, const StepFunction& steps) {
   if (x != x) return steps.nan;
   const int key = ordered_bits(x);
   int n = 0;
@@ -68,7 +68,7 @@ __global__ void decode(const unsigned char* __restrict__ x, T* __restrict__ y, c
 
 // Convert elements to 8-bit floats, by way of f32.
 template <typename T, typename I, int R>
-__global__ void encode(const T* __restrict__ x, unsigned char* __restrict__ y, const Steps steps,
+__global__ void encode(const T* __restrict__ x, unsigned char* __restrict__ y, const StepFunction steps,
                        const Axes<I, R, 2> axes, I size) {
   FOR_EACH_ELEMENT(encode_float(static_cast<float>(x[offset(axes, at, 0)]), steps))
 }

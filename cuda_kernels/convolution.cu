@@ -1,5 +1,5 @@
 // Convolutions and transposed convolutions with up to three spatial axes. Missing axes come first and have extent 1.
-#include "sums.cuh"
+#include "product_sum.cuh"
 
 // Geometry of a convolution: x [batch, groups * channels, size...], y [batch, groups * outputs, extent...]. The kernel
 // is dense. x and y hold strides in elements: batch, channel, spatial axes.
@@ -74,7 +74,7 @@ struct OperandOffsets {
 };
 
 // Identity epilogue. Fused elementwise layers generate others (struct Epilogue), which are applied to each sum.
-struct Nothing {
+struct IdentityEpilogue {
   template <class T, class At>
   static __device__ __forceinline__ T of(T x, const At&, const void*, const void*, const void*, const void*) {
     return x;
@@ -104,11 +104,11 @@ constexpr int THREAD_ROWS = 4, THREAD_COLUMNS = 8;                  // sums of e
 // receives partial sums [splits, batch, channels, pixels]. The launch is then cooperative: the blocks of a tile meet at
 // a barrier, after which each adds up some of the elements. W: type of the weights.
 template <class T, class I, class F, class W = T>
-__global__ void __launch_bounds__(THREADS, sizeof(typename Sum<T>::Type) + sizeof(I) == 8 ? 3 : 1)
+__global__ void __launch_bounds__(THREADS, sizeof(typename ProductSum<T>::Type) + sizeof(I) == 8 ? 3 : 1)
     convolve_tiles(const T* __restrict__ x, const W* __restrict__ kernel, T* __restrict__ y,
-                   typename Sum<T>::Type* parts, unsigned* barriers, const Window<I> w, I per_part,
+                   typename ProductSum<T>::Type* parts, unsigned* barriers, const Window<I> w, I per_part,
                    const Operands<I> operands, const void* p0, const void* p1, const void* p2, const void* p3) {
-  using A = typename Sum<T>::Type;
+  using A = typename ProductSum<T>::Type;
   OVGPU_SHARED(A, left, [DEPTH][ROWS + 4]);
   OVGPU_SHARED(A, right, [DEPTH][COLUMNS]);
   OVGPU_SHARED(Tap<I>, taps, [DEPTH]);
@@ -227,7 +227,7 @@ template <class T, class I, bool TRANSPOSED, class F, class W = T>
 __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
     convolve_each(const T* __restrict__ x, const W* __restrict__ kernel, T* __restrict__ y, const Window<I> w,
                   const Operands<I> operands, const void* p0, const void* p1, const void* p2, const void* p3, I size) {
-  using A = typename Sum<T>::Type;
+  using A = typename ProductSum<T>::Type;
   const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
   if (index >= size) return;
   const Element<I> e(w, index);
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
     }
   }
   y[e.location(w)] =
-      F::of(T(Sum<T>::result(sum)), OperandOffsets<I>(operands, e.image, e.at, e.channel), p0, p1, p2, p3);
+      F::of(T(ProductSum<T>::result(sum)), OperandOffsets<I>(operands, e.image, e.at, e.channel), p0, p1, p2, p3);
 }
 
 // Gather the columns of im2col: columns [batch, groups * channels, taps, count], for `count` pixels from `first`. T
@@ -285,14 +285,14 @@ __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
 // Fold columns [batch, groups * outputs, taps, size...], the products of a transposed convolution, into y (col2im).
 template <class T, class I, class F>
 __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
-    fold_columns(const typename Sum<T>::Type* __restrict__ columns, T* __restrict__ y, const Window<I> w,
+    fold_columns(const typename ProductSum<T>::Type* __restrict__ columns, T* __restrict__ y, const Window<I> w,
                  const Operands<I> operands, const void* p0, const void* p1, const void* p2, const void* p3, I size) {
   const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
   if (index >= size) return;
   const Element<I> e(w, index);
   const I count = volume(w.size);
   columns += (e.image * w.groups * w.outputs + e.channel) * volume(w.kernel) * count;
-  typename Sum<T>::Type sum = 0;
+  typename ProductSum<T>::Type sum = 0;
   for (I i = 0; i < w.kernel[0]; i++) {
     const I p = source_coordinate<true>(w, 0, e.at[0], i);
     for (I j = 0; j < w.kernel[1]; j++) {
@@ -335,7 +335,7 @@ template <class T, class I, bool FADES>
 __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
     deform_columns(const T* __restrict__ x, const T* __restrict__ offsets, const T* __restrict__ mask,
                    T* __restrict__ columns, const Window<I> w, I offset_groups, I size) {
-  using A = typename Sum<T>::Type;
+  using A = typename ProductSum<T>::Type;
   const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
   if (index >= size) return;
   const I pixels = volume(w.extent), taps = volume(w.kernel), row = index / pixels, pixel = index - row * pixels;

@@ -11,9 +11,9 @@ template <class T, class Index, int V>
 __global__ void __launch_bounds__(THREADS, 4)
     embedding_bag(const T* __restrict__ table, const Index* __restrict__ indices, const Index* __restrict__ bounds,
                   const T* __restrict__ weights, T* __restrict__ y, int kind, long long rows, long long width,
-                  long long bags, long long count, long long default_row, const Shares shares, bool mean) {
+                  long long bags, long long count, long long default_row, const Partition partition, bool mean) {
   using A = typename Accumulator<T>::Type;
-  const Share work = share<V>(shares);
+  const ThreadWork work = thread_work<V>(partition);
   const bool inside = work.group < bags && work.column < width;
   long long begin = 0, end = 0;
   if (inside && kind == PACKED) {
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(THREADS, 4)
   }
   A sum[V] = {};
 #pragma unroll 4
-  for (long long i = begin + work.part; i < end; i += shares.parts) {
+  for (long long i = begin + work.part; i < end; i += partition.parts) {
     const long long row = indices[i];
     if (row < 0 || row >= rows) continue;
     T part[V];
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(THREADS, 4)
 #pragma unroll
     for (int j = 0; j < V; j++) sum[j] += A(part[j]) * weight;
   }
-  fold_parts(sum, Add(), shares.parts);
+  fold_parts(sum, Add(), partition.parts);
   if (!inside || work.part) return;
   T result[V];
   if (begin >= end && default_row >= 0) {

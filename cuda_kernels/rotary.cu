@@ -8,7 +8,7 @@ enum Pairing { HALVES, PAIRS };
 
 // Strides between the elements of a row.
 template <typename I>
-struct Steps {
+struct ElementStrides {
   I x, cos, sin, y;
 };
 
@@ -63,26 +63,27 @@ __device__ __forceinline__ void load_factors(const T* row, I i, I half, I step, 
 // both counts.
 template <typename T, Pairing P, int V, typename I>
 __device__ __forceinline__ void rotate_row(const T* __restrict__ x, const T* __restrict__ cos,
-                                           const T* __restrict__ sin, T* __restrict__ y, const Steps<I>& step, I half,
-                                           I rest, I cos_per_element, I sin_per_element) {
+                                           const T* __restrict__ sin, T* __restrict__ y,
+                                           const ElementStrides<I>& stride, I half, I rest, I cos_per_element,
+                                           I sin_per_element) {
   using A = typename Accumulator<T>::Type;
   for (I i = threadIdx.x * V; i < half + rest; i += blockDim.x * V) {
     if (i < half) {
       T a[V], b[V], c[V], d[V], s[V], t[V];
-      load_pairs<P>(x, i, half, step.x, a, b);
-      load_factors<P>(cos, i, half, step.cos, cos_per_element, c, d);
-      load_factors<P>(sin, i, half, step.sin, sin_per_element, s, t);
+      load_pairs<P>(x, i, half, stride.x, a, b);
+      load_factors<P>(cos, i, half, stride.cos, cos_per_element, c, d);
+      load_factors<P>(sin, i, half, stride.sin, sin_per_element, s, t);
 #pragma unroll
       for (int j = 0; j < V; j++) {
         const A first = A(a[j]), second = A(b[j]);
         a[j] = T(first * A(c[j]) - second * A(s[j]));
         b[j] = T(second * A(d[j]) + first * A(t[j]));
       }
-      store_pairs<P>(a, b, y, i, half, step.y);
+      store_pairs<P>(a, b, y, i, half, stride.y);
     } else {
       T copied[V];
-      load<V>(x + (half + i) * step.x, copied);
-      store<V>(copied, y + (half + i) * step.y);
+      load<V>(x + (half + i) * stride.x, copied);
+      store<V>(copied, y + (half + i) * stride.y);
     }
   }
 }
@@ -90,19 +91,19 @@ __device__ __forceinline__ void rotate_row(const T* __restrict__ x, const T* __r
 // Rotate rows. Operands of the axes of rows: x, cos, sin, y.
 template <typename T, Pairing P, int V, typename I, int R>
 __global__ void rotate(const T* __restrict__ x, const T* __restrict__ cos, const T* __restrict__ sin,
-                       T* __restrict__ y, const Axes<I, R, 4> axes, const Steps<I> step, I rows, I half, I rest,
-                       I cos_per_element, I sin_per_element) {
+                       T* __restrict__ y, const Axes<I, R, 4> axes, const ElementStrides<I> stride, I rows, I half,
+                       I rest, I cos_per_element, I sin_per_element) {
   const I row = static_cast<I>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= rows) return;
   I at[R];
   unravel(axes, row, at);
   rotate_row<T, P, V>(x + offset(axes, at, 0), cos + offset(axes, at, 1), sin + offset(axes, at, 2),
-                      y + offset(axes, at, 3), step, half, rest, cos_per_element, sin_per_element);
+                      y + offset(axes, at, 3), stride, half, rest, cos_per_element, sin_per_element);
 }
 
 // Numbers of rows of queries, keys and values, and strides between the rows of the caches.
 template <typename I>
-struct Parts {
+struct AppendSizes {
   I queries, keys, values, key_row, value_row;
 };
 
@@ -112,26 +113,26 @@ template <typename T, Pairing P, int V, typename I, int R>
 __global__ void rotate_append(const T* __restrict__ queries, const T* __restrict__ keys, const T* __restrict__ values,
                               const T* __restrict__ cos, const T* __restrict__ sin, T* __restrict__ y,
                               T* __restrict__ key_cache, T* __restrict__ value_cache, const Axes<I, R, 4> query_axes,
-                              const Axes<I, R, 4> key_axes, const Axes<I, R, 2> value_axes, const Parts<I> parts,
+                              const Axes<I, R, 4> key_axes, const Axes<I, R, 2> value_axes, const AppendSizes<I> sizes,
                               I half, I rest, I width, I cos_per_element, I sin_per_element,
                               const long long* __restrict__ start) {
   const I row = static_cast<I>(blockIdx.x) * blockDim.y + threadIdx.y;
-  const Steps<I> step = {1, 1, 1, 1};
+  const ElementStrides<I> stride = {1, 1, 1, 1};
   I at[R];
-  if (blockIdx.y == 0 && row < parts.queries) {
+  if (blockIdx.y == 0 && row < sizes.queries) {
     unravel(query_axes, row, at);
     rotate_row<T, P, V>(queries + offset(query_axes, at, 0), cos + offset(query_axes, at, 1),
-                        sin + offset(query_axes, at, 2), y + offset(query_axes, at, 3), step, half, rest,
+                        sin + offset(query_axes, at, 2), y + offset(query_axes, at, 3), stride, half, rest,
                         cos_per_element, sin_per_element);
-  } else if (blockIdx.y == 1 && row < parts.keys) {
+  } else if (blockIdx.y == 1 && row < sizes.keys) {
     unravel(key_axes, row, at);
     rotate_row<T, P, V>(keys + offset(key_axes, at, 0), cos + offset(key_axes, at, 1), sin + offset(key_axes, at, 2),
-                        key_cache + *start * parts.key_row + offset(key_axes, at, 3), step, half, rest, cos_per_element,
-                        sin_per_element);
-  } else if (blockIdx.y == 2 && row < parts.values) {
+                        key_cache + *start * sizes.key_row + offset(key_axes, at, 3), stride, half, rest,
+                        cos_per_element, sin_per_element);
+  } else if (blockIdx.y == 2 && row < sizes.values) {
     unravel(value_axes, row, at);
     const T* from = values + offset(value_axes, at, 0);
-    T* to = value_cache + *start * parts.value_row + offset(value_axes, at, 1);
+    T* to = value_cache + *start * sizes.value_row + offset(value_axes, at, 1);
     for (I i = threadIdx.x * V; i < width; i += blockDim.x * V) {
       T copied[V];
       load<V>(from + i, copied);

@@ -15,9 +15,9 @@ template <class T, class Index, int V>
 __global__ void __launch_bounds__(THREADS, V < 16 ? 4 : 3)
     segment_max(const T* __restrict__ x, const Index* __restrict__ ids, T* __restrict__ y, long long rows,
                 long long width, long long segments, typename Accumulator<T>::Type initial,
-                typename Accumulator<T>::Type empty, const Shares shares) {
+                typename Accumulator<T>::Type empty, const Partition partition) {
   using A = typename Accumulator<T>::Type;
-  const Share work = share<V>(shares);
+  const ThreadWork work = thread_work<V>(partition);
   const bool inside = work.group < segments && work.column < width;
   long long begin = 0, end = 0;
   if (inside) {
@@ -28,13 +28,13 @@ __global__ void __launch_bounds__(THREADS, V < 16 ? 4 : 3)
 #pragma unroll
   for (int j = 0; j < V; j++) maximum[j] = initial;
 #pragma unroll 4
-  for (long long i = begin + work.part; i < end; i += shares.parts) {
+  for (long long i = begin + work.part; i < end; i += partition.parts) {
     T part[V];
     load<V>(x + i * width + work.column, part);
 #pragma unroll
     for (int j = 0; j < V; j++) maximum[j] = MaximumOrNaN()(maximum[j], A(part[j]));
   }
-  fold_parts(maximum, MaximumOrNaN(), shares.parts);
+  fold_parts(maximum, MaximumOrNaN(), partition.parts);
   if (!inside || work.part) return;
   T result[V];
 #pragma unroll

@@ -7,20 +7,20 @@ constexpr int THREADS = 256;  // maximum per block
 
 // Distribution of the groups over blocks. `column_blocks` blocks share the columns of a group. Its rows are divided
 // among `parts` threads per column: blockDim.y if a block has a single group, else 1.
-struct Shares {
+struct Partition {
   int column_blocks, parts;
 };
 
 // Work of one thread: V columns from `column`, and every `parts`-th row of a group from row `part`.
-struct Share {
+struct ThreadWork {
   long long group, column;
   int part;
 };
 
 template <int V>
-__device__ __forceinline__ Share share(const Shares& shares) {
-  const int row = blockIdx.x / shares.column_blocks, block = blockIdx.x % shares.column_blocks;
-  const bool single = shares.parts > 1;
+__device__ __forceinline__ ThreadWork thread_work(const Partition& partition) {
+  const int row = blockIdx.x / partition.column_blocks, block = blockIdx.x % partition.column_blocks;
+  const bool single = partition.parts > 1;
   return {single ? row : (long long)row * blockDim.y + threadIdx.y,
           ((long long)block * blockDim.x + threadIdx.x) * V, single ? int(threadIdx.y) : 0};
 }

@@ -1,7 +1,7 @@
 // Tiled matrix products: a block of TILE x TILE threads computes a tile of the result.
 #pragma once
 
-#include "sums.cuh"
+#include "product_sum.cuh"
 
 constexpr int TILE = 16;
 
@@ -15,7 +15,7 @@ struct Matrix {
 template <class T, class I>
 __device__ __forceinline__ void multiply_tile(const T* a, Matrix<I> sa, const T* b, Matrix<I> sb, T* out, Matrix<I> so,
                                               I m, I n, I k, I first_row, I first_column) {
-  using A = typename Sum<T>::Type;
+  using A = typename ProductSum<T>::Type;
   OVGPU_SHARED(A, a_tile, [TILE][TILE + 1]);
   OVGPU_SHARED(A, b_tile, [TILE][TILE + 1]);
   const int x = threadIdx.x, y = threadIdx.y;
@@ -29,5 +29,5 @@ __device__ __forceinline__ void multiply_tile(const T* a, Matrix<I> sa, const T*
     for (int i = 0; i < TILE; i++) sum += a_tile[y][i] * b_tile[i][x];
     __syncthreads();
   }
-  if (row < m && column < n) out[row * so.row + column * so.column] = T(Sum<T>::result(sum));
+  if (row < m && column < n) out[row * so.row + column * so.column] = T(ProductSum<T>::result(sum));
 }

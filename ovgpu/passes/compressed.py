@@ -48,7 +48,7 @@ COMPUTE_TYPES = (Type.f32, *HALVES)
 BYTE_TYPES = (Type.u8, Type.i8, Type.f8e4m3, Type.f8e5m2)
 NIBBLE_TYPES = (Type.u4, Type.i4, Type.nf4, Type.f4e2m1)
 # Storage types of scales and zero points by their type in the model, exact for all values; others become f32.
-TERM_TYPES = {kind: kind for kind in (Type.f16, Type.bf16, Type.u8, Type.i8)} | {
+QUANT_PARAM_TYPES = {kind: kind for kind in (Type.f16, Type.bf16, Type.u8, Type.i8)} | {
     Type.u4: Type.u8, Type.i4: Type.i8, Type.f8e8m0: Type.bf16, Type.f8e4m3: Type.f16, Type.f8e5m2: Type.f16}
 
 ConstantCache = dict[tuple[Output, tuple[int, int]], Output]
@@ -108,8 +108,9 @@ def _rewrite_gather(node: Node, cache: ConstantCache) -> None:
     weights = None if getattr(node.op, "batch_dims", 0) else _weights(port, rounded=True)
     packed = None if weights is None else weights.packed(0)
     if weights is not None and packed is not None:
-        codes, *terms = weights.constants(cache)
-        node.op, node.sources = CompressedGather(weights=packed, kind=port.spec.type), [codes, indices, *terms]
+        codes, *quant_params = weights.constants(cache)
+        node.op = CompressedGather(weights=packed, kind=port.spec.type)
+        node.sources = [codes, indices, *quant_params]
 
 
 def _rewrite_convolution(node: Node, device: bool, halves: bool, cache: ConstantCache) -> None:
@@ -150,7 +151,7 @@ def _bytes(port: Output, shape: tuple[int, int]) -> Array:
 
 # ---- compressed weights
 
-Term = tuple[Output, Array]  # a scale or a zero point: its port and its values
+QuantParams = tuple[Output, Array]  # scales or zero points: their port and their values
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,8 @@ class Weights:
 
     codes: Output
     table: tuple[float, ...]
-    scale: Term | None
-    zero: Term | None
+    scale: QuantParams | None
+    zero: QuantParams | None
     shape: tuple[int, int]
     extents: tuple[int, ...]
     batch: tuple[int, ...]
@@ -172,15 +173,16 @@ class Weights:
 
     def packed(self, axis: int, unit: int = 1) -> Packed | None:
         """Return the storage format; None for weights that are small, or cannot be cut into tiles of whole units along
-        ``axis``. Along it, a term must have one element, one per unit or matrix, or one per row or column."""
+        ``axis``. Along it, scales and zero points must have one element, one per unit or matrix, or one per row or
+        column."""
         kind, (rows, columns) = self.codes.spec.type, self.shape
         if rows * columns < MIN_CODES or (kind in NIBBLE_TYPES and axis and columns % 2):
             return None
         if self.matrices > 1 and kind in NIBBLE_TYPES and rows // self.matrices * columns % 2:
             return None
-        terms = [self._by_blocks(term[1]) for term in (self.scale, self.zero) if term is not None]
+        by_blocks = [self._by_blocks(params[1]) for params in (self.scale, self.zero) if params is not None]
         whole = (1, columns // unit, columns) if axis else (1, self.matrices, rows)
-        if any(term is None or term.shape[axis] not in whole for term in terms):
+        if any(values is None or values.shape[axis] not in whole for values in by_blocks):
             return None
         return Packed(kind, rows, columns, self.table, self.matrices)
 
@@ -190,18 +192,18 @@ class Weights:
         if codes not in cache:
             cache[codes] = _constant(_bytes(*codes), self.codes.node)
         found: list[Output | None] = [cache[codes]]
-        for term in (self.scale, self.zero):
-            key = None if term is None else (term[0], self.shape)
-            if term is not None and key is not None and key not in cache:
-                value = self._by_blocks(term[1])
+        for params in (self.scale, self.zero):
+            key = None if params is None else (params[0], self.shape)
+            if params is not None and key is not None and key not in cache:
+                value = self._by_blocks(params[1])
                 assert value is not None
-                cache[key] = _constant(value, term[0].node)
+                cache[key] = _constant(value, params[0].node)
             found.append(None if key is None else cache[key])
         return found
 
     def _by_blocks(self, value: Array) -> Array | None:
-        """Return a term as a matrix with one element per block of rows and columns, None if it has no such form.
-        Elements are repeated only while each belongs to ``MIN_CODES_PER_SCALE`` codes."""
+        """Return scales or zero points as a matrix with one element per block of rows and columns, None if they have
+        no such form. Elements are repeated only while each belongs to ``MIN_CODES_PER_SCALE`` codes."""
         of = (1,) * (len(self.extents) - value.ndim) + value.shape
         for cut in range(len(of) + 1):
             if prod(self.extents[:cut]) == self.shape[0] and prod(self.extents[cut:]) == self.shape[1]:
@@ -213,7 +215,7 @@ class Weights:
 
 
 def _spread(extents: Sequence[int], of: Sequence[int]) -> tuple[int, ...]:
-    """Return the extents up to the last axis along which a term of shape ``of`` varies, and 1 for the axes behind."""
+    """Return the extents up to the last axis along which values of shape ``of`` vary, and 1 for the axes behind."""
     last = max((i + 1 for i, n in enumerate(of) if n > 1), default=0)
     return (*extents[:last], *(1 for _ in of[last:]))
 
@@ -232,11 +234,12 @@ def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = 
             codes = _codes(_through(difference), rounded)
             if codes is None or codes[0].spec.shape != inner.spec.shape:
                 continue
-            values = [None if term is None else _term(term) for term in (scale, zero)]
-            terms = [None if t is None or v is None else (t, v) for t, v in zip((scale, zero), values)]
-            if [t is None for t in terms] == [t is None for t in (scale, zero)]:
+            ports = scale, zero
+            values = [None if port is None else _quant_params(port) for port in ports]
+            params = [None if p is None or v is None else (p, v) for p, v in zip(ports, values)]
+            if [p is None for p in params] == [p is None for p in ports]:
                 extents: Any = codes[0].spec.shape
-                return Weights(*codes, terms[0], terms[1], (prod(shape[:rows]), prod(shape[rows:])), extents,
+                return Weights(*codes, params[0], params[1], (prod(shape[:rows]), prod(shape[rows:])), extents,
                                shape[:rows][:-1])
     return None
 
@@ -266,7 +269,7 @@ def _codes(port: Output, rounded: bool) -> tuple[Output, tuple[float, ...]] | No
         return (source, ()) if kind in BYTE_TYPES or (kind in HALVES and port.spec.type not in HALVES) else None
     if isinstance(node.op, Gather) and node.sources[1] is not None:
         numbers = _through(node.sources[1])
-        book, count = _term(source), {Type.u4: 16, Type.u8: 256}.get(numbers.spec.type, 0)
+        book, count = _quant_params(source), {Type.u4: 16, Type.u8: 256}.get(numbers.spec.type, 0)
         if isinstance(numbers.node.op, Constant) and book is not None and book.ndim == 1 and len(book) <= count:
             return numbers, (*_floats(book), *[0.0] * (count - len(book)))  # Gather reads 0 beyond the codebook
     return None
@@ -276,15 +279,15 @@ def _floats(values: Array) -> tuple[float, ...]:
     return tuple(decode(values).astype(np.float32).tolist())
 
 
-def _term(port: Output) -> Array | None:
+def _quant_params(port: Output) -> Array | None:
     """Return the constant value of a port in a type that kernels read, without conversions to floats; else None."""
     op, sources = op_of(port.node), port.node.sources
     if isinstance(op, Constant):
-        found: Array = encode(decode(op.value), TERM_TYPES.get(op.element_type, Type.f32))
+        found: Array = encode(decode(op.value), QUANT_PARAM_TYPES.get(op.element_type, Type.f32))
         return found
     if not isinstance(op, (Convert, Identity, Multiply)) or port.spec.type not in COMPUTE_TYPES:
         return None
-    values = [None if s is None else _term(s) for s in sources]
+    values = [None if s is None else _quant_params(s) for s in sources]
     if any(value is None for value in values):
         return None
     if isinstance(op, Convert) and sources[0] is not None and isinstance(sources[0].node.op, Constant):

@@ -17,6 +17,7 @@ import numpy as np
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.ops.base.op import Op, op_of
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.view import View, dense_strides
@@ -27,7 +28,7 @@ from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.movement import VariadicSplit
 from ovgpu.passes._graph import Graph, is_fusable, users_of
 
-DEPTH_OPS = ("MatMul", "ScaledDotProductAttention")
+PRODUCTS = (MatMul, CompressedMatMul, ScaledDotProductAttention)
 MAX_DISTANCE = 1  # of the first users of two merged results, in products
 
 Users = dict[Output, list[Node]]
@@ -85,8 +86,8 @@ def _kind(node: Node, users: Users) -> tuple[Any, ...] | None:
         return None
     if packed.is_nibbles and packed.rows * packed.columns % 2:
         return None
-    terms = [None if s is None else (s.spec.type, s.spec.shape[1 - axis]) for s in stored[1:]]  # type: ignore[index]
-    return x, packed.shape[1 - axis], op.transpose, packed.kind, packed.table, *terms
+    quant_params = [None if s is None else (s.spec.type, s.spec.shape[1 - axis]) for s in stored[1:]]  # type: ignore[index]
+    return x, packed.shape[1 - axis], op.transpose, packed.kind, packed.table, *quant_params
 
 
 def _axis(op: Any) -> int:
@@ -95,14 +96,14 @@ def _axis(op: Any) -> int:
 
 
 def _needed(model: Model) -> dict[Node, int]:
-    """Return by node id the depth, in products, of the first product that depends on the node's result."""
+    """Return by node the depth, in products, of the first product that depends on the node's result."""
     depth: dict[Node, int] = {}
     for node in model.ops:
         depth[node] = max((depth[s.node] for s in node.sources if s is not None), default=0) + (
-            node.op.name in DEPTH_OPS)
+            isinstance(node.op, PRODUCTS))
     needed: dict[Node, int] = {}
     for node in reversed(model.ops):
-        first = depth[node] if node.op.name in DEPTH_OPS else needed.get(node, len(depth))
+        first = depth[node] if isinstance(node.op, PRODUCTS) else needed.get(node, len(depth))
         for s in node.sources:
             if s is not None:
                 needed[s.node] = min(first, needed.get(s.node, first))

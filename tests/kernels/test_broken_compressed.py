@@ -33,7 +33,7 @@ FAULTS = [
     Fault("x is replaced before it is read", nibbles, FILE, "if (begin) __syncthreads();"),
     Fault("x is read before it is there", whole_bytes, FILE, "stage(begin);\n    __syncthreads();", "stage(begin);"),
     Fault("sums overwrite x", nibbles, FILE, "__syncthreads();  // x has been read"),
-    Fault("zero point of another row", whole_bytes, FILE, "row * terms.zero.stride", "0"),
+    Fault("zero point of another row", whole_bytes, FILE, "row * indices.zero.stride", "0"),
     Fault("scale of the first group", nibbles, FILE, "const int at = min(column, k - 1);", "const int at = 0;"),
     Fault("x behind its end", whole_bytes, FILE, "at < k && row < m", "row < m"),
     Fault("other pairs", nibbles, FILE, "(x.x, x.z, 0x5410)", "(x.x, x.z, 0x7632)"),

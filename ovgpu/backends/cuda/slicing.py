@@ -15,7 +15,7 @@ from ovgpu.types import Type
 
 MAX_PARTS = 16  # as in cuda_kernels/loop.cu
 MAX_BLOCKS = 256  # per part; their threads loop over larger parts
-HEADER_WORDS, TENSOR_WORDS = 3, 5  # 64-bit words of loop.cu's structs Iteration and Whole
+HEADER_WORDS, TENSOR_WORDS = 3, 5  # 64-bit words of loop.cu's structs Iteration and SlicedTensor
 
 
 class Slicing:

@@ -69,7 +69,7 @@ def fold(xp: Any, out: Array, begin: Array, end: Array, rows: Callable[[Any], Ar
 def shares(x: Array, out: Array, count: int) -> tuple[int, tuple[int], tuple[int, int], Array, int]:
     """Return how a kernel divides the reduction of ``count`` dense rows of x into the dense rows of ``out``.
 
-    The result is (elements per vector, grid, block, the struct `Shares`, bytes of shared memory per block).
+    The result is (elements per vector, grid, block, the struct `Partition`, bytes of shared memory per block).
     """
     groups, columns = len(out), prod(out.shape[1:])
     vector = 16 // x.itemsize if launch.aligned(x, columns) and launch.aligned(out, columns) else 1

@@ -224,7 +224,7 @@ def _epilogue_arguments(k: KernelRecorder, c: Convolved, kind: Any) -> tuple[str
         row[:] = _axis_strides(strides_of(x, c.out.shape))
     arguments = (strides, *c.operands, *[None] * (MAX_EPILOGUE_OPERANDS - len(c.operands)))
     if c.epilogue is None:
-        return "Nothing", "", arguments
+        return "IdentityEpilogue", "", arguments
     dtypes = tuple([a.dtype for a in (c.out, *c.operands)])
     return "Epilogue", k.functor("Epilogue", c.epilogue.chain, dtypes, MAX_EPILOGUE_OPERANDS), arguments
 

@@ -17,7 +17,7 @@ from ovgpu.types import Type
 CAPABILITY = 80  # compute capability of the first devices whose tensor cores the kernel is for
 MAX_ROWS = 64  # rows of x
 TILE = 16  # rows of the weights per warp; as in compressed_mma.cu
-PIECE = 8  # elements of x in 16 bytes
+CHUNK = 8  # elements of x in 16 bytes
 LANES_PER_ROW = 4  # lanes of a warp that share a row of codes
 PITCH = 20  # floats between columns of partial sums; as in compressed_mma.cu
 WARPS = 8  # warps per block, unless more split K
@@ -53,9 +53,9 @@ class Form:
 
     def shared(self, weights: Packed, m: int) -> int:
         """Return the bytes of shared memory, which holds x first, and every warp's partial sums later."""
-        pieces = step_of(weights, self.words) // (LANES_PER_ROW * PIECE)
-        padding = 0 if self.rows == 1 else 2 if pieces == 4 else 4
-        return max(self.staged(weights) // (LANES_PER_ROW * PIECE) * (self.rows * 4 + padding) * 16,
+        chunks = step_of(weights, self.words) // (LANES_PER_ROW * CHUNK)
+        padding = 0 if self.rows == 1 else 2 if chunks == 4 else 4
+        return max(self.staged(weights) // (LANES_PER_ROW * CHUNK) * (self.rows * 4 + padding) * 16,
                    4 * self.along_k * self.along_n * min(m, self.rows) * PITCH)
 
 
@@ -65,22 +65,22 @@ def step_of(weights: Packed, words: int) -> int:
 
 
 def form(weights: Packed, m: int, multiprocessors: int, addresses: Sequence[int],
-         terms: Sequence[Array | None]) -> Form | None:
+         quant_params: Sequence[Array | None]) -> Form | None:
     """Return the launch shape for ``m`` rows of x, None where the kernel does not apply.
 
-    ``addresses`` are the addresses of x and of the codes; ``terms`` are the scale and the zero point."""
-    zero = terms[1]
+    ``addresses`` are the addresses of x and of the codes; ``quant_params`` are the scale and the zero point."""
+    zero = quant_params[1]
     if weights.kind not in DECODERS or weights.table != TABLES.get(weights.kind, ()) or not 0 < m <= MAX_ROWS:
         return None
     if zero is not None and zero.dtype != ZEROS[weights.kind]:
         return None
     (n, k), bits = weights.shape, weights.kind.bitwidth
-    groups = [1 if t is None else t.shape[1] for t in terms]
-    if any(t is not None and len(t) not in (1, weights.rows) for t in terms):
+    groups = [1 if values is None else values.shape[1] for values in quant_params]
+    if any(values is not None and len(values) not in (1, weights.rows) for values in quant_params):
         return None
     words = [w for w in (4, 2, 1) if k % (w * 32 // bits) == 0 and addresses[1] % (4 * w) == 0
              and not any(g > 1 and k // g % step_of(weights, w) for g in groups)]
-    if k % PIECE or addresses[0] % 16 or not words or (words[0] == 1 and bits == 8):
+    if k % CHUNK or addresses[0] % 16 or not words or (words[0] == 1 and bits == 8):
         return None
     rows = next(r for r in ROWS if r >= min(m, ROWS[-1]))
     tiles = -(-n // TILE) * weights.matrices * -(-m // rows)
@@ -90,7 +90,7 @@ def form(weights: Packed, m: int, multiprocessors: int, addresses: Sequence[int]
 def _divided(weights: Packed, words: int, rows: int, grouped: bool, tiles: float) -> Form:
     """Split K over enough warps to keep a multiprocessor busy with ``tiles`` tiles of rows (split-K). The limits were
     measured on an H100 (`bench.gpu_compressed`)."""
-    least, most, target = (4, 16, 16) if rows <= PIECE else (1, 8 if rows <= 16 else 4, 8)
+    least, most, target = (4, 16, 16) if rows <= CHUNK else (1, 8 if rows <= 16 else 4, 8)
     along_k = least
     while along_k < most and tiles * along_k < target:
         along_k *= 2
@@ -118,26 +118,27 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
     (count, m, n), depth = out.shape, x.shape[2]
     if x.dtype.itemsize != 2 or k.capability < CAPABILITY:
         return False
-    terms = stored[1:]
-    launch_shape = form(weights, m, k.multiprocessors, (x.data.ptr, stored[0].data.ptr), terms)
+    quant_params = stored[1:]
+    launch_shape = form(weights, m, k.multiprocessors, (x.data.ptr, stored[0].data.ptr), quant_params)
     if launch_shape is None:
         return False
-    types = ", ".join([DECODERS[weights.kind], *("None" if t is None else k.c_type(t.dtype) for t in terms)])
-    pieces = launch_shape.staged(weights) // PIECE
-    shift = min((pieces - 1).bit_length(), (32 * launch_shape.along_k * launch_shape.along_n).bit_length() - 1)
+    types = ", ".join([DECODERS[weights.kind],
+                       *("None" if values is None else k.c_type(values.dtype) for values in quant_params)])
+    chunks = launch_shape.staged(weights) // CHUNK
+    shift = min((chunks - 1).bit_length(), (32 * launch_shape.along_k * launch_shape.along_n).bit_length() - 1)
     k.kernel("compressed_mma.cu",
              f"product_mma<{types}, {k.c_type(x.dtype)}, {launch_shape.words}, {launch_shape.rows}, {AHEAD}, "
              f"{str(launch_shape.grouped).lower()}>",
              (-(-n // (TILE * launch_shape.along_n)) * -(-m // launch_shape.rows), 1, count),
              (32, launch_shape.along_k, launch_shape.along_n),
-             (x, out, *stored, np.concatenate([_term(weights, t) for t in terms]),
+             (x, out, *stored, np.concatenate([_quant_param_index(weights, values) for values in quant_params]),
               *map(np.int32, (m, n, depth, len(x) > 1, launch_shape.rounds, shift))),
              launch_shape.shared(weights, m))
     return True
 
 
-def _term(weights: Packed, term: Array | None) -> Array:
-    """Return the kernel's struct Term, which computes the index of a scale or zero point from row and column."""
-    rows, columns = (1, 1) if term is None else term.shape
+def _quant_param_index(weights: Packed, values: Array | None) -> Array:
+    """Return the struct QuantParamIndex, which computes the index of a scale or zero point from row and column."""
+    rows, columns = (1, 1) if values is None else values.shape
     numbers = [columns if rows > 1 else 0, *reciprocal(weights.columns // columns)]
     return np.array(numbers, np.int64).astype(np.int32)

@@ -122,18 +122,18 @@ class Packed:
         k(self.unpack, tile_codes, out[: tile_codes.size * per_element].reshape(*tile_codes.shape[:-1], -1), index)
         return out[: prod(shape)].reshape(shape)
 
-    def terms(self, term: Array | None, tile: Tile) -> Array | None:
+    def quant_params(self, values: Array | None, tile: Tile) -> Array | None:
         """Return the scales or zero points of a tile: [matrices, R, C], with extent 1 along axes that share one."""
-        if term is None:
+        if values is None:
             return None
-        term = term.reshape(1 if len(term) == 1 else self.matrices, -1, term.shape[1])
-        if len(term) > 1:
-            term = term[tile.matrices]
-        count, extent = term.shape[1 + tile.axis], self.shape[tile.axis]
+        values = values.reshape(1 if len(values) == 1 else self.matrices, -1, values.shape[1])
+        if len(values) > 1:
+            values = values[tile.matrices]
+        count, extent = values.shape[1 + tile.axis], self.shape[tile.axis]
         if count == 1:
-            return term
+            return values
         cut = slice(tile.cut.start * count // extent, tile.cut.stop * count // extent)
-        return term[:, :, cut] if tile.axis else term[:, cut]
+        return values[:, :, cut] if tile.axis else values[:, cut]
 
     def values(self, xp: Any, codes: Array, rows: int) -> Array:
         """Return the values of the codes of ``rows`` rows, without scales, as a fresh matrix."""
@@ -167,29 +167,29 @@ class Packed:
         return ", ".join([decoder, *("None" if t is None else c_type(t.dtype) for t in (scale, zero))])
 
     def arguments(self, codes: Array, scale: Array | None, zero: Array | None) -> list[Any]:
-        """Return the kernels' arguments: codes, scale, zero point, and the struct with the table and both Terms."""
+        """Return the kernels' arguments: codes, scale, zero point, and the struct Weights."""
         table = np.array(self.table or (0,), np.float32)
-        terms = [self._term(t) for t in (scale, zero)]
-        return [codes, scale, zero, np.concatenate([table.view(np.int32), *terms])]
+        indices = [self._quant_param_index(values) for values in (scale, zero)]
+        return [codes, scale, zero, np.concatenate([table.view(np.int32), *indices])]
 
-    def _term(self, term: Array | None) -> Array:
-        """Return the struct Term, which computes the index of a scale or zero point from row and column."""
-        rows, columns = (1, 1) if term is None else term.shape
+    def _quant_param_index(self, values: Array | None) -> Array:
+        """Return the struct QuantParamIndex, which computes the index of a scale or zero point from row and column."""
+        rows, columns = (1, 1) if values is None else values.shape
         block = self.columns // columns
-        numbers = [columns, *reciprocal(self.rows // rows), *reciprocal(block), term is None or block % VECTOR == 0]
+        numbers = [columns, *reciprocal(self.rows // rows), *reciprocal(block), values is None or block % VECTOR == 0]
         return np.array(numbers, np.int64).astype(np.int32)
 
 
 def affine(values: Array, scale: Array | None, zero: Array | None) -> None:
     """Compute ``(values - zero) * scale`` in place, for the blocks of a dense matrix."""
-    for term, name in ((zero, "subtract"), (scale, "multiply")):
-        if term is not None and values.size:  # no rows have no blocks either
-            shape, spread = _blocks(values.shape, term.shape)
+    for param, name in ((zero, "subtract"), (scale, "multiply")):
+        if param is not None and values.size:  # no rows have no blocks either
+            shape, spread = _blocks(values.shape, param.shape)
             blocks = values.reshape(shape)
             if name == "subtract":
-                blocks -= term.astype(np.float32).reshape(spread)
+                blocks -= param.astype(np.float32).reshape(spread)
             else:
-                blocks *= term.astype(np.float32).reshape(spread)
+                blocks *= param.astype(np.float32).reshape(spread)
 
 
 def _blocks(shape: Sequence[int], counts: Sequence[int]) -> tuple[list[int], list[int]]:

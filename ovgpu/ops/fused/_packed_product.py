@@ -102,7 +102,7 @@ class PackedProduct:
         """Record the product with ``stored``: codes, scales or None, and zero points or None."""
         if not out.size:
             return
-        codes, *terms = stored
+        codes, *quant_params = stored
         rows, depth = x.shape[1:]
         *memory, target, totals, results, sums = workspace
         columns = self._columns(k, x, target)
@@ -118,7 +118,7 @@ class PackedProduct:
             every = slice(None) if len(columns) == 1 else tile.matrices
             buffer, scratch, own = (worker.share(part) for part in (*memory, sums))
             part = self._part(worker, codes, tile, buffer, scratch)
-            scale, zero = (self._term(term, tile) for term in terms)
+            scale, zero = (self._quant_params(values, tile) for values in quant_params)
             products = results[tile.matrices, tile.cut] if few else own[: rows * part[..., 0].size].reshape(
                 *part.shape[:2], rows)
             self._multiply(worker, part, columns[every], scale, products, own)
@@ -127,7 +127,8 @@ class PackedProduct:
         record(k, work)
         if few:
             whole = Tile(self.axis, slice(0, matrices), slice(0, extent))
-            k(self._scale_products, results, totals, *(self._term(term, whole) for term in terms), out)
+            scale, zero = (self._quant_params(values, whole) for values in quant_params)
+            k(self._scale_products, results, totals, scale, zero, out)
 
     def _columns(self, k: HostRecorder, x: Array, target: Array) -> Array:
         """Return x as [1 or E, K, M] in f32, with K in the order of `_part`."""
@@ -167,15 +168,15 @@ class PackedProduct:
         k(np.copyto, halves[:, 0], bytes_.reshape(-1, self.depth // 2))
         return part
 
-    def _term(self, term: Array | None, tile: Tile) -> Array | None:
+    def _quant_params(self, values: Array | None, tile: Tile) -> Array | None:
         """Return a tile's scales or zero points: [matrices, columns of the result, groups]; each extent may be 1."""
-        term = self.weights.terms(term, tile)
-        return term if term is None or self.transpose else term.swapaxes(1, 2)
+        values = self.weights.quant_params(values, tile)
+        return values if values is None or self.transpose else values.swapaxes(1, 2)
 
-    def _spread(self, term: Array) -> Array:
+    def _spread(self, values: Array) -> Array:
         """Return scales or zero points in f32, one per group or one for all groups."""
-        term = term.astype(np.float32)
-        return term if term.shape[2] == 1 else np.repeat(term, self.groups // term.shape[2], 2)
+        values = values.astype(np.float32)
+        return values if values.shape[2] == 1 else np.repeat(values, self.groups // values.shape[2], 2)
 
     def _multiply(self, k: HostRecorder, part: Array, columns: Array, scale: Array | None, products: Array,
                   sums: Array) -> None:

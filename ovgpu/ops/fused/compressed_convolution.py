@@ -86,7 +86,7 @@ class CompressedConvolution(Op):
     def _decompress(self, codes: Array, scale: Array | None, zero: Array | None, tile: Tile, tile_buffer: Array,
                     index: Array) -> None:
         part = self.weights.part(codes, tile, tile_buffer, index)
-        affine(part, self.weights.terms(scale, tile), self.weights.terms(zero, tile))
+        affine(part, self.weights.quant_params(scale, tile), self.weights.quant_params(zero, tile))
 
     def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
              epilogue: Epilogue | None = None) -> None:

@@ -5,31 +5,31 @@
 #include "common.cuh"
 
 template <class T>
-struct Sum {
+struct ProductSum {
   using Type = unsigned long long;
   static __device__ T result(Type sum) { return T(sum); }
 };
 template <>
-struct Sum<signed char> {
+struct ProductSum<signed char> {
   using Type = long long;
   static __device__ signed char result(Type sum) { return sum < -128 ? -128 : sum > 127 ? 127 : sum; }
 };
 template <>
-struct Sum<unsigned char> {
+struct ProductSum<unsigned char> {
   using Type = unsigned long long;
   static __device__ unsigned char result(Type sum) { return sum > 255 ? 255 : sum; }
 };
 template <>
-struct Sum<float> {
+struct ProductSum<float> {
   using Type = float;
   static __device__ float result(float sum) { return sum; }
 };
 template <>
-struct Sum<double> {
+struct ProductSum<double> {
   using Type = double;
   static __device__ double result(double sum) { return sum; }
 };
 template <>
-struct Sum<__half> : Sum<float> {};
+struct ProductSum<__half> : ProductSum<float> {};
 template <>
-struct Sum<__nv_bfloat16> : Sum<float> {};
+struct ProductSum<__nv_bfloat16> : ProductSum<float> {};
