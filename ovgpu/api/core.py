@@ -13,11 +13,11 @@ from ovgpu.api.compilation import Compilation
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.api.devices import register_backend, resolve
 from ovgpu.api.settings import Settings
-from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.model import Model
 from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.request.remote_tensor import RemoteContext
+from ovgpu.runtime.backend import is_remote
 from ovgpu.tensor import Tensor
 from ovgpu.version import Version
 
@@ -170,7 +170,7 @@ class Core:
         """Return the context that creates tensors in a device's memory. Raise RuntimeError for the CPU."""
         device = resolve(device_name)
         backend = devices.open_backend(device)
-        if not isinstance(backend, CudaBackend):
+        if not is_remote(backend):
             raise RuntimeError(f"{device} has no remote context: its tensors are on the host")
         return RemoteContext(device, backend)
 

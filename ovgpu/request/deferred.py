@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from ovgpu._util import host_memory
-from ovgpu.backends.cuda import CudaBackend, transfer
+from ovgpu.backends.cuda import transfer
 from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops.base.op import Array
 from ovgpu.request.pinned import StagedTensor, StagingBuffer
+from ovgpu.runtime.backend import RemoteBackend
 from ovgpu.tensor import Tensor
 from ovgpu.types import Shape, Type
 
@@ -25,7 +26,7 @@ takes less time than launching a separate copy and waiting for it."""
 class Downloads:
     """Download of the results of one output from the device. Errors are raised as OpError located at the output."""
 
-    def __init__(self, backend: CudaBackend, location: str) -> None:
+    def __init__(self, backend: RemoteBackend, location: str) -> None:
         self._backend, self._location = backend, location
 
     def into(self, target: Array, source: Array) -> None:

@@ -15,7 +15,7 @@ from weakref import ref
 import numpy as np
 
 from ovgpu._util import host_memory
-from ovgpu.backends.cuda import CudaBackend, interop, transfer
+from ovgpu.backends.cuda import interop, transfer
 from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops.base.op import Array
 from ovgpu.request.deferred import Downloads, ResultTensor, fits_pinned
@@ -25,7 +25,7 @@ from ovgpu.request.pinned import HostDevicePair, StagedTensor, StagingBuffer
 from ovgpu.request.ports import ConstOutput
 from ovgpu.request.remote_tensor import RemoteTensor
 from ovgpu.request.results import Deferred
-from ovgpu.runtime.backend import Backend
+from ovgpu.runtime.backend import Backend, RemoteBackend, is_remote
 from ovgpu.runtime.blocks import Block
 from ovgpu.tensor import Tensor, on_device
 from ovgpu.types import Shape, Type
@@ -63,7 +63,7 @@ class BorrowedArrays:
 def make_slots(inputs: Iterable[ConstOutput], outputs: Iterable[ConstOutput],
                backend: Backend) -> tuple[list[InputSlot], list[OutputSlot]]:
     """Return the input and output slots of a request on this backend."""
-    if isinstance(backend, CudaBackend):
+    if is_remote(backend):
         return [DeviceInput(port, backend) for port in inputs], [DeviceOutput(port, backend) for port in outputs]
     return [InputSlot(port) for port in inputs], [OutputSlot(port) for port in outputs]
 
@@ -87,7 +87,7 @@ def tensor_copy(array: Array, kind: Type, backend: Backend) -> Tensor:
 
 def backend_array(tensor: Tensor, backend: Backend) -> Array:
     """Return a tensor's elements as an array of the backend: the tensor's own memory if it is on the same device."""
-    if (isinstance(tensor, RemoteTensor) and tensor.remote and isinstance(backend, CudaBackend)
+    if (isinstance(tensor, RemoteTensor) and tensor.remote and is_remote(backend)
             and tensor._array.data.device_id == backend.number):
         interop.order(tensor.producer, backend.stream)
         return tensor._array
@@ -110,14 +110,14 @@ class InputTensor(StagedTensor):
 class DeviceInput(InputSlot):
     """One input of a request on a CUDA device."""
 
-    def __init__(self, port: ConstOutput, backend: CudaBackend) -> None:
+    def __init__(self, port: ConstOutput, backend: RemoteBackend) -> None:
         super().__init__(port)
         self._backend = backend
         dynamic = port.partial_shape.is_dynamic
-        self._lent_staging = StagingBuffer(backend, dynamic)  # for lent host arrays
+        self._shared_staging = StagingBuffer(backend, dynamic)  # for shared host arrays
         self._copies: Block[Array] = Block(backend.allocate, backend.dense, dynamic)  # on the device
         self._last_copy: Array | None = None  # the array in `_copies` that was filled last
-        self._producer: Any = None  # owner of a lent device array
+        self._producer: Any = None  # owner of a shared device array
         self._borrowed_arrays = BorrowedArrays()
 
     def set(self, value: Any, share: bool) -> None:
@@ -148,7 +148,7 @@ class DeviceInput(InputSlot):
             interop.order(value, self._backend.stream)
             array, value = self.staged(array), None
             self._backend.synchronize()  # the owner may write to the array from now on
-        self._tensor, self._lent, self._producer = None, array, value
+        self._tensor, self.shared_array, self._producer = None, array, value
 
     def bind(self, tensor: Tensor) -> None:
         if tensor.remote:
@@ -172,8 +172,8 @@ class DeviceInput(InputSlot):
     @property
     def tensor(self) -> Tensor:
         """The tensor that the next inference reads."""
-        if self._tensor is None and self._lent is not None and not isinstance(self._lent, np.ndarray):
-            self._tensor = RemoteTensor.of(self._lent, Type.of(self._lent.dtype), producer=self._producer)
+        if self._tensor is None and self.shared_array is not None and not isinstance(self.shared_array, np.ndarray):
+            self._tensor = RemoteTensor.of(self.shared_array, Type.of(self.shared_array.dtype), producer=self._producer)
         return super().tensor
 
     def producer(self) -> Any:
@@ -182,8 +182,8 @@ class DeviceInput(InputSlot):
 
     def read(self) -> Array:
         """Return the input as an array on the host or on the device. Raises the errors of `InputSlot.read`."""
-        if self._lent is not None:
-            return self._lent
+        if self.shared_array is not None:
+            return self.shared_array
         if self._tensor is not None and self._tensor.remote:
             self._check(self._tensor._shape)
             array: Array = self._tensor._array
@@ -217,16 +217,16 @@ class DeviceInput(InputSlot):
             self._backend.send(array, device)
             return HostDevicePair(device, device)
         tensor = self._tensor
-        if self._lent is None and isinstance(tensor, StagedTensor) and tensor is self._own and tensor.pinned:
+        if self.shared_array is None and isinstance(tensor, StagedTensor) and tensor is self._own and tensor.pinned:
             return tensor.pair()
-        pair = self._lent_staging.pair(array.shape, kind)
+        pair = self._shared_staging.pair(array.shape, kind)
         np.copyto(pair.host, array)
         return pair
 
     def _device_array(self, array: Array) -> Array:
         found = None
         if array.flags.c_contiguous:
-            found = self._borrowed_arrays.array(array, at_once=self._lent is None)
+            found = self._borrowed_arrays.array(array, at_once=self.shared_array is None)
         return self.staged(array) if found is None else found
 
     def staged(self, array: Array) -> Array:
@@ -244,7 +244,7 @@ class DeviceOutput(OutputSlot):
     see `ovgpu.request.deferred`.
     """
 
-    def __init__(self, port: ConstOutput, backend: CudaBackend) -> None:
+    def __init__(self, port: ConstOutput, backend: RemoteBackend) -> None:
         super().__init__(port)
         self._backend = backend
         self._downloads = Downloads(backend, port.node.source_location)

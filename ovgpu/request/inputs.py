@@ -56,7 +56,7 @@ def _is_data(values: list[Any]) -> bool:
 
 
 class InputSlot:
-    """One input of a request: its own tensor, or a tensor or array that the caller lends."""
+    """One input of a request: its own tensor, or a tensor or array that the caller shares."""
 
     def __init__(self, port: ConstOutput) -> None:
         self.port = port
@@ -67,8 +67,8 @@ class InputSlot:
         self._bounds = ([(d.min_length, d.max_length if d.max_length >= 0 else None) for d in shape]
                         if shape.rank.is_static else None)
         self._accepted: tuple[int, ...] | None = None  # the last shape that passed `_check`
-        self._tensor: Tensor | None = None  # the tensor that is read, unless an array is lent
-        self._lent: Array | None = None
+        self._tensor: Tensor | None = None  # the tensor that is read, unless an array is shared
+        self.shared_array: Array | None = None
         self._own: Tensor | None = None
         self._staged: Array | None = None
         self.private = True  # True if the array of the last `read` is the slot's own memory
@@ -88,14 +88,14 @@ class InputSlot:
         array = self._converted(value)
         self._check(array.shape)
         if share and array.dtype == self._dtype and array.flags.c_contiguous and array.flags.aligned:
-            self._tensor, self._lent = None, array
+            self._tensor, self.shared_array = None, array
             return None
         own = self._own_tensor(array)
         if own is None:
-            self._tensor, self._lent = None, np.array(array, order="C")
+            self._tensor, self.shared_array = None, np.array(array, order="C")
         else:
             np.copyto(own.array, array, casting="unsafe")
-            self._tensor, self._lent = own, None
+            self._tensor, self.shared_array = own, None
         return None
 
     def bind(self, tensor: Tensor) -> None:
@@ -106,7 +106,7 @@ class InputSlot:
                         f"{self._kind.get_type_name()} ({self.port.node.source_location})")
         self._check_host(tensor)
         self._check(tuple(tensor.shape))
-        self._tensor, self._lent = tensor, None
+        self._tensor, self.shared_array = tensor, None
 
     def _check_host(self, source: Any) -> None:
         if on_device(source):
@@ -186,9 +186,9 @@ class InputSlot:
     def tensor(self) -> Tensor:
         """The tensor that is read. At first it is the slot's own, with zeros, and extent 0 for dynamic dimensions."""
         if self._tensor is None:
-            if self._lent is not None:
-                kind = Type.of(self._lent.dtype) if self._kind is None else self._kind
-                self._tensor = Tensor.from_array(self._lent, kind)
+            if self.shared_array is not None:
+                kind = Type.of(self.shared_array.dtype) if self._kind is None else self._kind
+                self._tensor = Tensor.from_array(self.shared_array, kind)
             elif self._kind is None:
                 raise Error(f"[Parameter] the input has no element type before its tensor is set "
                             f"({self.port.node.source_location})")
@@ -202,7 +202,7 @@ class InputSlot:
 
         Raises: Error if it was never set and has a dynamic shape, or no longer has a shape that the model accepts.
         """
-        array = self._lent
+        array = self.shared_array
         if array is None:
             array = self._bound()
             if self._tensor is self._own:

@@ -19,7 +19,7 @@ from ovgpu.types import PartialShape, Type
 class OutputSlot:
     """One output of a request. An inference writes to its tensor's memory directly."""
 
-    _lent = None  # outputs have no lent array; `InputSlot` has the same attribute
+    shared_array = None  # outputs have no shared array; `InputSlot` has the same attribute
     address: tuple[int, ...] = ()
     """Device address of the tensor that the caller has bound; empty if it is not on a device."""
 

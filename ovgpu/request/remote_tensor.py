@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from ovgpu import tensor as tensor_module
-from ovgpu.backends.cuda import CudaBackend, interop
+from ovgpu.backends.cuda import interop
 from ovgpu.errors import Error
 from ovgpu.request.pinned import StagedTensor, StagingBuffer
+from ovgpu.runtime.backend import RemoteBackend
 from ovgpu.tensor import Tensor
 from ovgpu.types import Array, Shape, Type
 
@@ -140,7 +141,7 @@ tensor_module.remote_tensor_class = RemoteTensor
 class RemoteContext:
     """Allocator of tensors for a CUDA device; see `Core.get_default_context`."""
 
-    def __init__(self, device: str, backend: CudaBackend) -> None:
+    def __init__(self, device: str, backend: RemoteBackend) -> None:
         self._device, self._backend = device, backend
 
     def get_device_name(self) -> str:

@@ -62,7 +62,7 @@ class Replay:
         """Return whether the replay is valid for the next inference: tensors and states are at the same locations."""
         for slot, own, address, shape, strides in self._locations:
             tensor = slot._tensor
-            if tensor is None or slot._lent is not None:
+            if tensor is None or slot.shared_array is not None:
                 return False
             array = tensor._buffer
             if own is not None:
@@ -127,7 +127,7 @@ class Transition:
 def _location_of(slot: Any) -> TensorLocation | None:
     """Return the location of the slot's tensor; None if inferences copy it instead of reading or writing it there."""
     tensor = slot._tensor
-    if tensor is None or slot._lent is not None:
+    if tensor is None or slot.shared_array is not None:
         return None
     large = isinstance(tensor, ResultTensor)  # downloaded when it is read
     if tensor is slot.own and isinstance(tensor, StagedTensor) and (tensor.pinned or large):

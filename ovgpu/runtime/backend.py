@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from ovgpu.ops.base.op import Array, Op
 from ovgpu.ops.base.xp import Adapter
@@ -196,6 +196,28 @@ class Backend(Protocol):
 
     def synchronize(self) -> None:
         """Wait until all work enqueued so far is done."""
+
+
+class RemoteBackend(Backend, Protocol):
+    """Backend of a device that has memory of its own."""
+
+    number: int  # of the device
+    stream: Any
+
+    def send(self, source: Any, target: Array) -> None:
+        """Copy a contiguous host array, pinned or not, to the device, and wait."""
+
+    def fetch(self, source: Array, target: Any) -> None:
+        """Copy a contiguous device array to the host, and wait. The work that writes ``source`` must be done. Any
+        thread may call this, even while the request captures a graph on its own stream."""
+
+    def convert(self, source: Array, target: Array) -> None:
+        """Copy a device array of any layout and element type into another one of the same shape."""
+
+
+def is_remote(backend: Backend) -> TypeGuard[RemoteBackend]:
+    """Return whether the backend's device has memory of its own."""
+    return backend.remote
 
 
 class FreshMemory:

@@ -10,7 +10,7 @@ from typing import Any
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.blaslt import Lt
 from ovgpu.backends.cuda.gemm import CUDA_TYPES, Batches, Gemm, compute_type_of
-from ovgpu.backends.cuda.handles import lent
+from ovgpu.backends.cuda.handles import acquire_handle
 from ovgpu.ops.base.op import Array
 
 WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for Hopper
@@ -26,7 +26,7 @@ class Blas:
     @cached_property
     def handle(self) -> Any:
         """The cuBLAS handle, created when the first product is recorded: not every model has one."""
-        handle = lent(self, self.cublas, self.cublas.create)
+        handle = acquire_handle(self, self.cublas, self.cublas.create)
         self.workspace = rt.cupy().cuda.alloc(WORKSPACE_BYTES)
         self.cublas.set_stream(handle, self.stream.ptr)
         self.cublas.set_workspace(handle, self.workspace.ptr, WORKSPACE_BYTES)  # after the stream, which resets it

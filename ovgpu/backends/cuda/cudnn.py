@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from ovgpu.backends.cuda import rt
-from ovgpu.backends.cuda.handles import lent
+from ovgpu.backends.cuda.handles import acquire_handle
 from ovgpu.errors import OpError
 from ovgpu.ops.activation.activation import Relu
 from ovgpu.ops.arithmetic.arithmetic import Add
@@ -137,7 +137,7 @@ class Dnn:
     def handle(self) -> Any:
         """The cuDNN handle, created when the first convolution is recorded: not every model has one."""
         cudnn = rt.cudnn()
-        handle = lent(self, cudnn, lambda: cudnn.create_handle())
+        handle = acquire_handle(self, cudnn, lambda: cudnn.create_handle())
         cudnn.set_stream(handle, self.stream.ptr)
         return handle
 

@@ -16,7 +16,7 @@ from ovgpu.backends.cuda import rt
 _idle: dict[tuple[int, int], list[Any]] = {}  # by library and device
 
 
-def lent(owner: object, library: Any, create: Callable[[], Any]) -> Any:
+def acquire_handle(owner: object, library: Any, create: Callable[[], Any]) -> Any:
     """Return an idle or new handle of the library on the current device. It becomes idle when ``owner`` dies."""
     handle, idle = _acquire(library, create)
     finalize(owner, idle.append, handle).atexit = False
@@ -28,7 +28,7 @@ def stream_for(owner: object) -> Any:
 
     Work of an earlier owner may still run on it, and new work runs after that.
     """
-    return lent(owner, rt.cupy(), _new_stream)
+    return acquire_handle(owner, rt.cupy(), _new_stream)
 
 
 @contextmanager
