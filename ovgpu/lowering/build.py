@@ -14,7 +14,7 @@ from typing import Any
 from ovgpu.errors import OpError
 from ovgpu.lowering import loops
 from ovgpu.lowering.host_values import CONTROL, HostTensors
-from ovgpu.lowering.placement import Reservation, reserve_all
+from ovgpu.lowering.placement import Placement, reserve_memory
 from ovgpu.lowering.program import (
     Body,
     Copy,
@@ -57,7 +57,7 @@ def build(model: Model, specs: Sequence[Spec], table: Table, layouts: loops.Layo
 
 
 class Builder:
-    """Builder of one program; call `run` once. `placement` reads and fills ``reserved``, ``outputs``, ``variables``."""
+    """Builder of one program; call `run` once."""
 
     def __init__(self, model: Model, specs: Sequence[Spec], table: Table, layouts: loops.Layouts,
                  uploads: bool = False, downloads: bool = False) -> None:
@@ -72,13 +72,11 @@ class Builder:
         self.unknowns: dict[int, tuple[int, int]] = {}  # index of an unknown extent -> (value, axis) that has it
         model.infer(specs, table, self.hosts.refine)
         self.value_of: dict[Output, int] = {}  # port -> value
-        self.reserved: dict[Output, Reservation] = {}  # port -> the memory to write it to
+        self.placement = Placement()
         self.copies: dict[int, int] = {}  # value -> its dense copy
         self.segment = Segment()
         self.computed_in: dict[int, int] = {}  # value -> number of the segment that computes it
         self.host_numbers: dict[Output, int] = {}  # port -> host node of the current segment
-        self.outputs: dict[int, int] = {}  # index of a result -> the value that is its memory
-        self.variables: dict[str, int] = {}  # variable id -> the value that is the memory of its new value
         self.body_cache: dict[Node, tuple[Body, ...] | None] = {}
         self.owners = self._owners()
         self.reads = {n.op.variable_id: n for n in model.ops if isinstance(n.op, ReadValue3)}
@@ -95,7 +93,7 @@ class Builder:
                 self._state(node)
         nodes = [n for n in self.model.ops if n in needed and n.ports[0] not in self.value_of]
         if all(self.values[i].view is not UNRANKED for i in self.program.states.values()):
-            reserve_all(self, nodes)
+            self.placement = reserve_memory(self, nodes)
             self._steps(nodes)
         else:
             self._defer(nodes)
@@ -414,7 +412,7 @@ class Builder:
         op = op_of(node)
         outputs = []
         for number, port in enumerate(node.ports):
-            reservation = self.reserved.get(port)
+            reservation = self.placement.reserved.get(port)
             if number in op.updates:
                 changed = self.values[inputs[op.updates[number][0]]]
                 value = self.value(port, changed.view, changed.memory, changed.source, root=changed.root)
@@ -480,7 +478,7 @@ class Builder:
             self._append(Step(Copy(), "copy", (i,), (part_value,), node=node))
         if len(self.segment.steps) == first_copy:
             self._add_elided_node(node, inputs)
-        if isinstance(node.op, CacheAppend) and target.root == self.variables.get(target.source):
+        if isinstance(node.op, CacheAppend) and target.root == self.placement.variables.get(target.source):
             self.program.appended[target.source] = self._append_condition(node.sources[0])
 
     def _append_condition(self, past: Output | None) -> HostInput | None:
@@ -493,16 +491,17 @@ class Builder:
             source = result.sources[0]
             assert source is not None
             value = self._use(source)
-            self.program.results.append(self._move_to_target(value, self.outputs.get(number), number, source.node))
+            target = self.placement.results.get(number)
+            self.program.results.append(self._move_to_target(value, target, number, source.node))
         for sink in self.model.sinks:
             source, variable = sink.sources[0], sink.op.variable_id  # type: ignore[attr-defined]
             assert source is not None
             value = self._use(source)
             if value != self.program.states.get(variable):  # otherwise the variable keeps its value
-                value = self._move_to_target(value, self.variables.get(variable), -1, source.node)
+                value = self._move_to_target(value, self.placement.variables.get(variable), -1, source.node)
             self.program.assigns[variable] = value
         for number, value in enumerate(self.program.results):
-            if self.downloads and self.values[value].root == self.outputs.get(number):
+            if self.downloads and self.values[value].root == self.placement.results.get(number):
                 self._append(Step(Download(), "download", (value,), ()))
 
     def _move_to_target(self, value: int, target: int | None, number: int, node: Node) -> int:

@@ -8,7 +8,7 @@ copied later. A Reshape of a Transpose reserves its memory as well: attention th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ovgpu.model import Node, Output
@@ -29,20 +29,32 @@ class Reservation:
     view: View
 
 
-def reserve_all(b: Builder, nodes: Sequence[Node]) -> None:
+@dataclass(frozen=True)
+class Placement:
+    """Reserved memory by port, and the values that are the memory of results (by index) and of the new values of
+    variables (by id)."""
+
+    reserved: dict[Output, Reservation] = field(default_factory=dict)
+    results: dict[int, int] = field(default_factory=dict)
+    variables: dict[str, int] = field(default_factory=dict)
+
+
+def reserve_memory(b: Builder, nodes: Sequence[Node]) -> Placement:
     """Reserve memory for results, then for variables, then for Concats and Reshapes, from the last node backwards."""
+    placement = Placement()
     for number in b.layouts.order(len(b.model.results)):
-        _reserve_result(b, number, b.model.results[number])
+        _reserve_result(b, placement, number, b.model.results[number])
     for sink in b.model.sinks:
-        _reserve_assign(b, sink)
+        _reserve_assign(b, placement, sink)
     for node in reversed(nodes):
         if node.op.name == "Concat" and b.is_bound(node):
-            _reserve_parts(b, node)
+            _reserve_parts(b, placement, node)
         elif node.op.name == "Reshape" and b.is_bound(node):
-            _reserve_transposed(b, node)
+            _reserve_transposed(b, placement, node)
+    return placement
 
 
-def _reserve_result(b: Builder, number: int, result: Node) -> None:
+def _reserve_result(b: Builder, placement: Placement, number: int, result: Node) -> None:
     source = result.sources[0]
     assert source is not None
     if source.spec.shape is None or b.data_dependent(source):
@@ -52,11 +64,11 @@ def _reserve_result(b: Builder, number: int, result: Node) -> None:
     caller_strides = b.layouts.outputs.get(number)
     if caller_strides is not None:
         b.values[value].view = view = View(view.shape, b.strides(value, caller_strides, source.spec.type))
-    b.outputs[number] = value
-    _claim(b, source, Reservation(value, view))
+    placement.results[number] = value
+    _claim(b, placement, source, Reservation(value, view))
 
 
-def _reserve_assign(b: Builder, sink: Node) -> None:
+def _reserve_assign(b: Builder, placement: Placement, sink: Node) -> None:
     source, variable = sink.sources[0], sink.op.variable_id  # type: ignore[attr-defined]
     assert source is not None
     if source.spec.shape is None or b.data_dependent(source):
@@ -68,47 +80,47 @@ def _reserve_assign(b: Builder, sink: Node) -> None:
         row = maximum(product(shape[axis + 1 :]), 1)
         view = View.with_capacity(shape, axis, apply("capacity", product(shape[axis:]), before, row))
     value = b.value(source, view, "variable", variable)
-    b.variables[variable] = value
-    _claim(b, source, Reservation(value, b.values[value].view))
+    placement.variables[variable] = value
+    _claim(b, placement, source, Reservation(value, b.values[value].view))
 
 
-def _reserve_parts(b: Builder, concat: Node) -> None:
+def _reserve_parts(b: Builder, placement: Placement, concat: Node) -> None:
     port = concat.ports[0]
     axis = concat.op.axis  # type: ignore[attr-defined]
-    reservation = b.reserved.get(port)
+    reservation = placement.reserved.get(port)
     if reservation is None:
         value = b.value(port, View.dense(port.spec.shape or ()), "buffer")
-        reservation = b.reserved[port] = Reservation(value, b.values[value].view)
+        reservation = placement.reserved[port] = Reservation(value, b.values[value].view)
     axis += len(reservation.view.shape) if axis < 0 else 0
     start: Int = 0
     for source in concat.sources:
         assert source is not None and source.spec.shape is not None
         length = source.spec.shape[axis]
-        _claim(b, source, Reservation(reservation.root, reservation.view.slice(axis, start, length)))
+        _claim(b, placement, source, Reservation(reservation.root, reservation.view.slice(axis, start, length)))
         start = start + length
 
 
-def _reserve_transposed(b: Builder, reshape: Node) -> None:
+def _reserve_transposed(b: Builder, placement: Placement, reshape: Node) -> None:
     port, source = reshape.ports[0], reshape.sources[0]
-    if port in b.reserved or source is None or source.node.op.name != "Transpose":
+    if port in placement.reserved or source is None or source.node.op.name != "Transpose":
         return
     value = b.value(port, View.dense(port.spec.shape or ()), "buffer")
-    _claim(b, port, Reservation(value, b.values[value].view))
+    _claim(b, placement, port, Reservation(value, b.values[value].view))
 
 
-def _claim(b: Builder, port: Output, reservation: Reservation) -> None:
+def _claim(b: Builder, placement: Placement, port: Output, reservation: Reservation) -> None:
     """Reserve memory for the step that computes ``port``, if it can write there.
 
     A reshape or Transpose passes the reservation on to its source.
     """
-    while (_keeps_order(port.node) or port.node.op.name == "Transpose") and port not in b.reserved:
+    while (_keeps_order(port.node) or port.node.op.name == "Transpose") and port not in placement.reserved:
         source = port.node.sources[0]
         view = None if source is None else _source_view(port.node, source, reservation.view)
         if source is None or view is None:
             return
         port, reservation = source, Reservation(reservation.root, view)
     node = port.node
-    if port in b.reserved or port in b.value_of or b.hosts.is_known(port) or not b.is_bound(node):
+    if port in placement.reserved or port in b.value_of or b.hosts.is_known(port) or not b.is_bound(node):
         return
     if _is_view(node):
         return
@@ -116,7 +128,7 @@ def _claim(b: Builder, port: Output, reservation: Reservation) -> None:
     if _runtime_atoms(b, (*view.strides, view.offset, *root_view.shape)) - _runtime_atoms(b, port.spec.shape or ()):
         return  # the target depends on run-time numbers that the result's shape does not depend on
     if view.is_dense or op_of(node).strided_outputs:
-        b.reserved[port] = reservation
+        placement.reserved[port] = reservation
 
 
 def _keeps_order(node: Node) -> bool:
