@@ -224,6 +224,7 @@ class Copy(Op):
     version = "ovgpu"
     exact = True
     strided_outputs = True
+    moves_elements = True
 
     def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
         return (x,)

@@ -14,6 +14,7 @@ class BitwiseNot(Unary):
     """The bitwise complement of x."""
 
     types = "bits"
+    position_independent = True
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.invert(x)
@@ -29,6 +30,7 @@ class BitwiseAnd(Binary):
     types = "bits"
     supports_symbolic = False
     cuda_expr = "a & b"
+    position_independent = True
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a & b
@@ -41,6 +43,7 @@ class BitwiseOr(Binary):
     types = "bits"
     supports_symbolic = False
     cuda_expr = "a | b"
+    position_independent = True
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a | b
@@ -53,6 +56,7 @@ class BitwiseXor(Binary):
     types = "bits"
     supports_symbolic = False
     cuda_expr = "a ^ b"
+    position_independent = True
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a ^ b

@@ -13,6 +13,7 @@ from ovgpu.ops.base.elementwise import (
     Binary,
     Broadcast,
     Elementwise,
+    Interval,
     Unary,
     decide,
     equal_shape,
@@ -29,6 +30,8 @@ from ovgpu.types import Type
 
 class Comparison(Binary):
     """Base of relations of two tensors of any one type. As in IEEE 754, all but NotEqual are false if one is NaN."""
+
+    position_independent = True
 
     def result_type(self, kind: Type) -> Type:
         return Type.boolean
@@ -72,6 +75,9 @@ class Less(Comparison):
     def symbolic(self, a: Any, b: Any) -> Any:
         return decide("lt", operator.lt, a, b)
 
+    def interval(self, a: Interval, b: Interval) -> Interval:
+        return int(a[1] < b[0]), int(a[0] < b[1])
+
 
 @op("LessEqual", "opset1", "comparison/lessequal-1")
 class LessEqual(Comparison):
@@ -84,6 +90,9 @@ class LessEqual(Comparison):
 
     def symbolic(self, a: Any, b: Any) -> Any:
         return decide("le", operator.le, a, b)
+
+    def interval(self, a: Interval, b: Interval) -> Interval:
+        return int(a[1] <= b[0]), int(a[0] <= b[1])
 
 
 @op("Greater", "opset1", "comparison/greater-1")
@@ -98,6 +107,9 @@ class Greater(Comparison):
     def symbolic(self, a: Any, b: Any) -> Any:
         return decide("lt", operator.lt, b, a)
 
+    def interval(self, a: Interval, b: Interval) -> Interval:
+        return int(a[0] > b[1]), int(a[1] > b[0])
+
 
 @op("GreaterEqual", "opset1", "comparison/greater-equal-1")
 class GreaterEqual(Comparison):
@@ -110,6 +122,9 @@ class GreaterEqual(Comparison):
 
     def symbolic(self, a: Any, b: Any) -> Any:
         return decide("le", operator.le, b, a)
+
+    def interval(self, a: Interval, b: Interval) -> Interval:
+        return int(a[0] >= b[1]), int(a[1] >= b[0])
 
 
 # ---- tests of floats
@@ -168,6 +183,7 @@ class Logical(Binary):
     """Base of logical operations of two booleans."""
 
     types = "boolean"
+    position_independent = True
 
 
 @op("LogicalAnd", "opset1", "logical/logical-and-1")
@@ -221,6 +237,7 @@ class LogicalNot(Unary):
 
     supports_symbolic = True
     cuda_expr = "!x"
+    position_independent = True
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.logical_not(x)
@@ -242,6 +259,7 @@ class Select(Elementwise):
     supports_symbolic = True
     cuda_expr = "cond ? then : otherwise"
     half_precision = "promoted"
+    position_independent = True
 
     def fn(self, xp: Any, cond: Any, then: Any, otherwise: Any) -> Any:
         return xp.where(cond, then, otherwise)

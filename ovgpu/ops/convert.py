@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.elementwise import Unary, decide
+from ovgpu.ops.base.elementwise import Interval, Unary, decide
 from ovgpu.ops.base.op import Op, internal_op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import ROUNDED_VIA_F16, decode, encode, is_float, is_plain
@@ -40,6 +40,7 @@ class Convert(Unary):
 
     exact = True
     supports_symbolic = True
+    position_independent = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         if self.destination_type.is_dynamic():
@@ -61,6 +62,11 @@ class Convert(Unary):
         if kind.is_real() and target.is_integral() and target.bitwidth < 32:  # the low bits; 0 if it is no int
             return "x >= T(-2147483648.0) && x < T(2147483648.0) ? int(x) : 0"
         return "x"
+
+    def interval(self, x: Interval) -> Interval:
+        if self.destination_type == Type.boolean:
+            return int(x[0] > 0 or x[1] < 0), int(x[0] != 0 or x[1] != 0)
+        return x
 
     def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, y = inputs[0], outputs[0]
@@ -259,6 +265,7 @@ class Identity(Op):
     supports_symbolic = True
     half_precision = "promoted"
     host_in_decode = True
+    moves_elements = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.type, x.shape),)

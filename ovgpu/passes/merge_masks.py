@@ -11,8 +11,7 @@ from typing import Any
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.ops.base.op import SMALL_ELEMENTS, is_own, op_of
-
-NEVER_MERGED = frozenset({"Parameter", "Result", "Constant", "ReadValue", "Assign"})
+from ovgpu.ops.infrastructure.graph import Result
 
 
 def merge_masks(model: Model) -> None:
@@ -51,7 +50,7 @@ def _masks(model: Model) -> set[Node]:
 def _key(node: Node) -> Any:
     """Return a key that is equal for nodes that compute the same, None for a node that is never merged."""
     op = op_of(node)
-    if op.name in NEVER_MERGED or op.effect or op.updates or not node.sources or not is_own(type(op)):
+    if isinstance(op, Result) or op.effect or op.updates or not node.sources or not is_own(type(op)):
         return None
     attributes = [(name, type(value), repr(value) if isinstance(value, float) else value)
                   for name, value in op.attributes().items()]

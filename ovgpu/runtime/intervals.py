@@ -8,14 +8,13 @@ program has layers without a rule here, or bounds are too wide, the caller compu
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ovgpu.lowering.program import HostInput, Program, Segment, Step
-from ovgpu.ops.base.elementwise import Elementwise
+from ovgpu.ops.base.elementwise import Elementwise, Interval
 from ovgpu.ops.base.op import evaluate, is_own
 from ovgpu.ops.base.shapes import normalize_axis
 from ovgpu.ops.base.xp import NUMPY
@@ -23,16 +22,9 @@ from ovgpu.ops.movement.gather import Gather
 from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
 
-Interval = tuple[Any, Any]
 KnownIntervals = dict[int, Interval]  # by the value id of a root
 Rule = Callable[[KnownIntervals, Sequence[int]], Interval | None]
 """A function from known intervals and slots to the bounds of a step's result; None if they are too wide."""
-
-MOVEMENT_OPS = frozenset("Copy Broadcast Reshape Unsqueeze Squeeze Transpose Slice StridedSlice Tile Identity".split())
-EXACT_OPS = frozenset("""Add Subtract Multiply Minimum Maximum Negative Abs Convert Select Clamp LogicalNot
-    LogicalAnd LogicalOr LogicalXor BitwiseAnd BitwiseOr BitwiseXor BitwiseNot Less LessEqual Greater GreaterEqual Equal
-    NotEqual""".split())
-"""Elementwise ops that give the same result for a number, whether computed alone or within a tensor."""
 
 MAX_CACHED_RESULTS = 64  # per step, results for single numbers
 INTEGERS = frozenset({Type.i8, Type.i16, Type.i32, Type.i64, Type.u8, Type.u16, Type.u32})
@@ -132,7 +124,7 @@ class Intervals:
         op: Any = step.op
         if not is_own(type(op)) and op.name != "Copy":
             raise Unknown
-        if op.name in MOVEMENT_OPS:
+        if op.moves_elements or op.is_reshape:
             return self._source(step, 0)
         if op.name == "Concat":
             sources = [self._source(step, i) for i in range(len(step.inputs))]
@@ -142,7 +134,7 @@ class Intervals:
             return lambda known, slots: _range(*(number(slots) for number in numbers))
         if isinstance(op, Gather) and len(step.inputs) == 3:
             return self._gather(step)
-        if isinstance(op, Elementwise) and op.name in EXACT_OPS and getattr(op, "auto_broadcast", "") != "pdpd":
+        if isinstance(op, Elementwise) and op.position_independent and getattr(op, "auto_broadcast", "") != "pdpd":
             return self._elementwise(step)
         raise Unknown
 
@@ -201,7 +193,8 @@ class Intervals:
         kinds = [self._values[i].type if i >= 0 else step.host[n].type for n, i in enumerate(step.inputs)]
         kind = self._type(step)
         single = _single_number_rule(step, kinds, kind)
-        rule = _to_boolean if step.op.name == "Convert" and kind == Type.boolean else _RULES.get(step.op.name)
+        op: Any = step.op
+        rule = op.interval
         if rule is None or _limits(kind) is None or None in map(_limits, kinds):
             return lambda known, slots: single([source(known, slots) for source in sources])
         least, most = _limits(kind)  # type: ignore[misc]
@@ -210,7 +203,7 @@ class Intervals:
             given = [source(known, slots) for source in sources]
             if None in given:
                 return None
-            low, high = rule(*given)  # type: ignore[arg-type]
+            low, high = rule(*given)
             return (low, high) if least <= low and high <= most else None
 
         return bounds
@@ -290,41 +283,3 @@ def _limits(kind: Type) -> Interval | None:
         return None
     info = np.iinfo(kind.storage)
     return int(info.min), int(info.max)
-
-
-# ---- integers
-
-def _comparison(holds: Callable[[Any, Any], bool], *, high_first: bool) -> Callable[[Interval, Interval], Interval]:
-    """Return the rule of an order comparison: its lower bound compares the pair of ends least likely to hold, its upper
-    bound the most likely one."""
-    def bounds(a: Interval, b: Interval) -> Interval:
-        worst, best = (a[1], b[0]), (a[0], b[1])
-        if not high_first:
-            worst, best = best, worst
-        return int(holds(*worst)), int(holds(*best))
-
-    return bounds
-
-
-def _product(a: Interval, b: Interval) -> Interval:
-    ends = [x * y for x in a for y in b]
-    return min(ends), max(ends)
-
-
-def _to_boolean(x: Interval) -> Interval:
-    """Return the bounds of a Convert to boolean."""
-    return int(x[0] > 0 or x[1] < 0), int(x[0] != 0 or x[1] != 0)
-
-
-_RULES: dict[str, Callable[..., Interval]] = {
-    "Add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    "Subtract": lambda a, b: (a[0] - b[1], a[1] - b[0]),
-    "Multiply": _product,
-    "Minimum": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    "Maximum": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
-    "Less": _comparison(operator.lt, high_first=True),
-    "LessEqual": _comparison(operator.le, high_first=True),
-    "Greater": _comparison(operator.gt, high_first=False),
-    "GreaterEqual": _comparison(operator.ge, high_first=False),
-    "Convert": lambda x: x,
-}

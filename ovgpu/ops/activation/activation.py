@@ -144,6 +144,7 @@ class Clamp(Unary):
 
     types = "number"
     half_precision = "promoted"
+    position_independent = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         if self.min > self.max:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ovgpu.ops.base.elementwise import Binary, Unary, decide
+from ovgpu.ops.base.elementwise import Binary, Interval, Unary, decide
 from ovgpu.ops.base.op import op
 from ovgpu.ops.base.special import erf, erfinv
 from ovgpu.symbolic import Int, Sym, apply, bounds, maximum, minimum
@@ -28,9 +28,13 @@ class Add(Arithmetic):
 
     cuda_expr = "a + b"
     half_precision = "promoted"
+    position_independent = True
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a + b
+
+    def interval(self, a: Interval, b: Interval) -> Interval:
+        return a[0] + b[0], a[1] + b[1]
 
 
 @op("Subtract", "opset1", "arithmetic/subtract-1")
@@ -39,9 +43,13 @@ class Subtract(Arithmetic):
 
     cuda_expr = "a - b"
     half_precision = "promoted"
+    position_independent = True
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a - b
+
+    def interval(self, a: Interval, b: Interval) -> Interval:
+        return a[0] - b[1], a[1] - b[0]
 
 
 @op("Multiply", "opset1", "arithmetic/multiply-1")
@@ -50,9 +58,14 @@ class Multiply(Arithmetic):
 
     cuda_expr = "a * b"
     half_precision = "promoted"
+    position_independent = True
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a * b
+
+    def interval(self, a: Interval, b: Interval) -> Interval:
+        ends = [x * y for x in a for y in b]
+        return min(ends), max(ends)
 
 
 @op("SquaredDifference", "opset1", "arithmetic/squared-difference-1")
@@ -71,12 +84,16 @@ class Maximum(Arithmetic):
 
     cuda_expr = "a > b || a != a ? a : b"
     half_precision = "promoted"
+    position_independent = True
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return xp.maximum(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
         return maximum(a, b)
+
+    def interval(self, a: Interval, b: Interval) -> Interval:
+        return max(a[0], b[0]), max(a[1], b[1])
 
 
 @op("Minimum", "opset1", "arithmetic/minimum-1")
@@ -85,12 +102,16 @@ class Minimum(Arithmetic):
 
     cuda_expr = "a < b || a != a ? a : b"
     half_precision = "promoted"
+    position_independent = True
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return xp.minimum(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
         return minimum(a, b)
+
+    def interval(self, a: Interval, b: Interval) -> Interval:
+        return min(a[0], b[0]), min(a[1], b[1])
 
 
 # ---- division
@@ -196,6 +217,7 @@ class Negative(Number):
     supports_symbolic = True
     cuda_expr = "-x"
     half_precision = "promoted"
+    position_independent = True
 
     def fn(self, xp: Any, x: Any) -> Any:
         return -x
@@ -207,6 +229,7 @@ class Abs(Number):
 
     supports_symbolic = True
     half_precision = "promoted"
+    position_independent = True
 
     def fn(self, xp: Any, x: Any) -> Any:
         return x if x.dtype.kind == "u" else xp.abs(x)

@@ -35,6 +35,8 @@ from ovgpu.symbolic import Int, Sym, apply, broadcast_shapes, minimum, onto, pro
 from ovgpu.types import Type
 
 Broadcast = Literal["numpy", "none", "pdpd"]
+Interval = tuple[Any, Any]
+"""Bounds of a tensor: no element is below the first number or above the second one."""
 
 _KINDS: dict[str, tuple[Callable[[Type], bool], str]] = {
     "any": (lambda kind: kind != Type.string, "a number or boolean"),
@@ -60,6 +62,13 @@ class Elementwise(Op):
 
     floating: ClassVar[bool] = False
     """True if `fn` needs floating point: integers are computed in f64, and the result is rounded to the nearest one."""
+
+    position_independent: ClassVar[bool] = False
+    """True if an element's result is the same to the last bit whether it is computed alone or within a tensor. Vector
+    instructions round functions such as exp differently."""
+
+    interval: ClassVar[Callable[..., Interval] | None] = None
+    """A method that returns the bounds of the result from those of integer or boolean inputs, before wrap-around."""
 
     @cached_property
     def _identity(self) -> tuple[Any, ...]:

@@ -81,6 +81,9 @@ class Op:
     is_reshape: ClassVar[bool] = False
     """True if the output has the elements of input 0, in their order, in another shape."""
 
+    moves_elements: ClassVar[bool] = False
+    """True if all elements of the output are elements of input 0; ops with `is_reshape` need not say so."""
+
     reads_partially: ClassVar[bool] = False
     """True if the op reads no more of input 0 than it writes."""
 

@@ -32,6 +32,7 @@ class _Broadcast(Op):
     host_inputs = (1, 2)
     half_precision = "promoted"
     host_in_decode = True
+    moves_elements = True
 
     mode: str
 

@@ -43,6 +43,7 @@ class Transpose(Op):
     host_inputs = (1,)
     half_precision = "promoted"
     host_in_decode = True
+    moves_elements = True
 
     def infer(self, x: Spec, order: Spec) -> tuple[Spec, ...]:
         check_integers(order, "the order")

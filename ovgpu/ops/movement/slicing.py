@@ -188,6 +188,7 @@ class Slice(_Slicing):
     """
 
     host_inputs = (1, 2, 3, 4)
+    moves_elements = True
 
     def infer(self, x: Spec, start: Spec, stop: Spec, step: Spec,
               axes: Spec | None = None) -> tuple[Spec, ...]:
@@ -292,6 +293,7 @@ class StridedSlice(_Slicing):
     ellipsis_mask: tuple[int, ...] = ()
 
     host_inputs = (1, 2, 3)
+    moves_elements = True
 
     def infer(self, x: Spec, begin: Spec, end: Spec, strides: Spec | None = None) -> tuple[Spec, ...]:
         parameters = (begin, end) if strides is None else (begin, end, strides)

@@ -23,6 +23,7 @@ class Tile(Op):
     host_inputs = (1,)
     half_precision = "promoted"
     host_in_decode = True
+    moves_elements = True
 
     def infer(self, x: Spec, repeats: Spec) -> tuple[Spec, ...]:
         check_integers(repeats, "repeats")
