@@ -49,9 +49,7 @@ class Tensor:
             return super().__new__(remote_tensor_class)  # type: ignore[return-value]
         return super().__new__(cls)
 
-    def __init__(
-        self, array: Any = None, shape: Any = None, type: Any = None, *, shared_memory: bool = False
-    ) -> None:
+    def __init__(self, array: Any = None, shape: Any = None, type: Any = None, *, shared_memory: bool = False ) -> None:
         if isinstance(shape, bool):
             shape, shared_memory = None, shape
         if isinstance(array, Type | np.dtype | str | builtins.type) or (array is None and type is not None):

@@ -40,8 +40,7 @@ def save_model(model: Model, output_model: PathLike, compress_to_fp16: bool = Tr
     _write(model, output_model, "", 11, compress_to_fp16 and not _is_quantized(model))
 
 
-def serialize(model: Model, xml_path: PathLike, bin_path: PathLike = "",
-              version: str = "UNSPECIFIED") -> None:
+def serialize(model: Model, xml_path: PathLike, bin_path: PathLike = "", version: str = "UNSPECIFIED") -> None:
     """Write the model unchanged. ``version`` is "IR_V11" (default) or "IR_V10", which has less rt_info.
 
     Raises: ModelError if the files cannot be written.

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops.base.op import Op
+from ovgpu.ops.base.op import Arrays, Op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.view import View
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
@@ -229,10 +229,10 @@ class Copy(Op):
     def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
         return (x,)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         k(np.copyto, outputs[0], inputs[0])
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         k.copy(inputs[0], outputs[0])
 
     def attributes(self) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ovgpu.ops.base.elementwise import Binary, Unary
-from ovgpu.ops.base.op import op
+from ovgpu.ops.base.op import Array, op
+from ovgpu.ops.base.xp import Namespace
 from ovgpu.types import Type
 
 
@@ -16,7 +15,7 @@ class BitwiseNot(Unary):
     types = "bits"
     position_independent = True
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.invert(x)
 
     def cuda_expression(self, kind: Type) -> str:
@@ -32,7 +31,7 @@ class BitwiseAnd(Binary):
     cuda_expr = "a & b"
     position_independent = True
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return a & b
 
 
@@ -45,7 +44,7 @@ class BitwiseOr(Binary):
     cuda_expr = "a | b"
     position_independent = True
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return a | b
 
 
@@ -58,7 +57,7 @@ class BitwiseXor(Binary):
     cuda_expr = "a ^ b"
     position_independent = True
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return a ^ b
 
 
@@ -76,7 +75,7 @@ class BitwiseLeftShift(Shift):
 
     cuda_expr = "b >= 0 && b < T(8 * sizeof(T)) ? a << b : T(0)"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.left_shift(a, b)
 
 
@@ -86,5 +85,5 @@ class BitwiseRightShift(Shift):
 
     cuda_expr = "b >= 0 && b < T(8 * sizeof(T)) ? a >> b : a < 0 ? T(-1) : T(0)"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.right_shift(a, b)

@@ -20,9 +20,10 @@ from ovgpu.ops.base.elementwise import (
     merge_types,
     pdpd_shape,
 )
-from ovgpu.ops.base.op import op
+from ovgpu.ops.base.op import Array, Arrays, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.xp import Namespace
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, apply, broadcast_shapes
 from ovgpu.types import Type
@@ -43,7 +44,7 @@ class Equal(Comparison):
 
     cuda_expr = "a == b"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.equal(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -56,7 +57,7 @@ class NotEqual(Comparison):
 
     cuda_expr = "a != b"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.not_equal(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -69,7 +70,7 @@ class Less(Comparison):
 
     cuda_expr = "a < b"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.less(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -85,7 +86,7 @@ class LessEqual(Comparison):
 
     cuda_expr = "a <= b"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.less_equal(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -101,7 +102,7 @@ class Greater(Comparison):
 
     cuda_expr = "a > b"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.greater(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -117,7 +118,7 @@ class GreaterEqual(Comparison):
 
     cuda_expr = "a >= b"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.greater_equal(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -144,7 +145,7 @@ class IsNaN(FloatTest):
 
     cuda_expr = "isnan(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.isnan(x)
 
 
@@ -154,7 +155,7 @@ class IsFinite(FloatTest):
 
     cuda_expr = "isfinite(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.isfinite(x)
 
 
@@ -165,7 +166,7 @@ class IsInf(FloatTest):
     detect_negative: bool = True
     detect_positive: bool = True
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         if self.detect_negative and self.detect_positive:
             return xp.isinf(x)
         if self.detect_positive:
@@ -192,7 +193,7 @@ class LogicalAnd(Logical):
 
     cuda_expr = "a && b"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.logical_and(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -205,7 +206,7 @@ class LogicalOr(Logical):
 
     cuda_expr = "a || b"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.logical_or(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -218,7 +219,7 @@ class LogicalXor(Logical):
 
     cuda_expr = "a != b"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.logical_xor(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -239,7 +240,7 @@ class LogicalNot(Unary):
     cuda_expr = "!x"
     position_independent = True
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.logical_not(x)
 
     def symbolic(self, x: Any) -> Any:
@@ -261,7 +262,7 @@ class Select(Elementwise):
     half_precision = "promoted"
     position_independent = True
 
-    def fn(self, xp: Any, cond: Any, then: Any, otherwise: Any) -> Any:
+    def fn(self, xp: Namespace, cond: Array, then: Array, otherwise: Array) -> Array:
         return xp.where(cond, then, otherwise)
 
     def symbolic(self, cond: Any, then: Any, otherwise: Any) -> Any:
@@ -288,7 +289,7 @@ class Select(Elementwise):
         # The specification only broadcasts cond to the others. Models (masks of two scalars) and OpenVINO do both ways.
         return None if cond is None else broadcast_shapes(then, otherwise, cond)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         cond, *rest = inputs
         if not is_plain(outputs[0].dtype) and outputs[0].dtype.itemsize == 1:  # f8 moves as bytes
             *rest, out = (x.view(np.uint8) for x in (*rest, outputs[0]))

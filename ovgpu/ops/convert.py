@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar
 
@@ -10,17 +9,17 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Interval, Unary, decide
-from ovgpu.ops.base.op import Op, internal_op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, internal_op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import ROUNDED_VIA_F16, decode, encode, is_float, is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops.base.view import View
-from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.base.xp import NUMPY, Adapter, Namespace
 from ovgpu.spec import Spec
 from ovgpu.types import Type
 
 
-def converted(xp: Any, x: Any, target: Type) -> Any:
+def converted(xp: Adapter, x: Array, target: Type) -> Array:
     """Return a fresh array of the values of ``x`` in the storage dtype of ``target``. Strings stay strings."""
     result = x if x.dtype == target.storage else encode(decode(x, xp), target, xp)
     return result.copy() if xp.may_share_memory(result, x) else result
@@ -47,7 +46,7 @@ class Convert(Unary):
             raise OpError("destination_type is dynamic")
         return (_convertible(x, self.destination_type),)
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         if self.destination_type in ROUNDED_VIA_F16 and x.dtype != np.float16:
             x = x.astype(np.float16)
         return x.astype(self.destination_type.storage)
@@ -68,7 +67,7 @@ class Convert(Unary):
             return int(x[0] > 0 or x[1] < 0), int(x[0] != 0 or x[1] != 0)
         return x
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, y = inputs[0], outputs[0]
         if is_plain(x.dtype) and is_plain(y.dtype):
             return super().cuda(k, inputs, outputs, workspace)
@@ -92,7 +91,7 @@ class Convert(Unary):
                      (x, y, *numbers, axes.packed(), *axes.numbers(y.size)))
         return None
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         if x.dtype == object and self.destination_type != Type.string:
             return super().evaluate(xp, x)  # symbolic integers
         return (converted(xp, x, self.destination_type),)
@@ -106,7 +105,7 @@ class ConvertDown(Convert):
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         largest = LARGEST[self.destination_type]
         finite = abs(x) < np.inf
         return xp.where(finite, xp.clip(x, -largest, largest), x).astype(self.destination_type.storage)
@@ -115,7 +114,7 @@ class ConvertDown(Convert):
         largest = f"{LARGEST[self.destination_type]!r}f"
         return f"x - x != 0 ? x : x > {largest} ? {largest} : x < -{largest} ? -{largest} : x"
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         return (xp.asarray(self.fn(xp, x)),)
 
 
@@ -167,7 +166,7 @@ class ConvertLike(Op):
     def infer(self, x: Spec, like: Spec) -> tuple[Spec, ...]:
         return (_convertible(x, like.type),)
 
-    def evaluate(self, xp: Any, x: Any, like: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, like: Array) -> tuple[Array, ...]:
         return (converted(xp, x, _type_of(like)),)
 
 
@@ -206,11 +205,11 @@ class ConvertPromoteTypes(Op):
             _check_safe(a.type, b.type, kind)
         return kind
 
-    def evaluate(self, xp: Any, a: Any, b: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, a: Array, b: Array) -> tuple[Array, ...]:
         kind = self._common(Spec(_type_of(a), a.shape), Spec(_type_of(b), b.shape))
         return converted(xp, a, kind), converted(xp, b, kind)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         for x, y in zip(inputs, outputs):
             if Convert(destination_type=Type.of(y.dtype)).cuda(k, [x], [y], []) is NotImplemented:
                 return NotImplemented
@@ -270,7 +269,7 @@ class Identity(Op):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.type, x.shape),)
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         return (x.copy(),)
 
     def view(self, inputs: Any, specs: Any, outputs: Any) -> tuple[View | None]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Broadcast, Elementwise, equal_shape, merge_types, pdpd_shape
-from ovgpu.ops.base.op import op
+from ovgpu.ops.base.op import Array, op
+from ovgpu.ops.base.xp import Namespace
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, onto
 from ovgpu.types import Type
@@ -76,7 +77,7 @@ class FakeQuantize(_Fake):
         x, *ranges = inputs
         return [x, *(r.reshape(r.shape + (1,) * (x.ndim - r.ndim)) for r in ranges)]
 
-    def fn(self, xp: Any, x: Any, in_low: Any, in_high: Any, out_low: Any, out_high: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array, in_low: Array, in_high: Array, out_low: Array, out_high: Array) -> Array:
         steps = self.levels - 1
         level = xp.rint((x - in_low) / (in_high - in_low) * steps)
         value = level / steps * (out_high - out_low) + out_low
@@ -112,7 +113,7 @@ class FakeConvert(_Fake):
             equal_shape(scale.shape, shift.shape)
         return super().infer(*present)
 
-    def fn(self, xp: Any, data: Any, scale: Any, shift: Any = 0) -> Any:
+    def fn(self, xp: Namespace, data: Array, scale: Array, shift: Array = 0) -> Array:
         dtype, largest, *_ = _F8[self.destination_type]
         half = (data * scale - shift).astype(np.float16).astype(data.dtype)
         cut = xp.minimum(xp.maximum(half, -largest), largest)

@@ -11,10 +11,11 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, constants, integers, length, normalize_axes, unknowns
 from ovgpu.ops.base.strided import strides_of
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, bounds, maximum, minimum, unknown
 from ovgpu.types import Type
@@ -92,15 +93,15 @@ class Reduction(Op):
         """Return the result over no elements."""
         return self.fold.identity
 
-    def before(self, xp: Any, x: Any) -> Any:
+    def before(self, xp: Adapter, x: Array) -> Array:
         """Return the values to fold, computed from the input."""
         return x
 
-    def after(self, xp: Any, total: Any, count: int) -> Any:
+    def after(self, xp: Adapter, total: Array, count: int) -> Array:
         """Return the output, computed from the folds over ``count`` elements each."""
         return total
 
-    def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axes: Array) -> tuple[Array, ...]:
         reduced = tuple(normalize_axes(integers(axes), x.ndim))
         count = prod(x.shape[i] for i in reduced)
         kind = x.dtype
@@ -122,7 +123,7 @@ class Reduction(Op):
             result = xp.clip(result, limits.min, limits.max).astype(kind)
         return (xp.asarray(result),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         reduced = tuple(self.reduced(x, inputs[1], out))
         count = prod(x.shape[i] for i in reduced)
@@ -149,7 +150,7 @@ class Reduction(Op):
         k(self.fold.reduce, x, axes, out.dtype, out, self.keep_dims)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         reduced = self.reduced(x, inputs[1], out)
         if not launch.is_plain(x):
@@ -256,7 +257,7 @@ class ReduceMean(ReduceSum):
     half_precision = "promoted"
     host_in_decode = False
 
-    def after(self, xp: Any, total: Any, count: int) -> Any:
+    def after(self, xp: Adapter, total: Array, count: int) -> Array:
         if count == 0:
             return total
         if total.dtype.kind == "i":
@@ -330,7 +331,7 @@ class ReduceL1(Reduction):
     fold_name = "sum"
     kernel = "L1"
 
-    def before(self, xp: Any, x: Any) -> Any:
+    def before(self, xp: Adapter, x: Array) -> Array:
         return abs(x)
 
     def record(self, k: HostRecorder, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
@@ -345,11 +346,11 @@ class ReduceL2(Reduction):
     fold_name = "sum"
     kernel = "L2"
 
-    def before(self, xp: Any, x: Any) -> Any:
+    def before(self, xp: Adapter, x: Array) -> Array:
         x = x if x.dtype.kind == "f" else x.astype(np.float64)
         return x * x
 
-    def after(self, xp: Any, total: Any, count: int) -> Any:
+    def after(self, xp: Adapter, total: Array, count: int) -> Array:
         return xp.sqrt(total)
 
     def record(self, k: HostRecorder, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:

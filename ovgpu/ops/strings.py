@@ -5,12 +5,11 @@ Strings are Python `bytes` objects on the host for every device, and both ops ru
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import same, unknown
 from ovgpu.types import Type
@@ -41,7 +40,7 @@ class StringTensorPack(Op):
                  for axis, (a, b) in enumerate(zip(begins.shape, ends.shape)))
         return (Spec(Type.string, tuple(shape)),)
 
-    def evaluate(self, xp: Any, begins: Any, ends: Any, symbols: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, begins: Array, ends: Array, symbols: Array) -> tuple[Array, ...]:
         text = symbols.tobytes()
         if ((begins < 0) | (ends < begins) | (ends > len(text))).any():
             raise OpError(f"begins and ends must be ascending offsets among {len(text)} symbols")
@@ -62,7 +61,7 @@ class StringTensorUnpack(Op):
         offset = Spec(Type.i32, strings.shape)
         return offset, offset, Spec(Type.u8, (unknown(),))
 
-    def evaluate(self, xp: Any, strings: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, strings: Array) -> tuple[Array, ...]:
         words = strings.ravel().tolist()
         offsets = np.cumsum([0, *map(len, words)], dtype=np.int32)
         begins, ends = (part.reshape(strings.shape) for part in (offsets[:-1], offsets[1:]))

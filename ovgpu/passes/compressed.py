@@ -220,8 +220,7 @@ def _spread(extents: Sequence[int], of: Sequence[int]) -> tuple[int, ...]:
     return (*extents[:last], *(1 for _ in of[last:]))
 
 
-def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = (2,),
-             rows: int = -1) -> Weights | None:
+def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = (2,), rows: int = -1) -> Weights | None:
     """Return the compressed matrix, or batch of matrices, that a port holds, None if it holds none. Axes before
     ``rows`` are rows. If ``rounded``, values of 4-bit codes are rounded to the type that they are converted to."""
     shape: Any = None if port is None else port.spec.shape

@@ -11,8 +11,9 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Elementwise, Unary, merge_types
-from ovgpu.ops.base.op import op
+from ovgpu.ops.base.op import Array, op
 from ovgpu.ops.base.special import erf, polynomial
+from ovgpu.ops.base.xp import Namespace
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, onto, same
 from ovgpu.types import Type
@@ -61,7 +62,7 @@ class Relu(Unary):
     cuda_expr = "x > 0 || x != x ? x : T(0)"
     half_precision = "promoted"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.maximum(x, 0)
 
 
@@ -81,7 +82,7 @@ class PRelu(Elementwise):
     cuda_expr = "x < 0 ? slope * x : x"
     half_precision = "promoted"
 
-    def fn(self, xp: Any, x: Any, slope: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array, slope: Array) -> Array:
         return xp.where(x < 0, x * slope, x)
 
     def infer(self, x: Spec, slope: Spec) -> tuple[Spec, ...]:
@@ -113,7 +114,7 @@ class Elu(Activation):
     cuda_expr = "x > 0 ? x : alpha * expm1(x)"
     half_precision = "promoted"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         negative = xp.expm1(xp.minimum(x, 0))
         if self.alpha != 1:
             negative = negative * self.alpha
@@ -129,7 +130,7 @@ class Selu(Parametrised):
     cuda_expr = "lambda_ * (x > 0 ? x : alpha * expm1(x))"
     half_precision = "promoted"
 
-    def fn(self, xp: Any, x: Any, alpha: Any, lambda_: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array, alpha: Array, lambda_: Array) -> Array:
         return (xp.expm1(xp.minimum(x, 0)) * alpha + xp.maximum(x, 0)) * lambda_
 
 
@@ -159,7 +160,7 @@ class Clamp(Unary):
                      for bound, rounding in ((self.min, math.ceil), (self.max, math.floor)))
         return min(low, high), high
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.clip(x, *self._limits(x.dtype))
 
     def cuda_expression(self, kind: Type) -> str:
@@ -184,7 +185,7 @@ class Sigmoid(Activation):
     cuda_expr = "T(1) / (T(1) + exp(-x))"
     half_precision = "bounded"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.reciprocal(xp.exp(-x) + 1)
 
 
@@ -195,7 +196,7 @@ class HardSigmoid(Parametrised):
     cuda_expr = "alpha * x + beta < 0 ? T(0) : alpha * x + beta > 1 ? T(1) : alpha * x + beta"
     half_precision = "bounded"
 
-    def fn(self, xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array, alpha: Array, beta: Array) -> Array:
         return xp.maximum(xp.minimum(x * alpha + beta, 1), 0)
 
 
@@ -206,7 +207,7 @@ class HSigmoid(Activation):
     cuda_expr = "x < -3 ? T(0) : x > 3 ? T(1) : (x + T(3)) / T(6)"
     half_precision = "bounded"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.minimum(xp.maximum(x + 3, 0), 6) / 6
 
 
@@ -217,7 +218,7 @@ class HSwish(Activation):
     cuda_expr = "x * (x < -3 ? T(0) : x > 3 ? T(1) : (x + T(3)) / T(6))"
     half_precision = "promoted"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.minimum(xp.maximum(x + 3, 0), 6) / 6 * x
 
 
@@ -228,7 +229,7 @@ class Swish(Parametrised):
     cuda_expr = "x / (T(1) + exp(-beta * x))"
     half_precision = "promoted"
 
-    def fn(self, xp: Any, x: Any, beta: Any = 1) -> Any:
+    def fn(self, xp: Namespace, x: Array, beta: Array = 1) -> Array:
         return x / (xp.exp(x * -beta) + 1)
 
 
@@ -241,7 +242,7 @@ class SoftPlus(FloatActivation):
     cuda_expr = "x > T(40) ? x : log1p(exp(x))"
     half_precision = "promoted"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.maximum(xp.log1p(xp.exp(xp.minimum(x, 40))), x)
 
 
@@ -252,7 +253,7 @@ class Mish(FloatActivation):
     cuda_expr = "x > T(20) ? x : x * (exp(x) * (exp(x) + T(2)) / (exp(x) * (exp(x) + T(2)) + T(2)))"
     half_precision = "promoted"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         e = xp.exp(xp.minimum(x, 20))
         n = (e + 2) * e
         return n / (n + 2) * x
@@ -265,7 +266,7 @@ class SoftSign(FloatActivation):
     cuda_expr = "x / (T(1) + fabs(x))"
     half_precision = "bounded"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return x / (xp.abs(x) + 1)
 
 
@@ -275,14 +276,14 @@ _LOGIT_COEFFICIENTS = (1.5957689418323504113, 0.0726680149874902418, -0.00006606
                        3.6107117898561479859e-9)
 
 
-def gelu_erf(xp: Any, x: Any) -> Any:
+def gelu_erf(xp: Namespace, x: Array) -> Array:
     """Return ``x * Phi(x)``; below f64 as ``x * sigmoid(x * polynomial(x**2))``, half the operations of an erf."""
     if x.dtype == np.float64:
         return (erf(xp, x * math.sqrt(0.5)) + 1) * x * 0.5
     return x / (xp.exp(polynomial(xp.square(x), [-c for c in _LOGIT_COEFFICIENTS]) * x) + 1)
 
 
-def gelu_tanh(xp: Any, x: Any) -> Any:
+def gelu_tanh(xp: Namespace, x: Array) -> Array:
     """Return ``0.5 * x * (1 + tanh(u))`` as x * sigmoid(2u), with ``u = sqrt(2 / pi) * (x + 0.044715 * x**3)``."""
     slope = -2 * math.sqrt(2 / math.pi)
     return x / (xp.exp((xp.square(x) * (0.044715 * slope) + slope) * x) + 1)
@@ -295,7 +296,7 @@ class Gelu(FloatActivation):
     cuda_expr = "T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)))"
     half_precision = "promoted"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return gelu_erf(xp, x)
 
 
@@ -305,7 +306,7 @@ class Gelu7(Gelu):
 
     approximation_mode: Literal["erf", "tanh"] = "erf"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return gelu_erf(xp, x) if self.approximation_mode == "erf" else gelu_tanh(xp, x)
 
     def cuda_expression(self, kind: Type) -> str:

@@ -11,10 +11,11 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
-from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import normalize_axis
 from ovgpu.ops.base.trace import TILE
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.reduction import as_rows, is_float, ones
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, maximum, minimum, product
@@ -47,7 +48,7 @@ class _Softmax(Op):
     def normalized_axis(self, rank: int) -> int:
         return normalize_axis(self.axis, max(rank, 1))
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         axis = self.normalized_axis(x.ndim)
         if x.size == 0:
             return (x.copy(),)
@@ -75,7 +76,7 @@ class _Softmax(Op):
         columns = ((kind, (rows, 1)), (Type.i64, (rows,)))
         return (*columns, (kind, (rows, n))) if self.log else columns
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         if not is_float(x.dtype) or x.ndim == 0 or x.size == 0:
             return NotImplemented
@@ -95,7 +96,7 @@ class _Softmax(Op):
         k(softmax_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, index, *scratch)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         if not launch.is_real(x) or x.size > launch.MAX_INDEX:
             return NotImplemented

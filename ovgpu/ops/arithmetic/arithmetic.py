@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ovgpu.ops.base.elementwise import Binary, Interval, Unary, decide
-from ovgpu.ops.base.op import op
+from ovgpu.ops.base.op import Array, op
 from ovgpu.ops.base.special import erf, erfinv
+from ovgpu.ops.base.xp import Namespace
 from ovgpu.symbolic import Int, Sym, apply, bounds, maximum, minimum
 from ovgpu.types import Type
 
@@ -30,7 +31,7 @@ class Add(Arithmetic):
     half_precision = "promoted"
     position_independent = True
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return a + b
 
     def interval(self, a: Interval, b: Interval) -> Interval:
@@ -45,7 +46,7 @@ class Subtract(Arithmetic):
     half_precision = "promoted"
     position_independent = True
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return a - b
 
     def interval(self, a: Interval, b: Interval) -> Interval:
@@ -60,7 +61,7 @@ class Multiply(Arithmetic):
     half_precision = "promoted"
     position_independent = True
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return a * b
 
     def interval(self, a: Interval, b: Interval) -> Interval:
@@ -74,7 +75,7 @@ class SquaredDifference(Arithmetic):
 
     cuda_expr = "(a - b) * (a - b)"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.square(a - b)
 
 
@@ -86,7 +87,7 @@ class Maximum(Arithmetic):
     half_precision = "promoted"
     position_independent = True
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.maximum(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -104,7 +105,7 @@ class Minimum(Arithmetic):
     half_precision = "promoted"
     position_independent = True
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.minimum(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -129,7 +130,7 @@ class Divide(Arithmetic):
 
     half_precision = "promoted"
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         if a.dtype.kind == "f":
             return a / b
         return xp.floor_divide(a if self.m_pythondiv else a - xp.fmod(a, b), b)
@@ -153,7 +154,7 @@ class Divide(Arithmetic):
 class Mod(Arithmetic):
     """Remainder of truncated division, with the sign of the dividend."""
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.fmod(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -171,7 +172,7 @@ class Mod(Arithmetic):
 class FloorMod(Arithmetic):
     """Remainder of floor division, with the sign of the divisor."""
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.remainder(a, b)
 
     def symbolic(self, a: Any, b: Any) -> Any:
@@ -191,7 +192,7 @@ class Power(Arithmetic):
 
     supports_symbolic = False
 
-    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+    def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         if a.dtype.kind != "i":
             return xp.power(a, b)
         units = xp.where((a == 1) | ((a == -1) & (b & 1 == 0)), a * a, a * (a == -1))
@@ -219,7 +220,7 @@ class Negative(Number):
     half_precision = "promoted"
     position_independent = True
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return -x
 
 
@@ -231,7 +232,7 @@ class Abs(Number):
     half_precision = "promoted"
     position_independent = True
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return x if x.dtype.kind == "u" else xp.abs(x)
 
     def symbolic(self, x: Any) -> Any:
@@ -247,7 +248,7 @@ class Sign(Number):
 
     cuda_expr = "x > 0 ? T(1) : x < 0 ? T(-1) : x == x ? T(0) : x"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.sign(x)
 
 
@@ -270,7 +271,7 @@ class Floor(Rounding):
 
     cuda_function = "floor"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.floor(x) if x.dtype.kind == "f" else x
 
 
@@ -280,7 +281,7 @@ class Ceiling(Rounding):
 
     cuda_function = "ceil"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.ceil(x) if x.dtype.kind == "f" else x
 
 
@@ -292,7 +293,7 @@ class Round(Rounding):
 
     types = "any"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         if x.dtype.kind != "f":
             return x
         if self.mode == "half_to_even":
@@ -319,7 +320,7 @@ class Sqrt(Function):
 
     cuda_expr = "sqrt(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.sqrt(x)
 
 
@@ -329,7 +330,7 @@ class Exp(Function):
 
     cuda_expr = "exp(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.exp(x)
 
 
@@ -339,7 +340,7 @@ class Log(Function):
 
     cuda_expr = "log(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.log(x)
 
 
@@ -350,7 +351,7 @@ class Erf(Function):
     cuda_expr = "erf(x)"
     half_precision = "bounded"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return erf(xp, x)
 
 
@@ -361,5 +362,5 @@ class ErfInv(Unary):
     types = "real"
     cuda_expr = "erfinv(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return erfinv(xp, x)

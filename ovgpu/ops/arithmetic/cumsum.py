@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, constant_axis, integers, one_axis
 from ovgpu.ops.base.strided import strides_of
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.types import Type
 
@@ -40,7 +40,7 @@ class CumSum(Op):
             constant_axis(axis, x.rank)
         return (Spec(x.type, x.shape),)
 
-    def evaluate(self, xp: Any, x: Any, axis: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axis: Array) -> tuple[Array, ...]:
         along = one_axis(integers(axis), x.ndim)
         x = xp.flip(x, along) if self.reverse else x
         if self.exclusive:
@@ -51,7 +51,7 @@ class CumSum(Op):
             total = xp.cumsum(x, axis=along, dtype=x.dtype)
         return (xp.flip(total, along) if self.reverse else total,)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         if out.dtype.kind not in "iuf" or (out.dtype.kind == "f" and out.dtype.itemsize < 4):
             return NotImplemented
@@ -65,7 +65,7 @@ class CumSum(Op):
         k(np.add.accumulate, x, along, out.dtype, out)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         axis = one_axis(integers(inputs[1]), x.ndim)
         axes = list(zip(x.shape, strides_of(x), strides_of(out)))

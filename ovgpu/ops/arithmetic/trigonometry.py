@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ovgpu.ops.base.elementwise import Binary, Unary
-from ovgpu.ops.base.op import op
+from ovgpu.ops.base.op import Array, op
+from ovgpu.ops.base.xp import Namespace
 
 
 class Function(Unary):
@@ -22,7 +21,7 @@ class Sin(Function):
     cuda_expr = "sin(x)"
     half_precision = "bounded"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.sin(x)
 
 
@@ -33,7 +32,7 @@ class Cos(Function):
     cuda_expr = "cos(x)"
     half_precision = "bounded"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.cos(x)
 
 
@@ -43,7 +42,7 @@ class Tan(Function):
 
     cuda_expr = "tan(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.tan(x)
 
 
@@ -53,7 +52,7 @@ class Asin(Function):
 
     cuda_expr = "asin(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.arcsin(x)
 
 
@@ -63,7 +62,7 @@ class Acos(Function):
 
     cuda_expr = "acos(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.arccos(x)
 
 
@@ -73,7 +72,7 @@ class Atan(Function):
 
     cuda_expr = "atan(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.arctan(x)
 
 
@@ -83,7 +82,7 @@ class Sinh(Function):
 
     cuda_expr = "sinh(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.sinh(x)
 
 
@@ -93,7 +92,7 @@ class Cosh(Function):
 
     cuda_expr = "cosh(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.cosh(x)
 
 
@@ -104,7 +103,7 @@ class Tanh(Function):
     cuda_expr = "tanh(x)"
     half_precision = "bounded"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.tanh(x)
 
 
@@ -114,7 +113,7 @@ class Asinh(Function):
 
     cuda_expr = "asinh(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.arcsinh(x)
 
 
@@ -124,7 +123,7 @@ class Acosh(Function):
 
     cuda_expr = "acosh(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.arccosh(x)
 
 
@@ -134,7 +133,7 @@ class Atanh(Function):
 
     cuda_expr = "atanh(x)"
 
-    def fn(self, xp: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.arctanh(x)
 
 
@@ -146,5 +145,5 @@ class Atan2(Binary):
     supports_symbolic = False
     cuda_expr = "atan2(y, x)"
 
-    def fn(self, xp: Any, y: Any, x: Any) -> Any:
+    def fn(self, xp: Namespace, y: Array, x: Array) -> Array:
         return xp.arctan2(y, x)

@@ -15,10 +15,11 @@ from ovgpu.errors import OpError
 from ovgpu.ops.activation.softmax import ONE_PASS_ELEMENTS, block_rows, shift_rows
 from ovgpu.ops.attention import _attention
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, Workspace, call, internal_op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, call, internal_op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.trace import TILE
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.normalization.normalization import check_real
 from ovgpu.ops.reduction import is_float, ones
@@ -94,8 +95,8 @@ class ScaledDotProductAttention(Op):
                 onto(dim, extent, "the sink's dimension {0} cannot be broadcast to {1}")
         return (*batch, rows, v[-1])
 
-    def evaluate(self, xp: Any, q: Any, k: Any, v: Any, mask: Any = None, scale: Any = None,
-                 sink: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, q: Array, k: Array, v: Array, mask: Array | None = None, scale: Array | None = None,
+                 sink: Array | None = None) -> tuple[Array, ...]:
         scale = 1 / sqrt(max(q.shape[-1], 1)) if scale is None else scale.reshape(())
         mask = self.mask(mask)
         scores = xp.matmul(q * scale, k.swapaxes(-1, -2))
@@ -131,7 +132,7 @@ class ScaledDotProductAttention(Op):
             needed = (*needed, (Type.boolean, (product(mask.shape),)))
         return needed
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
         out, mask = outputs[0], self.mask(mask)
         if not is_float(q.dtype) or out.size == 0 or key.size == 0:
@@ -179,7 +180,7 @@ class ScaledDotProductAttention(Op):
           exp, self.causal)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self._record(k, inputs, outputs[0])
 
     def _record(self, k: KernelRecorder, inputs: Sequence[Any], out: Any, length: Any = None) -> Any:
@@ -211,20 +212,20 @@ class CachedAttention(ScaledDotProductAttention):
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         return super().infer(*inputs[:-1])
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         return super().evaluate(xp, *_valid_inputs(*inputs))
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         q, key = inputs[:2]
         if not is_float(q.dtype) or not outputs[0].size or not key.size:
             return NotImplemented
         k(self._attend, inputs, outputs, workspace)
         return None
 
-    def _attend(self, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def _attend(self, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         super().numpy(call, _valid_inputs(*inputs), outputs, workspace)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self._record(k, inputs[:-1], outputs[0], inputs[-1][1:])
 
 

@@ -25,11 +25,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, Workspace
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_count
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.trace import TILE, Tape, tiled, trace
+from ovgpu.ops.base.xp import Adapter, Namespace
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, apply, broadcast_shapes, minimum, onto, product, same
 from ovgpu.types import Type
@@ -84,7 +85,7 @@ class Elementwise(Op):
     cuda_expr: ClassVar[str]
     """`fn` for one element as a CUDA C++ expression; see `cuda_expression`."""
 
-    def fn(self, xp: Any, *inputs: Any) -> Any:
+    def fn(self, xp: Namespace, *inputs: Array) -> Array:
         """Compute the op on arrays of one dtype, or on tracing stand-ins.
 
         Only operators, ufuncs, `xp.where`, `xp.clip` and `.astype` can be traced. Constants must be Python numbers,
@@ -139,14 +140,14 @@ class Elementwise(Op):
         """Return the inputs reshaped so that NumPy broadcasting gives the shape of `broadcast`."""
         return inputs
 
-    def compute(self, xp: Any, *inputs: Any) -> Any:
+    def compute(self, xp: Namespace, *inputs: Array) -> Array:
         """Run `fn`; if it is `floating`, convert integers to f64 before and back after."""
         dtype = inputs[0].dtype
         if self.floating and dtype.kind in "iub":
             return xp.rint(self.fn(xp, *(x.astype(np.float64) for x in inputs))).astype(dtype)
         return self.fn(xp, *inputs)
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         given = self.align([x for x in inputs if x is not None])
         if any(x.dtype == object for x in given):  # symbolic integers, or strings
             return (np.asarray(np.frompyfunc(self.symbolic, len(given), 1)(*given), dtype=object),)
@@ -169,7 +170,7 @@ class Elementwise(Op):
         assert shape is not None
         return tuple((Type.of(t), (minimum(product(shape), TILE),)) for t in tape.temporaries)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         out = outputs[0]
         inputs = self.align([x for x in inputs if x is not None])
         tape = trace(self, tuple(x.dtype for x in inputs), out.dtype)
@@ -178,7 +179,7 @@ class Elementwise(Op):
         else:
             k(tiled(tape, inputs, out, workspace))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         given = [x for x in inputs if x is not None]
         if not all(is_plain(x.dtype) for x in (*given, *outputs)):
             return NotImplemented

@@ -28,7 +28,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.storage import decode, encode
-from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, product
 from ovgpu.types import PartialShape, Type
@@ -39,6 +39,7 @@ if typing.TYPE_CHECKING:
 SPECIFICATIONS = ("https://docs.openvino.ai/2026/documentation/openvino-ir-format/operation-sets/operation-specs/"
                   "{}.html")
 Array = Any  # numpy.ndarray or cupy.ndarray
+Arrays = Sequence[Array]
 Workspace = tuple[tuple[Type, tuple[Int, ...]], ...]
 
 
@@ -130,7 +131,7 @@ class Op:
         """
         raise NotImplementedError
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         """Compute the outputs: the definition of the op.
 
         `xp` is the adapter of NumPy or CuPy (see `xp.Adapter`), and inputs are its arrays; those of `host_inputs` are
@@ -380,7 +381,7 @@ def build(cls: type[Op], texts: dict[str, str], **others: Any) -> Op:
     return cls(**values)
 
 
-def evaluate(op: Op, xp: Any, inputs: Sequence[Array | None], outputs: Sequence[Type]) -> tuple[Array, ...]:
+def evaluate(op: Op, xp: Adapter, inputs: Sequence[Array | None], outputs: Sequence[Type]) -> tuple[Array, ...]:
     """Run `op.evaluate`, with inputs decoded from and results encoded to storage types, see `Op.exact`.
 
     ``outputs`` are the outputs' element types; a result of dynamic type stays as it is.

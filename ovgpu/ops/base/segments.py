@@ -12,6 +12,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.shapes import at_most
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int
 from ovgpu.types import Type
@@ -43,8 +44,8 @@ def ascends(numbers: Array) -> bool:
     return not bool((numbers[1:] < numbers[:-1]).any())
 
 
-def fold(xp: Any, out: Array, begin: Array, end: Array, rows: Callable[[Any], Array], combine: Any,
-         whole: Any) -> None:
+def fold(xp: Adapter, out: Array, begin: Array, end: Array, rows: Callable[[Any], Array], combine: Any,
+         whole: Array) -> None:
     """Reduce the rows in ``[begin[n], end[n])`` into ``out[n]``, which holds the neutral element at first.
 
     ``rows(index)`` returns the rows at a slice or an index array. ``combine`` reduces two arrays, ``whole`` an axis.

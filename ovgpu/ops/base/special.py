@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.xp import Namespace
+
 
 def polynomial(x: Any, coefficients: Sequence[float]) -> Any:
     """Return ``sum(c * x**i)`` for the coefficients c0, c1, ..., by Horner's rule."""
@@ -27,7 +30,7 @@ def monic(x: Any, coefficients: Sequence[float]) -> Any:
     return result
 
 
-def erf(xp: Any, x: Any) -> Any:
+def erf(xp: Namespace, x: Array) -> Array:
     """Return the error function of x. The error is about 2 units in the last place for f32, and 1e-15 for f64."""
     return _erf64(xp, x) if x.dtype == np.float64 else _erf32(xp, x)
 
@@ -37,7 +40,7 @@ _ATANH_P = (3474.4229060422462541, 861.51746642713877013, 131.29179810609349868,
 _ATANH_Q = (3079.1271186587664975, 483.05379870544166241, 72.927946024906384864)
 
 
-def _erf32(xp: Any, x: Any) -> Any:
+def _erf32(xp: Namespace, x: Array) -> Array:
     z = xp.minimum(xp.square(x), 1e6)  # beyond 1e6, tanh is 1; without the bound, inf / inf would give NaN
     return xp.tanh(x * (polynomial(z, _ATANH_P) / monic(z, _ATANH_Q)))
 
@@ -54,16 +57,16 @@ _ERFCX_Q = (1.0, 2.7589680177303410689, 3.4226464029222496521, 2.490315505146040
             0.34761942216279895092, 0.063631383267011031714, 0.005698211203535904235)
 
 
-def _erf64(xp: Any, x: Any) -> Any:
+def _erf64(xp: Namespace, x: Array) -> Array:
     return xp.where(xp.abs(x) < 1, _erf_near(xp, x), xp.copysign(1 - _erfc_far(xp, xp.abs(x)), x))
 
 
-def _erf_near(xp: Any, x: Any) -> Any:
+def _erf_near(xp: Namespace, x: Array) -> Array:
     z = xp.minimum(xp.square(x), 1)
     return x * (polynomial(z, _ERF_P) / polynomial(z, _ERF_Q))
 
 
-def _erfc_far(xp: Any, x: Any) -> Any:
+def _erfc_far(xp: Namespace, x: Array) -> Array:
     """Return erfc for x >= 1. Beyond 6 it is the value at 6, which is below the resolution of erf."""
     x = xp.minimum(x, 6)
     return xp.exp(-xp.square(x)) * (polynomial(x, _ERFCX_P) / polynomial(x, _ERFCX_Q))
@@ -81,7 +84,7 @@ _INVERSE_FAR_F64 = (2.8324048365148346865, 1.0004013255062989506, 0.013302257780
                  -0.0067856499018606062311, 0.0011084848149662824143)
 
 
-def erfinv(xp: Any, x: Any) -> Any:
+def erfinv(xp: Namespace, x: Array) -> Array:
     """Return the inverse of erf: infinite at -1 and 1, NaN beyond."""
     w = -xp.log((1 - x) * (1 + x))
     near = polynomial(w - 2.5, _INVERSE_NEAR)
@@ -92,7 +95,7 @@ def erfinv(xp: Any, x: Any) -> Any:
     return xp.where(xp.abs(x) == 1, x * float("inf"), y)
 
 
-def _halley(xp: Any, y: Any, x: Any) -> Any:
+def _halley(xp: Namespace, y: Array, x: Array) -> Array:
     """Return the next step of Halley's iteration from y towards erfinv(x). Where abs(y) >= 1 it uses erfc, because
     1 - abs(x) is exact there."""
     size = xp.abs(y)

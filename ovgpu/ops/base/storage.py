@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.types import NF4, Type
 
 Array = Any  # numpy.ndarray or cupy.ndarray
@@ -53,7 +53,7 @@ def decoded_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype if dtype.kind in "biuO" else compute_dtype(Type.of(dtype))
 
 
-def decode(x: Array, xp: Any = NUMPY) -> Array:
+def decode(x: Array, xp: Adapter = NUMPY) -> Array:
     """Return ``x`` in its compute dtype (`decoded_dtype`); ``x`` itself if it has that dtype already."""
     target = decoded_dtype(x.dtype)
     if x.dtype == target:
@@ -74,14 +74,14 @@ def zero_of(x: Any) -> Any:
     return b"" if x.dtype.kind == "O" and (not x.size or isinstance(x.flat[0], bytes)) else 0
 
 
-def encode(x: Array, kind: Type, xp: Any = NUMPY) -> Array:
+def encode(x: Array, kind: Type, xp: Adapter = NUMPY) -> Array:
     """Return computed values ``x`` in the storage dtype of ``kind``; ``x`` itself if it has that dtype already."""
     if x.dtype == kind.storage:
         return x
     return _float(x, kind, xp) if is_float(kind) else _integer(x, kind)
 
 
-def _float(x: Array, kind: Type, xp: Any) -> Array:
+def _float(x: Array, kind: Type, xp: Adapter) -> Array:
     if kind.bitwidth >= 16:
         return x.astype(kind.storage)
     x = x.astype(np.float32)
@@ -97,7 +97,7 @@ def _float(x: Array, kind: Type, xp: Any) -> Array:
     return x.astype(kind.storage)
 
 
-def _exponents(x: Array, xp: Any) -> Array:
+def _exponents(x: Array, xp: Adapter) -> Array:
     """Return f8e8m0 codes: exponents, with ties to even. Values of 0 and below get the least one, infinity the
     greatest, NaN 255."""
     bits = xp.minimum(xp.maximum(x, 2.0**-127), 2.0**127).view(np.uint32)

@@ -8,7 +8,8 @@ from typing import Any
 
 from ovgpu.errors import OpError, UnsupportedOpError
 from ovgpu.model import Model, Node
-from ovgpu.ops.base.op import Op, internal_op
+from ovgpu.ops.base.op import Array, Op, internal_op
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, unknown
 from ovgpu.types import Dimension, PartialShape, Type
@@ -31,7 +32,7 @@ class Unsupported(Op):
         return tuple(Spec(kind, None if shape.rank.is_dynamic else tuple(map(_extent, shape)))
                      for kind, shape in self.declared)
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         raise OpError("is not supported")
 
     def attributes(self) -> dict[str, Any]:

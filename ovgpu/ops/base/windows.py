@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op
 from ovgpu.ops.base.shapes import at_most
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, bounds, ceildiv, maximum
 from ovgpu.types import Type
@@ -114,7 +115,7 @@ def check_number(kind: Type) -> None:
         raise OpError(f"element type {kind.get_type_name()} is not a number")
 
 
-def framed(xp: Any, x: Array, begin: Sequence[int], end: Sequence[int], value: float = 0) -> Array:
+def framed(xp: Adapter, x: Array, begin: Sequence[int], end: Sequence[int], value: float = 0) -> Array:
     """Return the data [N, C, ...] padded with ``value`` around the spatial axes; negative padding crops."""
     lead = [(0, 0), (0, 0)]
     x = x[(..., *(slice(max(-b, 0), n - max(-e, 0)) for n, b, e in zip(x.shape[2:], begin, end)))]

@@ -10,11 +10,18 @@ from typing import Any
 
 import numpy as np
 
+RunBody = Callable[[Any, Sequence[Any]], Sequence[Any]]
+"""A function ``(body, inputs) -> outputs`` that runs a body Model."""
+
+
+def _no_bodies(body: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    raise AssertionError("this adapter runs no bodies; see `Adapter.running`")
+
 
 class Adapter:
-    """Array library ``module`` with ``run(body, inputs) -> outputs``, by which control-flow ops run a body Model."""
+    """Array library ``module``, with the function by which control-flow ops run a body."""
 
-    def __init__(self, module: Any, run: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None) -> None:
+    def __init__(self, module: Any, run: RunBody = _no_bodies) -> None:
         self.module = module
         self.run = run
 
@@ -25,9 +32,11 @@ class Adapter:
         """Return the array as a NumPy array on the host."""
         return np.asarray(x)
 
-    def running(self, run: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Adapter:
+    def running(self, run: RunBody) -> Adapter:
         """Return an adapter of the same library with another ``run``."""
         return type(self)(self.module, run)
 
 
 NUMPY = Adapter(np)
+
+Namespace = Any  # the array functions that ops call: of an `Adapter`, of NumPy itself, or of `trace`'s stand-in

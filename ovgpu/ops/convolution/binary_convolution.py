@@ -9,11 +9,12 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Array, op
+from ovgpu.ops.base.op import Array, Arrays, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convolution._convolution import Convolved, convolve_signs, dense, shortened
 from ovgpu.spec import Spec
 from ovgpu.symbolic import same
@@ -46,7 +47,7 @@ class BinaryConvolution(Windowed):
         same(channels, kernel_channels, "the data has {0} channels, the kernel takes {1}")
         return (Spec(x.type, (batch, outputs, *self.extents(sizes, extents))),)
 
-    def evaluate(self, xp: Any, x: Array, kernel: Array) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, kernel: Array) -> tuple[Array, ...]:
         outputs, channels, *sizes = kernel.shape
         extents = self.extents(x.shape[2:], sizes)
         signs = framed(xp, signs_of(xp, x), *self.pads(x.shape[2:], sizes), self.padding)
@@ -57,7 +58,7 @@ class BinaryConvolution(Windowed):
             out += xp.matmul(signs_of(xp, kernel[(..., *tap)]), part.reshape(len(x), channels, prod(extents)))
         return (out.reshape(len(x), outputs, *extents).astype(x.dtype),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, kernel), out = inputs, outputs[0]
         if not is_plain(out.dtype):
             return NotImplemented
@@ -77,6 +78,6 @@ class BinaryConvolution(Windowed):
         return outputs  # without values: the bits of a constant kernel may not be reversed yet
 
 
-def signs_of(xp: Any, x: Array) -> Array:
+def signs_of(xp: Adapter, x: Array) -> Array:
     """Return 1 where an element is above 0, else -1, in f32."""
     return xp.where(x > 0, xp.float32(1), xp.float32(-1))

@@ -11,10 +11,11 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base import tasks
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Array, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, unknowns
 from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convolution import _columns
 from ovgpu.ops.convolution._columns import BLOCK_ELEMENTS, HostEpilogue
 from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, Convolved, Epilogue, convolve, dense, shortened
@@ -67,7 +68,7 @@ class Convolution(_Convolution):
         same(data_channels, groups * channels, CHANNELS)
         return (Spec(kind, (batch, groups * outputs, *self.extents(sizes, taps))),)
 
-    def evaluate(self, xp: Any, x: Array, kernel: Array) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, kernel: Array) -> tuple[Array, ...]:
         kind = x.dtype
         x, kernel = to_sum_type(x), to_sum_type(kernel.reshape(self.grouped(kernel.shape)))
         groups, outputs, channels, *sizes = kernel.shape
@@ -97,7 +98,7 @@ class Convolution(_Convolution):
         return ((out.type, (tasks.WORKERS * minimum(columns, maximum(depth, BLOCK_ELEMENTS)),)),
                 (out.type, (tasks.WORKERS * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK_ELEMENTS)),)))
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self.with_epilogue(k, inputs, outputs[0], workspace)
 
     def with_epilogue(self, k: HostRecorder, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
@@ -109,7 +110,7 @@ class Convolution(_Convolution):
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
         return _columns.convolve(k, self.convolved(x, kernel, out, begin), workspace, epilogue)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays,
              epilogue: Epilogue | None = None) -> None:
         x, kernel = inputs
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
@@ -179,7 +180,7 @@ class ConvolutionBackpropData(_Convolution):
                  for full, extent, added in zip(self.full(sizes, kernel), target, padding)]
         return tuple(t - t // 2 if self.auto_pad == "same_upper" else t // 2 for t in total)
 
-    def evaluate(self, xp: Any, x: Array, kernel: Array, target: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, kernel: Array, target: Array | None = None) -> tuple[Array, ...]:
         kind = x.dtype
         x, kernel = to_sum_type(x), to_sum_type(kernel.reshape(self.grouped(kernel.shape)))
         groups, channels, outputs, *extents = kernel.shape
@@ -205,7 +206,7 @@ class ConvolutionBackpropData(_Convolution):
         sums = Type.f64 if out.type == Type.f64 else Type.f32
         return ((sums, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self.with_epilogue(k, inputs, outputs[0], workspace)
 
     def with_epilogue(self, k: HostRecorder, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
@@ -218,7 +219,7 @@ class ConvolutionBackpropData(_Convolution):
         c = self.convolved(x, kernel, out, begin, transposed=True)
         return _columns.convolve_transposed(k, c, workspace[0], epilogue)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays,
              epilogue: Epilogue | None = None) -> None:
         (x, kernel, target), out = (*inputs, None)[:3], outputs[0]
         begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
@@ -244,7 +245,7 @@ def to_sum_type(x: Array) -> Array:
     return x.astype(np.float64) if x.dtype.kind in "iu" and x.dtype.itemsize == 1 else x
 
 
-def from_sum_type(xp: Any, x: Array, kind: np.dtype[Any]) -> Array:
+def from_sum_type(xp: Adapter, x: Array, kind: np.dtype[Any]) -> Array:
     """Cast sums of `to_sum_type` elements back to dtype ``kind``; 8-bit integers saturate."""
     if x.dtype == kind:
         return x

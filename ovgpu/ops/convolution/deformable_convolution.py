@@ -10,10 +10,11 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Array, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Workspace, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.windows import Windowed, check_number
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.convolution._convolution import (
     COLUMN_ELEMENTS,
@@ -75,7 +76,7 @@ class DeformableConvolution(Windowed):
         parts = getattr(self, name)
         same(count // parts * parts, count, f"{{1}} {what} do not divide into '{name}' {parts}")
 
-    def evaluate(self, xp: Any, x: Array, offsets: Array, kernel: Array,
+    def evaluate(self, xp: Adapter, x: Array, offsets: Array, kernel: Array,
                  mask: Array | None = None) -> tuple[Array, ...]:
         kind = x.dtype
         sums = np.dtype(np.float64 if kind == np.float64 else np.float32)
@@ -102,7 +103,7 @@ class DeformableConvolution(Windowed):
             out += xp.matmul(weights[..., tap], values.reshape(batch, groups, kernel_channels, pixels))
         return (out.reshape(batch, outputs, *out_extents).astype(kind),)
 
-    def sample(self, xp: Any, x: Array, sizes: Sequence[int], y: Array, z: Array) -> Array:
+    def sample(self, xp: Adapter, x: Array, sizes: Sequence[int], y: Array, z: Array) -> Array:
         """Interpolate the data [N, D, C, Y X] at the coordinates (y, z) [N, D, 1, pixels]: [N, D, C, pixels]."""
         lowest = -1 if self.interpolates_padding else 0
         inside = (y < sizes[0]) & (z < sizes[1])
@@ -129,7 +130,7 @@ class DeformableConvolution(Windowed):
         kind = out.type if out.type == Type.f64 else Type.f32
         return ((kind, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         operands, out = inputs, outputs[0]
         if out.dtype.kind in "iu" or out.dtype.itemsize == 1:
             return NotImplemented

@@ -11,15 +11,16 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Array, Op
+from ovgpu.ops.base.op import Array, Arrays, Op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.strided import THREADS, blocks
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.normalization.normalization import check_real
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import same, unknown
 
 
-def values_at(xp: Any, x: Array, image: Array, channel: Array, row: Array, column: Array) -> Array:
+def values_at(xp: Adapter, x: Array, image: Array, channel: Array, row: Array, column: Array) -> Array:
     """Return the elements of x [N, C, H, W] at indices that broadcast; 0 for the index of a nonexistent image."""
     n, channels, height, width = x.shape
     exists = (image >= 0) & (image < n)
@@ -27,7 +28,7 @@ def values_at(xp: Any, x: Array, image: Array, channel: Array, row: Array, colum
     return xp.where(exists, xp.take(x.reshape(-1), index), 0)
 
 
-def interpolate(xp: Any, x: Array, image: Array, channel: Array, y: Array, x_: Array) -> Array:
+def interpolate(xp: Adapter, x: Array, image: Array, channel: Array, y: Array, x_: Array) -> Array:
     """Return the bilinear interpolation of x [N, C, H, W] at points (y, x_) inside the image; NaN counts as 0."""
     last = x.shape[2] - 1, x.shape[3] - 1
     y, x_ = (xp.where(v == v, v, 0) for v in (y, x_))
@@ -39,7 +40,7 @@ def interpolate(xp: Any, x: Array, image: Array, channel: Array, y: Array, x_: A
     return upper + (lower - upper) * dy
 
 
-def round_half_away(xp: Any, x: Array) -> Array:
+def round_half_away(xp: Adapter, x: Array) -> Array:
     """Round to the nearest integer, halves away from zero."""
     return xp.trunc(x + xp.copysign(0.5, x).astype(x.dtype))
 
@@ -80,12 +81,12 @@ class Regions(Op):
         """Return the number of output channels for maps of this shape. Raises OpError if they do not fit."""
         return unknown() if shape is None else shape[1]
 
-    def empty(self, xp: Any, x: Array, regions: Array, channels: int) -> Array | None:
+    def empty(self, xp: Adapter, x: Array, regions: Array, channels: int) -> Array | None:
         """Return the result, zeros, if the maps or the output have no elements; else None."""
         shape = (len(regions), channels, *self.pooled_size())
         return None if x.size and prod(shape) else xp.zeros(shape, x.dtype)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         if not launch.is_real(x) or not x.size or max(x.shape) > launch.MAX_INDEX:
             return NotImplemented

@@ -9,6 +9,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import check_reals
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.detection._boxes import Boxes, best, greedy_nms, rank_by_group
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, onto, same, unknown
@@ -64,8 +65,7 @@ class Detection(Op):
             raise OpError("there are four inputs, neither three nor five")
         return (Spec(offsets.type, (1, 1, self.rows(offsets, scores, priors, objectness, refinement), 7)),)
 
-    def rows(self, offsets: Spec, scores: Spec, priors: Spec, objectness: Spec | None,
-             refinement: Spec | None) -> Int:
+    def rows(self, offsets: Spec, scores: Spec, priors: Spec, objectness: Spec | None, refinement: Spec | None) -> Int:
         """Return the number of output rows. Raises OpError if the input shapes do not fit together."""
         if offsets.shape is None or scores.shape is None or priors.shape is None:
             return unknown()
@@ -97,7 +97,7 @@ class Detection(Op):
         """Return the number of classes, given the numbers of scores and of priors of an image."""
         raise NotImplementedError
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         given: list[Any] = [None if x is None else xp.asnumpy(x).astype(np.float32) for x in (*inputs, None, None)]
         offsets, scores, priors, objectness, refinement = given[:5]
         images, count = len(offsets), priors.shape[2] // self.size

@@ -12,11 +12,12 @@ from ovgpu.errors import OpError
 from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_reals
 from ovgpu.ops.base.storage import compute_dtype
 from ovgpu.ops.base.strided import THREADS, blocks
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.detection._boxes import Boxes, above_threshold, greedy_nms, move_boxes, rank_by_group
 from ovgpu.ops.detection._regions import check_sampling
@@ -82,13 +83,13 @@ class PriorGridGenerator(Op):
         center = centers(grid, 0.5, steps)
         return np.concatenate([center, center], -1)
 
-    def evaluate(self, xp: Any, priors: Any, maps: Any, image: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, priors: Array, maps: Array, image: Array) -> tuple[Array, ...]:
         shifted = (priors + xp.asarray(self.shifts(maps, image))).reshape(-1)
         shape = (*maps.shape[2:], len(priors), 4)
         padding = xp.zeros(int(np.prod(shape)) - shifted.size, shifted.dtype)
         return (xp.concatenate([shifted, padding]).reshape((-1, 4) if self.flatten else shape),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (priors, maps, image), out = inputs, outputs[0].reshape(-1)
         kind = Type.of(out.dtype)
         wide = compute_dtype(kind)
@@ -121,7 +122,7 @@ class TopKROIs(Op):
             same(regions.shape[0], scores.shape[0], "there are {0} regions and {1} scores")
         return (Spec(kind, (self.max_rois, 4)),)
 
-    def evaluate(self, xp: Any, regions: Any, scores: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, regions: Array, scores: Array) -> tuple[Array, ...]:
         count = min(self.max_rois, len(regions))
         out = xp.zeros((self.max_rois, 4), regions.dtype)
         out[:count] = xp.take(regions, TOP_K.order(xp, scores, 0)[:count], axis=0)
@@ -133,7 +134,7 @@ class TopKROIs(Op):
         count = minimum(self.max_rois, scores.shape[0])
         return (scores.type, (count,)), (Type.i32, (count,))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (regions, scores), (values, indices), out = inputs, workspace, outputs[0]
         if TOP_K.cuda(k, [scores, np.array(len(indices))], [values, indices], ()) is NotImplemented:
             return NotImplemented
@@ -147,7 +148,7 @@ TOP_K = TopK11(axis=0, mode="max", sort="value")
 class _Level(ROIAlign9):
     """ROIAlign of one level of a pyramid: the sides of regions are at least 1 in every ``aligned_mode``."""
 
-    def boxes(self, xp: Any, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def boxes(self, xp: Adapter, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         starts, (height, width) = super().boxes(xp, regions)
         return starts, (xp.maximum(height, 1), xp.maximum(width, 1))
 
@@ -192,7 +193,7 @@ class ROIFeatureExtractor(Op):
             same(shape[1], known[0][1], "there are {0} channels in a level, and {1} in another")
         return known[0][1] if known else unknown()
 
-    def levels(self, xp: Any, regions: Array, count: int) -> Array:
+    def levels(self, xp: Adapter, regions: Array, count: int) -> Array:
         """Return the level, below ``count``, of each region; ``count`` for a region without an area."""
         sides = regions[:, 2:] - regions[:, :2]
         area = sides[:, 0] * sides[:, 1]
@@ -207,7 +208,7 @@ class ROIFeatureExtractor(Op):
             "aligned_mode": "half_pixel_for_nn" if self.aligned else "asymmetric"}
         return _Level(**attributes)
 
-    def evaluate(self, xp: Any, regions: Any, *maps: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, regions: Array, *maps: Array) -> tuple[Array, ...]:
         levels = self.levels(xp, regions, len(maps))
         out = xp.zeros((len(regions), maps[0].shape[1], self.output_size, self.output_size), regions.dtype)
         for level, x in enumerate(maps):
@@ -215,7 +216,7 @@ class ROIFeatureExtractor(Op):
             out[chosen] = self.aligner(level).evaluate(xp, x, regions[chosen], xp.zeros(len(chosen), np.int64))[0]
         return out, regions.copy()
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         if not is_float(inputs[0].dtype) or not all(x.size for x in inputs):
             return NotImplemented
         k(self.average, *inputs, outputs[0])
@@ -225,14 +226,14 @@ class ROIFeatureExtractor(Op):
     def average(self, regions: Array, *operands: Array) -> None:
         """Compute `evaluate` by matrix products, and write the features to the last operand."""
         *maps, out = operands
-        levels = self.levels(np, regions, len(maps))
+        levels = self.levels(NUMPY, regions, len(maps))
         out[levels == len(maps)] = 0
         for level, x in enumerate(maps):
             chosen = np.flatnonzero(levels == level)
             images = np.zeros(len(chosen), np.int64)
             self.aligner(level).average(x, regions[chosen], images, [out[i] for i in chosen])
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (regions, *maps), (out, copied) = inputs, outputs
         if not launch.is_real(regions) or any(max(x.shape) > launch.MAX_INDEX or (out.size and not x.size)
                                               for x in maps):
@@ -292,7 +293,7 @@ class DetectionOutput(Op):
         rows = self.max_detections_per_image
         return Spec(kind, (rows, 4)), Spec(Type.i32, (rows,)), Spec(kind, (rows,))
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         regions, offsets, scores = (xp.asnumpy(x).astype(F32) for x in inputs[:3])
         is_candidate = (scores > F32(self.score_threshold)) & (regions[:, 2:] > regions[:, :2]).all(1)[:, None]
         label, region = np.nonzero(is_candidate.T[1:])
@@ -319,7 +320,7 @@ class DetectionOutput(Op):
         count = scores.shape[0]
         return nms_workspace(max(self.num_classes - 1, 0), count, count, self.post_nms_count)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (regions, offsets, scores), (boxes, box_scores, *_) = inputs[:3], workspace
         if not kernels_support(regions, workspace):
             return NotImplemented

@@ -13,10 +13,11 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_reals
 from ovgpu.ops.base.strided import THREADS, blocks
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.detection._boxes import (
     MAX_LOG_SCALE,
     Boxes,
@@ -83,7 +84,7 @@ class GenerateProposalsSingleImage(Anchored):
             same(anchors.shape[0], product(scores.shape), "there are {0} anchors and {1} scores")
         return Spec(kind, (self.post_nms_count, 4)), Spec(kind, (self.post_nms_count,))
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         image, anchors, offsets, scores = (xp.asnumpy(x).astype(F32) for x in inputs)
         boxes = clip_boxes(move_boxes(anchors, by_anchor(offsets[None], 4)[0], 1), image[1::-1] - 1)
         scores = by_anchor(scores[None], 1)[0, :, 0] * (boxes[:, 2:] - boxes[:, :2] + 1 >= F32(self.min_size)).all(1)
@@ -102,7 +103,7 @@ class GenerateProposalsSingleImage(Anchored):
         size = product(scores.shape)
         return nms_workspace(1, size, minimum(size, self.pre_nms_count), self.post_nms_count)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         scores, (boxes, box_scores, *_) = inputs[3], workspace
         if not kernels_support(scores, workspace):
             return NotImplemented
@@ -153,7 +154,7 @@ class GenerateProposals(Anchored):
             same(found[0], other, "there are {0} images and {1} of them")
         return found[0] if found else unknown()
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         images, anchors, offsets, scores = (xp.asnumpy(x).astype(F32) for x in inputs)
         count, extra = len(scores), float(not self.normalized)
         boxes = move_boxes(anchors.reshape(-1, 4), by_anchor(offsets, 4), extra)

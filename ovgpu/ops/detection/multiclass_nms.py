@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import check_integers, check_reals
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.detection._boxes import Boxes, best, decaying_threshold, find_group_starts, greedy_nms, rank_by_group
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, bounds, product, same, unknown
@@ -79,7 +80,7 @@ class MulticlassSuppression(Op):
         spec = boxes if counts is None else counts
         return unknown() if spec.shape is None else spec.shape[0]
 
-    def evaluate(self, xp: Any, boxes: Any, scores: Any, counts: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, boxes: Array, scores: Array, counts: Array | None = None) -> tuple[Array, ...]:
         boxes, scores = (xp.asnumpy(x).astype(F32) for x in (boxes, scores))
         images = len(boxes) if counts is None else len(counts)
         numbers = None if counts is None else xp.asnumpy(counts).astype(np.int64)

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, check_reals
 from ovgpu.ops.base.strided import blocks
 from ovgpu.ops.base.view import equal
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.detection._boxes import Boxes, from_centers, from_corners, greedy_nms, rank_by_group, soft_nms
 from ovgpu.ops.detection._rotated import RotatedBoxes
 from ovgpu.spec import Spec
@@ -89,7 +90,7 @@ class Suppression(Op):
         iou, least, sigma = np.asarray(rest, np.float32)
         return min(max(int(limit), 0), MAX_BOXES_PER_CLASS), iou, least, sigma
 
-    def select(self, xp: Any, boxes: Any, scores: Any, numbers: Sequence[Any]) -> tuple[Array, Array]:
+    def select(self, xp: Adapter, boxes: Array, scores: Array, numbers: Sequence[Any]) -> tuple[Array, Array]:
         """Return the selection, on the host: rows [n, 3] of batch, class and box, and scores [n]."""
         limit, threshold, least, sigma = self.read_numbers(numbers)
         classes, count = scores.shape[1:]
@@ -147,7 +148,7 @@ class VariableLength(Suppression):
         rows = unknown(0, most)
         return Spec(self.kind, (rows, 3)), Spec(Type.f32, (rows, 3)), Spec(self.kind, (1,))
 
-    def evaluate(self, xp: Any, boxes: Any, scores: Any, *numbers: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, boxes: Array, scores: Array, *numbers: Array) -> tuple[Array, ...]:
         found, scores = self.select(xp, boxes, scores, numbers)
         selected_scores = np.column_stack([found[:, :2].astype(np.float32), scores])
         return xp.asarray(found), xp.asarray(selected_scores), xp.asarray(np.array([len(found)]))
@@ -180,7 +181,7 @@ class NonMaxSuppression(Suppression):
         """Return the smallest number of rows, for scores of that shape."""
         return minimum(scores[2], limit * scores[1])
 
-    def evaluate(self, xp: Any, boxes: Any, scores: Any, *numbers: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, boxes: Array, scores: Array, *numbers: Array) -> tuple[Array, ...]:
         found, _ = self.select(xp, boxes, scores, numbers)
         limit, *_ = self.read_numbers(numbers)
         rows = np.full((max(self.least(scores.shape, limit), len(found)), 3), -1)
@@ -194,7 +195,7 @@ class NonMaxSuppression(Suppression):
         return ((Type.f32, scores.shape), (Type.i32, scores.shape), (Type.f32, selected), (Type.i32, selected),
                 (Type.i32, scores.shape[:2]))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         boxes, scores, *numbers = inputs
         limit, threshold, least, _ = self.read_numbers(numbers)
         batches, classes, count = scores.shape

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, integers
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import maximum, same, unknown
 from ovgpu.types import Type
@@ -50,7 +50,7 @@ class Priors(Op):
         """Return the corners [height, width, priors, 4] relative to the image."""
         raise NotImplementedError
 
-    def evaluate(self, xp: Any, output_size: Any, image_size: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, output_size: Array, image_size: Array) -> tuple[Array, ...]:
         return (xp.asarray(self.prior_boxes(output_size, image_size)),)
 
     def prior_boxes(self, output_size: Array, image_size: Array) -> Array:
@@ -64,10 +64,10 @@ class Priors(Op):
         variance = np.array(self.variance or (0.1,), F32)
         return np.stack([boxes.ravel(), np.broadcast_to(variance, boxes.shape).ravel()])
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         k(np.copyto, outputs[0], self.prior_boxes(*inputs))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         k.copy(self.prior_boxes(*inputs), outputs[0])
 
 

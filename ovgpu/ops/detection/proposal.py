@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import at_most, check_reals
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.detection._boxes import Boxes, above_threshold, best, greedy_nms, rank_by_group
 from ovgpu.spec import Spec
 from ovgpu.symbolic import same, unknown
@@ -66,7 +67,7 @@ class Proposal(Op):
         images = same(scores.shape[0], offsets.shape[0], "there are {0} images of scores and {1} of offsets")
         return (Spec(scores.type, (images * self.post_nms_topn, 5)),)
 
-    def evaluate(self, xp: Any, scores: Any, offsets: Any, image: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, scores: Array, offsets: Array, image: Array) -> tuple[Array, ...]:
         rows, _ = self.found(*(xp.asnumpy(x).astype(F32) for x in (scores, offsets, image)))
         return (xp.asarray(rows),)
 
@@ -143,6 +144,6 @@ class Proposal4(Proposal):
         assert rows.shape is not None
         return rows, Spec(rows.type, rows.shape[:1])
 
-    def evaluate(self, xp: Any, scores: Any, offsets: Any, image: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, scores: Array, offsets: Array, image: Array) -> tuple[Array, ...]:
         rows, row_scores = self.found(*(xp.asnumpy(x).astype(F32) for x in (scores, offsets, image)))
         return xp.asarray(rows), xp.asarray(row_scores)

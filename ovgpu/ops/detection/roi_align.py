@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ovgpu.ops.base import launch
-from ovgpu.ops.base.op import Array, op
+from ovgpu.ops.base.op import Array, Arrays, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_count, check_integers
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.ops.detection._regions import Regions, check_sampling, check_scale, interpolate, unsqueeze
 from ovgpu.ops.movement.indices import readable
 from ovgpu.ops.reduction import is_float
@@ -46,15 +47,15 @@ class _Aligned(Regions):
             same(images.shape[0], regions.shape[0], "{0} numbers of images are given for {1} regions")
         return found
 
-    def boxes(self, xp: Any, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def boxes(self, xp: Adapter, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         """Return the starts (y, x) of the regions, before rotation, and their extents (height, width), [R] each."""
         raise NotImplementedError
 
-    def image_coordinates(self, xp: Any, regions: Array, y: Array, x: Array) -> tuple[Array, Array]:
+    def image_coordinates(self, xp: Adapter, regions: Array, y: Array, x: Array) -> tuple[Array, Array]:
         """Return the image coordinates (y, x) of points of the regions."""
         return y, x
 
-    def ratio(self, xp: Any, size: Array) -> Array:
+    def ratio(self, xp: Adapter, size: Array) -> Array:
         """Return the number of points along bins of these sizes."""
         if self.sampling_ratio:
             return xp.full(size.shape, self.sampling_ratio)
@@ -63,7 +64,7 @@ class _Aligned(Regions):
     def is_maximum(self) -> bool:
         return False
 
-    def evaluate(self, xp: Any, x: Array, regions: Array, images: Array) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, regions: Array, images: Array) -> tuple[Array, ...]:
         empty_result = self.empty(xp, x, regions, x.shape[1])
         if empty_result is not None:
             return (empty_result,)
@@ -89,7 +90,7 @@ class _Aligned(Regions):
             total = total / unsqueeze(xp.maximum(ratios[0] * ratios[1], 1), 0)
         return (total.astype(x.dtype),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, regions, images = inputs
         images = readable(k, images)
         if images is NotImplemented:
@@ -129,7 +130,7 @@ class ROIAlign(_Aligned):
     def shifts(self) -> tuple[float, float]:
         return 0.0, 0.0
 
-    def boxes(self, xp: Any, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def boxes(self, xp: Adapter, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         before, after = self.shifts()
         x1, y1, x2, y2 = ((regions[:, i] + before) * self.spatial_scale + after for i in range(4))
         height, width = y2 - y1, x2 - x1
@@ -140,7 +141,7 @@ class ROIAlign(_Aligned):
     def kernel_flag(self) -> bool:
         return self.is_maximum()
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         if self.is_maximum() or not is_float(inputs[0].dtype) or not inputs[0].size:
             return NotImplemented
         k(self.average, *inputs, outputs[0])
@@ -148,7 +149,7 @@ class ROIAlign(_Aligned):
 
     def average(self, x: Array, regions: Array, images: Array, out: Sequence[Array]) -> None:
         """Write the means to ``out``, computed as products of the maps with two matrices of weights per region."""
-        starts, extents = self.boxes(np, regions)
+        starts, extents = self.boxes(NUMPY, regions)
         down, across = (self.weights(*numbers) for numbers in zip(starts, extents, self.pooled_size(), x.shape[2:]))
         for i, image in enumerate(images.astype(np.int64)):
             rows, columns = (np.flatnonzero(w[i].any(axis=0)) for w in (down, across))
@@ -164,7 +165,7 @@ class ROIAlign(_Aligned):
     def weights(self, start: Array, extent: Array, count: int, length: int) -> Array:
         """Return the weights [R, count, length] of the elements of an axis in each of ``count`` bins of each region."""
         size, kind = extent / count, extent.dtype
-        ratio = self.ratio(np, size)
+        ratio = self.ratio(NUMPY, size)
         divisor = np.maximum(ratio, 1).astype(kind)[:, None, None]
         part, point = np.arange(count, dtype=kind)[:, None], np.arange(ratio.max(initial=0), dtype=kind)
         size = size[:, None, None]
@@ -203,11 +204,11 @@ class ROIAlignRotated(_Aligned):
 
     rotated = True
 
-    def boxes(self, xp: Any, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def boxes(self, xp: Adapter, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         width, height = (regions[:, i] * self.spatial_scale for i in (2, 3))
         return (height * -0.5, width * -0.5), (height, width)
 
-    def image_coordinates(self, xp: Any, regions: Array, y: Array, x: Array) -> tuple[Array, Array]:
+    def image_coordinates(self, xp: Adapter, regions: Array, y: Array, x: Array) -> tuple[Array, Array]:
         center_x, center_y = (unsqueeze(regions[:, i] * self.spatial_scale - 0.5, 0) for i in (0, 1))
         angle = -regions[:, 4] if self.clockwise_mode else regions[:, 4]
         cos, sin = unsqueeze(xp.cos(angle), 0), unsqueeze(xp.sin(angle), 0)

@@ -17,6 +17,7 @@ from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import at_most
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.detection._regions import Regions, check_scale, interpolate, round_half_away, unsqueeze, values_at
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import same
@@ -43,7 +44,7 @@ class ROIPooling(Regions):
         check_scale(self.spatial_scale)
         return super().infer(x, regions)
 
-    def evaluate(self, xp: Any, x: Array, regions: Array) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, regions: Array) -> tuple[Array, ...]:
         empty_result = self.empty(xp, x, regions, x.shape[1])
         if empty_result is not None:
             return (empty_result,)
@@ -52,7 +53,7 @@ class ROIPooling(Regions):
         pool = self.max_pool if self.method == "max" else self.bilinear_pool
         return (pool(xp, x, image, channel, regions).astype(x.dtype),)
 
-    def max_pool(self, xp: Any, x: Array, image: Array, channel: Array, regions: Array) -> Array:
+    def max_pool(self, xp: Adapter, x: Array, image: Array, channel: Array, regions: Array) -> Array:
         spans = []
         for axis, count in enumerate(self.pooled_size()):
             first, last = (round_half_away(xp, regions[:, i - axis] * self.spatial_scale).astype(np.int64)
@@ -71,7 +72,7 @@ class ROIPooling(Regions):
                 best = xp.where(inside, xp.maximum(best, values_at(xp, x, image, channel, row, column)), best)
         return xp.where((bottom > top) & (right > left), best, 0)
 
-    def bilinear_pool(self, xp: Any, x: Array, image: Array, channel: Array, regions: Array) -> Array:
+    def bilinear_pool(self, xp: Adapter, x: Array, image: Array, channel: Array, regions: Array) -> Array:
         points = []
         for axis, count in enumerate(self.pooled_size()):
             first, last = regions[:, 2 - axis, None], regions[:, 4 - axis, None]
@@ -119,7 +120,7 @@ class _PositionSensitive(Regions):
         """Return the number of input channels per output channel."""
         return self.group_size**2
 
-    def own_channels(self, xp: Any) -> Array:
+    def own_channels(self, xp: Adapter) -> Array:
         """Return the input channel of each output channel and bin, [1, output_dim, group_size, group_size]."""
         return xp.arange(self.output_dim * self.group_size**2).reshape(1, self.output_dim, *self.pooled_size())
 
@@ -139,7 +140,7 @@ class PSROIPooling(_PositionSensitive):
     def channels_per_output(self) -> int:
         return self.spatial_bins_x * self.spatial_bins_y if self.mode == "bilinear" else super().channels_per_output()
 
-    def evaluate(self, xp: Any, x: Array, regions: Array) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, regions: Array) -> tuple[Array, ...]:
         empty_result = self.empty(xp, x, regions, self.output_dim)
         if empty_result is not None:
             return (empty_result,)
@@ -147,7 +148,7 @@ class PSROIPooling(_PositionSensitive):
         pool = self.average if self.mode == "average" else self.bilinear_pool
         return (pool(xp, x, image, regions).astype(x.dtype),)
 
-    def average(self, xp: Any, x: Array, image: Array, regions: Array) -> Array:
+    def average(self, xp: Adapter, x: Array, image: Array, regions: Array) -> Array:
         spans = []
         for axis, count in enumerate(self.pooled_size()):
             first = round_half_away(xp, regions[:, 2 - axis]) * self.spatial_scale
@@ -167,7 +168,7 @@ class PSROIPooling(_PositionSensitive):
                                      values_at(xp, x, image, self.own_channels(xp), row, column), 0)
         return total / xp.maximum(height * width, 1)
 
-    def bilinear_pool(self, xp: Any, x: Array, image: Array, regions: Array) -> Array:
+    def bilinear_pool(self, xp: Adapter, x: Array, image: Array, regions: Array) -> Array:
         bins = self.spatial_bins_y, self.spatial_bins_x
         total = xp.zeros((len(regions), self.output_dim, *self.pooled_size()), x.dtype)
         for cell in np.ndindex(*bins):
@@ -229,7 +230,7 @@ class DeformablePSROIPooling(_PositionSensitive):
                     same(extent, self.part_size, "the offsets have {0} parts along an axis, part_size is {1}")
         return found
 
-    def shifts(self, xp: Any, offsets: Array | None) -> Any:
+    def shifts(self, xp: Adapter, offsets: Array | None) -> Array:
         """Return the offsets (down, right) of each bin of each region, in units of the region's sides."""
         if offsets is None:
             return 0, 0
@@ -239,7 +240,7 @@ class DeformablePSROIPooling(_PositionSensitive):
         chosen = offsets.reshape(len(offsets), classes, 2, *offsets.shape[2:])[:, of_class][..., part, :][..., part]
         return chosen[:, :, 1] * self.trans_std, chosen[:, :, 0] * self.trans_std
 
-    def evaluate(self, xp: Any, x: Array, regions: Array, offsets: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, regions: Array, offsets: Array | None = None) -> tuple[Array, ...]:
         empty_result = self.empty(xp, x, regions, self.output_dim)
         if empty_result is not None:
             return (empty_result,)

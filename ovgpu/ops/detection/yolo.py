@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_reals, normalize_axis
 from ovgpu.ops.base.strided import blocks
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import product, same
 
@@ -66,7 +66,7 @@ class RegionYolo(Op):
             shape = (*x.shape[:first], product(x.shape[first : last + 1]), *x.shape[last + 1 :])
         return (Spec(x.type, shape),)
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         n, _, *area = x.shape
         used = self.regions * self.entries
         selected = x[:, :used].reshape(n, self.regions, self.entries, *area)
@@ -84,7 +84,7 @@ class RegionYolo(Op):
         whole = xp.concatenate([out, x[:, used:]], 1)
         return (whole.reshape(*x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :]),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         n, channels, *sides = x.shape
         area, used = prod(sides), self.regions * self.entries
@@ -128,7 +128,7 @@ class ReorgYolo(Op):
             same(extent % factor, 0, f"{what} divided by {factor} leaves {{0}}")
         return (Spec(x.type, (n, channels * self.stride**2, *(side // self.stride for side in sides))),)
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         s = self.stride
         n, channels, height, width = x.shape
         return (self.split(x).reshape(n, channels * s * s, height // s, width // s),)
@@ -139,11 +139,11 @@ class ReorgYolo(Op):
         n, channels, height, width = x.shape
         return x.reshape(n, channels // (s * s), height, s, width, s).transpose(0, 3, 5, 1, 2, 4)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         source = self.split(inputs[0])
         k(np.copyto, outputs[0].reshape(source.shape), source)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         if not outputs[0].size:
             return
         x, out = (a.view(f"u{a.dtype.itemsize}") for a in (inputs[0], outputs[0]))

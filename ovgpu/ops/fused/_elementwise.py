@@ -16,8 +16,9 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Elementwise, same_layout
-from ovgpu.ops.base.op import Op, evaluate, internal_op
+from ovgpu.ops.base.op import Array, Arrays, Op, evaluate, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import active
 from ovgpu.types import Type
@@ -109,7 +110,7 @@ class Fused(Op):
             table.layer = outside
         return (values[-1],)
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         values = [*inputs, *map(xp.asarray, self.literals)]
         for part, layer in zip(self.chain.parts, self.layers):
             arguments = [values[i] for i in part.operands]
@@ -124,7 +125,7 @@ class Fused(Op):
         """Return the inputs of the output's layout: a thread reads each element before it writes the same position."""
         return tuple(i for i, x in enumerate(inputs) if x is not None and same_layout(x, outputs[0]))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         k.elementwise(self.chain, inputs, outputs[0])
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, evaluate, internal_op
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.spec import Spec
 from ovgpu.symbolic import active
@@ -56,6 +57,6 @@ class OpWithEpilogue(Op):
             table.layer = outside
         return self.fused.infer(*found, *others)
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         own, others = self.split(inputs)
         return self.fused.evaluate(xp, *evaluate(self.first, xp, own, [Type.of(inputs[0].dtype)]), *others)

@@ -14,6 +14,7 @@ from ovgpu.ops.base.op import Array, call
 from ovgpu.ops.base.recorder import HostRecorder
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.strided import reciprocal
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.types import Type
 
 VECTOR = 8  # codes that a thread of compressed.cu takes at once
@@ -135,7 +136,7 @@ class Packed:
         cut = slice(tile.cut.start * count // extent, tile.cut.stop * count // extent)
         return values[:, :, cut] if tile.axis else values[:, cut]
 
-    def values(self, xp: Any, codes: Array, rows: int) -> Array:
+    def values(self, xp: Adapter, codes: Array, rows: int) -> Array:
         """Return the values of the codes of ``rows`` rows, without scales, as a fresh matrix."""
         if self._values is None:
             found = codes.astype(np.float32)
@@ -143,14 +144,14 @@ class Packed:
             found = xp.take(xp.asarray(self._values), codes.reshape(-1)).view(np.float32)
         return found.reshape(-1)[: rows * self.columns].reshape(rows, self.columns)
 
-    def taken(self, xp: Any, codes: Array, numbers: Array) -> Array:
+    def taken(self, xp: Adapter, codes: Array, numbers: Array) -> Array:
         """Return the values of the rows with these numbers, without scales."""
         if self.is_nibbles and self.columns % 2:
             location = numbers[:, None] * self.columns + xp.arange(self.columns)
             return xp.asarray(np.array(self.table, np.float32))[codes[location >> 1] >> (location & 1) * 4 & 15]
         return self.values(xp, codes.reshape(self.rows, -1)[numbers], len(numbers))
 
-    def matrix(self, xp: Any, codes: Array, scale: Array | None, zero: Array | None) -> Array:
+    def matrix(self, xp: Adapter, codes: Array, scale: Array | None, zero: Array | None) -> Array:
         """Return the whole decompressed matrix [rows, columns] in f32."""
         found = self.values(xp, codes, self.rows)
         affine(found, scale, zero)

@@ -10,8 +10,9 @@ import numpy as np
 
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import same_layout
-from ovgpu.ops.base.op import Array, Op, evaluate, internal_op
+from ovgpu.ops.base.op import Array, Arrays, Op, evaluate, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.normalization.normalization import EPSILON, ScaledMVN
 from ovgpu.spec import Spec
@@ -49,7 +50,7 @@ class AddNorm(Op):
         (total,) = self.added.infer(*terms)
         return (*self.norm.infer(total, scale, shift), total)[: 1 + self.keep]
 
-    def evaluate(self, xp: Any, scale: Any, shift: Any, *terms: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, scale: Array, shift: Array, *terms: Array) -> tuple[Array, ...]:
         (total,) = self.added.evaluate(xp, *terms)
         return (*evaluate(self.norm, xp, (total, scale, shift), (Type.of(total.dtype),)), total)[: 1 + self.keep]
 
@@ -57,7 +58,7 @@ class AddNorm(Op):
         """Return the terms of the norm's layout: a thread reads each element before it writes the same position."""
         return tuple(i for i, x in enumerate(inputs) if i > 1 and x is not None and same_layout(x, outputs[0]))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (scale, shift, *terms), (out, *sums) = inputs, outputs
         if not self._in_one(k, scale, shift, terms, out, *sums):
             total = sums[0] if sums else out

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops.base.op import Array, Op, Workspace, internal_op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, internal_op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.view import View
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.fused import _compressed_mma
 from ovgpu.ops.fused._packed import VECTOR, Packed, affine
 from ovgpu.ops.fused._packed_product import PackedProduct
@@ -72,7 +73,8 @@ class CompressedMatMul(Op):
         count, step = self.weights.tile(self._axis, self.tile)
         return count * step * self._extents[1]
 
-    def evaluate(self, xp: Any, x: Any, codes: Any, scale: Any = None, zero: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, codes: Array, scale: Array | None = None,
+                 zero: Array | None = None) -> tuple[Array, ...]:
         found = self.weights.matrix(xp, codes, scale, zero).reshape(*self.batch, *self.weights.shape)
         return (xp.asarray(xp.matmul(x, found.swapaxes(-1, -2) if self.transpose else found)),)
 
@@ -101,12 +103,12 @@ class CompressedMatMul(Op):
         rows = x.size // (batch * depth)
         return x.reshape(batch, rows, depth), out.reshape(count, rows, n)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         x, *stored = inputs
         centred = stored[2] is not None and bool(np.mean(stored[2], dtype=np.float32) > 64)
         self._product(*stored[1:], centred=centred)(k, *self._stacks(x, outputs[0]), stored, workspace)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         if not outputs[0].size:
             return None
         x, out = self._stacks(inputs[0], outputs[0])
@@ -190,10 +192,10 @@ class SwapAxes(Op):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.type, None if x.shape is None else _swapped(x.shape)),)
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         return ((x.swapaxes(-1, -2) if x.ndim > 1 else x).copy(),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         x = inputs[0]
         k.copy(x.swapaxes(-1, -2) if x.ndim > 1 else x, outputs[0])
 
@@ -230,7 +232,8 @@ class CompressedGather(Op):
         check_integers(indices, "indices", ranks=None)
         return (Spec(self.kind, None if indices.shape is None else (*indices.shape, self.weights.columns)),)
 
-    def evaluate(self, xp: Any, codes: Any, indices: Any, scale: Any = None, zero: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, codes: Array, indices: Array, scale: Array | None = None,
+                 zero: Array | None = None) -> tuple[Array, ...]:
         rows = self.weights.rows
         index = signed(xp, indices).reshape(-1)
         index = xp.where(index < 0, index + rows, index)
@@ -241,7 +244,7 @@ class CompressedGather(Op):
         found[outside] = 0
         return (found.astype(self.kind.storage, copy=False).reshape(*indices.shape, self.weights.columns),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         codes, indices, scale, zero = inputs
         out = outputs[0]
         indices = readable(k, indices)

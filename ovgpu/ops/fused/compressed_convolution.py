@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops.base.op import Array, Op, Workspace, internal_op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, internal_op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convolution._convolution import Epilogue, reads_weights
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._packed import Packed, Tile, affine
@@ -60,7 +61,7 @@ class CompressedConvolution(Op):
         count, step = self.weights.tile(self.axis, self.tile, self.unit)
         return count * step * self.weights.shape[1 - self.axis]
 
-    def evaluate(self, xp: Any, x: Array, codes: Array, scale: Array | None = None, zero: Array | None = None,
+    def evaluate(self, xp: Adapter, x: Array, codes: Array, scale: Array | None = None, zero: Array | None = None,
                  *target: Array) -> tuple[Array, ...]:
         kernel = self.weights.matrix(xp, codes, scale, zero).reshape(self.kernel)
         return self.convolution.evaluate(xp, x, kernel.astype(x.dtype, copy=False), *target)
@@ -73,7 +74,7 @@ class CompressedConvolution(Op):
         return ((Type.f32, (elements,)), (Type.i64, (index,)),
                 *self.convolution.workspace([x, Spec(x.type, self.kernel)], outputs))
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, stored, target = inputs[0], inputs[1:4], inputs[4:]
         tile_buffer, index, *scratch = workspace
         for tile, shape, channels, part in self._tiles(x, outputs[0]):
@@ -88,7 +89,7 @@ class CompressedConvolution(Op):
         part = self.weights.part(codes, tile, tile_buffer, index)
         affine(part, self.weights.quant_params(scale, tile), self.weights.quant_params(zero, tile))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays,
              epilogue: Epilogue | None = None) -> None:
         x, stored, target, out = inputs[0], inputs[1:4], inputs[4:], outputs[0]
         tile_buffer, _, *scratch = workspace

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.ops.base import tasks
-from ovgpu.ops.base.op import Array, Workspace, internal_op
+from ovgpu.ops.base.op import Array, Arrays, Workspace, internal_op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.tasks import Worker
 from ovgpu.ops.base.trace import TILE, Tape, tiles, trace
@@ -47,11 +47,11 @@ class ConvolutionWithEpilogue(OpWithEpilogue):
         temporaries = [Type.of(dtype) for tape in tapes for dtype in tape.temporaries]
         return (*own, *((kind, (tasks.WORKERS * TILE,)) for kind in temporaries))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         arrays, others = self.split(inputs)
         return self.convolution.cuda(k, arrays, outputs, workspace, Epilogue(self.fused.chain, tuple(others)))
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, kernel), others = self.split(inputs)
         out, convolution = outputs[0], self.convolution
         assert not isinstance(convolution, CompressedConvolution)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ovgpu.model import Model
-from ovgpu.ops.base.op import Op, internal_op
+from ovgpu.ops.base.op import Array, Arrays, Op, internal_op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.storage import zero_of
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, same_memory, strides_of, vectorized
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.movement.gather import Gather
 from ovgpu.ops.movement.indices import readable
 from ovgpu.ops.movement.movement import Concat
@@ -33,7 +33,7 @@ class BeamsAreIdentity(Op):
         check_integers(beams, "beams", ranks=(1,))
         return (Spec(Type.boolean, ()),)
 
-    def evaluate(self, xp: Any, beams: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, beams: Array) -> tuple[Array, ...]:
         return ((beams == xp.arange(len(beams))).all(),)
 
 
@@ -57,17 +57,17 @@ class Reorder(Op):
         assert x.shape is not None and beams.shape is not None
         return (Spec(x.type, (*beams.shape, *x.shape[1:])),)
 
-    def evaluate(self, xp: Any, x: Any, beams: Any, beams_are_identity: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, beams: Array, beams_are_identity: Array) -> tuple[Array, ...]:
         return Gather().evaluate(xp, x, beams, np.zeros(1, np.int64))
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, beams, beams_are_identity), out = inputs, outputs[0]
         if not (beams_are_identity and x.shape == out.shape):
             k(take_rows, x, beams, out)
         elif not same_memory(x, out):
             k(np.copyto, out, x)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, beams, beams_are_identity), out = inputs, outputs[0]
         if beams_are_identity and x.shape == out.shape:
             if not same_memory(x, out):
@@ -123,15 +123,15 @@ class CacheWrite(Op):
     def infer(self, cache: Spec, new: Spec, lengths: Spec) -> tuple[Spec, ...]:
         return (Spec(cache.type, cache.shape),)
 
-    def evaluate(self, xp: Any, cache: Any, new: Any, lengths: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, cache: Array, new: Array, lengths: Array) -> tuple[Array, ...]:
         cache = xp.array(cache)
         write_rows(cache, new, lengths, self.axis)
         return (cache,)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         k(write_rows, *inputs, self.axis)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         cache, new, lengths = inputs
         step = strides_of(cache)[self.axis]
         if not new.size:

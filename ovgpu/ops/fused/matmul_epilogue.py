@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from ovgpu.ops.base.op import internal_op
+from ovgpu.ops.base.op import Arrays, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.matrix.matmul import MatMul
@@ -33,7 +32,7 @@ class MatMulWithEpilogue(OpWithEpilogue):
     def first(self) -> MatMul:
         return self.product
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         given, others = self.split(inputs)
         out = outputs[0]
         bias, residual = (others[i - 1] if i else None for i in (self.bias, self.residual))

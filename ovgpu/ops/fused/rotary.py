@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops.base.op import Op, Workspace, call, internal_op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, call, internal_op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import Axes, strides_of
 from ovgpu.ops.base.trace import TILE, tiles
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.fused.kv_cache import CacheWrite
 from ovgpu.ops.reduction import is_float
 from ovgpu.spec import Spec
@@ -44,7 +45,7 @@ class Rotary(Op):
         assert x.shape is not None and cos.shape is not None and sin.shape is not None
         return (Spec(x.type, (*broadcast_shapes(x.shape[:-1], cos.shape[:-1], sin.shape[:-1]), x.shape[-1])),)
 
-    def evaluate(self, xp: Any, x: Any, cos: Any, sin: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, cos: Array, sin: Array) -> tuple[Array, ...]:
         (a, b), (c, d), (s, t) = map(self.parts, (x, cos, sin))
         rotated = [a * c - b * s, b * d + a * t]
         lead = rotated[0].shape[:-1]
@@ -70,7 +71,7 @@ class Rotary(Op):
         return ((kind, (*broadcast_shapes(cos.shape[:-1], sin.shape[:-1]), self.size)),
                 (kind, (minimum(product(shape[:-1]) * self.size, max(TILE, self.size)),)))
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, cos, sin), out = inputs, outputs[0]
         per_pair = max(cos.shape[-1], sin.shape[-1]) < self.size
         if not is_float(out.dtype) or (self.pairs and not (per_pair and _unit(x) and _unit(out))):
@@ -100,7 +101,7 @@ class Rotary(Op):
             k(rotate_tiles, list(tiles(out.shape[:-2], max(1, TILE // self.size))), *given, out, scratch)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         operands, out = (*inputs, outputs[0]), outputs[0]
         if not is_plain(out.dtype):
             return NotImplemented
@@ -146,7 +147,7 @@ class RotaryCacheWrite(Rotary):
         q, _, _, cos, sin, keys, values, _ = inputs
         return (*super().infer(q, cos, sin), keys, values)
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         q, k, v, cos, sin, keys, values, lengths = inputs
         rotated, new = (super(RotaryCacheWrite, self).evaluate(xp, x, cos, sin)[0] for x in (q, k))
         write = CacheWrite(axis=keys.ndim - 2)
@@ -155,7 +156,7 @@ class RotaryCacheWrite(Rotary):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ()
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         q, key, value, cos, sin, keys, values, lengths = inputs
         out, operands = outputs[0], (q, key, value, cos, sin, outputs[0], keys, values)
         if not is_plain(out.dtype) or not out.size or any(x.shape[-1] > 1 and not _unit(x) for x in operands):

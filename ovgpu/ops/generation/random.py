@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import count as counting
 from math import exp, lgamma, log, pi, prod
@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, integer, integers, length, unknowns
 from ovgpu.ops.base.special import polynomial
 from ovgpu.ops.base.strided import THREADS, blocks
-from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, unknown
 from ovgpu.types import Type
@@ -79,7 +79,7 @@ class RandomUniform(Generating):
                 raise OpError(f"the shape has an extent of {extent}")
         return (Spec(kind, unknowns(length(shape)) if extents is None else tuple(extents)),)
 
-    def evaluate(self, xp: Any, shape: Any, low: Any, high: Any, state: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, shape: Array, low: Array, high: Array, state: Array) -> tuple[Array, ...]:
         extents = integers(shape)
         low, high = low.reshape(()), high.reshape(())
         wide = self.output_type == Type.f64 or (self.output_type == Type.i64 and self._is_wide(int(low), int(high)))
@@ -98,7 +98,7 @@ class RandomUniform(Generating):
             return low < -(2**31) or high >= 2**31
         return low >= 2**32 or high >= 2**32
 
-    def _words(self, xp: Any, count: int, state: Any) -> Any:
+    def _words(self, xp: Adapter, count: int, state: Array) -> Array:
         """Return random words for ``count`` elements, two for each element of 64 bits."""
         needed = count * self.output_type.size // 4 if self.output_type.size > 4 else count
         if self.alignment == "pytorch":
@@ -106,7 +106,7 @@ class RandomUniform(Generating):
         return philox(xp, take_blocks(state, count) + xp.arange(-(-needed // 4), dtype=np.uint64), state[1:2],
                       state[2:3])
 
-    def _between(self, xp: Any, words: Any, low: Any, high: Any) -> Any:
+    def _between(self, xp: Adapter, words: Array, low: Array, high: Array) -> Array:
         if self.output_type.is_integral():
             span = (high - low).astype(f"u{high.itemsize}").astype(np.uint64)
             return low + (words % xp.maximum(span, np.uint64(1))).astype(low.dtype)
@@ -116,13 +116,13 @@ class RandomUniform(Generating):
         part = (words & np.uint64(2**digits - 1)).astype(wide) * wide(0.5**digits)
         return (part * span + low).astype(low.dtype)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         (_, low, high, state), out = inputs, outputs[0]
         if not out.size:
             return
         kind, size = k.c_type(out.dtype), np.int64(out.size)
         if self.alignment == "pytorch":
-            words = self._words(np, out.size, state.get(stream=k.stream))
+            words = self._words(NUMPY, out.size, state.get(stream=k.stream))
             drawn = k.scratch(words.shape, words.dtype)
             drawn.set(words, stream=k.stream)
             k.kernel("random.cu", f"mersenne<{kind}>", blocks(out.size, THREADS), (THREADS,),
@@ -143,7 +143,7 @@ def take_blocks(state: Any, count: int) -> Any:
     return first
 
 
-def philox(xp: Any, number: Any, key: Any, counter: Any) -> Any:
+def philox(xp: Adapter, number: Array, key: Array, counter: Array) -> Array:
     """Return the words of the Philox 4x32-10 blocks with these numbers: four per block, u32."""
     half, low = np.uint64(32), np.uint64(2**32 - 1)
     a, b = number & low, number >> half
@@ -179,7 +179,7 @@ class RandomPoisson(Generating):
             raise OpError("the rates are a scalar")
         return (Spec(rates.type, rates.shape),)
 
-    def evaluate(self, xp: Any, rates: Any, state: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, rates: Array, state: Array) -> tuple[Array, ...]:
         if not (rates >= 0).all():
             raise OpError("a rate is negative or NaN")
         shape, rates = rates.shape, rates.reshape(-1).astype(np.float64)
@@ -205,7 +205,8 @@ def unit_numbers(words: Any, digits: int) -> Any:
     return (whole & np.uint64(2**digits - 1)).astype(np.float64) * 0.5**digits
 
 
-def sample_by_product(xp: Any, rates: Any, counts: Any, pending: Any, uniform: Callable[[Any, int], Any]) -> None:
+def sample_by_product(xp: Adapter, rates: Array, counts: Array, pending: Array,
+                      uniform: Callable[[Any, int], Any]) -> None:
     """Write the Poisson samples of the elements ``pending`` into ``counts`` by Knuth's method.
 
     A sample is the number of uniform factors for which the product stays above exp(-rate).
@@ -222,7 +223,8 @@ def sample_by_product(xp: Any, rates: Any, counts: Any, pending: Any, uniform: C
         pending, limit, product = pending[more], limit[more], product[more]
 
 
-def sample_by_rejection(xp: Any, rates: Any, counts: Any, pending: Any, uniform: Callable[[Any, int], Any]) -> None:
+def sample_by_rejection(xp: Adapter, rates: Array, counts: Array, pending: Array,
+                        uniform: Callable[[Any, int], Any]) -> None:
     """Write the Poisson samples of the elements ``pending`` into ``counts`` by transformed rejection (Hörmann 1993).
 
     Two uniform numbers propose a sample, until one is accepted.
@@ -234,7 +236,7 @@ def sample_by_rejection(xp: Any, rates: Any, counts: Any, pending: Any, uniform:
         pending = pending[~accepted]
 
 
-def propose(xp: Any, rate: Any, u: Any, v: Any) -> tuple[Any, Any]:
+def propose(xp: Adapter, rate: Array, u: Array, v: Array) -> tuple[Array, Array]:
     """Return the count that transformed rejection proposes from two numbers, and whether it is accepted."""
     b = 0.931 + 2.53 * xp.sqrt(rate)
     a = -0.059 + 0.02483 * b
@@ -248,7 +250,7 @@ def propose(xp: Any, rate: Any, u: Any, v: Any) -> tuple[Any, Any]:
     return count, squeezed | (~refused & likely)
 
 
-def log_factorial(xp: Any, n: Any) -> Any:
+def log_factorial(xp: Adapter, n: Array) -> Array:
     """Return ``log(n!)`` of whole numbers in f64: from a table, or by Stirling's series where four terms suffice."""
     far = xp.maximum(n, float(len(LOG_FACTORIALS)))
     series = polynomial(1 / (far * far), (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)) / far
@@ -322,7 +324,7 @@ class Multinomial(Op):
         if not self.with_replacement and count > classes:
             raise OpError(f"{count} samples of {classes} classes need replacement")
 
-    def evaluate(self, xp: Any, probs: Any, samples: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, probs: Array, samples: Array) -> tuple[Array, ...]:
         count = integer(samples, "the number of samples")
         self._check_count(count, probs.shape[1])
         probs = probs.astype(np.float32)

@@ -10,11 +10,12 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.launch import MAX_INDEX
-from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, blocks, strides_of
 from ovgpu.ops.base.trace import TILE
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, maximum, minimum, same, unknown
 from ovgpu.types import Type
@@ -92,7 +93,7 @@ class _FromYuv(Op):
         """Return Y [n, h, w], U and V [n, h/2, w/2] as views."""
         raise NotImplementedError
 
-    def evaluate(self, xp: Any, *planes: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *planes: Array) -> tuple[Array, ...]:
         kind = planes[0].dtype
         real = np.float64 if kind == np.float64 else np.float32
         y, *colours = (plane.astype(real) for plane in self.split(planes))
@@ -110,7 +111,7 @@ class _FromYuv(Op):
         """Return tiles of rows: luma, an output channel, chroma with repeated columns, and chroma as it is."""
         return tiles(outputs[0], 4)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         out = outputs[0]
         if not is_plain(out.dtype) or out.dtype.name == "bfloat16":
             return NotImplemented
@@ -118,7 +119,7 @@ class _FromYuv(Op):
             k(_convert, *self.split(inputs), out[..., ::-1] if self.bgr else out, workspace)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         out = outputs[0]
         _, height, width, _ = out.shape
         size = out.size // 12
@@ -257,7 +258,7 @@ class _ToNV12(Op):
             return [y, uv[..., ::2], uv[..., 1::2]]
         return [outputs[0][..., 0], outputs[1][..., 0], outputs[1][..., 1]]
 
-    def evaluate(self, xp: Any, image: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, image: Array) -> tuple[Array, ...]:
         n, height, width, _ = image.shape
         real = np.float64 if image.dtype == np.float64 else np.float32
         red, green, blue = (colour.astype(real) for colour in self.colours(image))
@@ -279,7 +280,7 @@ class _ToNV12(Op):
         assert inputs[0] is not None
         return tiles(inputs[0], 5)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         image = inputs[0]
         if not is_plain(image.dtype) or image.dtype.name == "bfloat16":
             return NotImplemented
@@ -287,7 +288,7 @@ class _ToNV12(Op):
             k(_separate, self.colours(image), *self.planes(image, outputs), workspace)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         image = inputs[0]
         _, height, width, _ = image.shape
         size = image.size // 12

@@ -10,11 +10,12 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.launch import MAX_INDEX
-from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.storage import decode, is_plain
 from ovgpu.ops.base.strided import THREADS, bits
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.ops.image._resample_cuda import grid_of
 from ovgpu.ops.image._resampling import limits
 from ovgpu.spec import Spec
@@ -55,7 +56,7 @@ class GridSample(Op):
             n = same(n, images, "the data has {0} images, the grid {1}") if x.shape is not None else images
         return (Spec(x.type, (n, channels, rows, columns)),)
 
-    def evaluate(self, xp: Any, x: Any, grid: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, grid: Array) -> tuple[Array, ...]:
         n, channels, height, width = x.shape
         shape = (n, channels, *grid.shape[1:3])
         if not x.size:
@@ -72,7 +73,7 @@ class GridSample(Op):
             total = total + (row_weight * column_weight).astype(real)[..., None] * values
         return (self.rounded(xp, total, x.dtype).transpose(0, 3, 1, 2),)
 
-    def taps(self, xp: Any, at: Any, extent: int) -> list[tuple[Any, Any, Any]]:
+    def taps(self, xp: Adapter, at: Array, extent: int) -> list[tuple[Array, Array, Array]]:
         """Return (index, weight, whether it is inside) of each tap along one axis, for the grid's numbers ``at``."""
         at = (at + 1) * (extent - 1) / 2 if self.align_corners else ((at + 1) * extent - 1) / 2
         if self.mode == "nearest":
@@ -88,7 +89,7 @@ class GridSample(Op):
         padded = [self.padded(xp, first + p, extent) for p in range(len(weights))]
         return [(tap_index, weight, inside) for (tap_index, inside), weight in zip(padded, weights)]
 
-    def padded(self, xp: Any, tap_index: Any, extent: int) -> tuple[Any, Any]:
+    def padded(self, xp: Adapter, tap_index: Array, extent: int) -> tuple[Array, Array]:
         """Return the indices to read after padding, and a mask of those that are read at all."""
         if self.padding_mode == "reflection":
             last = extent - self.align_corners
@@ -98,7 +99,7 @@ class GridSample(Op):
                   else xp.ones(tap_index.shape, bool))
         return xp.clip(tap_index, 0, extent - 1), inside
 
-    def rounded(self, xp: Any, x: Any, kind: np.dtype[Any]) -> Any:
+    def rounded(self, xp: Adapter, x: Array, kind: np.dtype[Any]) -> Array:
         """Return floats converted to elements of type ``kind``."""
         if kind.kind == "f":
             return x
@@ -109,7 +110,7 @@ class GridSample(Op):
         assert outputs[0].shape is not None
         return ((outputs[0].type, (product(outputs[0].shape[1:]),)),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, grid), out = inputs, outputs[0]
         if not x.size or not out.size or x.dtype not in (np.float32, np.float64) or grid.dtype.name == "bfloat16":
             return NotImplemented
@@ -119,7 +120,7 @@ class GridSample(Op):
     def sample(self, x: Any, grid: Any, out: Any, buffer: Any) -> None:
         """Compute `evaluate` in the order of the memory; ``buffer`` is scratch for an image."""
         n, channels, height, width = x.shape
-        rows, columns = (self.taps(np, decode(grid[..., i]), extent) for i, extent in ((1, height), (0, width)))
+        rows, columns = (self.taps(NUMPY, decode(grid[..., i]), extent) for i, extent in ((1, height), (0, width)))
         for image in range(n):
             pixels, target = x[image].reshape(channels, -1), out[image].reshape(channels, -1)
             for number, ((i, row_weight, row_inside), (j, column_weight, column_inside)) in enumerate(
@@ -133,7 +134,7 @@ class GridSample(Op):
                 if number:
                     np.add(target, values, target)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, grid), out = inputs, outputs[0]
         n, channels, height, width = x.shape
         points = out.shape[2] * out.shape[3]
@@ -151,6 +152,6 @@ class GridSample(Op):
         return None
 
 
-def _clamped(xp: Any, at: Any) -> Any:
+def _clamped(xp: Adapter, at: Array) -> Array:
     """Return coordinates clamped to ``MAX_COORDINATE``, as integers."""
     return xp.fmin(xp.fmax(at, -MAX_COORDINATE), MAX_COORDINATE).astype(np.int64)

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_count, check_integers, constants, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.base.view import equal
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.image import _resampling
 from ovgpu.ops.image._resample_cuda import passes, resample
 from ovgpu.ops.image._resampling import Taps, limits
@@ -144,7 +145,7 @@ class Interpolate4(Op):
         """Return whether elements of type ``kind`` are rounded after each axis, not only at the end."""
         return False
 
-    def evaluate(self, xp: Any, x: Any, *arguments: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *arguments: Array) -> tuple[Array, ...]:
         kind = x.dtype
         taps = self.taps(x.shape, *self.targets(arguments))
         if any(b or e for b, e in self.pads(x.ndim)):
@@ -172,7 +173,7 @@ class Interpolate4(Op):
         """Return whether a device may need more than one pass to resize up to ``axes`` axes."""
         return self.antialias or axes > (2 if self.mode == "cubic" else 3)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, *arguments), out = inputs, outputs[0]
         taps = self.taps(x.shape, *self.targets(arguments))
         if self.mode == "nearest":
@@ -193,7 +194,7 @@ class Interpolate4(Op):
           limits(out.dtype) if self.mode != "nearest" and out.dtype.kind in "iu" else None, self.rounds(out.dtype))
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, *arguments), out = inputs, outputs[0]
         if not out.size:
             return None
@@ -302,20 +303,20 @@ class Interpolate(Op):
         """Return the inputs of the equivalent op."""
         return [*inputs, None, np.array(self.axes, np.int64)]
 
-    def evaluate(self, xp: Any, x: Any, sizes: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, sizes: Array) -> tuple[Array, ...]:
         return self.equivalent(x.ndim).evaluate(xp, *self.arguments([x, sizes]))
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return self.equivalent(outputs[0].rank or 0).workspace(inputs, outputs)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self.equivalent(inputs[0].ndim).numpy(k, self.arguments(inputs), outputs, workspace)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self.equivalent(inputs[0].ndim).cuda(k, self.arguments(inputs), outputs, workspace)
 
 
-def _resized(xp: Any, x: Any, axis: int, n: int, taps: Taps) -> Any:
+def _resized(xp: Adapter, x: Array, axis: int, n: int, taps: Taps) -> Array:
     """Return an array resized along one axis to ``n`` elements."""
     if not x.size or not n:
         return xp.zeros((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype)
@@ -328,7 +329,7 @@ def _resized(xp: Any, x: Any, axis: int, n: int, taps: Taps) -> Any:
     return total
 
 
-def _rounded(xp: Any, x: Any, kind: np.dtype[Any]) -> Any:
+def _rounded(xp: Adapter, x: Array, kind: np.dtype[Any]) -> Array:
     """Return floats rounded to the nearest values of an integer type, saturated."""
     return xp.clip(xp.rint(x), *limits(kind))
 

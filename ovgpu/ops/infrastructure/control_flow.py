@@ -13,6 +13,7 @@ from ovgpu.model import Model
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.shapes import constants, first, normalize_axis
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, Sym, Table, active, apply, atoms, maximum, same, unknown
 from ovgpu.types import Type
@@ -216,7 +217,7 @@ class _Iterating(Op):
             found[m.port] = Spec(spec.type, shape)
         return tuple(found[i] if i in found else Spec(Type.dynamic, None) for i in range(max(found, default=-1) + 1))
 
-    def _iterate(self, xp: Any, inputs: Sequence[Array], limit: int, counter: int | None = None,
+    def _iterate(self, xp: Adapter, inputs: Sequence[Array], limit: int, counter: int | None = None,
                  condition: int | None = None) -> tuple[Array, ...]:
         """Run the body up to ``limit`` times (without limit if negative), or until its condition fails."""
         carried: dict[int, Array] = {}
@@ -241,7 +242,7 @@ class _Iterating(Op):
                 break
         return self._collect(xp, inputs, results, parts, counter)
 
-    def _collect(self, xp: Any, inputs: Sequence[Array], results: Sequence[Array],
+    def _collect(self, xp: Adapter, inputs: Sequence[Array], results: Sequence[Array],
                  parts: dict[int, list[Array]], counter: int | None) -> tuple[Array, ...]:
         initial = {m.parameter: inputs[m.port] for m in self.inputs if m.axis is None}
         first = {b.result: initial[b.parameter] for b in self.back_edges if b.parameter in initial}
@@ -260,7 +261,7 @@ class _Iterating(Op):
                 raise no_value(m)
         return tuple(found[i] for i in range(len(found)))
 
-    def _empty(self, xp: Any, m: OutputMap, inputs: Sequence[Array], counter: int | None) -> Array:
+    def _empty(self, xp: Adapter, m: OutputMap, inputs: Sequence[Array], counter: int | None) -> Array:
         """Return the concatenation of no parts, whose other extents are inferred from the body."""
         specs: dict[int, Spec] = {}
         for entry in self.inputs:
@@ -294,7 +295,7 @@ def _one(spec: Spec | None, name: str, boolean: bool) -> None:
             same(dim, 1, f"the {name} must have one element, it has {{0}}")
 
 
-def _joined(xp: Any, parts: Sequence[Array], m: OutputMap) -> Array:
+def _joined(xp: Adapter, parts: Sequence[Array], m: OutputMap) -> Array:
     """Return the concatenation of the iterations' parts. Raises OpError for parts that do not fit together."""
     axis = normalize_axis(m.axis or 0, parts[0].ndim)
     begin = parts[0].shape
@@ -353,7 +354,7 @@ class TensorIterator(_Iterating):
             results = self._infer_body(specs)
         return self._outputs(specs, results, scope, self.trips(specs))
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         counts = [m.trips(inputs[m.port].shape[m.axis]) for m in self.inputs if m.axis is not None]
         return self._iterate(xp, inputs, counts[0] if counts else 1)
 
@@ -407,7 +408,7 @@ class Loop(_Iterating):
             results = self._infer_body(specs, self.current_iteration, most)
         return self._outputs(specs, results, scope, self.trips(specs))
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         limit, start = first(inputs[0], "the trip count"), first(inputs[1], "the execution condition")
         return self._iterate(xp, inputs, limit if start else 0, self.current_iteration, self.condition)
 
@@ -458,7 +459,7 @@ class If(Op):
         results = body.infer([arguments[i] for i in range(len(arguments))], active())
         return {m.port: results[m.result] for m in outputs}
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         taken = first(inputs[0], "the condition")
         body = self.then_body if taken else self.else_body
         arguments: list[Any] = [None] * len(body.parameters)

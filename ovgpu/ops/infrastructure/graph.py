@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.view import View
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.types import PartialShape, Type
 
@@ -23,7 +24,7 @@ class Parameter(Op):
     def infer(self) -> tuple[Spec, ...]:
         raise OpError("a Parameter has no inputs to infer from")
 
-    def evaluate(self, xp: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter) -> tuple[Array, ...]:
         raise OpError("a Parameter is given, not computed")
 
 
@@ -39,7 +40,7 @@ class Constant(Op):
     def infer(self) -> tuple[Spec, ...]:
         return (Spec(self.element_type, self.value.shape, self.value),)
 
-    def evaluate(self, xp: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter) -> tuple[Array, ...]:
         return (xp.asarray(self.value),)
 
 
@@ -53,7 +54,7 @@ class Result(Op):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return (x,)
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         return (x,)
 
     def view(self, inputs: Any, specs: Any, outputs: Any) -> tuple[View | None]:

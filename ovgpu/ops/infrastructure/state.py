@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec, dims_of
 from ovgpu.symbolic import active
 from ovgpu.types import PartialShape, Type
@@ -33,7 +34,7 @@ class ReadValue3(Op):
             raise OpError(f"variable '{self.variable_id}' would hold strings")
         return Spec(kind, dims_of(shape, active(), self.variable_id))
 
-    def evaluate(self, xp: Any, initial: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, initial: Array) -> tuple[Array, ...]:
         raise OpError("a variable can be read only within an inference")
 
 
@@ -74,7 +75,7 @@ class Assign3(Op):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return (x,)
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         return (x,)
 
     def view(self, inputs: Any, specs: Any, outputs: Any) -> Any:

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.view import equal
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, broadcast, same
@@ -86,7 +87,7 @@ class Einsum(Op):
         ellipsis_rank = [rank - len(s.replace("...", "")) if "..." in s else 0 for s, rank in zip(subscripts, ranks)]
         return [_axis_labels(s, n) for s, n in zip((*subscripts, output), (*ellipsis_rank, max(ellipsis_rank)))]
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         *labels, output = self.labels([x.ndim for x in inputs])
         result = contract(Arrays(xp), [Term(x, tuple(own)) for x, own in zip(inputs, labels)], output)
         return (xp.asarray(result.copy() if any(result is x for x in inputs) else result),)
@@ -238,7 +239,7 @@ def _product(m: Algebra, a: Term, b: Term, needed: set[Label]) -> Term:
 class Arrays:
     """`Algebra` of NumPy or CuPy arrays."""
 
-    def __init__(self, xp: Any) -> None:
+    def __init__(self, xp: Adapter) -> None:
         self.xp = xp
 
     def extents(self, x: Any) -> Sequence[int]:

@@ -11,11 +11,12 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.view import equal
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.matrix.matmul import TILE, MatMul
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, same
@@ -44,7 +45,7 @@ class Inverse(Op):
             same(x.shape[-2], x.shape[-1], "a matrix of {0} rows and {1} columns is not square")
         return (Spec(x.type, x.shape),)
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         if not x.size:
             return (x.copy(),)
         try:
@@ -52,7 +53,7 @@ class Inverse(Op):
         except np.linalg.LinAlgError:
             raise OpError("a matrix has no inverse") from None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         n, count = x.shape[-1], prod(x.shape[:-2])
         matrix_bytes = n * n * max(4, x.itemsize)
@@ -103,7 +104,7 @@ class GroupedMatMul(Op):
             same(a[0], b[0], "there are {0} and {1} groups")
         return (*a[:-1], b[columns])
 
-    def evaluate(self, xp: Any, a: Any, b: Any, ends: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, a: Array, b: Array, ends: Array | None = None) -> tuple[Array, ...]:
         product = MatMul().evaluate
         if b.ndim == 3 and is_transposed(a.shape, b.shape):
             b = b.swapaxes(-1, -2)
@@ -120,7 +121,7 @@ class GroupedMatMul(Op):
             out[rows] = product(xp, a[rows], matrix)[0]
         return (out,)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (a, b, ends), out = (*inputs, None)[:3], outputs[0]
         transposed = b.ndim == 3 and is_transposed(a.shape, b.shape)
         if ends is None:

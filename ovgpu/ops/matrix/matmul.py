@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.strided import Axes, strides_of
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import broadcast_shapes, same
 
@@ -58,7 +58,7 @@ class MatMul(Op):
             b = b.swapaxes(-1, -2)
         return a, b
 
-    def evaluate(self, xp: Any, a: Any, b: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, a: Array, b: Array) -> tuple[Array, ...]:
         kind = a.dtype
         a, b = self.operands(a, b)
         if kind.kind in "iu" and kind.itemsize == 1:  # exact in f64, and saturated as OpenVINO does
@@ -67,7 +67,7 @@ class MatMul(Op):
             return (xp.asarray(xp.clip(product, limits.min, limits.max)).astype(kind),)
         return (xp.asarray(xp.matmul(a, b)),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         a, b = self.operands(*inputs)
         out = outputs[0]
         if out.dtype.itemsize < 4 or not out.size or not a.size:
@@ -82,7 +82,7 @@ class MatMul(Op):
             k(np.matmul, a, b, out)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         a, b, out = _matrices(*self.operands(*inputs), outputs[0])
         if k.gemm(a, b, out):
             return None

@@ -8,10 +8,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, constants, integers, length, unknowns
 from ovgpu.ops.base.view import View
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, broadcast, broadcast_shapes, onto
 
@@ -59,16 +60,16 @@ class _Broadcast(Op):
             rank = None if rank is None or x.rank is None else max(rank, x.rank)
         return unknowns(rank)
 
-    def evaluate(self, xp: Any, x: Any, target: Any, *others: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, target: Array, *others: Array) -> tuple[Array, ...]:
         mapping = self.axes_mapping(*others)
         output_axes, shape = self.align_axes(x.shape, integers(target), None if mapping is None else integers(mapping))
         return (xp.broadcast_to(x.reshape(_expanded_shape(x.shape, output_axes, len(shape))), shape),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         k(np.copyto, out, self.with_new_axes(x, out, self.axes_mapping(*inputs[2:])))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         x, out = inputs[0], outputs[0]
         k.copy(self.with_new_axes(x, out, self.axes_mapping(*inputs[2:])), out)
 

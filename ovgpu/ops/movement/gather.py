@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, constant_axis, constants, integers, one_axis, unknowns
 from ovgpu.ops.base.storage import is_plain, zero_of
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vectorized
 from ovgpu.ops.base.view import View
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.movement.indices import from_front, readable
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import bounds, same
@@ -64,7 +65,7 @@ class Gather(Op):
         """Return the number of leading axes that data and indices share, for indices of rank ``rank``."""
         return 0
 
-    def evaluate(self, xp: Any, x: Any, indices: Any, axis: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, indices: Array, axis: Array) -> tuple[Array, ...]:
         where = one_axis(integers(axis), x.ndim)
         batch = self.batch(indices.ndim)
         extent = x.shape[where]
@@ -103,7 +104,7 @@ class Gather(Op):
         assert inputs[1] is not None and inputs[1].shape is not None
         return ((Type.i64, inputs[1].shape),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, indices, axis), out = inputs, outputs[0]
         if not is_plain(indices.dtype):
             return NotImplemented
@@ -124,7 +125,7 @@ class Gather(Op):
             k(_take, x, indices, where, batch, index, out)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, indices, axis), out = inputs, outputs[0]
         if not out.size:
             return None

@@ -10,11 +10,12 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, normalize_axis, unknowns
 from ovgpu.ops.base.storage import is_plain, zero_of
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vectorized
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.movement.indices import check_range, from_front, readable
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, Sym, broadcast, product, same
@@ -58,7 +59,7 @@ class GatherElements(Op):
             m if i == axis else same(n, m, f"extents {{0}} of the data and {{1}} of the indices differ on axis {i}")
             for i, (n, m) in enumerate(zip(x.shape, indices.shape)))),)
 
-    def evaluate(self, xp: Any, x: Any, indices: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, indices: Array) -> tuple[Array, ...]:
         axis = normalize_axis(self.axis, x.ndim)
         if not x.shape[axis]:
             return (xp.full(indices.shape, zero_of(x), x.dtype),)
@@ -68,7 +69,7 @@ class GatherElements(Op):
             out[outside] = zero_of(x)
         return (out,)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, indices), out = inputs, outputs[0]
         if not out.size:
             return None
@@ -137,7 +138,7 @@ class _GatherND(Op):
             raise OpError(f"tuples of {count} indices after {batch} batch dims do not fit rank {x.ndim}")
         return self.batch_shape(x.shape, indices.shape), indices.shape[batch:-1], x.shape[batch + count :]
 
-    def evaluate(self, xp: Any, x: Any, indices: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, indices: Array) -> tuple[Array, ...]:
         batch, tuple_shape, rest = self.shapes(x, indices)
         extents = x.shape[self.batch_dims :][: indices.shape[-1]]
         shape = (*self.folded(batch), *tuple_shape, *rest)
@@ -155,7 +156,7 @@ class _GatherND(Op):
             out[outside] = zero_of(x)
         return (out.reshape(shape),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, indices), out = inputs, outputs[0]
         batch, count = self.batch_dims, indices.shape[-1]
         if not out.size:
@@ -223,7 +224,7 @@ class GatherTree(Op):
             same(lengths.shape[0], shape[1], "there are {0} lengths for {1} batches")
         return (Spec(kind, shape if shape is not None else unknowns(3)),)
 
-    def evaluate(self, xp: Any, ids: Any, parents: Any, lengths: Any, end: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, ids: Array, parents: Array, lengths: Array, end: Array) -> tuple[Array, ...]:
         out = xp.empty(ids.shape, ids.dtype)
         steps, beams = ids.shape[0], ids.shape[2]
         beam = xp.broadcast_to(xp.arange(beams), ids.shape[1:])  # the beam that holds the token, -1 for none
@@ -237,7 +238,7 @@ class GatherTree(Op):
         ended = xp.cumsum(out == end, axis=0) > 0
         return (xp.where(ended, end, out),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         ids, parents, lengths, end = inputs
         steps, batch, beams = ids.shape
         if not ids.size:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import at_most
 from ovgpu.ops.base.storage import decode, is_plain
-from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.ops.convert import Convert
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int
@@ -18,7 +19,7 @@ from ovgpu.types import Type
 MAX_I64 = np.uint64(2**63 - 1)
 
 
-def signed(xp: Any, indices: Any) -> Any:
+def signed(xp: Adapter, indices: Array) -> Array:
     """Return indices of any integer type as i64. Larger u64 ones become the largest i64, which is never in range."""
     if indices.dtype == np.uint64:
         indices = xp.minimum(indices, MAX_I64)
@@ -37,7 +38,7 @@ def readable(k: KernelRecorder, indices: Any) -> Any:
     return NotImplemented if result is NotImplemented else converted
 
 
-def from_front(xp: Any, indices: Any, extent: int) -> tuple[Any, Any]:
+def from_front(xp: Adapter, indices: Array, extent: int) -> tuple[Array, Array]:
     """Return indices counted from the front of an axis, with 0 for those out of range, and a mask of these."""
     index = signed(xp, indices)
     index = xp.where(index < 0, index + extent, index)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import (
     at_most,
@@ -29,6 +29,7 @@ from ovgpu.ops.base.shapes import (
 from ovgpu.ops.base.storage import decode, is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops.base.view import View, equal
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, apply, maximum, same, unknown
 from ovgpu.types import Type
@@ -56,11 +57,11 @@ class Transpose(Op):
             return (Spec(x.type, unknowns(len(x.shape))),)
         return (Spec(x.type, tuple(x.shape[i] for i in permutation(known, len(x.shape)))),)
 
-    def evaluate(self, xp: Any, x: Any, order: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, order: Array) -> tuple[Array, ...]:
         return (x.transpose(permutation(integers(order), x.ndim)),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        (moved,) = self.evaluate(None, *inputs)
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
+        (moved,) = self.evaluate(NUMPY, *inputs)
         k.copy(moved, outputs[0])
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
@@ -100,12 +101,12 @@ class Reverse(Op):
             self.reversed(values, len(x.shape))
         return (Spec(x.type, x.shape),)
 
-    def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axes: Array) -> tuple[Array, ...]:
         reversed_axes = self.reversed(integers(axes), x.ndim)
         return (x[tuple(slice(None, None, -1 if i in reversed_axes else 1) for i in range(x.ndim))],)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        (moved,) = self.evaluate(None, *inputs)
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
+        (moved,) = self.evaluate(NUMPY, *inputs)
         k.copy(moved, outputs[0])
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
@@ -161,7 +162,7 @@ class ReverseSequence(Op):
         """Return (batch axis, sequence axis), counted from the front."""
         return normalize_axis(self.batch_axis, rank), normalize_axis(self.seq_axis, rank)
 
-    def evaluate(self, xp: Any, x: Any, lengths: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, lengths: Array) -> tuple[Array, ...]:
         batch, along = self.axes(x.ndim)
         extent = x.shape[along]
         lengths = decode(lengths, xp).astype(np.int64)
@@ -171,7 +172,7 @@ class ReverseSequence(Op):
         index = xp.arange(extent).reshape([-1 if i == along else 1 for i in range(x.ndim)])
         return (xp.take_along_axis(x, xp.where(index < lengths, lengths - 1 - index, index), axis=along),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, lengths), out = inputs, outputs[0]
         if not out.size:
             return None
@@ -222,17 +223,17 @@ class Roll(Op):
             totals[normalize_axis(axis, len(shape))] += n
         return [n % d if d else 0 for n, d in zip(totals, shape)]
 
-    def evaluate(self, xp: Any, x: Any, shift: Any, axes: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, shift: Array, axes: Array) -> tuple[Array, ...]:
         return (xp.roll(x, self.shifts(x.shape, shift, axes), axis=tuple(range(x.ndim))),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         (x, *parameters), out = inputs, outputs[0]
         pieces = [[(slice(None, -n), slice(n, None)), (slice(-n, None), slice(None, n))] if n else
                   [(slice(None), slice(None))] for n in self.shifts(x.shape, *parameters)]
         for chosen in itertools.product(*pieces):
             k(np.copyto, out[tuple(target for _, target in chosen)], x[tuple(source for source, _ in chosen)])
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, *parameters), out = inputs, outputs[0]
         shifts = self.shifts(x.shape, *parameters)
         if not any(shifts) or not out.size:
@@ -285,7 +286,7 @@ class Concat(Op):
             out[axis] = unknown()
         return (Spec(kind, tuple(out)),)
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         return (xp.concatenate(inputs, axis=self.axis),)
 
 
@@ -301,7 +302,7 @@ class _Splitting(Op):
         """Return the lengths of the parts, or None if they are known only at run time."""
         raise NotImplementedError
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         x, axis = inputs[0], integers(inputs[1])[0]
         start = 0
         for out in outputs:
@@ -359,7 +360,7 @@ class Split(_Splitting):
         part = self.parts(where, x.shape[where])[0]
         return (Spec(x.type, _with_extent(x.shape, where, part)),) * self.num_splits
 
-    def evaluate(self, xp: Any, x: Any, axis: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axis: Array) -> tuple[Array, ...]:
         where = one_axis(integers(axis), x.ndim)
         self.parts(where, x.shape[where])
         return tuple(xp.split(x, self.num_splits, axis=where))
@@ -395,7 +396,7 @@ class VariadicSplit(_Splitting):
         parts = self.parts(where, x.shape[where], lengths) or [unknown() for _ in range(count)]
         return tuple(Spec(x.type, _with_extent(x.shape, where, part)) for part in parts)
 
-    def evaluate(self, xp: Any, x: Any, axis: Any, lengths: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axis: Array, lengths: Array) -> tuple[Array, ...]:
         where = one_axis(integers(axis), x.ndim)
         parts = split_lengths(integers(lengths), x.shape[where])
         return tuple(xp.split(x, np.cumsum(parts[:-1]).tolist(), axis=where)) if parts else ()

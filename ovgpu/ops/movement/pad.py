@@ -9,12 +9,13 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, unknowns
 from ovgpu.ops.base.storage import zero_of
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops.base.view import View, equal
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, maximum
 
@@ -62,7 +63,8 @@ class Pad(Op):
                 if not equal(pad, 0):
                     at_most(pad, limit, f"axis {axis} is padded by {{0}}, and only {{1}} can be mirrored")
 
-    def evaluate(self, xp: Any, x: Any, begin: Any, end: Any, value: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, begin: Array, end: Array,
+                 value: Array | None = None) -> tuple[Array, ...]:
         before, after = integers(begin), integers(end)
         if self.pad_mode == "constant":
             shape = [padded(d, b, e) for d, b, e in zip(x.shape, before, after)]
@@ -94,7 +96,7 @@ class Pad(Op):
         i = np.where(i < 0, -i - shift, i)
         return np.where(i > last, 2 * last - i + shift, i)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         value = inputs[3] if len(inputs) > 3 else None
         if self.pad_mode != "constant":
@@ -104,7 +106,7 @@ class Pad(Op):
         k(np.copyto, out[target], x[source])
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out, before = inputs[0], outputs[0], integers(inputs[1])
         if not out.size:
             return None

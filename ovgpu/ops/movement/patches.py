@@ -10,11 +10,12 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.launch import MAX_INDEX
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, constants, integers, length, unknowns
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convolution._convolution import shortened
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, ceildiv, maximum, product, same, unknown
@@ -71,7 +72,7 @@ class ExtractImagePatches(Op):
                              positions, extents, self.sizes, self.strides, self.rates)]
         return [(n + (self.auto_pad == "same_lower")) // 2 for n in total_padding]
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         shape = self.shape(x.shape)
         padding_before = self.padding_before(x.shape[2:], shape[2:])
         (down, above), (across, beside) = (
@@ -82,13 +83,14 @@ class ExtractImagePatches(Op):
         patches[:, :, ~(above[:, None, :, None] & beside[:, None])] = 0
         return (patches.transpose(0, 2, 3, 1, 4, 5).reshape(shape),)
 
-    def window_indices(self, xp: Any, extent: int, positions: int, axis: int, padding_before: int) -> tuple[Any, Any]:
+    def window_indices(self, xp: Adapter, extent: int, positions: int, axis: int,
+                       padding_before: int) -> tuple[Array, Array]:
         """Return indices [window, positions] along an axis, clipped to it, and a mask of those that were inside."""
         coordinates = (xp.arange(self.sizes[axis])[:, None] * self.rates[axis]
                        + xp.arange(positions) * self.strides[axis] - padding_before)
         return xp.clip(coordinates, 0, max(extent - 1, 0)), (coordinates >= 0) & (coordinates < extent)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         if not out.size:
             return None
@@ -152,7 +154,7 @@ class Col2Im(Op):
                 for extent, n, begin, end, dilation, stride in zip(
                     extents, kernel, self.pads_begin, self.pads_end, self.dilations, self.strides)]
 
-    def evaluate(self, xp: Any, x: Any, size: Any, kernel: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, size: Array, kernel: Array) -> tuple[Array, ...]:
         (height, width), window = integers(size), integers(kernel)
         rows, columns = self.positions((height, width), window)
         if min(window) < 1 or x.shape[-2] % prod(window) or x.shape[-1] != rows * columns:
@@ -170,7 +172,7 @@ class Col2Im(Op):
         channels = x.shape[-2] // prod(window)
         return (out[:, top : top + height, left : left + width].reshape(*x.shape[:-2], channels, height, width),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out, kernel = inputs[0], outputs[0], integers(inputs[2])
         height, width = out.shape[-2:]
         if not is_plain(x.dtype) or height * width > MAX_INDEX:

@@ -16,11 +16,12 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, constant_axis, integers, normalize_axis
 from ovgpu.ops.base.storage import compute_dtype
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vectorized
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.movement.indices import check_range, from_front, readable
 from ovgpu.spec import Spec
@@ -51,17 +52,18 @@ class _Scatter(Op):
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
         return (0,)
 
-    def where(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any]:
+    def where(self, xp: Adapter, out: Array, indices: Array, updates: Array,
+              *rest: Array) -> tuple[Array, Array, Array]:
         """Return (view of the output, index into it, updates of the indexed shape). Raise OpError if an index is out
         of range."""
         raise NotImplementedError
 
-    def evaluate(self, xp: Any, data: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, data: Array, indices: Array, updates: Array, *rest: Array) -> tuple[Array, ...]:
         out = data.copy()
         self.update(xp, out, indices, updates, *rest)
         return (out,)
 
-    def update(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> None:
+    def update(self, xp: Adapter, out: Array, indices: Array, updates: Array, *rest: Array) -> None:
         """Apply the updates to ``out``, which holds the data, in place."""
         rule = self.rule
         view, where, updates = self.where(xp, out, indices, updates, *rest)
@@ -81,7 +83,7 @@ class _Scatter(Op):
             count = xp.where(count > 0, count + int(self.includes_data), 1)
             view[...] = (view / count if out.dtype.kind == "f" else view // count).astype(out.dtype)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (data, indices, updates, *rest), out = inputs, outputs[0]
         if self.rule != "none" and compute_dtype(Type.of(out.dtype)) != out.dtype:
             return NotImplemented
@@ -97,7 +99,7 @@ class _Scatter(Op):
         its coordinate on ``axis`` is the index. Indices broadcast along axes of extent 1."""
         raise NotImplementedError
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (data, indices, updates, *rest), out = inputs, outputs[0]
         if not out.size:
             return None
@@ -220,7 +222,8 @@ class _ScatterElements(_Scatter):
             if i != axis:
                 at_most(a, b, f"indices have {{0}} elements on axis {i}, data has {{1}}")
 
-    def where(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any]:
+    def where(self, xp: Adapter, out: Array, indices: Array, updates: Array,
+              *rest: Array) -> tuple[Array, Array, Array]:
         axis = normalize_axis(integers(rest[0])[0], out.ndim)
         self.check(out.shape, indices.shape, axis)
         grid = list(xp.indices(indices.shape, dtype=np.int64))
@@ -233,7 +236,7 @@ class _ScatterElements(_Scatter):
         return out, indices, updates, axis
 
 
-def _inside(xp: Any, indices: Any, extent: int) -> Any:
+def _inside(xp: Adapter, indices: Array, extent: int) -> Array:
     """Return indices counted from the front. Raise OpError if one is out of range."""
     index, outside = from_front(xp, indices, extent)
     if outside.any():
@@ -301,7 +304,8 @@ class ScatterUpdate(_Scatter):
         for i, (a, b) in enumerate(zip(updates, (*data[:axis], *indices, *data[axis + 1 :]))):
             same(a, b, f"updates have extent {{0}} on axis {i}, where it should be {{1}}")
 
-    def where(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any]:
+    def where(self, xp: Adapter, out: Array, indices: Array, updates: Array,
+              *rest: Array) -> tuple[Array, Array, Array]:
         axis = normalize_axis(integers(rest[0])[0], out.ndim)
         self.check(out.shape, indices.shape, updates.shape, axis)
         return out, (slice(None),) * axis + (_inside(xp, indices, out.shape[axis]),), updates
@@ -352,7 +356,8 @@ class _ScatterND(_Scatter):
         for i, (a, b) in enumerate(zip(updates, required_shape)):
             same(a, b, f"updates have extent {{0}} on axis {i}, where it should be {{1}}")
 
-    def where(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any]:
+    def where(self, xp: Adapter, out: Array, indices: Array, updates: Array,
+              *rest: Array) -> tuple[Array, Array, Array]:
         self.check(out.shape, indices.shape, updates.shape)
         count, flat_index = indices.shape[-1], xp.zeros(indices.shape[:-1], np.int64)
         for i, extent in enumerate(out.shape[:count]):
@@ -361,7 +366,7 @@ class _ScatterND(_Scatter):
         return (out.reshape((prod(out.shape[:count]), *parts)), (flat_index,),
                 updates.reshape((*flat_index.shape, *parts)))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return super().cuda(k, inputs, outputs, workspace) if inputs[1].shape[-1] <= MAX_TUPLE else NotImplemented
 
     def lines(self, k: KernelRecorder, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:

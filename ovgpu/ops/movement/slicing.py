@@ -10,10 +10,11 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, constants, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.view import View
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, Sym, apply, bounds, ceildiv, maximum, minimum, same, unknown
 
@@ -124,13 +125,13 @@ class _Slicing(Op):
         spans = self.spans(len(x.shape), [0] * count, [0] * count)
         return tuple(unknown() for span in spans if span is None or span.keep)
 
-    def evaluate(self, xp: Any, x: Any, *parameters: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *parameters: Array) -> tuple[Array, ...]:
         spans = self.spans(x.ndim, *(None if g is None else integers(g) for g in parameters))  # type: ignore[arg-type]
         extents(x.shape, spans)
         return (x[tuple(None if s is None else s.index for s in spans)],)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        (moved,) = self.evaluate(None, *inputs)
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
+        (moved,) = self.evaluate(NUMPY, *inputs)
         k.copy(moved, outputs[0])
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
@@ -190,8 +191,7 @@ class Slice(_Slicing):
     host_inputs = (1, 2, 3, 4)
     moves_elements = True
 
-    def infer(self, x: Spec, start: Spec, stop: Spec, step: Spec,
-              axes: Spec | None = None) -> tuple[Spec, ...]:
+    def infer(self, x: Spec, start: Spec, stop: Spec, step: Spec, axes: Spec | None = None) -> tuple[Spec, ...]:
         parameters = (start, stop, step) if axes is None else (start, stop, step, axes)
         for spec, what in zip(parameters, ("start", "stop", "step", "axes")):
             check_integers(spec, what)
@@ -245,11 +245,11 @@ class SliceScatter(Op):
 
     def part(self, out: Any, updates: Any, *parameters: Any) -> Any:
         """Return the view of the output that the updates replace."""
-        (target,) = Slice().evaluate(None, out, *parameters)
+        (target,) = Slice().evaluate(NUMPY, out, *parameters)
         self.check(target.shape, updates.shape)
         return target
 
-    def evaluate(self, xp: Any, x: Any, updates: Any, *parameters: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, updates: Array, *parameters: Array) -> tuple[Array, ...]:
         out = x.copy()
         self.part(out, updates, *parameters)[...] = updates
         return (out,)
@@ -257,7 +257,7 @@ class SliceScatter(Op):
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
         return (0,)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, updates, *parameters), out = inputs, outputs[0]
         if not np.may_share_memory(x, out):
             k(np.copyto, out, x)
@@ -266,7 +266,7 @@ class SliceScatter(Op):
         k(np.copyto, self.part(out, updates, *parameters), updates)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, updates, *parameters), out = inputs, outputs[0]
         if x.data.ptr != out.data.ptr:
             k.copy(x, out)

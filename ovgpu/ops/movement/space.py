@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.view import View, equal
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.movement.pad import Pad, padded
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, Sym, product, same
@@ -44,7 +45,7 @@ class _Rearranging(Op):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.type, None if x.shape is None else self.parts(x.shape)[2]),)
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         split, order, joined = self.parts(x.shape)
         return (x.reshape(split).transpose(order).reshape(joined),)
 
@@ -52,11 +53,11 @@ class _Rearranging(Op):
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
         return None if inputs[0] is None else [rearranged(inputs[0], self.parts(inputs[0].shape))]
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         source, target = copy_views(inputs[0], outputs[0], self.parts(inputs[0].shape))
         k(np.copyto, target, source)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         k.copy(*copy_views(inputs[0], outputs[0], self.parts(inputs[0].shape)))
 
 
@@ -196,7 +197,7 @@ class BatchToSpace(_Batches):
             at_most(b + e, d, f"{{0}} elements are cropped of the {{1}} of axis {i}")
         return tuple(d - b - e for d, b, e in zip(whole, begin, end))
 
-    def evaluate(self, xp: Any, x: Any, *parameters: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *parameters: Array) -> tuple[Array, ...]:
         block, begin, end = map(integers, parameters)
         split, order, whole = self.parts(x.shape, block)
         cropped = tuple(slice(b, d - e) for b, e, d in zip(begin, end, whole))
@@ -214,7 +215,7 @@ class BatchToSpace(_Batches):
             view = None if view is None else view.slice(axis, first, extent)
         return [view]
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         x, out = (a.view(f"u{a.dtype.itemsize}") for a in (inputs[0], outputs[0]))
         block, begin, _ = map(integers, inputs[1:])
         parts = self.parts(x.shape, block)
@@ -243,7 +244,7 @@ class SpaceToBatch(_Batches):
               end: Sequence[Int]) -> tuple[Int, ...]:
         return self.parts([padded(*each) for each in zip(shape, begin, end)], block)[2]
 
-    def evaluate(self, xp: Any, x: Any, *parameters: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *parameters: Array) -> tuple[Array, ...]:
         block, begin, end = parameters
         (x,) = ZERO_PAD.evaluate(xp, x, begin, end)
         split, order, joined = self.parts(x.shape, integers(block))
@@ -257,7 +258,7 @@ class SpaceToBatch(_Batches):
             return None
         return [rearranged(x, self.parts(x.shape, block))]
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = (a.view(f"u{a.dtype.itemsize}") for a in (inputs[0], outputs[0]))
         block, begin, end = inputs[1:]
         shape = tuple(map(padded, x.shape, integers(begin), integers(end)))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, integers, length, unknowns
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, maximum
 
@@ -35,10 +35,10 @@ class Tile(Op):
         shape, repeated = equal_ranks(x.shape, times)
         return (Spec(x.type, tuple(d * maximum(n, 0) for d, n in zip(shape, repeated))),)
 
-    def evaluate(self, xp: Any, x: Any, repeats: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, repeats: Array) -> tuple[Array, ...]:
         return (xp.tile(x, [max(n, 0) for n in integers(repeats)]),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         x, out = inputs[0], outputs[0]
         shape = (1,) * (out.ndim - x.ndim) + x.shape
         if 0 in out.shape:
@@ -46,7 +46,7 @@ class Tile(Op):
         blocks = [n for d, total in zip(shape, out.shape) for n in (total // d, d)]
         k(np.copyto, out.reshape(blocks), x.reshape([n for d in shape for n in (1, d)]))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         x, out = inputs[0], outputs[0]
         if out.size:
             shape = (1,) * (out.ndim - x.ndim) + x.shape

@@ -12,10 +12,11 @@ from ovgpu.errors import OpError
 from ovgpu.ops.activation.softmax import block_rows
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import Elementwise, merge_types
-from ovgpu.ops.base.op import Array, Op, Workspace, call, internal_op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, call, internal_op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_axes, check_count, integers, normalize_axes
 from ovgpu.ops.base.tasks import record, shares, workers
+from ovgpu.ops.base.xp import Adapter, Namespace
 from ovgpu.ops.fused._elementwise import Chain
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.normalization.normalization import NormalizeL2, check_real, mvn_block, normalize
@@ -55,7 +56,7 @@ class Formula(Elementwise):
 
     cuda_expr = "(x - mean) * (gamma / sqrt(variance + epsilon)) + beta"
 
-    def fn(self, xp: Any, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
+    def fn(self, xp: Namespace, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> Array:
         return (x - mean) * (gamma / xp.sqrt(variance + self.epsilon)) + beta
 
 
@@ -86,7 +87,7 @@ class BatchNorm(Op):
         x, *others = self.order(inputs)
         return [x, *(by_channel(values, x.ndim) for values in others)]
 
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         return (Formula(epsilon=self.epsilon).fn(xp, *self.aligned(inputs)),)
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
@@ -96,7 +97,7 @@ class BatchNorm(Op):
         channels = (outputs[0].shape or ())[1:2]
         return ((outputs[0].type, channels), (outputs[0].type, channels))
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, gamma, beta, mean, variance), out = self.order(inputs), outputs[0]
         if not is_float(x.dtype):
             return NotImplemented
@@ -110,7 +111,7 @@ class BatchNorm(Op):
         k(np.add, out, by_channel(shift, x.ndim), out)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         if not launch.is_real(outputs[0]):
             return NotImplemented
         k.elementwise(Formula(epsilon=self.epsilon), self.aligned(inputs), outputs[0])
@@ -165,7 +166,7 @@ class GroupNormalization(Op):
         """Return a view with a row for each group of every image."""
         return x.reshape(len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups)
 
-    def evaluate(self, xp: Any, x: Array, scale: Array, bias: Array) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, scale: Array, bias: Array) -> tuple[Array, ...]:
         if not x.size:
             return (x.copy(),)
         rows = self.rows(x)
@@ -180,7 +181,7 @@ class GroupNormalization(Op):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ((outputs[0].type, (self.num_groups,)),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, scale, bias), out = inputs, outputs[0]
         if not is_float(x.dtype) or not x.size:
             return NotImplemented
@@ -196,7 +197,7 @@ class GroupNormalization(Op):
         record(k, work)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays,
              chain: Chain | None = None, others: Sequence[Array] = ()) -> Any:
         """Record the kernels. A ``chain`` is applied to the result, its first input, and ``others``, its further ones;
         see `GroupNormWithEpilogue`."""
@@ -289,7 +290,7 @@ class GroupNormWithEpilogue(OpWithEpilogue):
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
         return (0,)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         given, others = self.split(inputs)
         return self.norm.cuda(k, given, outputs, workspace, self.fused.chain, others)
 
@@ -327,7 +328,7 @@ class LRN(Op):
         """Return the factor of the sum of squares."""
         return float(self.alpha / self.size ** len(windows))
 
-    def evaluate(self, xp: Any, x: Array, axes: Any) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axes: Array) -> tuple[Array, ...]:
         windows, total = self.windows(x, axes), x * x
         for axis, along in windows.items() if x.size else ():
             indices, inside = along.indices()
@@ -338,7 +339,7 @@ class LRN(Op):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ((outputs[0].type, outputs[0].shape or ()),) * 2
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, axes), out = inputs, outputs[0]
         if not is_float(x.dtype) or not x.size:
             return NotImplemented
@@ -354,7 +355,7 @@ class LRN(Op):
         k(np.divide, x, total, out)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, axes), out = inputs, outputs[0]
         windows = self.windows(x, axes)
         if not launch.is_real(x) or len(windows) > launch.MAX_AXES:
@@ -388,16 +389,16 @@ class GRN(Op):
         """Return the op that computes the GRN along `CHANNEL_AXIS`."""
         return NormalizeL2(eps=self.bias, eps_mode="add")
 
-    def evaluate(self, xp: Any, x: Array) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         return self.norm().evaluate(xp, x, CHANNEL_AXIS)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return self.norm().workspace(inputs, outputs)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self.norm().numpy(k, [*inputs, CHANNEL_AXIS], outputs, workspace)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return normalize(k, "L2", inputs[0], outputs[0], [1], self.bias, "INSIDE")
 
 

@@ -10,11 +10,12 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.activation.softmax import block_rows
 from ovgpu.ops.base import launch
-from ovgpu.ops.base.op import Op, Workspace, call, internal_op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, call, internal_op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_axes, integers, normalize_axes
 from ovgpu.ops.base.strided import strides_of
 from ovgpu.ops.base.trace import TILE
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.reduction import as_rows, is_float, ones
 from ovgpu.spec import Spec
 from ovgpu.symbolic import minimum, product
@@ -52,7 +53,7 @@ class _MVN(Op):
         """Return the scale and the shift of the result: an element per normalised element, or None."""
         return None, None
 
-    def evaluate(self, xp: Any, x: Any, axes: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axes: Array | None = None) -> tuple[Array, ...]:
         over = tuple(self.axes(x.ndim, axes))
         if not over:  # every element is its own mean
             return (x - x,)
@@ -71,7 +72,7 @@ class _MVN(Op):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ((outputs[0].type, (minimum(product(outputs[0].shape or ()), TILE),)),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         over = self.over(inputs)
         rows, results = as_rows(x, over), as_rows(out, over)
@@ -92,7 +93,7 @@ class _MVN(Op):
             k(norm_rows, normalize_block, *arguments)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out, over = inputs[0], outputs[0], self.over(inputs)
         mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
         kind = self.kind if self.normalize_variance and over else "CENTRE"  # no axes: each element is its own mean
@@ -288,13 +289,14 @@ class ScaledMVN(_MVN):
     def terms(self, inputs: Sequence[Any]) -> tuple[Any, Any]:
         return inputs[1], inputs[2]
 
-    def evaluate(self, xp: Any, x: Any, scale: Any = None, shift: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, scale: Array | None = None,
+                 shift: Array | None = None) -> tuple[Array, ...]:
         result = self.plain(xp, x)
         shape = x.shape[x.ndim - self.rank :]
         result = result if scale is None else result * scale.reshape(shape)
         return (result if shift is None else result + shift.reshape(shape),)
 
-    def plain(self, xp: Any, x: Any) -> Any:
+    def plain(self, xp: Adapter, x: Array) -> Array:
         """Compute the norm without the scale and the shift."""
         return super().evaluate(xp, x)[0]
 
@@ -306,7 +308,7 @@ class ScaledRMS(ScaledMVN):
     name: ClassVar[str] = "RMS"
     kind: ClassVar[Literal["MVN", "RMS"]] = "RMS"
 
-    def plain(self, xp: Any, x: Any) -> Any:
+    def plain(self, xp: Adapter, x: Array) -> Array:
         if x.size == 0:
             return x.copy()
         mean = xp.square(x).mean(axis=tuple(self.axes(x.ndim, None)), keepdims=True)
@@ -332,7 +334,7 @@ class NormalizeL2(Op):
         check_axes(axes, x.rank, ranks=(0, 1))
         return (Spec(x.type, x.shape),)
 
-    def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axes: Array) -> tuple[Array, ...]:
         over = tuple(normalize_axes(integers(axes), x.ndim))
         if not over:
             return (xp.asarray(x != 0).astype(x.dtype),)
@@ -343,7 +345,7 @@ class NormalizeL2(Op):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ((outputs[0].type, outputs[0].shape or ()),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         over = tuple(normalize_axes(integers(inputs[1]), x.ndim))
         if not over or not is_float(x.dtype) or x.size == 0:
@@ -357,7 +359,7 @@ class NormalizeL2(Op):
         k(np.divide, x, norm, out)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         over = normalize_axes(integers(inputs[1]), inputs[0].ndim)
         mode = "INSIDE" if self.eps_mode == "add" else "BOUND"
         return normalize(k, "L2" if over else "NONZERO", inputs[0], outputs[0], over, self.eps, mode)

@@ -12,13 +12,14 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops import reduction
 from ovgpu.ops.base import launch
-from ovgpu.ops.base.op import Array, Op, Workspace, internal_op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, internal_op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.storage import decoded_dtype
 from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.base.windows import MAX_AXES, Windowed, check_number
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.pooling._pooling import Adaptive, Sliding, Windows, fold_blocks
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, apply, ceildiv, maximum, minimum, product
@@ -55,7 +56,7 @@ class _Pool(Op):
         """Return the divisor of the reduced windows: a number, an array over the windows, or None."""
         return None
 
-    def folded(self, xp: Any, x: Array, windows: Sequence[Windows]) -> Array:
+    def folded(self, xp: Adapter, x: Array, windows: Sequence[Windows]) -> Array:
         """Return x reduced over every window."""
         for axis, along in enumerate(windows, start=2):
             (indices, inside), start, rest = along.indices(), self.start(along, x.dtype), (1,) * (x.ndim - axis - 1)
@@ -75,7 +76,7 @@ class _Pool(Op):
         planes = [product((*out[2:i], *x.shape[i:])) for i in range(3, len(out))]
         return tuple((x.type, (maximum(plane, minimum(out[0] * out[1] * plane, TILE)),)) for plane in planes)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         if not reduction.is_float(x.dtype) or len(outputs) > 1 or not x.size:
             return NotImplemented
@@ -91,7 +92,7 @@ class _Pool(Op):
         k(fold_blocks, passes, x, out, between, None if divisor is None else np.asarray(divisor, x.dtype))
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         if not launch.is_plain(x):
             return NotImplemented
@@ -145,10 +146,10 @@ class _Max(_Pool):
             return (np.iinfo(dtype).min,) * 2
         return -np.inf, np.finfo(dtype).min
 
-    def evaluate(self, xp: Any, x: Array, *given: Any) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *given: Array) -> tuple[Array, ...]:
         return (self.folded(xp, x, self.windows(x.shape[2:], self.counts(x, *given))),)
 
-    def evaluate_with_indices(self, xp: Any, x: Array, *given: Any) -> tuple[Array, Array]:
+    def evaluate_with_indices(self, xp: Adapter, x: Array, *given: Array) -> tuple[Array, Array]:
         """Return the maxima, and the flat index of the first maximum in its channel; 0 for a window of only padding."""
         windows = self.windows(x.shape[2:], self.counts(x, *given))
         best = self.folded(xp, x, windows)
@@ -200,7 +201,7 @@ class _Average(_Pool):
         counts = np.maximum(reduce(np.multiply.outer, [along.inside() for along in windows]), 1)
         return counts if counts.size and np.ptp(counts) else counts.max(initial=1)
 
-    def evaluate(self, xp: Any, x: Array, *given: Any) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *given: Array) -> tuple[Array, ...]:
         sizes, wide = x.shape[2:], x if x.dtype.kind == "f" else x.astype(np.float64)
         windows = self.windows(sizes, self.counts(x, *given))
         found = self.folded(xp, wide, windows) / xp.asarray(self.divisor(windows, sizes), wide.dtype)
@@ -314,7 +315,7 @@ class MaxPool8(MaxPool):
         normalize_axis(self.axis, 2 + len(self.kernel))
         return values, Spec(_index_type(self.index_element_type), values.shape)
 
-    def evaluate(self, xp: Any, x: Array, *given: Any) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *given: Array) -> tuple[Array, ...]:
         values, numbers = self.evaluate_with_indices(xp, x, *given)
         before = xp.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * len(self.kernel))
         return values, (numbers + before * prod(x.shape[2:])) % max(self.index_bound(x.shape), 1)
@@ -432,7 +433,7 @@ class AdaptiveMaxPool(_Max, _AdaptivePool):
         (values,) = super().infer(x, sizes)
         return values, Spec(_index_type(self.index_element_type), values.shape)
 
-    def evaluate(self, xp: Any, x: Array, *given: Any) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *given: Array) -> tuple[Array, ...]:
         return self.evaluate_with_indices(xp, x, *given)
 
     def values(self) -> Op:

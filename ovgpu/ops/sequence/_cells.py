@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op
+from ovgpu.ops.base.xp import Adapter
 
 State = tuple[Array, ...]  # h, and c of an LSTM: [N, H] each
 
@@ -86,7 +87,7 @@ class Recurrent(Op):
         """Split the bias input, which may be None, into the bias of the input's projection and ``extra``."""
         return b, None
 
-    def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
+    def step(self, xp: Adapter, xw: Array, state: State, r: Array, extra: Array) -> State:
         """Return the state after one step."""
         raise NotImplementedError
 
@@ -112,7 +113,7 @@ class Recurrent(Op):
         """Return whether ``clip`` bounds the inputs of activations."""
         return 0 < self.clip < inf
 
-    def activate(self, xp: Any, i: int, x: Any, clip: bool = True) -> Any:
+    def activate(self, xp: Adapter, i: int, x: Array, clip: bool = True) -> Array:
         """Apply the i-th activation to ``x``, clipped first."""
         name, alpha, beta = self.activation(i)
         if clip and self.clips():
@@ -142,7 +143,7 @@ class LSTM(Recurrent):
     functions = 3
     half_precision = "always"
 
-    def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
+    def step(self, xp: Adapter, xw: Array, state: State, r: Array, extra: Array) -> State:
         h, c = state
         f, i, g, o = _parts(xw + h @ r.T, 4)
         c = self.activate(xp, 0, f) * c + self.activate(xp, 0, i) * self.activate(xp, 1, g)
@@ -199,10 +200,10 @@ class GRU(Recurrent):
     def split_bias(self, b: Any, hidden: int) -> tuple[Any, Any]:
         return (b, None) if b is None or not self.linear_before_reset else (b[: 3 * hidden], b[3 * hidden :])
 
-    def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
+    def step(self, xp: Adapter, xw: Array, state: State, r: Array, extra: Array) -> State:
         return self.scaled_step(xp, xw, state, r, extra)
 
-    def scaled_step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any, scale: Any = 1) -> State:
+    def scaled_step(self, xp: Adapter, xw: Array, state: State, r: Array, extra: Array, scale: Array = 1) -> State:
         """Compute `step` with the update gate multiplied by ``scale``."""
         (h,) = state
         hidden = h.shape[1]
@@ -251,7 +252,7 @@ class GRU(Recurrent):
 class AUGRU(GRU):
     """Base of AUGRU ops: GRU whose update gate is scaled by ``1 - A``; A is the last column of ``xw`` [N, 3 H + 1]."""
 
-    def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
+    def step(self, xp: Adapter, xw: Array, state: State, r: Array, extra: Array) -> State:
         return self.scaled_step(xp, xw[:, :-1], state, r, extra, 1 - xw[:, -1:])
 
 
@@ -264,7 +265,7 @@ class RNN(Recurrent):
     functions = 1
     half_precision = "always"
 
-    def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
+    def step(self, xp: Adapter, xw: Array, state: State, r: Array, extra: Array) -> State:
         return (self.activate(xp, 0, xw + state[0] @ r.T),)
 
     def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:

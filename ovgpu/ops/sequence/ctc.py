@@ -13,11 +13,12 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
-from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.segments import check_numbers
 from ovgpu.ops.base.shapes import at_most, check_reals, integer, length
 from ovgpu.ops.base.storage import compute_dtype
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, same, unknown
 from ovgpu.types import Type
@@ -50,7 +51,7 @@ class _Greedy(_Ctc):
     Of equally probable classes the first wins; NaN never wins.
     """
 
-    def collapse(self, xp: Any, best: Array, lengths: Array, blank: int, merges: bool) -> tuple[Array, Array]:
+    def collapse(self, xp: Adapter, best: Array, lengths: Array, blank: int, merges: bool) -> tuple[Array, Array]:
         """Return the decoded classes [N, T], padded with -1, and their counts [N]."""
         selected = (xp.arange(best.shape[1]) < lengths[:, None]) & (best != blank)
         if merges:
@@ -81,14 +82,14 @@ class _Greedy(_Ctc):
         return None
 
 
-def compact(xp: Any, x: Array, chosen: Array) -> Array:
+def compact(xp: Adapter, x: Array, chosen: Array) -> Array:
     """Return the chosen elements of every row, moved to its front in order and padded with -1."""
     order = xp.argsort(~chosen, axis=1, kind="stable")
     left = xp.arange(x.shape[1]) < chosen.sum(axis=1)[:, None]
     return xp.where(left, xp.take_along_axis(x, order, axis=1), -1)
 
 
-def best_class(xp: Any, x: Array) -> Array:
+def best_class(xp: Adapter, x: Array) -> Array:
     """Return the index of the largest element along axis 2; NaN counts as minus infinity."""
     return xp.argmax(xp.where(xp.isnan(x), -np.inf, x), axis=2)
 
@@ -115,13 +116,13 @@ class CTCGreedyDecoder(_Greedy):
         steps, batch = self.extent("steps", (x, 0), (mask, 0)), self.extent("sequences", (x, 1), (mask, 1))
         return (Spec(x.type, (batch, steps, 1, 1)),)
 
-    def evaluate(self, xp: Any, x: Array, mask: Array) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, mask: Array) -> tuple[Array, ...]:
         lengths = xp.cumprod((mask != 0).astype(np.int64), axis=0).sum(axis=0)
         blank = self.blank(x.shape[2], None)
         classes, _ = self.collapse(xp, best_class(xp, x).T, lengths, blank, self.ctc_merge_repeated)
         return (classes[:, :, None, None].astype(x.dtype),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, mask = inputs
         if not launch.is_real(mask):
             return NotImplemented
@@ -155,11 +156,11 @@ class CTCGreedyDecoderSeqLen(_Greedy):
         steps = self.extent("steps", (x, 1))
         return Spec(self.classes_index_type, (batch, steps)), Spec(self.sequence_length_type, (batch,))
 
-    def evaluate(self, xp: Any, x: Array, lengths: Array, blank: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, lengths: Array, blank: Array | None = None) -> tuple[Array, ...]:
         check_lengths(lengths, x.shape[1])
         return self.collapse(xp, best_class(xp, x), lengths, self.blank(x.shape[2], blank), self.merge_repeated)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, lengths, *rest = inputs
         blank = self.blank(x.shape[2], rest[0] if rest else None)
         return self.record(k, x, lengths, outputs, x.shape[:2], blank, self.merge_repeated)
@@ -203,7 +204,7 @@ class CTCLoss(_Ctc):
         self.extent("steps", (x, 1), (labels, 1))
         return (Spec(x.type, (self.extent("sequences", (x, 0), (x_lengths, 0), (labels, 0), (lengths, 0)),)),)
 
-    def evaluate(self, xp: Any, x: Array, x_lengths: Array, labels: Array, lengths: Array,
+    def evaluate(self, xp: Adapter, x: Array, x_lengths: Array, labels: Array, lengths: Array,
                  blank: Array | None = None) -> tuple[Array, ...]:
         batch, steps, classes = x.shape
         check_lengths(x_lengths, steps)
@@ -238,7 +239,7 @@ class CTCLoss(_Ctc):
         ends = [xp.take_along_axis(alpha, last - n, axis=1)[:, 0] for n in range(2)]
         return (-log_sum_exp(xp, ends),)
 
-    def targets(self, xp: Any, labels: Array, lengths: Array) -> tuple[Array, Array]:
+    def targets(self, xp: Adapter, labels: Array, lengths: Array) -> tuple[Array, Array]:
         """Return the labels [N, T] that count, padded with -1, and their counts [N]."""
         positions = xp.arange(labels.shape[1])
         selected = positions < lengths[:, None]
@@ -249,7 +250,7 @@ class CTCLoss(_Ctc):
             selected[:, 1:] &= labels[:, 1:] != labels[:, :-1]
         return compact(xp, labels, selected), selected.sum(axis=1)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, x_lengths, labels, lengths, *rest), out = inputs, outputs[0]
         batch, steps, classes = x.shape
         wide = compute_dtype(Type.of(x.dtype))
@@ -271,7 +272,7 @@ class CTCLoss(_Ctc):
         return None
 
 
-def log_sum_exp(xp: Any, values: Sequence[Array]) -> Array:
+def log_sum_exp(xp: Adapter, values: Sequence[Array]) -> Array:
     """Return the log-sum-exp of arrays, element by element."""
     terms = xp.stack(values)
     highest = terms.max(axis=0)

@@ -9,11 +9,12 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, integer, normalize_axis
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.ops.movement.indices import readable, signed
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Sym, maximum, unknown
@@ -55,7 +56,7 @@ class OneHot(Op):
         extent = unknown() if known is None else maximum(known[0], 0)
         return (Spec(kind, (*indices.shape[:axis], extent, *indices.shape[axis:])),)
 
-    def evaluate(self, xp: Any, indices: Any, depth: Any, on: Any, off: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, indices: Array, depth: Array, on: Array, off: Array) -> tuple[Array, ...]:
         axis = normalize_axis(self.axis, indices.ndim + 1)
         expanded, classes = self.aligned(xp, signed(xp, indices), integer(depth, "the depth"), axis)
         hit = expanded == classes
@@ -63,7 +64,7 @@ class OneHot(Op):
             hit |= expanded == classes - classes.size
         return (xp.where(hit, on, off),)
 
-    def aligned(self, xp: Any, indices: Any, depth: int, axis: int) -> tuple[Any, Any]:
+    def aligned(self, xp: Adapter, indices: Array, depth: int, axis: int) -> tuple[Array, Array]:
         """Return indices and class numbers, reshaped to broadcast to the output."""
         shape = indices.shape
         return (indices.reshape(*shape[:axis], 1, *shape[axis:]),
@@ -73,12 +74,12 @@ class OneHot(Op):
         assert outputs[0].shape is not None
         return ((Type.boolean, outputs[0].shape),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (indices, _, on, off), out = inputs, outputs[0]
         if not is_plain(indices.dtype):
             return NotImplemented
         axis = normalize_axis(self.axis, out.ndim)
-        expanded, classes = self.aligned(np, indices, out.shape[axis], axis)
+        expanded, classes = self.aligned(NUMPY, indices, out.shape[axis], axis)
         hit = workspace[0].reshape(out.shape)
         k(np.copyto, out, off)
         k(np.equal, expanded, classes, hit)
@@ -88,7 +89,7 @@ class OneHot(Op):
             k(np.copyto, out, on, where=hit)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (indices, _, on, off), out = inputs, outputs[0]
         if not out.size:
             return None

@@ -9,10 +9,11 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_count, check_integers
 from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.normalization.normalization import check_real
 from ovgpu.ops.reduction import is_float
 from ovgpu.ops.sequence import _recurrence
@@ -87,7 +88,7 @@ class Cell(_Layer):
         shape = (unknown() if batch is None else batch, self.hidden(states, w, r, b))
         return tuple(Spec(kind, shape) for _ in states)
 
-    def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *others: Array) -> tuple[Array, ...]:
         states, (w, r, b, *_) = others[: self.states], (*others[self.states :], None)
         bias, extra = self.split_bias(b, r.shape[1])
         xw = x @ w.T
@@ -98,7 +99,7 @@ class Cell(_Layer):
         gates = (outputs[0].shape[0], self.gates * outputs[0].shape[1])
         return (outputs[0].type, gates), (outputs[0].type, gates)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, states, (w, r, b, *_) = inputs[0], inputs[1 : 1 + self.states], (*inputs[1 + self.states :], None)
         if not is_float(x.dtype):
             return NotImplemented
@@ -110,7 +111,7 @@ class Cell(_Layer):
         k(self.stepper(r, extra, gates), xw, states, outputs)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, states, (w, r, b, *_) = inputs[0], inputs[1 : 1 + self.states], (*inputs[1 + self.states :], None)
         return _recurrence.record(k, self, x[:, None], w[None], r[None], None if b is None else b[None],
                                   [s[:, None] for s in states], None, [False], None, [s[:, None] for s in outputs])
@@ -151,13 +152,13 @@ class LSTMCell1(LSTM, Cell):
             same(rows, 3 * outputs[0].shape[1], "P has {0} elements instead of {1}")
         return outputs
 
-    def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *others: Array) -> tuple[Array, ...]:
         return super().evaluate(xp, x, *_split_weights(x, *others))
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return super().numpy(k, [inputs[0], *_split_weights(*inputs)], outputs, workspace)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return super().cuda(k, [inputs[0], *_split_weights(*inputs)], outputs, workspace)
 
 
@@ -208,11 +209,11 @@ class AUGRUCell(AUGRU, Cell):
         _check_attention(self, attention, [_dim(x, 0)])
         return outputs
 
-    def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *others: Array) -> tuple[Array, ...]:
         h, w, r, b, attention = others
         return self.step(xp, xp.concatenate([x @ w.T + b, attention], axis=1), (h,), r, None)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, h, w, r, b, attention = inputs
         return _recurrence.record(k, self, x[:, None], w[None], r[None], b[None], [h[:, None]], None, [False], None,
                                   [outputs[0][:, None]], attention=attention)
@@ -251,7 +252,7 @@ class SequenceOfCells(_Layer):
         final = Spec(kind, (batch, directions, hidden))
         return (Spec(kind, (batch, directions, steps, hidden)), *(final for _ in states))
 
-    def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, *others: Array) -> tuple[Array, ...]:
         states, (lengths, w, r, b, *rest) = others[: self.states], others[self.states :]
         ys, finals = [], []
         for d, reverse in enumerate(self.reverses()):
@@ -283,7 +284,7 @@ class SequenceOfCells(_Layer):
         return ((projected, (product((directions, batch, steps, width)),)), (kind, (batch, width)),
                 (Type.boolean, (batch, 1)), *((kind, (batch, hidden)) for _ in range(self.states)))
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, states, (lengths, w, r, b) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
         if not is_float(x.dtype) or outputs[0].size == 0 or not (lengths is None or is_plain(lengths.dtype)):
             return NotImplemented
@@ -316,7 +317,7 @@ class SequenceOfCells(_Layer):
               tuple(new))
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, states, (lengths, w, r, b, *rest) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
         n, steps, features = x.shape
         if steps == 0 and lengths is None:

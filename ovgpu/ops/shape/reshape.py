@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import (
     check_integers,
@@ -21,6 +20,7 @@ from ovgpu.ops.base.shapes import (
     unknowns,
 )
 from ovgpu.ops.base.view import View, equal
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, Sym, apply, bounds, maximum, product, same, unknown
 
@@ -40,10 +40,10 @@ class _Reshaping(Op):
         x, shape = inputs[0], outputs[0].shape
         return None if x is None or shape is None else [x.reshape(shape)]
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         k(np.copyto, outputs[0].reshape(inputs[0].shape), inputs[0])
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         k.copy(inputs[0], outputs[0].reshape(inputs[0].shape))
 
 
@@ -63,7 +63,7 @@ class Reshape(_Reshaping):
             return (Spec(x.type, unknowns(length(target))),)
         return (Spec(x.type, self.resolve(x.shape, target_shape)),)
 
-    def evaluate(self, xp: Any, x: Any, target: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, target: Array) -> tuple[Array, ...]:
         return (x.reshape(self.resolve(x.shape, integers(target))),)
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
@@ -160,7 +160,7 @@ class Squeeze(_Reshaping):
         """Return whether a named axis of unknown extent may stay."""
         return False
 
-    def evaluate(self, xp: Any, x: Any, axes: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axes: Array | None = None) -> tuple[Array, ...]:
         return (x.reshape(_without(x.shape, squeezable(x.shape, [] if axes is None else integers(axes)))),)
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
@@ -220,7 +220,7 @@ class Unsqueeze(_Reshaping):
         known = specs[1] is not None and constants(specs[1]) is not None
         return super().view(inputs, specs, outputs) if known else None
 
-    def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axes: Array) -> tuple[Array, ...]:
         return (x.reshape(unsqueezed(x.shape, integers(axes))),)
 
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers, integer, integers, length, unknowns
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.strided import THREADS, bits, blocks
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, Sym, bounds, ceildiv, maximum, unknown
 from ovgpu.types import Type
@@ -42,7 +43,7 @@ class ShapeOf(Op):
         value[:] = x.shape
         return (Spec(self.kind, (len(x.shape),), value),)
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         return (xp.asarray(np.array(x.shape, self.kind.storage)),)
 
 
@@ -93,10 +94,10 @@ class Range(Op):
             known = [int(v) if isinstance(v, float) and math.isfinite(v) else v for v in known]
         return count(*known)
 
-    def evaluate(self, xp: Any, start: Any, stop: Any, step: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, start: Array, stop: Array, step: Array) -> tuple[Array, ...]:
         return self.numbers(xp, start, stop, step, start.dtype.kind == "f")
 
-    def numbers(self, xp: Any, start: Any, stop: Any, step: Any, real: bool) -> tuple[Any, ...]:
+    def numbers(self, xp: Adapter, start: Array, stop: Array, step: Array, real: bool) -> tuple[Array, ...]:
         """Return the output, computed in f64 if ``real``, else in i64."""
         arguments = [np.asarray(v).astype(np.float64 if real else np.int64).item() for v in (start, stop, step)]
         return (xp.arange(count(*arguments), dtype=np.float64 if real else np.int64) * arguments[2] + arguments[0],)
@@ -105,12 +106,12 @@ class Range(Op):
         assert outputs[0].shape is not None
         return ((Type.f64 if outputs[0].type.is_real() else Type.i64, outputs[0].shape),)
 
-    def numpy(self, k: HostRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (start, _, step), out, scratch = inputs, outputs[0], workspace[0]
         k(np.multiply, np.arange(out.size, dtype=scratch.dtype), step, scratch, casting="unsafe")
         k(np.add, scratch, start, out, casting="unsafe")
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         (start, _, step), out = inputs, outputs[0]
         kind, name = (np.int64, "long long") if out.dtype.kind in "iub" else (np.float64, "double")
         if out.size:
@@ -159,7 +160,7 @@ class Range4(Range):
             raise OpError(f"output_type {self.output_type.get_type_name()} is not numeric")
         return self.output_type
 
-    def evaluate(self, xp: Any, start: Any, stop: Any, step: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, start: Array, stop: Array, step: Array) -> tuple[Array, ...]:
         return self.numbers(xp, start, stop, step, self.output_type.is_real())
 
 
@@ -191,12 +192,13 @@ class Eye(Op):
         last = [unknown() if v is None else _extent(v[0], what) for v, what in zip(sizes, ("num_rows", "num_columns"))]
         return (Spec(self.output_type, (*lead, *last)),)
 
-    def evaluate(self, xp: Any, rows: Any, columns: Any, diagonal: Any, batch: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, rows: Array, columns: Array, diagonal: Array,
+                 batch: Array | None = None) -> tuple[Array, ...]:
         m, n, k = (integer(value, "a size or the diagonal") for value in (rows, columns, diagonal))
         one = xp.eye(m, n, k, dtype=np.int8)
         return (xp.broadcast_to(one, (*(() if batch is None else integers(batch)), m, n)),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         out, diagonal = outputs[0], integer(inputs[2], "a size or the diagonal")
         one = np.ones((), np.int8).astype(out.dtype).view(f"u{out.dtype.itemsize}")[()]
         if out.size:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import (
     at_most,
@@ -25,6 +25,7 @@ from ovgpu.ops.base.shapes import (
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
 from ovgpu.ops.base.view import equal
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convert import Convert
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, apply, maximum, product, same, unknown
@@ -118,7 +119,7 @@ class _Fourier(Op):
         over = self.axes(integers(axes), len(extents))
         return extents, over, self.lengths(extents, over, None if sizes is None else integers(sizes))
 
-    def evaluate(self, xp: Any, x: Any, axes: Any, sizes: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axes: Array, sizes: Array | None = None) -> tuple[Array, ...]:
         extents, over, lengths = self.plan(x.shape, axes, sizes)
         if not x.size or 0 in lengths:  # an empty sum is 0
             shape = self.transformed_shape(extents, over, lengths)
@@ -137,7 +138,7 @@ class _Fourier(Op):
             return ((kind, (2 * size,)), (kind, (size,)))
         return ((kind, (size,)),) * (2 if self.real_input else 1)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, *parameters), out = inputs, outputs[0]
         extents, over, lengths = self.plan(x.shape, *parameters)
         if not out.size:
@@ -207,12 +208,12 @@ class IRDFT(_Fourier):
     real_output = True
 
 
-def from_pairs(xp: Any, x: Any) -> Any:
+def from_pairs(xp: Adapter, x: Array) -> Array:
     """Return the complex numbers [...] of pairs [..., 2] of f32 or f64."""
     return as_complex(xp.ascontiguousarray(x))
 
 
-def to_pairs(xp: Any, z: Any) -> Any:
+def to_pairs(xp: Adapter, z: Array) -> Array:
     """Return the pairs [..., 2] of complex numbers [...]."""
     z = xp.ascontiguousarray(z)
     return z.view(z.real.dtype).reshape(*z.shape, 2)

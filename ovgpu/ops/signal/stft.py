@@ -10,11 +10,12 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, check_reals, integer, integers, length
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.signal.fourier import (
     as_complex,
     convert_into,
@@ -58,7 +59,7 @@ class STFT(Op):
         found = [(samples - n) // maximum(step, 1) + 1, n // 2 + 1]
         return found[::-1] if self.transpose_frames else found
 
-    def evaluate(self, xp: Any, x: Any, window: Any, size: Any, step: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, window: Array, size: Array, step: Array) -> tuple[Array, ...]:
         n, hop = check_framing(window.size, *integers(size), *integers(step))
         parts = self.parts(x.shape[-1], n, hop)
         if not x.size:
@@ -72,7 +73,7 @@ class STFT(Op):
         assert outputs[0].shape is not None
         return ((transform_type(outputs[0].type), (product(outputs[0].shape),)),) * 2
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, window, size, step), out = inputs, outputs[0]
         if not out.size:
             return None
@@ -138,7 +139,7 @@ class ISTFT(Op):
         n, hop = check_framing(window.size, *integers(size), *integers(step))
         return n, hop, self.samples(x.shape, n, hop, None if given is None else integers(given))
 
-    def evaluate(self, xp: Any, x: Any, window: Any, *given: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, window: Array, *given: Array) -> tuple[Array, ...]:
         n, hop, count = self.numbers(x, window, *given)
         out = xp.zeros((*x.shape[:-3], count), x.dtype)
         if not out.size:
@@ -158,7 +159,7 @@ class ISTFT(Op):
         assert x is not None and x.shape is not None
         return ((transform_type(x.type), (product(x.shape),)),) * 2
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, window, *given), out = inputs, outputs[0]
         n, hop, count = self.numbers(x, window, *given)
         if not out.size:
@@ -200,13 +201,13 @@ def check_framing(window: Int, n: Int, step: Int) -> tuple[Int, Int]:
     return n, step
 
 
-def padded_window(xp: Any, window: Any, n: int) -> Any:
+def padded_window(xp: Adapter, window: Array, n: int) -> Array:
     """Return the window padded with zeros to ``n`` elements: centred, or half an element to the left."""
     before = (n - window.size) // 2
     return xp.pad(window, (before, n - window.size - before))
 
 
-def overlap_add(xp: Any, frames: Any, step: int) -> Any:
+def overlap_add(xp: Adapter, frames: Array, step: int) -> Array:
     """Return the sum of frames [..., frames, n] that begin ``step`` apart: [..., (frames - 1) * step + n]."""
     count, n = frames.shape[-2:]
     parts = -(-n // step)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import decoded_dtype, is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import same
 from ovgpu.types import Type
@@ -42,7 +43,7 @@ class _Searching(Op):
         """The name in `RULES` of the comparison."""
         raise NotImplementedError
 
-    def search(self, xp: Any, bounds: Any, values: Any) -> Any:
+    def search(self, xp: Adapter, bounds: Array, values: Array) -> Array:
         """Return the number of elements of ``bounds`` before each value, i64."""
         extent = bounds.shape[-1]
         low, high = xp.zeros(values.shape, np.int64), xp.full(values.shape, extent, np.int64)
@@ -93,10 +94,10 @@ class Bucketize(_Searching):
     def rule(self) -> str:
         return "LESS" if self.with_right_bound else "NOT_GREATER"
 
-    def evaluate(self, xp: Any, x: Any, buckets: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, buckets: Array) -> tuple[Array, ...]:
         return (self.search(xp, buckets, x),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self.record(k, inputs[1], inputs[0], outputs[0])
 
 
@@ -129,8 +130,8 @@ class SearchSorted(_Searching):
     def rule(self) -> str:
         return "AT_MOST" if self.right_mode or self.right else "LESS"
 
-    def evaluate(self, xp: Any, bounds: Any, values: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, bounds: Array, values: Array) -> tuple[Array, ...]:
         return (self.search(xp, bounds, values),)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self.record(k, inputs[0], inputs[1], outputs[0])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import check_integers, constant_axis, integers, one_axis, unknowns
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, bounds, product, same, unknown
 from ovgpu.types import Type
@@ -30,7 +29,7 @@ class NonZero(Op):
             return (Spec(self.output_type, None),)
         return (Spec(self.output_type, (max(len(x.shape), 1), unknown(0, bounds(product(x.shape))[1]))),)
 
-    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         return (xp.stack(xp.nonzero(x.reshape(x.shape or 1))).astype(self.output_type.storage),)
 
 
@@ -69,7 +68,7 @@ class Unique(Op):
         return (Spec(x.type, shape), Spec(self.index_element_type, number), Spec(self.index_element_type, (total,)),
                 Spec(self.count_element_type, number))
 
-    def evaluate(self, xp: Any, x: Any, axis: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, axis: Array | None = None) -> tuple[Array, ...]:
         where = 0 if axis is None else one_axis(integers(axis), x.ndim)
         x = x.reshape(-1) if axis is None else x
         rows = xp.moveaxis(x, where, 0).reshape((x.shape[where], -1) if x.size else (x.shape[where], 0))
@@ -116,7 +115,7 @@ class Bincount(Op):
             same(data.shape[0], weights.shape[0], "there are {0} numbers and {1} weights")
         return (Spec(weights.type, (unknown(self.minlength),)),)
 
-    def evaluate(self, xp: Any, data: Any, weights: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, data: Array, weights: Array | None = None) -> tuple[Array, ...]:
         data = data.astype(np.int64)
         if data.size and data.min() < 0:
             raise OpError(f"number {int(data.min())} is negative")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
-from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, integer, integers, normalize_axis
 from ovgpu.ops.base.strided import strides_of
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, bounds, unknown
 from ovgpu.types import Type
@@ -59,7 +59,7 @@ class TopK(Op):
         at_most(count, extent, "k is {0}, of {1} elements")
         return count
 
-    def evaluate(self, xp: Any, x: Any, k: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Adapter, x: Array, k: Array) -> tuple[Array, ...]:
         axis = normalize_axis(self.axis, x.ndim)
         count, extent = integer(k, "k"), x.shape[axis]
         if not 0 <= count <= extent:
@@ -74,13 +74,13 @@ class TopK(Op):
             order = xp.sort(order, axis=axis)
         return xp.take_along_axis(x, order, axis=axis), order
 
-    def order(self, xp: Any, x: Any, axis: int) -> Any:
+    def order(self, xp: Adapter, x: Array, axis: int) -> Array:
         """Return the indices that sort x along ``axis``, best first; the sort is stable."""
         if self.mode == "min":
             return xp.argsort(x, axis=axis, kind="stable")
         return x.shape[axis] - 1 - xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind="stable"), axis)
 
-    def select(self, xp: Any, x: Any, count: int, axis: int) -> Any:
+    def select(self, xp: Adapter, x: Array, count: int, axis: int) -> Array:
         """Return the ascending indices of the best elements by partitioning; None if ties make them ambiguous."""
         last = x.shape[axis] - count if self.mode == "max" else count - 1
         part = slice(last, None) if self.mode == "max" else slice(count)
@@ -92,7 +92,7 @@ class TopK(Op):
             at_least = x <= values.max(axis=axis, keepdims=True)
         return xp.sort(chosen, axis=axis) if (at_least.sum(axis=axis) == count).all() else None
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, (values, indices) = inputs[0], outputs
         axis = normalize_axis(self.axis, x.ndim)
         count, n = integers(inputs[1])[0], x.shape[axis]

@@ -7,7 +7,6 @@ plugin reads stray memory for an empty last bag, and for a default_index of -1 i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar, Literal
 
@@ -15,11 +14,12 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.segments import ascends, check_below, check_numbers, fold, shares
 from ovgpu.ops.base.shapes import at_most, integer
 from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, maximum, same, unknown
 from ovgpu.types import Type
@@ -68,7 +68,7 @@ class _Bags(Op):
         """Return the output's spec, given the table and the number of bags."""
         return (Spec(table.type, None if table.shape is None else (bags, *table.shape[1:])),)
 
-    def pooled(self, xp: Any, table: Array, indices: Array, begin: Array, end: Array, default: Array | None,
+    def pooled(self, xp: Adapter, table: Array, indices: Array, begin: Array, end: Array, default: Array | None,
                weights: Array | None) -> tuple[Array, ...]:
         """Return the bags; each has the indices from ``begin`` to before ``end``. Raises OpError for wrong indices."""
         row = self.default(table, default)
@@ -130,14 +130,14 @@ class EmbeddingBagOffsetsSum(_Bags):
             raise OpError("offsets do not ascend")
         return self.output(table, unknown() if offsets.shape is None else offsets.shape[0])
 
-    def evaluate(self, xp: Any, table: Array, indices: Array, offsets: Array, default: Array | None = None,
+    def evaluate(self, xp: Adapter, table: Array, indices: Array, offsets: Array, default: Array | None = None,
                  weights: Array | None = None) -> tuple[Array, ...]:
         ends = xp.concatenate([offsets[1:], xp.asarray([len(indices)], offsets.dtype)])[: len(offsets)]
         if not ascends(offsets) or ((offsets < 0) | (ends > len(indices))).any():
             raise OpError(f"offsets do not ascend from 0 to {len(indices)}")
         return self.pooled(xp, table, indices, offsets, ends, default, weights)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         table, indices, offsets, *rest = inputs
         return self.record(k, outputs[0], table, indices, offsets, *(*rest, None, None)[:2])
 
@@ -163,13 +163,13 @@ class EmbeddingBagPackedSum(_Bags):
         self.check(table, indices, 2, {}, weights)
         return self.output(table, unknown() if indices.shape is None else indices.shape[0])
 
-    def evaluate(self, xp: Any, table: Array, indices: Array, weights: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, table: Array, indices: Array, weights: Array | None = None) -> tuple[Array, ...]:
         bags, each = indices.shape
         begin = xp.arange(bags) * each
         return self.pooled(xp, table, indices.reshape(-1), begin, begin + each, None,
                            None if weights is None else weights.reshape(-1))
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         table, indices, *rest = inputs
         return self.record(k, outputs[0], table, indices, None, None, *(*rest, None)[:1])
 
@@ -206,14 +206,14 @@ class EmbeddingSegmentsSum(_Bags):
             raise OpError("segment_ids do not ascend")
         return self.output(table, segment_count(count))
 
-    def evaluate(self, xp: Any, table: Array, indices: Array, ids: Array, count: Array, default: Array | None = None,
-                 weights: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, table: Array, indices: Array, ids: Array, count: Array,
+                 default: Array | None = None, weights: Array | None = None) -> tuple[Array, ...]:
         if not ascends(ids):
             raise OpError("segment_ids do not ascend")
         bounds = xp.searchsorted(ids, xp.arange(integer(count, "num_segments") + 1))
         return self.pooled(xp, table, indices, bounds[:-1], bounds[1:], default, weights)
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         table, indices, ids, _, *rest = inputs
         return self.record(k, outputs[0], table, indices, ids, *(*rest, None, None)[:2])
 

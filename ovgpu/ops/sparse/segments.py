@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal
 
@@ -11,11 +10,12 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.segments import ascends, check_below, check_numbers, fold, shares
 from ovgpu.ops.base.shapes import integer, integers
 from ovgpu.ops.base.storage import decode, is_plain
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.sparse.embedding import segment_count
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, maximum, same, unknown
@@ -55,7 +55,7 @@ class SegmentMax(Op):
         extent = segment_count(count) if count is not None else unknown() if known is None else _count(known)
         return (Spec(x.type, (extent, *x.shape[1:])),)
 
-    def evaluate(self, xp: Any, x: Array, ids: Array, count: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, x: Array, ids: Array, count: Array | None = None) -> tuple[Array, ...]:
         _check_ids(ids)
         bounds = xp.searchsorted(ids, xp.arange((_count(ids) if count is None else integer(count, "num_segments")) + 1))
         least, empty = self.limits(Type.of(x.dtype))
@@ -73,7 +73,7 @@ class SegmentMax(Op):
             least = lowest = -(2 ** (kind.bitwidth - 1)) if kind.is_signed() else 0
         return least, lowest if self.fill_mode == "lowest" else 0
 
-    def cuda(self, k: KernelRecorder, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, ids, *_), out = inputs, outputs[0]
         if not is_plain(x.dtype):
             return NotImplemented
@@ -137,7 +137,7 @@ class SparseFillEmptyRows(Op):
                 count = len(indices.constant) + extents[0] - len(np.unique(indices.constant[:, 0]))
         return Spec(index, (count, 2)), Spec(kind, (count,)), Spec(Type.boolean, (extents[0],))
 
-    def evaluate(self, xp: Any, values: Array, shape: Array, indices: Array, default: Array) -> tuple[Array, ...]:
+    def evaluate(self, xp: Adapter, values: Array, shape: Array, indices: Array, default: Array) -> tuple[Array, ...]:
         rows, columns = (_extent(d) for d in integers(shape))
         row, column = indices[:, 0], indices[:, 1]
         if ((indices < 0).any() or (row >= rows).any() or (column >= columns).any()):
