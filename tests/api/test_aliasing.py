@@ -83,7 +83,7 @@ def test_any_sequence(width: int, actions: list[tuple[str, int, bool, bool]]) ->
     r = request(ovgpu, net.build())
     current: np.ndarray | None = None  # the memory that the request reads
     copies: list[tuple[np.ndarray, np.ndarray]] = []  # results returned as copies, and their values then
-    lent: list[tuple[np.ndarray, np.ndarray]] = []  # inputs of the caller, and their values then
+    shared: list[tuple[np.ndarray, np.ndarray]] = []  # inputs of the caller, and their values then
     number = 0.0
 
     def fresh(rows: int) -> np.ndarray:
@@ -104,9 +104,9 @@ def test_any_sequence(width: int, actions: list[tuple[str, int, bool, bool]]) ->
             r.set_output_tensor(ovgpu.Tensor(ovgpu.Type.f32, [0, width]))
             continue
         if action == "mutate":
-            if current is None or not any(current is a for a, _ in lent):
+            if current is None or not any(current is a for a, _ in shared):
                 continue
-            lent = [(a, b) for a, b in lent if a is not current]
+            shared = [(a, b) for a, b in shared if a is not current]
             current += 1
             expected, inputs = current[:, ::-1] - 1, None
         elif action == "feed back" and current is not None:
@@ -114,7 +114,7 @@ def test_any_sequence(width: int, actions: list[tuple[str, int, bool, bool]]) ->
             expected, current, share = inputs[:, ::-1] - 1, None, True
         else:
             inputs, expected, current = array, array[:, ::-1] - 1, array if share else None
-            lent.append((array, array.copy()))
+            shared.append((array, array.copy()))
         if action == "async":
             r.start_async(inputs, share_inputs=share)
             r.wait()
@@ -125,5 +125,5 @@ def test_any_sequence(width: int, actions: list[tuple[str, int, bool, bool]]) ->
         np.testing.assert_array_equal(r.get_output_tensor().data, expected)
         if action == "async" or not share_outputs:
             copies.append((result, result.copy()))
-        for array, before in copies + lent:
+        for array, before in copies + shared:
             np.testing.assert_array_equal(array, before)

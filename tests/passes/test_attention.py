@@ -87,7 +87,7 @@ def selected(net: Net) -> Port:
     return matmul(net, softmax(net, select(net, hidden, scalar(net, np.finfo("f4").min), s)), v)
 
 
-def kept(net: Net) -> Port:
+def selected_by_row(net: Net) -> Port:
     """Select unmasked scores by one row of the mask."""
     q, k, v = qkv(net)
     where = compare(net, "GreaterEqual", mask(net, (LENGTH,)), scalar(net, 0))
@@ -111,7 +111,7 @@ def values_in_columns(net: Net) -> Port:
 PATTERNS: dict[str, tuple[Pattern, int]] = {
     f.__name__: (f, inputs) for f, inputs in (
         (bert, 5), (plain, 5), (transposed_again, 5), (usual_scale, 4), (scaled_operands, 5), (selected, 5),
-        (kept, 5), (two_masks, 5), (values_in_columns, 5))
+        (selected_by_row, 5), (two_masks, 5), (values_in_columns, 5))
 }
 
 

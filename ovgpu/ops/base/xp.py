@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu.errors import OpError
+
 RunBody = Callable[[Any, Sequence[Any]], Sequence[Any]]
 """A function ``(body, inputs) -> outputs`` that runs a body Model."""
 
 
 def _no_bodies(body: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    raise AssertionError("this adapter runs no bodies; see `Adapter.running`")
+    raise OpError("a body can be run only within an inference")
 
 
 class Adapter:
