@@ -43,8 +43,9 @@ class Core:
         """Read the model of an IR file.
 
         ``model`` is the path of an .xml file, the path of a folder with an .xml file, or the XML itself (str, bytes, a
-        binary file object). ``weights`` is the path of the .bin file (by default beside the .xml file) or its contents
-        (bytes, an array, a Tensor, a binary file object).
+        binary file object). ``weights`` is the path of the .bin file (by default beside the .xml file), its contents
+        (bytes, an array, a Tensor, a binary file object), or a function from the name of a constant's layer to its
+        contents. Arrays are not copied.
 
         Raises: ModelError and OpError for a malformed file, TypeError for another kind of ``model``.
         """

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.errors import ModelError, OpError
+from ovgpu.errors import ModelError, OpError, explain
 from ovgpu.ir._files import is_lfs_pointer
 from ovgpu.ir._xml import Element
 from ovgpu.model import Model
@@ -50,7 +50,8 @@ class Weights:
     """Bytes of a .bin file. The file is mapped on first use and never read as a whole."""
 
     def __init__(self, source: Path | Any | None, declared: Element | None = None) -> None:
-        """Use a path, a buffer or None. ``declared`` is the .xml's <weights> element: size and checksum of the .bin."""
+        """Use a path, a buffer, a function from layer names to buffers, or None. ``declared`` is the .xml's <weights>
+        element: size and checksum of the .bin."""
         self._source, self._declared = source, declared
 
     @property
@@ -74,6 +75,13 @@ class Weights:
         self._check(data)
         return data
 
+    def _bytes_of(self, name: str) -> Array:
+        """Return the bytes that the function gives for a layer. Raises: OpError if it fails."""
+        try:
+            return as_bytes(self._source(name))  # type: ignore[misc, operator]
+        except Exception as e:
+            raise OpError(f"the function that gives the weights failed: {explain(e)}") from e
+
     def _check(self, data: Array) -> None:
         """Raise ModelError if the file is not the one that was written together with the .xml."""
         size, checksum = (None if self._declared is None else self._declared.get(name) for name in ("size", "checksum"))
@@ -85,8 +93,9 @@ class Weights:
             raise ModelError(f"{self.name} is not the file that the .xml was written with: it does not end with the "
                              f"checksum {checksum}. Weights that are given as bytes or arrays are not compared")
 
-    def constant(self, kind: Type, shape: tuple[int, ...], offset: int, size: int) -> Constant:
-        """Return the constant of ``size`` bytes at ``offset``: a view of the file, aligned or not.
+    def constant(self, name: str, kind: Type, shape: tuple[int, ...], offset: int, size: int) -> Constant:
+        """Return the constant of ``size`` bytes at ``offset``: a view of the file, aligned or not. If the weights are a
+        function, it gives the bytes of the layer ``name``, and ``offset`` has no meaning.
 
         As in OpenVINO, the range may be larger than the shape needs; the first bytes count. Raises: OpError if the
         range is outside the file or too small for the shape.
@@ -101,7 +110,12 @@ class Weights:
                 return _constant(kind, np.empty(0, np.uint8), shape)
             if size < needed:
                 raise OpError(f"{kind.type_name} of shape {list(shape)} takes {needed} bytes, not {size}")
-        data = self.bytes
+        if callable(self._source):
+            data, offset = self._bytes_of(name), 0
+            if data.size != size:
+                raise OpError(f"the constant has {size} bytes, and the function that gives the weights {data.size}")
+        else:
+            data = self.bytes
         if offset + size > data.size:
             raise OpError(f"bytes {offset} to {offset + size} are outside {self.name}, which has {data.size}")
         return _constant(kind, data[offset : offset + (size if kind is Type.string else needed)], shape)

@@ -45,8 +45,9 @@ def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Mo
 
     ``model`` is the path of an .xml file, or of a folder with an openvino_model.xml or a single .xml file in it, or
     the XML itself as str or bytes. ``weights`` is the path of the .bin file (by default the one beside the .xml), or
-    its contents: bytes, a memoryview, an array, a Tensor. Such buffers are not copied and must not change while the
-    model is in use. The files must not change either, but they may be replaced by new files.
+    its contents: bytes, a memoryview, an array, a Tensor; or a function from the name of a constant's layer to its
+    contents, for models whose weights lie in memory here and there. Such buffers are not copied and must not change
+    while the model is in use. The files must not change either, but they may be replaced by new files.
 
     Raises: ModelError for a malformed file, OpError for a layer that the specification does not allow. Layers
     of unknown type raise no error until the model is compiled.
@@ -228,7 +229,7 @@ def _constant(layer: Layer, file: File) -> Op:
     shape = tuple(integer(part) for part in texts["shape"].split(",") if part.strip())
     if any(extent < 0 for extent in shape):
         raise OpError(f"shape {list(shape)} has a negative extent")
-    return file.weights.constant(Type.parse(texts["element_type"]), shape,
+    return file.weights.constant(layer.name, Type.parse(texts["element_type"]), shape,
                                  integer(texts["offset"]), integer(texts["size"]))
 
 

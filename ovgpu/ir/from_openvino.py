@@ -1,0 +1,71 @@
+"""Conversion of models of the openvino package. Import this module only where openvino is installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from weakref import finalize
+
+import openvino  # type: ignore[import-untyped]
+
+from ovgpu.errors import Error
+from ovgpu.ir.read import read_model
+from ovgpu.model import Model
+
+BODIES = ("get_body", "get_then_body", "get_else_body")  # methods of TensorIterator, Loop and If
+
+
+def from_openvino(model: openvino.Model) -> Model:
+    """Return an `openvino.Model` as an ovgpu model, whose constants share the memory of openvino's.
+
+    Constants are matched by friendly name. If names are ambiguous, or some constants are strings or in bodies that
+    openvino does not show, all are copied through a temporary file instead.
+
+    Raises: ModelError and OpError for a model that ovgpu cannot represent.
+    """
+    try:
+        found = _read_shared(model)
+    except Error:
+        found = None
+    return _read_copied(model) if found is None else found
+
+
+def _read_shared(model: openvino.Model) -> Model | None:
+    """Return the model with shared constants, None if they cannot be matched."""
+    constants: dict[str, Any] = {}
+    for constant in _constants(model):
+        if constants.setdefault(constant.friendly_name, constant) is not constant:
+            return None
+    with TemporaryDirectory(prefix="ovgpu-") as folder:
+        path = Path(folder, "model.xml")
+        openvino.serialize(model, path, os.devnull)  # all offsets in this XML are meaningless
+        text = path.read_bytes()
+    if text.count(b' type="Const" ') != len(constants):
+        return None
+    return read_model(text, lambda name: constants[name].data)
+
+
+def _read_copied(model: openvino.Model) -> Model:
+    folder = TemporaryDirectory(prefix="ovgpu-")
+    path = Path(folder.name, "model.xml")
+    openvino.serialize(model, path)
+    found = read_model(path)
+    if os.name == "nt":  # a mapped file cannot be deleted
+        finalize(found, folder.cleanup)
+    else:
+        folder.cleanup()
+    return found
+
+
+def _constants(model: Any) -> Iterator[Any]:
+    """Yield the constants of a model and its bodies, except strings."""
+    for node in model.get_ops():
+        if node.get_type_name() == "Constant":
+            if node.get_element_type() != openvino.Type.string:
+                yield node
+        for body in BODIES:
+            if hasattr(node, body):
+                yield from _constants(getattr(node, body)())
