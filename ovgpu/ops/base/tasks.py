@@ -86,12 +86,17 @@ def side_by_side(work: Sequence[Worker]) -> None:
 
 
 class _Job:
-    """One worker's run, in a thread of `_Crew`, or in the caller's thread if no other has taken it by then."""
+    """One worker's run, in a thread of `_Crew`, or in the caller's thread if no other has taken it by then.
+
+    The job drops the worker's calls, and with them its arrays, before the caller goes on: the crew's queue and threads
+    may keep the job itself for longer.
+    """
 
     __slots__ = ("_done", "_error", "_runner", "_worker")
 
     def __init__(self, worker: Worker) -> None:
-        self._worker, self._error = worker, list[BaseException]()
+        self._worker: Sequence[Call] = worker
+        self._error = list[BaseException]()
         self._runner = Claim()
         self._done = threading.Lock()  # the thread that runs the worker releases it
         self._done.acquire()
@@ -100,17 +105,17 @@ class _Job:
         """Run the worker's calls in a thread of the crew, unless the caller has taken the job."""
         if self._runner.take(_work):
             try:
-                for call in self._worker:
-                    call()
+                _run(self._worker)
             except BaseException as error:  # `join` raises it in the caller's thread
                 self._error.append(error)
+            self._worker = ()
             self._done.release()
 
     def join(self) -> None:
         """Wait for the thread that runs the worker, or run the worker here if none does. Raises the worker's error."""
-        if self._runner.take(self):
-            for call in self._worker:
-                call()
+        if self._runner.take(side_by_side):
+            _run(self._worker)
+            self._worker = ()
             return
         with self._done:
             pass
@@ -119,9 +124,16 @@ class _Job:
 
     def stop(self) -> None:
         """Wait for the thread that runs the worker; if none does, keep all threads from starting it."""
-        if not self._runner.take(self):
+        if self._runner.take(side_by_side):
+            self._worker = ()
+        else:
             with self._done:
                 pass
+
+
+def _run(calls: Sequence[Call]) -> None:
+    for call in calls:
+        call()
 
 
 class _Crew:

@@ -1,8 +1,10 @@
 """Workers: task lists that run in parallel on the host's cores."""
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
@@ -89,6 +91,27 @@ def test_the_caller_runs_unclaimed_workers(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.skipif(tasks.BLAS_THREADS is None, reason="the number of BLAS's threads cannot be set")
+@pytest.mark.parametrize("taken", [True, False])
+def test_arrays_are_dropped_when_the_work_is_done(taken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    unread: SimpleQueue[Any] = SimpleQueue()
+    if not taken:
+        monkeypatch.setattr(tasks._Crew, "queue", lambda *_: unread)
+    gc.disable()
+    try:
+        for _ in range(20):
+            array = np.zeros(4)
+            dropped = weakref.ref(array)
+            work = [Worker(0, 2), Worker(1, 2)]
+            for worker in work:
+                worker(time.sleep, 0.001)
+                worker(np.copyto, array, 1)
+            tasks.side_by_side(work)
+            del array, work, worker
+            assert dropped() is None
+    finally:
+        gc.enable()
+
+
 def test_blas_has_one_thread_while_workers_run() -> None:
     assert tasks.BLAS_THREADS is not None
     threads, _ = tasks.BLAS_THREADS
