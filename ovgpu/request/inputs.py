@@ -193,7 +193,8 @@ class InputSlot:
                 raise Error(f"[Parameter] the input has no element type before its tensor is set "
                             f"({self.port.node.source_location})")
             else:
-                shape = [low if low == high else 0 for low, high in self._bounds or ((0, 0),)]
+                bounds = [(0, 0)] if self._bounds is None else self._bounds
+                shape = [low if low == high else 0 for low, high in bounds]
                 self._tensor = self._own = self._new_tensor(self._kind, tuple(shape))
         return self._tensor
 

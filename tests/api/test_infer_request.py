@@ -21,6 +21,7 @@ T = 'ov.Tensor(np.ones((2, 3), "f4"))'
 @agree(f"""
     r = req(one()); [r.get_tensor("x").shape, r.get_tensor("out").element_type, r.get_tensor(r.model_inputs[0]).shape]
     r = req(one((-1, 3))); [r.get_input_tensor(), r.get_output_tensor(), r.input_tensors, r.output_tensors]
+    r = req(one(())); [r.get_input_tensor().shape, r.input_tensors[0].shape, r.get_output_tensor().shape, r.infer(3)]
     r = req(one()); t = r.get_input_tensor(); t.data[:] = -4; r.infer()
     r = req(one((-1, 3))); t = r.get_input_tensor(); t.shape = [2, 3]; t.data[:] = -4; r.infer()
     r = req(one()); t = r.get_output_tensor(); r.infer(np.ones((2, 3))); t.data
