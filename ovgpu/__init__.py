@@ -21,6 +21,8 @@ the outputs, and `evaluate` computes them with ``xp``, which is NumPy or CuPy.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ovgpu import preprocess, properties
 from ovgpu.api.async_infer_queue import AsyncInferQueue
 from ovgpu.api.compiled_model import CompiledModel
@@ -80,6 +82,7 @@ __all__ = [
     "compile_model",
     "get_batch",
     "get_version",
+    "install",
     "preprocess",
     "properties",
     "read_model",
@@ -87,4 +90,14 @@ __all__ = [
     "save_model",
     "serialize",
     "set_batch",
+    "uninstall",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return `install` or `uninstall`, which are imported when they are first used."""
+    if name in ("install", "uninstall"):
+        from ovgpu.integrations import openvino
+
+        return getattr(openvino, name)
+    raise AttributeError(f"module 'ovgpu' has no attribute '{name}'")

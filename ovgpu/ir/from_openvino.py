@@ -26,6 +26,8 @@ def from_openvino(model: openvino.Model) -> Model:
 
     Raises: ModelError and OpError for a model that ovgpu cannot represent.
     """
+    if not isinstance(model, openvino.Model):  # the C++ class, which `openvino.compile_model` unwraps
+        model = openvino.Model(model)
     try:
         found = _read_shared(model)
     except Error:

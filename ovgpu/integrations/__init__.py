@@ -1,0 +1,1 @@
+"""Integrations of ovgpu into other packages. Nothing else in ovgpu imports them."""

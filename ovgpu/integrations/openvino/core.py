@@ -1,0 +1,167 @@
+"""Device NVIDIA in `openvino.Core`: its methods, replaced by ones that hand calls for this device over to ovgpu."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+import openvino  # type: ignore[import-untyped]
+
+import ovgpu
+from ovgpu.api import devices
+from ovgpu.integrations.openvino.devices import is_ours, select
+from ovgpu.integrations.openvino.inference import AsyncInferQueue, CompiledModel
+from ovgpu.integrations.openvino.values import properties_to_ovgpu, property_to_openvino
+from ovgpu.ir.from_openvino import from_openvino
+
+Method = Callable[..., Any]
+
+
+def ovgpu_core(core: openvino.Core) -> ovgpu.Core:
+    """Return the ovgpu Core that holds the properties of device NVIDIA for one openvino Core."""
+    found: ovgpu.Core = core.__dict__.setdefault("_ovgpu_core", ovgpu.Core())
+    return found
+
+
+def read_for_ovgpu(core: openvino.Core, model: Any, weights: Any = None) -> ovgpu.Model:
+    """Return the model for ovgpu. ovgpu reads IR files itself; openvino reads all other formats."""
+    if isinstance(model, (str, os.PathLike)):
+        if os.fspath(model).endswith(".xml"):
+            return ovgpu.read_model(model, weights)
+        model = core.read_model(model) if weights is None else core.read_model(model, weights)
+    elif isinstance(model, bytes):
+        model = core.read_model(model, weights)
+    return from_openvino(model)
+
+
+# ---- methods of Core; each takes the original method first
+
+def compile_model(original: Method, self: Any, model: Any, device_name: str | None = None,
+                  config: Mapping[str, Any] | None = None, *, weights: Any = None) -> Any:
+    device, config = select(device_name, config, self)
+    if device is None or not is_ours(device):
+        return original(self, model, device, config, weights=weights)
+    source = read_for_ovgpu(self, model, weights)
+    return CompiledModel(ovgpu_core(self).compile_model(source, device, properties_to_ovgpu(config)))
+
+
+def available_devices(original: Method, self: Any) -> list[str]:
+    return [*original(self), *(name for name in devices.available_devices() if is_ours(name))]
+
+
+def get_property(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+    given = [*args, *kwargs.values()]
+    if len(given) == 2 and is_ours(given[0]):
+        return property_to_openvino(ovgpu_core(self).get_property(given[0], str(given[1])))
+    return original(self, *args, **kwargs)
+
+
+def set_property(original: Method, self: Any, *args: Any, **kwargs: Any) -> None:
+    given = [*args, *kwargs.values()]
+    if len(given) == 2 and is_ours(given[0]):
+        ovgpu_core(self).set_property(given[0], properties_to_ovgpu(given[1]))
+        return
+    original(self, *args, **kwargs)
+    if len(given) == 1:
+        _set_common(ovgpu_core(self), properties_to_ovgpu(given[0]))
+
+
+def _set_common(core: ovgpu.Core, properties: Mapping[str, Any]) -> None:
+    """Set properties of all devices, of which openvino has accepted each, as far as ovgpu knows them."""
+    for name, value in properties.items():
+        try:
+            core.set_property({name: value})
+        except RuntimeError:
+            continue
+
+
+def query_model(original: Method, self: Any, model: Any, device_name: str,
+                config: Mapping[str, Any] | None = None) -> dict[str, str]:
+    if is_ours(device_name):
+        return ovgpu_core(self).query_model(read_for_ovgpu(self, model), device_name)
+    found: dict[str, str] = original(self, model, device_name, config)
+    return found
+
+
+def import_model(original: Method, self: Any, model_stream: Any, device_name: str,
+                 config: Mapping[str, Any] | None = None) -> Any:
+    if is_ours(device_name):
+        return CompiledModel(ovgpu_core(self).import_model(model_stream, device_name, properties_to_ovgpu(config)))
+    return original(self, model_stream, device_name, config)
+
+
+def get_versions(original: Method, self: Any, device_name: str) -> Any:
+    return ovgpu_core(self).get_versions(device_name) if is_ours(device_name) else original(self, device_name)
+
+
+def unload_plugin(original: Method, self: Any, device_name: str) -> None:
+    if is_ours(device_name):
+        ovgpu_core(self).unload_plugin(device_name)
+    else:
+        original(self, device_name)
+
+
+def get_default_context(original: Method, self: Any, device_name: str) -> Any:
+    return ovgpu_core(self).get_default_context(device_name) if is_ours(device_name) else original(self, device_name)
+
+
+def create_context(original: Method, self: Any, device_name: str, *args: Any, **kwargs: Any) -> Any:
+    if is_ours(device_name):
+        return ovgpu_core(self).create_context(device_name, *args, **kwargs)
+    return original(self, device_name, *args, **kwargs)
+
+
+METHODS: tuple[Method, ...] = (compile_model, get_property, set_property, query_model, import_model, get_versions,
+                               unload_plugin, get_default_context, create_context)
+
+
+# ---- installation
+
+_replaced: dict[tuple[Any, str], Any] = {}
+"""The original attributes of openvino's classes, by class and name; a missing one is inherited."""
+
+
+def install() -> None:
+    """Replace the methods. Does nothing if they are replaced already."""
+    if _replaced:
+        return
+    core = openvino.Core
+    for method in METHODS:
+        _replace(core, method.__name__, _with_original(method, getattr(core, method.__name__)))
+    listing = _with_original(available_devices, core.get_available_devices)
+    _replace(core, "get_available_devices", listing)
+    _replace(core, "available_devices", property(listing, doc=core.available_devices.__doc__))
+    _replace(openvino.AsyncInferQueue, "__new__", staticmethod(_new_queue))
+
+
+def uninstall() -> None:
+    """Restore the methods. Compiled models keep working, in queues that exist too."""
+    while _replaced:
+        (cls, name), original = _replaced.popitem()
+        if original is None:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, original)
+
+
+def _replace(cls: Any, name: str, value: Any) -> None:
+    _replaced[cls, name] = vars(cls).get(name)
+    setattr(cls, name, value)
+
+
+def _with_original(method: Method, original: Method) -> Method:
+    @wraps(original)
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(original, self, *args, **kwargs)
+
+    return replaced
+
+
+def _new_queue(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a queue of ovgpu for a model that it has compiled; then Python does not call the class's ``__init__``."""
+    model = args[0] if args else kwargs.get("model")
+    if type(model) is CompiledModel:
+        return AsyncInferQueue(*args, **kwargs)
+    return openvino._pyopenvino.AsyncInferQueue.__new__(cls)

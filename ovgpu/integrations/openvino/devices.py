@@ -1,0 +1,68 @@
+"""Device names that openvino hands over to ovgpu: NVIDIA, NVIDIA.n, and lists of AUTO that name it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ovgpu.api.devices import family, resolve
+from ovgpu.errors import DeviceError
+
+PRIORITIES = "MULTI_DEVICE_PRIORITIES"
+NAMES = ("NVIDIA", "CUDA")
+
+
+def is_ours(device: Any) -> bool:
+    """Return whether a name is ovgpu's: NVIDIA or CUDA, with or without the number of a card."""
+    return isinstance(device, str) and device.partition(".")[0] in NAMES
+
+
+def select(device: str | None, config: Mapping[str, Any] | None, core: Any) -> tuple[str | None, dict[str, Any]]:
+    """Return the device of `compile_model`, and its properties, after a selection that names NVIDIA.
+
+    AUTO takes the first device of its list that can be used; if that is openvino's, AUTO gets the list without NVIDIA.
+
+    Raises: DeviceError if HETERO, MULTI or BATCH names NVIDIA, or AUTO finds none of its devices.
+    """
+    properties = dict(config or {})
+    kind, _, listed = (device or "").partition(":")
+    if kind not in ("AUTO", "MULTI", "HETERO", "BATCH"):
+        return device, properties
+    if not listed and PRIORITIES in properties:
+        listed = str(properties[PRIORITIES])
+    names = [name.strip() for name in listed.split(",") if name.strip()]
+    if not any(is_ours(name.lstrip("-")) for name in names):
+        return device, properties
+    properties.pop(PRIORITIES, None)
+    if kind != "AUTO":
+        return _only(kind, names), properties
+    return _first_usable(names, core), properties
+
+
+def _only(kind: str, names: list[str]) -> str:
+    if kind == "MULTI" and len(names) == 1:
+        return names[0]
+    raise DeviceError(f"{kind}:{','.join(names)}: {kind} cannot share a model between NVIDIA and other devices; "
+                      "name NVIDIA alone, or AUTO with a list of devices")
+
+
+def _first_usable(names: list[str], core: Any) -> str:
+    others = [name for name in names if not is_ours(name.lstrip("-"))]
+    reasons = []
+    for name in names:
+        if name.startswith("-"):
+            continue
+        if not is_ours(name):
+            if any(family(name) == family(found) for found in core.available_devices):
+                break
+            reasons.append(f'device "{name}" is not there')
+            continue
+        try:
+            resolve(name)
+            return name
+        except DeviceError as e:
+            reasons.append(str(e))
+    else:
+        if any(not name.startswith("-") for name in names):
+            raise DeviceError(f"AUTO:{','.join(names)}: no device of the list can be used: {'; '.join(reasons)}")
+    return f"AUTO:{','.join(others)}" if others else "AUTO"

@@ -1,0 +1,301 @@
+"""Compiled models, requests and queues of ovgpu behind the interface of openvino's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+import openvino  # type: ignore[import-untyped]
+from openvino.utils.data_helpers import OVDict  # type: ignore[import-untyped]
+
+import ovgpu
+from ovgpu.integrations.openvino.ports import Ports, key_to_ovgpu, make_ports
+from ovgpu.integrations.openvino.values import (
+    properties_to_ovgpu,
+    property_to_openvino,
+    tensor_to_openvino,
+    tensor_to_ovgpu,
+)
+
+
+class Facade:
+    """Object that `isinstance` takes for one of openvino's class `stands_for`, whose constructor wants C++ objects."""
+
+    stands_for: ClassVar[Any]
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self.stands_for
+
+
+class VariableState(Facade):
+    """Variable of a request; see `ovgpu.VariableState`."""
+
+    stands_for = openvino._pyopenvino.VariableState
+
+    def __init__(self, variable: ovgpu.VariableState) -> None:
+        self._variable = variable
+
+    @property
+    def name(self) -> str:
+        return self._variable.name
+
+    @property
+    def state(self) -> Any:
+        return tensor_to_openvino(self._variable.state)
+
+    @state.setter
+    def state(self, tensor: Any) -> None:
+        self._variable.state = tensor_to_ovgpu(tensor)
+
+    def reset(self) -> None:
+        self._variable.reset()
+
+    def __repr__(self) -> str:
+        return repr(self._variable)
+
+
+class InferRequest(Facade):
+    """Request of a compiled model; see `ovgpu.InferRequest`."""
+
+    stands_for = openvino.InferRequest
+
+    def __init__(self, compiled: CompiledModel, request: ovgpu.InferRequest) -> None:
+        self._compiled, self._request = compiled, request
+
+    # ---- running
+
+    def infer(self, inputs: Any = None, share_inputs: bool = False, share_outputs: bool = False, *,
+              decode_strings: bool = True) -> OVDict:
+        return self._compiled._results(self._request.infer(
+            self._compiled._inputs(inputs), share_inputs, share_outputs, decode_strings=decode_strings))
+
+    def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
+        self._request.start_async(self._compiled._inputs(inputs), userdata, share_inputs)
+
+    def wait(self) -> None:
+        self._request.wait()
+
+    def wait_for(self, timeout: int) -> bool:
+        return self._request.wait_for(timeout)
+
+    def cancel(self) -> None:
+        self._request.cancel()
+
+    def set_callback(self, callback: Callable[[Any], Any], userdata: Any = None) -> None:
+        self._request.set_callback(callback, userdata)
+
+    @property
+    def userdata(self) -> Any:
+        return self._request.userdata
+
+    @property
+    def results(self) -> OVDict:
+        return self._compiled._results(self._request.results)
+
+    # ---- tensors
+
+    def get_tensor(self, name_or_port: Any) -> Any:
+        return tensor_to_openvino(self._request.get_tensor(self._compiled._key(name_or_port)))
+
+    def set_tensor(self, name_or_port: Any, tensor: Any) -> None:
+        self._request.set_tensor(self._compiled._key(name_or_port), tensor_to_ovgpu(tensor))
+
+    def set_tensors(self, tensors: Mapping[Any, Any]) -> None:
+        self._request.set_tensors(self._compiled._inputs(tensors))
+
+    def get_input_tensor(self, index: int | None = None) -> Any:
+        return tensor_to_openvino(self._request.get_input_tensor(index))
+
+    def get_output_tensor(self, index: int | None = None) -> Any:
+        return tensor_to_openvino(self._request.get_output_tensor(index))
+
+    def set_input_tensor(self, *args: Any, **kwargs: Any) -> None:
+        self._request.set_input_tensor(*map(tensor_to_ovgpu, args), **_values_to_ovgpu(kwargs))
+
+    def set_output_tensor(self, *args: Any, **kwargs: Any) -> None:
+        self._request.set_output_tensor(*map(tensor_to_ovgpu, args), **_values_to_ovgpu(kwargs))
+
+    def set_input_tensors(self, tensors: Any) -> None:
+        self._request.set_input_tensors(self._compiled._inputs(tensors))
+
+    def set_output_tensors(self, outputs: Mapping[int, Any]) -> None:
+        self._request.set_output_tensors(self._compiled._inputs(outputs))
+
+    @property
+    def input_tensors(self) -> list[Any]:
+        return list(map(tensor_to_openvino, self._request.input_tensors))
+
+    @property
+    def output_tensors(self) -> list[Any]:
+        return list(map(tensor_to_openvino, self._request.output_tensors))
+
+    @property
+    def model_inputs(self) -> list[Any]:
+        return self._compiled.inputs
+
+    @property
+    def model_outputs(self) -> list[Any]:
+        return self._compiled.outputs
+
+    # ---- state and measurements
+
+    def query_state(self) -> list[VariableState]:
+        return list(map(VariableState, self._request.query_state()))
+
+    def reset_state(self) -> None:
+        self._request.reset_state()
+
+    @property
+    def latency(self) -> float:
+        return self._request.latency
+
+    def get_profiling_info(self) -> list[ovgpu.ProfilingInfo]:
+        return self._request.get_profiling_info()
+
+    profiling_info = property(get_profiling_info)
+
+    def get_compiled_model(self) -> CompiledModel:
+        return CompiledModel(self._request.get_compiled_model(), self._compiled._ports)
+
+    def _is_single_input(self) -> bool:
+        return len(self._compiled.inputs) == 1
+
+    def __repr__(self) -> str:
+        return repr(self._request)
+
+
+class CompiledModel(Facade):
+    """Model compiled by ovgpu; see `ovgpu.CompiledModel`. ``ports`` are those of an equal compiled model."""
+
+    stands_for = openvino.CompiledModel
+
+    def __init__(self, compiled: ovgpu.CompiledModel, ports: tuple[Ports, Ports] | None = None) -> None:
+        self._compiled = compiled
+        self._ports = ports or make_ports(compiled)
+        self._infer_request: InferRequest | None = None
+
+    # ---- ports
+
+    @property
+    def inputs(self) -> list[Any]:
+        return list(self._ports[0].openvino)
+
+    @property
+    def outputs(self) -> list[Any]:
+        return list(self._ports[1].openvino)
+
+    def input(self, key: int | str | None = None) -> Any:
+        return self._ports[0].to_openvino(self._compiled.input(key))
+
+    def output(self, key: int | str | None = None) -> Any:
+        return self._ports[1].to_openvino(self._compiled.output(key))
+
+    def _key(self, key: Any) -> Any:
+        return key_to_ovgpu(self._ports, key)
+
+    def _inputs(self, values: Any) -> Any:
+        """Return the inputs of an inference, or tensors by key, with ovgpu's keys and tensors."""
+        if isinstance(values, Mapping):
+            return {self._key(key): tensor_to_ovgpu(value) for key, value in values.items()}
+        if isinstance(values, (list, tuple)):
+            return [tensor_to_ovgpu(value) for value in values]
+        return tensor_to_ovgpu(values)
+
+    def _results(self, results: ovgpu.OVDict) -> OVDict:
+        return OVDict(dict(zip(self._ports[1].openvino, results.values(), strict=True)))
+
+    # ---- running
+
+    def __call__(self, inputs: Any = None, share_inputs: bool = True, share_outputs: bool = False, *,
+                 decode_strings: bool = True) -> OVDict:
+        return self._own_request().infer(inputs, share_inputs, share_outputs, decode_strings=decode_strings)
+
+    def infer_new_request(self, inputs: Any = None) -> OVDict:
+        return self.create_infer_request().infer(inputs)
+
+    def create_infer_request(self) -> InferRequest:
+        return InferRequest(self, self._compiled.create_infer_request())
+
+    def query_state(self) -> list[VariableState]:
+        return self._own_request().query_state()
+
+    def reset_state(self) -> None:
+        self._own_request().reset_state()
+
+    def release_memory(self) -> None:
+        self._compiled.release_memory()
+
+    def _own_request(self) -> InferRequest:
+        if self._infer_request is None:
+            self._infer_request = InferRequest(self, self._compiled._request())
+        return self._infer_request
+
+    # ---- properties
+
+    def get_property(self, property: str) -> Any:
+        return property_to_openvino(self._compiled.get_property(str(property)))
+
+    def set_property(self, properties: Any) -> None:
+        self._compiled.set_property(properties_to_ovgpu(properties))
+
+    def get_runtime_model(self) -> openvino.Model:
+        with TemporaryDirectory(prefix="ovgpu-") as folder:
+            path = Path(folder, "model.xml")
+            ovgpu.serialize(self._compiled.get_runtime_model(), path)
+            return openvino.Core().read_model(path.read_bytes(), path.with_suffix(".bin").read_bytes())
+
+    def export_model(self, model_stream: Any = None) -> Any:
+        return self._compiled.export_model(model_stream)
+
+    def __repr__(self) -> str:
+        return repr(self._compiled)
+
+
+class AsyncInferQueue(Facade):
+    """Pool of requests; see `ovgpu.AsyncInferQueue`."""
+
+    stands_for = openvino.AsyncInferQueue
+
+    def __init__(self, model: CompiledModel, jobs: int = 0) -> None:
+        self._compiled, self._queue = model, ovgpu.AsyncInferQueue(model._compiled, jobs)
+        self._requests = {request: InferRequest(model, request) for request in self._queue}
+
+    def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
+        self._queue.start_async(self._compiled._inputs(inputs), userdata, share_inputs)
+
+    def wait_all(self) -> None:
+        self._queue.wait_all()
+
+    def is_ready(self) -> bool:
+        return self._queue.is_ready()
+
+    def get_idle_request_id(self) -> int:
+        return self._queue.get_idle_request_id()
+
+    def set_callback(self, callback: Callable[[Any, Any], Any]) -> None:
+        if not callable(callback):
+            self._queue.set_callback(callback)  # raises
+        self._queue.set_callback(lambda request, userdata: callback(self._requests[request], userdata))
+
+    @property
+    def userdata(self) -> list[Any]:
+        return self._queue.userdata
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[InferRequest]:
+        return iter(self._requests.values())
+
+    def __getitem__(self, i: int) -> InferRequest:
+        return self._requests[self._queue[i]]
+
+    def __repr__(self) -> str:
+        return repr(self._queue)
+
+
+def _values_to_ovgpu(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: tensor_to_ovgpu(value) for name, value in kwargs.items()}
