@@ -27,7 +27,7 @@ LAYERS = [
     {"debug"},
     {"request"},
     {"api"},
-    {"cli", "integrations", "__init__", "__main__"},
+    {"cli", "integrations", "run_with_openvino", "__init__", "__main__"},
 ]
 LAYER = {unit: number for number, layer in enumerate(LAYERS) for unit in layer}
 

@@ -39,6 +39,8 @@ def test_an_installed_wheel_finds_its_kernels_inside(built: Path, tmp_path: Path
     assert sorted(p.name for p in (tmp_path / "ovgpu" / "cuda_kernels").iterdir()) == KERNELS
     assert (tmp_path / "ovgpu" / "py.typed").exists()
     assert not (tmp_path / "tests").exists()
+    assert (tmp_path / "ovgpu.pth").read_text().count("\n") == 1
+    assert (tmp_path / "_ovgpu_startup.py").exists()
 
 
 def test_an_sdist_is_a_source_tree_that_finds_them_beside_the_package(built: Path, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def read_for_ovgpu(core: openvino.Core, model: Any, weights: Any = None) -> ovgp
 
 def compile_model(original: Method, self: Any, model: Any, device_name: str | None = None,
                   config: Mapping[str, Any] | None = None, *, weights: Any = None) -> Any:
+    """Compile a model with ovgpu if ``device_name`` selects NVIDIA. See `ovgpu.Core.compile_model`."""
     device, config = select(device_name, config, self)
     if device is None or not is_ours(device):
         return original(self, model, device, config, weights=weights)
@@ -48,10 +49,12 @@ def compile_model(original: Method, self: Any, model: Any, device_name: str | No
 
 
 def available_devices(original: Method, self: Any) -> list[str]:
+    """Return the names of openvino's devices, and of the cards that ovgpu can use."""
     return [*original(self), *(name for name in devices.available_devices() if is_ours(name))]
 
 
 def get_property(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a property of a device, or of the Core."""
     given = [*args, *kwargs.values()]
     if len(given) == 2 and is_ours(given[0]):
         return property_to_openvino(ovgpu_core(self).get_property(given[0], str(given[1])))
@@ -59,6 +62,7 @@ def get_property(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def set_property(original: Method, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Set properties of a device, or of all devices. ovgpu takes the common ones that it knows."""
     given = [*args, *kwargs.values()]
     if len(given) == 2 and is_ours(given[0]):
         ovgpu_core(self).set_property(given[0], properties_to_ovgpu(given[1]))
@@ -79,6 +83,7 @@ def _set_common(core: ovgpu.Core, properties: Mapping[str, Any]) -> None:
 
 def query_model(original: Method, self: Any, model: Any, device_name: str,
                 config: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return a dict from friendly name to device for the nodes that the device can run."""
     if is_ours(device_name):
         return ovgpu_core(self).query_model(read_for_ovgpu(self, model), device_name)
     found: dict[str, str] = original(self, model, device_name, config)
@@ -87,16 +92,19 @@ def query_model(original: Method, self: Any, model: Any, device_name: str,
 
 def import_model(original: Method, self: Any, model_stream: Any, device_name: str,
                  config: Mapping[str, Any] | None = None) -> Any:
+    """Return a compiled model that was exported for the device."""
     if is_ours(device_name):
         return CompiledModel(ovgpu_core(self).import_model(model_stream, device_name, properties_to_ovgpu(config)))
     return original(self, model_stream, device_name, config)
 
 
 def get_versions(original: Method, self: Any, device_name: str) -> Any:
+    """Return the version of a device's backend by device name."""
     return ovgpu_core(self).get_versions(device_name) if is_ours(device_name) else original(self, device_name)
 
 
 def unload_plugin(original: Method, self: Any, device_name: str) -> None:
+    """Unload openvino's plugin, or reset the properties that were set for NVIDIA."""
     if is_ours(device_name):
         ovgpu_core(self).unload_plugin(device_name)
     else:
@@ -104,10 +112,12 @@ def unload_plugin(original: Method, self: Any, device_name: str) -> None:
 
 
 def get_default_context(original: Method, self: Any, device_name: str) -> Any:
+    """Return a device's context for remote tensors; that of NVIDIA is an `ovgpu.RemoteContext`."""
     return ovgpu_core(self).get_default_context(device_name) if is_ours(device_name) else original(self, device_name)
 
 
 def create_context(original: Method, self: Any, device_name: str, *args: Any, **kwargs: Any) -> Any:
+    """Create a device's context for remote tensors; that of NVIDIA is an `ovgpu.RemoteContext`."""
     if is_ours(device_name):
         return ovgpu_core(self).create_context(device_name, *args, **kwargs)
     return original(self, device_name, *args, **kwargs)

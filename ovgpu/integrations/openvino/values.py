@@ -19,6 +19,7 @@ ENUMS: dict[str, Any] = {
 
 
 def to_openvino_type(kind: ovgpu.Type) -> openvino.Type:
+    """Return openvino's element type of the same name."""
     return getattr(openvino.Type, kind.get_type_name())
 
 

@@ -1,0 +1,45 @@
+"""Call `ovgpu.install()` when a program imports openvino.
+
+A wheel has this file as ``_ovgpu_startup.py`` beside the package, and a file ``ovgpu.pth``, by which Python imports it
+at its start if the environment variable OVGPU_INSTALL is 1. It imports the standard library alone.
+"""
+
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+
+
+class Finder(MetaPathFinder):
+    """Finder of openvino that lets its loader install ovgpu after it has loaded the package."""
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "openvino":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = InstallingLoader(spec.loader)
+        return spec
+
+
+class InstallingLoader(Loader):
+    """Loader that installs ovgpu after ``loader`` has loaded openvino."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: ModuleSpec):  # type: ignore[no-untyped-def]
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module) -> None:  # type: ignore[no-untyped-def]
+        self.loader.exec_module(module)
+        from ovgpu.integrations.openvino import install
+
+        install()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.loader, name)
+
+
+sys.meta_path.insert(0, Finder())

@@ -1,0 +1,36 @@
+"""Run a program with NVIDIA as a device of openvino, without changing it.
+
+    python -m ovgpu.run_with_openvino script.py arguments...
+    python -m ovgpu.run_with_openvino -m module arguments...
+
+The program runs as it would by ``python script.py`` or ``python -m module``, after `ovgpu.install()`.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+from ovgpu.integrations.openvino import install
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    as_module = arguments[:1] == ["-m"]
+    program = arguments[as_module:]
+    if not program or (program[0].startswith("-") and not as_module):
+        print(__doc__, file=sys.stderr if not arguments else sys.stdout)
+        sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
+    install()
+    sys.argv = program
+    if as_module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(os.path.abspath(program[0]))
+        runpy.run_path(program[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

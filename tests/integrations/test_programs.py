@@ -1,0 +1,82 @@
+"""Programs that use openvino, run unchanged with NVIDIA as one of its devices."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "ovgpu" / "integrations" / "openvino"
+PROGRAM = """
+import sys
+from openvino import Core  # before any import of ovgpu
+from ovgpu.api.devices import register_backend
+from ovgpu.backends.cpu import CpuBackend
+register_backend("NVIDIA", CpuBackend)
+print(Core().available_devices, sys.argv[1:], __name__, sys.path[0])
+"""
+
+
+def run(*arguments: str | Path, cwd: Path, status: int = 0, **variables: str) -> str:
+    """Run Python, and return what it prints to stdout."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "scripts" / "program.py"
+    path.parent.mkdir()
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_a_script(program: Path, tmp_path: Path) -> None:
+    found = run("-m", "ovgpu.run_with_openvino", "scripts/program.py", "-a", "b", cwd=tmp_path)
+    assert found == f"['CPU', 'NVIDIA'] ['-a', 'b'] __main__ {program.parent}"
+
+
+def test_a_module(program: Path, tmp_path: Path) -> None:
+    found = run("-m", "ovgpu.run_with_openvino", "-m", "program", "-m", cwd=program.parent)
+    assert found == f"['CPU', 'NVIDIA'] ['-m'] __main__ {program.parent}"
+
+
+@pytest.mark.parametrize(("arguments", "status"), [([], 2), (["-m"], 2), (["--help"], 0), (["-x"], 2)])
+def test_usage(arguments: list[str], status: int, tmp_path: Path) -> None:
+    run("-m", "ovgpu.run_with_openvino", *arguments, cwd=tmp_path, status=status)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Return a folder with the files that a wheel puts beside the package."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    shutil.copy(FOLDER / "startup.pth", folder / "ovgpu.pth")
+    shutil.copy(FOLDER / "startup.py", folder / "_ovgpu_startup.py")
+    return folder
+
+
+@pytest.mark.parametrize(("value", "devices"), [("1", "['CPU', 'NVIDIA']"), ("0", "['CPU']"), ("", "['CPU']")])
+def test_the_environment_variable(program: Path, site: Path, value: str, devices: str) -> None:
+    code = f"import site, runpy; site.addsitedir({str(site)!r}); runpy.run_path({str(program)!r})"
+    assert run("-c", code, cwd=site, OVGPU_INSTALL=value).startswith(devices)
+
+
+@pytest.mark.parametrize(("value", "modules"), [("1", "{'_ovgpu_startup'}"), ("", "set()")])
+def test_nothing_is_imported_at_the_start(site: Path, value: str, modules: str) -> None:
+    code = (f"import site, sys; site.addsitedir({str(site)!r})\n"
+            "print(sys.modules.keys() & {'_ovgpu_startup', 'ovgpu', 'openvino', 'numpy'})")
+    assert run("-c", code, cwd=site, OVGPU_INSTALL=value) == modules
+
+
+def test_other_imports_of_openvino_fail_as_before(site: Path) -> None:
+    code = (f"import site, sys; site.addsitedir({str(site)!r}); sys.path[:] = []\n"
+            "try: import openvino\nexcept ModuleNotFoundError as e: print(e.name)")
+    assert run("-c", code, cwd=site, OVGPU_INSTALL="1") == "openvino"
