@@ -230,7 +230,29 @@ def test_properties(core: ov.Core) -> None:
     compiled = core.compile_model(doubled(), "NVIDIA", dict([hint.performance_mode(hint.PerformanceMode.LATENCY)]))
     assert compiled.get_property("PERFORMANCE_HINT") == "LATENCY"
     with pytest.raises(RuntimeError, match="NO_SUCH"):
-        core.set_property("NVIDIA", {"NO_SUCH": 1})
+        core.set_property("NVIDIA", {props.enable_profiling: False, "NO_SUCH": 1})
+    assert core.get_property("NVIDIA", "PERF_COUNT") is True  # all or none
+    core.set_property(properties={props.enable_profiling: False}, device_name="NVIDIA")
+    assert core.get_property(property="PERF_COUNT", device_name="NVIDIA") is False
+    core.set_property("NVIDIA", ("PERF_COUNT", True))
+    assert core.get_property("NVIDIA", "PERF_COUNT") is True
+
+
+@pytest.mark.parametrize("call", [
+    "core.get_property('CPU', 'NO_SUCH')", "core.get_property('NO_SUCH')", "core.get_property()", "core.set_property()",
+    "core.set_property('CPU', 3)", "core.set_property(1, 2, 3)", "core.compile_model(3, 'CPU')",
+    "core.compile_model(model, 'CPU', [1])", "core.compile_model(model, 3)", "core.query_model(model, 'GPU')",
+])
+def test_errors_of_other_devices_are_openvinos(core: ov.Core, call: str) -> None:
+    def error() -> str:
+        with pytest.raises(Exception) as found:
+            eval(call, {"core": core, "model": model})
+        return f"{found.type.__name__}: {found.value}"
+
+    model = doubled()
+    installed = error()
+    uninstall()
+    assert error() == installed
 
 
 def test_common_properties_are_set_for_both(core: ov.Core, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -41,11 +42,11 @@ def read_for_ovgpu(core: openvino.Core, model: Any, weights: Any = None) -> ovgp
 def compile_model(original: Method, self: Any, model: Any, device_name: str | None = None,
                   config: Mapping[str, Any] | None = None, *, weights: Any = None) -> Any:
     """Compile a model with ovgpu if ``device_name`` selects NVIDIA. See `ovgpu.Core.compile_model`."""
-    device, config = select(device_name, config, self)
-    if device is None or not is_ours(device):
-        return original(self, model, device, config, weights=weights)
+    device_name, config = select(device_name, config, self)
+    if not is_ours(device_name):
+        return original(self, model, device_name, config, weights=weights)
     source = read_for_ovgpu(self, model, weights)
-    return CompiledModel(ovgpu_core(self).compile_model(source, device, properties_to_ovgpu(config)))
+    return CompiledModel(ovgpu_core(self).compile_model(source, device_name, properties_to_ovgpu(config)))
 
 
 def available_devices(original: Method, self: Any) -> list[str]:
@@ -55,30 +56,29 @@ def available_devices(original: Method, self: Any) -> list[str]:
 
 def get_property(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Return a property of a device, or of the Core."""
-    given = [*args, *kwargs.values()]
-    if len(given) == 2 and is_ours(given[0]):
-        return property_to_openvino(ovgpu_core(self).get_property(given[0], str(given[1])))
-    return original(self, *args, **kwargs)
+    device, name = _device_and_value(args, kwargs)
+    if not is_ours(device):
+        return original(self, *args, **kwargs)
+    return property_to_openvino(ovgpu_core(self).get_property(device, name))
 
 
 def set_property(original: Method, self: Any, *args: Any, **kwargs: Any) -> None:
     """Set properties of a device, or of all devices. ovgpu takes the common ones that it knows."""
-    given = [*args, *kwargs.values()]
-    if len(given) == 2 and is_ours(given[0]):
-        ovgpu_core(self).set_property(given[0], properties_to_ovgpu(given[1]))
+    device, values = _device_and_value(args, kwargs)
+    if is_ours(device):
+        ovgpu_core(self).set_property(device, properties_to_ovgpu(values))
         return
     original(self, *args, **kwargs)
-    if len(given) == 1:
-        _set_common(ovgpu_core(self), properties_to_ovgpu(given[0]))
+    for name, value in properties_to_ovgpu(values).items() if device is None else ():
+        with suppress(RuntimeError):
+            ovgpu_core(self).set_property({name: value})
 
 
-def _set_common(core: ovgpu.Core, properties: Mapping[str, Any]) -> None:
-    """Set properties of all devices, of which openvino has accepted each, as far as ovgpu knows them."""
-    for name, value in properties.items():
-        try:
-            core.set_property({name: value})
-        except RuntimeError:
-            continue
+def _device_and_value(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return (device or None, value) of a call with a value and an optional device, by position or by keyword."""
+    values = [*args, *(value for name, value in kwargs.items() if name != "device_name")]
+    device = kwargs["device_name"] if "device_name" in kwargs else values[0] if len(values) == 2 else None
+    return device, values[-1] if values else None
 
 
 def query_model(original: Method, self: Any, model: Any, device_name: str,

@@ -17,26 +17,23 @@ def is_ours(device: Any) -> bool:
     return isinstance(device, str) and device.partition(".")[0] in NAMES
 
 
-def select(device: str | None, config: Mapping[str, Any] | None, core: Any) -> tuple[str | None, dict[str, Any]]:
-    """Return the device of `compile_model`, and its properties, after a selection that names NVIDIA.
+def select(device: Any, config: Any, core: Any) -> tuple[Any, Any]:
+    """Return the device and the properties for `compile_model`. They are changed only where a list names NVIDIA.
 
     AUTO takes the first device of its list that can be used; if that is openvino's, AUTO gets the list without NVIDIA.
 
     Raises: DeviceError if HETERO, MULTI or BATCH names NVIDIA, or AUTO finds none of its devices.
     """
-    properties = dict(config or {})
-    kind, _, listed = (device or "").partition(":")
+    kind, _, listed = device.partition(":") if isinstance(device, str) else ("", "", "")
     if kind not in ("AUTO", "MULTI", "HETERO", "BATCH"):
-        return device, properties
-    if not listed and PRIORITIES in properties:
-        listed = str(properties[PRIORITIES])
+        return device, config
+    if not listed and isinstance(config, Mapping):
+        listed = str(config.get(PRIORITIES, ""))
     names = [name.strip() for name in listed.split(",") if name.strip()]
     if not any(is_ours(name.lstrip("-")) for name in names):
-        return device, properties
-    properties.pop(PRIORITIES, None)
-    if kind != "AUTO":
-        return _only(kind, names), properties
-    return _first_usable(names, core), properties
+        return device, config
+    others = {name: value for name, value in dict(config or {}).items() if name != PRIORITIES}
+    return _first_usable(names, core) if kind == "AUTO" else _only(kind, names), others
 
 
 def _only(kind: str, names: list[str]) -> str:
