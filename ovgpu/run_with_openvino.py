@@ -16,6 +16,7 @@ from ovgpu.integrations.openvino import install
 
 
 def main() -> None:
+    """Run the program that the command line names."""
     arguments = sys.argv[1:]
     as_module = arguments[:1] == ["-m"]
     program = arguments[as_module:]
