@@ -21,12 +21,12 @@ def main() -> None:
     as_module = arguments[:1] == ["-m"]
     program = arguments[as_module:]
     if not program or (program[0].startswith("-") and not as_module):
-        print(__doc__, file=sys.stderr if not arguments else sys.stdout)
-        sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
+        asked = arguments[:1] in (["-h"], ["--help"])
+        print(__doc__, file=sys.stdout if asked else sys.stderr)
+        sys.exit(0 if asked else 2)
     install()
     sys.argv = program
     if as_module:
-        sys.path.insert(0, os.getcwd())
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = os.path.dirname(os.path.abspath(program[0]))

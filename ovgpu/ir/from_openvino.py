@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from weakref import finalize
 
 import openvino  # type: ignore[import-untyped]
 
@@ -51,15 +50,11 @@ def _read_shared(model: openvino.Model) -> Model | None:
 
 
 def _read_copied(model: openvino.Model) -> Model:
-    folder = TemporaryDirectory(prefix="ovgpu-")
-    path = Path(folder.name, "model.xml")
-    openvino.serialize(model, path)
-    found = read_model(path)
-    if os.name == "nt":  # a mapped file cannot be deleted
-        finalize(found, folder.cleanup)
-    else:
-        folder.cleanup()
-    return found
+    # The mapped weights outlive their file, except on Windows, where the file stays.
+    with TemporaryDirectory(prefix="ovgpu-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder, "model.xml")
+        openvino.serialize(model, path)
+        return read_model(path)
 
 
 def _constants(model: Any) -> Iterator[Any]:

@@ -70,7 +70,7 @@ def test_everything_else_is_untouched() -> None:
     assert len(ov.AsyncInferQueue(compiled, 2)) == 2
 
 
-def test_threads_may_install(device: str) -> None:
+def test_threads_may_install() -> None:
     before = dict(vars(ov.Core))
 
     def work() -> None:
@@ -183,9 +183,36 @@ def test_onnx(core: ov.Core, tmp_path: Path) -> None:
     assert compiled({"a": X})["c"].tolist() == (X + np.array([1, 2, 3], np.float32)).tolist()
 
 
+class Unknown(ov.Op):
+    """Operation that only the program knows."""
+
+    def __init__(self, inputs: Any = None) -> None:
+        super().__init__(self, inputs)
+
+    def validate_and_infer_types(self) -> None:
+        self.set_output_type(0, self.get_input_element_type(0), self.get_input_partial_shape(0))
+
+    def clone_with_new_inputs(self, inputs: Any) -> Unknown:
+        return Unknown(inputs)
+
+
 def test_unsupported_operations_are_named(core: ov.Core) -> None:
-    with pytest.raises((RuntimeError, TypeError)):
-        core.compile_model(object(), "NVIDIA")
+    x = ops.parameter([2], ov.Type.f32, name="x")
+    model = ov.Model([Unknown([x]).output(0)], [x], "m")
+    with pytest.raises(RuntimeError, match="Unknown"):
+        core.compile_model(model, "NVIDIA")
+
+
+@pytest.mark.parametrize("model", [object(), None, 3])
+def test_other_objects_are_refused(core: ov.Core, model: Any) -> None:
+    with pytest.raises(TypeError):
+        core.compile_model(model, "NVIDIA")
+
+
+@pytest.mark.parametrize("name", ["missing.onnx", "missing.xml"])
+def test_missing_files(core: ov.Core, name: str) -> None:
+    with pytest.raises(RuntimeError, match=name):
+        core.compile_model(name, "NVIDIA")
 
 
 # ---- ports

@@ -69,6 +69,12 @@ def test_the_environment_variable(program: Path, site: Path, value: str, devices
     assert run("-c", code, cwd=site, OVGPU_INSTALL=value).startswith(devices)
 
 
+def test_a_program_that_looks_for_openvino_first(program: Path, site: Path) -> None:
+    code = (f"import site, runpy, importlib.util; site.addsitedir({str(site)!r})\n"
+            f"assert importlib.util.find_spec('openvino'); runpy.run_path({str(program)!r})")
+    assert run("-c", code, cwd=site, OVGPU_INSTALL="1").startswith("['CPU', 'NVIDIA']")
+
+
 @pytest.mark.parametrize(("value", "modules"), [("1", "{'_ovgpu_startup'}"), ("", "set()")])
 def test_nothing_is_imported_at_the_start(site: Path, value: str, modules: str) -> None:
     code = (f"import site, sys; site.addsitedir({str(site)!r})\n"

@@ -11,6 +11,7 @@ from typing import Any
 import openvino  # type: ignore[import-untyped]
 
 import ovgpu
+from ovgpu._util.gc_pause import paused
 from ovgpu.api import devices
 from ovgpu.integrations.openvino.devices import is_ours, select
 from ovgpu.integrations.openvino.inference import AsyncInferQueue, CompiledModel
@@ -28,13 +29,12 @@ def ovgpu_core(core: openvino.Core) -> ovgpu.Core:
 
 def read_for_ovgpu(core: openvino.Core, model: Any, weights: Any = None) -> ovgpu.Model:
     """Return the model for ovgpu. ovgpu reads IR files itself; openvino reads all other formats."""
-    if isinstance(model, (str, os.PathLike)):
-        if os.fspath(model).endswith(".xml"):
-            return ovgpu.read_model(model, weights)
-        model = core.read_model(model) if weights is None else core.read_model(model, weights)
-    elif isinstance(model, bytes):
+    if isinstance(model, (str, os.PathLike)) and os.fspath(model).endswith(".xml"):
+        return ovgpu_core(core).read_model(model, weights)
+    if not isinstance(model, (openvino.Model, openvino._pyopenvino.Model)):
         model = core.read_model(model, weights)
-    return from_openvino(model)
+    with paused():
+        return from_openvino(model)
 
 
 # ---- methods of Core; each takes the original method first

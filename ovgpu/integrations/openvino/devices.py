@@ -44,22 +44,28 @@ def _only(kind: str, names: list[str]) -> str:
 
 
 def _first_usable(names: list[str], core: Any) -> str:
-    others = [name for name in names if not is_ours(name.lstrip("-"))]
-    reasons = []
+    """Return the first device of the list that can be used; for one of openvino's, AUTO with the list of these."""
+    others = ",".join(name for name in names if not is_ours(name.lstrip("-")))
+    refused = []
     for name in names:
         if name.startswith("-"):
             continue
-        if not is_ours(name):
-            if any(family(name) == family(found) for found in core.available_devices):
-                break
-            reasons.append(f'device "{name}" is not there')
-            continue
-        try:
-            resolve(name)
-            return name
-        except DeviceError as e:
-            reasons.append(str(e))
-    else:
-        if any(not name.startswith("-") for name in names):
-            raise DeviceError(f"AUTO:{','.join(names)}: no device of the list can be used: {'; '.join(reasons)}")
-    return f"AUTO:{','.join(others)}" if others else "AUTO"
+        reason = _reason_against(name, core)
+        if reason is None:
+            return name if is_ours(name) else f"AUTO:{others}"
+        refused.append(reason)
+    if refused:
+        raise DeviceError(f"AUTO:{','.join(names)}: no device of the list can be used: {'; '.join(refused)}")
+    return f"AUTO:{others}" if others else "AUTO"  # the list only excludes devices
+
+
+def _reason_against(name: str, core: Any) -> str | None:
+    """Return the reason why a device cannot be used, None if it can."""
+    if not is_ours(name):
+        there = any(family(name) == family(found) for found in core.available_devices)
+        return None if there else f'device "{name}" is not there'
+    try:
+        resolve(name)
+    except DeviceError as e:
+        return str(e)
+    return None

@@ -7,17 +7,17 @@ at its start if the environment variable OVGPU_INSTALL is 1. It imports the stan
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 
 
 class Finder(MetaPathFinder):
-    """Finder of openvino that lets its loader install ovgpu after it has loaded the package."""
+    """Finder of openvino that lets its loader install ovgpu after it has loaded the package. It stays in place, since
+    programs also look for openvino without importing it."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "openvino":
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is not None and spec.loader is not None:
             spec.loader = InstallingLoader(spec.loader)
         return spec
