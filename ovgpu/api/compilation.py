@@ -35,11 +35,13 @@ class Compilation:
     """Model compiled for a backend. It is immutable for its users, and threads may share it.
 
     A program is built for each combination of input ranks (and of types, for inputs without a type) at its first use.
+    ``source`` is a copy of the model, or the model itself if no one else has it.
     """
 
-    def __init__(self, model: Model, backend: Backend, settings: Settings) -> None:
+    def __init__(self, model: Model, backend: Backend, settings: Settings, source: Model) -> None:
         require_supported(model)
         check_files(model)
+        self.source = source
         try:
             self._compile(model, backend, settings)
         except Error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
+from ovgpu.api import devices
 from ovgpu.api.compilation import Compilation
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.model import Model
@@ -115,9 +117,25 @@ class CompiledModel:
         """Return a copy of the model that is run, after the passes."""
         return self._compilation.model.clone()
 
-    def export_model(self, model_stream: Any = None) -> Any:
-        """Raise RuntimeError: compiling is quick, so programs store the model instead."""
-        raise RuntimeError("exporting a compiled model is not supported: save the model with ovgpu.save_model")
+    def export_model(self, model_stream: IO[bytes] | None = None) -> IO[bytes] | None:
+        """Write the model, its properties and, on a card, the kernels it has launched, for `Core.import_model`.
+
+        Without a stream, return an `io.BytesIO`. A stream is rewound afterwards. Run the model first with typical
+        inputs, so that its kernels are known.
+
+        Raises: ModelError if a file that holds constants has changed, OSError if the stream cannot be written.
+        """
+        from ovgpu.api.exported import write  # imports zipfile and hashlib, which take 10 ms
+
+        stream = io.BytesIO() if model_stream is None else model_stream
+        if not hasattr(stream, "write"):
+            raise TypeError(f"export_model takes a binary file such as io.BytesIO, got {type(stream).__name__}")
+        compilation = self._compilation
+        write(stream, devices.family(compilation.settings.device), compilation.settings.exported(), compilation.source,
+              compilation.backend.export_kernels())
+        if stream.seekable():
+            stream.seek(0)
+        return stream if model_stream is None else None
 
     def __repr__(self) -> str:
         return f"<CompiledModel:\n{self._compilation.inputs.listing()}\n{self._compilation.outputs.listing()}>"

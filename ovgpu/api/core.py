@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from ovgpu import ir
 from ovgpu._util.gc_pause import paused
@@ -66,15 +68,45 @@ class Core:
             raise TypeError("compile_model takes (model, device_name: str, config: dict), got "
                             f"{type(device_name).__name__} and {type(config).__name__}")
         device = self._resolve_device("AUTO" if device_name is None else device_name, config or {})
-        if not isinstance(model, Model):
-            if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
-                kind = type(model)
-                raise TypeError(f"compile_model takes an ovgpu.Model or the path of one, got "
-                                f"{kind.__module__}.{kind.__name__}")
-            model = self.read_model(model, weights)
-        settings = self._settings_of(device).compiled(config or {}, model.friendly_name)
+        return self._compile_by(self._read_any, model, weights, self._settings_of(device).compiled(config or {}))
+
+    def _compile_by(self, read: Callable[[Any, Any], Model], model: Any, weights: Any,
+                    settings: Settings) -> CompiledModel:
+        """Compile a model; ``read(model, weights)`` returns it if it is none of ovgpu's."""
         with paused():
-            return CompiledModel(Compilation(model, devices.open_backend(device, settings["CACHE_DIR"]), settings))
+            if isinstance(model, Model):
+                return self._compile(model, settings, model.clone())
+            return self._compile_file(model, weights, settings, lambda: read(model, weights))
+
+    def _read_any(self, model: Any, weights: Any) -> Model:
+        if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
+            kind = type(model)
+            raise TypeError(f"compile_model takes an ovgpu.Model or the path of one, got "
+                            f"{kind.__module__}.{kind.__name__}")
+        return self.read_model(model, weights)
+
+    def _compile_file(self, model: Any, weights: Any, settings: Settings, read: Callable[[], Model]) -> CompiledModel:
+        """Compile the model that ``read`` reads, which may come from CACHE_DIR instead; see `model_cache`."""
+        if not settings["CACHE_DIR"]:
+            return self._compile(read(), settings)
+        from ovgpu.api.model_cache import entry  # imports zipfile and hashlib, which take 10 ms
+
+        cache = entry(settings["CACHE_DIR"], model, weights, devices.family(settings.device), settings.exported())
+        cached = None if cache is None else cache.read()
+        settings.loaded_from_cache = cached is not None
+        found = read() if cached is None else cached
+        compiled = self._compile(found, settings)
+        if cache is not None and cached is None:
+            cache.write(found)
+        return compiled
+
+    def _compile(self, model: Model, settings: Settings, source: Model | None = None,
+                 kernels: Mapping[str, bytes] | None = None) -> CompiledModel:
+        """Compile a model. ``source`` is a copy of it, if others have the model; ``kernels`` were exported with it."""
+        settings.model_name = model.friendly_name
+        backend = devices.open_backend(settings.device, settings["CACHE_DIR"])
+        backend.import_kernels(kernels or {})
+        return CompiledModel(Compilation(model, backend, settings, source or model))
 
     def query_model(self, model: Model, device_name: str, config: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Return a dict from friendly name to device for the nodes that the device can run."""
@@ -83,9 +115,24 @@ class Core:
 
     def import_model(self, model_stream: Any, device_name: str,
                      config: Mapping[str, Any] | None = None) -> CompiledModel:
-        """Raise RuntimeError: compiled models cannot be exported, so there are none to import."""
-        resolve(device_name)
-        raise RuntimeError("importing a compiled model is not supported: read and compile the model itself")
+        """Return the compiled model that `CompiledModel.export_model` wrote.
+
+        ``model_stream`` is a binary file, or its contents: bytes, a Tensor, an array. The properties are
+        those it was exported with, unless ``config`` sets them. Constants are not copied. The machine code in it runs
+        on the card: import only files whose source you trust.
+
+        Raises: ModelError for a damaged file, one of another version of ovgpu, or one for another kind of device.
+        """
+        from ovgpu.api.exported import read  # imports zipfile and hashlib, which take 10 ms
+
+        data = _contents(model_stream)
+        if not isinstance(data, (bytes, bytearray, memoryview, np.ndarray)):
+            raise TypeError(f"import_model takes bytes, a binary file, a Tensor or an array, got {type(data).__name__}")
+        device = self._resolve_device(device_name, config or {})
+        with paused():
+            found = read(data, devices.family(device))
+            settings = self._settings_of(device).compiled({**found.properties, **(config or {})})
+            return self._compile(found.model, settings, kernels=found.kernels)
 
     # ---- devices and properties
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda import device as cuda
+from ovgpu.backends.cuda.kernel_cache import KernelStore
 from ovgpu.errors import DeviceError
 from ovgpu.runtime.backend import Backend
 
@@ -42,7 +43,8 @@ def open_backend(device: str, folder: str = "") -> Backend:
     """Return a backend for one compiled model. ``device`` is a result of `resolve`, ``folder`` the CACHE_DIR."""
     if device in _backends:
         return _backends[device]()
-    return CudaBackend(card_number(device), folder and os.path.abspath(folder))  # kernels are compiled later
+    kernels = KernelStore(folder and os.path.abspath(folder))  # they are compiled later
+    return CudaBackend(card_number(device), kernels)
 
 
 def card_number(device: str) -> int:

@@ -61,6 +61,8 @@ WRITABLE: dict[str, Any] = {
     "DEVICE_PROPERTIES": {},
 }
 
+OF_MACHINE = ("CACHE_DIR", "DEVICE_ID", "MULTI_DEVICE_PRIORITIES")  # not exported with a compiled model
+
 # OpenVINO's compiled models return these as strings.
 TEXTS_WHEN_COMPILED = ("PERF_COUNT", "PERFORMANCE_HINT", "PERFORMANCE_HINT_NUM_REQUESTS")
 
@@ -107,7 +109,7 @@ COMPUTED: dict[str, Callable[[Settings], Any]] = {
 COMPILED_ONLY: dict[str, Callable[[Settings], Any]] = {
     "NETWORK_NAME": lambda s: s.model_name,
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS": lambda s: min(s.streams, s["PERFORMANCE_HINT_NUM_REQUESTS"] or s.streams),
-    "LOADED_FROM_CACHE": lambda s: False,
+    "LOADED_FROM_CACHE": lambda s: s.loaded_from_cache,
 }
 
 
@@ -115,6 +117,7 @@ class Settings:
     """Properties of a device. Properties that are not set have the values in ``base``, such as those of the core."""
 
     model_name: str | None = None  # set for a compiled model, whose settings are read-only
+    loaded_from_cache = False
 
     def __init__(self, device: str, base: Settings | None = None) -> None:
         self.device: str = device
@@ -215,15 +218,19 @@ class Settings:
             raise RuntimeError(f"Wrong value {number} for property key DEVICE_ID. Expected only numbers of GPUs")
         self._values.update(converted)
 
-    def compiled(self, values: Mapping[str, Any], model_name: str) -> Settings:
+    def compiled(self, values: Mapping[str, Any]) -> Settings:
         """Return the settings of a model compiled with these properties; later changes to `self` do not affect them."""
         settings = Settings(self.device)
         settings._values = {name: explicit for name in WRITABLE if (explicit := self._explicit(name)) is not None}
         settings.update(values)
         if devices.is_card(self.device):
             settings._values["DEVICE_ID"] = str(devices.card_number(self.device))
-        settings.model_name = model_name
         return settings
+
+    def exported(self) -> dict[str, str]:
+        """Return the properties that were set, as texts that `update` takes, without those that belong to a machine."""
+        return {name: _text(value) for name, value in self._values.items()
+                if name not in OF_MACHINE and isinstance(WRITABLE[name], (bool, int, float, str, Type, PropertyEnum))}
 
     @property
     def _owner(self) -> str:
@@ -241,6 +248,8 @@ def _key(name: Any) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "YES" if value else "NO"
+    if isinstance(value, Type):
+        return value.get_type_name()
     return value.name if isinstance(value, PropertyEnum) else str(value)
 
 

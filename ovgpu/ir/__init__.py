@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ovgpu.ir._constants import check_files
+from ovgpu.ir._constants import as_bytes, check_files
 from ovgpu.ir.read import read_model
 from ovgpu.ir.write import save_model, serialize
 
-__all__ = ["check_files", "read_model", "save_model", "serialize"]
+__all__ = ["as_bytes", "check_files", "read_model", "save_model", "serialize"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import groupby
@@ -181,6 +181,12 @@ class Backend(Protocol):
 
         Raise Uncaptured, once and before anything has run, if the recording can never be captured.
         """
+
+    def export_kernels(self) -> dict[str, bytes]:
+        """Return the machine code of the kernels that the compiled model has launched, by file name."""
+
+    def import_kernels(self, files: Mapping[str, bytes]) -> None:
+        """Use machine code from `export_kernels` in place of the compiler, where the device fits. Call this first."""
 
     def memory_held(self) -> int:
         """Return the bytes of device memory that this process holds, in use or pooled; 0 if it is the host's memory."""

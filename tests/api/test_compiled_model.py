@@ -190,9 +190,3 @@ def test_request_keeps_the_model_and_not_the_reverse() -> None:
         gc.enable()
     gc.collect()
     assert shared() is None
-
-
-def test_not_supported() -> None:
-    c = compiled(ovgpu, nets.one())
-    with pytest.raises(RuntimeError, match="exporting a compiled model is not supported"):
-        c.export_model()

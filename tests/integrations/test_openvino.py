@@ -5,6 +5,7 @@ import io
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def counter() -> ov.Model:
     variable = ov.op.util.Variable(info)
     total = ops.add(ov.opset6.read_value(ops.constant(np.zeros(2, np.float32)), variable), x)
     return ov.Model([ops.result(total)], [ov.opset6.assign(total, variable)], [x], "counter")
+
+
+def save_onnx(path: Path) -> None:
+    """Write a model c = a + [1, 2, 3]."""
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["c"])], "g",
+                              [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["n", 3])],
+                              [helper.make_tensor_value_info("c", TensorProto.FLOAT, ["n", 3])],
+                              [helper.make_tensor("b", TensorProto.FLOAT, [3], [1, 2, 3])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
 
 
 # ---- installation
@@ -173,12 +183,7 @@ def test_files(core: ov.Core, tmp_path: Path) -> None:
 
 
 def test_onnx(core: ov.Core, tmp_path: Path) -> None:
-    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["c"])], "g",
-                              [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["n", 3])],
-                              [helper.make_tensor_value_info("c", TensorProto.FLOAT, ["n", 3])],
-                              [helper.make_tensor("b", TensorProto.FLOAT, [3], [1, 2, 3])])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    onnx.save(model, tmp_path / "m.onnx")
+    save_onnx(tmp_path / "m.onnx")
     compiled = core.compile_model(tmp_path / "m.onnx", "NVIDIA")
     assert compiled({"a": X})["c"].tolist() == (X + np.array([1, 2, 3], np.float32)).tolist()
 
@@ -366,8 +371,31 @@ def test_profiling(core: ov.Core) -> None:
         assert "MatMul" in {info.node_type for info in found}
 
 
-def test_export_is_refused(core: ov.Core) -> None:
-    with pytest.raises(RuntimeError, match="not supported"):
-        core.compile_model(doubled(), "NVIDIA").export_model()
-    with pytest.raises(RuntimeError, match="not supported"):
+def test_export_and_import(core: ov.Core) -> None:
+    compiled = core.compile_model(doubled(), "NVIDIA", {props.enable_profiling: True})
+    returned, given = compiled.export_model(), io.BytesIO()
+    compiled.export_model(given)
+    for source in (returned, given, returned.getvalue(), ov.Tensor(np.frombuffer(returned.getvalue(), np.uint8))):
+        imported = core.import_model(source, "NVIDIA")
+        assert isinstance(imported, ov.CompiledModel) and imported.get_property(props.enable_profiling) == "YES"
+        np.testing.assert_array_equal(imported([X])[0], compiled([X])[0])
+    with pytest.raises(RuntimeError, match="not a compiled model of ovgpu"):
         core.import_model(io.BytesIO(b""), "NVIDIA")
+
+
+@pytest.mark.parametrize("name", ["m.xml", "m.onnx"])
+def test_cache_dir(core: ov.Core, tmp_path: Path, name: str) -> None:
+    """An IR's weights stay in its file; those of a model of another format are in the entry."""
+    if name == "m.onnx":
+        save_onnx(tmp_path / name)
+    else:
+        ov.save_model(doubled(), tmp_path / name)
+    found = []
+    for _ in range(2):
+        compiled = core.compile_model(tmp_path / name, "NVIDIA", {props.cache_dir: tmp_path / "cache"})
+        found.append(compiled.get_property(props.loaded_from_cache))
+        np.testing.assert_array_equal(compiled([X])[0], core.compile_model(tmp_path / name, "NVIDIA")([X])[0])
+    assert found == [False, True]
+    entry, = (tmp_path / "cache").glob("*.blob")
+    with zipfile.ZipFile(entry) as archive:
+        assert ("model.bin" in archive.namelist()) == (name == "m.onnx")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +17,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.backends.cuda import kernel_cache, kernels, rt, sources
+from ovgpu.backends.cuda import elementwise, kernel_cache, kernels, rt, sources
 from tests.emulator import cupy_emu
 from tests.harness.cuda import bound
 from tests.harness.ir import Net
@@ -168,6 +171,7 @@ def test_an_unwritable_folder(kind: str, fresh: None, tmp_path: Path, monkeypatc
 
 WRITER = """
 import sys
+import zipfile
 from pathlib import Path
 from ovgpu.backends.cuda import kernel_cache
 folder, wrong = Path(sys.argv[1]), 0
@@ -193,6 +197,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
 
 REAL = """
 import sys
+import zipfile
 from pathlib import Path
 from ovgpu.backends.cuda import kernel_cache, kernels, rt
 from cupy.cuda import compiler
@@ -219,7 +224,7 @@ kernels.Kernel("once", 'extern "C" __global__ void once() {}', "once", exported=
 print(*said, len(list(Path(sys.argv[2], "ovgpu").iterdir())))
 for name, text, exported in (("twice<float>", "template <class T> __global__ void twice(T* x) { *x *= 2; }", False),
                              ("thrice", 'extern "C" __global__ void thrice(float* x) { *x *= 3; }', True)):
-    kernel_cache.enter(str(Path(sys.argv[1], name[:3])))
+    kernel_cache.enter(kernel_cache.KernelStore(str(Path(sys.argv[1], name[:3]))))
     for turn in range(3):
         if turn == 2:
             (file,) = Path(sys.argv[1], name[:3]).iterdir()
@@ -243,3 +248,27 @@ def test_with_cupy_itself(tmp_path: Path) -> None:
         wanted += [f"compiles loads {symbol}", f"loads {symbol}", f"compiles loads {symbol}"]
     assert done.stdout.split("\n")[:-1] == wanted
     assert [path.parent.name for path in (tmp_path / "own").rglob("*.cubin")] == ["ovgpu"]
+
+
+def test_exported_models_bring_their_kernels(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net()
+    x = net.layer("SoftMax", "opset8", [net.parameter("f32", (-1, 32))], {"axis": 1})
+    net.result(net.layer("Exp", "opset1", [net.layer("Abs", "opset1", [x])]))  # a generated kernel
+    core = ov.Core()
+    compiled = core.compile_model(core.read_model(*net.build()), "NVIDIA")
+    kernels.of_file.cache_clear()
+    elementwise._kernel.cache_clear()
+    expected = compiled([X])[0]
+    exported = compiled.export_model()
+    assert isinstance(exported, io.BytesIO)
+    with zipfile.ZipFile(exported) as archive:
+        names = {name for name in archive.namelist() if name.endswith(".cubin")}
+    assert names == files(tmp_path / "usual" / "ovgpu").keys() and len(names) == 2
+    shutil.rmtree(tmp_path / "usual")
+    kernels.of_file.cache_clear()
+    elementwise._kernel.cache_clear()
+    elementwise._planned.cache_clear()
+    monkeypatch.delattr(cupy_emu.cuda.compiler, "compile_using_nvrtc")
+    exported.seek(0)
+    np.testing.assert_array_equal(core.import_model(exported, "NVIDIA")([X])[0], expected)
+    assert not (tmp_path / "usual").exists()  # machine code from a file stays in memory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import cycle
@@ -125,6 +125,12 @@ class CpuBackend:
 
     def replay(self, recording: Recording) -> bool:
         return False
+
+    def export_kernels(self) -> dict[str, bytes]:
+        return {}
+
+    def import_kernels(self, files: Mapping[str, bytes]) -> None:
+        pass  # NumPy has its own
 
     def memory_held(self) -> int:
         return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from ovgpu.backends.cuda.elementwise import NoKernelError
 from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.handles import stream_for
 from ovgpu.backends.cuda.interop import StreamWaiter
+from ovgpu.backends.cuda.kernel_cache import Binary, KernelStore
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
 from ovgpu.backends.cuda.slicing import MAX_PARTS, Slicing
@@ -34,7 +35,7 @@ class CudaBackend:
     """`ovgpu.runtime.backend.Backend` of one request on the GPU ``number``.
 
     Each request has its own stream, cuBLAS and cuDNN handles, and cuFFT plans. The requests of a compiled model share
-    the cuDNN ``plans``. Compiled kernels are cached in ``folder``, see `kernel_cache`.
+    the store of its ``kernels`` and the cuDNN ``plans``.
     """
 
     name = "NVIDIA"
@@ -42,8 +43,8 @@ class CudaBackend:
     fuses = True
     replays = True
 
-    def __init__(self, number: int = 0, folder: str = "", plans: Plans | None = None) -> None:
-        self.cupy, self.number, self.folder = rt.cupy(), number, folder
+    def __init__(self, number: int = 0, kernels: KernelStore | None = None, plans: Plans | None = None) -> None:
+        self.cupy, self.number, self.kernels = rt.cupy(), number, kernels or KernelStore()
         self.xp: Adapter = CupyAdapter(self.cupy)
         self.device = self.cupy.cuda.Device(number)
         with errors.translated(), self.device:
@@ -53,10 +54,10 @@ class CudaBackend:
         self.waiter = StreamWaiter(self.stream, number)
 
     def active(self) -> AbstractContextManager[Any]:
-        return errors.active(self.device, self.stream, self.folder)
+        return errors.active(self.device, self.stream, self.kernels)
 
     def for_request(self) -> CudaBackend:
-        return CudaBackend(self.number, self.folder, self.dnn.plans)
+        return CudaBackend(self.number, self.kernels, self.dnn.plans)
 
     def allocate(self, nbytes: int) -> Any:
         with self.active():
@@ -178,6 +179,13 @@ class CudaBackend:
 
     def replay(self, recording: Recording) -> bool:
         return self.graphs.replay(recording)
+
+    def export_kernels(self) -> dict[str, bytes]:
+        with self.active():
+            return {kernel.key(): kernel.binary().payload() for kernel in list(self.kernels.used)}
+
+    def import_kernels(self, files: Mapping[str, bytes]) -> None:
+        self.kernels.imported = {key: Binary.parse(payload) for key, payload in files.items()}
 
     def memory_held(self) -> int:
         with self.active():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ovgpu.backends.cuda import kernel_cache, rt
+from ovgpu.backends.cuda.kernel_cache import KernelStore
 from ovgpu.errors import DeviceError, OpError
 
 # Numbers of cudaError_t and CUresult, which agree.
@@ -72,24 +73,24 @@ def _translation(error: BaseException) -> DeviceError | None:
 
 
 @contextlib.contextmanager
-def active(device: Any, stream: Any, folder: str = "") -> Iterator[None]:
+def active(device: Any, stream: Any, kernels: KernelStore) -> Iterator[None]:
     """Make a device and a stream current in this thread, so that CuPy allocates and computes on them in the block.
 
-    Kernels compiled in the block are cached in ``folder``; CUDA's errors are `translated`.
+    Kernels of the block belong to the store ``kernels``; CUDA's errors are `translated`.
     """
     error: BaseException | None = None
-    folders = kernel_cache.entered()
+    depth = kernel_cache.entered()
     try:
         with device, stream:
             try:
-                kernel_cache.enter(folder)
+                kernel_cache.enter(kernels)
                 yield
-                kernel_cache.leave(folders)
+                kernel_cache.leave(depth)
             except BaseException as e:
                 error = e
                 raise
     except BaseException as e:
-        kernel_cache.leave(folders)
+        kernel_cache.leave(depth)
         error = error or e  # leaving the device may fail as well: the first error is raised
     try:
         if error is not None:

@@ -10,12 +10,16 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ovgpu._util.atomic_file import replacing
 from ovgpu.backends.cuda import rt
+
+if TYPE_CHECKING:
+    from ovgpu.backends.cuda.kernels import Kernel
 
 DEFAULT_FOLDER = os.path.expanduser("~/.cupy/kernel_cache")
 DIGEST_BYTES = 32  # at the beginning of a file: SHA-256 of the rest
@@ -28,30 +32,59 @@ class Binary:
     symbol: str
     code: bytes
 
+    @staticmethod
+    def parse(payload: bytes) -> Binary:
+        """Return the kernel whose `payload` this is."""
+        symbol, _, code = payload.partition(b"\0")
+        return Binary(symbol.decode(), code)
 
-class Folders(threading.local):
-    """Stack of the folders that this thread has entered. It caches kernels in the last one, "" being the default."""
+    def payload(self) -> bytes:
+        """Return the kernel as the bytes of a file."""
+        return self.symbol.encode() + b"\0" + self.code
+
+
+class KernelStore:
+    """Kernels of one compiled model.
+
+    folder    the folder in which they are cached, "" for the default
+    used      the kernels that its requests have launched, as keys
+    imported  machine code that came with the model, by the names of `key`; it is not written to the folder
+    """
+
+    def __init__(self, folder: str = "") -> None:
+        self.folder = folder
+        self.used: dict[Kernel, None] = {}
+        self.imported: Mapping[str, Binary] = {}
+
+
+class Stores(threading.local):
+    """Stack of the stores that this thread has entered. The last one is in use."""
 
     def __init__(self) -> None:
-        self.entered: list[str] = [""]
+        self.entered: list[KernelStore] = [KernelStore()]
 
 
-_folders = Folders()
+_stores = Stores()
 
 
-def enter(folder: str) -> None:
-    """Make this thread cache kernels in a folder from now on."""
-    _folders.entered.append(folder)
+def enter(store: KernelStore) -> None:
+    """Make this thread use a store from now on."""
+    _stores.entered.append(store)
 
 
 def entered() -> int:
-    """Return the depth of this thread's stack of folders, for `leave`."""
-    return len(_folders.entered)
+    """Return the depth of this thread's stack of stores, for `leave`."""
+    return len(_stores.entered)
 
 
 def leave(number: int) -> None:
-    """Restore this thread's stack of folders to the depth ``number``."""
-    del _folders.entered[number:]
+    """Restore this thread's stack of stores to the depth ``number``."""
+    del _stores.entered[number:]
+
+
+def mark_used(kernel: Kernel) -> None:
+    """Record that the compiled model whose store this thread uses launches a kernel."""
+    _stores.entered[-1].used[kernel] = None
 
 
 def key(text: str, name: str, flags: Sequence[str], capability: str) -> str:
@@ -60,13 +93,13 @@ def key(text: str, name: str, flags: Sequence[str], capability: str) -> str:
 
 
 def load(key: str) -> Binary | None:
-    """Return the kernel of this key, None if it is not cached or its file is damaged."""
+    """Return the kernel of this key, None if it is neither imported nor cached, or its file is damaged."""
+    store = _stores.entered[-1]
+    if key in store.imported:
+        return store.imported[key]
     folder = _folder()
     payload = None if folder is None else read(folder / key)
-    if payload is None:
-        return None
-    symbol, _, code = payload.partition(b"\0")
-    return Binary(symbol.decode(), code)
+    return None if payload is None else Binary.parse(payload)
 
 
 def save(key: str, binary: Binary) -> None:
@@ -75,14 +108,14 @@ def save(key: str, binary: Binary) -> None:
     if folder is None:
         return
     try:
-        write(folder / key, binary.symbol.encode() + b"\0" + binary.code)
+        write(folder / key, binary.payload())
     except OSError as e:
-        if _folders.entered[-1]:
+        if _stores.entered[-1].folder:
             warnings.warn(f"CACHE_DIR {str(folder)!r} does not keep kernels: {e.strerror or e}", RuntimeWarning, 2)
 
 
 def _folder() -> Path | None:
-    folder = _folders.entered[-1]
+    folder = _stores.entered[-1].folder
     if folder:
         return Path(folder)
     return None if rt.replaced() else Path(os.environ.get("CUPY_CACHE_DIR") or DEFAULT_FOLDER, "ovgpu")

@@ -46,20 +46,31 @@ class Kernel:
             found = self._functions[key] = self._find_or_compile(cupy)
         return found
 
+    def key(self) -> str:
+        """Return the key of the kernel's machine code for the current device; see `kernel_cache`."""
+        return kernel_cache.key(self.source, self.name, self.flags, rt.cupy().cuda.Device().compute_capability)
+
+    def binary(self) -> Binary:
+        """Return the kernel's machine code for the current device, from the cache or compiled."""
+        return kernel_cache.load(self.key()) or self._compile(rt.cupy())
+
     def _find_or_compile(self, cupy: Any) -> Any:
-        key = kernel_cache.key(self.source, self.name, self.flags, cupy.cuda.Device().compute_capability)
-        cached = kernel_cache.load(key)
+        cached = kernel_cache.load(self.key())
         if cached is not None:
             with suppress(cupy.cuda.driver.CUDADriverError):  # the driver may be older than the compiler
                 return _load(cupy, cached)
+        return _load(cupy, self._compile(cupy))
+
+    def _compile(self, cupy: Any) -> Binary:
         with errors.compiling(self.where):
             code, symbols = compile(cupy, self.source, self.flags, () if self.exported else (self.name,))
         compiled = Binary(symbols.get(self.name, self.name), code)
-        kernel_cache.save(key, compiled)
-        return _load(cupy, compiled)
+        kernel_cache.save(self.key(), compiled)
+        return compiled
 
     def prepare(self, shared: int) -> None:
-        """Load the kernel, and allow it ``shared`` bytes of dynamic shared memory. The limit never shrinks."""
+        """Load the kernel for launches with ``shared`` bytes of dynamic shared memory. The limit never shrinks."""
+        kernel_cache.mark_used(self)
         function, cuda = self.function(), rt.cupy().cuda
         key = (id(rt.cupy()), cuda.get_device_id())
         if shared > self._shared_bytes.get(key, 0):

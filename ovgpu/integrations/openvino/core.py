@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import openvino  # type: ignore[import-untyped]
@@ -45,8 +45,9 @@ def compile_model(original: Method, self: Any, model: Any, device_name: str | No
     device_name, config = select(device_name, config, self)
     if not is_ours(device_name):
         return original(self, model, device_name, config, weights=weights)
-    source = read_for_ovgpu(self, model, weights)
-    return CompiledModel(ovgpu_core(self).compile_model(source, device_name, properties_to_ovgpu(config)))
+    core, config = ovgpu_core(self), properties_to_ovgpu(config)
+    settings = core._settings_of(core._resolve_device(device_name, config)).compiled(config)
+    return CompiledModel(core._compile_by(partial(read_for_ovgpu, self), model, weights, settings))
 
 
 def available_devices(original: Method, self: Any) -> list[str]:

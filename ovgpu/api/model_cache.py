@@ -1,0 +1,66 @@
+"""Models in CACHE_DIR: `compile_model` of a file writes an entry there, and reads it the next time.
+
+An entry belongs to one version of ovgpu, one device, one set of properties, and one state of the model's files. It
+refers to an IR's .bin file, and holds the constants of a model of another format, which then need not be converted
+again.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ovgpu._util.atomic_file import replacing
+from ovgpu.api import exported
+from ovgpu.errors import Error
+from ovgpu.model import Model
+from ovgpu.version import __version__
+
+
+class Entry:
+    """Entry for the model in a file, compiled for a device with some properties. It may not exist yet."""
+
+    def __init__(self, folder: str, model: Any, weights: Any, device: str, properties: Mapping[str, str]) -> None:
+        self.files = Path(model), Path(weights) if weights else Path(model).with_suffix(".bin")
+        self.device, self.properties = device, properties
+        states = [(str(path.resolve()), *_state(path)) for path in self.files]
+        digest = sha256(repr((__version__, device, sorted(properties.items()), states)).encode()).hexdigest()
+        self.path = Path(folder, f"{digest[:32]}.blob")
+
+    def read(self) -> Model | None:
+        """Return the model, None if there is no entry or it cannot be used."""
+        with suppress(OSError, Error):
+            return exported.read_file(self.path, self.device).model
+        return None
+
+    def write(self, model: Model) -> None:
+        """Write the entry. Warn if that fails: the next process reads the model itself."""
+        read_from = self.files if self.files[0].suffix == ".xml" else None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self.path, flush=False) as (file,):
+                exported.write(file, self.device, self.properties, model, read_from=read_from)
+        except (OSError, Error) as e:
+            reason = getattr(e, "strerror", None) or e
+            warnings.warn(f"CACHE_DIR {str(self.path.parent)!r} does not keep the model: {reason}", RuntimeWarning, 2)
+
+
+def entry(folder: str, model: Any, weights: Any, device: str, properties: Mapping[str, str]) -> Entry | None:
+    """Return the entry for a model; None without a CACHE_DIR, or if the model and its weights are not in files."""
+    if not folder or not all(isinstance(path, (str, os.PathLike)) for path in (model, weights or "")):
+        return None
+    return Entry(folder, model, weights, device, properties) if os.path.isfile(model) else None
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Return the size and the time of modification of a file; nothing if it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_size, status.st_mtime_ns
