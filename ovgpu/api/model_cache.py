@@ -1,6 +1,6 @@
 """Models in CACHE_DIR: `compile_model` of a file writes an entry there, and reads it the next time.
 
-An entry belongs to one version of ovgpu, one device, one set of properties, and one state of the model's files. It
+An entry belongs to one version of ovgpu, one device, one set of properties, and one state of the model's file. It
 refers to an IR's .bin file, and holds the constants of a model of another format, which then need not be converted
 again.
 """
@@ -28,8 +28,9 @@ class Entry:
     def __init__(self, folder: str, model: Any, weights: Any, device: str, properties: Mapping[str, str]) -> None:
         self.files = Path(model), Path(weights) if weights else Path(model).with_suffix(".bin")
         self.device, self.properties = device, properties
-        states = [(str(path.resolve()), *_state(path)) for path in self.files]
-        digest = sha256(repr((__version__, device, sorted(properties.items()), states)).encode()).hexdigest()
+        status = self.files[0].stat()
+        state = *(str(path.resolve()) for path in self.files), status.st_size, status.st_mtime_ns
+        digest = sha256(repr((__version__, device, sorted(properties.items()), state)).encode()).hexdigest()
         self.path = Path(folder, f"{digest[:32]}.blob")
 
     def read(self) -> Model | None:
@@ -55,12 +56,3 @@ def entry(folder: str, model: Any, weights: Any, device: str, properties: Mappin
     if not folder or not all(isinstance(path, (str, os.PathLike)) for path in (model, weights or "")):
         return None
     return Entry(folder, model, weights, device, properties) if os.path.isfile(model) else None
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    """Return the size and the time of modification of a file; nothing if it does not exist."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_size, status.st_mtime_ns

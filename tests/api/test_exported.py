@@ -288,6 +288,8 @@ def test_weights_that_changed(folder: Path) -> None:
     (folder / "new.bin").replace(folder / "m.bin")
     assert not loaded(folder, scale=3)
     assert loaded(folder, scale=3)
+    os.utime(folder / "m.bin", ns=(1, 2))
+    assert loaded(folder, scale=3) and len(entries(folder)) == 1
 
 
 def test_weights_are_compared_by_contents(folder: Path) -> None:
