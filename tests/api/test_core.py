@@ -20,8 +20,9 @@ from .sides import LIBRARIES, agree, check, compiled
 
 
 @pytest.fixture(autouse=True)
-def only_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide all devices but the CPU."""
+def only_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide all devices but the CPU. openvino makes a relative CACHE_DIR in the current folder."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(devices, "_backends", {"CPU": CpuBackend})
     monkeypatch.setattr(cuda, "count", no_card)
 

@@ -1,0 +1,1 @@
+"""Programs of other people that use openvino, run with ovgpu; see README.md."""

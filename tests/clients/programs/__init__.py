@@ -1,0 +1,1 @@
+"""One module per program; `modes` says what it has."""
