@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from .modes import MODES
 
-README = Path(__file__).parent / "README.md"
+HERE = Path(__file__).parent
+README = HERE / "README.md"
 BEGIN, END = "<!-- begin: written by `python -m tests.clients --write` -->", "<!-- end -->"
 COLUMNS = [mode for mode in MODES if mode != "openvino"]
 
@@ -29,13 +31,20 @@ def rows() -> dict[str, str]:
     return {line.split("|")[1].strip("` "): line for line in found.strip().splitlines()[2:]}
 
 
+def summary(name: str) -> str:
+    """Return the first line of the documentation of a program's module."""
+    module = ast.parse((HERE / "programs" / f"{name}.py").read_text())
+    return (ast.get_docstring(module) or "").partition("\n")[0].rstrip(".")
+
+
 def write(new: Iterable[Row]) -> None:
     """Replace or add rows."""
     lines = rows()
     for row in new:
         outcomes = " | ".join(row.outcomes.get(mode, "") for mode in COLUMNS)
-        lines[row.name] = f"| `{row.name}` | {row.results} | {outcomes} |"
-    table = [f"| Program | Results | {' | '.join(COLUMNS)} |", f"| --- | ---: |{' --- |' * len(COLUMNS)}",
+        lines[row.name] = f"| `{row.name}` | {summary(row.name)} | {row.results} | {outcomes} |"
+    table = [f"| Program | What runs | Results | {' | '.join(COLUMNS)} |",
+             f"| --- | --- | ---: |{' --- |' * len(COLUMNS)}",
              *(lines[name] for name in sorted(lines))]
     text = README.read_text()
     block = "\n".join([BEGIN, *table, END])

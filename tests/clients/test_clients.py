@@ -23,17 +23,17 @@ def test_table() -> None:
     """It has a row for each program, and each program is equal or says why not."""
     rows = table.rows()
     assert sorted(rows) == programs()
-    assert all(row.count("|") == 3 + len(table.COLUMNS) for row in rows.values())
+    assert all(row.count("|") == 4 + len(table.COLUMNS) for row in rows.values())
 
 
 def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{table.BEGIN}\n{table.END}\nafter\n")
     monkeypatch.setattr(table, "README", readme)
-    table.write([table.Row("b", {"plug-in": "equal"}, 3)])
-    table.write([table.Row("a", {"plug-in": "differs: x"}, 1)])
-    assert sorted(table.rows()) == ["a", "b"]
-    table.write([table.Row("a", {"plug-in": "equal"}, 1)])
+    table.write([table.Row("optimum", {"plug-in": "equal"}, 3)])
+    table.write([table.Row("nncf", {"plug-in": "differs: x"}, 1)])
+    assert sorted(table.rows()) == ["nncf", "optimum"]
+    table.write([table.Row("nncf", {"plug-in": "equal"}, 1)])
     text = readme.read_text()
     assert "differs" not in text and text.startswith("before") and text.endswith("after\n")
 

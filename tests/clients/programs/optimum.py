@@ -1,4 +1,4 @@
-"""optimum-intel: decoders, encoders, speech, vision and diffusion models with random weights."""
+"""optimum-intel: Llama, Qwen2, GPT-2, Mamba, T5, Whisper, BERT and ViT with random weights, greedy and with beams."""
 
 from __future__ import annotations
 
