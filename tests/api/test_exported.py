@@ -18,6 +18,7 @@ import ovgpu as ov
 from ovgpu.api import exported
 from ovgpu.errors import ModelError
 from tests.harness.ir import Net
+from tests.models.drive import DATA, Expected
 from tests.models.transformer import Sizes, gpt2
 
 from . import nets
@@ -59,6 +60,20 @@ def test_results_are_equal(device: str) -> None:
     again = core.import_model(imported.export_model(), device)
     compiled.reset_state()
     np.testing.assert_array_equal(again(PROMPT)[0], compiled(PROMPT)[0])
+
+
+@pytest.mark.parametrize("name", ["llama_int4_asym", "llama_nf4", "deberta", "detector", "preprocessed",
+                                  "lstm_state", "bert_int8"])
+def test_whole_models(name: str) -> None:
+    """Packed weights, bodies, preprocessing, states: bit by bit the same."""
+    calls = Expected.load(DATA / name / "expected.npz").calls[:2]
+    compiled = ov.Core().compile_model(DATA / name / "model.xml", "CPU")
+    imported = ov.Core().import_model(compiled.export_model(), "CPU")
+    for call in calls:
+        found, expected = imported(call.inputs), compiled(call.inputs)
+        assert [p.names for p in found] == [p.names for p in expected]
+        for a, b in zip(found.values(), expected.values()):
+            np.testing.assert_array_equal(a, b)
 
 
 @LIBRARIES
