@@ -125,7 +125,7 @@ class CompiledModel:
 
         Raises: ModelError if a file that holds constants has changed, OSError if the stream cannot be written.
         """
-        from ovgpu.api.exported import write  # imports zipfile and hashlib, which take 10 ms
+        from ovgpu.api.exported import rewind, write  # imports zipfile and hashlib, which take 10 ms
 
         stream = io.BytesIO() if model_stream is None else model_stream
         if not hasattr(stream, "write"):
@@ -133,8 +133,7 @@ class CompiledModel:
         compilation = self._compilation
         write(stream, devices.family(compilation.settings.device), compilation.settings.exported(), compilation.source,
               compilation.backend.export_kernels())
-        if stream.seekable():
-            stream.seek(0)
+        rewind(stream)
         return stream if model_stream is None else None
 
     def __repr__(self) -> str:

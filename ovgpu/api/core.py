@@ -117,15 +117,17 @@ class Core:
                      config: Mapping[str, Any] | None = None) -> CompiledModel:
         """Return the compiled model that `CompiledModel.export_model` wrote.
 
-        ``model_stream`` is a binary file, or its contents: bytes, a Tensor, an array. The properties are
-        those it was exported with, unless ``config`` sets them. Constants are not copied. The machine code in it runs
-        on the card: import only files whose source you trust.
+        ``model_stream`` is a binary file, which is read from its beginning and rewound, or its contents: bytes, a
+        Tensor, an array. The properties are those it was exported with, unless ``config`` sets them. Constants are not
+        copied. The machine code in it runs on the card: import only files whose source you trust.
 
         Raises: ModelError for a damaged file, one of another version of ovgpu, or one for another kind of device.
         """
-        from ovgpu.api.exported import read  # imports zipfile and hashlib, which take 10 ms
+        from ovgpu.api.exported import read, rewind  # imports zipfile and hashlib, which take 10 ms
 
+        rewind(model_stream)
         data = _contents(model_stream)
+        rewind(model_stream)
         if not isinstance(data, (bytes, bytearray, memoryview, np.ndarray)):
             raise TypeError(f"import_model takes bytes, a binary file, a Tensor or an array, got {type(data).__name__}")
         device = self._resolve_device(device_name, config or {})

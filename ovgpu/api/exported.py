@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from hashlib import file_digest
 from io import SEEK_CUR, SEEK_END, SEEK_SET, RawIOBase
 from pathlib import Path
+from shutil import copyfileobj
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
@@ -35,6 +36,7 @@ from ovgpu.version import __version__
 
 XML, WEIGHTS, HEADER, KERNELS = "model.xml", "model.bin", "ovgpu.json", ".cubin"
 ALIGNMENT_BYTES = 64
+COPIED_BYTES = 1 << 20  # at a time
 # Sizes of parts of a ZIP archive.
 LOCAL_HEADER_BYTES, LENGTHS_OFFSET, EXTRA_HEADER_BYTES, ZIP64_BYTES = 30, 26, 4, 20
 PADDING_ID = 0x6F76  # of the extra field that aligns the constants
@@ -97,8 +99,7 @@ def write(stream: IO[bytes], device: str, properties: Mapping[str, str], model: 
         archive = stack.enter_context(ZipFile(stream, "w", ZIP_STORED))
         if read_from is None:
             with archive.open(_aligned(WEIGHTS), "w", force_zip64=True) as target, weights.open("rb") as source:
-                while chunk := source.read(1 << 20):
-                    target.write(chunk)
+                copyfileobj(source, target, COPIED_BYTES)
         archive.writestr(ZipInfo(XML), xml.read_bytes())
         archive.writestr(ZipInfo(HEADER), json.dumps(header, indent=1))
         for name, code in (kernels or {}).items():
@@ -156,6 +157,12 @@ def _weights(files: Mapping[str, Array], header: Mapping[str, Any]) -> Any:
 def read_file(path: Path, device: str) -> Exported:
     """Return the contents of the file at a path; see `read`. OSError if it cannot be read."""
     return read(map_file(path), device)
+
+
+def rewind(stream: Any) -> None:
+    """Move to the beginning of a file object that can seek. Other objects are left alone."""
+    if hasattr(stream, "seekable") and stream.seekable():
+        stream.seek(0)
 
 
 # ---- ZIP archives

@@ -53,6 +53,7 @@ class Entry:
 
 def entry(folder: str, model: Any, weights: Any, device: str, properties: Mapping[str, str]) -> Entry | None:
     """Return the entry for a model; None without a CACHE_DIR, or if the model and its weights are not in files."""
-    if not folder or not all(isinstance(path, (str, os.PathLike)) for path in (model, weights or "")):
+    in_files = isinstance(model, (str, os.PathLike)) and isinstance(weights, (str, os.PathLike, type(None)))
+    if not folder or not in_files or not os.path.isfile(model):
         return None
-    return Entry(folder, model, weights, device, properties) if os.path.isfile(model) else None
+    return Entry(folder, model, weights, device, properties)

@@ -30,7 +30,7 @@ PROMPT = {"input_ids": np.array([[3, 1, 4]]), "attention_mask": np.ones((1, 3), 
 
 
 def weighted(scale: float = 2.0) -> nets.IR:
-    """Build y = x @ (scale * identity) + 1 for x [?, 3], with the weights in 4096 bytes more than they need."""
+    """Build y = x @ (scale * identity) + 1 for x [?, 3]. The weights are followed by 4096 unused bytes."""
     net = Net("weighted")
     x = net.parameter("f32", (-1, 3), "x")
     product = net.layer("MatMul", "opset1", [x, net.const(np.eye(3, dtype="f4") * np.float32(scale))], {
@@ -40,9 +40,9 @@ def weighted(scale: float = 2.0) -> nets.IR:
     return xml, weights + bytes(4096)
 
 
-def exported_bytes(device: str = "CPU", ir: nets.IR | None = None, **config: Any) -> bytes:
+def exported_bytes(device: str = "CPU", **config: Any) -> bytes:
     core = ov.Core()
-    compiled = core.compile_model(core.read_model(*(ir or weighted())), device, config)
+    compiled = core.compile_model(core.read_model(*weighted()), device, config)
     return compiled.export_model().getvalue()
 
 
@@ -84,8 +84,10 @@ def test_streams(ov: Any) -> None:
     assert type(returned) is io.BytesIO and returned.tell() == 0
     assert compiled.export_model(given) is None and given.tell() == 0
     data = returned.getvalue()
-    for source in (returned, data, given, ov.Tensor(np.frombuffer(data, np.uint8).copy())):
+    given.seek(5)  # a stream is read from its beginning, and rewound
+    for source in (returned, returned, data, given, ov.Tensor(np.frombuffer(data, np.uint8).copy())):
         np.testing.assert_array_equal(core.import_model(source, "CPU")(X)[0], X * 2 + 1)
+    assert returned.tell() == given.tell() == 0
 
 
 @LIBRARIES
@@ -185,7 +187,7 @@ def test_other_files(data: bytes) -> None:
 
 
 def test_damaged_files() -> None:
-    """Every truncation, and every changed byte that matters, is found out."""
+    """Truncations, and changes of bytes that matter, are errors."""
     data = exported_bytes()
     for size in range(0, len(data), 7):
         with pytest.raises(ModelError):
@@ -349,7 +351,8 @@ def test_models_without_files(folder: Path) -> None:
     core.set_property({"CACHE_DIR": folder / "cache"})
     xml, weights = weighted()
     for model, given in ((core.read_model(folder / "m.xml"), None), (xml, weights), (xml.decode(), folder / "m.bin"),
-                         (folder / "m.xml", weights)):
+                         (folder / "m.xml", weights), (folder / "m.xml", np.frombuffer(weights, np.uint8)),
+                         (folder / "m.xml", ov.Tensor(np.frombuffer(weights, np.uint8).copy()))):
         assert not core.compile_model(model, "CPU", weights=given).get_property("LOADED_FROM_CACHE")
     assert not entries(folder)
 

@@ -171,7 +171,6 @@ def test_an_unwritable_folder(kind: str, fresh: None, tmp_path: Path, monkeypatc
 
 WRITER = """
 import sys
-import zipfile
 from pathlib import Path
 from ovgpu.backends.cuda import kernel_cache
 folder, wrong = Path(sys.argv[1]), 0
@@ -197,7 +196,6 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
 
 REAL = """
 import sys
-import zipfile
 from pathlib import Path
 from ovgpu.backends.cuda import kernel_cache, kernels, rt
 from cupy.cuda import compiler

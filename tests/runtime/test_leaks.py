@@ -11,13 +11,9 @@ import ovgpu as ov
 from ovgpu.backends.cuda import interop
 from tests.harness import Net
 from tests.harness.held import held
-from tests.harness.replay import EMULATED
 from tests.models.drive import replay
 from tests.models.test_models import NAMES, load
 
-# Models for the emulated device without ``--long``: one of each kind of state, weights, layers and control flow.
-EMULATED_NAMES = {"bert_int8", "deberta", "detector", "llama_int4_asym", "lstm_state", "mixtral", "preprocessed",
-                  "resnet", "unet", "whisper_decoder"}
 ROUNDS = 6  # rounds of a series; the test measures two series
 SLACK = 5  # objects that caches may add in a series: fewer than one per round
 
@@ -29,9 +25,7 @@ def run(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_dropped_models_leave_nothing_behind(name: str, device: str, pytestconfig: pytest.Config) -> None:
-    if device == EMULATED and name not in EMULATED_NAMES and not pytestconfig.getoption("--long"):
-        pytest.skip("a model of its kind is tested")
+def test_dropped_models_leave_nothing_behind(name: str, device: str) -> None:
     run(name, device)
     run(name, device)
     marks = [held(device)]

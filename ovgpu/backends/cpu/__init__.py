@@ -130,7 +130,7 @@ class CpuBackend:
         return {}
 
     def import_kernels(self, files: Mapping[str, bytes]) -> None:
-        pass  # NumPy has its own
+        pass  # NumPy's functions are not part of a model
 
     def memory_held(self) -> int:
         return 0

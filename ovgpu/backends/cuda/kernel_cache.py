@@ -36,7 +36,7 @@ class Binary:
     def parse(payload: bytes) -> Binary:
         """Return the kernel whose `payload` this is."""
         symbol, _, code = payload.partition(b"\0")
-        return Binary(symbol.decode(), code)
+        return Binary(symbol.decode(errors="replace"), code)  # a wrong symbol is not found, and the kernel is compiled
 
     def payload(self) -> bytes:
         """Return the kernel as the bytes of a file."""
@@ -47,7 +47,7 @@ class KernelStore:
     """Kernels of one compiled model.
 
     folder    the folder in which they are cached, "" for the default
-    used      the kernels that its requests have launched, as keys
+    used      the kernels that its requests have launched: the keys, in the order of their first use
     imported  machine code that came with the model, by the names of `key`; it is not written to the folder
     """
 
