@@ -21,17 +21,20 @@ the outputs, and `evaluate` computes them with ``xp``, which is NumPy or CuPy.
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import Any
 
-from ovgpu import preprocess, properties
+from ovgpu import passes, preprocess, properties
 from ovgpu.api.async_infer_queue import AsyncInferQueue
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.api.core import Core, compile_model
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.debug import DEBUG, STOP_AT
 from ovgpu.errors import DeviceError, Error, ModelError, OpError, UnsupportedOpError
+from ovgpu.interop import names
 from ovgpu.ir import read_model, save_model, serialize
-from ovgpu.model import Input, Model, Node, Output, OVAny, RTMap, get_batch, set_batch
+from ovgpu.model import Input, Model, Node, Output, RTMap, get_batch, set_batch
 from ovgpu.ops import Op
 from ovgpu.ops import op as register_op
 from ovgpu.request.ports import ConstOutput
@@ -40,8 +43,8 @@ from ovgpu.request.results import OVDict
 from ovgpu.request.variables import VariableState
 from ovgpu.runtime.profile import ProfilingInfo
 from ovgpu.spec import Spec
-from ovgpu.tensor import Tensor
-from ovgpu.types import Dimension, Layout, PartialShape, Shape, Strides, Type
+from ovgpu.tensor import Tensor, tensor_from_file
+from ovgpu.types import Dimension, Layout, OVAny, PartialShape, Shape, Strides, Type
 from ovgpu.version import Version, __version__, get_version
 
 __all__ = [
@@ -90,14 +93,26 @@ __all__ = [
     "save_model",
     "serialize",
     "set_batch",
+    "tensor_from_file",
     "uninstall",
 ]
 
 
+LAZY_MODULES = ("exceptions", "helpers", "layout_helpers", "utils")
+
+sys.meta_path.append(names.Finder())
+passes.__getattr__ = names.names_of("ovgpu.passes")  # type: ignore[method-assign]  # also those of openvino.passes
+
+
 def __getattr__(name: str) -> Any:
-    """Return `install` or `uninstall`, which are imported when they are first used."""
+    """Return `install` or `uninstall`, or a name that is openvino's: all are imported when they are first used."""
     if name in ("install", "uninstall"):
         from ovgpu.integrations import openvino
 
         return getattr(openvino, name)
+    if name in names.MODULES or name in LAZY_MODULES:
+        return import_module(f"ovgpu.{name}")
+    if name in names.NAMES:
+        globals()[name] = found = names.attribute("ovgpu", name)
+        return found
     raise AttributeError(f"module 'ovgpu' has no attribute '{name}'")

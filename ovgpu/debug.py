@@ -29,10 +29,9 @@ import numpy as np
 from ovgpu.errors import Error
 from ovgpu.lowering.program import Program, Step
 from ovgpu.lowering.program_for import program_for
-from ovgpu.model import Model
+from ovgpu.model import Model, all_nodes
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.storage import decode
-from ovgpu.ops.base.unsupported import all_nodes
 from ovgpu.runtime.backend import Call, FreshMemory
 from ovgpu.runtime.binding import MemoryProvider
 from ovgpu.runtime.executor import Executor

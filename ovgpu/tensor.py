@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
+import os
 import warnings
 from typing import Any, Self
 
@@ -342,6 +343,11 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor: shape{self.shape} type: {self._element_type.type_name}>"
+
+
+def tensor_from_file(path: str | os.PathLike[str]) -> Tensor:
+    """Return the bytes of a file as a tensor of u8."""
+    return Tensor(np.fromfile(path, np.uint8), shared_memory=True)
 
 
 remote_tensor_class: type[Tensor] | None = None

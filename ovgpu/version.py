@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__version__ = "0.1.0"
+OWN = "0.1.0"
+"""The version of ovgpu itself."""
+
+OPENVINO = "2026.4.1"
+"""The version of OpenVINO whose API ovgpu follows."""
+
+__version__ = f"{OPENVINO}-ovgpu-{OWN}"
 
 
 def get_version() -> str:
-    """Return the version of ovgpu, such as "0.1.0"."""
+    """Return the version of OpenVINO that ovgpu follows, and its own: such as "2026.4.1-ovgpu-0.1.0".
+
+    Programs read OpenVINO's version at the beginning. `ovgpu.version.OWN` is ovgpu's own.
+    """
     return __version__
 
 
@@ -21,15 +30,18 @@ class Version:
 
     @property
     def major(self) -> int:
-        return int(self.build_number.split(".")[0])
+        return self._number(0)
 
     @property
     def minor(self) -> int:
-        return int(self.build_number.split(".")[1])
+        return self._number(1)
 
     @property
     def patch(self) -> int:
-        return int(self.build_number.split(".")[2])
+        return self._number(2)
+
+    def _number(self, index: int) -> int:
+        return int(self.build_number.split("-")[0].split(".")[index])
 
     def __repr__(self) -> str:
         return f"<Version: {self.build_number} {self.description}>"

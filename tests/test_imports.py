@@ -19,7 +19,7 @@ LAYERS = [
     {"tensor"},
     {"model"},
     {"ops"},
-    {"ir", "preprocess"},
+    {"interop", "ir", "preprocess"},
     {"passes"},
     {"lowering"},
     {"runtime"},
@@ -27,14 +27,15 @@ LAYERS = [
     {"debug"},
     {"request"},
     {"api"},
-    {"cli", "integrations", "run_with_openvino", "__init__", "__main__"},
+    {"cli", "exceptions", "helpers", "integrations", "layout_helpers", "run_with_openvino", "utils", "__init__",
+     "__main__"},
 ]
 LAYER = {unit: number for number, layer in enumerate(LAYERS) for unit in layer}
 
 # Optional libraries, and the prefixes of the paths that may import them.
 HOMES = {
     "cupy": ("backends/cuda/",), "cupyx": ("backends/cuda/",), "nvmath": ("backends/cuda/",),
-    "cudnn": ("backends/cuda/",), "openvino": ("integrations/", "ir/from_openvino.py"),
+    "cudnn": ("backends/cuda/",), "openvino": ("integrations/", "interop/"),
     "ray": ("integrations/",), "torch": (), "pytest": (), "tests": (),
 }
 

@@ -12,7 +12,7 @@ from ovgpu.errors import Error, OpError
 from ovgpu.ir import check_files
 from ovgpu.lowering.build import build
 from ovgpu.lowering.program import Program, constants
-from ovgpu.model import Model
+from ovgpu.model import Model, bodies
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.unsupported import require_supported
 from ovgpu.ops.fused.kv_cache import growing
@@ -131,6 +131,5 @@ def _check_ranks(model: Model) -> None:
             if rank is not None and rank > MAX_AXES:
                 error = OpError(f"a tensor has at most {MAX_AXES} axes, not {rank}")
                 raise error.at(node.op.name, node.source_location)
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                _check_ranks(body)
+        for body in bodies(node.op):
+            _check_ranks(body)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu import ir
 from ovgpu._util.gc_pause import paused
+from ovgpu._util.openvino_package import owns
 from ovgpu.api import devices
 from ovgpu.api.compilation import Compilation
 from ovgpu.api.compiled_model import CompiledModel
@@ -42,7 +43,7 @@ class Core:
     # ---- models
 
     def read_model(self, model: Any, weights: Any = None, config: Mapping[str, Any] | None = None) -> Model:
-        """Read the model of an IR file.
+        """Read the model of an IR file. openvino reads other formats, such as ONNX, where it is installed.
 
         ``model`` is the path of an .xml file, the path of a folder with an .xml file, or the XML itself (str, bytes, a
         binary file object). ``weights`` is the path of the .bin file (by default beside the .xml file), its contents
@@ -58,7 +59,7 @@ class Core:
 
     def compile_model(self, model: Any, device_name: str | None = None, config: Mapping[str, Any] | None = None, *,
                       weights: Any = None) -> CompiledModel:
-        """Compile a model, or the model of a file, for a device (by default ``AUTO``).
+        """Compile a model of ovgpu or of openvino, or the model of a file, for a device (by default ``AUTO``).
 
         Later changes to the model do not affect the compiled model. ``config`` has properties for this model only.
 
@@ -74,11 +75,13 @@ class Core:
                     settings: Settings) -> CompiledModel:
         """Compile a model; ``read(model, weights)`` returns it if it is none of ovgpu's."""
         with paused():
-            if isinstance(model, Model):
+            if isinstance(model, Model) and not owns(model):
                 return self._compile(model, settings, model.clone())
             return self._compile_file(model, weights, settings, lambda: read(model, weights))
 
     def _read_any(self, model: Any, weights: Any) -> Model:
+        if owns(model):
+            return _own(model)
         if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
             kind = type(model)
             raise TypeError(f"compile_model takes an ovgpu.Model or the path of one, got "
@@ -111,7 +114,7 @@ class Core:
     def query_model(self, model: Model, device_name: str, config: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Return a dict from friendly name to device for the nodes that the device can run."""
         device = resolve(device_name)
-        return {n.friendly_name: device for n in model.ops if not isinstance(n.op, Unsupported)}
+        return {n.friendly_name: device for n in _own(model).ops if not isinstance(n.op, Unsupported)}
 
     def import_model(self, model_stream: Any, device_name: str,
                      config: Mapping[str, Any] | None = None) -> CompiledModel:
@@ -244,6 +247,15 @@ def _device_and_value(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str
     if not isinstance(device, str):
         raise TypeError(f"a device is named by a str, got {type(device).__name__}")
     return device, values[-1]
+
+
+def _own(model: Any) -> Model:
+    """Return a model of openvino as one of ovgpu, and one of ovgpu unchanged."""
+    if not owns(model):
+        return model  # type: ignore[no-any-return]
+    from ovgpu.interop.models import from_openvino
+
+    return from_openvino(model)
 
 
 def _contents(source: Any) -> Any:

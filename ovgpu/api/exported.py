@@ -32,7 +32,7 @@ from ovgpu.errors import Error, ModelError
 from ovgpu.ir import as_bytes, read_model, serialize
 from ovgpu.model import Model
 from ovgpu.types.mapped import map_file
-from ovgpu.version import __version__
+from ovgpu.version import OWN
 
 XML, WEIGHTS, HEADER, KERNELS = "model.xml", "model.bin", "ovgpu.json", ".cubin"
 ALIGNMENT_BYTES = 64
@@ -87,7 +87,7 @@ def write(stream: IO[bytes], device: str, properties: Mapping[str, str], model: 
     ``read_from`` are the .xml and the .bin file that the model was read from: then the file refers to the latter.
     Raises: OSError if a file cannot be read or written.
     """
-    header: dict[str, Any] = {"ovgpu": __version__, "device": device, "properties": dict(properties)}
+    header: dict[str, Any] = {"ovgpu": OWN, "device": device, "properties": dict(properties)}
     with ExitStack() as stack:
         if read_from is None:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="ovgpu-")))
@@ -123,8 +123,8 @@ def read(data: Any, device: str) -> Exported:
         raise ModelError(f"this is not a compiled model of ovgpu: it has no {e}") from None
     except (BadZipFile, ValueError, TypeError, struct.error, NotImplementedError, OSError) as e:
         raise ModelError(f"this is not a compiled model of ovgpu, or it is damaged: {e}") from None
-    if version != __version__:
-        raise ModelError(f"the compiled model was exported by ovgpu {version}, and this is {__version__}: export it "
+    if version != OWN:
+        raise ModelError(f"the compiled model was exported by ovgpu {version}, and this is {OWN}: export it "
                          "again")
     if made_for != device:
         raise ModelError(f"the model was compiled for {made_for}, not for {device}")

@@ -19,7 +19,7 @@ from ovgpu._util.atomic_file import replacing
 from ovgpu.api import exported
 from ovgpu.errors import Error
 from ovgpu.model import Model
-from ovgpu.version import __version__
+from ovgpu.version import OWN
 
 
 class Entry:
@@ -30,7 +30,7 @@ class Entry:
         self.device, self.properties = device, properties
         status = self.files[0].stat()
         state = *(str(path.resolve()) for path in self.files), status.st_size, status.st_mtime_ns
-        digest = sha256(repr((__version__, device, sorted(properties.items()), state)).encode()).hexdigest()
+        digest = sha256(repr((OWN, device, sorted(properties.items()), state)).encode()).hexdigest()
         self.path = Path(folder, f"{digest[:32]}.blob")
 
     def read(self) -> Model | None:

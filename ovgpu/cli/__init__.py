@@ -8,10 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ovgpu import __version__
 from ovgpu.cli import benchmark, compare, demo, info, ops, run
 from ovgpu.debug import DEBUG
 from ovgpu.errors import Error
+from ovgpu.version import OWN
 
 COMMANDS = (run, info, benchmark, compare, ops, demo)
 
@@ -19,7 +19,7 @@ COMMANDS = (run, info, benchmark, compare, ops, demo)
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser of all commands."""
     main_parser = argparse.ArgumentParser("ovgpu", description="Runs OpenVINO IR models on NVIDIA GPUs, or with NumPy.")
-    main_parser.add_argument("--version", action="version", version=f"ovgpu {__version__}")
+    main_parser.add_argument("--version", action="version", version=f"ovgpu {OWN}")
     commands = main_parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(commands)

@@ -16,10 +16,11 @@ from ovgpu.backends.cuda import device
 from ovgpu.cli._inputs import parse_shapes, port_name, static_shape
 from ovgpu.cli._print import console, ports_table, table
 from ovgpu.errors import DeviceError
-from ovgpu.ops.base.unsupported import Unsupported, all_nodes
+from ovgpu.model import all_nodes
+from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.runtime.printing import bytes_text, counted
-from ovgpu.version import __version__
+from ovgpu.version import OWN
 
 
 def add_to(commands: Any) -> None:
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _print_devices() -> None:
     core, out = Core(), console()
-    out.print(f"ovgpu {__version__}, Python {platform.python_version()}, NumPy {np.__version__}")
+    out.print(f"ovgpu {OWN}, Python {platform.python_version()}, NumPy {np.__version__}")
     out.print(f"[bold]CPU[/]  {core.get_property('CPU', 'FULL_DEVICE_NAME')}", soft_wrap=True)
     try:
         cards = device.count()

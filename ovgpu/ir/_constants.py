@@ -11,8 +11,7 @@ import numpy as np
 from ovgpu.errors import ModelError, OpError, explain
 from ovgpu.ir._files import is_lfs_pointer
 from ovgpu.ir._xml import Element
-from ovgpu.model import Model
-from ovgpu.ops.base.unsupported import all_nodes
+from ovgpu.model import Model, all_nodes
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.spec import Spec
 from ovgpu.types import Type

@@ -11,7 +11,7 @@ from typing import Any
 from ovgpu.errors import ModelError
 from ovgpu.ir._xml import MAX_BYTES
 
-CONVERTIBLE = (".onnx", ".pdmodel", ".pb", ".pt", ".pth", ".tflite")
+OTHER_FORMATS = (".onnx", ".pdmodel", ".pb", ".pt", ".pth", ".tflite")
 XML_START = re.compile(rb"(\xef\xbb\xbf)?[ \t\r\n]*<")
 UTF16 = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 LFS_POINTER = b"version https://git-lfs.github.com/"
@@ -28,6 +28,16 @@ class Document:
     """The .bin file beside it."""
 
 
+def is_other_format(model: Any) -> bool:
+    """Return whether a model is the path of a file in a format that openvino reads, or the contents of an ONNX file."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return bytes(model[:1]) == b"\b"  # the key of ModelProto.ir_version
+    if not isinstance(model, (str, os.PathLike)) or _is_xml_text(model):
+        return False
+    path = os.fsdecode(model)
+    return path.lower().endswith(OTHER_FORMATS) or os.path.isfile(os.path.join(path, "saved_model.pb"))
+
+
 def document(model: Any) -> Document:
     """Return the XML in ``model``, or in the file or folder at that path. Raises: ModelError if there is none."""
     if isinstance(model, (bytes, bytearray, memoryview)):
@@ -35,16 +45,13 @@ def document(model: Any) -> Document:
         if text[:2] in UTF16 or _is_xml(text) or b"\n" in text:
             return Document(_utf8(text, "the XML"))
         model = os.fsdecode(text)
-    elif isinstance(model, str) and model.lstrip("\ufeff \t\r\n")[:1] == "<":
+    elif _is_xml_text(model):
         return Document(model.encode("utf-8", "surrogatepass"))
     if not isinstance(model, (str, os.PathLike)):
         raise TypeError(f"a model is a path, or XML as str or bytes, not {type(model).__name__}")
     if not os.fspath(model):
         raise ModelError("the model cannot be read: its path is empty")
     path = Path(os.fsdecode(model))
-    if path.suffix.lower() in CONVERTIBLE:
-        raise ModelError(f"{path.name} is no OpenVINO IR; openvino can convert it: "
-                         f"openvino.save_model(openvino.convert_model({str(path)!r}), 'model.xml')")
     try:
         if path.is_dir():
             path = _xml_in_folder(path)
@@ -53,6 +60,10 @@ def document(model: Any) -> Document:
     except (OSError, ValueError) as e:
         raise ModelError(f"the model cannot be read: {path}: {getattr(e, 'strerror', None) or e}") from None
     return Document(_utf8(text, path.name), path.name, path.with_suffix(".bin"))
+
+
+def _is_xml_text(model: Any) -> bool:
+    return isinstance(model, str) and model.lstrip("\ufeff \t\r\n")[:1] == "<"
 
 
 def _xml_in_folder(folder: Path) -> Path:

@@ -12,10 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ovgpu._util import openvino_package
 from ovgpu.errors import ModelError, OpError
 from ovgpu.ir._bodies import Graph, if_attributes, loop_attributes
 from ovgpu.ir._constants import Weights
-from ovgpu.ir._files import document
+from ovgpu.ir._files import document, is_other_format
 from ovgpu.ir._layers import Layer, integer, model_rt_info, read_rt_info, split_names
 from ovgpu.ir._variables import check_values, check_variables
 from ovgpu.ir._xml import Element, parse
@@ -44,14 +45,18 @@ def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Mo
     """Return the model in an IR file.
 
     ``model`` is the path of an .xml file, or of a folder with an openvino_model.xml or a single .xml file in it, or
-    the XML itself as str or bytes. ``weights`` is the path of the .bin file (by default the one beside the .xml), or
-    its contents: bytes, a memoryview, an array, a Tensor; or a function from the name of a constant's layer to its
-    contents, for models whose weights lie in memory here and there. Such buffers are not copied and must not change
-    while the model is in use. The files must not change either, but they may be replaced by new files.
+    the XML itself as str or bytes. openvino reads other formats, such as ONNX, where it is installed.
+
+    ``weights`` is the path of the .bin file (by default the one beside the .xml), or its contents: bytes, a
+    memoryview, an array, a Tensor; or a function from the name of a constant's layer to its contents, for models whose
+    weights lie in memory here and there. Such buffers are not copied and must not change while the model is in use.
+    The files must not change either, but they may be replaced by new files.
 
     Raises: ModelError for a malformed file, OpError for a layer that the specification does not allow. Layers
     of unknown type raise no error until the model is compiled.
     """
+    if is_other_format(model):
+        return _read_other_format(model)
     loaded = document(model)
     root = parse(loaded.text, loaded.source)
     rt_info_elements = {element.getparent(): element for element in root.iter("rt_info")}
@@ -71,6 +76,21 @@ def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Mo
     else:
         _name_results(result)
     return result
+
+
+def _read_other_format(model: Any) -> Model:
+    name = "the model" if isinstance(model, (bytes, bytearray, memoryview)) else Path(os.fsdecode(model)).name
+    package = openvino_package.package()
+    if package is None:
+        raise ModelError(f"{name} is no OpenVINO IR; ovgpu can read it where openvino is installed: "
+                         f"{openvino_package.HINT}")
+    from ovgpu.interop.models import from_openvino
+
+    try:
+        found = package.Core().read_model(model)
+    except RuntimeError as e:
+        raise ModelError(f"openvino cannot read {name}: {e}") from None
+    return from_openvino(found)
 
 
 def _weights(weights: Any) -> Any:

@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ovgpu._util import openvino_package
 from ovgpu._util.atomic_file import replacing
 from ovgpu.errors import ModelError, OpError
 from ovgpu.ir._blobs import Blobs, constant_bytes, f16_bytes, fits_f16
 from ovgpu.ir._constants import check_files
 from ovgpu.ir._layers import join_names
 from ovgpu.ir._xml import Lines
-from ovgpu.model import Model, Node, Output, RTMap
-from ovgpu.model.rt_info import text as rt_text
-from ovgpu.ops.base.unsupported import Unsupported, all_nodes
+from ovgpu.model import Model, Node, Output, RTMap, all_nodes
+from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.ops.infrastructure.control_flow import If, InputMap, Loop, OutputMap, TensorIterator
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.types import PartialShape, Type
+from ovgpu.types.any import text as rt_text
 
 IR_VERSIONS = {"UNSPECIFIED": 11, "IR_V10": 10, "IR_V11": 11}
 IR_TYPES = {"Constant": "Const", "PRelu": "PReLU", "Relu": "ReLU", "Softmax": "SoftMax"}
@@ -35,16 +36,23 @@ def save_model(model: Model, output_model: PathLike, compress_to_fp16: bool = Tr
     """Write ``output_model`` (an .xml file) and the .bin file beside it.
 
     With ``compress_to_fp16``, floating point constants are stored as f16 and converted back in the graph, as in
-    OpenVINO; a quantized model is written unchanged. Raises: ModelError if the files cannot be written.
+    OpenVINO; a quantized model is written unchanged. openvino writes its own models. Raises: ModelError if the files
+    cannot be written.
     """
+    if openvino_package.owns(model):
+        openvino_package.required("the model").save_model(model, output_model, compress_to_fp16)
+        return
     _write(model, output_model, "", 11, compress_to_fp16 and not _is_quantized(model))
 
 
 def serialize(model: Model, xml_path: PathLike, bin_path: PathLike = "", version: str = "UNSPECIFIED") -> None:
     """Write the model unchanged. ``version`` is "IR_V11" (default) or "IR_V10", which has less rt_info.
 
-    Raises: ModelError if the files cannot be written.
+    openvino writes its own models. Raises: ModelError if the files cannot be written.
     """
+    if openvino_package.owns(model):
+        openvino_package.required("the model").serialize(model, xml_path, bin_path, version)
+        return
     if version not in IR_VERSIONS:
         raise ModelError(f"IR version {version!r} is none of {', '.join(IR_VERSIONS)}")
     _write(model, xml_path, bin_path, IR_VERSIONS[version], False)
@@ -152,7 +160,7 @@ class Writer:
                       "type": IR_TYPES.get(op.name, op.name), "version": version}
         if op.name == "Result":
             attributes["output_names"] = join_names(node.ports[0].own_names) or None
-        plans = {key: self.plan(value) for key, value in vars(op).items() if isinstance(value, Model)}
+        plans = {key: self.plan(value) for key, value in vars(op).items() if type(value) is Model}
         with self.lines.element("layer", **attributes):
             data = self.data(node)
             if data:

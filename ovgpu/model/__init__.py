@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from .graph import Model, get_batch, set_batch
+from .graph import Model, all_nodes, bodies, get_batch, set_batch
 from .node import Input, Node, Operation, Output
 from .ports import PortKey, Ports, find_port
-from .rt_info import OVAny, RTMap
+from .rt_info import RTMap
 
 __all__ = [
     "Input",
     "Model",
     "Node",
-    "OVAny",
     "Operation",
     "Output",
     "PortKey",
     "Ports",
     "RTMap",
+    "all_nodes",
+    "bodies",
     "find_port",
     "get_batch",
     "set_batch",

@@ -5,18 +5,25 @@ A port's `Spec` (element type, shape) is the result of the last `Model.validate_
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from ovgpu._util.openvino_package import Shared, owns, required
 from ovgpu.errors import Error, ModelError
 from ovgpu.spec import Spec, dims_of
 from ovgpu.symbolic import Table
-from ovgpu.types import Dimension, PartialShape, Shape, Type
+from ovgpu.types import Dimension, OVAny, PartialShape, Shape, Type
 
 from .node import Node, Output
 from .ports import Ports, find_port
-from .rt_info import OVAny, RTMap
+from .rt_info import RTMap
+
+result_class: type[Any] | None = None
+"""The op class of Results, which `ovgpu.ops.infrastructure.graph` sets."""
+
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -36,16 +43,42 @@ class Variable:
     info = property(get_info)
 
 
-class Model(Ports):
-    """Graph with parameters (inputs), results (outputs) and sinks (Assign)."""
+class Model(Ports, metaclass=Shared):
+    """Graph with parameters (inputs), results (outputs) and sinks (Assign).
 
-    def __init__(self, results: Sequence[Node], sinks: Sequence[Node] | None = None,
-                 parameters: Sequence[Node] = (), name: str = "Model", *, source: str = "") -> None:
-        self.results, self.sinks, self.parameters = list(results), list(sinks or ()), list(parameters)
-        self.friendly_name, self.source = name, source
+    - `Model(results, parameters, name)`
+    - `Model(results, sinks, parameters, name)`
+
+    A node or port that is no Result gets one. Made of nodes of openvino, it is an `openvino.Model`.
+
+    Raises: RuntimeError if results or sinks depend on a Parameter that is not one of ``parameters``.
+    """
+
+    evaluate: Callable[..., bool]
+    """See `ovgpu.api.evaluate`, which sets it."""
+
+    def __new__(cls, results: Any, *args: Any, **kwargs: Any) -> Any:
+        if owns(results) or (isinstance(results, (list, tuple)) and any(map(owns, results))):
+            return required("the model").Model(results, *args, **kwargs)
+        return super().__new__(cls)
+
+    def __init__(self, results: Sequence[Node | Output] | Node, sinks: Sequence[Node] | None = None,
+                 parameters: Sequence[Node] | str | None = None, name: str = "", *, source: str = "") -> None:
+        if parameters is None or isinstance(parameters, str):  # the second argument has the parameters
+            sinks, parameters, name = (), sinks or (), parameters or name
+        results = [results] if isinstance(results, Node) else results
+        self.results = [_as_result(result) for result in results]
+        self.sinks, self.parameters = list(sinks or ()), list(parameters)
+        self._name = f"Model{next(_numbers)}"
+        self.friendly_name, self.source = name or self._name, source
         self.rt_info = RTMap()
+        self._other_variables: list[Any] = []
+        self._removed_variables: set[str] = set()
         self._order: list[Node] | None = None
+        declared = set(self.parameters)
         for node in self.ops:
+            if node.op.name == "Parameter" and node not in declared:
+                raise Error(f"the model does not have the parameter that it depends on: {node.source_location}")
             node.model = self
 
     # ---- the graph
@@ -116,8 +149,11 @@ class Model(Ports):
     def set_friendly_name(self, name: str) -> None:
         self.friendly_name = name
 
-    get_name = get_friendly_name
-    name = property(get_friendly_name)
+    def get_name(self) -> str:
+        """Return the unique name."""
+        return self._name
+
+    name = property(get_name)
 
     def is_dynamic(self) -> bool:
         return any(o.partial_shape.is_dynamic for n in self.ops for o in n.ports)
@@ -153,14 +189,38 @@ class Model(Ports):
         """Return the index of the input that a Parameter defines; -1 if the model does not have it."""
         return self.parameters.index(parameter) if parameter in self.parameters else -1
 
+    def get_sink_index(self, sink: Output | Node) -> int:
+        """Return the index of a sink, given as a node or as its port; -1 if the model does not have it."""
+        node = sink.node if isinstance(sink, Output) else sink
+        return self.sinks.index(node) if node in self.sinks else -1
+
     def get_variables(self) -> list[Variable]:
         reads = {n.op.variable_id: n.ports[0] for n in self.ops if n.op.name == "ReadValue"}  # type: ignore[attr-defined]
-        return [Variable(name, port.partial_shape, port.element_type) for name, port in reads.items()]
+        found = [Variable(name, port.partial_shape, port.element_type) for name, port in reads.items()
+                 if name not in self._removed_variables]
+        return [*found, *self._other_variables]
 
     variables = property(get_variables)
 
+    def add_variables(self, variables: Sequence[Any]) -> None:
+        """Add variables to the list. The nodes that read and assign them are added with results and sinks."""
+        for variable in variables:
+            name = variable.get_info().variable_id
+            if name in self._removed_variables:
+                self._removed_variables.remove(name)
+            elif self.get_variable_by_id(name) is None:
+                self._other_variables.append(variable)
+
+    def remove_variable(self, variable: Any) -> None:
+        """Remove a variable from the list. The nodes that use it stay in the graph."""
+        name = variable.get_info().variable_id
+        others = [other for other in self._other_variables if other.get_info().variable_id != name]
+        if len(others) == len(self._other_variables):
+            self._removed_variables.add(name)
+        self._other_variables = others
+
     def get_variable_by_id(self, variable_id: str) -> Variable | None:
-        return next((v for v in self.get_variables() if v.variable_id == variable_id), None)
+        return next((v for v in self.get_variables() if v.get_info().variable_id == variable_id), None)
 
     def get_rt_info(self, path: str | Sequence[str] | None = None) -> Any:
         """Return all runtime information as `RTMap`, or the value at ``path`` as `OVAny` (RuntimeError if absent)."""
@@ -224,6 +284,47 @@ class Model(Ports):
                 node.op = op
             self.validate_nodes_and_infer_types()
             raise
+
+    def add_outputs(self, outputs: Any) -> list[Output]:
+        """Add outputs for tensors of the graph, and return their ports; for a tensor that is an output, that one.
+
+        ``outputs`` is a tensor name, a pair (friendly name of a node, number of its port), a port, or a list of them.
+
+        Raises: RuntimeError if there is no such tensor, TypeError for another kind of value.
+        """
+        sources = [self._tensor(key) for key in (outputs if isinstance(outputs, list) else [outputs])]
+        for source in sources:
+            if all(source not in (result.ports[0], result.sources[0]) for result in self.results):
+                self.results.append(_as_result(source))
+        self.changed()
+        self.validate_nodes_and_infer_types()
+        return [self.results[self.get_result_index(source)].ports[0] for source in sources]
+
+    def _tensor(self, key: Any) -> Output:
+        """Return the port of the graph for a key of `add_outputs`."""
+        if isinstance(key, str):
+            found = [port for node in self.ops for port in node.ports if key in port.get_names()]
+            if not found:
+                raise Error(f"there is no tensor '{key}' to add as an output")
+            return found[0].tensor_port
+        if isinstance(key, tuple) and len(key) == 2:
+            nodes = [node for node in self.ops if node.friendly_name == key[0]]
+            if not nodes:
+                raise Error(f"there is no node '{key[0]}' to add an output for")
+            return nodes[0].output(key[1])
+        if not isinstance(key, Output):
+            raise TypeError(f"an output to add is a tensor name, a pair (node, port number) or a port, got {key!r}")
+        return key
+
+    def replace_parameter(self, index: int, parameter: Node) -> None:
+        """Replace the parameter at an index, and let all its users read another one. RuntimeError if out of range."""
+        if not 0 <= index < len(self.parameters):
+            raise Error(f"there is no parameter {index} to replace: the model has {len(self.parameters)}")
+        old, new = self.parameters[index].ports[0], parameter.ports[0]
+        for node in self.ops:
+            node.sources = [new if source is old else source for source in node.sources]
+        self.parameters[index] = parameter
+        self.changed()
 
     def add_results(self, results: Sequence[Node]) -> None:
         self.results.extend(results)
@@ -291,13 +392,37 @@ class Model(Ports):
         return f"<Model: '{self.friendly_name}'\n" + "\n".join(lines) + ">"
 
 
+def bodies(op: Any) -> list[Model]:
+    """Return the body models of an op, in order of declaration."""
+    return [value for value in vars(op).values() if type(value) is Model]  # `attributes` may unpack constants
+
+
+def all_nodes(model: Model) -> Iterator[Node]:
+    """Yield the nodes of a model and of all bodies in it."""
+    models = [model]
+    for graph in models:
+        for node in graph.ops:
+            yield node
+            models.extend(bodies(node.op))
+
+
 def _no_attribute(key: str) -> RuntimeError:
-    return RuntimeError(f"Cannot get runtime attribute. Path to runtime attribute is incorrect: {key!r}")
+    return RuntimeError(f"Cannot get runtime attribute {key!r}. Path to runtime attribute is incorrect.")
+
+
+def _as_result(source: Node | Output) -> Node:
+    """Return a Result, or a new one that reads a port or the only output of another node."""
+    if isinstance(source, Node):
+        if source.op.name == "Result":
+            return source
+        source = source.output(0)
+    assert result_class is not None
+    return Node(result_class(), [source])
 
 
 def _clone_bodies(op: Any) -> Any:
-    bodies = {name: value.clone() for name, value in vars(op).items() if isinstance(value, Model)}
-    return replace(op, **bodies) if bodies else op
+    copies = {name: value.clone() for name, value in vars(op).items() if type(value) is Model}
+    return replace(op, **copies) if copies else op
 
 
 def _declared(parameter: Node, table: Table, index: int) -> Spec:
@@ -343,6 +468,8 @@ def _topological(roots: Sequence[Node], source: str) -> list[Node]:
 
 def get_batch(model: Model) -> Dimension:
     """Return the batch: the dimension N of the inputs' layouts. Raises RuntimeError if none has it or they differ."""
+    if owns(model):
+        return Dimension(str(required("the model").get_batch(model)))
     batch: Dimension | None = None
     for parameter, axis in _batch_axes(model).items():
         dimension = parameter.get_partial_shape()[axis]
@@ -360,6 +487,10 @@ def set_batch(model: Model, batch_size: int | Dimension = -1) -> None:
 
     Raises: RuntimeError if no layout has an N or the model cannot have that batch; it is then left unchanged.
     """
+    if owns(model):
+        batch = batch_size if isinstance(batch_size, int) else required("the model").Dimension(str(batch_size))
+        required("the model").set_batch(model, batch)
+        return
     get_batch(model)
     shapes: dict[Output, PartialShape] = {}
     for parameter, axis in _batch_axes(model).items():

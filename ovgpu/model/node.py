@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ovgpu._util.openvino_package import Shared
 from ovgpu.errors import OpError
 from ovgpu.spec import Spec
 from ovgpu.types import UNBOUNDED, Layout, PartialShape, Shape, Type
 
+from .descriptor import DescriptorTensor
 from .rt_info import RTMap
 
 if typing.TYPE_CHECKING:
     from .graph import Model
+
+
+_numbers = itertools.count()
 
 
 class Operation(Protocol):
@@ -30,7 +36,7 @@ class Operation(Protocol):
     def attributes(self) -> dict[str, Any]: ...
 
 
-class Output:
+class Output(metaclass=Shared):
     """Output port of a node: a tensor of the graph. It hashes by identity, so that results can be keyed by it.
 
     A Result's port stands for the tensor that the Result reads. It shares the tensor's runtime information, and
@@ -97,6 +103,11 @@ class Output:
 
     shape = property(get_shape)
 
+    def get_tensor(self) -> DescriptorTensor:
+        return DescriptorTensor(self)
+
+    tensor = property(get_tensor)
+
     def get_index(self) -> int:
         return self.index
 
@@ -141,7 +152,19 @@ class Output:
         return f"names[{names}] shape{self.partial_shape} type: {self.element_type.get_type_name()}"
 
 
-class Input:
+def get_layout(port: Output) -> Layout:
+    """Return the layout (meaning of the axes) of a model's input or output; an empty one if none is set."""
+    info = port.rt_info.plain()
+    return Layout(info["layout_0"]["layout"]) if "layout_0" in info else Layout()
+
+
+def set_layout(port: Output, layout: Layout | str) -> None:
+    """Set the layout of a model's input or output."""
+    text = (layout if isinstance(layout, Layout) else Layout(layout)).to_string()
+    port.rt_info["layout_0"] = {"layout": text}
+
+
+class Input(metaclass=Shared):
     """Input port: a node and the index of one of its inputs. Equal if both are."""
 
     __slots__ = ("index", "node")
@@ -182,10 +205,18 @@ class Input:
 
     shape = property(get_shape)
 
+    def get_tensor(self) -> DescriptorTensor:
+        return self.get_source_output().get_tensor()
+
+    tensor = property(get_tensor)
+
     def get_rt_info(self) -> RTMap:
         return self.node.input_rt_info.setdefault(self.index, RTMap())
 
     rt_info = property(get_rt_info)
+
+    def set_rt_info(self, value: Any, key: str) -> None:
+        self.get_rt_info()[key] = value
 
     def replace_source_output(self, source: Output) -> None:
         self.node.sources[self.index] = source
@@ -207,21 +238,23 @@ class DiscreteTypeInfo:
         return self.version_id
 
 
-class Node:
+class Node(metaclass=Shared):
     """Layer of a model: an op, the ports that feed its inputs, and its output ports.
 
     ``sources`` holds the `Output` that feeds each input, or None for an optional input that is absent; ``ports`` holds
     the node's own outputs.
     """
 
-    __slots__ = ("extra", "friendly_name", "input_rt_info", "layer_id", "model", "op", "ports", "rt_info", "sources")
+    __slots__ = ("extra", "friendly_name", "input_rt_info", "instance_id", "layer_id", "model", "op", "ports",
+                 "rt_info", "sources")
 
     def __init__(self, op: Operation, inputs: Sequence[Output | None], outputs: int = 1, *,
                  name: str = "", layer_id: str = "") -> None:
         self.op = op
         self.sources: list[Output | None] = list(inputs)
         self.ports = [Output(self, i) for i in range(outputs)]
-        self.friendly_name = name
+        self.instance_id = next(_numbers)
+        self.friendly_name = name or self.get_name()
         self.layer_id = layer_id
         self.extra: dict[str, str] = {}  # attributes in the file that the op does not know
         self.rt_info = RTMap()
@@ -280,8 +313,14 @@ class Node:
     def set_friendly_name(self, name: str) -> None:
         self.friendly_name = name
 
-    get_name = get_friendly_name
-    name = property(get_friendly_name)
+    def get_name(self) -> str:
+        """Return the unique name, such as "Relu_12"."""
+        return f"{self.op.name}_{self.instance_id}"
+
+    name = property(get_name)
+
+    def get_instance_id(self) -> int:
+        return self.instance_id
 
     def get_attributes(self) -> dict[str, Any]:
         return self.op.attributes()
@@ -315,6 +354,22 @@ class Node:
 
     def input_values(self) -> list[Output]:
         return [source for source in self.sources if source is not None]
+
+    def set_argument(self, index: int, source: Output) -> None:
+        """Connect input ``index`` to another port."""
+        self.input(index).replace_source_output(source)
+
+    def set_arguments(self, sources: Iterable[Output | Node]) -> None:
+        """Connect the inputs to other ports; a node stands for its only output."""
+        self.sources = [source.output(0) if isinstance(source, Node) else source for source in sources]
+        if self.model is not None:
+            self.model.changed()
+
+    def get_input_tensor(self, index: int) -> DescriptorTensor:
+        return self.input(index).get_tensor()
+
+    def get_output_tensor(self, index: int) -> DescriptorTensor:
+        return self.output(index).get_tensor()
 
     def get_input_size(self) -> int:
         return len(self.sources)
@@ -370,13 +425,11 @@ class Node:
         self.op = replace(self.op, element_type=Type(element_type))  # type: ignore[type-var]
 
     def get_layout(self) -> Layout:
-        """Return the layout (meaning of the axes) of a Parameter or Result; an empty `Layout` if none is set."""
-        info = self.ports[0].rt_info.plain()
-        return Layout(info["layout_0"]["layout"]) if "layout_0" in info else Layout()
+        """Return the layout of a Parameter or Result; see the function `get_layout`."""
+        return get_layout(self.ports[0])
 
     def set_layout(self, layout: Layout | str) -> None:
-        text = (layout if isinstance(layout, Layout) else Layout(layout)).to_string()
-        self.ports[0].rt_info["layout_0"] = {"layout": text}
+        set_layout(self.ports[0], layout)
 
     layout = property(get_layout, set_layout)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.arithmetic.arithmetic import Multiply, Negative
 from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import SMALL_ELEMENTS, Op, is_own, op_of
@@ -130,9 +130,8 @@ def rewrite(model: Model, change: Callable[[Node], bool], backwards: bool = Fals
 def _rewritten(model: Model, change: Callable[[Node], bool], backwards: bool) -> bool:
     changed = False
     for node in model.ops[::-1] if backwards else model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                changed |= _rewritten(body, change, backwards)
+        for body in bodies(node.op):
+            changed |= _rewritten(body, change, backwards)
         changed |= change(node)
     if changed:
         model.changed()

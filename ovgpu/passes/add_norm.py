@@ -5,7 +5,7 @@ Usually the sum adds a product, its bias and the residual stream, and later laye
 
 from __future__ import annotations
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
@@ -20,9 +20,8 @@ def add_norms(model: Model) -> None:
     """Rewrite the model and its bodies in place. Elementwise layers must be fused and specs inferred before."""
     users, shape_tensors, moved = users_of(model), shape_tensor_ports(model), dict[Output, Output]()
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                add_norms(body)
+        for body in bodies(node.op):
+            add_norms(body)
         port = node.sources[0] if isinstance(node.op, ScaledMVN) else None
         if port is None or port in moved:
             continue

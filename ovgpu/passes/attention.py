@@ -13,7 +13,7 @@ from math import inf, sqrt
 from typing import Any
 
 from ovgpu.errors import OpError
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.activation.softmax import Softmax, Softmax8
 from ovgpu.ops.arithmetic.arithmetic import Add, Divide, Multiply
 from ovgpu.ops.attention._attention import MAX_WIDTH
@@ -53,9 +53,8 @@ def fuse_attention(model: Model) -> None:
 def _users(model: Model) -> Users:
     found = users_of(model)
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                found |= _users(body)
+        for body in bodies(node.op):
+            found |= _users(body)
     return found
 
 

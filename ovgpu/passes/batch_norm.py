@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.arithmetic.arithmetic import Add, Multiply
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.normalization.channel_normalization import BatchNorm, by_channel
@@ -20,9 +20,8 @@ def scale_channels(model: Model) -> None:
     Batch norms of 16-bit types stay as they are, since their scale and shift would be rounded to 16 bits.
     """
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                scale_channels(body)
+        for body in bodies(node.op):
+            scale_channels(body)
         _scale(node)
     model.changed()
 

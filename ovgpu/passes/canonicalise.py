@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ovgpu.model import Model, Node
+from ovgpu.model import Model, Node, bodies
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.convert import Convert, ConvertLike, Identity
 from ovgpu.ops.convolution.binary_convolution import BinaryConvolution
@@ -24,9 +24,8 @@ def canonicalise(model: Model) -> None:
     """
     taken = {s for node in (*model.ops, *model.results, *model.sinks) for s in node.sources if s is not None}
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                canonicalise(body)
+        for body in bodies(node.op):
+            canonicalise(body)
         _convert(node)
         if isinstance(node.op, (MaxPool8, AdaptiveMaxPool)) and node.ports[1] not in taken:
             node.op, node.ports = node.op.values(), node.ports[:1]

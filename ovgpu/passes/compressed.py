@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ir._constants import PackedConstant
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.arithmetic.arithmetic import Multiply, Subtract
 from ovgpu.ops.base.op import evaluate, op_of
 from ovgpu.ops.base.storage import decode, encode
@@ -63,9 +63,8 @@ def compressed_weights(model: Model, device: bool, halves: bool, cache: Constant
     """
     cache = {} if cache is None else cache
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                compressed_weights(body, device, halves, cache)
+        for body in bodies(node.op):
+            compressed_weights(body, device, halves, cache)
         if isinstance(node.op, MatMul):
             _rewrite_matmul(node, device, halves, cache)
         elif isinstance(node.op, Gather):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.elementwise import same_layout
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
@@ -32,9 +32,8 @@ def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
     order = {node: i for i, node in enumerate(model.ops)}
     taken = set[Output]()
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                fuse_convolution_epilogues(body, device)
+        for body in bodies(node.op):
+            fuse_convolution_epilogues(body, device)
         if not _is_convolution(node, device):
             continue
         layers = (region(node, users, shape_tensors | taken, order, MAX_EPILOGUE_OPERANDS) if device

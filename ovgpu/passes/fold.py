@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.op import evaluate
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import Convert
@@ -67,7 +67,7 @@ def _values(node: Node) -> list[np.ndarray[Any, Any]]:
     sources = [s for s in node.sources if s is not None]
     if (not sources or len(sources) < len(node.sources) or op.effect or op.name == "Result"
             or any(s.node.op.name != "Constant" for s in sources)
-            or any(isinstance(v, Model) for v in vars(op).values())):
+            or bodies(op)):
         return []
     values = [s.node.op.value for s in sources]  # type: ignore[attr-defined]
     sizes = [_nbytes(port) for port in node.ports]

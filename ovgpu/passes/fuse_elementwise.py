@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.view import equal
@@ -33,9 +33,8 @@ _FUNCTION = re.compile(r"\b[a-z]\w*\(")
 def fuse_elementwise(model: Model) -> None:
     """Fuse chains in the model and its bodies, in place. Port specs must be inferred beforehand."""
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                fuse_elementwise(body)
+        for body in bodies(node.op):
+            fuse_elementwise(body)
     _skip_identities(model)
     users = users_of(model)
     shape_tensors = shape_tensor_ports(model)

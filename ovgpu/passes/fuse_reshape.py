@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.op import Op, op_of
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.infrastructure.graph import Constant
@@ -25,9 +25,8 @@ from ovgpu.symbolic import Int
 def reshape_early(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                reshape_early(body)
+        for body in bodies(node.op):
+            reshape_early(body)
     users, shape_tensors = users_of(model), shape_tensor_ports(model)
     for node in model.ops:  # in the original order: of two Reshapes in a row, the first moves first
         pending = [node]

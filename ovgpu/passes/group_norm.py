@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.arithmetic.arithmetic import Add, Multiply, Subtract
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.base.view import equal
@@ -34,9 +34,8 @@ def group_norms(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     users = users_of(model)
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                group_norms(body)
+        for body in bodies(node.op):
+            group_norms(body)
         over = None if isinstance(node.op, ScaledRMS) else normalised(node)
         if over is None:
             continue

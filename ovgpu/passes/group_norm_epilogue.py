@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.normalization.channel_normalization import (
@@ -26,9 +26,8 @@ def fuse_group_norm_epilogues(model: Model) -> None:
     users, others = users_of(model), shape_tensor_ports(model)
     order = {node: i for i, node in enumerate(model.ops)}
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                fuse_group_norm_epilogues(body)
+        for body in bodies(node.op):
+            fuse_group_norm_epilogues(body)
         if not isinstance(node.op, GroupNormalization):
             continue
         result = node.ports[0]

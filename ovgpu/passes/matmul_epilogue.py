@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.activation.activation import Gelu7, Relu
 from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.base.op import op_of
@@ -33,9 +33,8 @@ def fuse_matmul_epilogues(model: Model) -> None:
     """Rewrite the model and its bodies in place. Elementwise layers must be fused and specs inferred before."""
     users, shape_tensors = users_of(model), shape_tensor_ports(model)
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                fuse_matmul_epilogues(body)
+        for body in bodies(node.op):
+            fuse_matmul_epilogues(body)
         fused = _layers(node, shape_tensors)
         if fused is None or _is_of_norm(fused, node.ports[0], users):
             continue

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.ops.base.op import Op, op_of
@@ -41,8 +41,7 @@ def merge_products(model: Model) -> None:
 
 
 def _merged(model: Model) -> bool:
-    bodies = [body for node in model.ops for body in vars(node.op).values() if isinstance(body, Model)]
-    changed = any([_merged(body) for body in bodies])
+    changed = any([_merged(body) for node in model.ops for body in bodies(node.op)])
     users, needed = users_of(model), _needed(model)
     alike: dict[tuple[Any, ...], list[Node]] = {}
     for node in model.ops:

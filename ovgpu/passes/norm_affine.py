@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.arithmetic.arithmetic import Add, Multiply, Subtract
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.normalization.normalization import MVN, MVN6, ScaledMVN, ScaledRMS
@@ -22,9 +22,8 @@ def scale_norms(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     users = users_of(model)
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                scale_norms(body)
+        for body in bodies(node.op):
+            scale_norms(body)
         over = normalised(node)
         extents = [] if over is None else last_extents(*over)
         if over is not None and extents:

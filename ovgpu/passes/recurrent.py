@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.infrastructure.control_flow import OutputMap
 from ovgpu.ops.movement.movement import Transpose
@@ -31,9 +31,8 @@ def _rewrite(model: Model) -> bool:
     used = {source for node in model.ops for source in node.sources if source is not None}
     for node in model.ops:
         node.sources = [None if s is None else new.get(s, s) for s in node.sources]
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                changed |= _rewrite(body)
+        for body in bodies(node.op):
+            changed |= _rewrite(body)
         if is_counted(node):
             new.update(_layer(node, used))
     if new:

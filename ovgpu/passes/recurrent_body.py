@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.infrastructure.control_flow import InputMap, Loop, TensorIterator
@@ -101,7 +101,7 @@ class Body:
         node = port.node
         if node.op.name == "Parameter":
             return None if port in self.carried else self.initial(port)
-        if op_of(node).effect or any(isinstance(v, Model) for v in vars(node.op).values()):
+        if op_of(node).effect or bodies(node.op):
             return None
         inputs = [None if s is None else self.hoisted(s) for s in node.sources]
         if any(new is None for new, old in zip(inputs, node.sources) if old is not None):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.op import is_own, op_of
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.generation.random import RandomUniform
@@ -35,11 +35,7 @@ def _types(model: Model) -> set[Type]:
     """Return the types of tensors that are not computed from constants alone."""
     fixed = _fixed(model)
     found = {port.spec.type for node in model.ops if node not in fixed for port in node.ports}
-    return found.union(*(_types(body) for node in model.ops for body in _bodies(node)))
-
-
-def _bodies(node: Node) -> list[Model]:
-    return [body for body in vars(node.op).values() if isinstance(body, Model)]
+    return found.union(*(_types(body) for node in model.ops for body in bodies(node.op)))
 
 
 def _fixed(model: Model) -> set[Node]:
@@ -69,7 +65,7 @@ def _upcast(model: Model, ports: Sequence[Node] = ()) -> None:
                 node.sources[i] = casts[source]
         if node not in unchanged:
             node.op = _upcast_op(node.op)
-            for body in _bodies(node):
+            for body in bodies(node.op):
                 _upcast(body)
     model.changed()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.model import Model, Node, Output
+from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.op import Array, call, op_of
 from ovgpu.ops.base.tasks import record, shares, workers
 from ovgpu.ops.matrix.matmul import MatMul
@@ -31,9 +31,8 @@ def lay_out_weights(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     transposed: dict[int, Output] = {}  # by the id of the original weights, which their constant holds
     for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                lay_out_weights(body)
+        for body in bodies(node.op):
+            lay_out_weights(body)
         weights = _weights(node)
         if weights is not None:
             if id(weights) not in transposed:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ovgpu._util.openvino_package import owns, required
+from ovgpu.interop.names import ConvertingObject
 from ovgpu.model import Model, Node, Output
 from ovgpu.model.ports import find_port
 from ovgpu.preprocess import _color, _layouts
@@ -18,7 +20,15 @@ Log = list[str]
 
 
 class PrePostProcessor:
-    """Builder of a model with pre- and postprocessing. `build` changes the given model in place and returns it."""
+    """Builder of a model with pre- and postprocessing. `build` changes the given model in place and returns it.
+
+    For a model of openvino, it is a `PrePostProcessor` of openvino.
+    """
+
+    def __new__(cls, model: Any) -> Any:
+        if owns(model):
+            return ConvertingObject(required("the model").preprocess.PrePostProcessor(model))
+        return super().__new__(cls)
 
     def __init__(self, model: Model) -> None:
         self._model = model

@@ -3,12 +3,13 @@
     core.set_property("NVIDIA", {props.enable_profiling: True})
     core.compile_model(model, "NVIDIA", dict([hint.performance_mode(hint.PerformanceMode.LATENCY)]))
 
-A property is a str, the configuration key. Calling it with a value returns the pair (key, value).
+A property is a str, the configuration key. Calling it with a value returns the pair of the key
+and an `OVAny` of the value.
 """
 
 from __future__ import annotations
 
-from . import device, hint, log, streams
+from . import device, hint, intel_auto, intel_cpu, intel_gpu, intel_npu, log, streams
 from ._property import Property, PropertyEnum, boolean, instance, integer, precision, size, text, unsigned
 
 
@@ -63,5 +64,6 @@ value_cache_precision = Property("VALUE_CACHE_PRECISION", precision)
 weights_path = Property("WEIGHTS_PATH", text)
 workload_type = Property("WORKLOAD_TYPE", instance(WorkloadType))
 
-__all__ = ["CacheMode", "CompatibilityCheck", "WorkloadType", "device", "hint", "log", "streams"]
+__all__ = ["CacheMode", "CompatibilityCheck", "WorkloadType", "device", "hint", "intel_auto", "intel_cpu", "intel_gpu",
+           "intel_npu", "log", "streams"]
 __all__ += [name for name, value in globals().items() if type(value) is Property]

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from ovgpu.types import Type
+from ovgpu.types import OVAny, Type
 
 
 class Property(str):
-    """A configuration key that can be called: `enable_profiling(True)` returns the pair ("PERF_COUNT", True).
+    """A configuration key that can be called: `enable_profiling(True)` returns the pair ("PERF_COUNT", OVAny(True)).
 
     Called without a value, it returns the key.
 
@@ -33,7 +33,7 @@ class Property(str):
         if len(values) != 1:
             raise TypeError(f"the property {self} takes one value, got {len(values)}")
         try:
-            return str(self), self._convert(values[0])
+            return str(self), OVAny(self._convert(values[0]))
         except TypeError as error:
             raise TypeError(f"the property {self}: {error}") from None
 
@@ -74,6 +74,13 @@ def instance(kind: type) -> Callable[[Any], Any]:
         return value
 
     return convert
+
+
+def model(value: Any) -> Any:
+    """Accept a model of ovgpu or of openvino, or None. TypeError for others."""
+    if value is not None and not hasattr(value, "get_ordered_ops"):
+        raise TypeError(f"expected Model, got {type(value).__name__}")
+    return value
 
 
 def boolean(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .any import OVAny
 from .element import Type
 from .layout import Layout
 from .packing import NF4, Array, nbytes, pack, unpack
@@ -13,6 +14,7 @@ __all__ = [
     "Array",
     "Dimension",
     "Layout",
+    "OVAny",
     "PartialShape",
     "Shape",
     "Strides",

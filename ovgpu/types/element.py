@@ -230,7 +230,7 @@ class Type:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other
+        return self is other or (type(other).__name__ == "Type" and repr(self) == repr(other))  # openvino's
 
     def __repr__(self) -> str:
         return f"<Type: '{self._label}'>"

@@ -74,6 +74,8 @@ class Layout:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
             other = Layout(other)
+        elif type(other).__name__ == "Layout":  # openvino's
+            return str(self) == str(other)
         return self.to_string() == other.to_string() if isinstance(other, Layout) else NotImplemented
 
     def to_string(self) -> str:

@@ -22,14 +22,15 @@ def _check_class(value: object, expected: type) -> None:
 class Dimension:
     """The extent of an axis, known or bounded: `Dimension(3)`, `Dimension(1, 8)`, `Dimension("3..")`, `Dimension()`.
 
-    The value -1 means an unknown extent, the bound -1 that there is none. Immutable.
+    The value -1 means an unknown extent, the bound -1 that there is none, and the text "" 0. Immutable.
 
     Raises: TypeError for an argument that is no int or str, RuntimeError for invalid text or bounds.
     """
 
-    __slots__ = ("_max", "_min")
+    __slots__ = ("_max", "_min", "_symbol")
     _min: int
     _max: int
+    _symbol: Any
 
     def __init__(
         self,
@@ -85,6 +86,17 @@ class Dimension:
     def __len__(self) -> int:
         return self.get_length()
 
+    def get_symbol(self) -> Any:
+        """Return the symbol, None if there is none."""
+        return getattr(self, "_symbol", None)
+
+    def set_symbol(self, symbol: Any) -> None:
+        """Set an `openvino.Symbol`. It has no effect in ovgpu."""
+        self._symbol = symbol
+
+    def has_symbol(self) -> bool:
+        return self.get_symbol() is not None
+
     def compatible(self, dim: Dimension) -> bool:
         """Return whether some extent satisfies both."""
         _check_class(dim, Dimension)
@@ -113,6 +125,8 @@ class Dimension:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dimension):
             return self._min == other._min and self._max == other._max
+        if type(other).__name__ == "Dimension":  # openvino's
+            return str(self) == str(other)
         try:
             value = operator.index(other)  # type: ignore[arg-type]
         except TypeError:
@@ -155,6 +169,8 @@ def _extent(value: SupportsIndex) -> int:
 
 
 def _parse_bounds(text: str) -> tuple[int, int]:
+    if not text:
+        return 0, 0
     match = re.fullmatch(r"(-1|\d+)|\?|(-1|\d*)\.\.(-1|\d*)", text.strip(), re.ASCII)
     if match is None:
         raise RuntimeError(f'Cannot parse dimension: "{text}"')
@@ -395,6 +411,8 @@ class PartialShape:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, PartialShape):
             return self._dims == other._dims
+        if type(other).__name__ == "PartialShape":  # openvino's
+            return str(self) == str(other)
         return self._dims == list(other) if isinstance(other, (list, tuple)) else NotImplemented
 
     def to_string(self) -> str:

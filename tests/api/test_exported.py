@@ -175,7 +175,7 @@ def test_other_devices(device: str) -> None:
 
 def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     data = exported_bytes()
-    monkeypatch.setattr(exported, "__version__", "99.0.0")
+    monkeypatch.setattr(exported, "OWN", "99.0.0")
     with pytest.raises(ModelError, match=r"exported by ovgpu .*, and this is 99\.0\.0: export it again"):
         ov.Core().import_model(data, "CPU")
 

@@ -12,7 +12,8 @@ import pytest
 import ovgpu.model
 import ovgpu.types
 from ovgpu.ir import read_model
-from ovgpu.model import Model, OVAny, RTMap
+from ovgpu.model import Model, RTMap
+from ovgpu.types import OVAny
 from tests.harness.ir import Net, feed, take
 
 CORE = ov.Core()

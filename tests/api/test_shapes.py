@@ -11,9 +11,7 @@ from .both import OPENVINO, OURS, agree, check, evaluate, members, outcome, prod
 
 @agree(["Dimension(1)", "PartialShape([1])", "Shape([1])", "Strides([1])", "Layout('N')"])
 def test_has_every_public_member(code: str) -> None:
-    symbols = {"get_symbol", "has_symbol", "set_symbol"}  # used by openvino's transformations only
-    missing = members(evaluate(OPENVINO, code)) - members(evaluate(OURS, code))
-    assert missing == (symbols if code == "Dimension(1)" else set())
+    assert members(evaluate(OPENVINO, code)) <= members(evaluate(OURS, code))
 
 
 # --- dimensions and shapes ---
@@ -175,8 +173,8 @@ def test_shape_expressions(code: str) -> None:
 
 STRICTER = {  # openvino invents a number, or reads beyond the shape
     RuntimeError: table("""
-        Dimension(-5) | Dimension(-3, 4) | Dimension(5, 2) | Dimension('') | Dimension('-2')
-        Dimension('3..1') | PartialShape([-5]) | PartialShape(['']) | PartialShape([(5, 1)])
+        Dimension(-5) | Dimension(-3, 4) | Dimension(5, 2) | Dimension('-2')
+        Dimension('3..1') | PartialShape([-5]) | PartialShape([(5, 1)])
         PartialShape([1, 2, 3])[-4] | Shape('[1,?]') | Shape('a') | Shape('[1..2]')
     """),
     TypeError: table("""

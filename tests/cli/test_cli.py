@@ -150,7 +150,7 @@ def test_info_of_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
             assert 'one of CUDA\'s headers: pip install "ovgpu[cuda13]"' in text
         with emulated_devices(0):
             text = words(output(capsys, "info"))
-            assert text.startswith(f"ovgpu {ovgpu.__version__}") and "\nCPU" in output(capsys, "info")
+            assert text.startswith(f"ovgpu {ovgpu.version.OWN}") and "\nCPU" in output(capsys, "info")
             assert "NVIDIA cannot be used: CUDA finds no NVIDIA GPU" in text
     finally:
         rt.bind(None, None)
@@ -259,7 +259,7 @@ def test_as_a_program(stateful: str) -> None:
 def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])
-    assert stopped.value.code == 0 and capsys.readouterr().out == f"ovgpu {ovgpu.__version__}\n"
+    assert stopped.value.code == 0 and capsys.readouterr().out == f"ovgpu {ovgpu.version.OWN}\n"
     with pytest.raises(SystemExit) as stopped:
         main([])
     assert stopped.value.code == 2 and "COMMAND" in capsys.readouterr().err

@@ -11,8 +11,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -47,6 +50,46 @@ def plugin() -> str:
     return "NVIDIA"
 
 
+PRELOADED = ("_offline_transformations", "experimental", "frontend.onnx", "frontend.paddle", "frontend.pytorch",
+             "frontend.tensorflow", "passes", "preprocess.torchvision", "tools.ovc")
+"""Modules that openvino itself does not import, and that could not be imported any more by their names."""
+
+
+def replaced() -> str:
+    """Let ``import openvino`` import ovgpu, which keeps openvino itself for what it hands over."""
+
+    for name in PRELOADED:
+        with suppress(ImportError):
+            import_module(f"openvino.{name}")
+    import ovgpu
+    from ovgpu._util import openvino_package
+
+    openvino_package.package()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "openvino"]:
+        del sys.modules[name]
+    sys.modules["openvino"] = ovgpu
+    sys.meta_path.insert(0, Alias("openvino", "ovgpu"))
+    count_compiled()
+    return "CPU"
+
+
+class Alias:
+    """Finder and loader of the modules of a package as those of another package."""
+
+    def __init__(self, package: str, other: str) -> None:
+        self.package, self.other = package, other
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        inside = f"{name}.".startswith(f"{self.package}.")
+        return ModuleSpec(name, self) if inside else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python create a module, which `exec_module` replaces."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = import_module(self.other + module.__name__.removeprefix(self.package))
+
+
 compiled: list[str] = []
 """The names of the models that ovgpu has compiled."""
 
@@ -64,7 +107,7 @@ def count_compiled() -> None:
     Compilation.__init__ = recorded  # type: ignore[method-assign]
 
 
-MODES: dict[str, Callable[[], str]] = {"openvino": openvino_alone, "plug-in": plugin}
+MODES: dict[str, Callable[[], str]] = {"openvino": openvino_alone, "plug-in": plugin, "replaced": replaced}
 
 
 def main() -> None:

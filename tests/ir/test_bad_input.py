@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ovgpu._util import openvino_package
 from ovgpu.errors import Error, ModelError, OpError
 from ovgpu.ir import _files, read_model
 from tests.fuzz import documents
@@ -297,8 +298,11 @@ def test_folders_without_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["m.onnx", "m.pdmodel", "m.tflite", "m.pb"])
-def test_other_formats(name: str) -> None:
-    with pytest.raises(ModelError, match=f"{name} is no OpenVINO IR; openvino can convert it"):
+def test_other_formats(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match=f"openvino cannot read {name}: "):
+        read_model(name)
+    monkeypatch.setattr(openvino_package, "package", lambda: None)
+    with pytest.raises(ModelError, match=rf"{name} is no OpenVINO IR; .*: pip install ovgpu\[openvino\]"):
         read_model(name)
 
 

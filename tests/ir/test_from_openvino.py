@@ -12,10 +12,9 @@ from openvino import opset13 as ops
 
 import ovgpu
 from ovgpu.errors import OpError
-from ovgpu.ir import from_openvino as module
-from ovgpu.ir.from_openvino import from_openvino
-from ovgpu.model import Model
-from ovgpu.ops.base.unsupported import all_nodes
+from ovgpu.interop import models as module
+from ovgpu.interop.models import from_openvino
+from ovgpu.model import Model, all_nodes
 
 from .models import MODELS, param
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.model import Model
-from ovgpu.ops.base.unsupported import all_nodes
+from ovgpu.model import Model, all_nodes
 from ovgpu.ops.fused.add_norm import AddNorm
 from ovgpu.passes import prepare
 from tests.harness.ir import Net, Port, feed, take

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.model import Model
-from ovgpu.ops.base.unsupported import all_nodes
+from ovgpu.model import Model, all_nodes
 from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
 from ovgpu.passes import compressed, prepare
 from tests.emulator import cupy_emu, memory

@@ -11,8 +11,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.lowering.build import build
-from ovgpu.model import Model
-from ovgpu.ops.base.unsupported import all_nodes
+from ovgpu.model import Model, all_nodes
 from ovgpu.ops.fused._joined import Joined
 from ovgpu.passes import prepare
 from ovgpu.spec import Spec, dims_of

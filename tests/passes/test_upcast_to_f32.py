@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.model import Model
-from ovgpu.ops.base.unsupported import all_nodes
+from ovgpu.model import Model, all_nodes
 from ovgpu.passes import prepare
 from tests.harness import Net, judge
 from tests.harness.ir import Port, feed, take

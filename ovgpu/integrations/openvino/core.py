@@ -15,8 +15,8 @@ from ovgpu._util.gc_pause import paused
 from ovgpu.api import devices
 from ovgpu.integrations.openvino.devices import is_ours, select
 from ovgpu.integrations.openvino.inference import AsyncInferQueue, CompiledModel
-from ovgpu.integrations.openvino.values import properties_to_ovgpu, property_to_openvino
-from ovgpu.ir.from_openvino import from_openvino
+from ovgpu.interop.models import from_openvino
+from ovgpu.interop.values import properties_to_ovgpu, property_to_openvino
 
 Method = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from openvino.utils.data_helpers import OVDict  # type: ignore[import-untyped]
 
 import ovgpu
 from ovgpu.integrations.openvino.ports import Ports, key_to_ovgpu, make_ports
-from ovgpu.integrations.openvino.values import (
+from ovgpu.interop.values import (
     properties_to_ovgpu,
     property_to_openvino,
     tensor_to_openvino,

@@ -11,7 +11,7 @@ import openvino  # type: ignore[import-untyped]
 from openvino import opset13 as ops
 
 from ovgpu.api.compiled_model import CompiledModel
-from ovgpu.integrations.openvino.values import to_openvino_type
+from ovgpu.interop.values import to_openvino_type
 from ovgpu.model import Output
 
 

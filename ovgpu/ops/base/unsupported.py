@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
 
 from ovgpu.errors import OpError, UnsupportedOpError
-from ovgpu.model import Model, Node
+from ovgpu.model import Model, all_nodes
 from ovgpu.ops.base.op import Array, Op, internal_op
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
@@ -43,20 +42,6 @@ def _extent(dim: Dimension) -> Int:
     if dim.is_static:
         return dim.get_length()
     return unknown(dim.min_length, None if dim.max_length < 0 else dim.max_length)
-
-
-def bodies(op: Any) -> list[Model]:
-    """Return the body models of an op, in order of declaration."""
-    return [value for value in vars(op).values() if isinstance(value, Model)]  # `attributes` may unpack constants
-
-
-def all_nodes(model: Model) -> Iterator[Node]:
-    """Yield the nodes of a model and of all bodies in it."""
-    models = [model]
-    for graph in models:
-        for node in graph.ops:
-            yield node
-            models.extend(bodies(node.op))
 
 
 def require_supported(model: Model) -> None:

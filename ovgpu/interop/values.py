@@ -1,26 +1,53 @@
-"""Values that cross between openvino and ovgpu: element types, properties, tensors."""
+"""Values that cross between openvino and ovgpu: element types, shapes, properties, tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import numpy as np
-import openvino  # type: ignore[import-untyped]
-from openvino import properties
 
-import ovgpu
+from ovgpu._util.openvino_package import required
+from ovgpu.tensor import Tensor
+from ovgpu.types import Dimension, Layout, OVAny, PartialShape, Shape, Strides, Type
+
+openvino: Any = required(__name__)
+preprocess, properties = openvino.preprocess, openvino.properties
 
 ENUMS: dict[str, Any] = {
-    name: value for module in (properties, properties.hint, properties.log, properties.device)
+    name: value for module in (properties, properties.hint, properties.log, properties.device,
+                                       properties.intel_auto, properties.intel_cpu, preprocess)
     for name, value in vars(module).items() if isinstance(value, type) and hasattr(value, "__members__")
 }
-"""The enums of property values in openvino, by class name."""
+"""openvino's enums of properties and of preprocessing, by class name."""
 
 
-def to_openvino_type(kind: ovgpu.Type) -> openvino.Type:
+def to_openvino_type(kind: Type) -> Any:
     """Return openvino's element type of the same name."""
     return getattr(openvino.Type, kind.get_type_name())
+
+
+def to_openvino(value: Any) -> Any:
+    """Return openvino's own object for a type, shape, layout, tensor or enum of ovgpu, also in lists, tuples and dicts.
+    Other values stay as they are."""
+    if isinstance(value, (Shape, Strides)):
+        return getattr(openvino, type(value).__name__)(list(value))
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(map(to_openvino, value))
+    if type(value) is dict:
+        return {to_openvino(key): to_openvino(item) for key, item in value.items()}
+    if isinstance(value, Type):
+        return to_openvino_type(value)
+    if isinstance(value, Dimension):
+        return openvino.Dimension(value.min_length, value.max_length)
+    if isinstance(value, (PartialShape, Layout)):
+        return getattr(openvino, type(value).__name__)(str(value))
+    if isinstance(value, Tensor):
+        return tensor_to_openvino(value)
+    if isinstance(value, OVAny):
+        return openvino.OVAny(value.value)
+    return property_to_openvino(value)
 
 
 # ---- properties
@@ -47,9 +74,9 @@ def properties_to_ovgpu(config: Any) -> dict[str, Any]:
 
 def property_to_openvino(value: Any) -> Any:
     """Return a value that ovgpu gives for a property, with openvino's enums and types."""
-    if isinstance(value, ovgpu.Type):
+    if isinstance(value, Type):
         return to_openvino_type(value)
-    enum = ENUMS.get(type(value).__name__)
+    enum = ENUMS.get(type(value).__name__) if isinstance(value, Enum) else None
     return value if enum is None else getattr(enum, value.name)
 
 
@@ -57,15 +84,15 @@ def property_to_openvino(value: Any) -> Any:
 
 def tensor_to_ovgpu(value: Any) -> Any:
     """Return an `openvino.Tensor` as a Tensor that shares its memory, copied only for strings. Other values stay."""
-    return ovgpu.Tensor(value, shared_memory=_is_shareable(value)) if isinstance(value, openvino.Tensor) else value
+    return Tensor(value, shared_memory=_is_shareable(value)) if isinstance(value, openvino.Tensor) else value
 
 
-def tensor_to_openvino(tensor: ovgpu.Tensor) -> Any:
+def tensor_to_openvino(tensor: Tensor) -> Any:
     """Return a Tensor as an `openvino.Tensor` that shares its memory, copied only for strings and for memory that is
     read-only or not contiguous. A tensor in a device's memory stays as it is."""
-    if isinstance(tensor, ovgpu.RemoteTensor) and tensor.remote:
+    if tensor.remote:
         return tensor
-    if tensor.element_type == ovgpu.Type.string:
+    if tensor.element_type == Type.string:
         return openvino.Tensor(tensor.str_data)
     array = tensor.data
     if not (array.flags.c_contiguous and array.flags.writeable):

@@ -8,16 +8,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import openvino  # type: ignore[import-untyped]
-
+from ovgpu._util.openvino_package import required
 from ovgpu.errors import Error
 from ovgpu.ir.read import read_model
 from ovgpu.model import Model
 
+openvino: Any = required(__name__)
+
 BODIES = ("get_body", "get_then_body", "get_else_body")  # methods of TensorIterator, Loop and If
 
 
-def from_openvino(model: openvino.Model) -> Model:
+def from_openvino(model: Any) -> Model:
     """Return an `openvino.Model` as an ovgpu model, whose constants share the memory of openvino's.
 
     Constants are matched by friendly name. If names are ambiguous, or some constants are strings or in bodies that
@@ -34,7 +35,7 @@ def from_openvino(model: openvino.Model) -> Model:
     return _read_copied(model) if found is None else found
 
 
-def _read_shared(model: openvino.Model) -> Model | None:
+def _read_shared(model: Any) -> Model | None:
     """Return the model with shared constants, None if they cannot be matched."""
     constants: dict[str, Any] = {}
     for constant in _constants(model):
@@ -49,7 +50,7 @@ def _read_shared(model: openvino.Model) -> Model | None:
     return read_model(text, lambda name: constants[name].data)
 
 
-def _read_copied(model: openvino.Model) -> Model:
+def _read_copied(model: Any) -> Model:
     # The mapped weights outlive their file, except on Windows, where the file stays.
     with TemporaryDirectory(prefix="ovgpu-", ignore_cleanup_errors=True) as folder:
         path = Path(folder, "model.xml")

@@ -1,0 +1,200 @@
+"""Names of the openvino package that ovgpu leaves to it, such as `ovgpu.opset13`, `ovgpu.frontend`, `ovgpu.Symbol`.
+
+Programs can always import them, and openvino is imported when one of their names is used first. Functions and classes
+of openvino then also take ovgpu's types, shapes, layouts and tensors. Without openvino, every such name is a
+placeholder, which can be subclassed, and raises ImportError when it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABCMeta
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from ovgpu._util import openvino_package
+
+OPSETS = tuple(f"opset{number}" for number in range(1, 18))
+
+MODULES = frozenset({
+    "_offline_transformations", "_pyopenvino", "experimental", "frontend", "op", *OPSETS, "package_utils",
+    "tools",
+})
+"""Modules of openvino that are modules of ovgpu too, with all that are in them."""
+
+SUBMODULES = ("passes.", "preprocess.", "utils.")
+"""Packages of both, whose modules that ovgpu does not have are openvino's."""
+
+NAMES = frozenset({
+    "AxisSet", "AxisVector", "Coordinate", "CoordinateDiff", "DiscreteTypeInfo", "Extension", "OpExtension", "Symbol",
+    "TensorVector", "VAContext", "VASurfaceTensor", "convert_model", "shutdown",
+})
+"""Names in the openvino package itself."""
+
+
+class Finder:
+    """Finder of the modules of ovgpu that are openvino's. It is asked after all others."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        package, _, rest = name.partition(".")
+        first, _, inner = rest.partition(".")
+        if package != "ovgpu" or not (first in MODULES or rest.startswith(SUBMODULES)) or (inner and not _exists(name)):
+            return None
+        return ModuleSpec(name, _Loader(), is_package=True)  # type: ignore[arg-type]
+
+
+def _exists(module: str) -> bool:
+    """Return whether openvino has a counterpart of a module. Without openvino, every module is assumed to exist."""
+    try:
+        return openvino_package.package() is None or isinstance(openvino_module(module), ModuleType)
+    except ImportError:
+        return False
+
+
+class _Loader:
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python create it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__doc__ = f"Module {_openvino_name(module.__name__)}, which is imported when it is used."
+        module.__getattr__ = names_of(module.__name__)  # type: ignore[method-assign]
+
+
+def names_of(module: str) -> Callable[[str], Any]:
+    """Return the function ``__getattr__`` of an ovgpu module that hands over to the openvino module of that name."""
+
+    def found(name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        value = attribute(module, name)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    return found
+
+
+def attribute(module: str, name: str) -> Any:
+    """Return a name of openvino's counterpart of an ovgpu module, or a placeholder if openvino is not installed.
+
+    Raises: AttributeError if openvino has no such name, ImportError if it has no such module.
+    """
+    if openvino_package.package() is None:
+        return placeholder(module, name)
+    value = getattr(openvino_module(module), name)
+    if isinstance(value, ModuleType):
+        return import_module(f"{module}.{name}")
+    return converting(value) if callable(value) else value
+
+
+def openvino_module(module: str) -> ModuleType:
+    """Return openvino's counterpart of an ovgpu module. openvino must be installed."""
+    found = openvino_package.required(module)
+    name = _openvino_name(module)
+    for part in name.split(".")[1:]:
+        if not hasattr(found, part):
+            import_module(f"{found.__name__}.{part}")
+        found = getattr(found, part)
+    return found
+
+
+def _openvino_name(module: str) -> str:
+    return "openvino" + module.removeprefix("ovgpu")
+
+
+# ---- with openvino: functions and classes that take ovgpu's values
+
+@cache
+def converting(value: Any) -> Any:
+    """Return a function or class of openvino that is called with ovgpu's types, shapes, layouts and tensors as well.
+
+    A class remains one, of which openvino's own objects are instances.
+    """
+    if isinstance(value, type):
+        remains = isinstance(value, ABCMeta) or issubclass(value, BaseException) or hasattr(value, "__members__")
+        return value if remains else _converting_class(value)
+    return _converting_function(value)
+
+
+def _converting_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    from ovgpu.interop.values import to_openvino
+
+    @wraps(function, updated=())
+    def converted(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(to_openvino, args), **{key: to_openvino(arg) for key, arg in kwargs.items()})
+
+    return converted
+
+
+def _converting_class(cls: type) -> type:
+    construct = _converting_function(cls)
+
+    class Converting(type(cls)):  # type: ignore[misc]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return construct(*args, **kwargs) if self is made else super().__call__(*args, **kwargs)
+
+        def __instancecheck__(self, instance: object) -> bool:
+            return isinstance(instance, cls) if self is made else super().__instancecheck__(instance)
+
+        def __subclasscheck__(self, subclass: type) -> bool:
+            return issubclass(subclass, cls) if self is made else super().__subclasscheck__(subclass)
+
+        def __eq__(self, other: object) -> bool:
+            return other is self or (self is made and other is cls)
+
+        def __hash__(self) -> int:
+            return hash(cls) if self is made else super().__hash__()
+
+    made: type = Converting(cls.__name__, (cls,), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    return made
+
+
+class ConvertingObject:
+    """An object of openvino whose methods are called with ovgpu's values as well, and return such objects too."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._wrapped, name)
+        return self._method(value) if callable(value) else value
+
+    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        package, convert = type(self._wrapped).__module__, _converting_function(method)
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            found = convert(*args, **kwargs)
+            return ConvertingObject(found) if type(found).__module__ == package else found
+
+        return called
+
+    def __repr__(self) -> str:
+        return repr(self._wrapped)
+
+
+# ---- without openvino
+
+class _Missing(type):
+    """Class of the placeholders, which are classes too."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise _error(cls)
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _error(cls)
+
+
+def _error(cls: type) -> ImportError:
+    base = next(base for base in cls.__mro__ if base.__module__.startswith("ovgpu"))
+    return ImportError(f"{base.__module__}.{base.__name__} needs openvino: {openvino_package.HINT}")
+
+
+@cache
+def placeholder(module: str, name: str) -> type:
+    """Return a class that stands for a function or class of openvino, and raises ImportError when it is used."""
+    return _Missing(name, (), {"__module__": module})
