@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ovgpu.model.node import get_layout, set_layout
+from ovgpu._util.openvino_package import owns, required
+from ovgpu.interop.names import converting
+from ovgpu.model import Output, node
 from ovgpu.types import Layout
 
 __all__ = ["batch_idx", "channels_idx", "depth_idx", "get_layout", "has_batch", "has_channels", "has_depth",
            "has_height", "has_width", "height_idx", "set_layout", "width_idx"]
+
+
+def get_layout(port: Output) -> Layout:
+    """Return the layout of a port of a model of ovgpu or of openvino; an empty one if none is set."""
+    if owns(port):
+        return Layout(str(required("the port").layout_helpers.get_layout(port)))
+    return node.get_layout(port)
+
+
+def set_layout(port: Output, layout: Layout | str) -> None:
+    """Set the layout of a port of a model of ovgpu or of openvino."""
+    if owns(port):
+        converting(required("the port").layout_helpers.set_layout)(port, Layout(str(layout)))
+    else:
+        node.set_layout(port, layout)
 
 
 def _has(name: str) -> Callable[[Layout], bool]:

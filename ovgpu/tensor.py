@@ -66,7 +66,9 @@ class Tensor:
             if shape is None:
                 self._allocate(element_type, extents)
             else:
-                self._wrap(_as_array(shape), extents, element_type)
+                contents = _as_array(shape)
+                _compare_with_port(contents, extents, element_type)
+                self._wrap(contents, extents, element_type)
         elif shape is not None:
             self._wrap(_as_array(array), Shape(shape), Type.dynamic if type is None else Type(type))
         elif hasattr(array, "get_byte_size"):  # openvino.Tensor, possibly packed or of strings
@@ -292,7 +294,8 @@ class Tensor:
     def _fill(self, values: Any) -> None:
         mine, theirs = self._strings(), _encode(np.array(values, object))
         if theirs.ndim == 0 or theirs.size != mine.size:
-            raise Error(f"{mine.size} strings fill the tensor, got {theirs.size}")
+            raise Error("Passed array must have the same size (number of elements) as the Tensor! "
+                        f"It has {theirs.size}, the tensor {mine.size}")
         mine[...] = theirs.reshape(mine.shape)
 
     def copy_from(self, source: Any) -> None:
@@ -404,6 +407,18 @@ def _encode(values: Array) -> Array:
     encoded = np.empty(items.size, object)
     encoded[:] = [item.encode() if isinstance(item, str) else item for item in items]
     return encoded.reshape(values.shape)
+
+
+def _compare_with_port(array: Array, extents: Shape, element_type: Type) -> None:
+    """Warn if an array is not what a tensor for a port needs; its first bytes are taken as they are. Raise RuntimeError
+    if it has too few elements."""
+    if element_type != Type.of(array.dtype):
+        warnings.warn("Type of the array and the port are different. Data is going to be casted.", RuntimeWarning, 3)
+    if array.size < math.prod(extents):
+        raise Error(f"Shape of the port exceeds shape of the array: {extents} and {list(array.shape)}")
+    if array.size > math.prod(extents):
+        warnings.warn("Shape of the port is smaller than shape of the array. Passed data will be cropped.",
+                      RuntimeWarning, 3)
 
 
 def _check_shareable(array: Array) -> None:

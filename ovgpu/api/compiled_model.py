@@ -9,6 +9,7 @@ from typing import IO, Any
 
 from ovgpu.api import devices
 from ovgpu.api.compilation import Compilation
+from ovgpu.api.execution_graph import execution_graph
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.model import Model
 from ovgpu.request.ports import ConstOutput
@@ -114,8 +115,10 @@ class CompiledModel:
                            "Set property to Core::compile_model during compilation")
 
     def get_runtime_model(self) -> Model:
-        """Return a copy of the model that is run, after the passes."""
-        return self._compilation.model.clone()
+        """Return a copy of the model that is run, after the passes. Its nodes have the runtime information that
+        OpenVINO's execution graphs have; with profiling, also times of the private request's last inference."""
+        profile = self._private.get_profiling_info() if self._private is not None else ()
+        return execution_graph(self._compilation.model, self._compilation.settings.device, profile)
 
     def export_model(self, model_stream: IO[bytes] | None = None) -> IO[bytes] | None:
         """Write the model, its properties and, on a card, the kernels it has launched, for `Core.import_model`.

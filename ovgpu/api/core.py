@@ -17,6 +17,7 @@ from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.api.devices import register_backend, resolve
 from ovgpu.api.settings import Settings
 from ovgpu.backends.cuda import device as cuda
+from ovgpu.errors import Error
 from ovgpu.model import Model
 from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.request.remote_tensor import RemoteContext
@@ -84,8 +85,7 @@ class Core:
             return _own(model)
         if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
             kind = type(model)
-            raise TypeError(f"compile_model takes an ovgpu.Model or the path of one, got "
-                            f"{kind.__module__}.{kind.__name__}")
+            raise Error(f"compile_model takes an ovgpu.Model or the path of one, got {kind.__module__}.{kind.__name__}")
         return self.read_model(model, weights)
 
     def _compile_file(self, model: Any, weights: Any, settings: Settings, read: Callable[[], Model]) -> CompiledModel:

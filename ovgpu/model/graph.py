@@ -129,10 +129,11 @@ class Model(Ports, metaclass=Shared):
 
     # ---- OpenVINO's API
 
-    def get_ops(self) -> list[Node]:
-        return list(self.ops)
+    def get_ordered_ops(self) -> list[Node]:
+        """Return the nodes in topological order, in the same one as OpenVINO."""
+        return _ordered([*self.results, *self.sinks, *self.parameters])
 
-    get_ordered_ops = get_ops
+    get_ops = get_ordered_ops
 
     def get_parameters(self) -> list[Node]:
         return list(self.parameters)
@@ -307,7 +308,7 @@ class Model(Ports, metaclass=Shared):
             if not found:
                 raise Error(f"there is no tensor '{key}' to add as an output")
             return found[0].tensor_port
-        if isinstance(key, tuple) and len(key) == 2:
+        if isinstance(key, tuple):
             nodes = [node for node in self.ops if node.friendly_name == key[0]]
             if not nodes:
                 raise Error(f"there is no node '{key[0]}' to add an output for")
@@ -406,8 +407,9 @@ def all_nodes(model: Model) -> Iterator[Node]:
             models.extend(bodies(node.op))
 
 
-def _no_attribute(key: str) -> RuntimeError:
-    return RuntimeError(f"Cannot get runtime attribute {key!r}. Path to runtime attribute is incorrect.")
+def _no_attribute(key: str) -> Error:
+    # Programs look for OpenVINO's own text in the message.
+    return Error(f"{key!r}: Cannot get runtime attribute. Path to runtime attribute is incorrect.")
 
 
 def _as_result(source: Node | Output) -> Node:
@@ -417,7 +419,10 @@ def _as_result(source: Node | Output) -> Node:
             return source
         source = source.output(0)
     assert result_class is not None
-    return Node(result_class(), [source])
+    result = Node(result_class(), [source])
+    if not source.get_names():
+        result.ports[0].set_names({result.friendly_name})
+    return result
 
 
 def _clone_bodies(op: Any) -> Any:
@@ -462,6 +467,19 @@ def _topological(roots: Sequence[Node], source: str) -> list[Node]:
                 order.append(node)
                 stack.pop()
     return order
+
+
+def _ordered(roots: Sequence[Node]) -> list[Node]:
+    """Return nodes and what they depend on in the order of OpenVINO's `topological_sort`: from the last root on."""
+    order: dict[Node, None] = {}
+    stack = list(roots)
+    while stack:
+        node = stack[-1]
+        waiting = [port.node for port in reversed(node.sources) if port is not None and port.node not in order]
+        if node in order or not waiting:
+            order[stack.pop()] = None
+        stack += waiting if node not in order else []
+    return list(order)
 
 
 # ---- the batch

@@ -208,8 +208,6 @@ class Input(metaclass=Shared):
     def get_tensor(self) -> DescriptorTensor:
         return self.get_source_output().get_tensor()
 
-    tensor = property(get_tensor)
-
     def get_rt_info(self) -> RTMap:
         return self.node.input_rt_info.setdefault(self.index, RTMap())
 

@@ -40,7 +40,15 @@ def numbered(ports: PortList, inputs: Any) -> Iterable[tuple[int, Any]]:
         isinstance(inputs, list) and len(ports) == 1 and inputs and _is_data(inputs)
     ):
         return [(ports.number(number), value) for number, value in enumerate(inputs)]
+    if not _is_value(inputs):
+        raise TypeError(f"Incompatible inputs of type: {type(inputs)}")
     return [(ports.number(), inputs)]
+
+
+def _is_value(value: Any) -> bool:
+    """Return whether something can be the value of an input."""
+    return isinstance(value, (np.ndarray, Tensor, *SCALAR_TYPES, list, tuple, np.generic)) or any(
+        hasattr(value, name) for name in ("__array__", "__dlpack__", "get_byte_size"))
 
 
 def _number(ports: PortList, key: Any) -> int:
@@ -87,7 +95,8 @@ class InputSlot:
             return self.bind(_borrowed(value))
         array = self._converted(value)
         self._check(array.shape)
-        if share and array.dtype == self._dtype and array.flags.c_contiguous and array.flags.aligned:
+        flags = array.flags  # an array that is read-only is copied, as in OpenVINO
+        if share and array.dtype == self._dtype and flags.c_contiguous and flags.aligned and flags.writeable:
             self._tensor, self.shared_array = None, array
             return None
         own = self._own_tensor(array)
@@ -119,8 +128,7 @@ class InputSlot:
             self._check_host(value)
         if isinstance(value, np.ndarray):
             array = value
-        elif value is None or not (isinstance(value, (*SCALAR_TYPES, list, tuple, np.generic))
-                                   or hasattr(value, "__array__") or hasattr(value, "__dlpack__")):
+        elif not _is_value(value):
             raise TypeError(f"Incompatible inputs of type: {type(value)}")
         else:
             array = _as_array(value)

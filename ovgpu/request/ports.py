@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ovgpu._util.openvino_package import owns
 from ovgpu.model import Output
 
 
@@ -58,8 +59,14 @@ class PortList(list[ConstOutput]):
                 self._numbers.setdefault(key, number)
 
     def find(self, key: Any) -> int | None:
-        """Return the number of the port with a tensor name, or equal to a port; None if there is no such port."""
-        return self._numbers.get(key)
+        """Return the number of the port with a tensor name, or equal to a port; None if there is no such port.
+
+        A port of openvino stands for the port of the same name.
+        """
+        found = self._numbers.get(key)
+        if found is None and owns(key):
+            found = next((self._numbers[name] for name in key.get_names() if name in self._numbers), None)
+        return found
 
     def number(self, key: Any = None) -> int:
         """Return the number of the port for a number, a tensor name or a port; 0 without a key if there is only one.
@@ -72,7 +79,7 @@ class PortList(list[ConstOutput]):
                                    f"the model has {len(self)}")
             return 0
         if isinstance(key, (str, Output)):
-            found = self._numbers.get(key)
+            found = self.find(key)
             if found is None:
                 raise RuntimeError(f"Port for {_described(key)} was not found. The model has {self}")
             return found

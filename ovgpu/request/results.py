@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
+from ovgpu._util.openvino_package import owns
 from ovgpu.model import Output
 
 
@@ -55,9 +56,13 @@ class OVDict(Mapping[Any, Any]):
     def _port(self, key: Any) -> Any:
         """Return the key of ``_dict`` for a port, number or tensor name."""
         if isinstance(key, Output):
-            if key not in self._dict:
+            if key in self._dict:
+                return key
+            names = key.get_names() if owns(key) else ()
+            found = next((port for name in names for port in self._dict if name in port.get_names()), None)
+            if found is None:
                 raise KeyError(key)
-            return key
+            return found
         if isinstance(key, int):
             try:
                 return list(self._dict)[key]

@@ -50,6 +50,23 @@ def test_agrees(code: str) -> None:
     check(code)
 
 
+@LIBRARIES
+def test_execution_graph(ov: Any) -> None:
+    """Nodes have the information that tools read: times if the model is profiled and has run."""
+    for profiled in (False, True):
+        c = compiled(ov, nets.one(), {"PERF_COUNT": profiled})
+        c(X)
+        nodes = c.get_runtime_model().get_ordered_ops()
+        info = {node.get_friendly_name(): {key: value.value for key, value in node.get_rt_info().items()}
+                for node in nodes}
+        assert all({"execOrder", "execTimeMcs", "layerType", "originalLayersNames", "outputLayouts", "outputPrecisions",
+                    "primitiveType", "runtimePrecision"} == entries.keys() for entries in info.values())
+        assert [int(entries["execOrder"]) for entries in info.values()] == list(range(len(nodes)))
+        assert {"Input", "Output"} <= {entries["layerType"] for entries in info.values()}
+        assert any(entries["execTimeMcs"].isdigit() for entries in info.values()) is profiled
+        assert info["x"]["outputPrecisions"] == "f32" and info["x"]["outputLayouts"] == "ab"
+
+
 def test_ports_of_the_model_are_those_of_the_compiled_one() -> None:
     """Ports from before and after compiling are equal, as keys of inputs and of results."""
     model = ovgpu.Core().read_model(*nets.two())

@@ -287,7 +287,7 @@ def test_properties_of_a_card(cards: Any) -> None:
         assert get("GPU_DEVICE_TOTAL_MEM_SIZE") == 80 << 30 and get("GPU_EXECUTION_UNITS_COUNT") == 132
         memory = get("GPU_MEMORY_STATISTICS")
         assert memory.keys() == {"total", "free", "used", "held"} and memory["free"] <= memory["total"] == 80 << 30
-        assert get("OPTIMIZATION_CAPABILITIES") == ["FP32", "FP16", "BF16", "INT8"]
+        assert get("OPTIMIZATION_CAPABILITIES") == ["FP32", "FP16", "BF16", "INT8", "EXPORT_IMPORT"]
         assert get("RANGE_FOR_STREAMS") == (1, 8) and get("RANGE_FOR_ASYNC_INFER_REQUESTS") == (1, 8, 1)
         (version,) = core.get_versions("CUDA.1").items()
         assert version[0] == "NVIDIA.1"

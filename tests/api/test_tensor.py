@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -229,8 +230,25 @@ def test_of_ports() -> None:
     assert repr(Tensor(dynamic.output(0))) == repr(openvino.Tensor(dynamic.output(0)))
     array = np.arange(6, dtype=np.float32)
     assert Tensor(static.output(0), array).data.tolist() == array.reshape(2, 3).tolist()
-    with pytest.raises(RuntimeError, match="bytes"):
-        Tensor(static.output(0), array[:5].copy())
+
+
+@pytest.mark.parametrize("array", [
+    np.zeros((2, 3), np.float32), np.zeros(6, np.float32), np.zeros((2, 4), np.float32), np.zeros((2, 3)),
+    np.zeros((3, 3), np.int64), np.zeros((2, 2), np.float32), np.zeros((2, 2)),
+], ids=lambda array: f"{array.dtype}{list(array.shape)}")
+def test_of_a_port_and_an_array(array: np.ndarray[Any, Any]) -> None:
+    port = opset.parameter([2, 3], openvino.Type.f32).output(0)
+    found = []
+    for library in (openvino.Tensor, Tensor):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                tensor = library(port, array)
+                result: Any = list(tensor.shape), np.shares_memory(tensor.data, array)
+            except RuntimeError:
+                result = "RuntimeError"
+        found.append((result, [(str(warning.message), warning.filename) for warning in caught]))
+    assert found[0] == found[1]
 
 
 def test_array_is_one_element_per_item() -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,10 +57,12 @@ PRELOADED = ("_offline_transformations", "experimental", "frontend.onnx", "front
 
 def replaced() -> str:
     """Let ``import openvino`` import ovgpu, which keeps openvino itself for what it hands over."""
+    import openvino
 
     for name in PRELOADED:
         with suppress(ImportError):
             import_module(f"openvino.{name}")
+    tools = openvino.tools.__path__
     import ovgpu
     from ovgpu._util import openvino_package
 
@@ -68,7 +70,7 @@ def replaced() -> str:
     for name in [name for name in sys.modules if name.partition(".")[0] == "openvino"]:
         del sys.modules[name]
     sys.modules["openvino"] = ovgpu
-    sys.meta_path.insert(0, Alias("openvino", "ovgpu"))
+    sys.meta_path.insert(0, Alias("openvino", "ovgpu", {"openvino.tools.benchmark": tools}))
     count_compiled()
     return "CPU"
 
@@ -76,10 +78,13 @@ def replaced() -> str:
 class Alias:
     """Finder and loader of the modules of a package as those of another package."""
 
-    def __init__(self, package: str, other: str) -> None:
-        self.package, self.other = package, other
+    def __init__(self, package: str, other: str, programs: Mapping[str, Sequence[str]] | None = None) -> None:
+        """``programs`` has modules of the package that are programs, not its interface, and where their files are."""
+        self.package, self.other, self.programs = package, other, dict(programs or {})
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if any(f"{name}.".startswith(f"{program}.") for program in self.programs):
+            return PathFinder.find_spec(name, self.programs.get(name, path))
         inside = f"{name}.".startswith(f"{self.package}.")
         return ModuleSpec(name, self) if inside else None  # type: ignore[arg-type]
 

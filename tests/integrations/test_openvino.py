@@ -309,7 +309,9 @@ def test_classes(core: ov.Core) -> None:
     assert isinstance(ov.AsyncInferQueue(compiled), ov.AsyncInferQueue)
     assert isinstance(request.query_state()[0], ov._pyopenvino.VariableState)
     assert isinstance(request.get_compiled_model(), ov.CompiledModel)
-    assert isinstance(compiled.get_runtime_model(), ov.Model)
+    found = compiled.get_runtime_model()
+    assert isinstance(found, ov.Model)
+    assert {"Input", "Output"} < {node.get_rt_info()["layerType"].value for node in found.get_ops()}
 
 
 def test_state(core: ov.Core) -> None:

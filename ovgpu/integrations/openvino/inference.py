@@ -243,9 +243,15 @@ class CompiledModel(Facade):
 
     def get_runtime_model(self) -> openvino.Model:
         with TemporaryDirectory(prefix="ovgpu-") as folder:
-            path = Path(folder, "model.xml")
-            ovgpu.serialize(self._compiled.get_runtime_model(), path)
-            return openvino.Core().read_model(path.read_bytes(), path.with_suffix(".bin").read_bytes())
+            path, found = Path(folder, "model.xml"), self._compiled.get_runtime_model()
+            ovgpu.serialize(found, path)
+            model = openvino.Core().read_model(path.read_bytes(), path.with_suffix(".bin").read_bytes())
+        described = {node.friendly_name: node.rt_info.plain() for node in found.ops}
+        for node in model.get_ops():
+            for key, value in described.get(node.get_friendly_name(), {}).items():
+                if isinstance(value, str):
+                    node.set_rt_info(value, key)
+        return model
 
     def export_model(self, model_stream: Any = None) -> Any:
         return self._compiled.export_model(model_stream)
