@@ -10,11 +10,11 @@ OWN = "0.1.0"
 OPENVINO = "2026.4.1"
 """The version of OpenVINO whose API ovgpu follows."""
 
-__version__ = f"{OPENVINO}-ovgpu-{OWN}"
+__version__ = f"{OPENVINO}-0-ovgpu-{OWN}"  # programs parse what is before the second hyphen as a version
 
 
 def get_version() -> str:
-    """Return the version of OpenVINO that ovgpu follows, and its own: such as "2026.4.1-ovgpu-0.1.0".
+    """Return the version of OpenVINO that ovgpu follows, and its own: such as "2026.4.1-0-ovgpu-0.1.0".
 
     Programs read OpenVINO's version at the beginning. `ovgpu.version.OWN` is ovgpu's own.
     """

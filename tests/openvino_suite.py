@@ -13,9 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,28 @@ from tests.clients.modes import MODES, Alias, compiled
 
 ROOT = Path(__file__).parents[1]
 LISTING = Path(__file__).parent / "clients" / "openvino_suite.txt"
+
+
+COLUMNS = [mode for mode in MODES if mode != "openvino"]
+
+REASONS = [
+    (r"Unknown caller base", "asks for a class itself, not for an instance of it: type(x) is CompiledModel"),
+    (r"test_custom|custom_op|_op_extension|Op.__init__|add_extension|gqa_extension_add",
+     "defines an operation by openvino's Op, whose computation is in C++ or calls openvino's nodes; see ovgpu.Op"),
+    (r"test_data_dispatch", "calls openvino's internal function for inputs, on a request or tensor of ovgpu"),
+    (r"ENCRYPTION_CALLBACKS|encryption", "encrypts exported models"),
+    (r"query_model", "expects the name CPU, which the suite replaces"),
+    (r"same_scheme|set_layout|incompatible function arguments|Incorrect value type|Unable to cast|set_lower_value"
+     r"|__setitem__|test_preprocess_model|Unidentified data type|symbol_predicate",
+     "passes a type, shape, layout or tensor of ovgpu to a method of an object of openvino"),
+    (r"_docs: |__entries|_from_node|_infer_request|test_init_with_node|keeps_memory|test_const_output_docs"
+     r"|device_properties|device_priorities|compiled_blob", "looks at internals of openvino's bindings"),
+    (r"lower_value|value_symbol|test_input_get_tensor", "reads bounds and symbols of openvino's shape inference"),
+    (r"assert .* in ['\"]|get_default_context_cpu|numpy_fail",
+     "expects the text of openvino's error"),
+    (r"user_config", "expects a folder made by read_model, whose cache ovgpu does not have"),
+]
+"""Patterns of "function: message" of tests that fail, and why."""
 
 
 # ---- inside pytest
@@ -52,6 +77,15 @@ def _use_for_cpu() -> None:
 
     for name in ("compile_model", "query_model", "import_model"):
         setattr(openvino.Core, name, _for_nvidia(getattr(openvino.Core, name)))
+    set_property = openvino.Core.set_property
+
+    def set_for_both(self: Any, *args: Any) -> None:
+        set_property(self, *args)
+        if args[0] == "CPU":
+            with suppress(RuntimeError):  # ovgpu need not have all properties of openvino's CPU
+                set_property(self, "NVIDIA", *args[1:])
+
+    openvino.Core.set_property = set_for_both
 
 
 def _for_nvidia(method: Any) -> Any:
@@ -105,36 +139,66 @@ def run(folder: Path, mode: str) -> dict[str, str]:
     return found["outcomes"]  # type: ignore[no-any-return]
 
 
+def by_function(outcomes: dict[str, str]) -> Counter[str]:
+    """Return the number of cases that pass, by test function."""
+    return Counter(name.partition("[")[0] for name, outcome in outcomes.items() if outcome == "passed")
+
+
+def reason(name: str, message: str) -> str:
+    """Return why a test fails, by the patterns of `REASONS`; its message if none matches."""
+    return next((why for pattern, why in REASONS if re.search(pattern, f"{name}: {message}")), f"? {message}")
+
+
+def failures(counted: Counter[str], outcomes: dict[str, str]) -> dict[str, list[str]]:
+    """Return the reasons of the cases that fail in a mode, by test function."""
+    passed, found = by_function(outcomes), dict[str, list[str]]()
+    for function, cases in counted.items():
+        missing = cases - passed[function]
+        messages = [message for name, message in outcomes.items()
+                    if name.partition("[")[0] == function and message != "passed"]
+        if missing > 0:
+            found[function] = [reason(function, message) for message in messages[:missing]] \
+                + ["not collected"] * (missing - len(messages))
+    return found
+
+
 def main() -> None:
     """Run the suite, and print the tests that pass with openvino alone and fail with ovgpu."""
     parser = argparse.ArgumentParser(prog="python -m tests.openvino_suite", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--mode", action="append", choices=[name for name in MODES if name != "openvino"])
-    parser.add_argument("--write", action="store_true", help=f"write the names of the tests into {LISTING.name}")
+    parser.add_argument("--mode", action="append", choices=COLUMNS)
+    parser.add_argument("--write", action="store_true", help=f"write the tests and the reasons into {LISTING.name}")
     options = parser.parse_args()
-    alone = run(options.folder, "openvino")
-    expected = [name for name, outcome in alone.items() if outcome == "passed"]
-    for name in sorted(alone.keys() - {*expected}):
-        print(f"  not counted: {name}: {alone[name]}")
-    failures: dict[str, dict[str, str]] = {}
-    for mode in options.mode or [name for name in MODES if name != "openvino"]:
-        found = run(options.folder, mode)
-        failures[mode] = {name: found.get(name, "not collected") for name in expected
-                          if found.get(name) != "passed"}
-        print(f"{mode}: {len(expected) - len(failures[mode])} of {len(expected)} that pass with openvino")
-        for name, outcome in failures[mode].items():
-            print(f"  {name}: {outcome}")
+    counted = by_function(run(options.folder, "openvino"))
+    results = {mode: failures(counted, run(options.folder, mode)) for mode in options.mode or COLUMNS}
+    for mode, failed in results.items():
+        print(f"\n{mode}: {summary(counted, failed)}")
+        for why, number in Counter(why for reasons in failed.values() for why in reasons).most_common():
+            print(f"{number:6} {why}")
+            print(*(f"           {name}" for name, reasons in failed.items() if why in reasons), sep="\n")
     if options.write:
-        write(expected, failures)
+        write(counted, results)
 
 
-def write(expected: list[str], failures: dict[str, dict[str, str]]) -> None:
-    """Write the tests that count, each with the modes in which it fails."""
-    lines = []
-    for name in expected:
-        failed = ", ".join(mode for mode, tests in failures.items() if name in tests)
-        lines.append(f"{name}  # fails: {failed}\n" if failed else f"{name}\n")
-    LISTING.write_text("".join(lines))
+def summary(counted: Counter[str], failed: dict[str, list[str]]) -> str:
+    """Return how many cases pass in a mode, in words."""
+    total = counted.total()
+    return f"{total - sum(map(len, failed.values()))} of the {total} cases that pass with openvino"
+
+
+def write(counted: Counter[str], results: dict[str, dict[str, list[str]]]) -> None:
+    """Write the counts of each function, and the reasons of failures."""
+    lines = [f"# {mode}: {summary(counted, failed)}" for mode, failed in results.items()]
+    for mode, failed in results.items():
+        lines += ["#", f"# Failures of {mode}, by reason:"]
+        lines += [f"# {number:5}  {why}" for why, number
+                  in Counter(why for reasons in failed.values() for why in reasons).most_common()]
+    lines += ["#", f"# Cases that pass with openvino, {', '.join(results)}, and reasons; by function"]
+    for function, cases in counted.items():
+        passed = [cases - len(failed.get(function, ())) for failed in results.values()]
+        reasons = sorted({why for failed in results.values() for why in failed.get(function, ())})
+        lines.append(f"{function} {cases} {' '.join(map(str, passed))}" + f"  # {'; '.join(reasons)}" * bool(reasons))
+    LISTING.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 from ovgpu._util.openvino_package import required
 from ovgpu.errors import Error
 from ovgpu.ir.read import read_model
+from ovgpu.ir.write import serialize
 from ovgpu.model import Model
 
 openvino: Any = required(__name__)
@@ -33,6 +34,14 @@ def from_openvino(model: Any) -> Model:
     except Error:
         found = None
     return _read_copied(model) if found is None else found
+
+
+def to_openvino_model(model: Model) -> Any:
+    """Return a copy of an ovgpu model as an `openvino.Model`."""
+    with TemporaryDirectory(prefix="ovgpu-") as folder:
+        path = Path(folder, "model.xml")
+        serialize(model, path)
+        return openvino.Core().read_model(path.read_bytes(), path.with_suffix(".bin").read_bytes())
 
 
 def _read_shared(model: Any) -> Model | None:

@@ -120,10 +120,15 @@ def converting(value: Any) -> Any:
 
 
 def _converting_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    from ovgpu.interop.graphs import build, has_models, has_ports, transform
     from ovgpu.interop.values import to_openvino
 
     @wraps(function, updated=())
     def converted(*args: Any, **kwargs: Any) -> Any:
+        if has_ports(args) or has_ports([*kwargs.values()]):
+            return build(function, args, kwargs)
+        if has_models(args) or has_models([*kwargs.values()]):
+            return transform(function, args, kwargs)
         return function(*map(to_openvino, args), **{key: to_openvino(arg) for key, arg in kwargs.items()})
 
     return converted

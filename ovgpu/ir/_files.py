@@ -32,7 +32,7 @@ def is_other_format(model: Any) -> bool:
     """Return whether a model is the path of a file in a format that openvino reads, or the contents of an ONNX file."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return bytes(model[:1]) == b"\b"  # the key of ModelProto.ir_version
-    if not isinstance(model, (str, os.PathLike)) or _is_xml_text(model):
+    if not isinstance(model, (str, os.PathLike)) or is_xml_text(model):
         return False
     path = os.fsdecode(model)
     return path.lower().endswith(OTHER_FORMATS) or os.path.isfile(os.path.join(path, "saved_model.pb"))
@@ -45,7 +45,7 @@ def document(model: Any) -> Document:
         if text[:2] in UTF16 or _is_xml(text) or b"\n" in text:
             return Document(_utf8(text, "the XML"))
         model = os.fsdecode(text)
-    elif _is_xml_text(model):
+    elif is_xml_text(model):
         return Document(model.encode("utf-8", "surrogatepass"))
     if not isinstance(model, (str, os.PathLike)):
         raise TypeError(f"a model is a path, or XML as str or bytes, not {type(model).__name__}")
@@ -62,7 +62,8 @@ def document(model: Any) -> Document:
     return Document(_utf8(text, path.name), path.name, path.with_suffix(".bin"))
 
 
-def _is_xml_text(model: Any) -> bool:
+def is_xml_text(model: Any) -> bool:
+    """Return whether a model is given as the text of its XML."""
     return isinstance(model, str) and model.lstrip("\ufeff \t\r\n")[:1] == "<"
 
 

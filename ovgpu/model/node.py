@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ovgpu._util.openvino_package import Shared
 from ovgpu.errors import OpError
 from ovgpu.spec import Spec
-from ovgpu.types import UNBOUNDED, Layout, PartialShape, Shape, Type
+from ovgpu.types import UNBOUNDED, Layout, PartialShape, Shape, Type, nbytes
 
 from .descriptor import DescriptorTensor
 from .rt_info import RTMap
@@ -439,6 +439,14 @@ class Node(metaclass=Shared):
         return op.value
 
     data = property(get_data)
+
+    def get_vector(self) -> Any:
+        """Return the values of a Constant as an array of one axis."""
+        return self.get_data().reshape(-1)
+
+    def get_byte_size(self) -> int:
+        """Return the size of a Constant in bytes."""
+        return nbytes(self.get_element_type(), self.get_shape())
 
     def __repr__(self) -> str:
         shapes = ", ".join(str(o.partial_shape) for o in self.ports)

@@ -17,6 +17,7 @@ from ovgpu.integrations.openvino.devices import is_ours, select
 from ovgpu.integrations.openvino.inference import AsyncInferQueue, CompiledModel
 from ovgpu.interop.models import from_openvino
 from ovgpu.interop.values import properties_to_ovgpu, property_to_openvino
+from ovgpu.ir import is_xml_text
 
 Method = Callable[..., Any]
 
@@ -28,10 +29,15 @@ def ovgpu_core(core: openvino.Core) -> ovgpu.Core:
 
 
 def read_for_ovgpu(core: openvino.Core, model: Any, weights: Any = None) -> ovgpu.Model:
-    """Return the model for ovgpu. ovgpu reads IR files itself; openvino reads all other formats."""
-    if isinstance(model, (str, os.PathLike)) and os.fspath(model).endswith(".xml"):
+    """Return the model for ovgpu. ovgpu reads IR itself, files and text; openvino reads all other formats.
+
+    Raises: RuntimeError for an object that is neither a model nor the path or contents of one.
+    """
+    if isinstance(model, (str, os.PathLike)) and (os.fspath(model).endswith(".xml") or is_xml_text(model)):
         return ovgpu_core(core).read_model(model, weights)
     if not isinstance(model, (openvino.Model, openvino._pyopenvino.Model)):
+        if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
+            raise RuntimeError(f"compile_model takes a model or its path, got {type(model).__name__}")
         model = core.read_model(model, weights)
     with paused():
         return from_openvino(model)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import openvino  # type: ignore[import-untyped]
@@ -12,6 +10,7 @@ from openvino.utils.data_helpers import OVDict  # type: ignore[import-untyped]
 
 import ovgpu
 from ovgpu.integrations.openvino.ports import Ports, key_to_ovgpu, make_ports
+from ovgpu.interop.models import to_openvino_model
 from ovgpu.interop.values import (
     properties_to_ovgpu,
     property_to_openvino,
@@ -242,10 +241,8 @@ class CompiledModel(Facade):
         self._compiled.set_property(properties_to_ovgpu(properties))
 
     def get_runtime_model(self) -> openvino.Model:
-        with TemporaryDirectory(prefix="ovgpu-") as folder:
-            path, found = Path(folder, "model.xml"), self._compiled.get_runtime_model()
-            ovgpu.serialize(found, path)
-            model = openvino.Core().read_model(path.read_bytes(), path.with_suffix(".bin").read_bytes())
+        found = self._compiled.get_runtime_model()
+        model = to_openvino_model(found)
         described = {node.friendly_name: node.rt_info.plain() for node in found.ops}
         for node in model.get_ops():
             for key, value in described.get(node.get_friendly_name(), {}).items():

@@ -46,6 +46,7 @@ def make_ports(compiled: CompiledModel) -> tuple[Ports, Ports]:
         source = port.source.tensor_port
         if source not in parameters:
             parameters[source] = _parameter(port)
+            parameters[source].set_friendly_name(source.node.friendly_name)
         result = ops.result(parameters[source])
         result.set_friendly_name(port.node.friendly_name)
         results.append(result)
