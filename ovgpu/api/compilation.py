@@ -66,7 +66,7 @@ class Compilation:
             log_passes(model, self.model)
         self.backend, self.settings = backend, settings
         self.profiling = bool(settings["PERF_COUNT"])
-        self.title = f"{settings.get('FULL_DEVICE_NAME')} ({backend.name}), {model.name}"
+        self.title = f"{settings.get('FULL_DEVICE_NAME')} ({backend.name}), {model.friendly_name}"
         self.constants: Constants = {}
         self.lock = threading.RLock()
         self.initial = InitialPrograms(self.model, model)

@@ -57,7 +57,7 @@ class Model(Ports, metaclass=Shared):
     evaluate: Callable[..., bool]
     """See `ovgpu.api.evaluate`, which sets it."""
 
-    def __new__(cls, results: Any, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, results: Any = (), *args: Any, **kwargs: Any) -> Any:
         if owns(results) or (isinstance(results, (list, tuple)) and any(map(owns, results))):
             return required("the model").Model(results, *args, **kwargs)
         return super().__new__(cls)

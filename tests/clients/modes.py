@@ -68,7 +68,7 @@ def replaced() -> str:
     from ovgpu._util import openvino_package
 
     openvino_package.package()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "openvino"]:
+    for name in [name for name in list(sys.modules) if name.partition(".")[0] == "openvino"]:
         del sys.modules[name]
     sys.modules["openvino"] = ovgpu
     sys.meta_path.insert(0, Alias("openvino", "ovgpu", {"openvino.tools.benchmark": tools}))

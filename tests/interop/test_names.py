@@ -30,10 +30,10 @@ OURS = ("exceptions", "helpers", "layout_helpers", "passes", "preprocess", "prop
 def without_openvino(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let ovgpu find no openvino, and forget what it has handed over."""
     monkeypatch.setattr(openvino_package, "package", lambda: None)
-    for name in [name for name in sys.modules if name.startswith("ovgpu.") and is_handed_over(name)]:
+    for name in [name for name in list(sys.modules) if name.startswith("ovgpu.") and is_handed_over(name)]:
         monkeypatch.delitem(sys.modules, name)
     yield
-    for name in [name for name in sys.modules if name.startswith("ovgpu.") and is_handed_over(name)]:
+    for name in [name for name in list(sys.modules) if name.startswith("ovgpu.") and is_handed_over(name)]:
         del sys.modules[name]
 
 
