@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .graph import Model, all_nodes, bodies, get_batch, set_batch
+from .batch import get_batch, set_batch
+from .graph import Model, all_nodes, bodies
 from .node import Input, Node, Operation, Output
 from .ports import PortKey, Ports, find_port
 from .rt_info import RTMap

@@ -14,7 +14,7 @@ from ovgpu._util.openvino_package import Shared, owns, required
 from ovgpu.errors import Error, ModelError
 from ovgpu.spec import Spec, dims_of
 from ovgpu.symbolic import Table
-from ovgpu.types import Dimension, OVAny, PartialShape, Shape, Type
+from ovgpu.types import OVAny, PartialShape, Shape, Type
 
 from .node import Node, Output
 from .ports import Ports, find_port
@@ -373,6 +373,8 @@ class Model(Ports, metaclass=Shared):
         model = Model([nodes[n] for n in self.results], [nodes[n] for n in self.sinks],
                       [nodes[n] for n in self.parameters], self.friendly_name, source=self.source)
         model.rt_info = self.rt_info.copy()
+        model._other_variables = list(self._other_variables)
+        model._removed_variables = set(self._removed_variables)
         return model
 
     def __copy__(self) -> Model:
@@ -474,54 +476,10 @@ def _ordered(roots: Sequence[Node]) -> list[Node]:
     order: dict[Node, None] = {}
     stack = list(roots)
     while stack:
-        node = stack[-1]
-        waiting = [port.node for port in reversed(node.sources) if port is not None and port.node not in order]
-        if node in order or not waiting:
+        sources = () if stack[-1] in order else reversed(stack[-1].sources)
+        waiting = [port.node for port in sources if port is not None and port.node not in order]
+        if waiting:
+            stack += waiting
+        else:
             order[stack.pop()] = None
-        stack += waiting if node not in order else []
     return list(order)
-
-
-# ---- the batch
-
-def get_batch(model: Model) -> Dimension:
-    """Return the batch: the dimension N of the inputs' layouts. Raises RuntimeError if none has it or they differ."""
-    if owns(model):
-        return Dimension(str(required("the model").get_batch(model)))
-    batch: Dimension | None = None
-    for parameter, axis in _batch_axes(model).items():
-        dimension = parameter.get_partial_shape()[axis]
-        merged = dimension if batch is None else batch.merge(dimension)
-        if merged is None:
-            raise RuntimeError(f"the inputs have different batches, {batch} and {dimension}")
-        batch = merged
-    if batch is None:
-        raise RuntimeError("no layout of an input has a batch (N); set one with input.node.set_layout")
-    return batch
-
-
-def set_batch(model: Model, batch_size: int | Dimension = -1) -> None:
-    """Reshape the inputs so that the dimension N of their layouts is ``batch_size``.
-
-    Raises: RuntimeError if no layout has an N or the model cannot have that batch; it is then left unchanged.
-    """
-    if owns(model):
-        batch = batch_size if isinstance(batch_size, int) else required("the model").Dimension(str(batch_size))
-        required("the model").set_batch(model, batch)
-        return
-    get_batch(model)
-    shapes: dict[Output, PartialShape] = {}
-    for parameter, axis in _batch_axes(model).items():
-        shape = PartialShape(parameter.get_partial_shape())
-        shape[axis] = batch_size
-        shapes[parameter.ports[0]] = shape
-    try:
-        model.reshape(shapes)
-    except Error as e:
-        raise RuntimeError(f"Failed to set batch size to {batch_size}; "
-                           f"the layouts of all inputs with a batch must say so: {e}") from e
-
-
-def _batch_axes(model: Model) -> dict[Node, int]:
-    layouts = {parameter: parameter.get_layout() for parameter in model.parameters}
-    return {p: layout.get_index_by_name("N") for p, layout in layouts.items() if layout.has_name("N")}

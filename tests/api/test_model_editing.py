@@ -124,6 +124,9 @@ def test_sinks_and_variables(path: Path) -> None:
         return found
 
     assert agree(path, steps) == [0, 0, -1, "v", 0, True, 1, False]
+    model = ovgpu.Core().read_model(path)
+    model.remove_variable(model.get_variables()[0])
+    assert model.clone().get_variables() == []
 
 
 @pytest.mark.parametrize(("shape", "kind", "inputs", "outputs"), [

@@ -114,6 +114,11 @@ def test_models_of_openvino_are_compiled(tmp_path: Path) -> None:
     assert type(model) is openvino.Model and isinstance(model, ov.Model) and isinstance(model.outputs[0], ov.Output)
     assert isinstance(model.get_parameters()[0], ov.Node) and not isinstance(3, ov.Model)
     assert ov.compile_model(model, "CPU")([x])[0].tolist() == [[1, 0, 2]]
+    request = ov.compile_model(model, "CPU").create_infer_request()
+    request.set_tensor(model.input(0), ov.Tensor(x))
+    assert request.infer()[model.output(0)].tolist() == [[1, 0, 2]] == request.get_tensor(model.output(0)).data.tolist()
+    with pytest.raises(KeyError):
+        request.results[relu(name="other").input(0)]
     assert ov.Core().query_model(model, "CPU") == {node.friendly_name: "CPU" for node in model.get_ops()}
     ov.save_model(model, tmp_path / "saved.xml")
     ov.serialize(model, tmp_path / "serialized.xml")
