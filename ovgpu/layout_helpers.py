@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ovgpu._util.openvino_package import owns, required
-from ovgpu.interop.names import converting
 from ovgpu.model import Output, node
 from ovgpu.types import Layout
 
@@ -23,7 +23,8 @@ def get_layout(port: Output) -> Layout:
 def set_layout(port: Output, layout: Layout | str) -> None:
     """Set the layout of a port of a model of ovgpu or of openvino."""
     if owns(port):
-        converting(required("the port").layout_helpers.set_layout)(port, Layout(str(layout)))
+        openvino: Any = required("the port")
+        openvino.layout_helpers.set_layout(port, openvino.Layout(str(layout)))
     else:
         node.set_layout(port, layout)
 

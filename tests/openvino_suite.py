@@ -30,7 +30,6 @@ from tests.clients.modes import MODES, Alias, compiled
 ROOT = Path(__file__).parents[1]
 LISTING = Path(__file__).parent / "clients" / "openvino_suite.txt"
 
-
 COLUMNS = [mode for mode in MODES if mode != "openvino"]
 
 REASONS = [
@@ -58,7 +57,7 @@ REASONS = [
 # ---- inside pytest
 
 outcomes: dict[str, str] = {}
-"""The outcome of each test: "passed", "skipped", or the last line of its error."""
+"""The outcome of each test: "passed", "skipped", or a line of its error."""
 
 
 @pytest.hookimpl(tryfirst=True)

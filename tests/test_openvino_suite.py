@@ -40,6 +40,7 @@ def relu(kind):
 
 
 def test_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openvino")
     folder, listing = tmp_path / "suite", tmp_path / "listing.txt"
     folder.mkdir()
     for name, text in {"__init__": "", "utils": UTILS, "test_small": SUITE, "test_broken": "import nope"}.items():

@@ -83,9 +83,7 @@ class Core:
     def _read_any(self, model: Any, weights: Any) -> Model:
         if owns(model):
             return _own(model)
-        if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
-            kind = type(model)
-            raise Error(f"compile_model takes an ovgpu.Model or the path of one, got {kind.__module__}.{kind.__name__}")
+        check_readable(model)
         return self.read_model(model, weights)
 
     def _compile_file(self, model: Any, weights: Any, settings: Settings, read: Callable[[], Model]) -> CompiledModel:
@@ -247,6 +245,13 @@ def _device_and_value(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str
     if not isinstance(device, str):
         raise TypeError(f"a device is named by a str, got {type(device).__name__}")
     return device, values[-1]
+
+
+def check_readable(model: Any) -> None:
+    """Raise RuntimeError for an object that is neither a path nor a file nor the contents of one."""
+    if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
+        kind = type(model)
+        raise Error(f"compile_model takes a model or the path of one, got {kind.__module__}.{kind.__name__}")
 
 
 def _own(model: Any) -> Model:

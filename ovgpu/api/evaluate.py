@@ -9,6 +9,7 @@ from ovgpu.api.core import Core
 from ovgpu.errors import Error
 from ovgpu.model import Model
 from ovgpu.tensor import Tensor
+from ovgpu.types import PartialShape
 
 
 def evaluate(self: Model, output_tensors: Sequence[Tensor], input_tensors: Sequence[Tensor],
@@ -21,7 +22,7 @@ def evaluate(self: Model, output_tensors: Sequence[Tensor], input_tensors: Seque
     if len(input_tensors) != len(self.parameters):
         raise Error(f"Cannot evaluate model! It has {len(self.parameters)} inputs, got {len(input_tensors)} tensors")
     for index, (port, tensor) in enumerate(zip(self.inputs, input_tensors)):
-        if not port.partial_shape.compatible(type(port.partial_shape)(tensor.shape)):
+        if not port.partial_shape.compatible(PartialShape(tensor.shape)):
             raise Error(f"Cannot evaluate model! Input {index} has the shape {port.partial_shape}, not {tensor.shape}")
     if len(output_tensors) < len(self.results):
         raise IndexError(f"the model has {len(self.results)} outputs, got {len(output_tensors)} tensors")

@@ -8,14 +8,14 @@ from typing import Any
 
 from ovgpu._util.openvino_package import owns, required
 from ovgpu.interop.models import from_openvino, to_openvino_model
-from ovgpu.interop.values import to_openvino, to_openvino_type
+from ovgpu.interop.values import is_plain, to_openvino, to_openvino_type
 from ovgpu.model import Model, Node, Output
 
 
 def has_ports(values: Sequence[Any]) -> bool:
     """Return whether nodes or ports of ovgpu are among the arguments of a builder, or in lists among them."""
     return any((isinstance(value, (Node, Output)) and not owns(value))
-               or (isinstance(value, (list, tuple)) and has_ports(value)) for value in values)
+               or (isinstance(value, (list, tuple)) and not is_plain(value) and has_ports(value)) for value in values)
 
 
 def build(builder: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -25,7 +25,7 @@ def build(builder: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     parameters: dict[Output, Any] = {}
 
     def stand_in(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
+        if type(value) in (list, tuple) and not is_plain(value):
             return type(value)(map(stand_in, value))
         if not isinstance(value, (Node, Output)) or owns(value):
             return to_openvino(value)

@@ -125,9 +125,10 @@ def _converting_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function, updated=())
     def converted(*args: Any, **kwargs: Any) -> Any:
-        if has_ports(args) or has_ports([*kwargs.values()]):
+        values = *args, *kwargs.values()
+        if has_ports(values):
             return build(function, args, kwargs)
-        if has_models(args) or has_models([*kwargs.values()]):
+        if has_models(values):
             return transform(function, args, kwargs)
         return function(*map(to_openvino, args), **{key: to_openvino(arg) for key, arg in kwargs.items()})
 

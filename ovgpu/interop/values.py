@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -28,13 +28,21 @@ def to_openvino_type(kind: Type) -> Any:
     return getattr(openvino.Type, kind.get_type_name())
 
 
+PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
+
+
+def is_plain(values: Sequence[Any]) -> bool:
+    """Return whether a list holds only numbers, texts and None, which openvino takes as they are. It may be long."""
+    return all(kind in PLAIN or issubclass(kind, np.generic) for kind in set(map(type, values)))
+
+
 def to_openvino(value: Any) -> Any:
     """Return openvino's own object for a type, shape, layout, tensor or enum of ovgpu, also in lists, tuples and dicts.
     Other values stay as they are."""
     if isinstance(value, (Shape, Strides)):
         return getattr(openvino, type(value).__name__)(list(value))
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return type(value)(map(to_openvino, value))
+    if type(value) in (list, tuple):
+        return value if is_plain(value) else type(value)(map(to_openvino, value))
     if type(value) is dict:
         return {to_openvino(key): to_openvino(item) for key, item in value.items()}
     if isinstance(value, Type):

@@ -76,7 +76,7 @@ def instance(kind: type) -> Callable[[Any], Any]:
     return convert
 
 
-def model(value: Any) -> Any:
+def model_or_none(value: Any) -> Any:
     """Accept a model of ovgpu or of openvino, or None. TypeError for others."""
     if value is not None and not hasattr(value, "get_ordered_ops"):
         raise TypeError(f"expected Model, got {type(value).__name__}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _property
-from ._property import Property, PropertyEnum, boolean, instance, precision, real, size, unsigned
+from ._property import Property, PropertyEnum, boolean, instance, model_or_none, precision, real, size, unsigned
 
 
 class PerformanceMode(PropertyEnum):
@@ -54,7 +53,7 @@ def _policies(value: Any) -> set[ModelDistributionPolicy]:
 performance_mode = Property("PERFORMANCE_HINT", instance(PerformanceMode))
 execution_mode = Property("EXECUTION_MODE_HINT", instance(ExecutionMode))
 inference_precision = Property("INFERENCE_PRECISION_HINT", precision)
-model = Property("MODEL_PTR", _property.model)
+model = Property("MODEL_PTR", model_or_none)
 kv_cache_precision = Property("KV_CACHE_PRECISION", precision)
 num_requests = Property("PERFORMANCE_HINT_NUM_REQUESTS", unsigned)
 model_priority = Property("MODEL_PRIORITY", instance(Priority))

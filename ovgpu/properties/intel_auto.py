@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ._property import Property, PropertyEnum, boolean, instance, real, text, unsigned
@@ -15,11 +16,20 @@ class SchedulePolicy(PropertyEnum):
     DEFAULT = 1
 
 
+_CURVE = re.compile(r"([\w.]+)\s*:\s*\{([^{}]*)\}")
+_POINT = re.compile(r"(\d+)\s*:\s*([\d.]+)")
+
+
 def _thresholds(value: Any) -> dict[str, int]:
     return {text(name): unsigned(threshold) for name, threshold in instance(dict)(value).items()}
 
 
 def _curves(value: Any) -> dict[str, dict[int, float]]:
+    if isinstance(value, str):
+        found = {name: dict(_POINT.findall(points)) for name, points in _CURVE.findall(value)}
+        if value and not (found and all(found.values())):
+            raise RuntimeError(f"PERF_CURVE_TABLE is {{DEVICE:{{utilization:score,...}},...}}, not {value!r}")
+        return {name: {int(use): float(score) for use, score in curve.items()} for name, curve in found.items()}
     return {text(name): {unsigned(use): real(score) for use, score in instance(dict)(curve).items()}
             for name, curve in instance(dict)(value).items()}
 

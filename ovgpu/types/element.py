@@ -230,7 +230,9 @@ class Type:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(other).__name__ == "Type" and repr(self) == repr(other))  # openvino's
+        if self is other or isinstance(other, Type):
+            return self is other
+        return type(other).__name__ == "Type" and repr(self) == repr(other)  # openvino's
 
     def __repr__(self) -> str:
         return f"<Type: '{self._label}'>"

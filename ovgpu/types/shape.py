@@ -22,7 +22,8 @@ def _check_class(value: object, expected: type) -> None:
 class Dimension:
     """The extent of an axis, known or bounded: `Dimension(3)`, `Dimension(1, 8)`, `Dimension("3..")`, `Dimension()`.
 
-    The value -1 means an unknown extent, the bound -1 that there is none, and the text "" 0. Immutable.
+    The value -1 means an unknown extent, the bound -1 that there is none, and the text "" 0. Immutable,
+    except for the symbol.
 
     Raises: TypeError for an argument that is no int or str, RuntimeError for invalid text or bounds.
     """

@@ -3,8 +3,8 @@
     python -m tests.clients.modes MODE PROGRAM FOLDER
 
 A module in `programs` has `REQUIREMENTS`, `prepare(folder)`, which makes models with the openvino package, and
-`run(folder, device)`, which returns arrays by name. They are saved as FOLDER/MODE.npz. `LIMITS`, if it has that, says
-in which modes the program cannot run, and why.
+`run(folder, device)`, which returns arrays by name. They are saved as FOLDER/MODE.npz. A program that cannot run in
+some mode has ``LIMITS = {mode: "no: reason"}``.
 """
 
 from __future__ import annotations

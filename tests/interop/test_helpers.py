@@ -1,6 +1,7 @@
 """Modules that exist in openvino too: `helpers`, `layout_helpers`, `utils.types`. Both must agree."""
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,19 +52,15 @@ def test_axes_of_layouts(text: str) -> None:
                 == outcome(getattr(theirs, function), openvino.Layout(text)), function
 
 
-def test_layouts_of_ports() -> None:
+def test_layouts_of_ports(tmp_path: Path) -> None:
     x = openvino.opset13.parameter([1, 3])
-    model = ov.Core().read_model(*serialized(openvino.Model([openvino.opset13.relu(x)], [x])))
+    openvino.serialize(openvino.Model([openvino.opset13.relu(x)], [x]), tmp_path / "m.xml")
+    theirs, model = x.output(0), ov.Core().read_model(tmp_path / "m.xml")
+    ov.layout_helpers.set_layout(theirs, ov.Layout("NC"))
+    assert ov.layout_helpers.get_layout(theirs) == "NC" == openvino.layout_helpers.get_layout(theirs)
     assert ov.layout_helpers.get_layout(model.input()) == ov.Layout()
     ov.layout_helpers.set_layout(model.input(), ov.Layout("NC"))
     assert ov.layout_helpers.get_layout(model.input()) == "NC" == model.get_parameters()[0].get_layout()
-
-
-def serialized(model: openvino.Model) -> tuple[bytes, bytes]:
-    from tempfile import TemporaryDirectory
-    with TemporaryDirectory() as folder:
-        openvino.serialize(model, f"{folder}/m.xml")
-        return tuple(open(f"{folder}/m.{kind}", "rb").read() for kind in ("xml", "bin"))  # type: ignore[return-value]
 
 
 KINDS = [int, float, bool, str, bytes, np.float16, np.float32, np.float64, np.int8, np.uint64, np.bool_, np.str_,

@@ -14,6 +14,8 @@ from __future__ import annotations
 import threading
 from types import ModuleType
 
+from ovgpu._util.openvino_package import required
+
 _lock = threading.Lock()
 
 
@@ -33,10 +35,7 @@ def uninstall() -> None:
 
 
 def _core() -> ModuleType:
-    try:
-        from ovgpu.integrations.openvino import core
-    except ModuleNotFoundError as e:
-        if e.name != "openvino":
-            raise
-        raise ImportError("ovgpu.install() needs openvino: pip install ovgpu[openvino]") from e
+    required("ovgpu.install()")
+    from ovgpu.integrations.openvino import core
+
     return core

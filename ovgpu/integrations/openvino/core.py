@@ -13,6 +13,7 @@ import openvino  # type: ignore[import-untyped]
 import ovgpu
 from ovgpu._util.gc_pause import paused
 from ovgpu.api import devices
+from ovgpu.api.core import check_readable
 from ovgpu.integrations.openvino.devices import is_ours, select
 from ovgpu.integrations.openvino.inference import AsyncInferQueue, CompiledModel
 from ovgpu.interop.models import from_openvino
@@ -36,8 +37,7 @@ def read_for_ovgpu(core: openvino.Core, model: Any, weights: Any = None) -> ovgp
     if isinstance(model, (str, os.PathLike)) and (os.fspath(model).endswith(".xml") or is_xml_text(model)):
         return ovgpu_core(core).read_model(model, weights)
     if not isinstance(model, (openvino.Model, openvino._pyopenvino.Model)):
-        if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
-            raise RuntimeError(f"compile_model takes a model or its path, got {type(model).__name__}")
+        check_readable(model)
         model = core.read_model(model, weights)
     with paused():
         return from_openvino(model)

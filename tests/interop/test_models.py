@@ -16,7 +16,7 @@ from ovgpu.interop import models as module
 from ovgpu.interop.models import from_openvino
 from ovgpu.model import Model, all_nodes
 
-from .models import MODELS, param
+from ..ir.models import MODELS, param
 
 Files = tuple[bytes, bytes]
 
