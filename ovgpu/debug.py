@@ -26,6 +26,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from ovgpu._util.nearest import nearest
 from ovgpu.errors import Error
 from ovgpu.lowering.program import Program, Step
 from ovgpu.lowering.program_for import program_for
@@ -296,8 +297,6 @@ def _locate(program: Program, layer: str) -> _Target | None:
                         "set OVGPU_STOP_AT before the model is compiled, which keeps layers in steps of their own")
     if program.deferred is not None and _contains(program.deferred.model, layer):
         return None
-    import difflib
-
-    suggestions = difflib.get_close_matches(layer, {v.name for v in program.values if v.name}, 3)
+    suggestions = nearest(layer, {v.name for v in program.values if v.name}, 3)
     raise Error(f"cannot stop at layer '{layer}': no step computes it"
                 + (f"; there is {', '.join(suggestions)}" if suggestions else ""))

@@ -23,6 +23,7 @@ from ovgpu.request.variables import InitialPrograms
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.binding import Constants
 from ovgpu.runtime.faults import fault
+from ovgpu.runtime.profile import Profiler
 from ovgpu.spec import Spec, dims_of
 from ovgpu.symbolic import Table
 from ovgpu.types import PartialShape, Type
@@ -66,6 +67,7 @@ class Compilation:
             log_passes(model, self.model)
         self.backend, self.settings = backend, settings
         self.profiling = bool(settings["PERF_COUNT"])
+        self.last_profiler: Profiler | None = None  # of the request that ran last
         self.title = f"{settings.get('FULL_DEVICE_NAME')} ({backend.name}), {model.friendly_name}"
         self.constants: Constants = {}
         self.lock = threading.RLock()

@@ -116,9 +116,10 @@ class CompiledModel:
 
     def get_runtime_model(self) -> Model:
         """Return a copy of the model that is run, after the passes. Its nodes have the runtime information that
-        OpenVINO's execution graphs have; with profiling, also times of the private request's last inference."""
-        profile = self._private.get_profiling_info() if self._private is not None else ()
-        return execution_graph(self._compilation.model, self._compilation.settings.device, profile)
+        OpenVINO's execution graphs have; with profiling, also times of the last inference of any request."""
+        profiler = self._compilation.last_profiler
+        return execution_graph(self._compilation.model, self._compilation.settings.device,
+                               () if profiler is None else profiler.infos())
 
     def export_model(self, model_stream: IO[bytes] | None = None) -> IO[bytes] | None:
         """Write the model, its properties and, on a card, the kernels it has launched, for `Core.import_model`.

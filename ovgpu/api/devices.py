@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Callable
 
+from ovgpu._util.nearest import did_you_mean
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda import device as cuda
@@ -91,8 +92,12 @@ def resolve(name: str) -> str:
         return base
     if base == "NVIDIA" and base not in _backends:
         return _card(name, number)
-    raise DeviceError(f'Device with "{name}" name is not registered in ovgpu: there are '
-                      f'{", ".join(available_devices())} and AUTO')
+    unknown = f'Device with "{name}" name is not registered in ovgpu'
+    if base == "GPU":  # OpenVINO's name for GPUs of Intel
+        raise DeviceError(f"{unknown}, where GPUs are named NVIDIA{_why_no_card()}")
+    names = [*available_devices(), "AUTO"]
+    raise DeviceError(f"{unknown}: there are {', '.join(names[:-1])} and AUTO"
+                      f"{did_you_mean(name, [*names, 'NVIDIA'])}")
 
 
 def _choose(kind: str, listed: str) -> str:
@@ -132,6 +137,15 @@ def _card(name: str, number: str) -> str:
     except DeviceError as e:
         raise DeviceError(f'Device "{name}" cannot be used: {e}') from e.__cause__
     return "NVIDIA" if cards == 1 else f"NVIDIA.{int(number or 0)}"
+
+
+def _why_no_card() -> str:
+    """Return why NVIDIA cannot be used on this machine, as the end of a sentence, or "" if it can."""
+    try:
+        cuda.check(0)
+    except DeviceError as e:
+        return f", and none can be used: {e}"
+    return ""
 
 
 def _usable(number: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 
 from ovgpu.model import Model
 from ovgpu.runtime.profile import ProfilingInfo
@@ -17,7 +18,9 @@ def execution_graph(model: Model, device: str, profile: Iterable[ProfilingInfo])
     ``originalLayersNames``, ``outputLayouts``, ``outputPrecisions``, ``primitiveType``, ``runtimePrecision``.
     """
     found = model.clone()
-    times = {info.node_name: info.real_time for info in profile if info.status is ProfilingInfo.Status.EXECUTED}
+    times: dict[str, timedelta] = {}
+    for info in profile:  # a layer may be several steps
+        times[info.node_name] = times.get(info.node_name, timedelta()) + info.real_time
     for order, node in enumerate(found.ops):
         types = [port.element_type.get_type_name() for port in node.ports]
         time = times.get(node.friendly_name)

@@ -8,20 +8,23 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ovgpu._util.nearest import did_you_mean
 from ovgpu.cli import benchmark, compare, demo, info, ops, run
+from ovgpu.cli._parser import CommandParser
 from ovgpu.debug import DEBUG
 from ovgpu.errors import Error
 from ovgpu.version import OWN
 
-COMMANDS = (run, info, benchmark, compare, ops, demo)
+COMMANDS = {"run": run, "info": info, "benchmark": benchmark, "compare": compare, "ops": ops, "demo": demo}
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser of all commands."""
     main_parser = argparse.ArgumentParser("ovgpu", description="Runs OpenVINO IR models on NVIDIA GPUs, or with NumPy.")
     main_parser.add_argument("--version", action="version", version=f"ovgpu {OWN}")
-    commands = main_parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
+    commands = main_parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True,
+                                          parser_class=CommandParser)
+    for command in COMMANDS.values():
         command.add_to(commands)
     return main_parser
 
@@ -31,7 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a console may lack arrows and box characters
             stream.reconfigure(errors="replace")
-    args = parser().parse_args(argv)
+    main_parser = parser()
+    given = sys.argv[1:] if argv is None else list(argv)
+    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+        main_parser.error(f"there is no command {given[0]!r}{did_you_mean(given[0], COMMANDS)}")
+    args = main_parser.parse_args(given)
     try:
         code: int | None = args.run(args)
         sys.stdout.flush()

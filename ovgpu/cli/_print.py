@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ovgpu.cli._inputs import port_name
+from ovgpu.cli._ports import port_name
 from ovgpu.model import Output
 from ovgpu.ops.base.storage import decode
 
+MODEL = "the .xml file of the model, its folder, or a file in another format (ONNX, ...), which openvino reads"
 FILE_COLUMNS = 160  # width if stdout is no terminal, so that few rows of tables wrap
 
 

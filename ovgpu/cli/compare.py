@@ -6,13 +6,15 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from ovgpu.api.core import Core
 from ovgpu.cli._inputs import add_options, build_feed
-from ovgpu.cli._print import console, statistics, table
+from ovgpu.cli._print import MODEL, console, statistics, table
+from ovgpu.ir import is_other_format, model_file
 from ovgpu.model import Model, Node
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.infrastructure.graph import Result
@@ -29,7 +31,7 @@ MAX_ROWS = 20
 def add_to(commands: Any) -> None:
     """Add the command to the subparsers ``commands``."""
     parser = commands.add_parser("compare", help="compare the outputs of every layer with a reference")
-    parser.add_argument("model", help="the .xml file of the model, or its folder")
+    parser.add_argument("model", help=MODEL)
     parser.add_argument("--against", choices=("cpu", "openvino"), metavar="cpu|openvino",
                         help="the reference: ovgpu's CPU, or OpenVINO's CPU plugin in f32 (default for -d CPU)")
     parser.add_argument("-d", "--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     reference: Engine = OpenVINOEngine(args.model) if against == "openvino" else OvgpuEngine(model, "CPU", precision)
     comparison = Comparison(layers, args.tolerance)
     engine, request = OvgpuEngine(model, args.device, precision), compiled.create_infer_request()
-    feed = build_feed(args, compiled.inputs, bool(request.query_state()))
+    feed = build_feed(args, model, bool(request.query_state()))
     for step in range(args.steps):
         inputs = feed.next()
         expected = reference.infer(inputs)
@@ -67,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         if comparison.first is not None:
             break
     out = console()
+    for note in args.notes:
+        out.print(note, markup=False, soft_wrap=True)
     out.print(f"[bold]{model.friendly_name}[/] on {device} against "
               f"{'OpenVINO' if against == 'openvino' else 'the CPU'}: "
               f"{counted(len(comparison.errors), 'output')} of layers, {counted(step + 1, 'inference')}")
@@ -118,7 +122,7 @@ class OpenVINOEngine:
             raise ValueError("--against openvino needs openvino: pip install openvino") from None
         self.openvino = openvino
         core = openvino.Core()
-        model = core.read_model(path)
+        model = core.read_model(path if is_other_format(path) else model_file(Path(path)))
         self.element_types = [port.get_element_type() for port in model.inputs]
         ports = [port for node in model.get_ordered_ops() if node.get_type_name() not in SKIPPED_OPS
                  for port in node.outputs()]

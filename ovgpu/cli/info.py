@@ -13,8 +13,9 @@ from rich.text import Text
 
 from ovgpu.api.core import Core
 from ovgpu.backends.cuda import device
-from ovgpu.cli._inputs import parse_shapes, port_name, static_shape
-from ovgpu.cli._print import console, ports_table, table
+from ovgpu.cli._inputs import is_decoder
+from ovgpu.cli._ports import parse_shapes, port_name, static_shapes
+from ovgpu.cli._print import MODEL, console, ports_table, table
 from ovgpu.errors import DeviceError
 from ovgpu.model import all_nodes
 from ovgpu.ops.base.unsupported import Unsupported
@@ -26,11 +27,12 @@ from ovgpu.version import OWN
 def add_to(commands: Any) -> None:
     """Add the command to the subparsers ``commands``."""
     parser = commands.add_parser("info", help="show the devices, or inputs, outputs, states, ops and plan of a model")
-    parser.add_argument("model", nargs="?", help="the .xml file of a model, or its folder; without it, the devices")
+    parser.add_argument("model", nargs="?", help=f"{MODEL}; without it, the devices")
     parser.add_argument("--plan", action="store_true", help="compile the model and print its steps and memory")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=[1,3]",
-                        help="shapes of dynamic inputs, for the plan")
-    parser.add_argument("--device", default="AUTO", help="for the plan: CPU, NVIDIA[.n] or AUTO (default)")
+                        help="shapes of dynamic inputs, for the plan; by default, a language model with state gets "
+                             "one token")
+    parser.add_argument("-d", "--device", default="AUTO", help="for the plan: CPU, NVIDIA[.n] or AUTO (default)")
     parser.set_defaults(run=run)
 
 
@@ -90,10 +92,9 @@ def _print_model(args: argparse.Namespace) -> None:
         right=(2,)))
     if args.plan:
         compiled = core.compile_model(model, args.device)
-        shapes = parse_shapes(args.shape, compiled.inputs)
-        plan = compiled.plan([static_shape(port, shapes.get(i, [None])[0], "--shape")
-                              for i, port in enumerate(compiled.inputs)])
+        shapes = static_shapes(compiled.inputs, parse_shapes(args.shape, compiled.inputs), "--shape",
+                               is_decoder(compiled.inputs, bool(states)))
+        plan = compiled.plan(shapes)
         out.print(Text("Plan for " + ", ".join(
-            f"{port_name(p)} {list(static_shape(p, shapes.get(i, [None])[0], '--shape'))}"
-            for i, p in enumerate(compiled.inputs)), "bold"))
+            f"{port_name(port)} {list(shape)}" for port, shape in zip(compiled.inputs, shapes)), "bold"))
         out.print(plan)

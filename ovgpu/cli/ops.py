@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
 import re
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from rich.text import Text
 
 import ovgpu
+from ovgpu._util.nearest import nearest
 from ovgpu.cli._print import console, table
 from ovgpu.cli.nvidia_plugin import NVIDIA_PLUGIN
 from ovgpu.ops import Op, registry
@@ -136,7 +136,7 @@ def _number(cls: type[Op]) -> str:
 def _print_op(name: str) -> None:
     found = [cls for cls in registry() if name.lower() in (cls.name.lower(), *(a.lower() for a in cls.aliases))]
     if not found:
-        similar = difflib.get_close_matches(name, {cls.name for cls in registry()}, 4)
+        similar = nearest(name, {cls.name for cls in registry()}, 4)
         raise LookupError(f"there is no operation {name!r}" + (f"; there is {', '.join(similar)}" if similar else ""))
     out = console()
     for cls in found:

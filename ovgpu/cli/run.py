@@ -10,8 +10,10 @@ import numpy as np
 
 from ovgpu._util.atomic_file import replacing
 from ovgpu.api.core import Core
-from ovgpu.cli._inputs import add_options, build_feed, port_names
-from ovgpu.cli._print import console, milliseconds, results_table
+from ovgpu.cli._classes import best_classes, class_names
+from ovgpu.cli._inputs import add_options, build_feed
+from ovgpu.cli._ports import port_names
+from ovgpu.cli._print import MODEL, console, milliseconds, results_table
 from ovgpu.ops.base.storage import decode
 from ovgpu.runtime.printing import counted
 from ovgpu.types import Type
@@ -20,10 +22,13 @@ from ovgpu.types import Type
 def add_to(commands: Any) -> None:
     """Add the command to the subparsers ``commands``."""
     parser = commands.add_parser("run", help="run a model on given or random inputs")
-    parser.add_argument("model", help="the .xml file of the model, or its folder")
+    parser.add_argument("model", help=MODEL)
     add_options(parser)
-    parser.add_argument("--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
+    parser.add_argument("-d", "--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
     parser.add_argument("--save", metavar="OUT.npz", help="write the outputs; as NAME.0, NAME.1 ... for several steps")
+    parser.add_argument("--top", type=int, default=0, metavar="K", help="show the K best classes of the first output")
+    parser.add_argument("--labels", default="", metavar="FILE",
+                        help="names of the classes, one per line; by default those in the model or its config.json")
     parser.set_defaults(run=run)
 
 
@@ -34,7 +39,9 @@ def run(args: argparse.Namespace) -> None:
     compiled = core.compile_model(model, args.device)
     request = compiled.create_infer_request()
     states = [s.name for s in request.query_state()]
-    feed = build_feed(args, compiled.inputs, bool(states))
+    feed, out = build_feed(args, model, bool(states)), console()
+    for note in args.notes:
+        out.print(note, markup=False, soft_wrap=True)
     names = port_names(compiled.outputs)
     saved: dict[str, Any] = {}
     latencies = []
@@ -45,12 +52,13 @@ def run(args: argparse.Namespace) -> None:
         if args.save:
             for number, name in enumerate(names):
                 saved[name if args.steps == 1 else f"{name}.{step}"] = _portable(results[number].copy())
-    out = console()
     device = ", ".join(compiled.get_property("EXECUTION_DEVICES"))
     out.print(f"[bold]{model.friendly_name}[/] on {device}: {counted(args.steps, 'inference')}"
               + (f", {counted(len(states), 'state variable')}" if states else ""))
     out.print(results_table("Outputs" if args.steps == 1 else "Outputs of the last inference", (
         (name, results[number]) for number, name in enumerate(names))))
+    if args.top > 0:
+        _print_classes(out, args, model, names, results)
     if states:
         out.print(results_table("State", ((s.name, s.state.array) for s in request.query_state())))
     out.print(f"latency: {milliseconds(latencies)}")
@@ -58,6 +66,16 @@ def run(args: argparse.Namespace) -> None:
         with replacing(Path(args.save)) as (file,):  # NumPy would add ".npz" to a path without it
             np.savez(file, **saved)
         out.print(f"saved {counted(len(saved), 'array')} to {args.save}", soft_wrap=True)
+
+
+def _print_classes(out: Any, args: argparse.Namespace, model: Any, names: list[str], results: list[Any]) -> None:
+    """Print the best classes of the first output of real numbers. Raises ValueError if there is none."""
+    scores = next((i for i, array in enumerate(results) if Type.of(array.dtype).is_real() and array.size), None)
+    if scores is None:
+        raise ValueError("--top: no output has scores")
+    folder = Path(args.model)
+    labels = class_names(model, folder if folder.is_dir() else folder.parent, args.labels)
+    out.print(best_classes(names[scores], results[scores], args.top, labels))
 
 
 def _portable(array: Any) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ovgpu.ir._constants import as_bytes, check_files
-from ovgpu.ir._files import is_xml_text
+from ovgpu.ir._files import is_other_format, is_xml_text, model_file
 from ovgpu.ir.read import read_model
 from ovgpu.ir.write import save_model, serialize
 
-__all__ = ["as_bytes", "check_files", "is_xml_text", "read_model", "save_model", "serialize"]
+__all__ = ["as_bytes", "check_files", "is_other_format", "is_xml_text", "model_file", "read_model", "save_model",
+           "serialize"]

@@ -14,6 +14,7 @@ from ovgpu.ir._xml import MAX_BYTES
 OTHER_FORMATS = (".onnx", ".pdmodel", ".pb", ".pt", ".pth", ".tflite")
 XML_START = re.compile(rb"(\xef\xbb\xbf)?[ \t\r\n]*<")
 UTF16 = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
+TOKENIZERS = ("openvino_tokenizer.xml", "openvino_detokenizer.xml")
 LFS_POINTER = b"version https://git-lfs.github.com/"
 
 
@@ -53,8 +54,7 @@ def document(model: Any) -> Document:
         raise ModelError("the model cannot be read: its path is empty")
     path = Path(os.fsdecode(model))
     try:
-        if path.is_dir():
-            path = _xml_in_folder(path)
+        path = model_file(path)
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)  # one byte too many, which `parse` rejects; a device may be endless
     except (OSError, ValueError) as e:
@@ -67,9 +67,16 @@ def is_xml_text(model: Any) -> bool:
     return isinstance(model, str) and model.lstrip("\ufeff \t\r\n")[:1] == "<"
 
 
-def _xml_in_folder(folder: Path) -> Path:
-    """Return the path of the .xml in a folder: openvino_model.xml (optimum-intel's name), else the only .xml file."""
-    found = sorted(folder.glob("*.xml"))
+def model_file(folder: Path) -> Path:
+    """Return the path of the .xml in a folder: openvino_model.xml (optimum-intel's name), else the only .xml file.
+
+    The models of a tokenizer, which openvino_tokenizers writes beside a model, do not count unless they are alone. The
+    path of a file is returned unchanged. Raises: ModelError if the folder has no model, or several.
+    """
+    if not folder.is_dir():
+        return folder
+    every = sorted(folder.glob("*.xml"))
+    found = [path for path in every if path.name not in TOKENIZERS] or every
     preferred = folder / "openvino_model.xml"
     if preferred in found:
         return preferred

@@ -152,6 +152,9 @@ class Writer:
 
     def layer(self, node: Node, plan: Plan) -> None:
         op: Any = node.op
+        if "execTimeMcs" in node.rt_info:
+            self.execution_layer(node, plan.ids[node])
+            return
         if node in plan.compressed:
             self.compressed_constant(node, plan.ids[node])
             return
@@ -171,6 +174,13 @@ class Writer:
             for key, inner in plans.items():
                 with self.lines.element(key):
                     self.graph(getattr(op, key), inner)
+
+    def execution_layer(self, node: Node, number: int) -> None:
+        """Write a layer of an execution graph as OpenVINO does. Its data are the runtime information."""
+        info = {key: rt_text(value) for key, value in node.rt_info.plain().items()}
+        with self.lines.element("layer", id=number, name=node.friendly_name, type=info.pop("layerType")):
+            self.lines.empty("data", **(self.data(node) if node.op.name == "Parameter" else {}), **info)
+            self.ports(node)
 
     def compressed_constant(self, node: Node, number: int) -> None:
         op: Any = node.op

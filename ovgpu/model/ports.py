@@ -6,6 +6,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from ovgpu._util.nearest import did_you_mean
+
 from .node import Node, Output
 
 PortKey = int | str | Output
@@ -62,5 +64,7 @@ def find_port(ports: Sequence[Output], key: Any, kind: str) -> Output:
         available = ", ".join(min(p.get_names(), default=f"#{i}") for i, p in enumerate(ports)) or "none"
         title = kind.capitalize()
         description = f"tensor name '{key}'" if isinstance(key, str) else f"port {key}"
-        raise RuntimeError(f"{title} for {description} is not found. The model has: {available}")
+        names = {name for p in ports for name in p.get_names()}
+        suggestion = did_you_mean(key, names) if isinstance(key, str) else ""
+        raise RuntimeError(f"{title} for {description} is not found. The model has: {available}{suggestion}")
     return found[0]

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tests.harness.ir import Net
+from tests.harness.recall import unjudged
 from tests.runtime import models
 
+collect_ignore = unjudged(Path(__file__).parent)
 Write = Callable[[Net], str]
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lxml import etree
 
 import ovgpu
 from ovgpu.cli import main
-from ovgpu.cli._inputs import Feed, parse_shapes
-from ovgpu.cli.benchmark import TRACED_INFERENCES
-from ovgpu.cli.flags import layouts
-from ovgpu.cli.measure import SEQUENCE_INFERENCES, Limits, Source, measure_async, measure_sync
+from ovgpu.cli._feed import Feed
+from ovgpu.cli._ports import parse_shapes
+from ovgpu.cli.benchmark.command import TRACED_INFERENCES
+from ovgpu.cli.benchmark.inputs import layouts
+from ovgpu.cli.benchmark.measure import SEQUENCE_INFERENCES, Limits, Source, measure_async, measure_sync
 from tests.harness.ir import Net
 from tests.runtime import models
 
@@ -96,7 +98,7 @@ def test_duration(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_throughput_counts_the_batch(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     text = benchmark(capsys, write(image()), "-niter", "4", "-b", "8", "-no_warmup", "-latency_percentile", "90")
-    assert "[ INFO ] Model batch size: 8" in text and "x (node: x) : f32 / [...] / [8,3,4,5]" in text
+    assert "[ INFO ] Model batch size: 8" in text and "x (node: x) : u8 / [N,C,H,W] / [8,3,4,5]" in text
     assert re.search(RESULTS.format(count=4, latency="90 percentile:     "), text)
     assert "Skipping warmup inference due to -no_warmup flag" in text
     duration, fps = (float(re.search(pattern, text)[1])  # type: ignore[index]
@@ -112,7 +114,7 @@ def test_layout_names_the_batch(write: Write, capsys: pytest.CaptureFixture[str]
 
 def test_shapes(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(models.chain((-1, 3)))
-    assert "give it with -data_shape x=[1,3]" in failure(capsys, path, "-niter", "1")
+    assert "the shape of its data with -data_shape x[1,3]" in failure(capsys, path, "-niter", "1")
     assert "Reshaping model: 'x': [5,3]" in benchmark(capsys, path, "-niter", "1", "-shape", "x[5,3]")
     text = benchmark(capsys, path, "-niter", "4", "-data_shape", "[1,3][2,3]")
     assert "Benchmarking in full mode (inputs filling are included in measurement loop)." in text
@@ -124,12 +126,13 @@ def test_input_files(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture
     path = write(models.chain())
     for argument in (f"{tmp_path / 'x.npy'}", f"x:{tmp_path / 'x.bin'}"):
         assert "No input files were given" not in benchmark(capsys, path, "-niter", "1", "-i", argument)
-    assert "inputs are read from .npy and .bin files" in failure(capsys, path, "-niter", "1", "-i", "x:cat.jpg")
+    assert "No such file or directory: 'cat.jpg'" in failure(capsys, path, "-niter", "1", "-i", "x:cat.jpg")
+    assert "inputs are read from images (.bmp, " in failure(capsys, path, "-niter", "1", "-i", "x:cat.docx")
 
 
 def test_flags_without_effect_warn(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    text = benchmark(capsys, write(models.chain()), "-niter", "1", "-nthreads", "4", "-pin", "YES", "-ip", "u8")
-    assert len(re.findall(r"\[ WARNING \] -(nthreads|pin|ip) is", text)) == 3
+    text = benchmark(capsys, write(models.chain()), "-niter", "1", "-extensions", "lib.so", "-c", "kernels.xml")
+    assert len(re.findall(r"\[ WARNING \] -(extensions|c) has no effect", text)) == 2
 
 
 def test_compiling_only(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +152,7 @@ def test_reports(as_json: bool, write: Write, tmp_path: Path, capsys: pytest.Cap
     counters = (folder / f"benchmark_average_counters_report.{suffix}").read_text(encoding="utf-8")
     if as_json:
         document = json.loads(report)
-        assert document["cmd_options"]["number_iterations"] == "4"
+        assert document["cmd_options"]["-niter"] == "4"
         setup, results = document["configuration_setup"], document["execution_results"]
         nodes = json.loads(counters)["avg_performance"]["nodes"]
         assert [n["name"] for n in nodes] == ["add", "relu", "mul"]
@@ -170,13 +173,20 @@ def test_reports(as_json: bool, write: Write, tmp_path: Path, capsys: pytest.Cap
 
 def test_configuration_files(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, first, second = write(models.chain()), tmp_path / "first.json", tmp_path / "second.json"
-    benchmark(capsys, path, "-d", "CPU", "-niter", "1", "-hint", "latency", "-cdir", "cache",
-              "-dump_config", str(first))
-    assert json.loads(first.read_text()) == {"CPU": {"PERFORMANCE_HINT": "LATENCY", "CACHE_DIR": "cache"}}
+    cache, graph = str(tmp_path / "cache"), tmp_path / "graph.xml"
+    text = benchmark(capsys, path, "-d", "CPU", "-niter", "1", "-hint", "latency", "-cdir", cache,
+                     "-dump_config", str(first))
+    assert f"CACHE_DIR: {cache}" in text
+    assert json.loads(first.read_text()) == {"CPU": {"PERFORMANCE_HINT": "LATENCY", "PERF_COUNT": "NO"}}
     text = benchmark(capsys, path, "-d", "CPU", "-niter", "1", "-hint", "none", "-load_config", str(first),
-                     "-dump_config", str(second), "-exec_graph_path", str(tmp_path / "graph.xml"))
-    assert "CACHE_DIR: cache" in text and json.loads(second.read_text()) == json.loads(first.read_text())
-    assert len(ovgpu.read_model(str(tmp_path / "graph.xml")).inputs) == 1
+                     "-dump_config", str(second), "-exec_graph_path", str(graph))
+    assert "Turn on performance counters for CPU device since an execution graph is written." in text
+    assert "PERFORMANCE_HINT: LATENCY" in text
+    assert json.loads(second.read_text()) == {"CPU": {"PERFORMANCE_HINT": "LATENCY", "PERF_COUNT": "YES"}}
+    layers = {layer.get("name"): layer for layer in etree.parse(graph).iter("layer")}
+    assert layers["x"].get("type") == "Input" and layers["relu"].get("type") == "Relu"
+    data = layers["relu"].find("data")
+    assert data is not None and int(data.get("execTimeMcs", "")) >= 0 and data.get("outputPrecisions") == "f32"
 
 
 def test_tokens_of_a_stateful_decoder(decoder: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,7 +199,7 @@ def test_tokens_of_a_stateful_decoder(decoder: str, capsys: pytest.CaptureFixtur
 
 def test_prompts_of_a_stateful_decoder(decoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = benchmark(capsys, decoder, "-d", "CPU", "-niter", str(SEQUENCE_INFERENCES + 5), "--prompt", "7",
-                     "-report_folder", str(tmp_path), "-json_stats")
+                     "-report_type", "no_counters", "-report_folder", str(tmp_path), "-json_stats")
     results = json.loads((tmp_path / "benchmark_report.json").read_text())["execution_results"]
     assert results["total number of iterations"] == str(SEQUENCE_INFERENCES + 5)
     for name, title, tokens in (("prefill", "Prefill", 7), ("decode", "Decode", 1)):
@@ -255,7 +265,7 @@ def requests(net: Net, count: int) -> tuple[list[ovgpu.InferRequest], list[Sourc
     found = [compiled.create_infer_request() for _ in range(count)]
     arrays = {0: np.ones(tuple(compiled.input(0).shape), "f4")}
     stateful = bool(found[0].query_state())
-    return found, [Source([Feed(compiled.inputs, arrays, stateful)], stateful, True) for _ in found]
+    return found, [Source([Feed(compiled.inputs, arrays, stateful)], [1], stateful, True) for _ in found]
 
 
 def test_measurement_counts_all_inferences() -> None:

@@ -91,10 +91,71 @@ def test_run_saves_types_that_numpy_lacks(write: Write, tmp_path: Path, capsys: 
         assert arrays["relu"].dtype == np.float32 and arrays["relu"].tolist() == [1, 1]
 
 
-def test_run_continues_a_sequence(decoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output(capsys, "run", decoder, "--shape", "input_ids=[1,1]", "--steps", "4", "--save", str(tmp_path / "out.npz"))
+@pytest.mark.parametrize("shape", [[], ["--shape", "input_ids=[1,1]"]])
+def test_run_continues_a_sequence(shape: list[str], decoder: str, tmp_path: Path,
+                                  capsys: pytest.CaptureFixture[str]) -> None:
+    """A language model with a state gets one token of one sequence by default."""
+    output(capsys, "run", decoder, *shape, "--steps", "4", "--save", str(tmp_path / "out.npz"))
     with np.load(tmp_path / "out.npz") as arrays:
         assert arrays["seen.3"].tolist() == [[1, 2, 3, 4]]  # positions 0 to 3, and a mask of ones
+    text = words(output(capsys, "info", decoder, "--plan", *shape))
+    assert "Plan for input_ids [1, 1], attention_mask [1, 1], position_ids [1, 1]" in text
+
+
+@pytest.mark.parametrize("value, shape, expected", [
+    ("0.5", ["--shape", "[2,3]"], [[0.5] * 3] * 2), ("-2", ["--shape", "[1,3]"], [[-2] * 3]),
+    ("[[1,2,3]]", [], [[1, 2, 3]]), ("x.bin", ["--shape", "[1,3]"], [[1, -2, 3]]),
+])
+def test_values_on_the_command_line(value: str, shape: list[str], expected: list[list[float]], write: Write,
+                                    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.array([1, -2, 3], "f4").tofile("x.bin")
+    output(capsys, "run", write(models.chain((-1, 3))), "--input", value, *shape, "--save", "out.npz")
+    with np.load("out.npz") as arrays:
+        np.testing.assert_array_equal(arrays["mul"], np.maximum(np.array(expected) + 1, 0))
+    if value == "x.bin":
+        assert "x.bin has 12 bytes, but input 'x' of shape [2, 3] and type f32 takes 24" in error(
+            capsys, "run", "chain.xml", "--input", value, "--shape", "[2,3]")
+
+
+def test_text_on_the_command_line(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = Net("text")
+    net.result(net.layer("Reshape", "opset1", [net.parameter("string", (-1,), "x"), net.const([1, 1])],
+                         {"special_zero": False}, ["string"], names=["same"]))
+    output(capsys, "run", write(net), "--input", "x=to be", "--save", str(tmp_path / "out.npz"))
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert arrays["same"].tolist() == [["to be"]]
+
+
+def test_models_in_folders(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of optimum-intel has a model beside those of the tokenizer."""
+    pytest.importorskip("openvino")  # for compare
+    for name in ("openvino_tokenizer", "openvino_detokenizer", "net"):
+        net = models.chain()
+        net.name = name
+        write(net)
+    assert "net on CPU" in output(capsys, "run", str(tmp_path))
+    (tmp_path / "net.xml").rename(tmp_path / "openvino_model.xml")
+    (tmp_path / "net.bin").rename(tmp_path / "openvino_model.bin")
+    write(models.stateful())
+    for command in (["run"], ["info"], ["benchmark", "-niter", "1"], ["compare"]):
+        output(capsys, command[0], str(tmp_path), *command[1:])
+    (tmp_path / "openvino_model.xml").unlink()
+    write(models.loop())
+    assert "has several .xml files (loop.xml, stateful.xml)" in error(capsys, "info", str(tmp_path))
+
+
+def test_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """openvino reads ONNX."""
+    pytest.importorskip("openvino")
+    onnx = pytest.importorskip("onnx")
+    make, path = onnx.helper, str(tmp_path / "relu.onnx")
+    info = [make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in "xy"]
+    graph = make.make_graph([make.make_node("Relu", ["x"], ["y"])], "relu", info[:1], info[1:])
+    onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 13)], ir_version=8), path)
+    for argv in (["run", path], ["info", path, "--plan"], ["benchmark", path, "-niter", "1"], ["compare", path]):
+        assert "y" in output(capsys, *argv)
 
 
 @pytest.mark.parametrize("argv, message", [
@@ -103,9 +164,13 @@ def test_run_continues_a_sequence(decoder: str, tmp_path: Path, capsys: pytest.C
     (["--shape", "x=4"], "cannot read the shape 'x=4': write [1,3] or name=[1,3]"),
     (["--shape", "y=[1,3]"], "y"),
     (["--input", "nothing.npy"], "nothing.npy"),
+    (["--input", "x=[[1,2"], "--input x=[[1,2: it takes a .npy or .bin file, an image, a number or [list], random"),
+    (["--input", "xx=ones"], "The model has: x; did you mean 'x'?"),
     (["--input", "y=ones", "--shape", "[1,3]"], "y"),
     (["--steps", "0"], "--steps must be at least 1, not 0"),
-    (["--device", "TPU"], 'Device with "TPU" name is not registered'),
+    (["--device", "TPU"], 'Device with "TPU" name is not registered in ovgpu: there are CPU and AUTO'),
+    (["--device", "NVIDA"], "did you mean 'NVIDIA'?"),
+    (["--device", "GPU"], "where GPUs are named NVIDIA, and none can be used: "),
 ])
 def test_run_errors(argv: list[str], message: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in error(capsys, "run", write(models.chain((-1, 3))), *argv)
@@ -254,6 +319,17 @@ def test_as_a_program(stateful: str) -> None:
     assert "stateful on CPU" in done.stdout and "\x1b" not in done.stdout and done.stderr == ""
     failed = subprocess.run([*command, "run", "no.xml"], capture_output=True, text=True)
     assert failed.returncode == 1 and failed.stderr.startswith("ovgpu: error: ") and "Traceback" not in failed.stderr
+
+
+def test_unknown_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, message in ((["bench"], "there is no command 'bench'; did you mean 'benchmark'?"),
+                          (["run", "m.xml", "--inputs", "x"], "there is no option --inputs; did you mean '--input'?"),
+                          (["run", "m.xml", "--inp", "x"], "there is no option --inp"),  # no abbreviations
+                          (["benchmark", "-max_rate", "10"], "there is no option -max_rate"),
+                          (["benchmark", "-mmodel.xml"], "there is no option -mmodel.xml")):
+        with pytest.raises(SystemExit) as stopped:
+            main(argv)
+        assert stopped.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -242,12 +242,16 @@ class CompiledModel(Facade):
 
     def get_runtime_model(self) -> openvino.Model:
         found = self._compiled.get_runtime_model()
+        described = {}
+        for node in found.ops:  # openvino cannot read an execution graph
+            info = {key: value for key, value in node.rt_info.plain().items() if isinstance(value, str)}
+            described[node.friendly_name] = info
+            for key in info:
+                del node.rt_info[key]
         model = to_openvino_model(found)
-        described = {node.friendly_name: node.rt_info.plain() for node in found.ops}
         for node in model.get_ops():
             for key, value in described.get(node.get_friendly_name(), {}).items():
-                if isinstance(value, str):
-                    node.set_rt_info(value, key)
+                node.set_rt_info(value, key)
         return model
 
     def export_model(self, model_stream: Any = None) -> Any:

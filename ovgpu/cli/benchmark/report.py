@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ovgpu.cli.benchmark.counters import Share, average, milliseconds, totals
 from ovgpu.runtime.profile import ProfilingInfo
 
 Rows = list[tuple[str, str]]
@@ -30,8 +30,7 @@ class Report:
 
     def write(self, info: Callable[[str], None]) -> None:
         """Write benchmark_report.csv or .json."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"benchmark_report.{'json' if self.as_json else 'csv'}"
+        path = self._path("benchmark_report")
         if self.as_json:
             text = json.dumps({"cmd_options": dict(self.command_line), "configuration_setup": dict(self.configuration),
                                "execution_results": dict(self.results)}, indent=4)
@@ -47,8 +46,7 @@ class Report:
         if self.kind in ("", NO_COUNTERS):
             info("Statistics collecting for performance counters was not requested. No reports are dumped.")
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"benchmark_{self.kind}_report.{'json' if self.as_json else 'csv'}"
+        path = self._path(f"benchmark_{self.kind}_report")
         tables = [average(requests)] if self.kind == AVERAGE else list(requests)
         if self.as_json:
             performance = [_as_json(table) for table in tables]
@@ -60,46 +58,48 @@ class Report:
             path.write_text("\n".join(map(_as_csv, tables)), encoding="utf-8")
         info(f"Performance counters report is stored to {path}")
 
+    def write_shares(self, shares: Sequence[Share], info: Callable[[str], None]) -> None:
+        """Write the times per layer with their shares, in the order of -pcsort."""
+        path = self._path("benchmark_sorted_report")
+        real, cpu = map(milliseconds, totals([share.info for share in shares]))
+        if self.as_json:
+            nodes = [{**_node(share.info), "%": share.text} for share in shares]
+            performance = {"nodes": nodes, "total_real_time": real, "total_cpu_time": cpu}
+            path.write_text(json.dumps({"report_type": "sorted", "avg_performance": performance}, indent=4) + "\n",
+                            encoding="utf-8")
+        else:
+            with path.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow([*HEADER, "proportion (%)"])
+                writer.writerows([*_cells(share.info), share.text] for share in shares)
+                writer.writerows([[], [f"Total time: {real} milliseconds"], [f"Total CPU time: {cpu} milliseconds"]])
+        info(f"Sorted performance counters report is stored to {path}")
 
-def average(requests: Sequence[Sequence[ProfilingInfo]]) -> list[ProfilingInfo]:
-    """Return the mean times of each layer over all requests that ran it."""
-    layers: dict[tuple[str, str, int], list[ProfilingInfo]] = {}
-    for infos in requests:
-        seen: Counter[tuple[str, str]] = Counter()
-        for info in infos:  # a layer may be several steps
-            name = (info.node_name, info.exec_type)
-            layers.setdefault((*name, seen[name]), []).append(info)
-            seen[name] += 1
-    return [ProfilingInfo(samples[0].node_name, samples[0].node_type, samples[0].exec_type, samples[0].status,
-                          sum((i.real_time for i in samples), timedelta()) / len(samples),
-                          sum((i.cpu_time for i in samples), timedelta()) / len(samples))
-            for samples in layers.values()]
-
-
-def milliseconds(time: timedelta) -> str:
-    """Return a time in milliseconds as text."""
-    return f"{time / timedelta(milliseconds=1):.3f}"
-
-
-def totals(infos: Sequence[ProfilingInfo]) -> tuple[timedelta, timedelta]:
-    """Return the sums of the real times and of the CPU times."""
-    return (sum((i.real_time for i in infos), timedelta()), sum((i.cpu_time for i in infos), timedelta()))
+    def _path(self, name: str) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / f"{name}.{'json' if self.as_json else 'csv'}"
 
 
 def _section(title: str, rows: Rows) -> str:
     return "\n".join([title, *(f"{key};{value}" for key, value in rows), ""])
 
 
+def _cells(info: ProfilingInfo) -> tuple[str, ...]:
+    return (info.node_name, str(info.status), info.node_type, info.exec_type, milliseconds(info.real_time),
+            milliseconds(info.cpu_time))
+
+
 def _as_csv(infos: Sequence[ProfilingInfo]) -> str:
-    rows = [HEADER, *((i.node_name, str(i.status), i.node_type, i.exec_type, milliseconds(i.real_time),
-                       milliseconds(i.cpu_time)) for i in infos)]
-    rows.append(("Total", "", "", "", *map(milliseconds, totals(infos))))  # type: ignore[arg-type]
+    rows = [HEADER, *map(_cells, infos), ("Total", "", "", "", *map(milliseconds, totals(infos)))]
     return "".join(f"{';'.join(row)}\n" for row in rows)
 
 
+def _node(info: ProfilingInfo) -> dict[str, str]:
+    return {"name": info.node_name, "node_type": info.node_type, "status": str(info.status),
+            "real_time": milliseconds(info.real_time), "cpu_time": milliseconds(info.cpu_time),
+            "exec_type": info.exec_type}
+
+
 def _as_json(infos: Sequence[ProfilingInfo]) -> dict[str, Any]:
-    real, cpu = totals(infos)
-    nodes = [{"name": i.node_name, "node_type": i.node_type, "status": str(i.status),
-              "real_time": milliseconds(i.real_time), "cpu_time": milliseconds(i.cpu_time), "exec_type": i.exec_type}
-             for i in infos]
-    return {"nodes": nodes, "total_real_time": milliseconds(real), "total_cpu_time": milliseconds(cpu)}
+    real, cpu = map(milliseconds, totals(infos))
+    return {"nodes": list(map(_node, infos)), "total_real_time": real, "total_cpu_time": cpu}

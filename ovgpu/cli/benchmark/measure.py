@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,18 +17,23 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ovgpu._util.claim import Claim
 from ovgpu.api.infer_request import InferRequest
-from ovgpu.cli._inputs import Array, Feed
+from ovgpu.cli._feed import Array, Feed
 
 SEQUENCE_INFERENCES = 128  # of a stateful model before its state is reset, so that KV caches stay bounded
 REFRESH_SECONDS = 0.1  # between updates of the progress bar
+OnInference = Callable[[int], None]
 
 
 @dataclass
 class Limits:
-    """Limits of a measurement: iterations, seconds, or whichever is reached first. 0 means no limit."""
+    """Limits of a measurement: iterations, seconds, or whichever is reached first. 0 means no limit.
+
+    ``rate`` is the largest rate in frames per second, 0 for no limit.
+    """
 
     iterations: int = 0
     seconds: float = 0.0
+    rate: float = 0.0
 
     def reached(self, iterations: int, seconds: float) -> bool:
         return bool((self.iterations and iterations >= self.iterations)
@@ -37,15 +43,36 @@ class Limits:
         return min(1.0, max(iterations / self.iterations if self.iterations else 0.0,
                             seconds / self.seconds if self.seconds else 0.0))
 
+    def wait(self, frames: int, seconds: float) -> None:
+        """Sleep until so many frames may have been computed."""
+        if self.rate > 0:
+            time.sleep(max(0.0, frames / self.rate - seconds))
+
 
 @dataclass
-class Measurement:
-    """Result of a measurement. Latencies are in milliseconds, in the order of completion: ``prompts`` are those of
-    inferences that began a sequence with a prompt, ``latencies`` all others."""
+class Latencies:
+    """Latencies in milliseconds."""
 
     latencies: list[float] = field(default_factory=list)
+
+    def percentile(self, q: float) -> float:
+        """Return the least latency that ``q`` percent of the inferences do not exceed, as benchmark_app does."""
+        return float(sorted(self.latencies)[math.ceil(len(self.latencies) * q / 100) - 1])
+
+    @property
+    def average(self) -> float:
+        return float(np.mean(self.latencies))
+
+
+@dataclass
+class Measurement(Latencies):
+    """Result of a measurement. Latencies are in the order of completion: ``prompts`` are those of inferences that began
+    a sequence with a prompt, ``latencies`` all others, and ``groups`` the same by the number of the inputs in turn."""
+
     prompts: list[float] = field(default_factory=list)
+    groups: dict[int, Latencies] = field(default_factory=dict)
     seconds: float = 0.0
+    frames: int = 0
 
     @property
     def iterations(self) -> int:
@@ -55,21 +82,26 @@ class Measurement:
     def per_second(self) -> float:
         return self.iterations / self.seconds if self.seconds else 0.0
 
-    def percentile(self, q: float) -> float:
-        return float(np.percentile(self.latencies, q))
-
     @property
-    def average(self) -> float:
-        return float(np.mean(self.latencies))
+    def frames_per_second(self) -> float:
+        return self.frames / self.seconds if self.seconds else 0.0
+
+    def add(self, latency: float, group: int, frames: int, prompted: bool = False) -> None:
+        (self.prompts if prompted else self.latencies).append(latency)
+        self.groups.setdefault(group, Latencies()).latencies.append(latency)
+        self.frames += frames
 
 
 class Source:
-    """Source of a request's inputs. `next` returns None if the request keeps its current inputs."""
+    """Source of inputs, which take turns. Several requests may share one, unless the model keeps a state.
 
-    def __init__(self, feeds: Sequence[Feed], stateful: bool, fill: bool) -> None:
-        self.feeds, self.stateful = feeds, stateful
-        self.fill = fill or len(feeds) > 1 or any(feed.length for feed in feeds)
-        self.count = 0
+    ``frames`` are those of each feed's inputs. Without ``fill``, a request keeps the inputs that it was given first.
+    """
+
+    def __init__(self, feeds: Sequence[Feed], frames: Sequence[int], stateful: bool, fill: bool) -> None:
+        self.feeds, self.frames, self.stateful, self.fill = feeds, frames, stateful, fill
+        self.count = self.group = 0
+        self.groups: dict[InferRequest, int] = {}
 
     def restart(self, request: InferRequest) -> None:
         """Begin a new sequence."""
@@ -84,49 +116,54 @@ class Source:
         return self.count == 1 and any(feed.prompt for feed in self.feeds)
 
     def next(self, request: InferRequest) -> dict[int, Array] | None:
+        """Return the inputs of a request's next inference, None if it keeps its inputs. `group` is their number."""
         if self.stateful and self.count == SEQUENCE_INFERENCES:
             self.restart(request)
+        keeps = not self.fill and request in self.groups
+        if not keeps:
+            self.groups[request] = self.count % len(self.feeds)
+        self.group = self.groups[request]
         self.count += 1
-        if not self.fill and self.count > 1:
-            return None
-        return self.feeds[(self.count - 1) % len(self.feeds)].next()
+        return None if keeps else self.feeds[self.group].next()
 
 
 def measure_sync(request: InferRequest, source: Source, limits: Limits,
-                 on_inference: Callable[[int], None] | None = None) -> Measurement:
+                 on_inference: OnInference | None = None) -> Measurement:
     """Run inferences one after the other. ``on_inference(0)`` is called after each."""
     result = Measurement()
     start = time.perf_counter()
     with _progress(limits) as advance:
         while not limits.reached(result.iterations, time.perf_counter() - start):
             request.infer(source.next(request), share_inputs=True, share_outputs=True)
-            (result.prompts if source.prompted else result.latencies).append(request.latency)
+            result.add(request.latency, source.group, source.frames[source.group], source.prompted)
             if on_inference is not None:
                 on_inference(0)
-            advance(result.iterations, time.perf_counter() - start)
+            elapsed = time.perf_counter() - start
+            limits.wait(result.frames, elapsed)
+            advance(result.iterations, elapsed)
     result.seconds = time.perf_counter() - start
     return result
 
 
 def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], limits: Limits,
-                  on_inference: Callable[[int], None] | None = None) -> Measurement:
+                  on_inference: OnInference | None = None) -> Measurement:
     """Run as many inferences at a time as there are requests. ``on_inference`` is called with the index of the
     request after each inference. Raises the error of a failed inference."""
     result = Measurement()
-    done: SimpleQueue[tuple[int, BaseException | None]] = SimpleQueue()
-    idle, started = list(range(len(requests))), 0
+    done: SimpleQueue[tuple[int, int, BaseException | None]] = SimpleQueue()
+    idle, started, frames = list(range(len(requests))), 0, 0
 
     def complete() -> None:
-        number, error = done.get()
+        number, group, error = done.get()
         if error is not None:
             raise error
-        result.latencies.append(requests[number].latency)
+        result.add(requests[number].latency, group, sources[number].frames[group])
         if on_inference is not None:
             on_inference(number)
         idle.append(number)
 
-    def on_done(number: int, error: BaseException | None) -> None:
-        done.put((number, error))
+    def on_done(number: int, group: int, error: BaseException | None) -> None:
+        done.put((number, group, error))
 
     start = time.perf_counter()
     with _progress(limits) as advance:
@@ -135,9 +172,12 @@ def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], l
                 complete()
             number = idle.pop(0)
             inputs = sources[number].next(requests[number])
-            requests[number].start(inputs, True, partial(on_done, number), Claim())
-            started += 1
-            advance(result.iterations, time.perf_counter() - start)
+            group = sources[number].group
+            requests[number].start(inputs, True, partial(on_done, number, group), Claim())
+            started, frames = started + 1, frames + sources[number].frames[group]
+            elapsed = time.perf_counter() - start
+            limits.wait(frames, elapsed)
+            advance(result.iterations, elapsed)
         while result.iterations < started:
             complete()
     result.seconds = time.perf_counter() - start

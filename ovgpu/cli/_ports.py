@@ -1,0 +1,103 @@
+"""Names and shapes of a model's inputs on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ovgpu.model import Output
+from ovgpu.model.ports import find_port
+from ovgpu.types import PartialShape
+
+_SHAPES = re.compile(r"\s*(?P<name>[^\[\],=]*?)\s*=?\s*(?P<shapes>(\[[^\]]*\]\s*)+),?")
+
+
+def port_name(port: Output) -> str:
+    """Return the first tensor name, or the name of the layer that produces the tensor if there is none."""
+    source = port.tensor_port
+    layer = source.node.friendly_name
+    return min(port.get_names(), default=layer if len(source.node.ports) == 1 else f"{layer}.{source.index}")
+
+
+def port_names(ports: Sequence[Output]) -> list[str]:
+    """Return a distinct name for each port."""
+    names = [port_name(port) for port in ports]
+    return [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
+
+
+def input_index(ports: Sequence[Output], name: str) -> int:
+    """Return the index of an input given by tensor name, layer name or index. Raises RuntimeError if unknown."""
+    for number, port in enumerate(ports):
+        if name in (port.node.friendly_name, str(number)) or name in port.get_names():
+            return number
+    return ports.index(find_port(ports, name, "input"))
+
+
+def parse_shapes(texts: Sequence[str], ports: Sequence[Output]) -> dict[int, list[PartialShape]]:
+    """Return shapes by input index, from ``[1,3]``, ``name=[1,3]`` or ``a[1,3],b[?,4]``.
+
+    An input may have several shapes, as in ``a[1,3][1,5]``. A shape without a name is for the unnamed inputs that
+    it fits, or for all of them if it fits none. A language model's other inputs follow ``input_ids``.
+    Raises: ValueError for text that cannot be parsed, RuntimeError for an unknown name.
+    """
+    by_input: dict[int, list[PartialShape]] = {}
+    unnamed: list[PartialShape] = []
+    for text in texts:
+        position = 0
+        while position < len(text):
+            match = _SHAPES.match(text, position)
+            if match is None:
+                raise ValueError(f"cannot read the shape {text!r}: write [1,3] or name=[1,3]")
+            position = match.end()
+            shapes = [PartialShape(part) for part in re.findall(r"\[[^\]]*\]", match["shapes"])]
+            if match["name"]:
+                by_input[input_index(ports, match["name"])] = shapes
+            else:
+                unnamed = shapes
+    if unnamed:
+        fitting = [i for i, port in enumerate(ports) if all(map(port.partial_shape.compatible, unnamed))]
+        by_input = {i: unnamed for i in fitting or range(len(ports))} | by_input
+    return _follow_input_ids(by_input, ports)
+
+
+def _follow_input_ids(by_input: dict[int, list[PartialShape]],
+                      ports: Sequence[Output]) -> dict[int, list[PartialShape]]:
+    named = {port_name(port): number for number, port in enumerate(ports)}
+    ids = by_input.get(named.get("input_ids", -1), [])
+    if ids and all(len(shape) == 2 for shape in ids):
+        for name, number in named.items():
+            if name in ("attention_mask", "position_ids", "token_type_ids"):
+                by_input.setdefault(number, ids)
+            elif name == "beam_idx":
+                by_input.setdefault(number, [PartialShape([shape[0]]) for shape in ids])
+    return by_input
+
+
+def static_shape(port: Output, shape: PartialShape | None, option: str) -> tuple[int, ...]:
+    """Return the shape of an input. Raises ValueError if it is dynamic (naming ``option``) or does not fit the port."""
+    declared = port.partial_shape
+    if shape is not None and not declared.compatible(shape):
+        raise ValueError(f"input '{port_name(port)}' has shape {declared}, not {shape}")
+    chosen = declared if shape is None else shape
+    if chosen.is_dynamic:
+        example = ",".join("1" if d.is_dynamic else str(d) for d in chosen) if chosen.rank.is_static else "1,..."
+        raise ValueError(f"input '{port_name(port)}' has the dynamic shape {chosen}: give it with {option} "
+                         f"{port_name(port)}=[{example}]")
+    return tuple(chosen.to_shape())
+
+
+def one_token(port: Output) -> PartialShape:
+    """Return the shape of a decoder's input for one token of one sequence: 1 for each dynamic dimension."""
+    declared = port.partial_shape
+    return declared if declared.rank.is_dynamic else PartialShape([1 if d.is_dynamic else d for d in declared])
+
+
+def static_shapes(ports: Sequence[Output], given: Mapping[int, Sequence[PartialShape]], option: str,
+                  decodes: bool) -> list[tuple[int, ...]]:
+    """Return the shapes of all inputs: the first one given, else the declared one.
+
+    For a model that ``decodes`` (a language model with state), dynamic inputs without a given shape are for one token.
+    Raises: ValueError as `static_shape`.
+    """
+    return [static_shape(port, given[i][0] if i in given else one_token(port) if decodes else None, option)
+            for i, port in enumerate(ports)]
