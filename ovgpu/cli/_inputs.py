@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ovgpu.cli._feed import Feed, token_input
-from ovgpu.cli._images import SUFFIXES, Preparation, image_tensor, parse_numbers, preparation
+from ovgpu.cli._images import SUFFIXES, image_tensor, parse_numbers
 from ovgpu.cli._ports import input_index, parse_shapes, port_name, static_shapes
+from ovgpu.cli._preparation import Preparation, preparation
 from ovgpu.model import Model, Output
 from ovgpu.types import PartialShape, Type
 

@@ -10,7 +10,8 @@ import pytest
 
 import ovgpu
 from ovgpu.cli import main
-from ovgpu.cli._images import Preparation, image_layout, image_tensor, parse_numbers, pixels, preparation
+from ovgpu.cli._images import image_layout, image_tensor, parse_numbers, pixels
+from ovgpu.cli._preparation import Preparation, preparation
 from ovgpu.types import PartialShape
 from tests.harness.ir import Net
 
@@ -79,7 +80,8 @@ def test_resizing() -> None:
         (Preparation(), picture.resize((4, 4), 2)),
         (Preparation(resample=0), picture.resize((4, 4), 0)),
         (Preparation(resize="crop"), picture.resize((5, 4), 2).crop((0, 0, 4, 4))),
-        (Preparation(resize="crop", enlarged=1.5), picture.resize((8, 6), 2).crop((2, 1, 6, 5))),
+        (Preparation(resize="crop", uncropped=6), picture.crop((2, 1, 6, 5))),
+        (Preparation(resize="crop", uncropped=(5, 7)), picture.resize((7, 5), 2).crop((1, 0, 5, 4))),
     ]
     for how, expected in cases:
         np.testing.assert_array_equal(prepared(picture, how), np.asarray(expected))
@@ -163,9 +165,14 @@ def test_model_info(image: Path, write: Write, tmp_path: Path, capsys: pytest.Ca
     ({"do_rescale": False, "size": 24}, Preparation(size=(24, 24))),
     ({"rescale_factor": 0.5, "size": {"shortest_edge": 20, "longest_edge": 30}}, Preparation((), (2,), edges=(20, 30))),
     ({"do_rescale": False, "do_center_crop": True, "crop_size": {"height": 8, "width": 8},
-      "size": {"shortest_edge": 10}}, Preparation(resize="crop", size=(8, 8), enlarged=1.25)),
+      "size": {"shortest_edge": 10}}, Preparation(resize="crop", size=(8, 8), uncropped=10)),
+    ({"do_rescale": False, "do_center_crop": True, "crop_size": 8, "size": {"height": 9, "width": 10}},
+     Preparation(resize="crop", size=(8, 8), uncropped=(9, 10))),
     ({"do_rescale": False, "size": {"shortest_edge": 14}, "crop_pct": 0.875},
-     Preparation(resize="crop", size=(14, 14), enlarged=1 / 0.875)),
+     Preparation(resize="crop", size=(14, 14), uncropped=16)),
+    ({"do_rescale": False, "size": {"shortest_edge": 384}, "crop_pct": 0.875}, Preparation(size=(384, 384))),
+    ({"rescale_factor": 0.5, "rescale_offset": True, "do_normalize": True, "image_mean": [0, 1], "image_std": [1, 1]},
+     Preparation((2, 4), (2, 2))),
 ])
 def test_transformers_configuration(config: dict[str, Any], expected: Preparation, tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))

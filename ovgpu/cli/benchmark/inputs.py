@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.cli._images import SUFFIXES, Preparation, image_layout, image_tensor, parse_numbers
+from ovgpu.cli._images import SUFFIXES, image_layout, image_tensor, parse_numbers
 from ovgpu.cli._inputs import fill, read_array
 from ovgpu.cli._ports import one_token, parse_shapes, port_name
+from ovgpu.cli._preparation import Preparation
 from ovgpu.cli.benchmark.flags import TYPES
 from ovgpu.model import Model, Output
 from ovgpu.preprocess import PrePostProcessor
