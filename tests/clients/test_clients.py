@@ -1,8 +1,9 @@
-"""The program that needs no package besides openvino, and the table of all programs."""
+"""The programs that are light to install, and the table of all programs."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from .__main__ import check, differences, programs
 from .modes import MODES
 
 
-@pytest.mark.parametrize("name", ["benchmark_app"])
+@pytest.mark.parametrize("name", ["benchmark_app", "model_api"])
 def test_program(name: str, tmp_path: Path) -> None:
+    for module in getattr(import_module(f"tests.clients.programs.{name}"), "MODULES", ()):
+        pytest.importorskip(module)
     row = check(name, sys.executable, tmp_path)
     assert row.outcomes == {mode: "equal" for mode in MODES if mode != "openvino"}
 

@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 
 REQUIREMENTS: list[str] = []
+MODULES = ["openvino"]
 
 RUNS = {
     "latency": ["-hint", "latency"],

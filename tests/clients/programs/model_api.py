@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 REQUIREMENTS = ["openvino-model-api==0.4.7"]
+MODULES = ["openvino", "model_api"]
 
 LABELS = ("cat", "dog", "bird", "fish", "horse")
 
