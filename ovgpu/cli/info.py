@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ovgpu.api.core import Core
 from ovgpu.backends.cuda import device
+from ovgpu.cli import graph
 from ovgpu.cli._inputs import is_decoder
 from ovgpu.cli._ports import parse_shapes, port_name, static_shapes
 from ovgpu.cli._print import MODEL, console, ports_table, table
@@ -29,6 +30,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("info", help="show the devices, or inputs, outputs, states, ops and plan of a model")
     parser.add_argument("model", nargs="?", help=f"{MODEL}; without it, the devices")
     parser.add_argument("--plan", action="store_true", help="compile the model and print its steps and memory")
+    graph.add_options(parser)
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=[1,3]",
                         help="shapes of dynamic inputs, for the plan; by default, a language model with state gets "
                              "one token")
@@ -90,11 +92,14 @@ def _print_model(args: argparse.Namespace) -> None:
         (name, version, count, Text("not supported", "bold red") if unsupported else "")
         for (name, version, unsupported), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
         right=(2,)))
-    if args.plan:
+    if args.plan or args.graph or args.html:
         compiled = core.compile_model(model, args.device)
         shapes = static_shapes(compiled.inputs, parse_shapes(args.shape, compiled.inputs), "--shape",
                                is_decoder(compiled.inputs, bool(states)))
         plan = compiled.plan(shapes)
-        out.print(Text("Plan for " + ", ".join(
-            f"{port_name(port)} {list(shape)}" for port, shape in zip(compiled.inputs, shapes)), "bold"))
-        out.print(plan)
+        if args.plan:
+            out.print(Text("Plan for " + ", ".join(
+                f"{port_name(port)} {list(shape)}" for port, shape in zip(compiled.inputs, shapes)), "bold"))
+            out.print(plan)
+        for message in graph.write(plan, model.friendly_name, args) if args.graph or args.html else ():
+            out.print(message, markup=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -41,7 +41,7 @@ class Operand:
 
     ``location`` is ``arena+256``, ``input 0``, ``output 1``, ``state h``, ``variable h``, ``constant``, or ``fresh``
     (allocated by the step that computes it). ``nbytes`` counts every element of memory once, even if a broadcast
-    repeats it.
+    repeats it. ``value`` is the same number for the step that computes a value and for the steps that read it.
     """
 
     type: Type
@@ -49,6 +49,7 @@ class Operand:
     memory: MemoryKind
     location: str
     nbytes: int | None
+    value: int = field(default=-1, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.type.get_type_name()}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
@@ -89,6 +90,23 @@ class PlanStep:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanPort:
+    """An input or a result of the program."""
+
+    name: str
+    operand: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class PlanState:
+    """A variable: the value that ReadValue returns, and the one that Assign takes; None without such a layer."""
+
+    name: str
+    read: Operand | None
+    assigned: Operand | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Rows of a program in order of execution, and the memory that they use.
 
@@ -107,6 +125,9 @@ class Plan:
     captured: tuple[bool, ...]
     counts: tuple[Counts, ...]
     uncaptured: tuple[str, ...] = ()
+    inputs: tuple[PlanPort, ...] = ()
+    results: tuple[PlanPort, ...] = ()
+    states: tuple[PlanState, ...] = ()
 
     def all_steps(self) -> Iterator[PlanStep]:
         """Yield the rows of this plan and of its bodies, each once."""
@@ -171,7 +192,9 @@ def plan_of(executor: Executor) -> Plan:
     plan = _Planner(executor.program, [_slots(executor, n) for n in range(len(executor.program.segments))],
                     executor).plan()
     deferred = executor.children.get("deferred")
-    return plan if deferred is None else _joined(plan, plan_of(deferred))
+    if deferred is None or executor.program.deferred is None:
+        return plan
+    return _joined(plan, plan_of(deferred), executor.program.deferred.inputs)
 
 
 def plan_of_program(program: Program, slots: Slots = ()) -> Plan:
@@ -212,15 +235,26 @@ def _slots(executor: Executor, number: int) -> tuple[int, ...] | None:
     return None
 
 
-def _joined(plan: Plan, rest: Plan) -> Plan:
-    """Return a plan extended by the plan of the separate program that follows a result of unknown rank."""
+def _joined(plan: Plan, rest: Plan, values: Sequence[int]) -> Plan:
+    """Return a plan extended by the plan of the separate program that follows a result of unknown rank.
+
+    ``values`` are those of the plan that the program takes as its inputs.
+    """
     segments = len(plan.captured)
     first = sum(step.number is not None for step in plan.steps)
-    shifted = [replace(s, segment=s.segment + segments, number=None if s.number is None else s.number + first)
-               for s in rest.steps]
+    same = {port.operand.value: value for port, value in zip(rest.inputs, values)}
+
+    def renumbered(operand: Operand) -> Operand:
+        return replace(operand, value=same.get(operand.value, -2 - operand.value))
+
+    shifted = [replace(s, segment=s.segment + segments, number=None if s.number is None else s.number + first,
+                       inputs=tuple(None if x is None else renumbered(x) for x in s.inputs),
+                       outputs=tuple(map(renumbered, s.outputs))) for s in rest.steps]
+    results = tuple(replace(port, operand=renumbered(port.operand)) for port in rest.results)
     return replace(plan, steps=(*plan.steps, *shifted), arenas=plan.arenas + rest.arenas, slots=plan.slots + rest.slots,
                    constants=plan.constants + rest.constants, captured=plan.captured + rest.captured,
-                   counts=plan.counts + rest.counts, uncaptured=plan.uncaptured + rest.uncaptured)
+                   counts=plan.counts + rest.counts, uncaptured=plan.uncaptured + rest.uncaptured,
+                   results=plan.results + results)
 
 
 def layers_of(op: Op) -> tuple[Layer, ...]:
@@ -264,7 +298,20 @@ class _Planner:
             captured=tuple(b is not None and bool(b.graph) for b in bindings),
             counts=tuple(Counts(0, 0) if b is None else counts(b.flat, bool(b.graph)) for b in bindings),
             uncaptured=tuple(b.reason for b in bindings if b is not None and b.reason),
+            inputs=tuple(PlanPort(program.values[i].name or f"input {number}", self._operand(i))
+                         for number, i in enumerate(program.inputs) if number not in program.caches),
+            results=tuple(PlanPort(program.values[i].name or f"output {number}", self._operand(i))
+                          for number, i in enumerate(program.results)),
+            states=tuple(self._states()),
         )
+
+    def _states(self) -> Iterator[PlanState]:
+        program = self.program
+        for number, name in program.caches.items():
+            yield PlanState(name, self._operand(program.inputs[number]), None)
+        for name in dict.fromkeys((*program.states, *program.assigns)):
+            values = program.states.get(name), program.assigns.get(name)
+            yield PlanState(name, *(None if i is None else self._operand(i) for i in values))
 
     # ---- rows
 
@@ -356,7 +403,7 @@ class _Planner:
             nbytes = None
             if None not in shape:
                 nbytes = distinct(shape, value.view.strides) * value.type.storage.itemsize  # type: ignore[arg-type]
-            self.operands[i] = Operand(value.type, shape, value.memory, self._location(value), nbytes)
+            self.operands[i] = Operand(value.type, shape, value.memory, self._location(value), nbytes, i)
         return self.operands[i]
 
     def _shape(self, value: Value) -> tuple[int | None, ...]:

@@ -1,0 +1,92 @@
+"""A plan as one HTML file: a summary, a table of steps to sort and filter, and the drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from ovgpu.runtime.plan import Plan, PlanStep
+from ovgpu.runtime.printing import bytes_text, counted, shapes_text
+
+COLUMNS = ("#", "kind", "op", "layer", "shapes", "memory", "read", "written", "share", "calls")
+NUMBERS = {"#", "read", "written", "share", "calls"}  # columns that are sorted by their numbers
+
+STYLE = """
+:root { color-scheme: light dark; font: 14px system-ui, sans-serif; }
+body { margin: 1.5em; }
+table { border-collapse: collapse; font-size: 13px; }
+th { cursor: pointer; text-align: left; position: sticky; top: 0; background: Canvas; user-select: none; }
+th, td { padding: .25em .8em .25em 0; vertical-align: top; border-bottom: 1px solid #8883; }
+td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+tr.view { opacity: .55; }
+summary, th:hover { text-decoration: underline dotted; cursor: pointer; }
+input { font: inherit; margin: .8em 0; padding: .3em .5em; width: 24em; }
+svg { max-width: 100%; height: auto; background: #fff; }
+"""
+SCRIPT = """
+const table = document.querySelector("table"), body = table.tBodies[0], rows = [...body.rows];
+let column = 0, order = 1;
+table.tHead.addEventListener("click", event => {
+  const head = event.target.closest("th");
+  if (!head) return;
+  order = head.cellIndex === column ? -order : head.className === "n" ? -1 : 1;
+  column = head.cellIndex;
+  const key = row => row.cells[column].dataset.key;
+  const compare = head.className === "n" ? (a, b) => key(a) - key(b) : (a, b) => key(a).localeCompare(key(b));
+  body.append(...rows.sort((a, b) => order * compare(a, b)));
+});
+document.querySelector("input").addEventListener("input", event => {
+  const text = event.target.value.toLowerCase();
+  for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(text);
+});
+"""
+
+
+def as_html(plan: Plan, title: str, svg: str = "") -> str:
+    """Return the page. ``svg`` is the drawing, if there is one. The page needs no other file and no network."""
+    head = "".join(f'<th class="{"n" if name in NUMBERS else ""}">{name}</th>' for name in COLUMNS)
+    rows = "\n".join(_rows(plan, max(plan.bytes_moved, 1), 0))
+    drawing = f"<details open><summary>Graph</summary>\n{svg}\n</details>" if svg else ""
+    return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
+            f"<style>{STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n<p>{escape(_summary(plan))}</p>\n"
+            f'<input type="search" placeholder="filter by op, layer, shape ..." aria-label="filter">\n'
+            f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n{drawing}\n"
+            f"<script>{SCRIPT}</script></body></html>\n")
+
+
+def _summary(plan: Plan) -> str:
+    parts = [f"device {plan.device}"] if plan.device else []
+    parts += [f"{counted(plan.launches, 'launch', 'launches')} of {counted(plan.kernels, 'kernel')}",
+              f"{bytes_text(plan.bytes_moved)} moved per inference", f"arena {bytes_text(plan.arena)}",
+              f"constants {bytes_text(plan.constants)}", f"state {bytes_text(plan.state)}", *plan.uncaptured]
+    return "; ".join(parts)
+
+
+def _rows(plan: Plan, total: int, depth: int) -> Iterator[str]:
+    for step in plan.steps:
+        yield _row(step, total, depth)
+        for body in step.bodies:
+            if body.trips != 0:
+                yield from _rows(body.plan, total, depth + 1)
+
+
+def _row(step: PlanStep, total: int, depth: int) -> str:
+    fused = f"<details><summary>{counted(len(step.fused), 'fused layer')}</summary>{_names(step)}</details>"
+    number = -1 if step.number is None else step.number
+    calls = -1 if step.calls is None or step.kind in ("view", "host") else step.calls
+    memory = ", ".join(dict.fromkeys(x.location for x in step.outputs))
+    indent = "&emsp;" * depth
+    cells = [(number, "" if number < 0 else str(number)), (step.kind, "in place" if step.in_place else step.kind),
+             (step.op, indent + escape(step.op)),
+             (step.layer, escape(step.layer) + (fused if step.fused else "")),
+             *((text, escape(text)) for text in (shapes_text(step.inputs, step.outputs), memory)),
+             *((size, bytes_text(size) if size else "") for size in (step.bytes_read, step.bytes_written)),
+             (step.bytes_moved, f"{step.bytes_moved / total:.1%}" if step.bytes_moved else ""),
+             (calls, "" if calls < 0 else str(calls))]
+    found = "".join(f'<td class="{"n" if name in NUMBERS else ""}" data-key="{escape(str(key))}">{text}</td>'
+                    for name, (key, text) in zip(COLUMNS, cells))
+    return f'<tr class="{step.kind}">{found}</tr>'
+
+
+def _names(step: PlanStep) -> str:
+    return "<br>".join(map(escape, step.fused))

@@ -1,0 +1,62 @@
+"""Files that show a plan: its graph, and a page with a table."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ovgpu._util.atomic_file import replacing
+from ovgpu.cli._dot import FORMATS, as_dot, render
+from ovgpu.cli._drawing import Drawing, draw
+from ovgpu.cli._html import as_html
+from ovgpu.runtime.plan import Plan
+from ovgpu.runtime.printing import counted
+
+DOT_SUFFIXES = (".dot", ".gv")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `write` reads."""
+    parser.add_argument("--graph", default="", metavar="FILE.svg",
+                        help="draw the graph of the plan: .dot, or .svg, .png and .pdf by Graphviz")
+    parser.add_argument("--html", default="", metavar="FILE.html",
+                        help="write the plan as a table to sort, with its graph if Graphviz is installed")
+    parser.add_argument("--unfolded", action="store_true",
+                        help="draw all steps, also those of equal blocks such as the layers of a decoder")
+
+
+def write(plan: Plan, title: str, args: argparse.Namespace) -> list[str]:
+    """Write the files that the options name. Return a message for each.
+
+    Raises: ValueError for another kind of file, or if Graphviz is needed and missing.
+    """
+    drawing = draw(plan, title, not args.unfolded)
+    messages = []
+    if args.graph:
+        path = Path(args.graph)
+        if path.suffix not in (*DOT_SUFFIXES, *FORMATS):
+            raise ValueError(f"--graph {path}: the graph is written as {', '.join((*DOT_SUFFIXES, *FORMATS))}")
+        dot = as_dot(drawing)
+        _write(path, dot.encode() if path.suffix in DOT_SUFFIXES else render(dot, path))
+        messages.append(f"wrote {path}: {_drawn(plan, drawing)}")
+    if args.html:
+        path = Path(args.html)
+        try:
+            svg = render(as_dot(drawing), path.with_suffix(".svg")).decode()
+        except ValueError:  # the table says enough
+            svg = ""
+        _write(path, as_html(plan, title, svg[max(svg.find("<svg"), 0):]).encode())
+        messages.append(f"wrote {path}" + ("" if svg else ", without the graph, which needs Graphviz"))
+    return messages
+
+
+def _drawn(plan: Plan, drawing: Drawing) -> str:
+    steps = sum(step.kind != "view" for step in plan.steps)
+    folded = "".join(f", {counted(len(block.boxes), 'step')} for {block.title.removeprefix('× ').partition(':')[0]} "
+                     "blocks" for block in drawing.blocks)
+    return f"{drawing.steps} of {counted(steps, 'step')} drawn{folded}"
+
+
+def _write(path: Path, data: bytes) -> None:
+    with replacing(path) as (file,):
+        file.write(data)
