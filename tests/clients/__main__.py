@@ -1,6 +1,6 @@
 """Run programs of other people with ovgpu, and compare what they compute with OpenVINO's own results.
 
-    python -m tests.clients [PROGRAM ...] [--folder FOLDER] [--here] [--write]
+    python -m tests.clients [PROGRAM ...] [--folder FOLDER] [--samples FOLDER] [--here] [--write]
 
 Each program gets a virtual environment and models below FOLDER, made once. It runs once with openvino's CPU plugin in
 f32, and once in each of the other modes of `modes.py`. ``--here`` uses the current environment, and ``--write`` puts
@@ -97,12 +97,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__.split("\n\n")[0])
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(programs())}")
     parser.add_argument("--folder", type=Path, default=CACHE, help=f"for environments and models (default {CACHE})")
+    parser.add_argument("--samples", type=Path, help="samples/python of OpenVINO's repository, for the program samples")
     parser.add_argument("--here", action="store_true", help="use this environment instead of one of the program's own")
     parser.add_argument("--write", action="store_true", help="write the results into README.md")
     options = parser.parse_args()
     unknown = set(options.programs) - set(programs())
     if unknown:
         parser.error(f"no such program: {', '.join(sorted(unknown))}")
+    if options.samples:
+        os.environ["OVGPU_SAMPLES"] = str(options.samples.resolve())
+    elif not options.programs:
+        parser.error("the program samples needs --samples, a copy of samples/python of OpenVINO's repository")
     rows = []
     for name in options.programs or programs():
         python = sys.executable if options.here else environment(name, options.folder)
