@@ -11,6 +11,7 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ovgpu._util.nearest import did_you_mean
 from ovgpu.api import devices
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.properties import CacheMode, hint, log
@@ -191,13 +192,19 @@ class Settings:
         if computed is not None:
             return computed(self)
         if key not in WRITABLE:
-            raise RuntimeError(f"Unsupported property {key} by {self._owner}. It has {', '.join(self.supported)}")
+            raise self._unknown(key)
         if key in COMPUTED:
             return COMPUTED[key](self)
         if key == "DEVICE_ID" and devices.is_card(self.device):
             return self._card_number
         value = self[key]
         return _text(value) if self.model_name is not None and key in TEXTS_WHEN_COMPILED else value
+
+    def _unknown(self, key: str) -> RuntimeError:
+        """Return the error for a property that does not exist."""
+        suggestion = did_you_mean(key, self.supported)
+        return RuntimeError(f"Unsupported property {key} by {self._owner}{suggestion or '.'} "
+                            f"It has {', '.join(self.supported)}")
 
     def update(self, values: Mapping[str, Any]) -> None:
         """Set properties: all of them, or none if one is wrong.
@@ -210,7 +217,7 @@ class Settings:
             if key in self._read_only or key in COMPILED_ONLY:
                 raise RuntimeError(f"Unsupported property {key} by {self._owner}: it is read-only")
             if key not in WRITABLE:
-                raise RuntimeError(f"Unsupported property {key} by {self._owner}. It has {', '.join(self.supported)}")
+                raise self._unknown(key)
             converted[key] = _convert(key, value)
         number = converted.get("DEVICE_ID")
         if number and self.device == "CPU":

@@ -21,10 +21,10 @@ MODEL = "the .xml file of the model, its folder, or a file in another format (ON
 FILE_COLUMNS = 160  # width if stdout is no terminal, so that few rows of tables wrap
 
 
-def console() -> Console:
-    """Return a console on the current stdout: plain text, and wide, if that is no terminal."""
-    sized = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, width=None if sized else FILE_COLUMNS)
+def console(error: bool = False) -> Console:
+    """Return a console on the current stdout, or stderr: plain text, and wide, if that is no terminal."""
+    sized = (sys.stderr if error else sys.stdout).isatty() or "COLUMNS" in os.environ
+    return Console(stderr=error, highlight=False, width=None if sized else FILE_COLUMNS)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[int] = (),

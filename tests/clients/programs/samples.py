@@ -37,7 +37,7 @@ def prepare(folder: Path) -> None:
     weights = ops.constant(random.standard_normal((16, 3, 5, 5)).astype(np.float32) / 500)
     y = ops.relu(ops.convolution(x, weights, [2, 2], [2, 2], [2, 2], [1, 1]))
     probabilities = ops.softmax(ops.reduce_mean(y, ops.constant(np.array([2, 3])), keep_dims=False), 1)
-    boxes = np.array([[0, 1, 0.9, 0.1, 0.2, 0.5, 0.6], [0, 3, 0.7, 0.5, 0.5, 1, 1], [0, 2, 0.1, 0, 0, 1, 1]], np.float32)
+    boxes = np.array([[0, 1, 0.9, 0.1, 0.2, 0.5, 0.6], [0, 3, 0.7, 0.5, 0.5, 1, 1], [0, 2, 0.1, 0, 0, 1, 1]], "f4")
     bright = ops.reduce_mean(x, ops.constant(np.array([0, 1, 2, 3])), keep_dims=False)
     detections = ops.add(ops.multiply(bright, ops.constant(np.float32(1e-6))), ops.constant(boxes[None, None]))
     for name, result in ("classifier", probabilities), ("detector", detections):

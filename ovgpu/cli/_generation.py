@@ -1,0 +1,115 @@
+"""Generation of text by a decoder that keeps a state, token by token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ovgpu.cli._last_logits import fix_batch, keep_last_logits
+from ovgpu.cli._ports import port_names
+from ovgpu.cli._sampling import Array, Chooser
+from ovgpu.model import Model, Output
+
+INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type_ids")
+EXPORT = "export it with `optimum-cli export openvino --task text-generation-with-past`, which makes one with state"
+
+
+def prepare(model: Model) -> int:
+    """Check that a model generates text, and rewrite it in place for that. Return the number of the output of logits.
+
+    Raises: ValueError for a model without state, with other inputs than `INPUTS`, or without logits.
+    """
+    names = port_names(model.inputs)
+    if any(name.startswith("past_key_values") for name in names) or not model.states:
+        raise ValueError(f"the model has no state, so that it cannot remember the text: {EXPORT}")
+    others = sorted(set(names) - set(INPUTS))
+    if others:
+        raise ValueError(f"the model has the input{'s' * (len(others) > 1)} {', '.join(others)}: "
+                         f"generate knows {', '.join(INPUTS)}")
+    if "input_ids" not in names:
+        raise ValueError("the model has no input input_ids")
+    outputs = port_names(model.outputs)
+    if "logits" not in outputs and len(outputs) > 1:
+        raise ValueError(f"the model has no output logits, only {', '.join(outputs)}")
+    number = outputs.index("logits") if "logits" in outputs else 0
+    shape = model.outputs[number].partial_shape
+    if shape.rank.is_static and len(shape) != 3:
+        raise ValueError(f"output '{outputs[number]}' has the shape {shape}: logits have [batch, length, vocabulary]")
+    fix_batch(model)
+    keep_last_logits(model, number)
+    return number
+
+
+@dataclass
+class Record:
+    """Tokens of a generation, and the seconds that each of them took, of which the first one includes the prompt.
+
+    ``reason`` says why the generation ended: "end" (a token that ends the text), "length" or, if the caller sets it,
+    "context" or "interrupted".
+    """
+
+    prompt: int = 0
+    tokens: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    reason: str = ""
+
+
+class DecoderInputs:
+    """Inputs of a decoder for one text, which grows from call to call."""
+
+    def __init__(self, ports: Sequence[Output]) -> None:
+        self._ports = list(zip(port_names(ports), ports))
+        self._past = 0
+
+    def next(self, tokens: Sequence[int]) -> dict[int, Array]:
+        """Return the arrays by input number, for tokens that follow all earlier ones."""
+        count = len(tokens)
+        begin, self._past = self._past, self._past + count
+        arrays: dict[int, Array] = {}
+        for number, (name, port) in enumerate(self._ports):
+            dtype = np.dtype(np.int64) if port.element_type.is_dynamic() else port.element_type.storage
+            if name == "input_ids":
+                arrays[number] = np.array([tokens], dtype)
+            elif name == "attention_mask":
+                arrays[number] = np.ones((1, self._past), dtype)
+            elif name == "position_ids":  # [3, 1, count] in Qwen-VL, whose three positions of a text are equal
+                first = [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
+                arrays[number] = np.resize(np.arange(begin, self._past, dtype=dtype), (*first, 1, count))
+            else:
+                arrays[number] = np.zeros((1,) if name == "beam_idx" else (1, count), dtype)
+        return arrays
+
+
+class Generator:
+    """Generation on one request of a compiled model; ``record`` belongs to the last one."""
+
+    def __init__(self, compiled: Any, logits: int) -> None:
+        self.request = compiled.create_infer_request()
+        self.record = Record()
+        self._ports, self._logits = compiled.inputs, logits
+
+    def generate(self, prompt: Sequence[int], chooser: Chooser, limit: int, ends: Collection[int]) -> Iterator[int]:
+        """Yield at most ``limit`` tokens that follow a prompt, up to the first one in ``ends``, which is not yielded.
+
+        The record is up to date whenever a token is yielded, and if an exception ends the generation.
+        """
+        record = self.record = Record(len(prompt))
+        self.request.reset_state()
+        inputs, text, fed = DecoderInputs(self._ports), list(prompt), 0
+        while len(record.tokens) < limit:
+            start = time.perf_counter()
+            self.request.infer(inputs.next(text[fed:]), share_inputs=True, share_outputs=True)
+            token = chooser.choose(self.request.get_output_tensor(self._logits).array[0, -1], text)
+            record.seconds.append(time.perf_counter() - start)
+            record.tokens.append(token)
+            if token in ends:
+                record.reason = "end"
+                return
+            fed = len(text)
+            text.append(token)
+            yield token
+        record.reason = "length"

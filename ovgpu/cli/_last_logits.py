@@ -1,0 +1,85 @@
+"""Rewrites of a decoder for the generation of one text: a batch of 1, and logits of the last position alone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ovgpu.cli._ports import port_names
+from ovgpu.errors import Error
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.ops.movement.slicing import Slice
+from ovgpu.types import PartialShape, Type
+
+ELEMENTWISE = frozenset("Add Clamp Convert Divide Multiply Subtract Tanh".split())
+"""Ops between the product and the logits, as in Gemma's soft-capping."""
+
+END = 2**31 - 1  # a bound that Slice reads as the end of the axis
+
+
+def fix_batch(model: Model) -> bool:
+    """Set the batch of a decoder's inputs to 1, in place. Return False, and change nothing, if a shape forbids it.
+
+    A row of [1, length, width] is contiguous, so that kernels read it where it is. In a batch of unknown size, it
+    has to be copied.
+    """
+    shapes = {}
+    for number, (name, port) in enumerate(zip(port_names(model.inputs), model.inputs)):
+        shape = port.partial_shape
+        if shape.rank.is_dynamic:
+            return False
+        batch = len(shape) - 2 if name == "position_ids" else 0  # [3, batch, length] in Qwen-VL
+        shapes[number] = PartialShape([1 if axis == batch else extent for axis, extent in enumerate(shape)])
+        if not shape.compatible(shapes[number]):
+            return False
+    with suppress(Error):
+        model.reshape(shapes)
+        return True
+    return False
+
+
+def keep_last_logits(model: Model, number: int) -> bool:
+    """Reduce output ``number`` from [batch, length, vocabulary] to [batch, 1, vocabulary], the last position, in place.
+
+    The product of hidden states and weights then computes one row instead of a row for each token of a prompt. Return
+    False, and change nothing, unless the output is such a product, with elementwise layers after it at most.
+    """
+    product = _product(model, number)
+    hidden = None if product is None else product.sources[0]
+    if product is None or hidden is None:
+        return False
+    bounds = [_constant(value) for value in (-1, END, 1, 1)]  # start, stop, step, axis
+    product.sources[0] = Node(Slice(), [hidden, *bounds], name=f"{product.friendly_name}/last_position").ports[0]
+    model.changed()
+    model.validate_nodes_and_infer_types()
+    return True
+
+
+def _product(model: Model, number: int) -> Node | None:
+    """Return the MatMul that computes an output, if the output's rows depend on the same rows of its first input."""
+    port = model.results[number].sources[0]
+    while port is not None and port.spec.rank == 3 and len(port.get_target_inputs()) == 1:
+        node = port.node
+        if node.op.name == "MatMul":
+            hidden = node.sources[0]
+            transposed = getattr(node.op, "transpose_a", True)
+            return None if transposed or hidden is None or hidden.spec.rank != 3 else node
+        if node.op.name not in ELEMENTWISE or getattr(node.op, "auto_broadcast", "numpy") != "numpy":
+            return None
+        rows = [source for source in node.sources if not _is_for_all_rows(source)]
+        port = rows[0] if len(rows) == 1 else None
+    return None
+
+
+def _is_for_all_rows(port: Output | None) -> bool:
+    """Return whether an operand of rank 3 or less broadcasts along axis 1 of three."""
+    shape = None if port is None else port.spec.shape
+    return shape is not None and (len(shape) < 2 or (len(shape) <= 3 and shape[-2] == 1))
+
+
+def _constant(value: int) -> Output:
+    op: Any = Constant(element_type=Type.i64, value=np.array([value], np.int64))
+    return Node(op, []).ports[0]
