@@ -19,11 +19,11 @@ import pytest
 import ovgpu
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.cli import main
-from ovgpu.cli._generation import DecoderInputs, prepare
-from ovgpu.cli._generation_config import add_options, read_settings
-from ovgpu.cli._last_logits import fix_batch, keep_last_logits
-from ovgpu.cli._sampling import Chooser, Sampling, best_k, nucleus, penalised, probabilities, softmax
-from ovgpu.cli._tokenizer import TextStream, chat_prompt
+from ovgpu.cli.generate.generator import DecoderInputs, prepare
+from ovgpu.cli.generate.last_logits import fix_batch, keep_last_logits
+from ovgpu.cli.generate.sampling import Chooser, Sampling, best_k, nucleus, penalised, probabilities, softmax
+from ovgpu.cli.generate.settings import add_options, read_settings
+from ovgpu.cli.generate.tokenizer import TextStream, chat_prompt
 from tests.emulator import state
 from tests.harness import judge
 from tests.harness.ir import Net

@@ -13,10 +13,10 @@ import pytest
 
 import ovgpu
 from ovgpu.cli import main
-from ovgpu.cli._dot import as_dot, render
-from ovgpu.cli._drawing import MIN_REPEATS, Drawing, draw, repeats
-from ovgpu.cli._html import COLUMNS, as_html
 from ovgpu.cli._ports import port_name, static_shapes
+from ovgpu.cli.graph.dot import as_dot, render
+from ovgpu.cli.graph.drawing import MIN_REPEATS, Drawing, draw, repeats
+from ovgpu.cli.graph.html import COLUMNS, as_html
 from ovgpu.runtime.plan import Plan
 from tests.harness.ir import Net
 from tests.models import transformer
@@ -73,7 +73,7 @@ def test_models(name: str) -> None:
                                   transformer.llama])
 @pytest.mark.parametrize("device", ["CPU", "emulated"])
 def test_layers_are_folded(make: Make, device: str, request: pytest.FixtureRequest) -> None:
-    """Of twelve equal layers, eleven or more are one block; a drawing has no more boxes than one of two layers."""
+    """Ten or more of twelve equal layers are one block, so that a drawing has few more boxes than that of two layers."""
     device = request.getfixturevalue("emulated") if device == "emulated" else device
     plans = [plan_of(ovgpu.read_model(*make(1, replace(SMALL, layers=layers)).ir), device) for layers in (2, 12)]
     drawings = [draw(plan, "model") for plan in plans]
@@ -190,7 +190,7 @@ def test_command(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "<summary>Graph</summary>\n<svg>-Tsvg" in (tmp_path / "p.html").read_text()
     script.write_text("#!/bin/sh\necho broken >&2\nexit 1\n")
     assert "Graphviz cannot draw g.svg: broken" in info(model, capsys, "--graph", str(tmp_path / "g.svg"))
-    monkeypatch.setattr("ovgpu.cli._dot.TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("ovgpu.cli.graph.dot.TIMEOUT_SECONDS", 0.1)
     script.write_text("#!/bin/sh\nexec /bin/sleep 5\n")
     assert "Graphviz did not draw g.svg in 0.1 s" in info(model, capsys, "--graph", str(tmp_path / "g.svg"))
 

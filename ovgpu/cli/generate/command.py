@@ -14,12 +14,12 @@ from rich.status import Status
 
 from ovgpu._util.atomic_file import replacing
 from ovgpu.api.core import CompiledModel, Core
-from ovgpu.cli._generation import Generator, prepare
-from ovgpu.cli._generation_config import Settings, add_options, read_json, read_settings
-from ovgpu.cli._generation_report import Report
 from ovgpu.cli._print import console
-from ovgpu.cli._sampling import Chooser
-from ovgpu.cli._tokenizer import TextStream, chat_prompt, load_tokenizer
+from ovgpu.cli.generate.generator import Generator, prepare
+from ovgpu.cli.generate.report import Report
+from ovgpu.cli.generate.sampling import Chooser
+from ovgpu.cli.generate.settings import Settings, add_options, read_json, read_settings
+from ovgpu.cli.generate.tokenizer import TextStream, chat_prompt, load_tokenizer
 from ovgpu.runtime.printing import counted
 
 WARM_UP_TOKENS = 4  # the prompt, and decode steps that are bound, captured and replayed

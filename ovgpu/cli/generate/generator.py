@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.cli._last_logits import fix_batch, keep_last_logits
 from ovgpu.cli._ports import port_names
-from ovgpu.cli._sampling import Array, Chooser
+from ovgpu.cli.generate.last_logits import fix_batch, keep_last_logits
+from ovgpu.cli.generate.sampling import Array, Chooser
 from ovgpu.model import Model, Output
 
 INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type_ids")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ovgpu.cli._sampling import Sampling
+from ovgpu.cli.generate.sampling import Sampling
 
 NEW_TOKENS = 128  # unless generation_config.json sets max_new_tokens
 SAMPLING_NAMES = ("temperature", "top_k", "top_p", "repetition_penalty")

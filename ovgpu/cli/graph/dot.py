@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from ovgpu.cli._drawing import Box, Drawing
+from ovgpu.cli.graph.drawing import Box, Drawing
 
 COLORS = {"bound": "#e3f1e3", "in place": "#d2e8d2", "copy": "#fff3c4", "eager": "#fbd9d3", "control": "#ead9f2",
           "host": "#d9e4f7", "upload": "#d6f0f2", "download": "#d6f0f2", "input": "#ffffff", "result": "#ffffff",

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from ovgpu._util.atomic_file import replacing
-from ovgpu.cli._dot import FORMATS, as_dot, render
-from ovgpu.cli._drawing import Drawing, draw
-from ovgpu.cli._html import as_html
+from ovgpu.cli.graph.dot import FORMATS, as_dot, render
+from ovgpu.cli.graph.drawing import Drawing, draw
+from ovgpu.cli.graph.html import as_html
 from ovgpu.runtime.plan import Plan
 from ovgpu.runtime.printing import counted
 

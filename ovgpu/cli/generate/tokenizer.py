@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ovgpu.cli._generation_config import read_json
+from ovgpu.cli.generate.settings import read_json
 
 INSTALL = 'pip install "ovgpu[tokenizers]"'
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

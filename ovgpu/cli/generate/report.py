@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ovgpu.cli._generation import Record
 from ovgpu.cli._print import table
+from ovgpu.cli.generate.generator import Record
 from ovgpu.runtime.printing import bytes_text, counted
 
 REASONS = {"end": "the model ended the text", "length": "ended after {0.limit} tokens (--max-new-tokens)",
