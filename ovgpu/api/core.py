@@ -10,7 +10,7 @@ import numpy as np
 
 from ovgpu import ir
 from ovgpu._util.gc_pause import paused
-from ovgpu._util.openvino_package import owns
+from ovgpu._util.openvino_package import owns, package
 from ovgpu.api import devices
 from ovgpu.api.compilation import Compilation
 from ovgpu.api.compiled_model import CompiledModel
@@ -40,6 +40,7 @@ class Core:
             raise RuntimeError("ovgpu has no plugins to configure")
         self._global = Settings("")
         self._settings: dict[str, Settings] = {}
+        self._extensions: list[str] = []  # paths of libraries for openvino
 
     # ---- models
 
@@ -104,6 +105,11 @@ class Core:
     def _compile(self, model: Model, settings: Settings, source: Model | None = None,
                  kernels: Mapping[str, bytes] | None = None) -> CompiledModel:
         """Compile a model. ``source`` is a copy of it, if others have the model; ``kernels`` were exported with it."""
+        if self._extensions and settings.device == "CPU" and any(isinstance(n.op, Unsupported) for n in model.ops):
+            from ovgpu.interop.extensions import compile_for_cpu
+
+            compiled: CompiledModel = compile_for_cpu(model, self._extensions)
+            return compiled
         settings.model_name = model.friendly_name
         backend = devices.open_backend(settings.device, settings["CACHE_DIR"])
         backend.import_kernels(kernels or {})
@@ -202,10 +208,22 @@ class Core:
 
     # ---- plugins and remote contexts of OpenVINO's Core
 
-    def add_extension(self, *args: Any) -> None:
-        """Raise RuntimeError: operations are Python classes in ovgpu, see `ovgpu.register_op`."""
-        raise RuntimeError("Cannot add extension: operations are Python classes here, register them with "
-                           "@ovgpu.register_op")
+    def add_extension(self, extension: Any) -> None:
+        """Add the operations of a library for openvino, such as that of openvino_tokenizers.
+
+        openvino's CPU then runs models with such operations on the device CPU; their compiled models are openvino's.
+        Operations of ovgpu are Python classes instead, see `ovgpu.register_op`.
+
+        Raises: RuntimeError unless ``extension`` is the path of a library, openvino is installed and can load it.
+        """
+        if not isinstance(extension, (str, os.PathLike)) or package() is None:
+            raise RuntimeError("Cannot add extension: operations are Python classes here, register them with "
+                               "@ovgpu.register_op; libraries need openvino (pip install openvino)")
+        from ovgpu.interop.extensions import core_with
+
+        extensions = [*self._extensions, os.fspath(extension)]
+        core_with(extensions)
+        self._extensions = extensions
 
     def register_plugin(self, *args: Any, **kwargs: Any) -> None:
         """Raise RuntimeError: ovgpu has no plugins."""

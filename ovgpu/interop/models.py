@@ -36,12 +36,13 @@ def from_openvino(model: Any) -> Model:
     return _read_copied(model) if found is None else found
 
 
-def to_openvino_model(model: Model) -> Any:
-    """Return a copy of an ovgpu model as an `openvino.Model`."""
+def to_openvino_model(model: Model, core: Any = None) -> Any:
+    """Return a copy of an ovgpu model as an `openvino.Model`, read by ``core``, by default a new `openvino.Core`."""
     with TemporaryDirectory(prefix="ovgpu-") as folder:
         path = Path(folder, "model.xml")
         serialize(model, path)
-        return openvino.Core().read_model(path.read_bytes(), path.with_suffix(".bin").read_bytes())
+        core = openvino.Core() if core is None else core
+        return core.read_model(path.read_bytes(), path.with_suffix(".bin").read_bytes())
 
 
 def _read_shared(model: Any) -> Model | None:

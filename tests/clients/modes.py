@@ -3,8 +3,8 @@
     python -m tests.clients.modes MODE PROGRAM FOLDER
 
 A module in `programs` has `REQUIREMENTS`, `prepare(folder)`, which makes models with the openvino package, and
-`run(folder, device)`, which returns arrays by name. They are saved as FOLDER/MODE.npz. A program that cannot run in
-some mode has ``LIMITS = {mode: "no: reason"}``.
+`run(folder, device)`, which returns arrays by name. They are saved as FOLDER/MODE.npz. `MODULES` of a
+light program are the modules without which the tests skip it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from .optimum import TEXT, UNWANTED
 
 __all__ = ["REQUIREMENTS", "UNWANTED", "prepare", "run"]
 
-LIMITS = {"replaced": "no: only openvino's CPU plugin has the operations of tokenizers"}
 REQUIREMENTS = [*OPTIMUM, "openvino-tokenizers"]
 SENTENCES = ["a cat on a mat", "the dog and the cat", "on and on"]
 WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
