@@ -7,14 +7,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ovgpu.lowering.loops import TRIP_COUNT_KEY
-from ovgpu.lowering.program import Copy, ElidedNode, HostNode, MemoryKind, Program, Segment, Step, Value, constants
+from ovgpu.lowering.program import (
+    Copy,
+    ElidedNode,
+    HostInput,
+    HostNode,
+    MemoryKind,
+    Program,
+    Segment,
+    Step,
+    Value,
+    constants,
+)
 from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Op
 from ovgpu.ops.fused._elementwise import Fused, Layer
@@ -42,6 +53,7 @@ class Operand:
     ``location`` is ``arena+256``, ``input 0``, ``output 1``, ``state h``, ``variable h``, ``constant``, or ``fresh``
     (allocated by the step that computes it). ``nbytes`` counts every element of memory once, even if a broadcast
     repeats it. ``value`` is the same number for the step that computes a value and for the steps that read it.
+    ``root`` is the number of the value that owns the memory, such as a concatenation whose parts are computed in place.
     """
 
     type: Type
@@ -50,6 +62,7 @@ class Operand:
     location: str
     nbytes: int | None
     value: int = field(default=-1, repr=False, compare=False)
+    root: int = field(default=-1, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.type.get_type_name()}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
@@ -67,7 +80,8 @@ class BodyPlan:
 @dataclass(frozen=True, slots=True)
 class PlanStep:
     """One row of a plan. ``number`` is None for a view, which takes no time and moves nothing. ``fused`` lists the
-    layers of a fused step, of which ``layer`` is the last one. ``calls`` is None if unknown."""
+    layers of a fused step, of which ``layer`` is the last one. ``calls`` is None if unknown. ``host_inputs`` lists the
+    numbers of the host steps whose results the step reads."""
 
     number: int | None
     segment: int
@@ -83,6 +97,7 @@ class PlanStep:
     calls: int | None = 0
     bodies: tuple[BodyPlan, ...] = ()
     fused: tuple[str, ...] = ()
+    host_inputs: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def bytes_moved(self) -> int:
@@ -242,19 +257,34 @@ def _joined(plan: Plan, rest: Plan, values: Sequence[int]) -> Plan:
     """
     segments = len(plan.captured)
     first = sum(step.number is not None for step in plan.steps)
+    free = 1 + max((x.value for x in _operands(plan)), default=-1)
     same = {port.operand.value: value for port, value in zip(rest.inputs, values)}
 
-    def renumbered(operand: Operand) -> Operand:
-        return replace(operand, value=same.get(operand.value, -2 - operand.value))
+    def renumbered(x: Operand) -> Operand:
+        return replace(x, value=same.get(x.value, x.value + free), root=same.get(x.root, x.root + free))
 
     shifted = [replace(s, segment=s.segment + segments, number=None if s.number is None else s.number + first,
                        inputs=tuple(None if x is None else renumbered(x) for x in s.inputs),
-                       outputs=tuple(map(renumbered, s.outputs))) for s in rest.steps]
+                       outputs=tuple(map(renumbered, s.outputs)),
+                       host_inputs=tuple(number + first for number in s.host_inputs)) for s in rest.steps]
     results = tuple(replace(port, operand=renumbered(port.operand)) for port in rest.results)
+    states = {state.name: state for state in plan.states}
+    for state in rest.states:
+        read = None if state.read is None else renumbered(state.read)
+        assigned = None if state.assigned is None else renumbered(state.assigned)
+        known = states.get(state.name, PlanState(state.name, None, None))
+        states[state.name] = PlanState(state.name, known.read or read, assigned or known.assigned)
     return replace(plan, steps=(*plan.steps, *shifted), arenas=plan.arenas + rest.arenas, slots=plan.slots + rest.slots,
                    constants=plan.constants + rest.constants, captured=plan.captured + rest.captured,
                    counts=plan.counts + rest.counts, uncaptured=plan.uncaptured + rest.uncaptured,
-                   results=plan.results + results)
+                   results=plan.results + results, states=tuple(states.values()))
+
+
+def _operands(plan: Plan) -> Iterator[Operand]:
+    for step in plan.steps:
+        yield from (x for x in (*step.inputs, *step.outputs) if x is not None)
+    yield from (port.operand for port in (*plan.inputs, *plan.results))
+    yield from (x for state in plan.states for x in (state.read, state.assigned) if x is not None)
 
 
 def layers_of(op: Op) -> tuple[Layer, ...]:
@@ -270,11 +300,13 @@ class _Planner:
         self.bindings = [next(reversed(cached.values()), None) for cached in executor.bindings] if executor else []
         self.layouts = [self._layout(number, segment) for number, segment in enumerate(program.segments)]
         self.operands: dict[int, Operand] = {}
+        self.first_host = 0  # number of the segment's first host step
 
     def plan(self) -> Plan:
         program = self.program
         steps: list[PlanStep] = []
         for i, segment in enumerate(program.segments):
+            self.first_host = sum(step.kind != "view" for step in steps)
             rows = [self._host(i, node) for node in segment.host_nodes]
             views = [view for view in program.views if view.segment == i]
             for position, step in enumerate(segment.steps):
@@ -336,7 +368,7 @@ class _Planner:
                     and segment.buffers[buffer].first == position)
         name = step.name or self.program.values[(step.outputs or step.inputs)[0]].name
         return PlanStep(0, number, step.kind, step.op.name, step.op.version, name, inputs, outputs, in_place,
-                        read, written, calls, bodies, fused)
+                        read, written, calls, bodies, fused, self._host_inputs(step.host.values()))
 
     def _attended_bytes(self, step: Step) -> dict[int, int]:
         """Return, by value id, the bytes that attention reads of caches and masks with capacity for more keys."""
@@ -359,7 +391,11 @@ class _Planner:
         read = sum(x.nbytes or 0 for x in inputs if x is not None)
         layer = node.source_location.split(", id ")[0].removeprefix("layer ").strip("'")
         name = "Fetch" if isinstance(node.op, Copy) else node.op.name
-        return PlanStep(0, number, "host", name, node.op.version, layer, inputs, bytes_read=read, calls=1)
+        return PlanStep(0, number, "host", name, node.op.version, layer, inputs, bytes_read=read, calls=1,
+                        host_inputs=self._host_inputs(x for x in node.inputs if isinstance(x, HostInput)))
+
+    def _host_inputs(self, given: Iterable[HostInput]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(self.first_host + x.host_node for x in given if x.host_node >= 0))
 
     def _bodies(self, number: int, position: int, step: Step) -> Iterator[BodyPlan]:
         names = ("then", "else") if isinstance(step.op, If) else ("body",)
@@ -403,7 +439,8 @@ class _Planner:
             nbytes = None
             if None not in shape:
                 nbytes = distinct(shape, value.view.strides) * value.type.storage.itemsize  # type: ignore[arg-type]
-            self.operands[i] = Operand(value.type, shape, value.memory, self._location(value), nbytes, i)
+            self.operands[i] = Operand(value.type, shape, value.memory, self._location(value), nbytes, i,
+                                       value.root)
         return self.operands[i]
 
     def _shape(self, value: Value) -> tuple[int | None, ...]:

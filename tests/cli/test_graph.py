@@ -1,6 +1,8 @@
 """``ovgpu info --graph`` and ``--html``: drawings of plans."""
 from __future__ import annotations
 
+import argparse
+import itertools
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
@@ -12,11 +14,12 @@ import numpy as np
 import pytest
 
 import ovgpu
-from ovgpu.cli import main
+from ovgpu.cli import graph, main
 from ovgpu.cli._ports import port_name, static_shapes
 from ovgpu.cli.graph.dot import as_dot, render
-from ovgpu.cli.graph.drawing import MIN_REPEATS, Drawing, draw, repeats
-from ovgpu.cli.graph.html import COLUMNS, as_html
+from ovgpu.cli.graph.drawing import Box, Drawing, draw
+from ovgpu.cli.graph.folding import MIN_REPEATS, folds
+from ovgpu.cli.graph.html import COLUMNS, TIME_COLUMNS, as_html
 from ovgpu.runtime.plan import Plan
 from tests.harness.ir import Net
 from tests.models import transformer
@@ -48,8 +51,31 @@ def check(drawing: Drawing, plan: Plan) -> None:
     for edge in drawing.edges:
         assert {edge.source, edge.target} <= drawing.boxes.keys()
     blocks = [name for block in drawing.blocks for name in block.boxes]
-    assert len(set(blocks)) == len(blocks) and {name for name, box in drawing.boxes.items() if box.times > 1
-                                                and box.kind != "state"} == set(blocks)
+    assert len(set(blocks)) == len(blocks)
+    for block in drawing.blocks:
+        inside = [drawing.boxes[name] for name in block.boxes if drawing.boxes[name].kind != "state"]
+        assert {box.times for box in inside} == {block.count}
+        assert sum(box.nbytes for box in inside) * block.count == block.nbytes
+    assert {box.name for box in boxes if box.times > 1} <= set(blocks)
+    assert sum(box.times for box in drawing.boxes.values() if box.kind == "state") == len(plan.states)
+    for box in boxes:
+        for body in box.bodies:
+            assert all(name.startswith(box.name) for name in body.boxes)
+
+
+def boxes_of(drawing: Drawing, op: str) -> list[Box]:
+    return [box for box in drawing.boxes.values() if box.title == op]
+
+
+def is_connected(drawing: Drawing, source: Box, target: Box) -> bool:
+    """Return whether a path of edges leads from one box to another."""
+    reached, waiting = {source.name}, [source.name]
+    while waiting:
+        name = waiting.pop()
+        found = {edge.target for edge in drawing.edges if edge.source == name} - reached
+        reached |= found
+        waiting += found
+    return target.name in reached
 
 
 def names(dot: str) -> tuple[set[str], set[str]]:
@@ -67,62 +93,158 @@ def test_models(name: str) -> None:
     check(drawing, plan)
     nodes, ends = names(as_dot(drawing))
     assert ends <= nodes and len(nodes) >= drawing.steps
+    results = {box.name for box in drawing.boxes.values() if box.kind == "result"}
+    assert results <= {edge.target for edge in drawing.edges}
 
 
 @pytest.mark.parametrize("make", [transformer.gpt2, lambda seed, sizes: transformer.bert(seed, sizes, (1, 8)),
                                   transformer.llama])
 @pytest.mark.parametrize("device", ["CPU", "emulated"])
 def test_layers_are_folded(make: Make, device: str, request: pytest.FixtureRequest) -> None:
-    """Ten or more of twelve equal layers are one block, so that a drawing has few more boxes than that of two layers."""
-    device = request.getfixturevalue("emulated") if device == "emulated" else device
-    plans = [plan_of(ovgpu.read_model(*make(1, replace(SMALL, layers=layers)).ir), device) for layers in (2, 12)]
+    """Equal layers are one block, from the start of a layer to its end.
+
+    On CUDA, the normalization after the last layer is fused differently, so that eleven of twelve layers are equal.
+    """
+    name = request.getfixturevalue("emulated") if device == "emulated" else device
+    plans = [plan_of(ovgpu.read_model(*make(1, replace(SMALL, layers=layers)).ir), name) for layers in (2, 12)]
     drawings = [draw(plan, "model") for plan in plans]
     for drawing, plan in zip(drawings, plans):
         check(drawing, plan)
     assert not drawings[0].blocks
     (block,) = drawings[1].blocks
-    assert int(block.title.split()[1].rstrip(":")) >= 10
-    assert drawings[1].steps <= drawings[0].steps + len(block.boxes)
-    assert any(edge.next for edge in drawings[1].edges)
+    assert block.count == (12 if device == "CPU" else 11)
+    assert drawings[1].steps <= drawings[0].steps
+    assert len({edge.source for edge in drawings[1].edges if edge.kind == "next"}) == 1
     unfolded = draw(plans[1], "model", fold=False)
     check(unfolded, plans[1])
     assert not unfolded.blocks and unfolded.steps == sum(step.kind != "view" for step in plans[1].steps)
-    states = [box.times for box in drawings[1].boxes.values() if box.kind == "state"]
-    assert sum(states) == len(plans[1].states) and (not states or max(states) >= 10)
+    assert all(box.name in block.boxes for box in drawings[1].boxes.values() if box.times > 1)
+
+
+def test_attention_reads_its_cache() -> None:
+    """The parts of a concatenation are connected to its readers, and a block contains the states of its layers."""
+    plan = plan_of(ovgpu.read_model(*transformer.gpt2(1, SMALL).ir))
+    drawing = draw(plan, "gpt2")
+    (attention,), (block,) = boxes_of(drawing, "ScaledDotProductAttention"), drawing.blocks
+    states = [box for box in drawing.boxes.values() if box.kind == "state"]
+    assert [box.times for box in states] == [12, 12] and {box.name for box in states} <= set(block.boxes)
+    for state in states:
+        assert is_connected(drawing, state, attention) and "12 variables" in state.lines[1]
+    copied = [box for box in boxes_of(drawing, "Copy") if box.times == 12]
+    assert {(box.name, attention.name) for box in copied} <= {(e.source, e.target) for e in drawing.edges}
+    (result,) = [box for box in drawing.boxes.values() if box.kind == "result"]
+    assert all(is_connected(drawing, box, result) for box in drawing.boxes.values())
 
 
 @pytest.mark.parametrize("sequence, expected", [
-    ("", []), ("abc", []), ("abcabc", []), ("abcabcabc", [(0, 3, 3)]), ("xabcabcabcy", [(1, 3, 3)]),
-    ("xabcabcabcabcabyabdabdabd", [(1, 3, 4), (16, 3, 3)]), ("aaaaaaaaaaaa", [(0, 3, 4)]),
+    ("", []), ("abc", []), ("abcdabcd", []), ("abcabcabc", [(0, 3, 3)]), ("xabcabcabcy", [(1, 3, 3)]),
+    ("xabcabcabcabcabyabdabdabd", [(1, 3, 4), (16, 3, 3)]), ("aaaaaaaaaaaa", [(0, 1, 12)]), ("aaabbb", []),
 ])
-def test_repeats(sequence: str, expected: list[tuple[int, int, int]]) -> None:
-    assert repeats(sequence) == expected
+def test_folds(sequence: str, expected: list[tuple[int, int, int]]) -> None:
+    found = folds(sequence, [[] for _ in sequence])
+    assert [(blocks[0][0], len(blocks[0]), len(blocks)) for blocks in found] == expected
 
 
-def test_repeats_do_not_overlap() -> None:
+def test_folds_of_interleaved_steps() -> None:
+    """Steps of the first and last block that are interleaved with others belong to their blocks."""
+    sequence = "aMbNcabcabcabcaNbc"
+    chain = [number for number, code in enumerate(sequence) if code in "abc"]
+    reads: list[list[list[int]]] = [[] for _ in sequence]
+    for before, after in itertools.pairwise(chain):
+        reads[after] = [[before]]
+    reads[0] = [[]]  # the first a reads no step
+    assert folds(sequence, reads) == [[chain[i:i + 3] for i in range(0, 15, 3)]]
+    reads[chain[-2]] = [[chain[-4]]]  # the last b reads another step
+    assert folds(sequence, reads) == [[chain[i:i + 3] for i in range(0, 12, 3)]]
+
+
+def test_blocks_begin_where_they_read_least() -> None:
+    """A layer is a, b and c, which reads both; a run that begins earlier or later has more tensors across blocks."""
+    sequence = "c" + "abc" * 5 + "a"
+    reads = [[[n - 1]] if n else [[]] for n in range(len(sequence))]
+    for n, code in enumerate(sequence):
+        reads[n].append([n - 2] if code == "c" and n else [])
+    assert folds(sequence, reads) == [[[n, n + 1, n + 2] for n in range(1, 16, 3)]]
+
+
+def test_folds_do_not_overlap() -> None:
     random = np.random.default_rng(0)
     for _ in range(200):
         codes = random.integers(0, 2, random.integers(0, 60)).tolist()
-        end = 0
-        for first, period, count in repeats(codes):
-            assert first >= end and count >= MIN_REPEATS
-            assert codes[first:first + period * (count - 1)] == codes[first + period:first + period * count]
-            end = first + period * count
-        assert end <= len(codes)
+        reads = [[[int(random.integers(0, n))] for _ in range(2)] if n else [[], []] for n in range(len(codes))]
+        found = folds(codes, reads)
+        for blocks in found:
+            assert len(blocks) >= MIN_REPEATS
+            assert len({tuple(codes[step] for step in block) for block in blocks}) == 1
+        steps = [step for blocks in found for block in blocks for step in block]
+        assert len(set(steps)) == len(steps)
 
 
-def test_states_and_bodies() -> None:
-    stateful = draw(net_plan(models.stateful()), "stateful")
+@pytest.mark.parametrize("device", ["CPU", "emulated"])
+def test_states_and_bodies(device: str, request: pytest.FixtureRequest) -> None:
+    name = request.getfixturevalue("emulated") if device == "emulated" else device
+    plan = net_plan(models.stateful(), name)
+    stateful = draw(plan, "stateful")
+    check(stateful, plan)
     (state,) = [box for box in stateful.boxes.values() if box.kind == "state"]
+    (add,), (copy,) = boxes_of(stateful, "Add"), boxes_of(stateful, "Copy")
     assert state.title == "s"
-    assert {(e.source == state.name, e.target == state.name) for e in stateful.edges
-            if state.name in (e.source, e.target)} == {(True, False), (False, True)}
-    loop = draw(net_plan(models.loop()), "loop")
+    assert {(e.source, e.target) for e in stateful.edges if state.name in (e.source, e.target)} == {
+        (state.name, add.name), (copy.name, state.name)}
+    plan = net_plan(models.loop(), name)
+    loop = draw(plan, "loop")
+    check(loop, plan)
     (control,) = [box for box in loop.boxes.values() if box.bodies]
     (body,) = control.bodies
-    assert body.title.startswith("body × ") and body.steps and all(name.startswith(control.name) for name in body.boxes)
+    assert body.title.startswith("body × ") and body.steps
     text = as_dot(loop)
     assert f'subgraph "cluster_{control.name}_body0"' in text and names(text)[1] <= names(text)[0]
+
+
+@pytest.mark.parametrize("make", [models.chain, models.counted, models.branching, models.reshaped])
+@pytest.mark.parametrize("device", ["CPU", "emulated"])
+def test_everything_between_input_and_result_is_connected(make: Callable[[], Net], device: str,
+                                                          request: pytest.FixtureRequest) -> None:
+    """Inputs lead to results by way of uploads and downloads, of numbers on the host, and of parts written in place."""
+    plan = net_plan(make(), request.getfixturevalue("emulated") if device == "emulated" else device)
+    drawing = draw(plan, "model")
+    check(drawing, plan)
+    (first,) = [box for box in drawing.boxes.values() if box.kind == "input"]
+    (last,) = [box for box in drawing.boxes.values() if box.kind == "result"]
+    for box in drawing.boxes.values():
+        assert is_connected(drawing, first, box) and is_connected(drawing, box, last)
+
+
+def test_steps_after_results_of_unknown_rank() -> None:
+    """Each If returns a vector or a matrix; the steps after it belong to a program that is built at run time."""
+    net = Net("ranks")
+    x = y = net.parameter("f32", (4,), "x")
+    state = net.read_value("s", "f32", (4,), net.const(np.zeros(4, "f4")))
+    for name in "first", "second":
+        total = net.layer("ReduceSum", "opset1", [x, net.const([0])], {"keep_dims": False})
+        positive = net.layer("Greater", "opset1", [total, net.const(0.0, "f32")], outputs=["boolean"])
+        then, other = Net("then"), Net("else")
+        a, b = then.parameter("f32", None, "a"), other.parameter("f32", None, "b")
+        same = then.result(then.layer("Relu", "opset1", [a]))
+        matrix = other.result(other.layer("Unsqueeze", "opset1", [b, other.const([0])]))
+        y = net.if_(positive, then, other, [(y, a, b)], [(same, matrix)], name=name)
+        y = net.layer("Abs", "opset1", [net.layer("Add", "opset1", [y, x])], name=f"after {name}")
+    net.assign("s", net.layer("Add", "opset1", [state, x], name="add"))
+    net.result(y)
+    request = ovgpu.compile_model(ovgpu.read_model(*net.build()), "CPU").create_infer_request()
+    request.infer([np.ones(4, "f4")])
+    plan = request.plan()
+    drawing = draw(plan, "ranks")
+    check(drawing, plan)
+    assert [box.title for box in drawing.boxes.values() if box.kind in ("input", "result", "state")] == [
+        "x", "after second", "s"]
+    (first,) = [box for box in drawing.boxes.values() if box.kind == "input"]
+    (last,) = [box for box in drawing.boxes.values() if box.kind == "result"]
+    (state_box,) = [box for box in drawing.boxes.values() if box.kind == "state"]
+    (before, after) = boxes_of(drawing, "If")
+    assert is_connected(drawing, before, after) and is_connected(drawing, after, last)
+    assert is_connected(drawing, first, state_box) and not is_connected(drawing, state_box, last)
+    assert len(boxes_of(drawing, "Abs")) == 2
 
 
 @pytest.fixture
@@ -157,11 +279,31 @@ def test_html(emulated: str) -> None:
         for step, cells in zip(plan.all_steps(), keys):
             row = dict(zip(COLUMNS, cells))
             assert (row["op"], row["layer"]) == (step.op, step.layer)
-            assert int(row["read"]) + int(row["written"]) == int(row["share"]) == step.bytes_moved
-            assert float(row["#"]) == (-1 if step.number is None else step.number)
+            assert int(row["read"]) + int(row["written"]) == step.bytes_moved
+        assert [int(cells[0]) for cells in keys] == list(range(len(keys)))
+        shares = [int(cells[COLUMNS.index("share")]) for cells in keys]
+        assert sum(share for share, row in zip(shares, found) if "." not in (row[0].text or "")) == plan.bytes_moved
         fused = "".join(text for row in found for text in row.itertext())
         assert all(layer in fused for step in plan.all_steps() for layer in step.fused)
-        assert "<svg/>" in page and "http" not in page.replace("http://www.w3.org", "")
+        assert "<svg/>" in page and "http" not in page
+
+
+def test_html_of_bodies() -> None:
+    """A body's share counts its iterations, and its steps have the number of their loop."""
+    plan = net_plan(models.loop(5))
+    found = [[("".join(cell.itertext()), cell.get("data-key", "")) for cell in row] for row in rows(as_html(plan, "x"))]
+    assert [row[0][0] for row in found] == ["0", "0.0", "0.1", "1"]
+    assert [row[2][0].lstrip() for row in found] == ["TensorIterator (body × 5)", "Add", "Tanh", "Relu"]
+    shares = [int(row[COLUMNS.index("share")][1]) for row in found]
+    assert shares[0] == shares[1] + shares[2] == 5 * (48 + 32)
+
+
+def test_html_with_times() -> None:
+    page = as_html(net_plan(models.chain()), "chain", "", {0: 10.0, 2: 30.0})
+    found = [[(cell.text, cell.get("data-key")) for cell in row][-2:] for row in rows(page)]
+    assert found == [[("10.0", "10.0"), ("25.0%", "10.0")], [(None, "-1"), (None, "-1")],
+                     [("30.0", "30.0"), ("75.0%", "30.0")]]
+    assert all(f">{name}</th>" in page for name in (*COLUMNS, *TIME_COLUMNS))
 
 
 def info(model: str, capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -177,17 +319,21 @@ def test_command(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str
     binaries.mkdir()
     monkeypatch.setenv("PATH", str(binaries))
     text = info(model, capsys, "--graph", str(tmp_path / "g.dot"), "--html", str(tmp_path / "p.html"))
-    assert "g.dot: 3 of 3 steps drawn" in text and "p.html, without the graph, which needs Graphviz" in text
+    assert "g.dot: 3 of 3 steps drawn" in text
+    assert "p.html, without the graph: p.svg needs Graphviz, whose program dot is not installed" in text
     assert (tmp_path / "g.dot").read_text().startswith("digraph plan {") and "Plan for" not in text
     assert "g.svg needs Graphviz, whose program dot is not installed" in info(
         model, capsys, "--graph", str(tmp_path / "g.svg"))
+    assert "install Graphviz (apt install graphviz), or write g.dot" in info(
+        model, capsys, "--graph", str(tmp_path / "g.svg"))
+    assert not (tmp_path / "g.svg").exists()
     assert "the graph is written as .dot, .gv, .svg" in info(model, capsys, "--graph", "g.jpeg")
     script = binaries / "dot"
     script.write_text("#!/bin/sh\necho \"<?xml?><svg>$1 $(/bin/cat | /usr/bin/wc -l)</svg>\"\n")
     script.chmod(0o755)
     info(model, capsys, "--graph", str(tmp_path / "g.svg"), "--html", str(tmp_path / "p.html"))
     assert re.fullmatch(r"<\?xml\?><svg>-Tsvg +\d+</svg>\n", (tmp_path / "g.svg").read_text())
-    assert "<summary>Graph</summary>\n<svg>-Tsvg" in (tmp_path / "p.html").read_text()
+    assert '<summary>Graph</summary>\n<div class="graph"><svg>-Tsvg' in (tmp_path / "p.html").read_text()
     script.write_text("#!/bin/sh\necho broken >&2\nexit 1\n")
     assert "Graphviz cannot draw g.svg: broken" in info(model, capsys, "--graph", str(tmp_path / "g.svg"))
     monkeypatch.setattr("ovgpu.cli.graph.dot.TIMEOUT_SECONDS", 0.1)
@@ -195,7 +341,21 @@ def test_command(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "Graphviz did not draw g.svg in 0.1 s" in info(model, capsys, "--graph", str(tmp_path / "g.svg"))
 
 
+def test_unfolded(decoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = info(decoder, capsys, "--graph", str(tmp_path / "g.DOT"), "--unfolded")
+    assert re.search(r"g\.DOT: (\d+) of \1 steps drawn$", text, re.MULTILINE)
+
+
+def test_messages_say_what_is_folded(tmp_path: Path) -> None:
+    args = argparse.Namespace(graph=str(tmp_path / "g.dot"), html="", unfolded=False)
+    plan = plan_of(ovgpu.read_model(*transformer.gpt2(1, SMALL).ir))
+    assert graph.write(plan, "gpt2", args) == [
+        f"wrote {tmp_path / 'g.dot'}: 44 of 242 steps drawn, 12 equal blocks as one"]
+
+
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 def test_with_graphviz(strange: Plan) -> None:
     for plan in strange, net_plan(models.loop()), net_plan(models.stateful()):
-        assert b"</svg>" in render(as_dot(draw(plan, "plan")), Path("plan.svg"))
+        svg = ElementTree.fromstring(render(as_dot(draw(plan, "plan")), Path("plan.svg")))
+        shown = "".join(svg.itertext())
+        assert all(step.layer in shown for step in plan.steps if len(step.layer) < 40)

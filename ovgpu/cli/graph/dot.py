@@ -7,25 +7,30 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from ovgpu.cli.graph.drawing import Box, Drawing
+from ovgpu.cli.graph.drawing import MAX_LABELS, Block, Box, Drawing
+from ovgpu.runtime.printing import bytes_text
 
-COLORS = {"bound": "#e3f1e3", "in place": "#d2e8d2", "copy": "#fff3c4", "eager": "#fbd9d3", "control": "#ead9f2",
-          "host": "#d9e4f7", "upload": "#d6f0f2", "download": "#d6f0f2", "input": "#ffffff", "result": "#ffffff",
-          "state": "#ffe0b8"}
+COLORS = {"bound": ("#e3f1e3", "#5d8f5d"), "in place": ("#c9e6c9", "#5d8f5d"), "copy": ("#fff3c4", "#a88a1c"),
+          "eager": ("#fbd9d3", "#b5523f"), "control": ("#ead9f2", "#8e5fa8"), "host": ("#d9e4f7", "#4c6fa5"),
+          "upload": ("#d6f0f2", "#3f8f96"), "download": ("#d6f0f2", "#3f8f96"), "input": ("#ffffff", "#444444"),
+          "result": ("#ffffff", "#444444"), "state": ("#ffe0b8", "#b26b00")}
+"""Fill and border of each kind of box."""
 SHAPES = {"input": "oval", "result": "oval", "state": "cylinder"}
+EDGES = {"tensor": "", "next": 'style=dashed, constraint=false, color="#b26b00", fontcolor="#b26b00", ',
+         "host": 'style=dotted, color="#4c6fa5", '}
 FORMATS = (".svg", ".png", ".pdf")
 TIMEOUT_SECONDS = 120
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # XML, and so HTML labels, cannot have them
+NO_XML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # characters that XML cannot have
 
 
 def as_dot(drawing: Drawing) -> str:
     """Return the text of a drawing in the DOT language."""
-    lines = ["digraph plan {", '  graph [fontname="Helvetica", labelloc=t, ranksep=0.35, nodesep=0.25, compound=true, '
-             f"label={_html(drawing.title, bold=True)}];",
-             '  node [shape=box, style="filled,rounded", fontname="Helvetica", fontsize=11, color="#8a8a8a"];',
-             '  edge [fontname="Helvetica", fontsize=8, color="#6e6e6e", fontcolor="#6e6e6e", arrowsize=0.6];',
-             *(f"  {line}" for line in _content(drawing)), "}"]
-    return "\n".join(lines) + "\n"
+    lines = ['graph [fontname="Helvetica", labelloc=t, ranksep=0.35, nodesep=0.25, compound=true, '
+             f"label={_label(drawing.title, [drawing.subtitle, *_legend(drawing)])}];",
+             'node [shape=box, style="filled,rounded", fontname="Helvetica", fontsize=11];',
+             'edge [fontname="Helvetica", fontsize=8, color="#6e6e6e", fontcolor="#6e6e6e", arrowsize=0.6];',
+             *_content(drawing)]
+    return "\n".join(["digraph plan {", *(f"  {line}" for line in lines), "}"]) + "\n"
 
 
 def render(dot: str, path: Path) -> bytes:
@@ -38,10 +43,10 @@ def render(dot: str, path: Path) -> bytes:
 
     program = shutil.which("dot")
     if program is None:
-        raise ValueError(f"{path.name} needs Graphviz, whose program dot is not installed (apt install graphviz); "
-                         f"{path.stem}.dot needs nothing")
+        raise ValueError(f"{path.name} needs Graphviz, whose program dot is not installed: install Graphviz "
+                         f"(apt install graphviz), or write {path.stem}.dot")
     try:
-        found = subprocess.run([program, f"-T{path.suffix[1:]}"], input=dot.encode(), capture_output=True,
+        found = subprocess.run([program, f"-T{path.suffix[1:].lower()}"], input=dot.encode(), capture_output=True,
                                timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         raise ValueError(f"Graphviz did not draw {path.name} in {TIMEOUT_SECONDS} s; {path.stem}.dot has the graph "
@@ -51,42 +56,57 @@ def render(dot: str, path: Path) -> bytes:
     return found.stdout
 
 
+def _legend(drawing: Drawing) -> Iterator[str]:
+    """Yield the line of the title that explains dashed edges, if there are any."""
+    if any(edge.kind == "next" for edge in drawing.edges):
+        yield "dashed: read by the next block"
+
+
 def _content(drawing: Drawing) -> Iterator[str]:
     inside = {name for block in drawing.blocks for name in block.boxes}
-    for number, block in enumerate(drawing.blocks):
-        yield f'subgraph "cluster_{block.boxes[0]}_{number}" {{'
-        yield f'  label={_html(block.title, bold=True)}; style="rounded,filled"; fillcolor="#f6f6f6"; color="#9a9a9a";'
-        for name in block.boxes:
-            yield from (f"  {line}" for line in _box(drawing.boxes[name]))
-        yield "}"
+    for block in drawing.blocks:
+        yield from _block(block, drawing)
     for name, box in drawing.boxes.items():
         if name not in inside:
             yield from _box(box)
     for edge in drawing.edges:
-        style = 'style=dashed, constraint=false, color="#b26b00", ' if edge.next else ""
-        yield f'"{edge.source}" -> "{edge.target}" [{style}label={_html(edge.label)}];'
+        more = [f"and {len(edge.labels) - MAX_LABELS} more"] if len(edge.labels) > MAX_LABELS else []
+        label = "<br/>".join(map(_text, (*edge.labels[:MAX_LABELS], *more)))
+        yield f'"{edge.source}" -> "{edge.target}" [{EDGES[edge.kind]}label=<{label or " "}>];'
+
+
+def _block(block: Block, drawing: Drawing) -> Iterator[str]:
+    size = [f"{bytes_text(block.nbytes)} moved in all"] if block.nbytes else []
+    label = _label(f"× {block.count}", [f"{block.first} to {block.last}", *size])
+    yield f'subgraph "cluster_{block.boxes[0]}" {{'
+    yield f'  label={label}; style="rounded,filled"; fillcolor="#f6f6f6"; color="#9a9a9a";'
+    for name in block.boxes:
+        yield from (f"  {line}" for line in _box(drawing.boxes[name]))
+    yield "}"
 
 
 def _box(box: Box) -> Iterator[str]:
-    lines = "".join(f'<br/><font point-size="9">{_text(line)}</font>' for line in box.lines)
-    yield (f'"{box.name}" [shape={SHAPES.get(box.kind, "box")}, fillcolor="{COLORS[box.kind]}", '
-           f"label=<<b>{_text(box.title)}</b>{lines}>];")
+    fill, border = COLORS[box.kind]
+    yield (f'"{box.name}" [shape={SHAPES.get(box.kind, "box")}, fillcolor="{fill}", color="{border}", '
+           f"label={_label(box.title, box.lines)}];")
     for number, body in enumerate(box.bodies):
         yield f'subgraph "cluster_{box.name}_body{number}" {{'
-        yield f'  label={_html(body.title, bold=True)}; style="rounded"; color="#8e5fa8";'
+        yield f'  label={_label(body.title)}; style="rounded"; color="{border}";'
         yield from (f"  {line}" for line in _content(body))
         yield "}"
-        if body.boxes:
-            yield (f'"{box.name}" -> "{next(iter(body.boxes))}" [style=dotted, arrowhead=none, '
+        read = {edge.target for edge in body.edges if edge.kind == "tensor"}
+        first = next((name for name in body.boxes if name not in read), next(iter(body.boxes), ""))
+        if first:
+            yield (f'"{box.name}" -> "{first}" [style=dotted, arrowhead=none, color="{border}", '
                    f'lhead="cluster_{box.name}_body{number}"];')
 
 
-def _html(text: str, bold: bool = False) -> str:
-    if not text:
-        return '""'
-    return f"<<b>{_text(text)}</b>>" if bold else f"<{_text(text)}>"
+def _label(title: str, lines: list[str] | None = None) -> str:
+    """Return an HTML-like label, in which backslashes mean nothing."""
+    small = "".join(f'<br/><font point-size="9">{_text(line)}</font>' for line in lines or () if line)
+    return f"<<b>{_text(title)}</b>{small}>"
 
 
 def _text(text: str) -> str:
     """Return text for an HTML-like label, which must not be empty."""
-    return escape(CONTROLS.sub("�", text)).replace("\n", " ") or " "
+    return escape(NO_XML.sub("�", text)).replace("\n", " ") or " "

@@ -1,30 +1,33 @@
 """Drawing of a plan as plain data: boxes for steps, states, inputs and results, and edges for tensors.
 
-Equal blocks of steps that follow each other, such as the layers of a decoder, are drawn once.
+Equal blocks of steps, such as the layers of a decoder, are drawn once. Views take no time: they are parts of edges.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
+from ovgpu.cli.graph.folding import Fold, folds
 from ovgpu.runtime.plan import Operand, Plan, PlanStep
-from ovgpu.runtime.printing import bytes_text
+from ovgpu.runtime.printing import bytes_text, counted
 
-MIN_REPEATS, MIN_STEPS = 3, 3  # of a block that is folded, and in it
 NAME_CHARACTERS = 44
+MAX_LABELS = 2  # tensors that the label of an edge lists
 
 BoxKind = Literal["bound", "in place", "copy", "eager", "control", "host", "upload", "download", "input", "result",
                   "state"]
+EdgeKind = Literal["tensor", "next", "host"]
+Source = int | str
+"""Number of the step that computes a value, or name of the box of an input or state."""
 
 
 @dataclass
 class Box:
-    """A step, or what steps read and write. ``times`` counts the equal ones that the box stands for."""
+    """A step, or a tensor that outlives a run. ``times`` counts the equal ones that the box stands for.
+
+    ``nbytes``: the bytes that one of them moves.
+    """
 
     name: str
     kind: BoxKind
@@ -32,210 +35,214 @@ class Box:
     lines: list[str] = field(default_factory=list)
     times: int = 1
     nbytes: int = 0
-    """The bytes that one of them moves."""
     bodies: list[Drawing] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A tensor on its way from a box to another one; ``next`` if it is one for the next block of its kind."""
+    """Tensors that one box computes and another one reads.
+
+    Kinds: tensor, next (the reader belongs to the next block of the fold), and host (a number that the host computes).
+    """
 
     source: str
     target: str
-    label: str = ""
-    next: bool = False
+    labels: tuple[str, ...] = ()
+    kind: EdgeKind = "tensor"
 
 
 @dataclass
 class Block:
-    """Boxes that stand for several equal blocks of steps."""
+    """Boxes that stand for ``count`` equal blocks of steps, which move ``nbytes`` together.
 
-    title: str
+    ``first`` and ``last``: the layers of the first and of the last step.
+    """
+
+    count: int
+    first: str
+    last: str
+    nbytes: int
     boxes: list[str]
 
 
 @dataclass
 class Drawing:
-    """Boxes in order of execution, edges, and blocks."""
+    """Boxes in order of execution, edges, and blocks.
+
+    ``steps`` counts the boxes of steps, without those of bodies.
+    """
 
     title: str
+    subtitle: str = ""
     boxes: dict[str, Box] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     steps: int = 0
-    """The number of steps that are drawn, each of a folded block counted once; without those of bodies."""
 
 
-def draw(plan: Plan, title: str, fold: bool = True, prefix: str = "") -> Drawing:
-    """Return the drawing of a plan. ``prefix`` distinguishes the boxes of a body from those around it."""
-    return _Drawer(plan, title, fold, prefix).drawing
-
-
-def repeats(signatures: Sequence[object]) -> list[tuple[int, int, int]]:
-    """Return the folds of a sequence as (first, period, count): runs of equal blocks, which do not overlap.
-
-    The run that saves the most is taken first, then those before and after it.
-    """
-    numbers: dict[object, int] = {}
-    return sorted(_folds(np.array([numbers.setdefault(s, len(numbers)) for s in signatures], np.int64), 0))
-
-
-def _folds(codes: np.ndarray, start: int) -> Iterator[tuple[int, int, int]]:
-    best = (0, 0, 0, 0)  # steps saved, first, period, count
-    for period in range(MIN_STEPS, len(codes) // MIN_REPEATS + 1):
-        equal = codes[:-period] == codes[period:]
-        ends = np.flatnonzero(np.diff(np.concatenate(([False], equal, [False])).astype(np.int8)))
-        for first, end in zip(ends[::2], ends[1::2]):
-            count = int(end - first) // period + 1
-            if count >= MIN_REPEATS and (count - 1) * period > best[0]:
-                best = (count - 1) * period, int(first), period, count
-    saved, first, period, count = best
-    if not saved:
-        return
-    yield start + first, period, count
-    yield from _folds(codes[:first], start)
-    yield from _folds(codes[first + period * count:], start + first + period * count)
+def draw(plan: Plan, title: str, fold: bool = True) -> Drawing:
+    """Return the drawing of a plan. Unless ``fold`` is false, equal blocks of steps are drawn once."""
+    drawing = _Drawer(plan, title, fold, "").drawing
+    steps = sum(step.kind != "view" for step in plan.steps)
+    parts = [plan.device, f"{drawing.steps} of {counted(steps, 'step')} drawn" if drawing.blocks else
+             counted(steps, "step"), f"{bytes_text(plan.bytes_moved)} moved per inference"]
+    drawing.subtitle = ", ".join(part for part in parts if part)
+    return drawing
 
 
 class _Drawer:
+    """Builder of a drawing. ``prefix`` distinguishes the boxes of a body from those around it."""
+
     def __init__(self, plan: Plan, title: str, fold: bool, prefix: str) -> None:
         self.plan, self.fold, self.prefix = plan, fold, prefix
         self.drawing = Drawing(title)
         self.steps = [step for step in plan.steps if step.kind != "view"]
         self.views = {x.value: [i for i in step.inputs if i is not None and i.memory != "constant"]
                       for step in plan.steps if step.kind == "view" for x in step.outputs}
-        folds = repeats([_signature(step) for step in self.steps]) if fold else []
-        self.boxes = self._step_boxes(folds)
-        self.producers: dict[int, tuple[str, int]] = {}  # value -> box, and the number of its block
+        self.inputs = {port.operand.value: f"{prefix}i{number}" for number, port in enumerate(plan.inputs)}
+        self.made: dict[int, Source] = dict(self.inputs)
+        self.made |= {state.read.value: f"{prefix}v{number}" for number, state in enumerate(plan.states)
+                      if state.read is not None}
+        self.writers: dict[int, list[Source]] = {}  # root -> steps that write to its memory
         for number, step in enumerate(self.steps):
             for x in step.outputs:
-                self.producers[x.value] = self.boxes[number]
-        self._input_boxes()
-        self.seen: Counter[tuple[str, str, bool]] = Counter()
-        for number, step in enumerate(self.steps):
-            for operand in step.inputs:
-                if operand is not None:
-                    self._connect(operand, *self.boxes[number])
-        self._result_boxes()
-        self._state_boxes()
+                self.made[x.value] = number
+                self.writers.setdefault(x.root, []).append(number)
+        reads = [[self._sources(x, step.kind == "host") for x in step.inputs] for step in self.steps]
+        numbers = [[*([s for s in sources if isinstance(s, int)] for sources in of), *([n] for n in step.host_inputs)]
+                   for of, step in zip(reads, self.steps)]
+        found = folds([_signature(step) for step in self.steps], numbers) if fold else []
+        self.place = {step: (i, number) for i, of in enumerate(found) for number, block in enumerate(of)
+                      for step in block}
+        self.names = [f"{prefix}s{number}" for number in range(len(self.steps))]
+        for blocks in found:
+            self._add_block(blocks)
+        self._add_steps()
+        self.tensors: dict[tuple[str, str, EdgeKind], dict[str, None]] = {}
+        for number, (step, of) in enumerate(zip(self.steps, reads)):
+            for operand, sources in zip(step.inputs, of):
+                for source in sources:
+                    self._connect(source, number, operand)
+            for source in step.host_inputs:
+                self._connect(source, number)
+        self._add_ports()
+        self._add_states()
+        self.drawing.edges = [Edge(source, target, tuple(labels), kind)
+                              for (source, target, kind), labels in self.tensors.items()]
 
     # ---- boxes
 
-    def _step_boxes(self, folds: Sequence[tuple[int, int, int]]) -> list[tuple[str, int]]:
-        """Make the boxes of all steps; return for each step its box and the number of its block."""
-        found = [(f"{self.prefix}s{number}", 0) for number in range(len(self.steps))]
-        for first, period, count in folds:
-            for i in range(period * count):
-                found[first + i] = found[first + i % period][0], i // period
-            last = self.steps[first + period * count - 1]
-            self.drawing.blocks.append(Block(
-                f"× {count}: from {_short(self.steps[first].layer)} to {_short(last.layer)}",
-                [found[first + i][0] for i in range(period)]))
-        for number, step in enumerate(self.steps):
-            name = found[number][0]
+    def _add_block(self, blocks: Fold) -> None:
+        for block in blocks:
+            for step, name in zip(block, blocks[0]):
+                self.names[step] = f"{self.prefix}s{name}"
+        self.drawing.blocks.append(Block(
+            len(blocks), _short(self.steps[blocks[0][0]].layer), _short(self.steps[blocks[-1][-1]].layer),
+            sum(self.steps[step].bytes_moved for block in blocks for step in block),
+            [self.names[step] for step in blocks[0]]))
+
+    def _add_steps(self) -> None:
+        for name, step in zip(self.names, self.steps):
             if name in self.drawing.boxes:
                 self.drawing.boxes[name].times += 1
             else:
                 self.drawing.boxes[name] = self._box(name, step)
         self.drawing.steps = len(self.drawing.boxes)
-        return found
 
     def _box(self, name: str, step: PlanStep) -> Box:
-        lines = [_short(step.layer)] if step.layer and step.layer != step.op else []
-        if step.fused:
-            more = f" and {len(step.fused) - 2} more" if len(step.fused) > 2 else ""
-            lines.append(f"fused: {', '.join(map(_short, step.fused[:2]))}{more}")
+        lines = [_short(step.layer)] if step.layer not in ("", step.op) else []
+        if len(step.fused) > 1:
+            first, last = _short(step.fused[0]), _short(step.fused[-1])
+            lines = [first, f"and {last}"] if len(step.fused) == 2 else [first, f"to {last}, {len(step.fused)} layers"]
         lines.append(", ".join(map(str, step.outputs)))
+        constants = sum(x.nbytes or 0 for x in step.inputs if x is not None and x.memory == "constant")
         if step.bytes_moved:
             lines.append(f"{bytes_text(step.bytes_moved)} moved")
-        bodies = [draw(body.plan, f"{body.name} × {'?' if body.trips is None else body.trips}", self.fold,
-                       f"{name}b{i}") for i, body in enumerate(step.bodies) if body.trips != 0]
+        if constants:
+            lines.append(f"{bytes_text(constants)} of constants")
+        bodies = [_Drawer(body.plan, f"{body.name} × {'?' if body.trips is None else body.trips}", self.fold,
+                          f"{name}b{i}").drawing for i, body in enumerate(step.bodies) if body.trips != 0]
         return Box(name, "in place" if step.in_place else step.kind, step.op,  # type: ignore[arg-type]
                    [line for line in lines if line], 1, step.bytes_moved, bodies)
 
-    def _input_boxes(self) -> None:
-        for number, port in enumerate(self.plan.inputs):
-            name = f"{self.prefix}i{number}"
+    def _add_ports(self) -> None:
+        uploads = {step.outputs[0].value: number for number, step in enumerate(self.steps) if step.kind == "upload"}
+        downloads = {x.value: number for number, step in enumerate(self.steps) if step.kind == "download"
+                     for x in step.inputs if x is not None}
+        for port in self.plan.inputs:
+            name = self.inputs[port.operand.value]
             self.drawing.boxes[name] = Box(name, "input", _short(port.name), [str(port.operand)])
-            self.producers.setdefault(port.operand.value, (name, 0))
-
-    def _result_boxes(self) -> None:
+            if port.operand.value in uploads:
+                self._connect(name, uploads[port.operand.value], port.operand)
         for number, port in enumerate(self.plan.results):
             name = f"{self.prefix}r{number}"
             self.drawing.boxes[name] = Box(name, "result", _short(port.name), [str(port.operand)])
-            self._connect(port.operand, name, 0)
+            download = downloads.get(port.operand.value)
+            for source in self._sources(port.operand) if download is None else [download]:
+                self._connect(source, name, port.operand)
 
-    def _state_boxes(self) -> None:
-        """Make the boxes of variables. Those with the same readers and writers, as in folded blocks, are one box."""
-        readers: dict[int, set[str]] = {}
-        for number, step in enumerate(self.steps):
-            for operand in step.inputs:
-                for value in self._origins(operand):
-                    readers.setdefault(value, set()).add(self.boxes[number][0])
-        written: dict[str, set[str]] = {}
-        for number, step in enumerate(self.steps):
-            for x in step.outputs:
-                if x.location.startswith("variable "):
-                    written.setdefault(x.location.removeprefix("variable "), set()).add(self.boxes[number][0])
-        groups: dict[tuple[frozenset[str], frozenset[str], str], list[tuple[str, Operand]]] = {}
-        for state in self.plan.states:
-            operand = state.read or state.assigned
+    def _add_states(self) -> None:
+        """Add a box for each group of variables that the same boxes read and write, as in the blocks of a fold."""
+        groups: dict[tuple[object, ...], list[tuple[str, str, Operand]]] = {}
+        for number, state in enumerate(self.plan.states):
+            name, operand = f"{self.prefix}v{number}", state.read or state.assigned
             if operand is None:
                 continue
-            reads = readers.get(state.read.value, set()) if state.read is not None else set()
-            writes = written.get(state.name, set()) | {
-                self.producers[value][0] for value in self._origins(state.assigned) if value in self.producers}
-            key = frozenset(reads), frozenset(writes), str(operand) if self.fold else state.name
-            groups.setdefault(key, []).append((state.name, operand))
-        for number, ((readers_of, writers_of, _), members) in enumerate(groups.items()):
-            name = f"{self.prefix}v{number}"
-            named = ", ".join(member for member, _ in members)
-            title = named if len(named) <= NAME_CHARACTERS else _short(members[0][0])
-            more = [f"and {len(members) - 1} more"] if title != named and len(members) > 1 else []
-            self.drawing.boxes[name] = Box(name, "state", title, [*more, str(members[0][1])], len(members))
-            self.drawing.edges += [Edge(name, box) for box in sorted(readers_of)]
-            self.drawing.edges += [Edge(box, name) for box in sorted(writers_of)]
+            written = {} if state.read is None else dict.fromkeys(self.writers.get(state.read.root, ()))
+            for source in {**written, **dict.fromkeys(self._sources(state.assigned))}:
+                self._connect(source, name, state.assigned or operand)
+            ends = frozenset((source if target == name else "", target if source == name else "", kind)
+                             for source, target, kind in self.tensors if name in (source, target))
+            groups.setdefault((ends, str(operand)) if self.fold else (name,), []).append((name, state.name, operand))
+        for (name, first, operand), *others in groups.values():
+            more = [f"to {_short(others[-1][1])}", f"{len(others) + 1} variables"] if others else []
+            self.drawing.boxes[name] = Box(name, "state", _short(first), [*more, str(operand)], len(others) + 1)
+            same = {other for other, _, _ in others}
+            self.tensors = {ends: x for ends, x in self.tensors.items() if not same & set(ends[:2])}
+            neighbours = {end for source, target, _ in self.tensors if name in (source, target)
+                          for end in (source, target)} - {name}
+            for block in self.drawing.blocks:
+                if neighbours and neighbours <= set(block.boxes):
+                    block.boxes.append(name)
 
     # ---- edges
 
-    def _origins(self, operand: Operand | None) -> list[int]:
-        """Return the values that steps compute, or inputs, of which a value is a view."""
-        found, waiting, visited = [], [] if operand is None else [operand.value], set()
+    def _sources(self, operand: Operand | None, on_host: bool = False) -> list[Source]:
+        """Return what computes a tensor: more than one step if it is a concatenation, none if it is a constant."""
+        found: dict[Source, None] = {}
+        waiting, visited = [] if operand is None else [operand], set[int]()
         while waiting:
-            value = waiting.pop()
-            if value in visited:
+            x = waiting.pop()
+            if x.value in visited:
                 continue
-            visited.add(value)
-            if value in self.views and value not in self.producers:
-                waiting += [x.value for x in reversed(self.views[value])]
+            visited.add(x.value)
+            if on_host and x.value in self.inputs:
+                found[self.inputs[x.value]] = None
+            elif x.value in self.made:
+                found[self.made[x.value]] = None
+            elif x.value in self.views:
+                waiting += reversed(self.views[x.value])
             else:
-                found.append(value)
-        return found
+                found |= dict.fromkeys(self.writers.get(x.root, ()))
+        return list(found)
 
-    def _connect(self, operand: Operand, target: str, block: int) -> None:
-        """Add the edges of a value that a box reads."""
-        for value in self._origins(operand):
-            if value not in self.producers:
-                continue
-            source, of = self.producers[value]
-            following = of != block and self._same_block(source, target)
-            if source == target and not following:
-                continue
-            self.seen[source, target, following] += 1
-            if self.seen[source, target, following] == 1:
-                size = f" {bytes_text(operand.nbytes)}" if operand.nbytes else ""
-                self.drawing.edges.append(Edge(source, target, f"{operand}{size}", following))
-
-    def _same_block(self, source: str, target: str) -> bool:
-        return any(source in block.boxes and target in block.boxes for block in self.drawing.blocks)
+    def _connect(self, source: Source, target: Source, operand: Operand | None = None) -> None:
+        """Add an edge for a tensor, or for a number on the host if there is no operand."""
+        kind: EdgeKind = "host" if operand is None else "tensor"
+        if isinstance(source, int) and isinstance(target, int) and source in self.place and target in self.place:
+            (of, number), (in_, reader) = self.place[source], self.place[target]
+            kind = "next" if of == in_ and number != reader else kind
+        start, end = (self.names[x] if isinstance(x, int) else x for x in (source, target))
+        size = "" if operand is None or not operand.nbytes else f" {bytes_text(operand.nbytes)}"
+        self.tensors.setdefault((start, end, kind), {}).update({f"{operand}{size}": None} if operand else {})
 
 
 def _signature(step: PlanStep) -> tuple[object, ...]:
     """Return what two steps share if they do the same with other tensors."""
-    bodies = tuple((body.trips, len(body.plan.steps)) for body in step.bodies)
     inputs = tuple(None if x is None else (str(x), x.memory == "constant") for x in step.inputs)
+    bodies = tuple((body.name, body.trips, *map(_signature, body.plan.steps)) for body in step.bodies)
     return (step.kind, step.op, step.version, step.in_place, len(step.fused), inputs, tuple(map(str, step.outputs)),
-            step.bytes_moved, bodies)
+            step.bytes_read, step.bytes_written, len(step.host_inputs), bodies)
 
 
 def _short(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from ovgpu._util.atomic_file import replacing
@@ -25,35 +26,38 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="draw all steps, also those of equal blocks such as the layers of a decoder")
 
 
-def write(plan: Plan, title: str, args: argparse.Namespace) -> list[str]:
+def write(plan: Plan, title: str, args: argparse.Namespace, times: Mapping[int, float] | None = None) -> list[str]:
     """Write the files that the options name. Return a message for each.
+
+    ``times`` are microseconds by number of the plan's steps, as far as they are known; the page lists them.
 
     Raises: ValueError for another kind of file, or if Graphviz is needed and missing.
     """
     drawing = draw(plan, title, not args.unfolded)
+    dot = as_dot(drawing)
     messages = []
     if args.graph:
         path = Path(args.graph)
-        if path.suffix not in (*DOT_SUFFIXES, *FORMATS):
+        suffix = path.suffix.lower()
+        if suffix not in (*DOT_SUFFIXES, *FORMATS):
             raise ValueError(f"--graph {path}: the graph is written as {', '.join((*DOT_SUFFIXES, *FORMATS))}")
-        dot = as_dot(drawing)
-        _write(path, dot.encode() if path.suffix in DOT_SUFFIXES else render(dot, path))
+        _write(path, dot.encode() if suffix in DOT_SUFFIXES else render(dot, path))
         messages.append(f"wrote {path}: {_drawn(plan, drawing)}")
     if args.html:
         path = Path(args.html)
+        svg, reason = "", ""
         try:
-            svg = render(as_dot(drawing), path.with_suffix(".svg")).decode()
-        except ValueError:  # the table says enough
-            svg = ""
-        _write(path, as_html(plan, title, svg[max(svg.find("<svg"), 0):]).encode())
-        messages.append(f"wrote {path}" + ("" if svg else ", without the graph, which needs Graphviz"))
+            svg = render(dot, path.with_suffix(".svg")).decode()
+        except ValueError as e:  # the table is useful without the graph
+            reason = f", without the graph: {e}"
+        _write(path, as_html(plan, title, svg[max(svg.find("<svg"), 0):], times).encode(errors="replace"))
+        messages.append(f"wrote {path}{reason}")
     return messages
 
 
 def _drawn(plan: Plan, drawing: Drawing) -> str:
     steps = sum(step.kind != "view" for step in plan.steps)
-    folded = "".join(f", {counted(len(block.boxes), 'step')} for {block.title.removeprefix('× ').partition(':')[0]} "
-                     "blocks" for block in drawing.blocks)
+    folded = "".join(f", {block.count} equal blocks as one" for block in drawing.blocks)
     return f"{drawing.steps} of {counted(steps, 'step')} drawn{folded}"
 
 
