@@ -18,7 +18,7 @@ from ovgpu.api.devices import register_backend, resolve
 from ovgpu.api.settings import Settings
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.errors import Error
-from ovgpu.model import Model
+from ovgpu.model import Model, all_nodes
 from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.request.remote_tensor import RemoteContext
 from ovgpu.runtime.backend import is_remote
@@ -40,7 +40,7 @@ class Core:
             raise RuntimeError("ovgpu has no plugins to configure")
         self._global = Settings("")
         self._settings: dict[str, Settings] = {}
-        self._extensions: list[str] = []  # paths of libraries for openvino
+        self._extensions: tuple[str, ...] = ()  # paths of libraries for openvino
 
     # ---- models
 
@@ -105,10 +105,11 @@ class Core:
     def _compile(self, model: Model, settings: Settings, source: Model | None = None,
                  kernels: Mapping[str, bytes] | None = None) -> CompiledModel:
         """Compile a model. ``source`` is a copy of it, if others have the model; ``kernels`` were exported with it."""
-        if self._extensions and settings.device == "CPU" and any(isinstance(n.op, Unsupported) for n in model.ops):
+        if self._extensions and settings.device == "CPU" and any(
+                isinstance(node.op, Unsupported) for node in all_nodes(model)):
             from ovgpu.interop.extensions import compile_for_cpu
 
-            compiled: CompiledModel = compile_for_cpu(model, self._extensions)
+            compiled: CompiledModel = compile_for_cpu(model, self._extensions, settings.exported())
             return compiled
         settings.model_name = model.friendly_name
         backend = devices.open_backend(settings.device, settings["CACHE_DIR"])
@@ -221,7 +222,7 @@ class Core:
                                "@ovgpu.register_op; libraries need openvino (pip install openvino)")
         from ovgpu.interop.extensions import core_with
 
-        extensions = [*self._extensions, os.fspath(extension)]
+        extensions = (*self._extensions, os.fspath(extension))
         core_with(extensions)
         self._extensions = extensions
 

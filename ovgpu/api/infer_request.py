@@ -344,7 +344,8 @@ class InferRequest(RequestTensors):
         else:
             results = executor.run(arrays, states, self._memory, key, hosts=hosts, observe=self._profiler)
         self._backend.synchronize()
-        self._compilation.last_profiler = self._profiler
+        if self._profiler is not None:
+            self._compilation.last_profiler = self._profiler
         for slot, result in zip(self._outputs, results):
             slot.store(result)
         assigned = executor.assigned() if self._variables.all else {}

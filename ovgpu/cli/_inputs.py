@@ -12,7 +12,7 @@ import numpy as np
 
 from ovgpu.cli._feed import Feed, token_input
 from ovgpu.cli._images import SUFFIXES, image_tensor, parse_numbers
-from ovgpu.cli._ports import input_index, parse_shapes, port_name, static_shapes
+from ovgpu.cli._ports import input_index, model_folder, parse_shapes, port_name, static_shapes
 from ovgpu.cli._preparation import Preparation, preparation
 from ovgpu.model import Model, Output
 from ovgpu.types import PartialShape, Type
@@ -141,8 +141,7 @@ def _is_fill(text: str) -> bool:
 
 def _preparation(args: argparse.Namespace, model: Model, port: Output) -> Preparation:
     """Return the preparation of images that the options describe, or the model, or the files beside it."""
-    folder = Path(args.model)
-    found = preparation(model, folder if folder.is_dir() else folder.parent)
+    found = preparation(model, model_folder(args.model))
     options: dict[str, Any] = {"bgr": True} if args.bgr else {}
     for name in ("mean", "scale"):
         numbers: Mapping[str, tuple[float, ...]] = parse_numbers(getattr(args, f"{name}_values"))

@@ -1,15 +1,22 @@
-"""Names and shapes of a model's inputs on the command line."""
+"""A model on the command line: its folder, and the names and shapes of its inputs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ovgpu.model import Output
 from ovgpu.model.ports import find_port
 from ovgpu.types import PartialShape
 
 _SHAPES = re.compile(r"\s*(?P<name>[^\[\],=]*?)\s*=?\s*(?P<shapes>(\[[^\]]*\]\s*)+),?")
+
+
+def model_folder(model: str) -> Path:
+    """Return the folder of a model, which is given by its path or by the folder itself."""
+    path = Path(model)
+    return path if path.is_dir() else path.parent
 
 
 def port_name(port: Output) -> str:

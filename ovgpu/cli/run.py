@@ -12,7 +12,7 @@ from ovgpu._util.atomic_file import replacing
 from ovgpu.api.core import Core
 from ovgpu.cli._classes import best_classes, class_names
 from ovgpu.cli._inputs import add_options, build_feed
-from ovgpu.cli._ports import port_names
+from ovgpu.cli._ports import model_folder, port_names
 from ovgpu.cli._print import MODEL, console, milliseconds, results_table
 from ovgpu.ops.base.storage import decode
 from ovgpu.runtime.printing import counted
@@ -73,8 +73,7 @@ def _print_classes(out: Any, args: argparse.Namespace, model: Any, names: list[s
     scores = next((i for i, array in enumerate(results) if Type.of(array.dtype).is_real() and array.size), None)
     if scores is None:
         raise ValueError("--top: no output has scores")
-    folder = Path(args.model)
-    labels = class_names(model, folder if folder.is_dir() else folder.parent, args.labels)
+    labels = class_names(model, model_folder(args.model), args.labels)
     out.print(best_classes(names[scores], results[scores], args.top, labels))
 
 

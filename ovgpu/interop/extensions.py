@@ -5,7 +5,8 @@ Import this module only where openvino is installed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from ovgpu._util.openvino_package import required
@@ -15,7 +16,8 @@ from ovgpu.model import Model
 openvino: Any = required(__name__)
 
 
-def core_with(extensions: Iterable[str]) -> Any:
+@cache
+def core_with(extensions: tuple[str, ...]) -> Any:
     """Return an `openvino.Core` with the operations of libraries. Raises: RuntimeError for a library it cannot load."""
     core = openvino.Core()
     for path in extensions:
@@ -23,7 +25,14 @@ def core_with(extensions: Iterable[str]) -> Any:
     return core
 
 
-def compile_for_cpu(model: Model, extensions: Iterable[str]) -> Any:
-    """Return the `openvino.CompiledModel` of an ovgpu model with operations of these libraries, for openvino's CPU."""
+def compile_for_cpu(model: Model, extensions: tuple[str, ...], properties: Mapping[str, str]) -> Any:
+    """Return the `openvino.CompiledModel` of an ovgpu model with operations of these libraries, for openvino's CPU.
+
+    It computes in f32, as ovgpu's CPU does, unless ``properties`` say otherwise. Properties that openvino's CPU lacks
+    are left out.
+    """
     core = core_with(extensions)
-    return core.compile_model(to_openvino_model(model, core), "CPU")
+    known = core.get_property("CPU", "SUPPORTED_PROPERTIES")
+    config = {"INFERENCE_PRECISION_HINT": "f32", **properties}
+    return core.compile_model(to_openvino_model(model, core), "CPU",
+                              {name: value for name, value in config.items() if name in known})

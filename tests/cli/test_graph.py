@@ -19,7 +19,7 @@ from ovgpu.cli._ports import port_name, static_shapes
 from ovgpu.cli.graph.dot import as_dot, render
 from ovgpu.cli.graph.drawing import Box, Drawing, draw
 from ovgpu.cli.graph.folding import MIN_REPEATS, folds
-from ovgpu.cli.graph.html import COLUMNS, TIME_COLUMNS, as_html
+from ovgpu.cli.graph.html import COLUMNS, as_html
 from ovgpu.runtime.plan import Plan
 from tests.harness.ir import Net
 from tests.models import transformer
@@ -296,14 +296,6 @@ def test_html_of_bodies() -> None:
     assert [row[2][0].lstrip() for row in found] == ["TensorIterator (body × 5)", "Add", "Tanh", "Relu"]
     shares = [int(row[COLUMNS.index("share")][1]) for row in found]
     assert shares[0] == shares[1] + shares[2] == 5 * (48 + 32)
-
-
-def test_html_with_times() -> None:
-    page = as_html(net_plan(models.chain()), "chain", "", {0: 10.0, 2: 30.0})
-    found = [[(cell.text, cell.get("data-key")) for cell in row][-2:] for row in rows(page)]
-    assert found == [[("10.0", "10.0"), ("25.0%", "10.0")], [(None, "-1"), (None, "-1")],
-                     [("30.0", "30.0"), ("75.0%", "30.0")]]
-    assert all(f">{name}</th>" in page for name in (*COLUMNS, *TIME_COLUMNS))
 
 
 def info(model: str, capsys: pytest.CaptureFixture[str], *argv: str) -> str:

@@ -47,6 +47,10 @@ def test_a_tokenizer(tokenizer: tuple[Path, str], emulated: str) -> None:
         assert tokens.tolist() == [[3, 4, 1]]
     text = core.compile_model(folder / "detokenizer.xml", "CPU")([tokens])[0]
     assert text.tolist() == ["ab a"]
+    compiled: Any = core.compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"})
+    assert compiled.get_property("INFERENCE_PRECISION_HINT").to_string() == "f32"
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == 1
+    assert compiled.get_property("PERFORMANCE_HINT") == "LATENCY"
     with pytest.raises(ovgpu.UnsupportedOpError, match="TrieTokenizer of extension"):
         core.compile_model(model, emulated)
     own = core.compile_model(ovgpu.read_model(*models.chain().build()), "CPU")
@@ -60,7 +64,7 @@ def test_libraries_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monke
     for path in "nope.so", text:
         with pytest.raises(RuntimeError, match=r"(nope|text)\.so"):
             core.add_extension(path)
-    assert core._extensions == []
+    assert core._extensions == ()
     for extension in 3, [core]:
         with pytest.raises(RuntimeError, match="operations are Python classes here"):
             core.add_extension(extension)

@@ -239,10 +239,10 @@ class _Benchmark:
         args = self.args
         seconds = args.time or (0 if args.number_iterations else DEFAULT_SECONDS)
         requested = args.number_iterations or 0
-        by, unit = (groups, "input shapes") if groups > requests else (requests, "requests")
+        by, kind, unit = ((groups, "number of input shapes", "input shapes") if groups > requests else
+                          (requests, "request number", "requests"))
         rounded = requested if args.api_type == "sync" else -(-requested // by) * by
         if rounded != requested:
-            kind = "number of input shapes" if unit == "input shapes" else "request number"
             warn(f"Number of iterations was aligned by {kind} from {requested} to {rounded} using number of "
                  f"{unit} {by}")
         return Limits(rounded, float(seconds), args.maximum_inference_rate)

@@ -14,6 +14,7 @@ from rich.status import Status
 
 from ovgpu._util.atomic_file import replacing
 from ovgpu.api.core import CompiledModel, Core
+from ovgpu.cli._ports import model_folder
 from ovgpu.cli._print import console
 from ovgpu.cli.generate.generator import Generator, prepare
 from ovgpu.cli.generate.report import Report
@@ -87,7 +88,7 @@ def _folder(path: Path) -> Path:
     """Return the folder of a model. Raises ValueError if it does not exist, or its files are not those of a decoder."""
     if not path.exists():
         raise ValueError(f"there is no folder {path}: `optimum-cli export openvino --model NAME {path}` makes one")
-    folder = path if path.is_dir() else path.parent
+    folder = model_folder(str(path))
     config = read_json(folder / "config.json")
     if config.get("is_encoder_decoder"):
         raise ValueError(f"{folder} has an encoder and a decoder (model_type {config.get('model_type')}): "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 
 from ovgpu._util.atomic_file import replacing
@@ -26,10 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="draw all steps, also those of equal blocks such as the layers of a decoder")
 
 
-def write(plan: Plan, title: str, args: argparse.Namespace, times: Mapping[int, float] | None = None) -> list[str]:
+def write(plan: Plan, title: str, args: argparse.Namespace) -> list[str]:
     """Write the files that the options name. Return a message for each.
-
-    ``times`` are microseconds by number of the plan's steps, as far as they are known; the page lists them.
 
     Raises: ValueError for another kind of file, or if Graphviz is needed and missing.
     """
@@ -50,7 +47,7 @@ def write(plan: Plan, title: str, args: argparse.Namespace, times: Mapping[int, 
             svg = render(dot, path.with_suffix(".svg")).decode()
         except ValueError as e:  # the table is useful without the graph
             reason = f", without the graph: {e}"
-        _write(path, as_html(plan, title, svg[max(svg.find("<svg"), 0):], times).encode(errors="replace"))
+        _write(path, as_html(plan, title, svg[max(svg.find("<svg"), 0):]).encode(errors="replace"))
         messages.append(f"wrote {path}{reason}")
     return messages
 

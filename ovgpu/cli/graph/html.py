@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape
 
 from ovgpu.runtime.plan import Plan, PlanStep
 from ovgpu.runtime.printing import bytes_text, counted, shapes_text
 
 COLUMNS = ("#", "kind", "op", "layer", "shapes", "memory", "read", "written", "share", "calls")
-TIME_COLUMNS = ("µs", "share of time")
-NUMBERS = {"#", "read", "written", "share", "calls", *TIME_COLUMNS}  # columns that are sorted by their numbers
+NUMBERS = {"#", "read", "written", "share", "calls"}  # columns that are sorted by their numbers
 
 STYLE = """
 :root { color-scheme: light dark; font: 14px system-ui, sans-serif; }
@@ -49,15 +48,11 @@ document.querySelector("input").addEventListener("input", event => {
 """
 
 
-def as_html(plan: Plan, title: str, svg: str = "", times: Mapping[int, float] | None = None) -> str:
-    """Return the page, which needs no other file and no network.
-
-    ``svg`` is the drawing, if there is one. ``times`` are microseconds by number of the plan's steps.
-    """
-    columns = (*COLUMNS, *TIME_COLUMNS) if times is not None else COLUMNS
+def as_html(plan: Plan, title: str, svg: str = "") -> str:
+    """Return the page, which needs no other file and no network. ``svg`` is the drawing, if there is one."""
     head = "".join(f'<th class="{"n" if name in NUMBERS else ""}"{" aria-sort=ascending" if name == "#" else ""}>{name}'
-                   "</th>" for name in columns)
-    rows = "\n".join(_row(position, *row, plan, times) for position, row in enumerate(_steps(plan, 0, "", 1)))
+                   "</th>" for name in COLUMNS)
+    rows = "\n".join(_row(position, *row, plan) for position, row in enumerate(_steps(plan, 0, "", 1)))
     drawing = f'<details open><summary>Graph</summary>\n<div class="graph">{svg}</div>\n</details>' if svg else ""
     return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
             f"<style>{STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n<p>{escape(_summary(plan))}</p>\n"
@@ -87,8 +82,7 @@ def _steps(plan: Plan, depth: int, prefix: str, runs: int) -> Iterator[tuple[Pla
                 yield from _steps(body.plan, depth + 1, name, runs * (body.trips or 1))
 
 
-def _row(position: int, step: PlanStep, depth: int, number: str, runs: int, plan: Plan,
-         times: Mapping[int, float] | None) -> str:
+def _row(position: int, step: PlanStep, depth: int, number: str, runs: int, plan: Plan) -> str:
     fused = f"<details><summary>{counted(len(step.fused), 'fused layer')}</summary>{_names(step)}</details>"
     calls = -1 if step.calls is None or step.kind in ("view", "host") else step.calls
     memory = ", ".join(dict.fromkeys(x.location for x in step.outputs))
@@ -101,12 +95,8 @@ def _row(position: int, step: PlanStep, depth: int, number: str, runs: int, plan
         *((text, escape(text)) for text in (shapes_text(step.inputs, step.outputs), memory)),
         *((size, bytes_text(size) if size else "") for size in (step.bytes_read, step.bytes_written)),
         (moved, f"{moved / max(plan.bytes_moved, 1):.1%}" if moved else ""), (calls, "" if calls < 0 else calls)]
-    if times is not None:
-        time = None if depth or step.number is None else times.get(step.number)
-        total = sum(times.values()) or 1
-        cells += [(-1, ""), (-1, "")] if time is None else [(time, f"{time:.1f}"), (time, f"{time / total:.1%}")]
     found = "".join(f'<td class="{"n" if name in NUMBERS else ""}" data-key="{escape(str(key))}">{text}</td>'
-                    for name, (key, text) in zip((*COLUMNS, *TIME_COLUMNS), cells))
+                    for name, (key, text) in zip(COLUMNS, cells))
     return f'<tr class="{step.kind}">{found}</tr>'
 
 
