@@ -32,6 +32,7 @@ from ovgpu.runtime.faults import fault
 from ovgpu.runtime.plan import Plan, plan_of
 from ovgpu.runtime.profile import Profiler, ProfilingInfo, Span
 from ovgpu.runtime.state import Snapshot, Variables
+from ovgpu.runtime.timing import step_seconds
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -62,6 +63,7 @@ class InferRequest(RequestTensors):
                                       compilation.lock, self._cancellation)
         self._executors: dict[int, Executor] = {}
         self._last: Executor | None = None  # the executor of the last inference
+        self._after: Snapshot | None = None  # the values of the variables after it
         self._replays: deque[Replay] = deque(maxlen=CACHED_REPLAYS)  # least recently run first
         self._profiler = Profiler(self._backend.clock()) if compilation.profiling else None
         self._owner = Claim()  # the running inference owns the request
@@ -287,7 +289,7 @@ class InferRequest(RequestTensors):
         except Exception as e:
             raise fault("the inference", e) from e
         self._cancellation.check()
-        self._latency = (time.perf_counter() - start) * 1000
+        self._latency, self._after = (time.perf_counter() - start) * 1000, after
         return after
 
     def _infer_with_retry(self) -> Snapshot:
@@ -462,12 +464,24 @@ class InferRequest(RequestTensors):
             raise RuntimeError("there is no timeline: compile the model with enable_profiling (PERF_COUNT)")
         return self._profiler.spans()
 
-    def plan(self) -> Plan:
-        """Return the plan of the last inference. Raise RuntimeError if there was none, or its memory was released."""
+    def plan(self, *, times: bool = False) -> Plan:
+        """Return the plan of the last inference.
+
+        With ``times``, its steps are run again, ten times, and have the median of the seconds that each takes on the
+        device. States keep their values.
+
+        Raises: RuntimeError if there was no inference, if its memory was released, or if steps are to be timed after
+        a state was set or reset.
+        """
         self._check_idle()
         if self._last is None:
             raise RuntimeError("there is no plan before the first inference, nor after memory was released")
-        return plan_of(self._last)
+        if not times:
+            return plan_of(self._last)
+        if self._variables.now is not self._after:  # the steps would write to memory that is a state's now
+            raise RuntimeError("states have changed since the last inference: make one before its steps are timed")
+        with self._backend.active():
+            return plan_of(self._last, step_seconds(self._last))
 
     def _plan_for(self, shapes: Any) -> Plan:
         """Return the plan of an inference with inputs of these shapes; see `CompiledModel.plan`."""

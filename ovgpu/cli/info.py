@@ -5,31 +5,39 @@ from __future__ import annotations
 import argparse
 import platform
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.api.core import Core
 from ovgpu.backends.cuda import device
 from ovgpu.cli import graph
-from ovgpu.cli._inputs import is_decoder
+from ovgpu.cli._feed import Feed
+from ovgpu.cli._inputs import fill, is_decoder
 from ovgpu.cli._ports import parse_shapes, port_name, static_shapes
 from ovgpu.cli._print import MODEL, console, ports_table, table
 from ovgpu.errors import DeviceError
 from ovgpu.model import all_nodes
 from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.runtime.plan import Plan
 from ovgpu.runtime.printing import bytes_text, counted
 from ovgpu.version import OWN
+
+INFERENCES = 3  # before steps are timed: the second captures a graph, and a decoder's first is not a decode step
 
 
 def add_to(commands: Any) -> None:
     """Add the command to the subparsers ``commands``."""
     parser = commands.add_parser("info", help="show the devices, or inputs, outputs, states, ops and plan of a model")
     parser.add_argument("model", nargs="?", help=f"{MODEL}; without it, the devices")
-    parser.add_argument("--plan", action="store_true", help="compile the model and print its steps and memory")
+    parser.add_argument("--plan", action="store_true",
+                        help="compile the model and print its steps and memory; on a card, also run it on random "
+                             "inputs, and print the time of each step")
     graph.add_options(parser)
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=[1,3]",
                         help="shapes of dynamic inputs, for the plan; by default, a language model with state gets "
@@ -96,10 +104,22 @@ def _print_model(args: argparse.Namespace) -> None:
         compiled = core.compile_model(model, args.device)
         shapes = static_shapes(compiled.inputs, parse_shapes(args.shape, compiled.inputs), "--shape",
                                is_decoder(compiled.inputs, bool(states)))
-        plan = compiled.plan(shapes)
+        on_card = compiled.get_property("EXECUTION_DEVICES") != ["CPU"]
+        plan = _timed_plan(compiled, shapes) if args.plan and on_card else compiled.plan(shapes)
         if args.plan:
             out.print(Text("Plan for " + ", ".join(
                 f"{port_name(port)} {list(shape)}" for port, shape in zip(compiled.inputs, shapes)), "bold"))
             out.print(plan)
         for message in graph.write(plan, model.friendly_name, args) if args.graph or args.html else ():
             out.print(message, markup=False, soft_wrap=True)
+
+
+def _timed_plan(compiled: CompiledModel, shapes: Sequence[tuple[int, ...]]) -> Plan:
+    """Return the plan of an inference of random inputs, with the time of each step."""
+    request, random = compiled.create_infer_request(), np.random.default_rng(0)
+    arrays = {number: fill(port, shape, None, random)
+              for number, (port, shape) in enumerate(zip(compiled.inputs, shapes))}
+    feed = Feed(compiled.inputs, arrays, bool(request.query_state()))
+    for _ in range(INFERENCES):
+        request.infer(feed.next())
+    return request.plan(times=True)

@@ -81,7 +81,7 @@ class BodyPlan:
 class PlanStep:
     """One row of a plan. ``number`` is None for a view, which takes no time and moves nothing. ``fused`` lists the
     layers of a fused step, of which ``layer`` is the last one. ``calls`` is None if unknown. ``host_inputs`` lists the
-    numbers of the host steps whose results the step reads."""
+    numbers of the host steps whose results the step reads. ``seconds`` is the measured time, None if there is none."""
 
     number: int | None
     segment: int
@@ -98,6 +98,7 @@ class PlanStep:
     bodies: tuple[BodyPlan, ...] = ()
     fused: tuple[str, ...] = ()
     host_inputs: tuple[int, ...] = field(default=(), repr=False)
+    seconds: float | None = None
 
     @property
     def bytes_moved(self) -> int:
@@ -202,10 +203,13 @@ class Plan:
         return as_text(self, 140)
 
 
-def plan_of(executor: Executor) -> Plan:
-    """Return the plan of an executor's last run. A segment that did not run yet has only numbers known beforehand."""
+def plan_of(executor: Executor, seconds: Mapping[tuple[int, int], float] | None = None) -> Plan:
+    """Return the plan of an executor's last run. A segment that did not run yet has only numbers known beforehand.
+
+    ``seconds`` are the times of steps by segment and position, see `ovgpu.runtime.timing`.
+    """
     plan = _Planner(executor.program, [_slots(executor, n) for n in range(len(executor.program.segments))],
-                    executor).plan()
+                    executor, seconds or {}).plan()
     deferred = executor.children.get("deferred")
     if deferred is None or executor.program.deferred is None:
         return plan
@@ -214,7 +218,7 @@ def plan_of(executor: Executor) -> Plan:
 
 def plan_of_program(program: Program, slots: Slots = ()) -> Plan:
     """Return the plan of a program for the given slots, one tuple or None per segment; numbers of calls are unknown."""
-    return _Planner(program, [*slots, *[None] * (len(program.segments) - len(slots))], None).plan()
+    return _Planner(program, [*slots, *[None] * (len(program.segments) - len(slots))], None, {}).plan()
 
 
 def distinct(shape: Sequence[int], strides: Sequence[Int]) -> int:
@@ -232,8 +236,8 @@ def traffic(step: Step, inputs: Mapping[int, int], outputs: Sequence[int]) -> tu
         changed = {number: (step.inputs[i], step.inputs[j]) for number, (i, j) in step.op.updates.items()}
         read -= sum(inputs[i] for i, _ in changed.values())
         written = sum(inputs[changed[n][1]] if n in changed else size for n, size in enumerate(outputs))
-    elif step.op.reads_partially and step.inputs[0] in inputs:
-        read -= max(0, inputs[step.inputs[0]] - written)
+    for number in {step.inputs[i] for i in step.op.partial_inputs}:
+        read -= max(0, inputs.get(number, 0) - written)
     return read, written
 
 
@@ -295,8 +299,9 @@ def layers_of(op: Op) -> tuple[Layer, ...]:
 class _Planner:
     """Builder of a plan from a program, the slots of its segments and, if there is one, an executor's bindings."""
 
-    def __init__(self, program: Program, slots: Slots, executor: Executor | None) -> None:
-        self.program, self.slots, self.executor = program, slots, executor
+    def __init__(self, program: Program, slots: Slots, executor: Executor | None,
+                 seconds: Mapping[tuple[int, int], float]) -> None:
+        self.program, self.slots, self.executor, self.seconds = program, slots, executor, seconds
         self.bindings = [next(reversed(cached.values()), None) for cached in executor.bindings] if executor else []
         self.layouts = [self._layout(number, segment) for number, segment in enumerate(program.segments)]
         self.operands: dict[int, Operand] = {}
@@ -368,7 +373,8 @@ class _Planner:
                     and segment.buffers[buffer].first == position)
         name = step.name or self.program.values[(step.outputs or step.inputs)[0]].name
         return PlanStep(0, number, step.kind, step.op.name, step.op.version, name, inputs, outputs, in_place,
-                        read, written, calls, bodies, fused, self._host_inputs(step.host.values()))
+                        read, written, calls, bodies, fused, self._host_inputs(step.host.values()),
+                        self.seconds.get((number, position)))
 
     def _attended_bytes(self, step: Step) -> dict[int, int]:
         """Return, by value id, the bytes that attention reads of caches and masks with capacity for more keys."""

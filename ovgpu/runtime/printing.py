@@ -47,6 +47,8 @@ def render(plan: Plan, width: int) -> Iterator[RenderableType]:
     table.add_column("bytes", justify="right", no_wrap=True)
     if wide:
         table.add_column("calls", justify="right", no_wrap=True)
+    if wide and any(step.seconds is not None for step in plan.steps):
+        table.add_column("us", justify="right", no_wrap=True)
     _rows(table, plan, wide, 0)
     yield table
     yield _summary(plan)
@@ -82,7 +84,9 @@ def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
         cells: list[RenderableType] = [number, kind, Text(f"{indent}{step.op}{version}")]
         cells += [Text(step.layer)] if wide else []
         cells += [Text(shapes_text(step.inputs, step.outputs)), Text(locations), moved]
-        table.add_row(*cells, *([calls] if wide else []), style="dim" if step.kind == "view" else "")
+        if wide:
+            cells += [calls] if step.seconds is None else [calls, f"{1e6 * step.seconds:.1f}"]
+        table.add_row(*cells, style="dim" if step.kind == "view" else "")
         if step.fused:
             text = Text(f"{indent}fused: {', '.join(step.fused)}")
             table.add_row("", "", "", *([""] if wide else []), text, style="dim")
@@ -103,5 +107,7 @@ def _summary(plan: Plan) -> Text:
               f"arena {bytes_text(plan.arena) if None not in plan.arenas else '?'}",
               f"constants {bytes_text(plan.constants)}", f"state {bytes_text(plan.state)}",
               counted(sum(map(len, plan.slots)), "slot"), f"{bytes_text(plan.bytes_moved)} moved per inference"]
+    times = [step.seconds for step in plan.steps if step.seconds is not None]
+    parts += [f"{1e6 * sum(times):.0f} us in {counted(len(times), 'step')}"] if times else []
     parts += [f"runs call by call: {reason}" for reason in plan.uncaptured]
     return Text("; ".join(parts), "bold")

@@ -20,6 +20,7 @@ from ovgpu.passes import PASSES
 from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 from tests.emulator.device import devices as emulated_devices
 from tests.harness.ir import Net
+from tests.models.drive import DATA
 from tests.runtime import models
 
 from .conftest import Write
@@ -225,6 +226,16 @@ def test_info_with_a_plan(write: Write, capsys: pytest.CaptureFixture[str]) -> N
     text = words(output(capsys, "info", write(models.loop()), "--plan", "--shape", "[5,4]"))
     assert "Plan for x [5, 4]" in text and "body × 5" in text and "160 B moved" not in text
     assert f"{5 * 5 * 16 + 2 * 5 * 16} B moved per inference" in text
+
+
+def test_info_with_times(write: Write, capsys: pytest.CaptureFixture[str], emulated: str) -> None:
+    """On a card, the plan has the times of its steps; those of a decoder are of a decode step."""
+    text = words(output(capsys, "info", write(models.chain()), "--plan", "-d", emulated))
+    assert re.search(r"calls us .* \d+ us in \d+ steps", text)
+    assert "moved per inference" in words(output(capsys, "info", write(models.chain()), "--plan"))
+    assert " us in " not in words(output(capsys, "info", write(models.chain()), "--plan", "-d", "CPU"))
+    decoder = words(output(capsys, "info", str(DATA / "llama" / "model.xml"), "--plan", "-d", emulated))
+    assert "CachedAttention" in decoder and re.search(r"\d+ us in \d+ steps", decoder)
 
 
 def test_info_names_unsupported_ops(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

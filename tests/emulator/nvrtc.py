@@ -57,6 +57,12 @@ def is_available() -> bool:
     return True
 
 
+def version() -> tuple[int, int]:
+    """Return NVRTC's version. Raises NvrtcError if it is not installed."""
+    major, minor = _cupy().cuda.nvrtc.getVersion()
+    return major, minor
+
+
 @functools.cache
 def _cupy() -> Any:
     """Return the installed CuPy, after it has found NVRTC and CUDA's headers.

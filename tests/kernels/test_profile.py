@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,3 +125,38 @@ def test_a_trace_has_both_timelines_of_each_request(device: str, tmp_path: Path)
     assert all(e["dur"] > 0 and e["args"]["op"] == "Softmax" for e in spans)
     titles = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert titles == ["host", f"device {device}"]
+
+
+def test_times_of_a_plan(device: str) -> None:
+    """The steps of a plan have measured times if they are asked for, and the printed plan shows them."""
+    timed = request(device, profiling=False)
+    for _ in range(3):
+        timed.infer([X])
+    plain, plan = timed.plan(), timed.plan(times=True)
+    assert all(step.seconds is None for step in plain.steps) and " us in " not in str(plain)
+    steps = {step.op: step.seconds for step in plan.steps}
+    assert steps["MatMul"] > 0 and steps["Softmax"] > 0
+    assert f" us in {len(plan.steps)} steps" in str(plan)
+    assert [replace(step, seconds=None) for step in plan.steps] == list(plain.steps)
+
+
+def test_times_with_a_state(device: str) -> None:
+    """Timing keeps results and states. It is refused once a state has changed."""
+    net = Net()
+    x = net.parameter("f32", (4,), "x")
+    held = net.layer("ReadValue", "opset6", [x], {"variable_id": "v", "variable_type": "f32", "variable_shape": "4"})
+    total = net.layer("Add", "opset1", [held, x])
+    net.layer("Assign", "opset6", [total], {"variable_id": "v"})
+    found = net.layer("NonZero", "opset3", [total], {"output_type": "i64"}, ["i64"])
+    net.result(net.layer("Multiply", "opset1", [found, found]))
+    core = ov.Core()
+    timed = core.compile_model(core.read_model(*net.build()), device).create_infer_request()
+    for _ in range(3):
+        timed.infer([np.array([1, 0, 2, 0], np.float32)])
+    plan = timed.plan(times=True)
+    assert {step.op for step in plan.steps if step.seconds is not None} >= {"Add", "Multiply"}
+    np.testing.assert_array_equal(timed.query_state()[0].state.data, [4, 0, 8, 0])
+    np.testing.assert_array_equal(timed.get_output_tensor().data, [[0, 4]])
+    timed.reset_state()
+    with pytest.raises(RuntimeError, match="states have changed"):
+        timed.plan(times=True)

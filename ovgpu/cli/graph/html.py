@@ -8,8 +8,8 @@ from html import escape
 from ovgpu.runtime.plan import Plan, PlanStep
 from ovgpu.runtime.printing import bytes_text, counted, shapes_text
 
-COLUMNS = ("#", "kind", "op", "layer", "shapes", "memory", "read", "written", "share", "calls")
-NUMBERS = {"#", "read", "written", "share", "calls"}  # columns that are sorted by their numbers
+COLUMNS = ("#", "kind", "op", "layer", "shapes", "memory", "read", "written", "share", "calls", "us")
+NUMBERS = {"#", "read", "written", "share", "calls", "us"}  # columns that are sorted by their numbers
 
 STYLE = """
 :root { color-scheme: light dark; font: 14px system-ui, sans-serif; }
@@ -94,7 +94,8 @@ def _row(position: int, step: PlanStep, depth: int, number: str, runs: int, plan
         (step.layer, escape(step.layer) + (fused if step.fused else "")),
         *((text, escape(text)) for text in (shapes_text(step.inputs, step.outputs), memory)),
         *((size, bytes_text(size) if size else "") for size in (step.bytes_read, step.bytes_written)),
-        (moved, f"{moved / max(plan.bytes_moved, 1):.1%}" if moved else ""), (calls, "" if calls < 0 else calls)]
+        (moved, f"{moved / max(plan.bytes_moved, 1):.1%}" if moved else ""), (calls, "" if calls < 0 else calls),
+        (-1, "") if step.seconds is None else (step.seconds, f"{1e6 * step.seconds:.1f}")]
     found = "".join(f'<td class="{"n" if name in NUMBERS else ""}" data-key="{escape(str(key))}">{text}</td>'
                     for name, (key, text) in zip(COLUMNS, cells))
     return f'<tr class="{step.kind}">{found}</tr>'

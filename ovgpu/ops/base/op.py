@@ -85,8 +85,8 @@ class Op:
     moves_elements: ClassVar[bool] = False
     """True if all elements of the output are elements of input 0; ops with `is_reshape` need not say so."""
 
-    reads_partially: ClassVar[bool] = False
-    """True if the op reads no more of input 0 than it writes."""
+    partial_inputs: ClassVar[tuple[int, ...]] = ()
+    """The inputs of which the op reads no more bytes than it writes."""
 
     half_precision: ClassVar[Literal["never", "always", "bounded", "promoted"]] = "never"
     """When a model in f16 or bf16 runs the op in 16 bits: never, always, or unless an input is f32 (promoted). Bounded

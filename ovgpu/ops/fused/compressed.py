@@ -226,7 +226,7 @@ class CompressedGather(Op):
     exact = True
     half_precision = "promoted"
     host_in_decode = True
-    reads_partially = True
+    partial_inputs = (0, 2, 3)
 
     def infer(self, codes: Spec, indices: Spec, scale: Spec | None, zero: Spec | None) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)

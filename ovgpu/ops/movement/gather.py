@@ -40,7 +40,7 @@ class Gather(Op):
     host_inputs = (2,)
     half_precision = "promoted"
     host_in_decode = True
-    reads_partially = True
+    partial_inputs = (0,)
 
     def infer(self, x: Spec, indices: Spec, axis: Spec) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)

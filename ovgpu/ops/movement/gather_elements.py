@@ -39,7 +39,7 @@ class GatherElements(Op):
     strided_outputs = True
     half_precision = "promoted"
     host_in_decode = True
-    reads_partially = True
+    partial_inputs = (0,)
 
     def infer(self, x: Spec, indices: Spec) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)
@@ -101,7 +101,7 @@ class _GatherND(Op):
     strided_outputs = True
     half_precision = "promoted"
     host_in_decode = True
-    reads_partially = True
+    partial_inputs = (0,)
 
     def infer(self, x: Spec, indices: Spec) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)
@@ -206,7 +206,7 @@ class GatherTree(Op):
     (where OpenVINO's CPU plugin leaves the output unwritten, or reads past the input's end).
     """
 
-    reads_partially = True
+    partial_inputs = (0,)
 
     def infer(self, ids: Spec, parents: Spec, lengths: Spec, end: Spec) -> tuple[Spec, ...]:
         kind = merge_types((ids, parents, lengths, end))
