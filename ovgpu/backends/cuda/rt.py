@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +24,18 @@ def bind(cupy: Any, cublas: Any, cudnn: Any = None, cublaslt: Any = None) -> Non
     global _cupy, _cublas, _cublaslt, _cudnn, _replaced
     _cupy, _cublas, _cublaslt, _cudnn = cupy, cublas, cublaslt, cudnn
     _replaced = cupy is not None
+
+
+@contextmanager
+def replacing(cupy: Any, cublas: Any, cudnn: Any = None, cublaslt: Any = None) -> Iterator[None]:
+    """Replace the modules within the block; see `bind`."""
+    global _cupy, _cublas, _cublaslt, _cudnn, _replaced
+    before = _cupy, _cublas, _cublaslt, _cudnn, _replaced
+    bind(cupy, cublas, cudnn, cublaslt)
+    try:
+        yield
+    finally:
+        _cupy, _cublas, _cublaslt, _cudnn, _replaced = before
 
 
 def replaced() -> bool:

@@ -1,0 +1,182 @@
+"""Estimates of all workloads and cases as results/kernels.md, beside those of an earlier state and measured times.
+
+    python -m bench.kernels.results                         writes results/kernels.json and results/kernels.md
+    python -m bench.kernels.results --before FILE.json      with the estimates of an earlier kernels.json
+
+It takes about five minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench.gpu_counters import own_names
+from bench.kernels import cases, report, runs
+from bench.kernels.cards import CARDS, Card
+from bench.kernels.estimate import floor, of_plan, of_step
+from bench.kernels.launches import Launch
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+MEASURED = {"H100": RESULTS / "gpu-h100-kernels.md"}
+SHOWN = ("H100", "RTX 4090")
+WORKLOADS = ("llama f16 128", "llama f16 8192", "llama int8 128", "llama int4 128", "llama int4 8192",
+             "llama f16 prefill 2048", "bert_f16", "bert_b32_f16", "bert_base", "vit_f16", "whisper_tiny_f16",
+             "resnet50_f16", "resnet50_b64_f16", "resnet50", "mobilenet_v2_f16", "unet_f16", "gpt2_decode", "lstm_b1",
+             "lstm_b32", "bilstm", "lstm_state", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32")
+CONVOLVING = ("resnet", "mobilenet", "unet", "vit", "whisper")  # run with cuDNN, as they were measured
+MIN_SHARE = 0.02  # of a workload, for kernels in the table
+NOTES = """Estimates add the time of an empty kernel, that of one warp alone, and the longest of bytes, instructions,
+tensor cores and waiting; `bench/kernels/estimate.py` says more. Measured times are those of
+[the last run on an H100](gpu-h100-kernels.md), by kernel. Libraries (cuBLAS, cuDNN) are estimated by bytes and by
+tiles of products; cuDNN's changes of layout are left out, and it changes layouts around each convolution in f16. The
+floor is the time of the bytes in memory at the full bandwidth, or of the products at the peak rate.
+
+The worst estimates of ovgpu's own kernels, and why:
+
+- `recurrent` with a batch (a quarter of the measured time): a block takes its sequences one after the other in each
+  step, and its warps wait for each other after each. The estimate divides all products evenly among trips.
+- `attend_mma` (0.6 to 0.7): few warps per multiprocessor hide little of their waiting behind the work of others. The
+  estimate takes the longer of both, not their sum.
+- `ovgpu_add_relu` of ResNet-50 in batches of 64 (0.66): arrays of up to half of L2 count as read from L2."""
+
+
+def function_of(name: str) -> str:
+    """Return a kernel's name without template arguments; "library" for cuBLAS and cuDNN."""
+    return "library" if name in ("cuBLAS", "cuBLASLt", "library", "CuPy") else name.partition("<")[0]
+
+
+def of_workload(name: str, card: Card) -> dict[str, Any]:
+    """Return the estimates of a workload, in all and by kernel, and the time that it takes at least."""
+    plan, launches = runs.of_workload(name, card, name.startswith(CONVOLVING))
+    steps = of_plan(plan, launches, card)
+    rows = report.rows_of(steps)
+    kernels: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        found = kernels.setdefault(row.name, {"us": 0.0, "count": 0, "bound": row.estimate.bound, "file": ""})
+        found["us"] += report.MICRO * row.seconds
+        found["count"] += row.count
+        if isinstance(row.estimate.launch, Launch):
+            found["file"] = row.estimate.launch.file
+    return {"us": report.MICRO * report.total(steps), "floor_us": report.MICRO * floor(launches, card),
+            "launched": plan.kernels, "kernels": kernels}
+
+
+def of_case(name: str, card: Card) -> dict[str, Any]:
+    """Return the estimate of a case, and what bounds its longest launch."""
+    estimates = [x for step in cases.of_case(name, card) for x in of_step(step, card)]
+    longest = max(estimates, key=lambda x: x.seconds)
+    return {"us": report.MICRO * sum(x.seconds for x in estimates), "bound": longest.bound,
+            "bytes_us": report.MICRO * sum(x.bytes for x in estimates) * card.copy_share,
+            "kernel": longest.launch.name}
+
+
+def measured(path: Path) -> dict[str, dict[str, float]]:
+    """Return microseconds by function of each workload, from a file that `bench.gpu_profile` wrote. All kernels that
+    are not ovgpu's count as "library"."""
+    found, own = dict[str, dict[str, float]](), own_names()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        if title := re.match(r"## (.+): (\d+) us,", line):
+            rows = found[title[1]] = {"": float(title[2])}
+        elif row := re.match(r"\| ([\d.]+) \| +\d+ \| [\d.]+ \| (?:void )?(\w+)", line):
+            name = row[2] if row[2] in own or row[2].startswith("ovgpu_") else "library"
+            rows[name] = rows.get(name, 0.0) + float(row[1])
+    return found
+
+
+def tables(found: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of the Markdown file."""
+    yield from ("# Estimated times of kernels, from their machine code", "",
+                "`python -m bench.kernels.results`; microseconds.", "", NOTES, "")
+    yield from _workloads(found, before)
+    yield from _kernels(found)
+    yield from _cases(found, before)
+
+
+def _workloads(found: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    times = measured(MEASURED["H100"])
+    titles = [title for card in SHOWN
+              for title in (f"{card} floor", *((f"{card} before",) if before else ()), card)]
+    yield from ("## Workloads", "", f"| | kernels | {' | '.join(titles)} | measured on an H100 | estimate / measured |",
+                "| --- |" + " ---: |" * (len(titles) + 3))
+    for name in WORKLOADS:
+        cells = [name, str(found["H100"]["workloads"][name]["launched"])]
+        for card in SHOWN:
+            cells.append(f"{found[card]['workloads'][name]['floor_us']:.0f}")
+            cells += [f"{_us(before, card, 'workloads', name):.0f}"] if before else []
+            cells.append(f"{_us(found, card, 'workloads', name):.0f}")
+        known = times.get(name, {}).get("")
+        cells += ["", ""] if known is None else [f"{known:.0f}",
+                                                 f"{_us(found, 'H100', 'workloads', name) / known:.2f}"]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _kernels(found: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("", "## Kernels of more than 2 % of a workload, on an H100", "",
+                "| workload | kernel | count | bound | estimate | measured |",
+                "| --- | --- | ---: | --- | ---: | ---: |")
+    times = measured(MEASURED["H100"])
+    for name in WORKLOADS:
+        row = found["H100"]["workloads"][name]
+        merged: dict[str, dict[str, Any]] = {}
+        for kernel, values in row["kernels"].items():
+            into = merged.setdefault(function_of(kernel), {"us": 0.0, "count": 0, "bound": values["bound"]})
+            into["us"] += values["us"]
+            into["count"] += values["count"]
+        for function, values in sorted(merged.items(), key=lambda item: -float(item[1]["us"])):
+            if values["us"] >= MIN_SHARE * row["us"]:
+                known = times.get(name, {}).get(function)
+                yield (f"| {name} | {function} | {values['count']} | {values['bound']} | {values['us']:.1f} | "
+                       f"{'' if known is None else f'{known:.1f}'} |")
+
+
+def _cases(found: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    suffixes = (" before", "", " bound") if before else ("", " bound")
+    titles = [f"{card}{suffix}" for card in SHOWN for suffix in suffixes]
+    yield from ("", "## Single layers", "",
+                "The floor is that of an H100.", "",
+                f"| | floor | {' | '.join(titles)} |", "| --- |" + " ---: |" * (len(titles) + 1))
+    for name in cases.CASES:
+        cells = []
+        for card in SHOWN:
+            cells += [f"{_us(before, card, 'cases', name):.1f}"] if before else []
+            cells += [f"{_us(found, card, 'cases', name):.1f}", found[card]["cases"][name]["bound"]]
+        yield f"| {name} | {found['H100']['cases'][name]['bytes_us']:.1f} | {' | '.join(cells)} |"
+
+
+def _us(found: Mapping[str, Any], card: str, kind: str, name: str) -> float:
+    return float(found.get(card, {}).get(kind, {}).get(name, {}).get("us", float("nan")))
+
+
+def of_card(title: str) -> dict[str, Any]:
+    """Return the estimates of all workloads and cases on a card."""
+    card, workloads = CARDS[title], {}
+    for name in WORKLOADS:
+        workloads[name] = row = of_workload(name, card)
+        print(f"{title}, {name}: {row['us']:.0f} us", flush=True)
+    return {"workloads": workloads, "cases": {name: of_case(name, card) for name in cases.CASES}}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench.kernels.results", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder")
+    parser.add_argument("--before", type=Path, help="kernels.json of an earlier state")
+    options = parser.parse_args(arguments)
+    with ProcessPoolExecutor(len(SHOWN)) as pool:
+        found = dict(zip(SHOWN, pool.map(of_card, SHOWN)))
+    before = json.loads(options.before.read_text()) if options.before else {}
+    (options.out / "kernels.json").write_text(json.dumps(found, indent=1) + "\n")
+    (options.out / "kernels.md").write_text("\n".join(tables(found, before)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

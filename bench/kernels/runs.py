@@ -1,0 +1,63 @@
+"""Runs of models and workloads on a dry device, for their plans and launches."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ovgpu
+from bench import gpu_llama, gpu_profile
+from bench.gpu_llama_model import LLAMA_1B, build
+from bench.gpu_vision_workloads import WORKLOADS as VISION
+from bench.gpu_workloads import WORKLOADS as OTHERS
+from bench.kernels.cards import Card
+from bench.kernels.dry_device import dry_device
+from bench.kernels.launches import StepLaunches, steps_of
+from ovgpu.cli._feed import Feed
+from ovgpu.cli._inputs import fill, is_decoder
+from ovgpu.cli._ports import parse_shapes, static_shapes
+from ovgpu.runtime.plan import Plan
+
+WARM_UP = 2  # inferences after a prompt: states of decoders alternate between two plans
+PREFILL = "llama f16 prefill "  # and a number of tokens
+WORKLOADS = (*gpu_profile.LLAMA, f"{PREFILL}2048", *VISION, *OTHERS)
+Launched = tuple[Plan, list[StepLaunches]]
+
+
+def of_workload(name: str, card: Card, cudnn: bool = False) -> Launched:
+    """Return the plan and the launches of a workload of `bench.gpu_profile`, or of a prefill."""
+    with dry_device(card, cudnn) as device:
+        if name.startswith(PREFILL):
+            run = gpu_llama.Run(build("f16", LLAMA_1B), device)
+            run.feed(np.zeros((1, int(name.removeprefix(PREFILL))), np.int64))
+            engine: Any = run
+        else:
+            engine, _ = gpu_profile.engine(name, device, False)
+        found = steps_of(engine.resident._last)
+    gc.collect()
+    return found
+
+
+def of_model(path: Path, card: Card, *, shapes: Sequence[str] = (), config: Mapping[str, Any] | None = None,
+             prompt: int = 0, cudnn: bool = False) -> Launched:
+    """Return the plan and the launches of an inference of a model.
+
+    ``shapes`` are ``NAME=[1,3]`` for dynamic inputs. A language model with state gets one token, after ``prompt``
+    tokens if that is not 0. Raises ValueError for shapes that are missing or wrong.
+    """
+    with dry_device(card, cudnn) as device:
+        core = ovgpu.Core()
+        compiled = core.compile_model(core.read_model(path), device, dict(config or {}))
+        request = compiled.create_infer_request()
+        ports, stateful = compiled.inputs, bool(request.query_state())
+        static = static_shapes(ports, parse_shapes(shapes, ports), "--shape", is_decoder(ports, stateful))
+        random = np.random.default_rng(0)
+        feed = Feed(ports, {number: fill(port, shape, None, random) for number, (port, shape) in
+                            enumerate(zip(ports, static))}, stateful, prompt)
+        for _ in range(1 + WARM_UP):
+            request.infer(feed.next())
+        return steps_of(request._last)

@@ -1,0 +1,117 @@
+"""The work of a plan's step: multiply-adds, and steps that depend on each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import prod, sqrt
+
+from bench.kernels.launches import Launch
+from ovgpu.runtime.plan import Operand, PlanStep
+
+CONVOLUTIONS = ("Convolution", "GroupConvolution")
+DECONVOLUTIONS = ("ConvolutionBackpropData", "GroupConvolutionBackpropData")
+SEQUENCES = ("LSTMSequence", "GRUSequence", "RNNSequence", "AUGRUSequence")
+CELLS = ("LSTMCell", "GRUCell", "RNNCell", "AUGRUCell")
+TILE_ROWS = 16  # of mma.m16n8k16
+TILE_COLUMNS = 8
+
+
+def multiply_adds(step: PlanStep) -> float:
+    """Return the multiply-adds that a product, convolution, attention or recurrent layer takes; 0 for other steps."""
+    shapes = [() if x is None else _shape(x) for x in step.inputs]
+    out = _shape(step.outputs[0]) if step.outputs else ()
+    name = step.op.removesuffix("WithEpilogue")
+    if "MatMul" in name and len(shapes) > 1:
+        # a [B, M, K] and b [B, K, N] have B*M*K and B*K*N elements: K follows, whatever is transposed.
+        a, b = shapes[:2]
+        batch = prod(b[:-2])
+        return prod(out) * sqrt(prod(a) * prod(b) / max(prod(out) * batch, 1))
+    if name in CONVOLUTIONS:
+        return prod(out) * prod(shapes[1]) / out[1]
+    if name in DECONVOLUTIONS:
+        return prod(shapes[0]) * prod(shapes[1]) / shapes[0][1]
+    if "Attention" in name:
+        return _attention(step, shapes)
+    if name in SEQUENCES or name in CELLS:
+        return _recurrent(step, shapes)
+    return 0.0
+
+
+def tiles(step: PlanStep, rows: int, columns: int) -> int:
+    """Return the number of tiles of a step's result: of a matrix [M, N], or of positions by channels."""
+    out = _shape(step.outputs[0])
+    if "Convolution" in step.op:
+        return -(-prod(out) // out[1] // rows) * -(-out[1] // columns)
+    return -(-prod(out[:-1]) // rows) * -(-out[-1] // columns)
+
+
+def _attention(step: PlanStep, shapes: list[tuple[int, ...]]) -> float:
+    """Return two products per query and key. Caches are read up to their length, which the step's bytes tell."""
+    queries, keys, values = shapes[:3]
+    sizes = sum(x.nbytes or 0 for x in step.inputs if x is not None)
+    length = keys[-2] * min(1.0, step.bytes_read / sizes if sizes else 1.0)
+    return prod(queries[:-1]) * length * (queries[-1] + values[-1])
+
+
+def unmasked(step: PlanStep, kernels: Sequence[str]) -> float:
+    """Return the share of the products that attention computes: tiles that a causal mask hides are skipped."""
+    if not any("CAUSAL" in kernel or kernel.startswith("mark_tiles") for kernel in kernels):
+        return 1.0
+    queries, keys = (_shape(x)[-2] for x in step.inputs[:2] if x is not None)
+    return (keys - (queries - 1) / 2) / keys if keys >= queries else 0.5
+
+
+def _recurrent(step: PlanStep, shapes: list[tuple[int, ...]]) -> float:
+    """Return the multiply-adds by the recurrent weights, the largest array but one that has three axes or two."""
+    hidden = shapes[1][-1]
+    weights = [prod(shape) for shape in shapes[2:] if len(shape) in (2, 3) and shape[-1] == hidden]
+    return prod(shapes[0][:-1]) * (weights[-1] if weights else 0)
+
+
+def dependent_steps(step: PlanStep) -> int:
+    """Return the steps of a sequence, each of which waits for the one before; 1 for other steps."""
+    if step.op not in SEQUENCES or step.inputs[0] is None:
+        return 1
+    return _shape(step.inputs[0])[1]
+
+
+def padding(step: PlanStep, launch: Launch) -> float:
+    """Return by which factor tiles of tensor cores exceed the rows of a product or the queries of an attention."""
+    rows = _rows(step, launch)
+    if rows is None:
+        return 1.0
+    count, tile = rows
+    return -(-count // tile) * tile / max(count, 1)
+
+
+def _rows(step: PlanStep, launch: Launch) -> tuple[int, int] | None:
+    """Return the number of rows and the rows of a tile."""
+    out = _shape(step.outputs[0])
+    if launch.name.startswith("product_mma"):  # rows of x are the tile's columns
+        return prod(out[:-1]), TILE_COLUMNS
+    if launch.name.startswith("attend_stream"):
+        arguments = template_arguments(launch.name)
+        queries, keys = _shape(step.inputs[0]), _shape(step.inputs[1])  # type: ignore[arg-type]
+        return prod(queries[:-1]) // max(prod(keys[:-2]), 1), int(arguments[4])
+    if launch.name.startswith("attend_mma"):
+        return out[-2], TILE_ROWS * int(template_arguments(launch.name)[4])
+    return None
+
+
+def template_arguments(name: str) -> list[str]:
+    """Return the template arguments of an instance whose arguments are not templates of several arguments."""
+    found = re.search(r"<(.*)>", name)
+    return [part.strip() for part in found[1].split(",")] if found else []
+
+
+def _shape(operand: Operand) -> tuple[int, ...]:
+    return tuple(extent or 1 for extent in operand.shape)
+
+
+def merges(launch: Launch) -> bool:
+    """Return whether the last block of a launch merges partial results, behind an exit that all others take.
+
+    Kernels that split a dimension over blocks do so along the second axis of the grid.
+    """
+    return len(launch.grid) > 1 and launch.grid[1] > 1

@@ -1,0 +1,159 @@
+"""Estimates of `bench.kernels`: the work of steps, launches on a dry device, bounds, and the command."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ovgpu
+from bench.kernels import __main__ as command
+from bench.kernels import cases, report, results, runs, sass, work
+from bench.kernels.cards import CARDS, H100, SM90, Card
+from bench.kernels.estimate import Estimate, of_plan, of_step
+from bench.kernels.launches import Launch, LibraryCall
+from ovgpu.runtime.plan import Operand, PlanStep
+from ovgpu.types import Type
+from tests.emulator import nvrtc
+from tests.harness.ir import Net
+from tests.models.drive import DATA
+
+pytestmark = pytest.mark.emulator
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tools() -> None:
+    if not nvrtc.is_available():
+        pytest.skip("NVRTC is not installed")
+    try:
+        sass.nvdisasm()
+    except sass.DisassemblyError as e:
+        pytest.skip(str(e))
+
+
+def step(op: str, inputs: Sequence[Sequence[int]], output: Sequence[int]) -> PlanStep:
+    operands = [Operand(Type.f32, tuple(shape), "buffer", "arena+0", 4 * int(np.prod(shape))) for shape in inputs]
+    out = Operand(Type.f32, tuple(output), "buffer", "arena+0", 4 * int(np.prod(output)))
+    return PlanStep(0, 0, "bound", op, "", "", tuple(operands), (out,), bytes_read=sum(x.nbytes or 0 for x in operands))
+
+
+@pytest.mark.parametrize("op, inputs, output, wanted", [
+    ("MatMul", [(3, 5), (5, 7)], (3, 7), 3 * 5 * 7),
+    ("MatMul", [(3, 5), (7, 5)], (3, 7), 3 * 5 * 7),
+    ("MatMulWithEpilogue", [(2, 3, 5), (5, 7), (7,)], (2, 3, 7), 2 * 3 * 5 * 7),
+    ("MatMul", [(2, 4, 3, 5), (2, 4, 7, 5)], (2, 4, 3, 7), 8 * 3 * 5 * 7),
+    ("Convolution", [(2, 3, 9, 9), (8, 3, 3, 3)], (2, 8, 7, 7), 2 * 8 * 49 * 27),
+    ("GroupConvolution", [(2, 6, 9, 9), (6, 1, 1, 3, 3)], (2, 6, 7, 7), 2 * 6 * 49 * 9),
+    ("ConvolutionBackpropData", [(1, 8, 7, 7), (8, 3, 2, 2)], (1, 3, 14, 14), 8 * 49 * 3 * 4),
+    ("ScaledDotProductAttention", [(2, 4, 10, 64), (2, 4, 12, 64), (2, 4, 12, 32)], (2, 4, 10, 32), 8 * 120 * 96),
+    ("LSTMSequence", [(3, 5, 7), (3, 1, 6), (3, 1, 6), (3,), (1, 24, 7), (1, 24, 6), (1, 24)], (3, 1, 5, 6),
+     3 * 5 * 24 * 6),
+    ("Softmax", [(3, 5)], (3, 5), 0)])
+def test_multiply_adds(op: str, inputs: Sequence[Sequence[int]], output: Sequence[int], wanted: int) -> None:
+    assert round(work.multiply_adds(step(op, inputs, output)), 6) == wanted
+
+
+def test_skipped_products() -> None:
+    """A causal mask hides half of a square of scores."""
+    square = step("Attention", [(1, 8, 64), (1, 8, 64), (1, 8, 64)], (1, 8, 64))
+    assert work.unmasked(square, ["attend_mma<__half, NONE>"]) == 1
+    assert work.unmasked(square, ["attend_mma<__half, CAUSAL>"]) == 4.5 / 8
+    assert work.unmasked(square, ["mark_tiles<__half, ADDED>", "attend_mma<__half, ADDED>"]) == 4.5 / 8
+    assert work.dependent_steps(step("LSTMSequence", [(3, 5, 7)], (3, 5))) == 5
+
+
+def only(name: str, card: Card) -> Estimate:
+    (row,) = cases.of_case(name, card)
+    return max(of_step(row, card), key=lambda x: x.seconds)
+
+
+def test_a_product_limited_by_bytes() -> None:
+    """The head of Llama takes the time of its bytes on every card with these tensor cores: within a tenth."""
+    for name in ("RTX 4090", "L40S", "H100", "H200"):
+        found, card = only("128256 x 2048 int8 zero, 1 rows", CARDS[name]), CARDS[name]
+        weights = 128256 * 2048 / card.copy_share / card.bandwidth
+        assert found.bound == "bytes" and weights < found.seconds < 1.1 * weights
+
+
+def test_estimates_beside_measured_times() -> None:
+    """Estimates lie within a third of times measured on an H100, of `gpu-h100-compressed.md` and `-attention.md`."""
+    for name, measured in {"2048 x 2048 int4 g128, 1 rows": 3.6, "2048 x 2048 int8 zero, 16 rows": 5.8,
+                           "16384 x 2048 int4 g128, 1 rows": 9.0, "128256 x 2048 int4 g128, 1 rows": 47.1,
+                           "attention, decode 8192": 13.0, "attention, decode 32768": 31.1,
+                           "attention, 16 queries 8192": 30.2, "attention, prefill 2048": 80.8,
+                           "attention, whisper": 31.6}.items():
+        seconds = sum(x.seconds for row in cases.of_case(name, H100) for x in of_step(row, H100))
+        assert 2 / 3 < 1e6 * seconds / measured < 4 / 3, name
+
+
+def test_older_cards() -> None:
+    """A T4 has no bf16, and takes kernels without the newer tensor core instructions."""
+    name = "2048 x 2048 int4 g128, 1 rows"
+    found = only(name, CARDS["T4"])
+    assert found.launch.name.startswith("product<") and found.seconds > 2 * only(name, H100).seconds
+
+
+def test_launches_are_those_of_a_card(emulated: str) -> None:
+    """A decoder's steps on the dry device are its decode steps, with as many kernels as on the emulated card."""
+    path = DATA / "llama" / "model.xml"
+    plan, rows = runs.of_model(path, H100, prompt=5)
+    assert "CachedAttention" in {row.step.op for row in rows}
+    core = ovgpu.Core()
+    request = core.compile_model(core.read_model(path), emulated).create_infer_request()
+    for length, count in ((5, 5), (6, 1), (7, 1)):
+        request.infer({"input_ids": np.zeros((1, count), np.int64), "attention_mask": np.ones((1, length), np.int64),
+                       "position_ids": np.arange(length - count, length)[None], "beam_idx": np.zeros(1, np.int32)})
+    wanted = request.plan()
+    assert (plan.kernels, [step.op for step in plan.steps]) == (wanted.kernels, [step.op for step in wanted.steps])
+    launches = [x for row in rows for x in row.launches]
+    assert len(launches) == sum(step.calls or 0 for step in wanted.steps)
+    assert any(isinstance(x, LibraryCall) and x.name.startswith("cuBLAS") for x in launches)
+    assert all(x.file.endswith(".cu") or x.name.startswith("ovgpu_") for x in launches if isinstance(x, Launch))
+
+
+def test_shares_and_tables() -> None:
+    shapes = [f"{name}=[1,8]" for name in ("input_ids", "attention_mask", "token_type_ids")]
+    config = {"INFERENCE_PRECISION_HINT": "f16"}
+    plan, rows = runs.of_model(DATA / "bert" / "model.xml", H100, shapes=shapes, config=config)
+    steps = of_plan(plan, rows, H100)
+    grouped = report.rows_of(steps)
+    assert np.isclose(sum(row.seconds for row in grouped), report.total(steps))
+    assert sum(row.count for row in grouped) == sum(len(estimates) for _, estimates in steps)
+    assert report.steps_table(steps).row_count == len(steps)
+    assert {row.estimate.bound for row in grouped} <= {"launch", "latency", "bytes", "tensor", "issue", *SM90.rates}
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = Net()
+    x = net.parameter("f32", (-1, 64), "x")
+    net.result(net.layer("Softmax", "opset8", [net.layer("MatMul", "opset1", [x, net.const(np.eye(64, dtype="f4"))])],
+                         {"axis": -1}, name="probabilities"))
+    xml, weights = net.build()
+    (tmp_path / "model.xml").write_bytes(xml)
+    (tmp_path / "model.bin").write_bytes(weights)
+    path = str(tmp_path / "model.xml")
+    assert command.main([path, "--card", "rtx4090", "--shape", "[32,64]"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"on RTX 4090: \d+ us, \d+ steps, 2 kernels, 1 launches", text)
+    assert re.search(r"launch +Softmax +probabilities +softmax_rows", text) and "cuBLAS" in text
+    assert command.main(["--instance", "softmax.cu", "softmax_rows<float, false, 4, 2>"]) == 0
+    assert "softmax_rows<float, false, 4, 2>" in capsys.readouterr().out
+    for wrong, message in (([path], "--shape"), ([], "give a model, --workload or --instance"),
+                           ([path, "--card", "H1000"], "H1000")):
+        with pytest.raises(SystemExit):
+            command.main(wrong)
+        assert message in capsys.readouterr().err
+
+
+def test_results() -> None:
+    """kernels.md is what the figures in kernels.json give, and has the measured times of the H100's workloads."""
+    found = json.loads((results.RESULTS / "kernels.json").read_text())
+    text = (results.RESULTS / "kernels.md").read_text()
+    before = results.RESULTS / "kernels-before.json"
+    assert text == "\n".join(results.tables(found, json.loads(before.read_text()) if before.exists() else {})) + "\n"
+    times = results.measured(results.MEASURED["H100"])
+    assert times["lstm_b32"].keys() == {"", "recurrent", "library"} and times["llama int8 128"]["product_mma"] == 635.4

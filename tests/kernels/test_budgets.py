@@ -1,0 +1,63 @@
+"""Hot kernel instances keep their issue budgets: instructions per element, width of loads, no spills.
+
+Instances of files that have changed since `python -m tests.kernels.budgets` recorded them are compiled, and one of
+every other file; with --long, all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.kernels import sass
+from tests.emulator import nvrtc
+from tests.kernels import budgets
+from tests.kernels.budgets import Held
+
+MARGIN = 1.25  # other versions of NVRTC may need a few more instructions
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tools() -> None:
+    if not nvrtc.is_available():
+        pytest.skip("NVRTC is not installed")
+    try:
+        sass.nvdisasm()
+    except sass.DisassemblyError as e:
+        pytest.skip(str(e))
+
+
+def faults(found: Held, wanted: Held) -> list[str]:
+    """Return how a budget exceeds the recorded one."""
+    wrong = [] if found.work == wanted.work else [f"the main loop does {found.work}, not {wanted.work}"]
+    if found.per_element > MARGIN * wanted.per_element:
+        wrong.append(f"{found.per_element} instructions per element, not {wanted.per_element}")
+    if found.load < wanted.load:
+        wrong.append(f"loads of {found.load} bytes, not {wanted.load}")
+    return wrong + ([f"{found.spills} spills"] if found.spills else [])
+
+
+@pytest.mark.parametrize("file", sorted(file for file in budgets.table() if file))
+def test_instances(file: str, request: pytest.FixtureRequest) -> None:
+    rows = budgets.table()[file]
+    if budgets.is_unchanged(file) and not request.config.getoption("--long"):
+        rows = dict([next(iter(rows.items()))])
+    wrong = {name: faults(budgets.of_instance((file, name)), row) for name, row in rows.items()}
+    assert not {name: lines for name, lines in wrong.items() if lines}
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("name", budgets.GENERATED)
+def test_generated_kernels(name: str, request: pytest.FixtureRequest) -> None:
+    if name.endswith("f32") and not request.config.getoption("--long"):
+        pytest.skip("with --long")
+    assert faults(budgets.of_generated(name), budgets.table()[""][name]) == []
+
+
+def test_faults() -> None:
+    """A budget that doubles, narrower loads and spills are faults; fewer instructions are none."""
+    row = Held("bytes", 2.0, 16, 0)
+    assert faults(row, row) == faults(replace(row, per_element=1.0), row) == []
+    assert faults(Held("fma", 4.0, 4, 8), row) == [
+        "the main loop does fma, not bytes", "4.0 instructions per element, not 2.0", "loads of 4 bytes, not 16",
+        "8 spills"]
