@@ -63,7 +63,8 @@ def parts(stage: int, options: argparse.Namespace) -> list[Part]:
             Part("gpu_vision", ["--out", str(out / "vision.json"), "--budget", "{budget}", *trial, *alone, *(
                 ["--only", "lstm_state", "resnet50"] if emulated else ["--modes", "graph", "compile+graph"])], 0.35),
             Part("gpu_peers", ["--out", str(out), "--budget", "{budget}", "--no-questions", *trial, *alone,
-                               "--rounds", "3", "--seconds", "0.15", "--modes", "graph"], 0.25),
+                               "--rounds", *(("1", "--seconds", "0.01") if emulated else ("3", "--seconds", "0.15")),
+                               "--modes", "graph"], 0.25),
         ]
     if stage == 3:
         return [Part("gpu_profile", ["--out", str(out), "--budget", "{budget}", *trial], 0.65),

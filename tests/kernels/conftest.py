@@ -9,6 +9,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend
+from tests.kernels import gate
 
 
 @pytest.fixture(scope="module")
@@ -24,3 +25,11 @@ def compiled(emulated: str) -> Callable[[Any], Any]:
     """Return a function that compiles an IR for the emulated device."""
     core = ov.Core()
     return lambda ir: core.compile_model(core.read_model(*ir), emulated)
+
+
+@pytest.fixture
+def to_compile(request: pytest.FixtureRequest) -> gate.ToCompile:
+    """Return a function that selects the instances of a file that NVRTC compiles: all of them if the file has changed
+    since `python -m tests.kernels.gate` compiled it, or with --long, otherwise the first one."""
+    whole: bool = request.config.getoption("--long")
+    return lambda file, names: [*names] if whole or not gate.is_compiled(file) else [*names][:1]

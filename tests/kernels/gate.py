@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple
 from functools import cache
@@ -49,6 +49,7 @@ SPILLS: dict[Instance, dict[str, int]] = {
         {"sm_120": 8},
     ("recurrent.cu", "recurrent<float, float, int, GRU_LINEAR, 0, 1>"): {"sm_120": 8},
 }
+ToCompile = Callable[[str, Sequence[str]], list[str]]  # the fixture `to_compile`
 Table = dict[str, dict[str, dict[str, Usage]]]  # per file and expression, per architecture
 
 

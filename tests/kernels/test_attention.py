@@ -15,6 +15,7 @@ from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.ops.base.xp import NUMPY
 from tests.emulator import cupy_emu, nvrtc
 
+from .gate import ToCompile
 from .recorded import replay
 
 Array = np.ndarray[Any, Any]
@@ -186,7 +187,7 @@ def test_declines() -> None:
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_kernels_compile_without_spills(architecture: str) -> None:
+def test_kernels_compile_without_spills(architecture: str, to_compile: ToCompile) -> None:
     expressions = [f"attend_tiles<{t}, {form}, {columns}, int, 2>" for t, form, columns in (
         ("float", "NONE", 1), ("float", "ADDED", 4), ("__half", "CAUSAL", 2), ("__nv_bfloat16", "BOOLEAN", 3))]
     for t, vector in (("float", 4), ("__half", 8), ("__nv_bfloat16", 8)):
@@ -196,6 +197,7 @@ def test_kernels_compile_without_spills(architecture: str) -> None:
     expressions += [f"attend_split<double, {form}, {vector}, {each}, 1, {index}>" for form, vector, each, index in (
         ("NONE", 2, 8, "int, 2"), ("ADDED", 2, 16, "int, 2"), ("CAUSAL", 1, 16, "int, 4"),
         ("BOOLEAN", 2, 16, "long long, 8"))]
+    expressions = to_compile("attention.cu", expressions)
     usage = nvrtc.compile_file("attention.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

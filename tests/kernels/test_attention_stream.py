@@ -16,6 +16,7 @@ from ovgpu.ops.base.strided import Axes
 from ovgpu.ops.base.xp import NUMPY
 from tests.emulator import cupy_emu, nvrtc
 
+from .gate import ToCompile
 from .recorded import kernel_name, replay
 from .test_attention import attend, attend_hidden
 
@@ -114,10 +115,11 @@ def test_shapes_and_capabilities(backend: CudaBackend, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_kernels_compile_without_spills(architecture: str) -> None:
+def test_kernels_compile_without_spills(architecture: str, to_compile: ToCompile) -> None:
     expressions = [f"attend_stream<{kernel}>" for kernel in (
         "__half, ADDED, 64, 64, 8, 32, int, 2", "__half, ADDED, 64, 64, 32, 32, int, 2",
         "__nv_bfloat16, BOOLEAN, 64, 64, 32, 32, int, 8", "__nv_bfloat16, ADDED, 128, 128, 16, 16, long long, 8")]
+    expressions = to_compile("attention_stream.cu", expressions)
     usage = nvrtc.compile_file("attention_stream.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

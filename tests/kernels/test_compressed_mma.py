@@ -17,6 +17,7 @@ from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 
+from .gate import ToCompile
 from .recorded import kernel_name
 
 RNG = np.random.default_rng(8)
@@ -151,11 +152,12 @@ def test_capabilities(capability: int, backend: CudaBackend, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_compiles_without_spills(architecture: str) -> None:
+def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> None:
     expressions = [f"product_mma<{codes}, __half, {zero}, {kind}, {words}, {rows}, 2, {grouped}>"
                    for codes, zero, words in (("Nibbles<true>", "None", 4), ("Nibbles<false>", "unsigned char", 4),
                                               ("Bytes<false>", "unsigned char", 4), ("Bytes<true>", "None", 4))
                    for kind in ("__half", "__nv_bfloat16") for rows in (1, 8, 32) for grouped in ("true", "false")]
+    expressions = to_compile("compressed_mma.cu", expressions)
     usage = nvrtc.compile_file("compressed_mma.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -11,6 +11,7 @@ import pytest
 from ovgpu.backends.cuda import CudaBackend, copy
 from ovgpu.ops.base.strided import Axes, vectorized
 from tests.emulator import cupy_emu, nvrtc
+from tests.kernels.gate import ToCompile
 from tests.kernels.recorded import replay
 
 Array = np.ndarray[Any, Any]
@@ -167,11 +168,12 @@ def test_kernels_with_64_bit_indices(form: str, backend: CudaBackend, monkeypatc
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_every_instantiation_compiles_for_devices(architecture: str) -> None:
+def test_every_instantiation_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long", "uint4")
     expressions = [f"copy_{form}<{t}, {i}, {r}>" for form in ("strided", "transposed") for t in sizes
                    for i, r in (("int", 2), ("int", 4), ("int", 8), ("long long", 8))]
     expressions += [f"write_numbers<{t}, {n}, {r}>" for t in sizes[:4] for n, r in zip(copy.NUMBERS_PER_LAUNCH, (2, 8))]
+    expressions = to_compile("copy.cu", expressions)
     usage = nvrtc.compile_file("copy.cu", architecture, expressions).usage
     assert len(usage) == len(expressions) + 1
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -14,6 +14,7 @@ from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
 
 from .forms import FLOATS, ORDERS, check, random, same
+from .gate import ToCompile
 
 INSIDE = MVN6(eps=1e-3, eps_mode="inside_sqrt", normalize_variance=True)
 OUTSIDE = MVN6(eps=1e-3, eps_mode="outside_sqrt", normalize_variance=True)
@@ -180,7 +181,7 @@ def test_scales_of_rows(kind: str, first: int) -> None:
     same(out.get(), wanted * terms[0, first : first + 64] + terms[1, first : first + 64])
 
 
-def test_kernels_compile_for_devices() -> None:
+def test_kernels_compile_for_devices(to_compile: ToCompile) -> None:
     rows = [f"normalize_rows<{kind}, {what}, {v}, {n}>" for kind, what, v, n in (
         ("float", "MVN", 4, 1), ("float", "MVN", 4, 8), ("float", "MVN", 1, 16), ("float", "L2", 4, 4),
         ("float", "CENTRE", 1, 8), ("float", "RMS", 4, 4), ("__half", "RMS", 8, 1),
@@ -189,7 +190,7 @@ def test_kernels_compile_for_devices() -> None:
                for what in ("MVN", "L2")]
     columns += [f"normalize_transposed<{kind}, MVN>" for kind in ("float", "__half", "__nv_bfloat16")]
     for architecture in nvrtc.NEWEST:
-        cubin = nvrtc.compile_file("normalization.cu", architecture, [*rows, *columns])
+        cubin = nvrtc.compile_file("normalization.cu", architecture, to_compile("normalization.cu", [*rows, *columns]))
         for name, lowered in cubin.lowered.items():
             usage = cubin.usage[lowered]
             hot = "double" not in name

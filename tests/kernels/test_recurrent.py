@@ -26,6 +26,7 @@ from ovgpu.ops.sequence.recurrent import (
 )
 from tests.emulator import cupy_emu, nvrtc
 
+from .gate import ToCompile
 from .recorded import kernel_name, replay
 
 Array = np.ndarray[Any, Any]
@@ -267,7 +268,7 @@ def test_numbers_of_gates() -> None:
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_kernels_compile_without_spills(architecture: str) -> None:
+def test_kernels_compile_without_spills(architecture: str, to_compile: ToCompile) -> None:
     f32, f64, f16, bf16 = "float", "double", "__half", "__nv_bfloat16"
     expressions = [f"recurrent<{t}, {x}, int, {cell}, {k}, {b}>"
                    for t, x, k, b in ((f32, f32, 2, 1), (f32, f32, 8, 1), (f16, f32, 16, 1), (f32, f32, 32, 1),
@@ -275,6 +276,7 @@ def test_kernels_compile_without_spills(architecture: str) -> None:
                                       (f16, f32, 0, 4), (f32, f32, 0, 4), (f64, f64, 0, 4))
                    for cell in ("LSTM", "GRU", "GRU_LINEAR", "RNN")]
     expressions += ["recurrent<__half, float, long long, LSTM, 32, 1>"]
+    expressions = to_compile("recurrent.cu", expressions)
     usage = nvrtc.compile_file("recurrent.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

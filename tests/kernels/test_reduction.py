@@ -24,6 +24,7 @@ from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
 
 from .forms import BF16, FLOATS, INTEGERS, ORDERS, check, launches, preload, random
+from .gate import ToCompile
 
 ARITHMETIC: tuple[type[Reduction], ...] = (
     ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceL1, ReduceL2)
@@ -142,13 +143,13 @@ def test_many_axes_are_left_to_evaluate(emulated: str) -> None:
         launches(ReduceSum(), x, [np.arange(0, 14, 2)], [cp.empty((2,) * 7, np.float32)])
 
 
-def test_kernels_compile_for_devices() -> None:
+def test_kernels_compile_for_devices(to_compile: ToCompile) -> None:
     names = {name for cls in ARITHMETIC for name in kernels(cls, F32)}
     names |= {name for dtype in (np.dtype(np.float16), BF16) for name in kernels(ReduceSum, dtype)}
     names |= {kernels(ReduceMax, dtype)[0] for dtype in DTYPES}
     names |= {*kernels(ReduceSum, F32, parts=True), kernels(ReduceLogicalAnd, np.dtype(bool))[0]}
     for architecture in nvrtc.NEWEST:
-        cubin = nvrtc.compile_file("reduction.cu", architecture, sorted(names))
+        cubin = nvrtc.compile_file("reduction.cu", architecture, to_compile("reduction.cu", sorted(names)))
         for name, lowered in cubin.lowered.items():
             usage = cubin.usage[lowered]
             assert usage.spill_stores == usage.spill_loads == 0, name

@@ -21,6 +21,7 @@ from ovgpu.ops.movement.scatter import (
 from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 from tests.harness import Net
+from tests.kernels.gate import ToCompile
 from tests.kernels.recorded import axis, draws, run_op
 
 REDUCTIONS: tuple[Any, ...] = ("none", "sum", "prod", "min", "max", "mean")
@@ -218,13 +219,14 @@ def test_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_compiles_for_devices(architecture: str) -> None:
+def test_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     expressions = [f"scatter_elements<{t}, {index}, {r.upper()}, {i}, 4, {lanes}>" for r in REDUCTIONS
                    for t in (("unsigned char", "unsigned short", "unsigned int", "unsigned long long") if r == "none"
                              else ("float", "double", "int", "long long") if r == "mean" else ("float", "int", "bool"))
                    for index, i, lanes in (("int", "int", 1), ("long long", "long long", 32))]
     expressions += ["scatter_elements<float, int, SUB, int, 4, 1>", "number_tuples<long long>", "find_last<int>",
                     "scatter_last<unsigned int, int, int, 4>", "scatter_last<uint4, long long, long long, 8>"]
+    expressions = to_compile("scatter.cu", expressions)
     usage = nvrtc.compile_file("scatter.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

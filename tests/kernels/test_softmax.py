@@ -13,6 +13,7 @@ from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
 
 from .forms import FLOATS, ORDERS, check, random
+from .gate import ToCompile
 
 OPS = (Softmax8, LogSoftmax)
 SIZES = (1, 2, 7, 8, 31, 32, 33, 64, 256, 1000, 1025, 4100, 17001)
@@ -81,14 +82,14 @@ def test_scalar(op: Any, value: float) -> None:
     check(op(axis=0), lambda draw: np.array(value, np.float32))
 
 
-def test_kernels_compile_for_devices() -> None:
+def test_kernels_compile_for_devices(to_compile: ToCompile) -> None:
     rows = [f"softmax_rows<{kind}, {log}, {v}, {n}>" for kind, log, v, n in (
         ("float", "false", 4, 1), ("float", "false", 4, 8), ("float", "false", 1, 16), ("float", "true", 1, 8),
         ("__half", "false", 8, 4), ("__half", "true", 8, 1), ("__nv_bfloat16", "false", 8, 4),
         ("__nv_bfloat16", "false", 1, 16), ("double", "false", 2, 8))]
     columns = [f"softmax_columns<{c_type(dtype)}, {log}>" for dtype in FLOATS for log in ("false", "true")]
     for architecture in nvrtc.NEWEST:
-        cubin = nvrtc.compile_file("softmax.cu", architecture, [*rows, *columns])
+        cubin = nvrtc.compile_file("softmax.cu", architecture, to_compile("softmax.cu", [*rows, *columns]))
         for name, lowered in cubin.lowered.items():
             usage = cubin.usage[lowered]
             hot = "double" not in name

@@ -15,6 +15,7 @@ from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
 
 from .forms import FLOATS, INTEGERS, ORDERS, check, launches, preload, random
+from .gate import ToCompile
 
 DTYPES = (*FLOATS, *INTEGERS)
 
@@ -137,13 +138,13 @@ def test_topk_that_does_not_fit_is_left_to_evaluate() -> None:
             launches(top("max", "value"), cp.zeros((1, 4097), dtype), [np.array(k)], outputs)
 
 
-def test_kernels_compile_for_devices() -> None:
+def test_kernels_compile_for_devices(to_compile: ToCompile) -> None:
     names = [c_type(dtype) for dtype in (*FLOATS, *map(np.dtype, (np.int32, np.int64, np.uint8)))]
     files = {"cumsum.cu": [f"cumsum_{way}<{name}>" for way in ("rows", "columns") for name in names],
              "topk.cu": [*(f"topk<{name}, int>" for name in names), "topk<float, long long>"]}
     for architecture in nvrtc.NEWEST:
         for file, expressions in files.items():
-            cubin = nvrtc.compile_file(file, architecture, expressions)
+            cubin = nvrtc.compile_file(file, architecture, to_compile(file, expressions))
             for name, lowered in cubin.lowered.items():
                 usage = cubin.usage[lowered]
                 assert usage.spill_stores == usage.spill_loads == 0, name
