@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
+from bench.kernels import sass
+from tests.emulator import nvrtc
 from tests.harness import cuda
 from tests.harness.recall import load
 from tests.harness.replay import DEVICES, EMULATED
@@ -32,6 +34,17 @@ def emulated(request: pytest.FixtureRequest) -> Iterator[str]:
     """Yield the name of the emulated device, or of the card in its place (``--device``)."""
     with cuda.registered(request.config.getoption("--device")) as name:
         yield name
+
+
+@pytest.fixture(scope="module")
+def disassembler() -> None:
+    """Skip the test if NVRTC or nvdisasm is not installed."""
+    if not nvrtc.is_available():
+        pytest.skip("NVRTC is not installed")
+    try:
+        sass.nvdisasm()
+    except sass.DisassemblyError as e:
+        pytest.skip(str(e))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

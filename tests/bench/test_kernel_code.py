@@ -175,11 +175,10 @@ extern "C" __global__ void dot(const float4* x, const float4* y, float* out, int
 """
 
 
+@pytest.mark.usefixtures("disassembler")
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_a_compiled_kernel(architecture: str) -> None:
     """The main loop loads 32 bytes for four multiply-adds in each of its unrolled trips, on all architectures."""
-    if not nvrtc.is_available():
-        pytest.skip("NVRTC is not installed")
     code = compiled(SOURCE, "dot", architecture, FLAGS, True)
     found = Budget.of(code, ("bytes",))
     assert found.elements in (32, 64) and found.load_width == 16 and found.spills == 0
@@ -189,8 +188,7 @@ def test_a_compiled_kernel(architecture: str) -> None:
     assert 0 < found.per_element < 1.5
 
 
+@pytest.mark.usefixtures("disassembler")
 def test_compile_errors() -> None:
-    if not nvrtc.is_available():
-        pytest.skip("NVRTC is not installed")
     with pytest.raises(nvrtc.NvrtcError, match="wrong does not compile for sm_90"):
         compiled("void f() { return 1; }", "wrong", "sm_90", FLAGS, True)

@@ -12,27 +12,16 @@ import pytest
 
 import ovgpu
 from bench.kernels import __main__ as command
-from bench.kernels import cases, report, results, runs, sass, work
+from bench.kernels import cases, report, results, runs, work
 from bench.kernels.cards import CARDS, H100, SM90, Card
 from bench.kernels.estimate import Estimate, of_plan, of_step
 from bench.kernels.launches import Launch, LibraryCall
 from ovgpu.runtime.plan import Operand, PlanStep
 from ovgpu.types import Type
-from tests.emulator import nvrtc
 from tests.harness.ir import Net
 from tests.models.drive import DATA
 
-pytestmark = pytest.mark.emulator
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tools() -> None:
-    if not nvrtc.is_available():
-        pytest.skip("NVRTC is not installed")
-    try:
-        sass.nvdisasm()
-    except sass.DisassemblyError as e:
-        pytest.skip(str(e))
+pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("disassembler")]
 
 
 def step(op: str, inputs: Sequence[Sequence[int]], output: Sequence[int]) -> PlanStep:

@@ -9,22 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from bench.kernels import sass
-from tests.emulator import nvrtc
 from tests.kernels import budgets
 from tests.kernels.budgets import Held
 
+pytestmark = pytest.mark.usefixtures("disassembler")
+
 MARGIN = 1.25  # other versions of NVRTC may need a few more instructions
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tools() -> None:
-    if not nvrtc.is_available():
-        pytest.skip("NVRTC is not installed")
-    try:
-        sass.nvdisasm()
-    except sass.DisassemblyError as e:
-        pytest.skip(str(e))
 
 
 def faults(found: Held, wanted: Held) -> list[str]:
