@@ -50,7 +50,7 @@ def parts(stage: int, options: argparse.Namespace) -> list[Part]:
     judged = ["--expectations", str(options.expectations)] if options.expectations else []
     emulated: bool = options.emulated
     if stage == 0:
-        some = ["--device", "EMULATED", "--models", "lstm_state"] if emulated else []
+        some = ["--emulated", "--models", "lstm_state"] if emulated else []
         return [Part("gpu_smoke", ["--out", str(out), "--seconds", "{budget}", *some])]
     if stage == 1:
         some = ["--device", "emulator", "tests/kernels/test_range.py"] if emulated else []

@@ -32,7 +32,8 @@ LOWEST = -65504.0  # exported decoders add it to hidden scores
 @dataclass(frozen=True)
 class Case:
     """Queries [batch, heads, shared, queries, head] of keys [batch, heads, 1, capacity, head], ``keys`` of them valid;
-    ``mask`` is "none", "added" (causal, the last query sees all keys), "causal" or "boolean" (of keys)."""
+    ``mask`` is "none", "added" (causal, the last query sees all keys), "causal" or "boolean" (of keys). The arrays are
+    f16 or f32; the ``precision`` "tf32" rounds f32 to TF32."""
 
     name: str
     batch: int
@@ -44,6 +45,16 @@ class Case:
     capacity: int = 0
     head: int = 64
     layers: int = 16
+    precision: str = "f16"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the arrays."""
+        return np.dtype(np.float16 if self.precision == "f16" else np.float32)
+
+    @property
+    def tf32(self) -> bool:
+        return self.precision == "tf32"
 
 
 CASES = [
@@ -61,6 +72,10 @@ CASES = [
     Case("bert batch 32", 32, 12, 1, 128, 128, "boolean"),
     Case("vit", 1, 12, 1, 197, 197),
     Case("whisper", 1, 6, 1, 1500, 1500),
+    *(Case(f"{name} in {precision}", *sizes, mask, layers=layers, precision=precision) for precision in ("f32", "tf32")
+      for name, sizes, mask, layers in (("bert", (1, 12, 1, 128, 128), "boolean", 16),
+                                        ("bert batch 32", (32, 12, 1, 128, 128), "boolean", 16),
+                                        ("prefill 2048", (1, 8, 4, 2048, 2048), "added", 4))),
 ]
 
 
@@ -73,20 +88,20 @@ class Layers:
         random = cupy.random.default_rng(1)
 
         def draw(*shape: int) -> Array:
-            return random.standard_normal(shape, np.float32).astype(np.float16)
+            return random.standard_normal(shape, np.float32).astype(case.dtype)
 
         q, kv = (case.shared, case.queries), (1, rows)
         self.q = [draw(case.batch, case.heads, *q, case.head) for _ in range(case.layers)]
         self.k, self.v = ([draw(case.batch, case.heads, *kv, case.head) for _ in range(case.layers)] for _ in range(2))
         self.out = [cupy.empty_like(q) for q in self.q]
         hidden = np.arange(rows) > np.arange(case.queries)[:, None] + case.keys - case.queries
-        added = np.where(hidden, LOWEST, 0).astype(np.float16)[None, None, None]
+        added = np.where(hidden, LOWEST, 0).astype(case.dtype)[None, None, None]
         flags = np.arange(rows)[None, None, None, None] < np.array([case.keys - 7])
         self.mask = {"added": cupy.asarray(added), "boolean": cupy.asarray(flags)}.get(case.mask)
         self.length = cupy.asarray(np.array([case.keys], np.int64)) if case.capacity else None
 
     def calls(self, stream: Any) -> list[Callable[[], Any]]:
-        launcher = Launcher(stream, Blas(stream))
+        launcher = Launcher(stream, Blas(stream, self.case.tf32))
         for q, k, v, out in zip(self.q, self.k, self.v, self.out):
             assert _attention.attend(launcher, (q, k, v, self.mask, None, None), out, self.case.mask == "causal",
                                      self.length) is None
@@ -127,8 +142,11 @@ def peers(case: Case, seconds: float) -> float:
     import torch
     from torch.nn import functional as F
 
+    torch.backends.cuda.matmul.allow_tf32 = case.tf32
+    kind = torch.float16 if case.precision == "f16" else torch.float32
+
     def draw(heads: int, rows: int) -> Any:
-        return torch.randn(case.batch, heads, rows, case.head, dtype=torch.float16, device="cuda")
+        return torch.randn(case.batch, heads, rows, case.head, dtype=kind, device="cuda")
 
     q = [draw(case.heads * case.shared, case.queries) for _ in range(case.layers)]
     k, v = ([draw(case.heads, case.keys) for _ in range(case.layers)] for _ in range(2))

@@ -22,10 +22,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from bench import gpu_profile, gpu_vision
+from bench import gpu_profile
 from ovgpu.backends.cuda import rt
 from tests.emulator.kernel_source import launch_bounds
 from tests.emulator.nvrtc import KERNELS
+from tests.harness.cuda import bound
 
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCHES = 4  # launches of a kernel that are read
@@ -127,8 +128,8 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def launch(workload: str, emulated: bool, tiny: bool) -> None:
     """Run a workload's inferences for ncu, after its graphs are captured."""
-    with gpu_vision.emulator("EMULATED") if emulated else nullcontext():
-        found, _ = gpu_profile.engine(workload, "EMULATED" if emulated else "NVIDIA", tiny)
+    with bound("emulator") if emulated else nullcontext():
+        found, _ = gpu_profile.engine(workload, "NVIDIA", tiny)
         found.timer.synchronize()
         profiler = rt.cupy().cuda.profiler
         profiler.start()

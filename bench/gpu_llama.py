@@ -21,7 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,8 +35,8 @@ from bench import gpu_llama_torch, gpu_measure
 from bench.gpu_llama_model import LLAMA_1B, TINY, Caches, Llama, Variant, build
 from bench.gpu_measure import Events, HostClock, Timer, device_seconds, host_seconds, summary
 from bench.gpu_run import Ovgpu
-from ovgpu.api import devices
-from ovgpu.backends.cuda import CudaBackend, rt
+from ovgpu.backends.cuda import rt
+from tests.harness.cuda import bound
 
 Array = NDArray[Any]
 TOLERANCE = 2e-2  # of the largest logit
@@ -359,11 +359,6 @@ def free(torch_device: str | None) -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure all requested items while there is time; update the file after each."""
     report = Report(options.out, time.perf_counter() + options.budget)
-    if options.emulated:
-        from tests.emulator import blas_emu, blaslt_emu, cupy_emu
-
-        rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
-        devices.register_backend(options.device, CudaBackend)
     try:
         cupy = rt.cupy()
         report.result |= {"device": gpu_measure.describe(cupy), "clocks_before": gpu_measure.clocks()}
@@ -384,9 +379,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         report.result["clocks_after"] = gpu_measure.clocks()
     finally:
         report.save()
-        if options.emulated:
-            devices.unregister_backend(options.device)
-            rt.bind(None, None)
     return report.result
 
 
@@ -408,7 +400,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try the program")
     parser.add_argument("--out", type=Path, help="a JSON file")
     options = parser.parse_args(arguments)
-    options.device = "EMULATED" if options.emulated else "NVIDIA"
+    options.device = "NVIDIA"
     options.torch = {None: gpu_llama_torch.device_of(), "none": None}.get(options.torch, options.torch)
     for name, usual, tiny in (("contexts", [128, 8192], [12, 40]), ("prefill", 2048, 32), ("seconds", 0.5, 0.01),
                               ("steps", 64, 3)):
@@ -419,7 +411,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return exit status 1 if an item failed or was wrong."""
-    items = measure(parse(arguments))["items"].values()
+    options = parse(arguments)
+    with bound("emulator") if options.emulated else nullcontext():
+        items = measure(options)["items"].values()
     return int(any("failed" in row or row.get("right") is False for row in items))
 
 

@@ -19,6 +19,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from rich.console import Console
 from bench import engines, gpu_measure, gpu_questions, gpu_run
 from bench.gpu_torch import MODES
 from bench.gpu_workloads import TINY, WORKLOADS
-from ovgpu.api import devices
-from ovgpu.backends.cuda import CudaBackend, rt
+from ovgpu.backends.cuda import rt
+from tests.harness.cuda import bound
 
 COPY, COPY_TINY = 2 << 30, 1 << 16  # bytes that a copy moves, each way
 UNFINISHED = "gpu-unfinished.json"
@@ -38,18 +39,8 @@ COLUMNS = ["Workload", "Engine", *(f"{title} (us)" for title in TIMES.values()),
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure everything; return the results, which include the failures of single parts."""
-    device = "EMULATED" if options.emulated else "NVIDIA"
-    if options.emulated:
-        from tests.emulator import blas_emu, blaslt_emu, cupy_emu
-
-        rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
-        devices.register_backend(device, CudaBackend)
-    try:
-        return _measure(options, device)
-    finally:
-        if options.emulated:
-            devices.unregister_backend(device)
-            rt.bind(None, None)
+    with bound("emulator") if options.emulated else nullcontext():
+        return _measure(options, "NVIDIA")
 
 
 def _measure(options: argparse.Namespace, device: str) -> dict[str, Any]:

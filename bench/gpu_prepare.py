@@ -85,14 +85,15 @@ def idle() -> Iterator[None]:
 
 def record(folder: Path) -> None:
     """Record the kernels of the benchmarks' workloads."""
-    from bench import gpu_profile, gpu_vision
+    from bench import gpu_profile
+    from tests.harness.cuda import bound
 
     gpu_recorded.begin(folder)
-    with gpu_vision.emulator("EMULATED"), idle():
-        for name in gpu_profile.DEFAULT:
+    with bound("emulator"), idle():
+        for name in (*gpu_profile.DEFAULT, *gpu_profile.IN_TF32):
             start = time.perf_counter()
             try:
-                gpu_profile.engine(name, "EMULATED", False)
+                gpu_profile.engine(name, "NVIDIA", False)
             except Exception as e:  # go on with the other workloads
                 print(f"{name}: {type(e).__name__}: {e}", flush=True)
             print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)

@@ -18,6 +18,8 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,9 @@ from bench.gpu_llama_model import LLAMA_1B, Caches, Variant, build
 from bench.gpu_run import Ovgpu
 from bench.gpu_vision_workloads import TINY as TINY_VISION
 from bench.gpu_vision_workloads import WORKLOADS as VISION
-from bench.gpu_workloads import TINY, WORKLOADS
+from bench.gpu_workloads import EXACT, TF32, TINY, WORKLOADS
 from ovgpu.backends.cuda import rt
+from tests.harness.cuda import bound
 
 LAUNCHES = 6  # launches that are profiled
 WARM_UP = 8
@@ -41,10 +44,15 @@ LLAMA: dict[str, tuple[Variant, int]] = {f"llama {variant} {context}": (variant,
 DEFAULT = (*LLAMA, "resnet50_f16", "resnet50", "bert_f16", "bert_b32_f16", "unet_f16", "vit_f16", "whisper_tiny_f16",
            "mobilenet_v2_f16", "bilstm", "lstm_b1", "lstm_b32", "lstm_state", "resnet50_b64_f16", "bert_base",
            "gpt2_decode", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32")
+IN_TF32 = tuple(f"{name} tf32" for name in ("bert_base", "bert_base_b32", "resnet50", "gpt2_decode"))
 
 
 def engine(name: str, device: str, tiny: bool) -> tuple[Any, Callable[[], object]]:
-    """Return a workload's engine, ready to be launched, and a function that makes an inference."""
+    """Return a workload's engine, ready to be launched, and a function that makes an inference.
+
+    Names that end with ``tf32`` are workloads in f32 that is rounded to TF32.
+    """
+    plain, config = name.removesuffix(" tf32"), TF32 if name.endswith(" tf32") else EXACT
     if name in LLAMA:
         variant, context = LLAMA[name]
         sizes = gpu_llama.TINY if tiny else LLAMA_1B
@@ -52,11 +60,12 @@ def engine(name: str, device: str, tiny: bool) -> tuple[Any, Callable[[], object
         found: Any = gpu_llama.Run(build(variant, sizes), device)
         found.fill(Caches(sizes, context), context - 1)
         call: Callable[[], object] = found.infer
-    elif name in VISION:
-        found = gpu_vision.Ovgpu((TINY_VISION if tiny else VISION)[name](), device)
+    elif plain in VISION:
+        workload = (TINY_VISION if tiny else VISION)[plain]()
+        found = gpu_vision.Ovgpu(workload if name == plain else replace(workload, config=config), device)
         call = found.call
     else:
-        found = Ovgpu((TINY if tiny else WORKLOADS)[name](), device)
+        found = Ovgpu((TINY if tiny else WORKLOADS)[plain](), device, config)
         call = found.infer if found.workload.prompt is not None else found.call
     for _ in range(WARM_UP):
         call()
@@ -170,20 +179,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=180)
-    parser.add_argument("--only", nargs="*", default=[*DEFAULT], choices=[*LLAMA, *VISION, *WORKLOADS], metavar="NAME")
+    parser.add_argument("--only", nargs="*", default=[*DEFAULT, *IN_TF32], metavar="NAME",
+                        choices=[*LLAMA, *VISION, *WORKLOADS, *IN_TF32])
     parser.add_argument("--device", default="NVIDIA")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy: the host's part alone")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, of a few workloads")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.tiny and options.only == [*DEFAULT]:
-        options.only = ["llama int4 128", "lstm_state", "softmax_f32"]
-    if not options.emulated:
+    if options.tiny and options.only == [*DEFAULT, *IN_TF32]:
+        options.only = ["llama int4 128", "lstm_state", "bert_base tf32"]
+    with bound("emulator") if options.emulated else nullcontext():
         result = run(options)
-    else:
-        options.device = "EMULATED"
-        with gpu_vision.emulator(options.device):
-            result = run(options)
     return int(any("failed" in row for row in result["workloads"].values()))
 
 

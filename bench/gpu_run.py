@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 import ovgpu
 from bench import gpu_torch
 from bench.gpu_measure import Events, Flush, HostClock, Timer, device_seconds, host_seconds, summary
-from bench.gpu_workloads import Workload
+from bench.gpu_workloads import EXACT, TF32, Workload
 from ovgpu.backends.cuda import rt
 from tests.models.drive import decoder_inputs
 
 Array = NDArray[Any]
+TF32_TOLERANCE = 1e-2
+TF32_MODE = "graph"  # torch's mode that is run in TF32 as well: the fastest of those that compile nothing
 STEPS = 3  # steps of a decoder whose results are compared
 
 
@@ -37,10 +39,10 @@ class Settings:
 class Ovgpu:
     """A workload on a device of ovgpu: with inputs and outputs on the host, and on the device."""
 
-    def __init__(self, workload: Workload, device: str) -> None:
+    def __init__(self, workload: Workload, device: str, config: Mapping[str, str] = EXACT) -> None:
         self.workload = workload
         core = ovgpu.Core()
-        compiled = core.compile_model(core.read_model(*workload.ir), device)
+        compiled = core.compile_model(core.read_model(*workload.ir), device, dict(config))
         self.request = self.resident = compiled.create_infer_request()
         self.position = 0
         self.timer: Timer = HostClock()
@@ -128,22 +130,27 @@ def error(found: Sequence[Array], wanted: Sequence[Array]) -> float:
 def compare(make: Callable[[], Workload], settings: Settings) -> dict[str, Any]:
     """Run all engines on one workload: compare results with ovgpu on the CPU, then take times in turns.
 
-    An engine that fails, or whose results differ, is reported as such and not timed.
+    Engines whose names end with ``tf32`` round f32 to TF32. An engine that fails, or whose results differ, is reported
+    as such and not timed.
     """
     workload = make()
     wanted = results(Ovgpu(workload, "CPU"), workload)
     makers: dict[str, Callable[[], Any]] = {"ovgpu": lambda: Ovgpu(workload, settings.device)}
+    if workload.tf32 and settings.device != "CPU":
+        makers["ovgpu tf32"] = lambda: Ovgpu(workload, settings.device, TF32)
     if settings.torch is not None:
         device = settings.torch
         makers |= {f"torch {mode}": lambda mode=mode: gpu_torch.Peer(workload, mode, device)
                    for mode in settings.modes if device != "cpu" or "graph" not in mode}
+        if workload.tf32 and device != "cpu" and TF32_MODE in settings.modes:
+            makers[f"torch {TF32_MODE} tf32"] = lambda: gpu_torch.Peer(workload, TF32_MODE, device, True)
     rows: dict[str, dict[str, Any]] = {}
     engines: dict[str, Any] = {}
     for name, build in makers.items():
         try:
             engine = build()
             row: dict[str, Any] = {"error": error(results(engine, workload), wanted)}
-            row["right"] = bool(row["error"] <= workload.tolerance)
+            row["right"] = bool(row["error"] <= (TF32_TOLERANCE if name.endswith("tf32") else workload.tolerance))
             if row["right"]:
                 engines[name] = engine
         except Exception as failure:
@@ -181,10 +188,16 @@ def _time(workload: Workload, engines: dict[str, Any], rows: dict[str, dict[str,
                 rows[name]["call"] = summary(calls[name])
         if isinstance(engine, Ovgpu):
             rows[name]["plan"] = engine.plan()
-    peers = [name for name in engines if name != "ovgpu" and "device" in rows[name]]
-    if peers and "device" in rows.get("ovgpu", {}):
-        for what in ("device", "call", "wall"):
-            if what not in rows["ovgpu"]:
-                continue
-            best = min(peers, key=lambda name: rows[name][what]["us"])
-            rows["ovgpu"][what] |= {"best_peer": best, "ratio": rows["ovgpu"][what]["us"] / rows[best][what]["us"]}
+    add_ratios(rows)
+
+
+def add_ratios(rows: Mapping[str, dict[str, Any]]) -> None:
+    """Add ovgpu's ratios to the fastest peer: of those without TF32, and for ovgpu in TF32, of all."""
+    timed = {name: row for name, row in rows.items() if "device" in row}
+    for name, row in timed.items():
+        peers = [peer for peer in timed if not peer.startswith("ovgpu") and (
+            name.endswith("tf32") or not peer.endswith("tf32"))]
+        for what in ("device", "call", "wall") if name.startswith("ovgpu") and peers else ():
+            if what in row:
+                best = min(peers, key=lambda peer: timed[peer][what]["us"])
+                row[what] |= {"best_peer": best, "ratio": row[what]["us"] / timed[best][what]["us"]}

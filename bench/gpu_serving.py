@@ -61,7 +61,7 @@ def first_result(folder: Path, device: str, emulated: bool) -> dict[str, float]:
 
     ov = timed("import", lambda: import_module("ovgpu"))
     config, inputs = json.loads((folder / "config.json").read_text()), dict(np.load(folder / "inputs.npz"))
-    with _emulator(device) if emulated else nullcontext():
+    with _emulator() if emulated else nullcontext():
         core = ov.Core()
         model = timed("read", lambda: core.read_model(folder / "model.xml"))
         compiled = timed("compile", lambda: core.compile_model(model, device, config))
@@ -69,10 +69,10 @@ def first_result(folder: Path, device: str, emulated: bool) -> dict[str, float]:
     return found | {"all": sum(found.values())}
 
 
-def _emulator(device: str) -> Any:
-    from bench import gpu_vision
+def _emulator() -> Any:
+    from tests.harness.cuda import bound  # not before the import of ovgpu is timed
 
-    return gpu_vision.emulator(device)
+    return bound("emulator")
 
 
 def starts(workload: Any, options: argparse.Namespace) -> dict[str, dict[str, float]]:
@@ -145,8 +145,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try the program")
     parser.add_argument("--first", type=Path, metavar="FOLDER", help="time the first result of the model in it")
     options = parser.parse_args(arguments)
-    if options.emulated:
-        options.device = "EMULATED"
     if options.tiny:
         options.seconds = 0.05
     if options.only is None:
@@ -154,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.first:
         print(json.dumps(first_result(options.first, options.device, options.emulated)))
         return 0
-    with _emulator(options.device) if options.emulated else nullcontext():
+    with _emulator() if options.emulated else nullcontext():
         found = run(options)
     return int(any("failed" in row for row in found.values()))
 

@@ -1,9 +1,9 @@
 """Smoke test of whole models on a card, each in a separate process; the first thing to run on a new machine.
 
-    python -m bench.gpu_smoke --out FOLDER [--seconds 90] [--jobs 14] [--models NAME ...] [--device NVIDIA]
+    python -m bench.gpu_smoke --out FOLDER [--seconds 90] [--jobs 14] [--models NAME ...] [--emulated]
 
-Each of the test suite's models runs its recorded calls several times, so that captured graphs are replayed. Both its
-f32 and its f16 outputs are compared with the recorded ones. For each, ``smoke.json`` has errors relative to the largest
+Each of the test suite's models runs its recorded calls several times, so that captured graphs are replayed. Its outputs
+in f32, TF32 and f16 are compared with the recorded ones. For each, ``smoke.json`` has errors relative to the largest
 value, seconds to the first answer, launches, and the trace of an exception.
 """
 
@@ -17,39 +17,29 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.harness.cuda import bound
 from tests.models.drive import DATA, Expected, relative_error, replay
 
 PASSES = 4  # passes over the calls of a model; graphs are captured in the second
-HALF_TOLERANCE = 3e-2  # of f16 against f32, relative to the largest value
+PRECISIONS = ("f32", "tf32", "f16")
+HALF_TOLERANCE = 3e-2  # of f16 and TF32 against f32, relative to the largest value
 # Models that amplify roundings, or flip levels of FakeQuantize by them: the emulator has the same errors to two digits.
 AMPLIFYING = {"t5_encoder": 5e-2, "t5_decoder": 5e-2, "resnet_int8": 0.15}
 
 
-@contextmanager
-def device_of(name: str) -> Any:
-    """Yield the device to compile for; "EMULATED" is the emulator's."""
-    if name != "EMULATED":
-        yield name
-        return
-    from tests.harness.cuda import registered
-
-    with registered("emulator") as found:
-        yield found
-
-
-def check(model: str, device: str, half: bool) -> dict[str, Any]:
+def check(model: str, device: str, precision: str) -> dict[str, Any]:
     """Run one model; return its errors, times and launches."""
     import ovgpu
 
     expected = Expected.load(DATA / model / "expected.npz")
     start = time.perf_counter()
-    config = {"INFERENCE_PRECISION_HINT": "f16" if half else "f32"}
+    config = {"INFERENCE_PRECISION_HINT": precision}
     compiled = ovgpu.Core().compile_model(DATA / model / "model.xml", device, config)
     found: dict[str, Any] = {"compile_s": time.perf_counter() - start}
     errors = []
@@ -62,7 +52,7 @@ def check(model: str, device: str, half: bool) -> dict[str, Any]:
             if not all(np.isfinite(a).all() for a in outputs if a.dtype.kind == "f"):
                 raise AssertionError(f"pass {number}: values are not finite")
             errors.append(max(map(relative_error, outputs, call.outputs), default=0.0))
-    limit = AMPLIFYING.get(model, HALF_TOLERANCE) if half else expected.tolerance
+    limit = expected.tolerance if precision == "f32" else AMPLIFYING.get(model, HALF_TOLERANCE)
     found |= {"error": max(errors), "limit": limit, "right": max(errors) <= limit}
     request = compiled.create_infer_request()
     for _ in range(3):
@@ -72,11 +62,11 @@ def check(model: str, device: str, half: bool) -> dict[str, Any]:
     return found | {"launches": plan.launches, "kernels": plan.kernels}
 
 
-def run_one(model: str, device: str, half: bool, results: Any) -> None:
+def run_one(model: str, options: argparse.Namespace, precision: str, results: Any) -> None:
     """Run `check` in this process and send its result; if the process dies, its standard error has the message."""
     try:
-        with device_of(device) as name:
-            results.send(check(model, name, half))
+        with bound("emulator") if options.emulated else nullcontext():
+            results.send(check(model, options.device, precision))
     except BaseException as error:
         results.send({"raised": f"{type(error).__name__}: {error}"[:1500], "trace": traceback.format_exc()[-3000:]})
     results.close()
@@ -84,18 +74,18 @@ def run_one(model: str, device: str, half: bool, results: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Run all models in both precisions, several at a time."""
-    waiting = [(name, half) for half in (False, True) for name in options.models]
+    """Run all models in all precisions, several at a time."""
+    waiting = [(name, precision) for precision in PRECISIONS for name in options.models]
     context, found, running = multiprocessing.get_context("fork"), dict[str, Any](), list[Any]()
     until = time.perf_counter() + options.seconds
     while waiting or running:
         while waiting and len(running) < options.jobs:
-            name, half = waiting.pop(0)
+            name, precision = waiting.pop(0)
             receive, send = context.Pipe(duplex=False)
-            process = context.Process(target=run_one, args=(name, options.device, half, send))
+            process = context.Process(target=run_one, args=(name, options, precision, send))
             process.start()
             send.close()
-            running.append((f"{name} {'f16' if half else 'f32'}", process, receive))
+            running.append((f"{name} {precision}", process, receive))
         for item in list(running):
             key, process, receive = item
             late = time.perf_counter() > until
@@ -112,7 +102,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 found.setdefault(key, {"raised": "stopped: too late"})
                 running.remove(item)
         if time.perf_counter() > until:
-            found |= {f"{name} {'f16' if half else 'f32'}": {"raised": "not begun"} for name, half in waiting}
+            found |= {f"{name} {precision}": {"raised": "not begun"} for name, precision in waiting}
             waiting.clear()
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "smoke.json").write_text(json.dumps(found, indent=1))
@@ -128,6 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=90)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--device", default="NVIDIA")
+    parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy")
     options = parser.parse_args(arguments)
     found = run(options)
     wrong = {key: row for key, row in found.items() if not row.get("right")}

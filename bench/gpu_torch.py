@@ -166,12 +166,12 @@ class Events:
 
 
 class Peer:
-    """A workload in torch, run in one of `MODES`. f32 stays f32: TF32 is off."""
+    """A workload in torch, run in one of `MODES`. f32 stays f32, or is rounded to TF32 by products if ``tf32``."""
 
-    def __init__(self, workload: Workload, mode: str, device: str) -> None:
+    def __init__(self, workload: Workload, mode: str, device: str, tf32: bool = False) -> None:
         import torch
 
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         if mode not in MODES:
             raise ValueError(f"no such mode: {mode}")
         if mode == "graph" and device == "cpu":

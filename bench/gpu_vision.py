@@ -6,21 +6,21 @@
 
 Each workload is built, run, compared with torch in f32 (largest difference over largest value), then timed as in
 `bench.gpu`: on the device, per call, and host to host. A workload in f16 is an IR of f32 that ovgpu compiles with
-INFERENCE_PRECISION_HINT f16, and a torch module in half precision, with channels last if it convolves. Torch's f32
-runs without TF32. The mode "graph" of f32 is also timed with TF32, as "graph-tf32". The mode "graph" of convolutions in
-f16 is also timed without channels last, as "graph-nchw": torch's group norms prefer that.
+INFERENCE_PRECISION_HINT f16, and a torch module in half precision, with channels last if it convolves. f32 runs without
+TF32; ovgpu is also timed with it, as "ovgpu tf32", and so is torch's mode "graph", as "graph-tf32". The mode "graph" of
+convolutions in f16 is also timed without channels last, as "graph-nchw": torch's group norms prefer that.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,8 +34,9 @@ from bench import gpu_measure, gpu_run, gpu_vision_torch
 from bench.gpu_measure import Events, HostClock, Timer, device_seconds, host_seconds, summary
 from bench.gpu_torch import MODES
 from bench.gpu_vision_workloads import TINY, WORKLOADS, Configured
-from ovgpu.api import devices
-from ovgpu.backends.cuda import CudaBackend, rt
+from bench.gpu_workloads import TF32
+from ovgpu.backends.cuda import rt
+from tests.harness.cuda import bound
 
 Array = NDArray[Any]
 TF32_TOLERANCE = 2e-2
@@ -160,6 +161,8 @@ class Run:
         if not compiling:
             item["reference_seconds"] = time.perf_counter() - start - item["build_seconds"]
             makers["ovgpu"] = lambda: Ovgpu(workload, self.options.device)
+            if not workload.half and self.options.device != "CPU":
+                makers["ovgpu tf32"] = lambda: Ovgpu(replace(workload, config=TF32), self.options.device)
         last = workload.image and (workload.half or self.options.channels_last)
         for mode in self.modes(workload):
             plain, _, extra = mode.partition("-")
@@ -168,7 +171,7 @@ class Run:
             makers[f"torch {mode}"] = partial(peer, plain, half=workload.half, tf32=extra == "tf32",
                                               channels_last=last and extra != "nchw")
         for engine, build in makers.items():
-            if engine != "ovgpu" and self.over():
+            if not engine.startswith("ovgpu") and self.over():
                 print(f"{name}: {engine} not started, the budget is spent", flush=True)
                 continue
             tolerance = TF32_TOLERANCE if engine.endswith("tf32") else workload.tolerance
@@ -176,7 +179,12 @@ class Run:
             print(f"{name:18} {engine:20} {_line(row)}", flush=True)
             self.free()
             self.save()
-        _ratios(name, item)
+        gpu_run.add_ratios(item["engines"])
+        for engine, row in item["engines"].items():
+            if "ratio" in row.get("device", {}):
+                ratios = (f"{what} {row[what]['ratio']:.2f} ({row[what]['best_peer']})"
+                          for what in ("device", "call", "wall"))
+                print(f"{name:18} {engine:20} ratios: {', '.join(ratios)}", flush=True)
 
     def modes(self, workload: Configured) -> list[str]:
         """Return torch's modes that the device and the workload allow."""
@@ -228,33 +236,6 @@ def _line(row: Mapping[str, Any]) -> str:
     return text + (f" FAILED {row['failed'].splitlines()[0][:120]}" if "failed" in row else "")
 
 
-def _ratios(name: str, item: dict[str, Any]) -> None:
-    """Add ovgpu's ratios to the fastest other engine without TF32."""
-    rows = {engine: row for engine, row in item["engines"].items() if "device" in row and not engine.endswith("tf32")}
-    ours = rows.pop("ovgpu", None)
-    if ours is None or not rows:
-        return
-    for what in ("device", "call", "wall"):
-        best = min(rows, key=lambda engine: rows[engine][what]["us"])
-        ours[what] |= {"best_peer": best, "ratio": ours[what]["us"] / rows[best][what]["us"]}
-    print(f"{name:18} ratios: " + ", ".join(f"{what} {ours[what]['ratio']:.2f} ({ours[what]['best_peer']})"
-                                            for what in ("device", "call", "wall")), flush=True)
-
-
-@contextlib.contextmanager
-def emulator(device: str) -> Iterator[None]:
-    """Replace CuPy by the tests' emulator within the block, and register it as a device of that name."""
-    from tests.emulator import blas_emu, blaslt_emu, cupy_emu
-
-    rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
-    devices.register_backend(device, CudaBackend)
-    try:
-        yield
-    finally:
-        devices.unregister_backend(device)
-        rt.bind(None, None)
-
-
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -273,8 +254,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.2, help="per measurement")
     options = parser.parse_args(arguments)
-    if options.emulated:
-        options.device = "EMULATED"
     if options.torch is None:
         options.torch = "cpu" if options.emulated or options.device == "CPU" else "cuda"
     if options.device == "CPU":
@@ -288,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 if ovgpu failed or was wrong on a workload."""
     options = parse(arguments)
     run = Run(options)
-    with emulator(options.device) if options.emulated else contextlib.nullcontext():
+    with bound("emulator") if options.emulated else nullcontext():
         run.all()
     run.save()
     wrong = [name for name, item in run.result["items"].items() if not item["engines"].get("ovgpu", {}).get("right")]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bench import gpu_vision_ir, gpu_vision_torch
 from bench.gpu_vision_ir import Built, MobileNetSizes, ResNetSizes, UNetSizes
-from bench.gpu_workloads import Workload, encoder
+from bench.gpu_workloads import EXACT, Workload, encoder
 from tests.models.transformer import BERT_BASE, Sizes
 
 Array = NDArray[Any]
@@ -24,7 +24,7 @@ F16_TOLERANCE = 2e-2
 class Configured(Workload):
     """Workload with ``config`` for ovgpu's compile_model; ``half`` and ``image`` say how torch runs it."""
 
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=lambda: EXACT)
     half: bool = False
     image: bool = False  # convolves: channels last
     stateful: bool = False

@@ -19,14 +19,17 @@ from tests.models.transformer import BERT_BASE, GPT2_SMALL, Sizes, bert, gpt2
 
 Array = NDArray[Any]
 IR = tuple[bytes, bytes]
+# Configurations of `compile_model`: f32 as it is, and f32 that products round to TF32, the default on a card.
+EXACT = {"EXECUTION_MODE_HINT": "ACCURACY"}
+TF32 = {"INFERENCE_PRECISION_HINT": "tf32"}
 
 
 @dataclass(frozen=True)
 class Workload:
     """A model and its inputs. ``nbytes`` is the least traffic of device memory in an inference: reads and writes, once.
 
-    ``bandwidth`` says that this traffic limits the time. ``module()`` returns the torch module. A decoder gets
-    ``prompt`` and then one token after the other; ``inputs`` are then those of any step.
+    ``bandwidth`` says that this traffic limits the time, ``tf32`` that it has products of f32. ``module()`` returns the
+    torch module. A decoder gets ``prompt`` and then one token after the other; ``inputs`` are then those of any step.
     """
 
     title: str
@@ -37,6 +40,7 @@ class Workload:
     bandwidth: bool = False
     tolerance: float = 1e-4
     prompt: Array | None = None
+    tf32: bool = False
 
 
 def elementwise(rows: int, columns: int, kind: str) -> Workload:
@@ -72,7 +76,8 @@ def tensor_iterator() -> Workload:
     inputs = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     weights = weights_of(ir)
     return Workload("TensorIterator LSTM [1,25,512], 256 units", ir, inputs,
-                    partial(torch_lstm, *weights, every_state=False), _total(weights, inputs) + 25 * 256 * 4)
+                    partial(torch_lstm, *weights, every_state=False), _total(weights, inputs) + 25 * 256 * 4,
+                    tf32=True)
 
 
 def sequence(steps: int, features: int, hidden: int) -> Workload:
@@ -84,7 +89,7 @@ def sequence(steps: int, features: int, hidden: int) -> Workload:
     weights = weights_of(ir)
     return Workload(f"LSTMSequence, {steps} steps, {hidden} units", ir, inputs,
                     partial(torch_lstm, *weights, every_state=True),
-                    _total(weights, inputs) + (steps + 2) * hidden * 4)
+                    _total(weights, inputs) + (steps + 2) * hidden * 4, tf32=True)
 
 
 def encoder(sizes: Sizes, batch: int, time: int) -> Workload:
@@ -98,7 +103,7 @@ def encoder(sizes: Sizes, batch: int, time: int) -> Workload:
     read = sum(w.nbytes for name, w in model.weights.items() if name not in
                ("words.weight", "types.weight", "positions.weight"))
     return Workload(f"BERT, {sizes.layers} x {sizes.width}, batch {batch}, {time} tokens", model.ir, inputs,
-                    partial(gpu_torch.bert, model.weights, sizes), read + 2 * batch * time * sizes.width * 4)
+                    partial(gpu_torch.bert, model.weights, sizes), read + 2 * batch * time * sizes.width * 4, tf32=True)
 
 
 def decoder(sizes: Sizes, prompt: int) -> Workload:
@@ -109,7 +114,7 @@ def decoder(sizes: Sizes, prompt: int) -> Workload:
     cache = 2 * 2 * sizes.layers * prompt * sizes.width * 4
     return Workload(f"GPT-2 decode, {sizes.layers} x {sizes.width}, per token", model.ir,
                     decoder_inputs(tokens[:, :1], np.ones((1, 1), np.int64)),
-                    partial(gpu_torch.gpt2, model.weights, sizes), read + cache, prompt=tokens)
+                    partial(gpu_torch.gpt2, model.weights, sizes), read + cache, prompt=tokens, tf32=True)
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {

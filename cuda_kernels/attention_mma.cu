@@ -1,10 +1,11 @@
 // Scaled dot product attention on tensor cores, after FlashAttention-2 (Dao 2023). q k^T and weights v are products of
-// 16-bit matrices with sums in f32; scores and weights stay in registers.
+// 16-bit matrices, or of f32 matrices rounded to TF32, with sums in f32; scores and weights stay in registers.
 #include "attention_mma.cuh"
 #include "vectors.cuh"
 
 constexpr int WARPS = 4, THREADS = WARPS * 32;
-constexpr int PAD = CHUNK;  // elements after each staged row, so that ldmatrix reads eight rows from different banks
+template <class T>
+constexpr int PAD = CHUNK<T>;  // elements after each staged row, so that ldmatrix reads eight rows from different banks
 constexpr float LOG2E = 1.44269504f;
 
 constexpr int MARK_QUERIES = 16, MARK_KEYS = 64;  // size of the mask tiles that mark_tiles classifies
@@ -16,34 +17,35 @@ enum Mark : unsigned char { OPEN, MIXED, HIDDEN, LOW };
 // of its rows has a key above VISIBLE elsewhere. This assumes that scores are far smaller than the 16384 in between.
 constexpr float LOWEST = -32768.f, VISIBLE = -16384.f;
 
-// Return a mask element times log2(e), in the unit of the scores. The lowest number of bf16 must not become -inf,
-// which would hide the key.
+// Return a mask element times log2(e), in the unit of the scores. The lowest numbers of bf16 and f32 must not become
+// -inf, which would hide the key.
 __device__ __forceinline__ float in_log2(__half x) { return float(x) * LOG2E; }
-__device__ __forceinline__ float in_log2(__nv_bfloat16 x) {
-  const float value = float(x);
-  return value == minus_infinity() ? value : fmaxf(value * LOG2E, -3.4e38f);
+__device__ __forceinline__ float in_log2(float x) {
+  return x == minus_infinity() ? x : fmaxf(x * LOG2E, -3.4e38f);
 }
+__device__ __forceinline__ float in_log2(__nv_bfloat16 x) { return in_log2(float(x)); }
 
 // Stage N columns of ROWS rows in shared memory, with zeros outside of the array. Eight threads copy eight chunks of a
-// row. V is the number of elements per copy: CHUNK, aligned to 16 bytes and complete after wait_copies; or 1.
+// row. V is the number of elements per copy: a chunk, aligned to 16 bytes and complete after wait_copies; or 1.
 template <int ROWS, int N, int V, class T, class I>
 __device__ __forceinline__ void stage(const T* from, I stride, I rows, I columns, T* to) {
-  const int row = threadIdx.x / 8, column = threadIdx.x % 8 * CHUNK;
+  constexpr int EACH = CHUNK<T>, PITCH = N + PAD<T>;
+  const int row = threadIdx.x / 8, column = threadIdx.x % 8 * EACH;
   from += row * stride + column;
-  to += row * (N + PAD) + column;
+  to += row * PITCH + column;
 #pragma unroll(V == 1 ? 1 : ROWS)  // unrolled copies of single elements would need all registers
   for (int r = 0; r < ROWS; r += THREADS / 8) {
 #pragma unroll
-    for (int c = 0; c < N; c += 8 * CHUNK) {
+    for (int c = 0; c < N; c += 8 * EACH) {
       if (column + c >= N) continue;
       const T* source = from + r * stride + c;
-      T* target = to + r * (N + PAD) + c;
-      if constexpr (V == CHUNK) {
+      T* target = to + r * PITCH + c;
+      if constexpr (V == EACH) {
         copy_async(target, source, row + r < rows && column + c < columns);
       } else {
-        T part[CHUNK];
+        T part[EACH];
 #pragma unroll
-        for (int j = 0; j < CHUNK; j++) {
+        for (int j = 0; j < EACH; j++) {
           part[j] = row + r < rows && column + c + j < columns ? source[j] : T(0.f);
         }
         store(part, target);
@@ -52,19 +54,39 @@ __device__ __forceinline__ void stage(const T* from, I stride, I rows, I columns
   }
 }
 
-// Compute score += q k^T of a warp. `q` and `k` point to the rows that this lane passes to ldmatrix, which loads 16 x
-// 16 elements of q, and of two groups of 8 keys.
+// Round the f32 elements that this thread has staged to TF32; those of 16 bits stay as they are.
+template <int ROWS, int N, class T>
+__device__ __forceinline__ void round_staged(T* to) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    const int row = threadIdx.x / 8, column = threadIdx.x % 8 * CHUNK<T>;
+#pragma unroll
+    for (int r = 0; r < ROWS; r += THREADS / 8) {
+#pragma unroll
+      for (int c = 0; c < N; c += 8 * CHUNK<T>) {
+        if (column + c >= N) continue;
+        uint4* at = reinterpret_cast<uint4*>(to + (row + r) * (N + PAD<T>) + column + c);
+        const uint4 x = *at;
+        *at = {round_to_tf32(__uint_as_float(x.x)), round_to_tf32(__uint_as_float(x.y)),
+               round_to_tf32(__uint_as_float(x.z)), round_to_tf32(__uint_as_float(x.w))};
+      }
+    }
+  }
+}
+
+// Compute score += q k^T of a warp. `q` and `k` point to the rows that this lane passes to ldmatrix, which loads 16
+// rows of two chunks of q, and of two groups of 8 keys.
 template <class T, int DEPTH, int TILES, int N>
 __device__ __forceinline__ void add_products(const T* q, const T* k, float (&score)[TILES][N][4]) {
+  constexpr int PITCH = DEPTH + PAD<T>;
 #pragma unroll
-  for (int d = 0; d < DEPTH; d += 16) {
+  for (int d = 0; d < DEPTH; d += 2 * CHUNK<T>) {
     unsigned a[TILES][4];
 #pragma unroll
-    for (int m = 0; m < TILES; m++) load_matrices(q + m * 16 * (DEPTH + PAD) + d, a[m]);
+    for (int m = 0; m < TILES; m++) load_matrices(q + m * 16 * PITCH + d, a[m]);
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
       unsigned b[4];
-      load_matrices(k + n * 8 * (DEPTH + PAD) + d, b);
+      load_matrices(k + n * 8 * PITCH + d, b);
 #pragma unroll
       for (int m = 0; m < TILES; m++) {
         multiply_add<T>(a[m], b[0], b[1], score[m][n]);
@@ -74,7 +96,8 @@ __device__ __forceinline__ void add_products(const T* q, const T* k, float (&sco
   }
 }
 
-// Compute sum += weight v of a warp. The registers of the scores already have the layout of the left operand of mma.
+// Compute sum += weight v of a warp, in 16 bits. The registers of the scores already have the layout of the left
+// operand of mma. `v` points to the row that this lane passes to ldmatrix.
 template <class T, int WIDTH, int TILES, int N>
 __device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4], const T* v,
                                              float (&sum)[TILES][WIDTH / 8][4]) {
@@ -92,12 +115,36 @@ __device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4],
 #pragma unroll
     for (int c = 0; c < WIDTH; c += 16) {
       unsigned b[4];
-      load_transposed(v + n * 8 * (WIDTH + PAD) + c, b);
+      load_transposed(v + n * 8 * (WIDTH + PAD<T>) + c, b);
 #pragma unroll
       for (int m = 0; m < TILES; m++) {
         multiply_add<T>(a[m], b[0], b[1], sum[m][c / 8]);
         multiply_add<T>(a[m], b[2], b[3], sum[m][c / 8 + 1]);
       }
+    }
+  }
+}
+
+// The same in TF32. The order of keys in the sum is free: column j of the left operand is key 2 j of eight, and column
+// j + 4 is key 2 j + 1, as in the registers of the scores. `v` points to key 2 (lane % 4) and column lane / 4.
+template <int WIDTH, int TILES, int N>
+__device__ __forceinline__ void add_weighted_tf32(const float (&weight)[TILES][N][4], const float* v,
+                                                  float (&sum)[TILES][WIDTH / 8][4]) {
+  constexpr int PITCH = WIDTH + PAD<float>;
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    unsigned a[TILES][4];
+#pragma unroll
+    for (int m = 0; m < TILES; m++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) a[m][i] = round_to_tf32(weight[m][n][i % 2 * 2 + i / 2]);
+    }
+#pragma unroll
+    for (int c = 0; c < WIDTH; c += 8) {
+      const float* at = v + n * 8 * PITCH + c;
+      const unsigned b0 = __float_as_uint(at[0]), b1 = __float_as_uint(at[PITCH]);
+#pragma unroll
+      for (int m = 0; m < TILES; m++) multiply_add<float>(a[m], b0, b1, sum[m][c / 8]);
     }
   }
 }
@@ -318,9 +365,9 @@ __global__ void __launch_bounds__(THREADS, 2)
   constexpr int ROWS = WARPS * TILES * 16;
   using Element = MaskElement<T, MASK>;
   OVGPU_DYN_SHARED(T, q_tile);
-  constexpr int STAGE = KEYS * (DEPTH + PAD + WIDTH + PAD);  // elements of keys and values; there are two buffers
-  T* k_tile = q_tile + ROWS * (DEPTH + PAD);
-  T* v_tile = k_tile + KEYS * (DEPTH + PAD);
+  constexpr int STAGE = KEYS * (DEPTH + WIDTH + 2 * PAD<T>);  // elements of keys and values; there are two buffers
+  T* k_tile = q_tile + ROWS * (DEPTH + PAD<T>);
+  T* v_tile = k_tile + KEYS * (DEPTH + PAD<T>);
   const I max_keys = keys;
   if (length) keys = static_cast<I>(*length);
   const I blocks = (queries + ROWS - 1) / ROWS;
@@ -339,9 +386,10 @@ __global__ void __launch_bounds__(THREADS, 2)
   const int lane = threadIdx.x % 32;
   const I top = first_query + warp * TILES * 16;  // first row of the warp
   const I row = top + lane / 4;
-  const T* q_rows = q_tile + (warp * TILES * 16 + lane % 16) * (DEPTH + PAD) + lane / 16 * 8;
-  const T* k_rows = k_tile + (lane / 16 * 8 + lane % 8) * (DEPTH + PAD) + lane / 8 % 2 * 8;
-  const T* v_rows = v_tile + lane % 16 * (WIDTH + PAD) + lane / 16 * 8;
+  const T* q_rows = q_tile + (warp * TILES * 16 + lane % 16) * (DEPTH + PAD<T>) + lane / 16 * CHUNK<T>;
+  const T* k_rows = k_tile + (lane / 16 * 8 + lane % 8) * (DEPTH + PAD<T>) + lane / 8 % 2 * CHUNK<T>;
+  const T* v_rows = v_tile + (sizeof(T) == 2 ? lane % 16 * (WIDTH + PAD<T>) + lane / 16 * CHUNK<T>
+                                             : lane % 4 * 2 * (WIDTH + PAD<T>) + lane / 4);
   Element* mask_tile = reinterpret_cast<Element*>(k_tile + 2 * STAGE);
   const int mask_pitch = stride.mask ? KEYS + 16 / static_cast<int>(sizeof(Element)) : 0;
   const Element* mask_rows = mask_tile + (warp * TILES * 16 + lane / 4) * mask_pitch + lane % 4 * 2;
@@ -393,6 +441,10 @@ __global__ void __launch_bounds__(THREADS, 2)
   stage<ROWS, DEPTH, V>(q + first_query * stride.q, stride.q, queries - first_query, depth, q_tile);
   I begin = next_keys(0);
   if (begin < visible) stage_keys(begin, 0);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    wait_copies();
+    round_staged<ROWS, DEPTH>(q_tile);
+  }
   for (int buffer = 0; begin < visible; buffer ^= 1) {
     const I first_key = begin;
     const int bit = static_cast<int>(first_key / MARK_KEYS) % 32;
@@ -402,6 +454,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     const bool active = top < queries && (MASK != CAUSAL || first_key < top + TILES * 16) &&
                         !(marks && __any_sync(0xffffffffu, window.absent >> bit & 1));
     wait_copies();
+    round_staged<KEYS, DEPTH>(k_tile + buffer * STAGE);
+    round_staged<KEYS, WIDTH>(v_tile + buffer * STAGE);
     __syncthreads();  // keys and values have arrived, and the previous ones have been read
     if (mixed) {
       stage_mask<ROWS, KEYS>(static_cast<const Element*>(mask) + mask_at + first_query * stride.mask +
@@ -422,7 +476,11 @@ __global__ void __launch_bounds__(THREADS, 2)
     if (!unmasked)
       add_mask<T, MASK>(mask_rows, mask_pitch, row, first_key + static_cast<I>(lane % 4 * 2), keys, scale_log2, score);
     update_softmax<WIDTH>(unmasked ? scale_log2 : 1.f, score, maximum, total, sum);
-    add_weighted<T, WIDTH>(score, v_rows + buffer * STAGE, sum);
+    if constexpr (sizeof(T) == sizeof(float)) {
+      add_weighted_tf32<WIDTH>(score, v_rows + buffer * STAGE, sum);
+    } else {
+      add_weighted<T, WIDTH>(score, v_rows + buffer * STAGE, sum);
+    }
   }
 #pragma unroll
   for (int m = 0; m < TILES; m++) {
@@ -436,8 +494,8 @@ __global__ void __launch_bounds__(THREADS, 2)
         const I column = n * 8 + lane % 4 * 2;
         const float x = sum[m][n][2 * h] * inverse_total, y = sum[m][n][2 * h + 1] * inverse_total;
         T* to = out + r * stride.out + column;
-        if (V == CHUNK) {
-          if (column < width) *reinterpret_cast<unsigned*>(to) = pack_rounded<T>(x, y);
+        if (V == CHUNK<T>) {
+          if (column < width) store_pair(x, y, to);
         } else {
           if (column < width) to[0] = T(x);
           if (column + 1 < width) to[1] = T(y);

@@ -4,7 +4,13 @@
 #include "attention.cuh"
 #include "ptx.cuh"
 
-constexpr int CHUNK = 8;  // 16-bit elements in 16 bytes
+template <class T>
+constexpr int CHUNK = 16 / sizeof(T);  // elements in 16 bytes
+
+// Return the bits of x, rounded to TF32, up to the low 13 bits, which mma ignores. Infinities and NaN are kept.
+__device__ __forceinline__ unsigned round_to_tf32(float x) {
+  return __float_as_uint(x) + (fabsf(x) < __int_as_float(0x7f800000) ? 0x1000u : 0u);
+}
 
 // Return x and y, rounded to type T, in one register; x is in the low half.
 template <class T>
@@ -22,6 +28,15 @@ __device__ __forceinline__ unsigned pack_rounded<__nv_bfloat16>(float x, float y
   unsigned bits;
   memcpy(&bits, &pair, sizeof(bits));
   return bits;
+}
+
+// Store x and y as neighbouring elements, whose address is aligned to both.
+template <class T>
+__device__ __forceinline__ void store_pair(float x, float y, T* to) {
+  *reinterpret_cast<unsigned*>(to) = pack_rounded<T>(x, y);
+}
+__device__ __forceinline__ void store_pair(float x, float y, float* to) {
+  *reinterpret_cast<float2*>(to) = make_float2(x, y);
 }
 
 // Reduce over the four lanes that share a row of an mma result.

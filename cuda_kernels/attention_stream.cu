@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       const I at = start + group / 2 * LANE_KEYS + 2 * n + group % 2;
 #pragma unroll
       for (int d = 0; d < D; d++) {
-        const I column = d * 32 + quad * CHUNK;
+        const I column = d * 32 + quad * CHUNK<T>;
         key[n][d] = load_chunk(k + at * stride.k + column, at < end && column < depth);
       }
     }
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       const I at = start + quad * LANE_KEYS + n;
 #pragma unroll
       for (int c = 0; c < C; c++) {
-        const I column = c * 64 + group * CHUNK;
+        const I column = c * 64 + group * CHUNK<T>;
         value[n][c] = load_chunk(v + at * stride.v + column, at < end && column < width);
       }
     }
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       const I row = first_query + m * 16 + h * 8 + group;
 #pragma unroll
       for (int d = 0; d < D; d++) {
-        const I column = d * 32 + quad * CHUNK;
+        const I column = d * 32 + quad * CHUNK<T>;
         query[m][h][d] = load_chunk(q + row * stride.q + column, row < queries && column < depth);
       }
     }

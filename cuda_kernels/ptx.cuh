@@ -69,6 +69,19 @@ OVGPU_MULTIPLY_ADD(__half, "f16")
 OVGPU_MULTIPLY_ADD(__nv_bfloat16, "bf16")
 #undef OVGPU_MULTIPLY_ADD
 
+// Compute sum += a b in TF32 (mma.m16n8k8): a is 16 x 8, b 8 x 8, sum as above. A register holds one f32 element, of
+// which the hardware ignores the low 13 bits. Let row = lane / 4 and column = lane % 4. a[0] to a[3] are at (row,
+// column), (row + 8, column), (row, column + 4) and (row + 8, column + 4). b0 and b1 are from column `row` of b, and
+// from rows `column` and `column + 4`.
+template <>
+__device__ __forceinline__ void multiply_add<float>(const unsigned (&a)[4], unsigned b0, unsigned b1,
+                                                    float (&sum)[4]) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Start a copy of 16 bytes from global to shared memory (cp.async); write zeros unless `valid`. The data is visible to
 // this thread after wait_copies, to the others after a barrier that follows.
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {

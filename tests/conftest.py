@@ -12,10 +12,14 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from bench.kernels import sass
+from ovgpu.api import devices
+from ovgpu.backends.cuda import CudaBackend
 from tests.emulator import nvrtc
 from tests.harness import cuda
 from tests.harness.recall import load
 from tests.harness.replay import DEVICES, EMULATED
+
+TF32 = "EMULATED_TF32"  # name of a device
 
 pytest_plugins = ("tests.kernels.gate",)
 
@@ -34,6 +38,14 @@ def emulated(request: pytest.FixtureRequest) -> Iterator[str]:
     """Yield the name of the emulated device, or of the card in its place (``--device``)."""
     with cuda.registered(request.config.getoption("--device")) as name:
         yield name
+
+
+@pytest.fixture(scope="module")
+def tf32_device(emulated: str) -> Iterator[str]:
+    """Yield the name of a device like `emulated`, which may round f32 to TF32."""
+    devices.register_backend(TF32, lambda: CudaBackend(tf32=True))
+    yield TF32
+    devices.unregister_backend(TF32)
 
 
 @pytest.fixture(scope="module")

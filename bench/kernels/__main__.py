@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--workload", nargs="+", default=[], choices=runs.WORKLOADS, metavar="NAME", help=", ".join(runs.WORKLOADS))
     add("--instance", nargs=2, metavar=("FILE", "NAME"), help="a file of cuda_kernels/ and a name expression")
     add("--shape", action="append", default=[], metavar="NAME=[1,3]", help="shapes of dynamic inputs")
-    add("--precision", default="", help="INFERENCE_PRECISION_HINT: f32, f16, bf16")
+    add("--precision", default="", help="INFERENCE_PRECISION_HINT: f32, tf32 (default for f32 models), f16, bf16")
     add("--prompt", type=int, default=0, help="tokens before the one of a language model")
     add("--cudnn", action="store_true", help="as if cuDNN were installed")
     add("--no-steps", dest="steps", action="store_false", help="without the table of steps")

@@ -70,17 +70,18 @@ def attention(case: Case, launcher: Launcher) -> Recorded:
     """Record an attention; see `bench.gpu_attention`."""
     rows = case.capacity or case.keys
     q, kv = (case.batch, case.heads, case.shared, case.queries, case.head), (case.batch, case.heads, 1, rows, case.head)
-    mask = {"added": ((1, 1, 1, case.queries, rows), Type.f16), "boolean": ((1, 1, 1, 1, rows), Type.boolean)}.get(
-        case.mask)
+    kind = Type.of(case.dtype)
+    masks = {"added": ((1, 1, 1, case.queries, rows), kind), "boolean": ((1, 1, 1, 1, rows), Type.boolean)}
+    mask = masks.get(case.mask)
     length = rt.cupy().empty((1,), np.int64) if case.capacity else None
-    arrays = (_empty(q), _empty(kv), _empty(kv), None if mask is None else _empty(*mask), None, None)
-    _attention.attend(launcher, arrays, _empty(q), case.mask == "causal", length)
+    arrays = (*(_empty(shape, kind) for shape in (q, kv, kv)), None if mask is None else _empty(*mask), None, None)
+    _attention.attend(launcher, arrays, _empty(q, kind), case.mask == "causal", length)
     read = case.keys / rows
-    operands = [_operand(q), _operand(kv, share=read), _operand(kv, share=read),
+    operands = [_operand(q, kind), *(_operand(kv, kind, read) for _ in range(2)),
                 None if mask is None else _operand(*mask, share=read)]
     lengths = [*kv[:3], case.keys, case.head]
-    operands[1:3] = [Operand(Type.f16, tuple(lengths), "constant", "constant", x.nbytes) for x in operands[1:3] if x]
-    return _step("Attention", operands, [_operand(q)]), launcher.calls
+    operands[1:3] = [Operand(kind, tuple(lengths), "constant", "constant", x.nbytes) for x in operands[1:3] if x]
+    return _step("Attention", operands, [_operand(q, kind)]), launcher.calls
 
 
 def row(op: str, version: str, attributes: Mapping[str, Any], count: int = 0) -> Net:
@@ -118,7 +119,7 @@ def of_case(name: str, card: Card) -> list[StepLaunches]:
             request = core.compile_model(core.read_model(*NETS[name].build()), device).create_infer_request()
             request.infer([np.zeros((1, VOCABULARY), np.float32)])
             return [row for row in steps_of(request._last)[1] if row.step.kind == "bound"]
-        backend = CudaBackend()
+        backend = CudaBackend(tf32=name.endswith("tf32"))
         with backend.active():
             step, calls = {**PRODUCTS, **ATTENTIONS}[name](Launcher(backend.stream, backend.blas))
         return [StepLaunches(step, tuple(launches_of(calls)))]

@@ -135,14 +135,17 @@ def _in_memory(operand: Operand, card: Card) -> bool:
 
 
 def _peak(step: PlanStep, card: Card) -> tuple[bool, float]:
-    """Return whether a step multiplies 16-bit numbers, and multiply-adds per clock and multiprocessor at best."""
-    half = all(x is None or x.type.size <= 2 for x in step.inputs)
-    return half, (card.peak_tensor or card.tensor["f16"]) if half else LANES * card.architecture.rates["fp32"]
+    """Return whether tensor cores compute a step, and multiply-adds per clock and multiprocessor at best."""
+    if all(x is None or x.type.size <= 2 for x in step.inputs):
+        return True, card.peak_tensor or card.tensor["f16"]
+    if step.tf32:
+        return True, (card.peak_tensor or card.tensor["f16"]) * card.tensor["tf32"] / card.tensor["f16"]
+    return False, LANES * card.architecture.rates["fp32"]
 
 
 def floor(steps: Sequence[StepLaunches], card: Card) -> float:
     """Return the seconds that a plan takes at least: of its bytes at the memory's full bandwidth, or of its products at
-    the peak rate. f32 is multiplied without tensor cores."""
+    the peak rate. Tensor cores multiply f32 only in TF32."""
     moved = sum(traffic_of(row.step, card).memory for row in steps if row.launches) / card.bandwidth
     products = sum(work.multiply_adds(row.step) / _peak(row.step, card)[1] for row in steps)
     return max(moved, products / card.multiprocessors / card.clock)
@@ -154,14 +157,14 @@ def _of_library(call: LibraryCall, traffic: Traffic, total: float, step: PlanSte
     moved = traffic.seconds(card, card.multiprocessors)
     if not total:
         return Estimate(call, LIBRARY_SECONDS, bytes=moved)
-    half, peak = _peak(step, card)
+    tensor, peak = _peak(step, card)
     tiles = work.tiles(step, *LIBRARY_TILE)
-    if not half and call.name.startswith("cuBLAS"):
+    if not tensor and call.name.startswith("cuBLAS"):
         depth = total / tiles / prod(LIBRARY_TILE)
         tiles *= max(1, min(card.multiprocessors // tiles, ceil(depth / LIBRARY_DEPTH)))
     busiest = -(-tiles // card.multiprocessors) * total / tiles
     products = busiest / (LIBRARY_SHARE * peak * card.clock)
-    return Estimate(call, LIBRARY_SECONDS, 0.0, moved, 0.0 if half else products, products if half else 0.0, 0.0,
+    return Estimate(call, LIBRARY_SECONDS, 0.0, moved, 0.0 if tensor else products, products if tensor else 0.0, 0.0,
                     "fp32", products=total)
 
 

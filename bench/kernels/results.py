@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ SHOWN = ("H100", "RTX 4090")
 WORKLOADS = ("llama f16 128", "llama f16 8192", "llama int8 128", "llama int4 128", "llama int4 8192",
              "llama f16 prefill 2048", "bert_f16", "bert_b32_f16", "bert_base", "vit_f16", "whisper_tiny_f16",
              "resnet50_f16", "resnet50_b64_f16", "resnet50", "mobilenet_v2_f16", "unet_f16", "gpt2_decode", "lstm_b1",
-             "lstm_b32", "bilstm", "lstm_state", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32")
+             "lstm_b32", "bilstm", "lstm_state", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32",
+             "bert_base tf32", "bert_base_b32", "bert_base_b32 tf32", "resnet50 tf32", "gpt2_decode tf32")
 CONVOLVING = ("resnet", "mobilenet", "unet", "vit", "whisper")  # run with cuDNN, as they were measured
 MIN_SHARE = 0.02  # of a workload, for kernels in the table
 NOTES = """Estimates add the time of an empty kernel, that of one warp alone, and the longest of bytes, instructions,
@@ -109,7 +111,7 @@ def _workloads(found: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[
         cells = [name, str(found["H100"]["workloads"][name]["launched"])]
         for card in SHOWN:
             cells.append(f"{found[card]['workloads'][name]['floor_us']:.0f}")
-            cells += [f"{_us(before, card, 'workloads', name):.0f}"] if before else []
+            cells += [_text(_us(before, card, "workloads", name), 0)] if before else []
             cells.append(f"{_us(found, card, 'workloads', name):.0f}")
         known = times.get(name, {}).get("")
         cells += ["", ""] if known is None else [f"{known:.0f}",
@@ -145,13 +147,17 @@ def _cases(found: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]
     for name in cases.CASES:
         cells = []
         for card in SHOWN:
-            cells += [f"{_us(before, card, 'cases', name):.1f}"] if before else []
+            cells += [_text(_us(before, card, "cases", name), 1)] if before else []
             cells += [f"{_us(found, card, 'cases', name):.1f}", found[card]["cases"][name]["bound"]]
         yield f"| {name} | {found['H100']['cases'][name]['bytes_us']:.1f} | {' | '.join(cells)} |"
 
 
 def _us(found: Mapping[str, Any], card: str, kind: str, name: str) -> float:
     return float(found.get(card, {}).get(kind, {}).get(name, {}).get("us", float("nan")))
+
+
+def _text(us: float, digits: int) -> str:
+    return "" if isnan(us) else f"{us:.{digits}f}"
 
 
 def of_card(title: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ovgpu.runtime.plan import Plan
 
 WARM_UP = 2  # inferences after a prompt: states of decoders alternate between two plans
 PREFILL = "llama f16 prefill "  # and a number of tokens
-WORKLOADS = (*gpu_profile.LLAMA, f"{PREFILL}2048", *VISION, *OTHERS)
+WORKLOADS = (*gpu_profile.LLAMA, f"{PREFILL}2048", *VISION, *OTHERS, *gpu_profile.IN_TF32)
 Launched = tuple[Plan, list[StepLaunches]]
 
 

@@ -112,7 +112,7 @@ class Core:
             compiled: CompiledModel = compile_for_cpu(model, self._extensions, settings.exported())
             return compiled
         settings.model_name = model.friendly_name
-        backend = devices.open_backend(settings.device, settings["CACHE_DIR"])
+        backend = devices.open_backend(settings.device, settings["CACHE_DIR"], settings.tf32)
         backend.import_kernels(kernels or {})
         return CompiledModel(Compilation(model, backend, settings, source or model))
 

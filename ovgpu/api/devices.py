@@ -40,12 +40,13 @@ def available_devices() -> list[str]:
     return sorted([*_backends, *(resolve(f"NVIDIA.{n}") for n in numbers)])
 
 
-def open_backend(device: str, folder: str = "") -> Backend:
-    """Return a backend for one compiled model. ``device`` is a result of `resolve`, ``folder`` the CACHE_DIR."""
+def open_backend(device: str, folder: str = "", tf32: bool = False) -> Backend:
+    """Return a backend for one compiled model. ``device`` is a result of `resolve`, ``folder`` the CACHE_DIR; see
+    `CudaBackend` for ``tf32``."""
     if device in _backends:
         return _backends[device]()
     kernels = KernelStore(folder and os.path.abspath(folder))  # they are compiled later
-    return CudaBackend(card_number(device), kernels)
+    return CudaBackend(card_number(device), kernels, tf32=tf32)
 
 
 def card_number(device: str) -> int:

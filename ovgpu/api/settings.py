@@ -17,9 +17,9 @@ from ovgpu.backends.cuda import device as cuda
 from ovgpu.properties import CacheMode, hint, log
 from ovgpu.properties import device as device_properties
 from ovgpu.properties._property import PropertyEnum
-from ovgpu.types import Type
+from ovgpu.types import TF32, Type
 
-PRECISIONS = (Type.bf16, Type.f16, Type.f32, Type.dynamic)  # values of INFERENCE_PRECISION_HINT
+PRECISIONS = (Type.bf16, Type.f16, Type.f32, TF32, Type.dynamic)  # values of INFERENCE_PRECISION_HINT
 CACHE_PRECISIONS = (Type.bf16, Type.f16, Type.f32)  # values of KV_CACHE_PRECISION with an effect
 STREAM_POLICIES = {"AUTO": -1, "NUMA": -2}
 
@@ -157,10 +157,12 @@ class Settings:
         """The type that floats are computed in; dynamic means that each is computed in its own type.
 
         NumPy computes in f32 unless a 16-bit type was set explicitly. A card computes in the model's types, or, if
-        performance is preferred, in f16, which has a smaller error than bf16. Cards without bf16 units use f32 for it.
+        performance is preferred, in f16, which has a smaller error than bf16. Devices without units for bf16 or TF32
+        use f32 for it.
         """
         explicit: Type | None = self._explicit("INFERENCE_PRECISION_HINT")
-        if explicit == Type.bf16 and devices.is_card(self.device) and self.card.capability < (8, 0):
+        if (explicit is TF32 and not self._has_ampere_units) or (
+                explicit == Type.bf16 and devices.is_card(self.device) and not self._has_ampere_units):
             return Type.f32
         if explicit is not None or self.device == "CPU":
             return explicit or Type.f32
@@ -168,10 +170,30 @@ class Settings:
         return Type.f16 if fast else Type.dynamic
 
     @property
+    def tensor_type(self) -> Type:
+        """The type of the tensors of floats for this `precision`."""
+        return Type.f32 if self.precision is TF32 else self.precision
+
+    @property
+    def tf32(self) -> bool:
+        """True if products, convolutions and attention of f32 tensors may round their operands to TF32.
+
+        They may on cards that have it, unless f32 or accuracy was asked for.
+        """
+        if not self._has_ampere_units or self.precision is Type.f32:
+            return False
+        return self.precision is TF32 or self._explicit("EXECUTION_MODE_HINT") is not hint.ExecutionMode.ACCURACY
+
+    @property
+    def _has_ampere_units(self) -> bool:
+        """True if the device is a card whose tensor cores compute in bf16 and TF32."""
+        return devices.is_card(self.device) and self.card.capability >= (8, 0)
+
+    @property
     def cache(self) -> Type:
-        """The element type of the KV cache: the type that was set if ovgpu supports it, else that of `precision`."""
+        """The element type of the KV cache: the type that was set if ovgpu supports it, else `tensor_type`."""
         explicit: Type | None = self._explicit("KV_CACHE_PRECISION")
-        return explicit if explicit in CACHE_PRECISIONS else self.precision
+        return explicit if explicit in CACHE_PRECISIONS else self.tensor_type
 
     def _explicit(self, name: str) -> Any:
         """Return the value that a property was set to, or None."""
@@ -302,11 +324,13 @@ def _boolean(value: Any) -> bool:
 def _precision(key: str, value: Any) -> Type:
     name = value.get_type_name() if hasattr(value, "get_type_name") else str(value)
     try:
-        found = Type.dynamic if name == "undefined" else Type.parse(name)
+        found = {"undefined": Type.dynamic, "tf32": TF32}.get(name) or Type.parse(name)
     except ValueError:
         raise _Refused("names of element types") from None
     if key == "INFERENCE_PRECISION_HINT" and found not in PRECISIONS:
         raise _Refused(", ".join(p.get_type_name() for p in PRECISIONS))
+    if key != "INFERENCE_PRECISION_HINT" and found is TF32:
+        raise _Refused("types of tensors, and no tensor is of TF32")
     return found
 
 

@@ -26,6 +26,7 @@ OutputKey = tuple[str, int]  # layer name, output index
 SKIPPED_OPS = ("Constant", "Result", "Assign")  # ops that compute nothing
 MIN_TOLERANCE = {Type.f16: 2e-3, Type.bf16: 1.6e-2}  # the least tolerance for types with so few bits
 MAX_ROWS = 20
+EXACT = {"EXECUTION_MODE_HINT": "ACCURACY"}  # f32 is not rounded to TF32
 
 
 def add_to(commands: Any) -> None:
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare the model with the reference. Return the exit code: 1 if an output differs."""
     core = Core()
     model = core.read_model(args.model)
-    compiled = core.compile_model(model, args.device)
+    compiled = core.compile_model(model, args.device, EXACT)
     device = ", ".join(compiled.get_property("EXECUTION_DEVICES"))
     against = args.against or ("openvino" if device == "CPU" else "cpu")
     if (device, against) == ("CPU", "cpu"):
@@ -103,7 +104,7 @@ class OvgpuEngine:
         full_model.add_results([Node(Result(), [port], name=f"{port.node.friendly_name}/{port.index}")
                                 for port in ports])
         full_model.validate_nodes_and_infer_types()
-        config = {"INFERENCE_PRECISION_HINT": precision}
+        config = {"INFERENCE_PRECISION_HINT": precision, **EXACT}
         self.request = Core().compile_model(full_model, device, config).create_infer_request()
 
     def infer(self, inputs: Mapping[int, Array]) -> dict[OutputKey, Array]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ovgpu._util.openvino_package import required
 from ovgpu.tensor import Tensor
-from ovgpu.types import Dimension, Layout, OVAny, PartialShape, Shape, Strides, Type
+from ovgpu.types import TF32, Dimension, Layout, OVAny, PartialShape, Shape, Strides, Type
 
 openvino: Any = required(__name__)
 preprocess, properties = openvino.preprocess, openvino.properties
@@ -24,8 +24,8 @@ ENUMS: dict[str, Any] = {
 
 
 def to_openvino_type(kind: Type) -> Any:
-    """Return openvino's element type of the same name."""
-    return getattr(openvino.Type, kind.get_type_name())
+    """Return openvino's element type of the same name; for TF32, which it does not have, f32."""
+    return openvino.Type.f32 if kind is TF32 else getattr(openvino.Type, kind.get_type_name())
 
 
 PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})

@@ -17,6 +17,7 @@ from ovgpu.passes.compressed import compressed_weights
 from ovgpu.passes.convolution_epilogue import fuse_convolution_epilogues
 from ovgpu.passes.decomposed_norm import join_norms
 from ovgpu.passes.einsum import expand_einsum
+from ovgpu.passes.exact_products import exact_products
 from ovgpu.passes.fold import fold_constants
 from ovgpu.passes.fuse_elementwise import fuse_elementwise
 from ovgpu.passes.fuse_reshape import reshape_early
@@ -123,6 +124,7 @@ PASSES = (
     Pass(downcast, "simplify", ALL, "f32 products, convolutions, attention", "f16 or bf16, if that is the precision",
          lambda target: {"kind": target.half, "cache": target.cache_half}),
     Pass(merge_products, "simplify", CUDA, "MatMuls of one tensor, such as q, k, v", "MatMul → VariadicSplit"),
+    Pass(exact_products, "simplify", CUDA, "MatMul of positions", "MatMul that is never in TF32"),
     Pass(fuse_convolution_epilogues, "fuse", EITHER, "Convolution → elementwise layers", "ConvolutionWithEpilogue",
          lambda target: {"device": target.fuse}),
     Pass(lay_out_weights, "fuse", HOST, "MatMul by a constant", "MatMul by its transpose, if BLAS is faster"),

@@ -23,6 +23,10 @@ class HostCall(partial[Any]):
         return Counts(1, 1)
 
 
+class RoundingCall(partial[Any]):
+    """Call that may round f32 operands to TF32."""
+
+
 class Transfer:
     """Call that copies between the host's memory and the device's."""
 

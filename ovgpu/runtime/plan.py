@@ -32,7 +32,7 @@ from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.fused.add_norm import AddNorm
 from ovgpu.ops.infrastructure.control_flow import If
-from ovgpu.runtime.backend import Counts, counts
+from ovgpu.runtime.backend import Counts, RoundingCall, counts
 from ovgpu.runtime.loops.unrolled import Calls
 from ovgpu.runtime.memory import Layout, lay_out
 from ovgpu.symbolic import Int, Sym
@@ -81,7 +81,8 @@ class BodyPlan:
 class PlanStep:
     """One row of a plan. ``number`` is None for a view, which takes no time and moves nothing. ``fused`` lists the
     layers of a fused step, of which ``layer`` is the last one. ``calls`` is None if unknown. ``host_inputs`` lists the
-    numbers of the host steps whose results the step reads. ``seconds`` is the measured time, None if there is none."""
+    numbers of the host steps whose results the step reads. ``seconds`` is the measured time, None if there is none.
+    ``tf32``: whether f32 operands may be rounded to TF32; a plan without bindings does not know it."""
 
     number: int | None
     segment: int
@@ -99,6 +100,7 @@ class PlanStep:
     fused: tuple[str, ...] = ()
     host_inputs: tuple[int, ...] = field(default=(), repr=False)
     seconds: float | None = None
+    tf32: bool = False
 
     @property
     def bytes_moved(self) -> int:
@@ -366,6 +368,7 @@ class _Planner:
             read, written = traffic(step, sizes | self._attended_bytes(step), [x.nbytes or 0 for x in outputs])
         binding = self.bindings[number] if self.bindings else None
         calls = 1 if step.kind == "eager" else None if binding is None else len(binding.calls[position])
+        tf32 = binding is not None and any(isinstance(call, RoundingCall) for call in binding.calls[position])
         if calls == 0 and not bodies:  # the step has nothing to do
             read = written = 0
         buffer = segment.position_of.get(self.program.values[step.outputs[0]].root) if step.outputs else None
@@ -374,7 +377,7 @@ class _Planner:
         name = step.name or self.program.values[(step.outputs or step.inputs)[0]].name
         return PlanStep(0, number, step.kind, step.op.name, step.op.version, name, inputs, outputs, in_place,
                         read, written, calls, bodies, fused, self._host_inputs(step.host.values()),
-                        self.seconds.get((number, position)))
+                        self.seconds.get((number, position)), tf32)
 
     def _attended_bytes(self, step: Step) -> dict[int, int]:
         """Return, by value id, the bytes that attention reads of caches and masks with capacity for more keys."""

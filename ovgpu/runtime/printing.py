@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ovgpu.runtime.plan import Operand, Plan
+from ovgpu.runtime.plan import Plan, PlanStep
 
 STYLES = {"bound": "green", "copy": "yellow", "eager": "red", "control": "magenta", "host": "blue", "view": "dim",
           "upload": "cyan", "download": "cyan"}
@@ -61,15 +61,15 @@ def as_text(plan: Plan, width: int) -> str:
     return console.file.getvalue().rstrip("\n")  # type: ignore[attr-defined, no-any-return]
 
 
-def shapes_text(inputs: tuple[Operand | None, ...], outputs: tuple[Operand, ...]) -> str:
+def shapes_text(step: PlanStep) -> str:
     """Format the operands of a step: ``[2,3] [3] → f32[2,3]``. An input that is absent or on the host is a dash.
 
-    An input shows its type only if it differs from the output's type.
+    An input shows its type only if it differs from the output's type. ``in tf32`` follows if it computes in TF32.
     """
-    kind = outputs[0].type.get_type_name() if outputs else ""
-    left = " ".join("-" if x is None else str(x).removeprefix(kind) for x in inputs)
-    right = " ".join(map(str, outputs))
-    return f"{left} → {right}" if right else left
+    kind = step.outputs[0].type.get_type_name() if step.outputs else ""
+    left = " ".join("-" if x is None else str(x).removeprefix(kind) for x in step.inputs)
+    right = " ".join(map(str, step.outputs))
+    return (f"{left} → {right}" if right else left) + (" in tf32" if step.tf32 else "")
 
 
 def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
@@ -83,7 +83,7 @@ def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
         kind = Text("in place" if step.in_place else step.kind, STYLES[step.kind])
         cells: list[RenderableType] = [number, kind, Text(f"{indent}{step.op}{version}")]
         cells += [Text(step.layer)] if wide else []
-        cells += [Text(shapes_text(step.inputs, step.outputs)), Text(locations), moved]
+        cells += [Text(shapes_text(step)), Text(locations), moved]
         if wide:
             cells += [calls] if step.seconds is None else [calls, f"{1e6 * step.seconds:.1f}"]
         table.add_row(*cells, style="dim" if step.kind == "view" else "")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from .any import OVAny
-from .element import Type
+from .element import TF32, Type
 from .layout import Layout
 from .packing import NF4, Array, nbytes, pack, unpack
 from .shape import UNBOUNDED, Dimension, PartialShape, Shape, Strides
 
 __all__ = [
     "NF4",
+    "TF32",
     "UNBOUNDED",
     "Array",
     "Dimension",

@@ -237,8 +237,8 @@ class Type:
     def __repr__(self) -> str:
         return f"<Type: '{self._label}'>"
 
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return Type.parse, (self.type_name,)
+    def __reduce__(self) -> str | tuple[Any, tuple[str]]:
+        return "TF32" if self is TF32 else (Type.parse, (self.type_name,))
 
 
 _TYPES: dict[str, Type] = {}
@@ -247,6 +247,9 @@ for _index, (_name, _row) in enumerate(_ROWS.items()):
     setattr(Type, _name, _TYPES[_name])
 _TYPES.update({alias: _TYPES[name] for alias, name in _LEGACY_NAMES.items()})
 Type.undefined = Type.dynamic
+
+TF32 = Type._define(len(_ROWS), "tf32", _Row("tf32", 32, "float32"))
+"""The type of f32 operands that tensor cores round to 11 significant bits: a precision of products, not of tensors."""
 
 _BY_DTYPE = {type._storage: type for type in _TYPES.values() if type._storage is not None}
 del _BY_DTYPE[np.dtype(object)]  # its elements need not be strings

@@ -54,11 +54,12 @@ def chosen(device: str, config: Any) -> tuple[str, str]:
     ({PRECISION: ov.Type.f16}, "f16", "f16"),
     ({PRECISION: openvino.Type.f16}, "f16", "f16"),
     ({PRECISION: "undefined"}, "dynamic", "dynamic"),
+    ({PRECISION: "tf32"}, "f32", "tf32"),
     ({CACHE: "u8"}, "f32", "dynamic"),
 ])
 def test_what_is_chosen(config: Any, cpu: str, card_: str, card: None) -> None:
     assert chosen("CPU", config) == (cpu, cpu)
-    assert chosen("NVIDIA", config) == (card_, card_)
+    assert chosen("NVIDIA", config) == (card_, "f32" if card_ == "tf32" else card_)
 
 
 def test_the_cache_may_have_another(card: None) -> None:
@@ -77,23 +78,51 @@ def test_a_device_says_what_it_would_choose(card: None) -> None:
     assert model.get_property(PRECISION) == ov.Type.bf16
 
 
-@pytest.mark.parametrize(("capability", "expected"), [((7, 5), "f32"), ((8, 0), "bf16")])
-def test_a_card_without_bf16(capability: tuple[int, int], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["bf16", "tf32"])
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0)])
+def test_a_card_without_bf16_and_tf32(capability: tuple[int, int], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch, getDeviceProperties=with_capability(*capability))
     core = ov.Core()
-    core.set_property("NVIDIA", {PRECISION: "bf16"})
-    assert core.get_property("NVIDIA", PRECISION).get_type_name() == expected
+    core.set_property("NVIDIA", {PRECISION: kind})
+    assert core.get_property("NVIDIA", PRECISION).get_type_name() == ("f32" if capability < (8, 0) else kind)
+    model = core.read_model(*product().build())
+    for config in ({}, {PRECISION: "dynamic"}):
+        assert core.compile_model(model, "NVIDIA", config)._compilation.backend.blas.tf32 == (capability >= (8, 0))
 
 
 @pytest.mark.parametrize(("config", "unit"), [
-    ({}, 2**-22), ({MODE: "PERFORMANCE", PRECISION: "f32"}, 2**-22),
-    ({MODE: "PERFORMANCE", PRECISION: "dynamic"}, 2**-22), ({MODE: "PERFORMANCE"}, 2**-11),
-    ({PRECISION: "bf16"}, 2**-8)])
+    ({}, 2**-11), ({PRECISION: "dynamic"}, 2**-11), ({PRECISION: "tf32"}, 2**-11),
+    ({PRECISION: "tf32", MODE: "ACCURACY"}, 2**-11), ({MODE: "PERFORMANCE", PRECISION: "dynamic"}, 2**-11),
+    ({MODE: "ACCURACY"}, 2**-22), ({PRECISION: "f32"}, 2**-22), ({MODE: "PERFORMANCE", PRECISION: "f32"}, 2**-22),
+    ({MODE: "ACCURACY", PRECISION: "dynamic"}, 2**-22), ({MODE: "PERFORMANCE"}, 2**-11), ({PRECISION: "bf16"}, 2**-8)])
 def test_what_is_computed(config: Any, unit: float, card: None) -> None:
-    """The error is within the unit roundoff of the precision: f32 is never TF32, which rounds as f16."""
+    """The error is within the unit roundoff of the precision, and not far below it."""
     x = np.random.default_rng(9).uniform(-1, 1, (2, 64)).astype("f4")
     expected = compiled(ov, "CPU", {})([x])[0].astype("f8")
     found = compiled(ov, "NVIDIA", config)([x])[0]
     assert found.dtype == np.float32
     error = np.abs(found - expected).max()
     assert error < 64**0.5 * unit and (error > unit / 8 or unit < 2**-20)
+
+
+def test_a_cache_is_never_in_tf32(card: None) -> None:
+    for name in (CACHE, "KEY_CACHE_PRECISION"):
+        with pytest.raises(RuntimeError, match="no tensor is of TF32"):
+            compiled(ov, "NVIDIA", {name: "tf32"})
+
+
+def test_tf32_outlives_export_and_import(card: None) -> None:
+    model = compiled(ov, "NVIDIA", {PRECISION: "tf32", MODE: "ACCURACY"})
+    exported = model.export_model()
+    again = ov.Core().import_model(exported, "NVIDIA")
+    x = np.random.default_rng(9).uniform(-1, 1, (2, 64)).astype("f4")
+    assert again.get_property(PRECISION).get_type_name() == "tf32"
+    np.testing.assert_array_equal(again([x])[0], model([x])[0])
+
+
+def test_a_plan_names_steps_in_tf32(card: None) -> None:
+    for config, marked in (({}, True), ({MODE: "ACCURACY"}, False)):
+        request = compiled(ov, "NVIDIA", config).create_infer_request()
+        request.infer([np.ones((2, 64), np.float32)])
+        (step,) = (step for step in request.plan().steps if step.op == "MatMul")
+        assert step.tf32 == marked and ("f32[2,64] in tf32" in str(request.plan())) == marked

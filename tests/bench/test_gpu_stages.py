@@ -95,12 +95,12 @@ def test_program_profiled_by_ncu(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_part_that_fails_or_hangs_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                capsys: pytest.CaptureFixture[str]) -> None:
     """Failing parts come first in the summary, and a part that hangs is stopped."""
-    good = ["--device", "EMULATED", "--models", "lstm_state", "--out", str(tmp_path)]
+    good = ["--emulated", "--models", "lstm_state", "--out", str(tmp_path)]
     monkeypatch.setattr(gpu, "parts", lambda stage, options: [
         gpu.Part("gpu_smoke", good), gpu.Part("gpu_nowhere", [])])
     assert gpu.main(["--stage", "0", "--budget", "60", "--out", str(tmp_path)]) == 1
     output = capsys.readouterr().out
-    assert output.index("gpu_nowhere: 1") < output.index("2 of 2 right")
+    assert output.index("gpu_nowhere: 1") < output.index("3 of 3 right")
     part = gpu.Part("gpu_smoke", good)
     gpu.run(part, 0.1, tmp_path / "log")
     assert part.status == "stopped: out of time"

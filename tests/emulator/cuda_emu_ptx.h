@@ -28,6 +28,15 @@ struct Registers {
 };
 
 // Each lane sums its own elements in double precision and rounds the result once.
+template <size_t K>
+inline void add_rows(const float (&left)[2][K], const float (&right)[2][K], float (&sum)[4]) {
+  for (unsigned n = 0; n < 4; ++n) {
+    double all = sum[n];
+    for (unsigned k = 0; k < K; ++k) all += double(left[n / 2][k]) * right[n % 2][k];
+    sum[n] = static_cast<float>(all);
+  }
+}
+
 template <class T>
 inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sum)[4], int site) {
   using A = Registers<T>;
@@ -48,11 +57,31 @@ inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, float
       right[j][k] = float(received<B>((column + j) * 4 + k % 8 / 2).at[k / 8 * 2 + k % 2]);
     }
   }
-  for (unsigned n = 0; n < 4; ++n) {
-    double all = sum[n];
-    for (unsigned k = 0; k < 16; ++k) all += double(left[n / 2][k]) * right[n % 2][k];
-    sum[n] = static_cast<float>(all);
+  add_rows(left, right, sum);
+}
+
+// TF32: a register holds one f32 element, whose low 13 bits are ignored.
+template <>
+inline void multiply_add<float>(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sum)[4], int site) {
+  struct A {
+    unsigned at[4];
+  };
+  struct B {
+    unsigned at[2];
+  };
+  const auto truncated = [](unsigned bits) { return __uint_as_float(bits & 0xffffe000u); };
+  const unsigned lane = block->thread->lane, row = lane / 4, column = lane % 4 * 2;
+  float left[2][8], right[2][8];
+  exchange(0xFFFFFFFFu, a, site);
+  for (unsigned k = 0; k < 8; ++k) {
+    for (unsigned i = 0; i < 2; ++i) left[i][k] = truncated(received<A>(row * 4 + k % 4).at[k / 4 * 2 + i]);
   }
+  const unsigned b[2] = {b0, b1};
+  exchange(0xFFFFFFFFu, b, site);
+  for (unsigned k = 0; k < 8; ++k) {
+    for (unsigned j = 0; j < 2; ++j) right[j][k] = truncated(received<B>((column + j) * 4 + k % 4).at[k / 4]);
+  }
+  add_rows(left, right, sum);
 }
 
 }  // namespace emu

@@ -363,7 +363,7 @@ def get_attribute(attribute: int, function: int) -> int:
         return _loaded[function].max_shared
     if attribute != cuda.SHARED_SIZE_BYTES:
         raise EmulatorError(f"funcGetAttribute: attribute {attribute} is not emulated")
-    return 0  # the host compiler does not report it
+    return STATIC_SHARED_LIMIT  # at most: the host compiler does not report it
 
 
 def resident_blocks(function: int, threads: int, shared: int) -> int:

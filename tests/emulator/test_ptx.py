@@ -38,6 +38,21 @@ extern "C" __global__ void bf16_columns(const __nv_bfloat16* a, const __nv_bfloa
   product<__nv_bfloat16, true>(a, b, sum);
 }
 
+extern "C" __global__ void tf32_rows(const float* a, const float* b, float* sum) {  // a [16, 8]; b [8, 8]
+  OVGPU_SHARED(float, left, [16][12]);
+  OVGPU_SHARED(float, right, [8][12]);
+  const int lane = threadIdx.x;
+  for (int i = lane; i < 128; i += 32) left[i / 8][i % 8] = a[i];
+  for (int i = lane; i < 64; i += 32) right[i / 8][i % 8] = b[i];
+  __syncwarp();
+  unsigned x[4], y[4];
+  load_matrices(&left[lane % 16][lane / 16 * 4], x);
+  load_matrices(&right[lane % 8][lane / 8 % 2 * 4], y);
+  float own[4] = {1.f, 1.f, 1.f, 1.f};
+  multiply_add<float>(x, y[0], y[1], own);
+  for (int i = 0; i < 4; i++) sum[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = own[i];
+}
+
 extern "C" __global__ void copied(const int* from, int* out, int wait, int shift) {
   OVGPU_SHARED(int, to, [8]);
   if (threadIdx.x < 2) copy_async(to + threadIdx.x * 4, from + threadIdx.x * 4 + shift, threadIdx.x == 0);
@@ -57,6 +72,18 @@ def test_products(name: str, kind: Any, order: Any) -> None:
     with cp.thread_order(order):
         kernel(CODE, name)((1,), (32,), (cp.asarray(a), cp.asarray(b if name == "bf16_columns" else b.T.copy()), out))
     np.testing.assert_allclose(out.get(), 1 + a.astype("f8") @ b.astype("f8"), 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_products_in_tf32(order: Any) -> None:
+    """Eight columns at a time are multiplied; 13 bits of the operands are ignored."""
+    random = np.random.default_rng(4)
+    a, b = (random.standard_normal((n, 8)).astype(np.float32) for n in (16, 8))
+    out = cp.empty((16, 8), np.float32)
+    with cp.thread_order(order):
+        kernel(CODE, "tf32_rows")((1,), (32,), (cp.asarray(a), cp.asarray(b), out))
+    left, right = ((x.view(np.uint32) & 0xFFFFE000).view(np.float32).astype("f8") for x in (a, b))
+    np.testing.assert_allclose(out.get(), 1 + left @ right.T, 1e-6, 1e-6)
 
 
 def copied(wait: bool, shift: int = 0) -> list[int]:

@@ -20,6 +20,14 @@ def backend(emulated: str) -> Iterator[CudaBackend]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def tf32_backend(emulated: str) -> Iterator[CudaBackend]:
+    """Yield a backend like `backend`, which may round f32 to TF32."""
+    found = CudaBackend(tf32=True)
+    with found.active():
+        yield found
+
+
 @pytest.fixture
 def compiled(emulated: str) -> Callable[[Any], Any]:
     """Return a function that compiles an IR for the emulated device."""

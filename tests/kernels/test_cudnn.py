@@ -23,6 +23,7 @@ from ovgpu.ops.convolution.convolution import (
     GroupConvolution,
     GroupConvolutionBackpropData,
 )
+from ovgpu.runtime.backend import RoundingCall
 from ovgpu.types import Type
 from tests.emulator import blas_emu, cudnn_emu, cupy_emu
 from tests.harness import Case, Net
@@ -193,6 +194,17 @@ def test_f32_is_not_rounded(backend: CudaBackend) -> None:
     (call,) = launcher.calls
     call()
     np.testing.assert_array_equal(out.get(), np.full((1, 1, 2, 4), (1 + 2**-11) ** 2, np.float32))
+
+
+@pytest.mark.emulator  # the libraries need not use tensor cores
+def test_f32_in_tf32(tf32_backend: CudaBackend) -> None:
+    """Engines that round f32 to TF32 are used if they are allowed."""
+    x, kernel, out = (cupy_emu.empty(shape, np.float32) for shape in ((1, 3, 4, 8), (5, 3, 1, 3), (1, 5, 4, 6)))
+    x[...], kernel[...] = 1 + 2**-10 + 2**-12, 1
+    (call,) = tf32_backend.dnn.convolve(Convolution().convolved(x, kernel, out, (0, 0))) or ()
+    assert isinstance(call, RoundingCall)
+    call()
+    np.testing.assert_array_equal(out.get(), np.full(out.shape, 9 * (1 + 2**-10), np.float32))
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, BF16])

@@ -11,7 +11,8 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops.matrix.matmul import MatMul
+from ovgpu.ops.matrix.matmul import ExactMatMul, MatMul
+from ovgpu.runtime.backend import RoundingCall
 from tests.emulator import cupy_emu, nvrtc
 
 from .recorded import replay
@@ -164,6 +165,21 @@ def test_f32_is_not_rounded(backend: CudaBackend) -> None:
         call()
     backend.synchronize()
     assert out.get()[0, 0] == np.float32((1 + 2**-11) ** 2)
+
+
+@pytest.mark.emulator  # the libraries need not use tensor cores
+def test_tf32(tf32_backend: CudaBackend) -> None:
+    """Operands in f32 are rounded, unless the product is exact; f64 and f16 are not."""
+    for op, kind, wanted in ((MatMul(), np.float32, 2), (ExactMatMul(), np.float32, 2 + 2**-11),
+                             (MatMul(), np.float64, 2 + 2**-11), (MatMul(), np.float16, 2)):
+        a, b, out = (cupy_emu.asarray(np.full(shape, value, kind)) for shape, value in (
+            ((3, 2), 1 + 2**-12), ((2, 8), 1), ((3, 8), 0)))
+        launcher = Launcher(tf32_backend.stream, tf32_backend.blas)
+        assert op.cuda(launcher, (a, b), [out], ()) is None
+        (call,) = launcher.calls
+        assert isinstance(call, RoundingCall) == (kind == np.float32 and type(op) is MatMul)
+        call()
+        np.testing.assert_array_equal(out.get(), np.full((3, 8), wanted, kind))
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)

@@ -23,6 +23,7 @@ from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part
 from ovgpu.ops.fused.matmul_epilogue import Activation, MatMulWithEpilogue
 from ovgpu.ops.matrix.matmul import MatMul
+from ovgpu.runtime.backend import RoundingCall
 from ovgpu.types import Type
 from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 
@@ -206,6 +207,23 @@ def test_f32_is_not_rounded(backend: CudaBackend) -> None:
     assert launcher.gemm_with_epilogue(a, b, out, bias, None, "")
     launcher.calls[0]()
     np.testing.assert_array_equal(out.get(), np.full((1, 8), number * number + number))
+
+
+@pytest.mark.emulator  # the libraries need not use tensor cores
+def test_f32_in_tf32(tf32_backend: CudaBackend) -> None:
+    """Operands are rounded; the bias and the sum are not. An exact product, and f16, are as without TF32."""
+    number, shapes = np.float32(1 + 2**-12), ((1, 1), (1, 8), (8,), (1, 8))
+    a, b, bias, out = (cupy_emu.asarray(np.full(shape, number)) for shape in shapes)
+    launcher = Launcher(tf32_backend.stream, tf32_backend.blas)
+    assert launcher.tf32
+    for exact, product in ((False, 1), (True, number * number)):
+        assert launcher.gemm_with_epilogue(a, b, out, bias, None, "", exact)
+        assert isinstance(launcher.calls[-1], RoundingCall) != exact
+        launcher.calls[-1]()
+        np.testing.assert_array_equal(out.get(), np.full((1, 8), product + number, np.float32))
+    halves = [cupy_emu.asarray(np.ones(shape, np.float16)) for shape in shapes]
+    assert launcher.gemm_with_epilogue(*halves[:2], halves[3], halves[2], None, "")
+    assert not isinstance(launcher.calls[-1], RoundingCall)
 
 
 def test_f16_is_rounded_once(backend: CudaBackend) -> None:

@@ -1,9 +1,11 @@
-"""Whole models in f16 and bf16, against the f32 values of OpenVINO.
+"""Whole models in f16, bf16 and TF32, against the f32 values of OpenVINO.
 
 Error bound: a layer in 16 bits rounds its result by at most the unit roundoff u, which is 2^-11 in f16 and 2^-8 in
 bf16. A path from an input to a result with R such layers has R roundings of practically random sign, which later norms
 and residuals neither shrink nor amplify much, so that they add up to sqrt(R) u. The bound is twice that, relative to
 the largest value. A layer that computes something else is off by a large fraction of 1.
+
+In TF32, tensors stay f32. Only products, convolutions and attention round, each of them two operands, to 2^-11.
 
 Some small models of random weights are AMPLIFYING: a rounding changes their results far more. OpenVINO's own bf16 has
 errors of the same size there, which is their bound, and so has f32 arithmetic with rounded weights.
@@ -18,7 +20,10 @@ import openvino
 import pytest
 
 import ovgpu as ov
+from ovgpu.backends.cuda import rt
+from ovgpu.ops.base.op import op_of
 from ovgpu.passes import prepare
+from tests.emulator import cudnn_emu, cupy_emu
 
 from .drive import DATA, OPENVINO_F32, Array, Call, Decoder, Expected, decoder_inputs, defined, relative_error, replay
 
@@ -115,6 +120,41 @@ def test_detector(kind: str, name: str = "detector") -> None:
 def test_values_on_the_device(name: str, kind: str, emulated: str) -> None:
     found = max(errors(name, kind, emulated))
     assert UNITS[kind] / 4 < found < NOISE * np.sqrt(roundings(name, kind)) * UNITS[kind]
+
+
+def products(name: str) -> int:
+    """Return the maximum number of products, convolutions and attentions on a path through a model."""
+    depth: dict[int, int] = {}
+    for node in prepare(ov.Core().read_model(DATA / name / "model.xml"), fuse=True).ops:
+        before = max((depth[id(s)] for s in node.sources if s is not None), default=0)
+        rounds = op_of(node).half_precision == "always" and node.op.name != "Softmax"
+        depth |= {id(port): before + rounds for port in node.ports}
+    return max(depth.values())
+
+
+@pytest.fixture
+def tf32(tf32_device: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a device that rounds f32 to TF32, with cuDNN for convolutions."""
+    monkeypatch.setattr(rt, "_cudnn", cudnn_emu if cupy_emu.is_emulated else None)
+    return tf32_device
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tf32(name: str, tf32: str) -> None:
+    """The error is within the bound, and larger than that of f32; on a card, libraries need not use tensor cores."""
+    found = max(errors(name, "dynamic", tf32))
+    assert found < NOISE * np.sqrt(2 * products(name)) * UNITS["f16"]
+    assert found > 2.0**-19 or not cupy_emu.is_emulated
+
+
+@pytest.mark.parametrize("name", AMPLIFYING)
+def test_amplifying_in_tf32(name: str, tf32: str) -> None:
+    """As in f16."""
+    calls = Expected.load(DATA / name / "expected.npz").calls
+    factor = 2 if name == "resnet_int8" else 0.5
+    found = deviation(compiled(name, "dynamic", tf32), calls)
+    assert found < factor * openvinos_deviation(name, calls)
+    assert found > UNITS["f16"] or not cupy_emu.is_emulated
 
 
 @pytest.mark.parametrize("kind", UNITS)

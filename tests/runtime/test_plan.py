@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -165,8 +166,9 @@ def test_prints_as_a_table(width: int) -> None:
 
 def test_shapes_text() -> None:
     first, _, last = compiled(models.chain()).plan().steps
-    assert shapes_text(first.inputs, first.outputs) == "[2,3] [1,1] → f32[2,3]"
-    assert shapes_text((None, *last.inputs), ()) == "- f32[2,3] f32[3]"
+    assert shapes_text(first) == "[2,3] [1,1] → f32[2,3]"
+    assert shapes_text(replace(first, tf32=True)) == "[2,3] [1,1] → f32[2,3] in tf32"
+    assert shapes_text(replace(last, inputs=(None, *last.inputs), outputs=())) == "- f32[2,3] f32[3]"
 
 
 def test_str_is_plain() -> None:

@@ -35,7 +35,8 @@ class CudaBackend:
     """`ovgpu.runtime.backend.Backend` of one request on the GPU ``number``.
 
     Each request has its own stream, cuBLAS and cuDNN handles, and cuFFT plans. The requests of a compiled model share
-    the store of its ``kernels`` and the cuDNN ``plans``.
+    the store of its ``kernels`` and the cuDNN ``plans``. ``tf32``: products, convolutions and attention may round f32
+    to TF32.
     """
 
     name = "NVIDIA"
@@ -43,13 +44,14 @@ class CudaBackend:
     fuses = True
     replays = True
 
-    def __init__(self, number: int = 0, kernels: KernelStore | None = None, plans: Plans | None = None) -> None:
+    def __init__(self, number: int = 0, kernels: KernelStore | None = None, plans: Plans | None = None,
+                 tf32: bool = False) -> None:
         self.cupy, self.number, self.kernels = rt.cupy(), number, kernels or KernelStore()
         self.xp: Adapter = CupyAdapter(self.cupy)
         self.device = self.cupy.cuda.Device(number)
         with errors.translated(), self.device:
             self.stream = stream_for(self)
-        self.blas, self.dnn, self.ffts = Blas(self.stream), Dnn(self.stream, plans), Fft()
+        self.blas, self.dnn, self.ffts = Blas(self.stream, tf32), Dnn(self.stream, plans, tf32), Fft()
         self.graphs = Graphs(self.stream)
         self.waiter = StreamWaiter(self.stream, number)
 
@@ -57,7 +59,7 @@ class CudaBackend:
         return errors.active(self.device, self.stream, self.kernels)
 
     def for_request(self) -> CudaBackend:
-        return CudaBackend(self.number, self.kernels, self.dnn.plans)
+        return CudaBackend(self.number, self.kernels, self.dnn.plans, self.blas.tf32)
 
     def allocate(self, nbytes: int) -> Any:
         with self.active():

@@ -7,21 +7,24 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.blaslt import Lt
-from ovgpu.backends.cuda.gemm import CUDA_TYPES, Batches, Gemm, compute_type_of
+from ovgpu.backends.cuda.gemm import CUDA_TYPES, Batches, ComputeType, Gemm, compute_type_of
 from ovgpu.backends.cuda.handles import acquire_handle
 from ovgpu.ops.base.op import Array
+from ovgpu.runtime.backend import RoundingCall
 
 WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for Hopper
 
 
 class Blas:
-    """A cuBLAS handle on a stream. Sums are in f32, in f64 for f64; f32 is not rounded to TF32."""
+    """A cuBLAS handle on a stream. Sums are in f32, in f64 for f64. Only if ``tf32``, f32 may be rounded to TF32."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, tf32: bool = False) -> None:
         self.cublas = rt.cublas()
-        self.stream = stream
+        self.stream, self.tf32 = stream, tf32
 
     @cached_property
     def handle(self) -> Any:
@@ -40,17 +43,22 @@ class Blas:
         handle = self.handle
         return Lt(handle, self.stream, self.workspace, WORKSPACE_BYTES)
 
-    def matmul(self, a: Array, b: Array, out: Array) -> list[Callable[[], None]] | None:
-        """Return the calls of ``out = a @ b``, see `Batches.of`; None if cuBLAS does not support it."""
+    def matmul(self, a: Array, b: Array, out: Array, exact: bool = False) -> list[Callable[[], None]] | None:
+        """Return the calls of ``out = a @ b``, see `Batches.of`; None if cuBLAS does not support it.
+
+        ``exact``: f32 is not rounded to TF32.
+        """
         if not out.size:
             return []
         batches = Batches.of(a, b, out)
         return None if batches is None else self._calls(batches.gemm, batches.arrays, batches.extents,
-                                                        batches.batch_strides)
+                                                        batches.batch_strides, self.tf32 and not exact)
 
-    def _calls(self, gemm: Gemm, arrays: Sequence[Array], extents: list[int],
-               batch_strides: list[list[int]]) -> list[Callable[[], None]]:
+    def _calls(self, gemm: Gemm, arrays: Sequence[Array], extents: list[int], batch_strides: list[list[int]],
+               tf32: bool) -> list[Callable[[], None]]:
         """Return one call over the longest batch axis for every index of the other batch axes."""
+        sums = compute_type_of(arrays[0].dtype, tf32)
+        record = RoundingCall if tf32 and arrays[0].dtype == np.float32 else partial
         longest = max(range(len(extents)), key=lambda i: extents[i], default=None)
         count, batch = 1, [0, 0, 0]
         if longest is not None:
@@ -58,14 +66,14 @@ class Blas:
         calls: list[Callable[[], None]] = []
         for index in product(*map(range, extents)):
             offsets = [sum(i * s for i, s in zip(index, step)) for step in batch_strides]
-            calls.append(partial(self._launch, self.handle, gemm, arrays, offsets, count, batch))
+            calls.append(record(self._launch, self.handle, gemm, arrays, offsets, count, batch, sums))
         return calls
 
     def _launch(self, handle: Any, gemm: Gemm, arrays: Sequence[Array], offsets: Sequence[int], count: int,
-                batch: Sequence[int]) -> None:
+                batch: Sequence[int], sums: ComputeType) -> None:
         """Compute ``out^T = b^T @ a^T``: column-major cuBLAS reads every matrix transposed."""
         a, b, out = (x.data.ptr + offset * x.itemsize for x, offset in zip(arrays, offsets))
-        sums, operation = compute_type_of(arrays[0].dtype), self.cublas.Operation
+        operation = self.cublas.Operation
         one, zero = sums.one.ctypes.data, sums.zero.ctypes.data
         settings = (getattr(self.cublas.ComputeType, sums.compute), self.cublas.GemmAlgo.DEFAULT)
         kind, out_kind = (getattr(rt.cupy().cuda.runtime, CUDA_TYPES[x.dtype.name]) for x in (arrays[0], arrays[2]))

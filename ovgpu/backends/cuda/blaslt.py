@@ -14,8 +14,9 @@ from weakref import finalize
 import numpy as np
 
 from ovgpu.backends.cuda import rt
-from ovgpu.backends.cuda.gemm import CUDA_TYPES, Batches, Gemm, Operand, compute_type_of
+from ovgpu.backends.cuda.gemm import CUDA_TYPES, Batches, ComputeType, Gemm, Operand, compute_type_of
 from ovgpu.ops.base.op import Array
+from ovgpu.runtime.backend import RoundingCall
 
 MAX_PLANS = 256  # cached per request
 MAX_ALIGNMENT_BYTES = 256  # of matrices; larger alignments make no difference
@@ -27,13 +28,19 @@ GELU_CAPABILITIES, GELU_TYPES = ("9", "10"), ("float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Key of a cached cuBLASLt plan: a product of matrices of dtype ``kind``, the library's name of its epilogue, and
-    the alignments of a, b, the addend and the result in bytes."""
+    """Key of a cached cuBLASLt plan: a product of matrices of dtype ``kind``, the library's name of its epilogue, the
+    alignments of a, b, the addend and the result in bytes, and whether f32 may be rounded to TF32."""
 
     gemm: Gemm
     kind: str
     epilogue: str
     alignments: tuple[int, ...]
+    tf32: bool
+
+    @property
+    def sums(self) -> ComputeType:
+        """The compute type."""
+        return compute_type_of(np.dtype(self.kind), self.tf32)
 
 
 class Lt:
@@ -44,12 +51,12 @@ class Lt:
         self._plans: dict[Problem, Plan | None] = {}
 
     def matmul(self, a: Array, b: Array, out: Array, bias: Array | None, residual: Array | None,
-               activation: str) -> Callable[[], None] | None:
+               activation: str, tf32: bool = False) -> Callable[[], None] | None:
         """Return the call of ``out = activation(a @ b + bias + residual)``, see `Batches.of` for a, b and out.
 
         The bias is [N]; the residual has out's shape, but is not out. All have one dtype. Activations are "", "relu",
-        and "gelu" in its tanh approximation. None if cuBLASLt is not installed, would take several calls, or its
-        heuristic finds no algorithm.
+        and "gelu" in its tanh approximation. ``tf32``: f32 may be rounded to TF32. None if cuBLASLt is not installed,
+        would take several calls, or its heuristic finds no algorithm.
         """
         lt = rt.cublaslt()
         others = [x for x in (bias, residual) if x is not None]
@@ -64,10 +71,12 @@ class Lt:
             return None
         added = out if residual is None else residual
         epilogue = "_".join(filter(None, (activation.upper(), "BIAS" if bias is not None else ""))) or "DEFAULT"
-        problem = Problem(found.gemm, a.dtype.name, epilogue, tuple(map(_alignment, (a, b, added, out))))
+        rounds = tf32 and a.dtype == np.float32
+        problem = Problem(found.gemm, a.dtype.name, epilogue, tuple(map(_alignment, (a, b, added, out))), rounds)
         operation = _operation(lt, problem, bias)
         plan = self._plan(problem, operation)
-        return None if plan is None else partial(self._multiply, plan, operation, (a, b, added, out), bias)
+        record = RoundingCall if rounds else partial
+        return None if plan is None else record(self._multiply, plan, operation, (a, b, added, out), bias)
 
     def _plan(self, problem: Problem, operation: Descriptor) -> Plan | None:
         if problem not in self._plans:
@@ -107,7 +116,7 @@ def build(problem: Problem, operation: Descriptor, handle: Any, nbytes: int) -> 
 
     It may use ``nbytes`` of workspace, and may split K only with partial sums in the compute type.
     """
-    lt, gemm, sums = rt.cublaslt(), problem.gemm, compute_type_of(np.dtype(problem.kind))
+    lt, gemm, sums = rt.cublaslt(), problem.gemm, problem.sums
     added = gemm.addends[0] if gemm.addends else gemm.leading
     # Column-major cuBLAS reads every matrix transposed.
     matrices = ((gemm.m, gemm.k, gemm.a), (gemm.k, gemm.n, gemm.b),
@@ -131,7 +140,7 @@ def build(problem: Problem, operation: Descriptor, handle: Any, nbytes: int) -> 
 
 def _operation(lt: Any, problem: Problem, bias: Array | None) -> Descriptor:
     """Create the descriptor of ``out^T = b^T @ a^T``. The library's bias has one element per row of out^T."""
-    sums, names, operations = compute_type_of(np.dtype(problem.kind)), lt.MatmulDescAttribute, rt.cublas().Operation
+    sums, names, operations = problem.sums, lt.MatmulDescAttribute, rt.cublas().Operation
     kind = getattr(rt.cupy().cuda.runtime, sums.kind)
     descriptor = Descriptor(lt.matmul_desc_create(getattr(rt.cublas().ComputeType, sums.compute), kind),
                             lt.matmul_desc_destroy)

@@ -19,6 +19,7 @@ from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.strided import strides_of
 from ovgpu.ops.convolution._convolution import Convolved
+from ovgpu.runtime.backend import RoundingCall
 
 MAX_WORKSPACE_BYTES = 256 << 20  # that a plan may use
 MAX_PLANS = 256  # cached per compiled model
@@ -29,7 +30,7 @@ _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
 @dataclass(frozen=True, slots=True)
 class CudnnEpilogue:
-    """Layers that cuDNN computes along with an f32 convolution, by engines that do not round to TF32.
+    """Layers that cuDNN computes along with an f32 convolution.
 
     It adds a tensor of the strides ``residual``, if not None, and a bias per channel. A Relu follows if ``relu``.
     """
@@ -73,7 +74,7 @@ class Problem:
     """Key of a cached cuDNN plan: a convolution of arrays [N, C, ...] with two or three spatial axes.
 
     ``x``, ``kernel`` and ``out`` are shapes; ``begin`` and ``end`` are padding. A transposed convolution is computed as
-    the data gradient of a convolution, whose padding is that of ``out``.
+    the data gradient of a convolution, whose padding is that of ``out``. ``tf32``: f32 may be rounded to TF32.
     """
 
     kind: str
@@ -88,9 +89,10 @@ class Problem:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     epilogue: CudnnEpilogue | None = None
+    tf32: bool = False
 
     @staticmethod
-    def of(c: Convolved, epilogue: CudnnEpilogue | None = None) -> Problem | None:
+    def of(c: Convolved, epilogue: CudnnEpilogue | None = None, tf32: bool = False) -> Problem | None:
         """Describe a convolution. None if cuDNN does not support it: other dtypes, arrays that are broadcast, reversed,
         unaligned or empty, or an output shape that no padding at the end yields."""
         kind = c.out.dtype.name
@@ -107,7 +109,7 @@ class Problem:
             return None
         kernel = (c.groups * c.kernel.shape[1], *c.kernel.shape[2:])
         found = Problem(kind, c.transposed, c.x.shape, kernel, c.out.shape, x_strides, out_strides, tuple(c.begin), end,
-                        tuple(c.strides), tuple(c.dilations), epilogue)
+                        tuple(c.strides), tuple(c.dilations), epilogue, tf32 and kind == "float32")
         return found if len(end) > 1 else found.with_unit_axis()
 
     def with_unit_axis(self) -> Problem:
@@ -122,14 +124,15 @@ class Problem:
         if epilogue is not None and residual is not None:
             epilogue = replace(epilogue, residual=residual_strides)
         return Problem(self.kind, self.transposed, x, kernel, out, x_strides, out_strides, (0, *self.begin),
-                       (0, *self.end), (1, *self.strides), (1, *self.dilations), epilogue)
+                       (0, *self.end), (1, *self.strides), (1, *self.dilations), epilogue, self.tf32)
 
 
 class Dnn:
-    """The cuDNN handle of a request, on its stream. It accumulates in f32; f32 is not rounded to TF32."""
+    """The cuDNN handle of a request, on its stream. It accumulates in f32. Only if ``tf32``, f32 may be rounded to
+    TF32."""
 
-    def __init__(self, stream: Any, plans: Plans | None = None) -> None:
-        self.stream = stream
+    def __init__(self, stream: Any, plans: Plans | None = None, tf32: bool = False) -> None:
+        self.stream, self.tf32 = stream, tf32
         self.plans = plans or Plans()
         self._capacity, self._workspace = 0, None
 
@@ -146,12 +149,13 @@ class Dnn:
         if rt.cudnn() is None:
             return None
         found: Any = (None, {}) if c.epilogue is None else CudnnEpilogue.of(c)
-        problem = None if found is None else Problem.of(c, found[0])
+        problem = None if found is None else Problem.of(c, found[0], self.tf32)
         plan = None if problem is None else self.plans.find(problem, lambda: self.handle)
-        if plan is None:
+        if problem is None or plan is None:
             return None
         arrays = {X: c.x, KERNEL: c.kernel, OUT: c.out, **found[1]}
-        return [partial(plan, arrays, self._scratch(plan.nbytes), self.handle)]
+        record = RoundingCall if problem.tf32 else partial
+        return [record(plan, arrays, self._scratch(plan.nbytes), self.handle)]
 
     def _scratch(self, nbytes: int) -> Any:
         """Return the workspace, shared by all plans, which run one after the other. It is replaced if it is too small;
@@ -212,7 +216,7 @@ def build(problem: Problem, handle: Any) -> Plan:
     kind, sums = getattr(cudnn.data_type, _TYPES[problem.kind]), cudnn.data_type.FLOAT
     notes = cudnn.numerical_note
     deselected = [notes.REDUCED_PRECISION_REDUCTION, notes.NONDETERMINISTIC, notes.DOWN_CONVERT_INPUTS]
-    if problem.kind == "float32":
+    if problem.kind == "float32" and not problem.tf32:
         deselected.append(notes.TENSOR_CORE)  # which round f32 to TF32
     graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=sums, compute_data_type=sums, handle=handle)
     x = graph.tensor(dim=problem.x, stride=problem.x_strides, data_type=kind, uid=X)

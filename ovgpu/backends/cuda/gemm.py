@@ -25,12 +25,15 @@ class ComputeType:
 
 
 _F32 = ComputeType("COMPUTE_32F", "CUDA_R_32F", np.array(1, np.float32), np.array(0, np.float32))
+_TF32 = ComputeType("COMPUTE_32F_FAST_TF32", "CUDA_R_32F", _F32.one, _F32.zero)
 _F64 = ComputeType("COMPUTE_64F", "CUDA_R_64F", np.array(1, np.float64), np.array(0, np.float64))
 
 
-def compute_type_of(dtype: np.dtype[Any]) -> ComputeType:
-    """Return the compute type for matrices of a dtype: f64 for f64, else f32, not rounded to TF32."""
-    return _F64 if dtype == np.float64 else _F32
+def compute_type_of(dtype: np.dtype[Any], tf32: bool = False) -> ComputeType:
+    """Return the compute type for matrices of a dtype: f64 for f64, else f32, from f32 in TF32 if ``tf32``."""
+    if dtype == np.float64:
+        return _F64
+    return _TF32 if tf32 and dtype == np.float32 else _F32
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.convolution._convolution import Convolved
 from ovgpu.ops.fused._elementwise import Chain
-from ovgpu.runtime.backend import Call
+from ovgpu.runtime.backend import Call, RoundingCall
 from ovgpu.types import Type
 
 
@@ -34,18 +34,20 @@ class Launcher(KernelRecorder):
         self.calls: list[Call] = []
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
-               args: Sequence[Any], shared: int = 0, cooperative: bool = False, prelude: str = "") -> None:
-        self._launch(kernels.of_file(file, expression, cooperative, prelude), grid, block, args, shared)
+               args: Sequence[Any], shared: int = 0, cooperative: bool = False, prelude: str = "",
+               tf32: bool = False) -> None:
+        self._launch(kernels.of_file(file, expression, cooperative, prelude), grid, block, args, shared, tf32)
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
              prelude: str = "") -> bool:
         return prod(grid) <= kernels.of_file(file, expression, True, prelude).resident(prod(block), shared)
 
     def _launch(self, kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
-                shared: int = 0) -> None:
+                shared: int = 0, tf32: bool = False) -> None:
         arguments = tuple([_struct(x) if isinstance(x, np.ndarray) else x for x in args])
         kernel.prepare(shared)  # here, so that an error names this step
-        self.calls.append(partial(kernel, grid, block, arguments, shared_mem=shared, stream=self.stream))
+        record = RoundingCall if tf32 else partial
+        self.calls.append(record(kernel, grid, block, arguments, shared_mem=shared, stream=self.stream))
 
     @property
     def multiprocessors(self) -> int:
@@ -54,6 +56,10 @@ class Launcher(KernelRecorder):
     @property
     def capability(self) -> int:
         return int(rt.cupy().cuda.Device().compute_capability)
+
+    @property
+    def tf32(self) -> bool:
+        return bool(self.blas.tf32)
 
     def elementwise(self, maths: Elementwise | Chain, inputs: Sequence[Array], output: Array) -> None:
         if output.size:
@@ -82,14 +88,14 @@ class Launcher(KernelRecorder):
         self.stream.synchronize()  # the copy may read the host's memory until then
         return array
 
-    def gemm(self, a: Array, b: Array, out: Array) -> bool:
-        calls = self.blas.matmul(a, b, out)
+    def gemm(self, a: Array, b: Array, out: Array, exact: bool = False) -> bool:
+        calls = self.blas.matmul(a, b, out, exact)
         self.calls.extend(calls or ())
         return calls is not None
 
     def gemm_with_epilogue(self, a: Array, b: Array, out: Array, bias: Array | None, residual: Array | None,
-                           activation: str) -> bool:
-        call = self.blas.lt.matmul(a, b, out, bias, residual, activation)
+                           activation: str, exact: bool = False) -> bool:
+        call = self.blas.lt.matmul(a, b, out, bias, residual, activation, self.tf32 and not exact)
         self.calls.extend([] if call is None else [call])
         return call is not None
 

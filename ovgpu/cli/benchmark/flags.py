@@ -73,7 +73,7 @@ def _add_tuning(add: Any) -> None:
     add("-inference_only", "--inference_only", nargs="?", const=True, type=_boolean, metavar="BOOL",
         help="set the inputs once, outside the measured loop (default for static shapes)")
     add("-no_warmup", action="store_true", help="no inference before the measurement")
-    add("-infer_precision", default="", metavar="TYPE", help="f32, f16 or bf16, or DEVICE:TYPE")
+    add("-infer_precision", default="", metavar="TYPE", help="f32, tf32, f16 or bf16, or DEVICE:TYPE")
     add("-exec_graph_path", "--exec_graph_path", default="", metavar="FILE.xml",
         help="write the execution graph, with the time of every layer")
     add("-nthreads", "--number_threads", type=int, metavar="N", help="INFERENCE_NUM_THREADS; needs -hint none")

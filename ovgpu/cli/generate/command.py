@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
     add("model", metavar="DIR", help="folder with openvino_model.xml and tokenizer.json")
     add("prompt", help="the beginning of the text, which the model continues; - reads it from stdin")
     add("-d", "--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
-    add("--precision", choices=("f32", "f16", "bf16", "dynamic"),
+    add("--precision", choices=("f32", "tf32", "f16", "bf16", "dynamic"),
         help="the type to compute in (default: f32 on the CPU; dynamic on a card, which keeps the model's types)")
     add("--chat", action="store_true", help="the prompt is a message, to be written into the model's chat template")
     add("--system", metavar="TEXT", help="the system message of --chat")

@@ -92,7 +92,7 @@ def _row(position: int, step: PlanStep, depth: int, number: str, runs: int, plan
         (position, number), (step.kind, "in place" if step.in_place else step.kind),
         (step.op, "&emsp;" * depth + escape(step.op + bodies)),
         (step.layer, escape(step.layer) + (fused if step.fused else "")),
-        *((text, escape(text)) for text in (shapes_text(step.inputs, step.outputs), memory)),
+        *((text, escape(text)) for text in (shapes_text(step), memory)),
         *((size, bytes_text(size) if size else "") for size in (step.bytes_read, step.bytes_written)),
         (moved, f"{moved / max(plan.bytes_moved, 1):.1%}" if moved else ""), (calls, "" if calls < 0 else calls),
         (-1, "") if step.seconds is None else (step.seconds, f"{1e6 * step.seconds:.1f}")]

@@ -1,9 +1,9 @@
 """Attention on CUDA devices: the choice of a kernel, and its launch.
 
-`cuda_kernels/attention.cu` has a kernel for few queries, which splits the keys, and one for many. Two more compute f16
-and bf16 on tensor cores, where weights are rounded to the type of the values. `attention_stream.cu` splits the keys
-(flash-decoding, Dao et al. 2023) and serves few queries or small batches; `attention_mma.cu` (FlashAttention-2, Dao
-2023) serves the rest.
+`cuda_kernels/attention.cu` has a kernel for few queries, which splits the keys, and one for many. Two more compute on
+tensor cores, where weights are rounded to the type of the values. `attention_stream.cu` splits the keys
+(flash-decoding, Dao et al. 2023) and serves few queries or small batches in f16 and bf16; `attention_mma.cu`
+(FlashAttention-2, Dao 2023) serves the rest, and many queries in TF32.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ TILE_QUERIES = 64  # queries per block of the kernels for many queries, or twice
 SPLIT_QUERIES = 8  # queries up to which the kernel that splits the keys is used
 WARPS = 4  # warps per block
 MAX_WIDTH = 256  # elements of a row of q, k, v or out, at most
+TF32_WIDTH = 128  # elements of a row up to which `attention_mma.cu` has shared memory for f32
 BLOCKS_PER_SM = 4  # blocks per multiprocessor that splitting the keys aims at; half as many on tensor cores
 MIN_SPLIT_KEYS = 64  # keys of each split, at least
 MAX_SPLITS = 128  # splits of the keys, as in attention.cuh
 STREAMED_QUERIES = 32  # queries up to which `attention_stream.cu` is used whatever the batch
 STREAMED_WIDTH = 128  # elements of a row up to which it has registers
 MIN_CAPABILITY = 80  # first compute capability whose tensor cores `attention_mma.cu` uses
-PAD = 8  # elements of padding after each row in shared memory, as in attention_mma.cu
+PAD_BYTES = 16  # of padding after each row in shared memory, as in attention_mma.cu
 BAND = 64  # keys per tile of a mask, as in attention_mma.cu
 MIN_MARKED = 256  # queries, and keys, from which on classifying the mask's tiles beforehand pays
 
@@ -73,11 +74,12 @@ def attend(k: KernelRecorder, inputs: Sequence[Any], out: Array, causal: bool, l
             and (queries <= STREAMED_QUERIES or axes.size * -(-queries // TILE_QUERIES) < k.multiprocessors)):
         _attend_stream(k, kernel, axes, (queries, keys, depth, width), args)
         return None
-    if queries > SPLIT_QUERIES and kind.itemsize == 2 and k.capability >= MIN_CAPABILITY:
+    rounds = k.tf32 and kind == np.float32 and max(depth, width) <= TF32_WIDTH
+    if queries > SPLIT_QUERIES and (rounds or (kind.itemsize == 2 and k.capability >= MIN_CAPABILITY)):
         vector = min(vector, _vector_elements((out,), (), operands[5:]))
         marks = _mark_mask_tiles(k, kernel, mask, (queries, keys), axes.size) if vector > 1 and length is None else None
         staged = 0 if mask is None or causal else queries if operands[3][-2] else 1
-        _attend_mma(k, kernel, axes, (queries, depth, width), vector, (staged, mask), (*args, marks))
+        _attend_mma(k, kernel, axes, (queries, depth, width), vector, (staged, mask), (*args, marks), rounds)
         return None
     if queries > SPLIT_QUERIES and kind != np.float64:
         columns = -(-width // TILE_QUERIES)
@@ -125,21 +127,25 @@ def _attend_stream(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[in
 
 
 def _attend_mma(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, int, int], vector: int,
-                masked: tuple[int, Array | None], args: Sequence[Any]) -> None:
+                masked: tuple[int, Array | None], args: Sequence[Any], rounds: bool) -> None:
     """Record the kernel for tensor cores.
 
-    ``extents`` are queries, depth and width; ``masked`` is the number of rows that are read of the mask, and the mask.
+    ``extents`` are queries, depth and width; ``masked`` is the number of rows that are read of the mask, and the mask;
+    ``rounds`` is true for f32, which is rounded to TF32.
     """
     queries, depth, width = extents[0], *(max(-(-n // 16) * 16, 16) for n in extents[1:])
     many = queries > 2 * TILE_QUERIES and axes.size * -(-queries // (2 * TILE_QUERIES)) >= k.multiprocessors
     # two tiles of 16 queries per warp read less shared memory, where registers suffice for both
-    tiles = 2 if many and max(depth, width) <= 128 and vector > 1 and axes.index == "int" else 1
+    tiles = 2 if many and max(depth, width) <= (64 if rounds else 128) and vector > 1 and axes.index == "int" else 1
     rows, keys = tiles * TILE_QUERIES, 64 if tiles * width <= 160 else 32 if max(depth, width) <= 192 else 16
-    shared = 2 * (rows * (depth + PAD) + 2 * keys * (depth + PAD + width + PAD))
+    if rounds:
+        keys = 32 if max(depth, width) <= 64 else 16
+    itemsize = 4 if rounds else 2
+    shared = itemsize * (rows * depth + 2 * keys * (depth + width)) + PAD_BYTES * (rows + 4 * keys)
     if masked[0] and masked[1] is not None:
         shared += (rows if masked[0] > 1 else 1) * (keys * masked[1].itemsize + 16)
     k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {depth}, {width}, {tiles}, {keys}, {vector}, {axes.index}, "
-             f"{axes.rank}>", (axes.size * -(-queries // rows),), (WARPS * 32,), args, shared)
+             f"{axes.rank}>", (axes.size * -(-queries // rows),), (WARPS * 32,), args, shared, tf32=rounds)
 
 
 def _mark_mask_tiles(k: KernelRecorder, kernel: str, mask: Array | None, extents: tuple[int, int],
@@ -148,7 +154,8 @@ def _mark_mask_tiles(k: KernelRecorder, kernel: str, mask: Array | None, extents
     marks. Return None if that does not pay."""
     queries, keys = extents
     if (mask is None or "CAUSAL" in kernel or mask.shape[-2:] != extents or min(extents) < MIN_MARKED or keys % 8
-            or 2 * mask.size > heads * queries * keys or not mask.flags.c_contiguous or mask.data.ptr % 16):
+            or 2 * mask.size > heads * queries * keys or not mask.flags.c_contiguous
+            or mask.data.ptr % (8 * mask.itemsize)):
         return None
     strips, tiles, planes = -(-queries // (2 * TILE_QUERIES)) * 8, -(-keys // BAND), mask.size // (queries * keys)
     marks = k.scratch((planes, tiles, strips), np.dtype(np.uint8))

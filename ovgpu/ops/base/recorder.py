@@ -37,6 +37,10 @@ class KernelRecorder(Protocol):
     def capability(self) -> int:
         """The device's compute capability, 80 for 8.0."""
 
+    @property
+    def tf32(self) -> bool:
+        """True if products of f32 may round their operands to TF32; never below compute capability 8.0."""
+
     @staticmethod
     def c_type(dtype: np.dtype[Any]) -> str:
         """Return the CUDA C++ type of a dtype's elements. NoKernelError if kernels do not compute with them."""
@@ -47,12 +51,12 @@ class KernelRecorder(Protocol):
         """Return the source of a struct whose `of` computes the chain, for the ``prelude`` of `kernel`."""
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
-               shared: int = 0, cooperative: bool = False, prelude: str = "") -> None:
+               shared: int = 0, cooperative: bool = False, prelude: str = "", tf32: bool = False) -> None:
         """Launch ``expression``, an instance such as ``softmax<float, 4>``, of ``cuda_kernels/file``.
 
         Scalars in ``args`` have NumPy types, and host arrays are structs passed by value. ``shared``: bytes of dynamic
         shared memory. All blocks of a cooperative launch run at the same time, see `fits`. ``prelude`` is generated
-        source that is put before the file's.
+        source that is put before the file's. ``tf32``: whether the kernel rounds f32 operands to TF32.
         """
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
@@ -74,12 +78,12 @@ class KernelRecorder(Protocol):
     def table(self, values: np.ndarray[Any, Any]) -> Array:
         """Upload a table for the step's launches now, and return it on the device."""
 
-    def gemm(self, a: Array, b: Array, out: Array) -> bool:
-        """Compute ``out [..., M, N] = a [..., M, K] @ b [..., K, N]`` through cuBLAS."""
+    def gemm(self, a: Array, b: Array, out: Array, exact: bool = False) -> bool:
+        """Compute ``out [..., M, N] = a [..., M, K] @ b [..., K, N]`` through cuBLAS; if ``exact``, never in TF32."""
 
     def gemm_with_epilogue(self, a: Array, b: Array, out: Array, bias: Array | None, residual: Array | None,
-                           activation: str) -> bool:
-        """Compute ``out = activation(a @ b + bias + residual)`` in one call of cuBLASLt."""
+                           activation: str, exact: bool = False) -> bool:
+        """Compute ``out = activation(a @ b + bias + residual)`` in one call of cuBLASLt; see `gemm`."""
 
     def convolve(self, c: Convolved) -> bool:
         """Compute a convolution through cuDNN."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Array, Arrays, Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, internal_op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.strided import Axes, strides_of
 from ovgpu.ops.base.xp import Adapter
@@ -34,6 +34,8 @@ class MatMul(Op):
     layout = "blas"
     strided_outputs = True
     half_precision = "always"
+    exact_product: ClassVar[bool] = False
+    """True if operands are never rounded to TF32."""
 
     def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         return (Spec(merge_types((a, b)), self.shape(a.shape, b.shape)),)
@@ -84,7 +86,7 @@ class MatMul(Op):
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         a, b, out = _matrices(*self.operands(*inputs), outputs[0])
-        if k.gemm(a, b, out):
+        if k.gemm(a, b, out, self.exact_product):
             return None
         if not out.size:
             return None
@@ -102,6 +104,13 @@ class MatMul(Op):
         k.kernel("matmul.cu", f"matmul<{k.c_type(out.dtype)}, {axes.index}, {axes.rank}>", (grid,), (TILE, TILE),
                  (a, b, out, axes.packed(), *(np.array(s[-2:], index) for s in strides), *axes.numbers(m, n, depth)))
         return None
+
+
+@internal_op
+class ExactMatMul(MatMul):
+    """A product of numbers computed from integers, such as positions, which would lose their meaning in TF32."""
+
+    exact_product: ClassVar[bool] = True
 
 
 def _matrices(a: Any, b: Any, out: Any) -> tuple[Any, Any, Any]:

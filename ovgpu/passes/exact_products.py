@@ -1,0 +1,36 @@
+"""MatMul of numbers computed from integers alone, such as positions and angles -> ExactMatMul, which is never in TF32.
+
+Rounded to the 11 bits of TF32, position 4097 would be 4096. Pixels of 8 bits, and rows that integers select from a
+constant table, are not concerned.
+"""
+
+from __future__ import annotations
+
+from ovgpu.model import Model, Node, Output, bodies
+from ovgpu.ops.convert import Convert
+from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.ops.matrix.matmul import ExactMatMul, MatMul
+
+
+def exact_products(model: Model) -> None:
+    """Rewrite the model, and the bodies of its layers, in place. Port specs must be inferred beforehand."""
+    integral: set[Output] = set()
+    for node in model.ops:
+        op = node.op
+        if _is_integral(node, integral):
+            integral.update(port for port in node.ports if port.spec.type.is_real())
+            if type(op) is MatMul:
+                node.op = ExactMatMul(transpose_a=op.transpose_a, transpose_b=op.transpose_b)
+        for body in bodies(op):
+            exact_products(body)
+
+
+def _is_integral(node: Node, integral: set[Output]) -> bool:
+    """Return whether all floats that a layer takes, except constants, were computed from integers."""
+    given = [s for s in node.sources if s is not None and not isinstance(s.node.op, Constant)]
+    floats = [s for s in given if s.spec.type.is_real()]
+    if floats:
+        return all(s in integral for s in floats)
+    if isinstance(node.op, Convert):
+        return any(s.spec.type.is_integral_number() and s.spec.type.bitwidth > 8 for s in given)
+    return node.op.name == "Range"
