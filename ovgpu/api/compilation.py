@@ -43,6 +43,7 @@ class Compilation:
         require_supported(model)
         check_files(model)
         self.source = source
+        self._widened: Compilation | None = None
         try:
             self._compile(model, backend, settings)
         except Error:
@@ -67,6 +68,7 @@ class Compilation:
             log_passes(model, self.model)
         self.backend, self.settings = backend, settings
         self.profiling = bool(settings["PERF_COUNT"])
+        self.may_widen = settings.may_widen
         self.last_profiler: Profiler | None = None  # of the request that ran last
         self.title = f"{settings.get('FULL_DEVICE_NAME')} ({backend.name}), {model.friendly_name}"
         self.constants: Constants = {}
@@ -76,6 +78,22 @@ class Compilation:
         self._single_program: Program | None = None
         if all(p.partial_shape.rank.is_static for p in self.inputs) and not self._untyped:
             self._single_program = self._program(tuple([len(p.partial_shape) for p in self.inputs]), ())
+
+    @property
+    def current(self) -> Compilation:
+        """The compilation that requests use: this one, or the `widened` one, once it exists."""
+        return self if self._widened is None else self._widened
+
+    def widened(self) -> Compilation:
+        """Return the model compiled in a type with the range of f32, and free the constants in f16.
+
+        Requests change to it at their next inference.
+        """
+        with self.lock:
+            if self._widened is None:
+                self.constants.clear()
+                self._widened = Compilation(self.source, self.backend, self.settings.widened(), self.source)
+            return self._widened
 
     @property
     def decode_programs(self) -> DecodePrograms | None:

@@ -19,7 +19,10 @@ from ovgpu.runtime.plan import Plan
 
 
 class CompiledModel:
-    """Model compiled for a device; see `Core.compile_model`. It is immutable, and threads may share it.
+    """Model compiled for a device; see `Core.compile_model`. Threads may share it.
+
+    It is immutable, except that a model in f16 that leaves the range of f16 is compiled again in bf16, see
+    `ovgpu.runtime.overflow`. Its properties then show the new type.
 
     ``compiled(inputs)`` runs the model in a private request, which also holds the state that `query_state` returns.
     Threads that run the model in parallel must each create their own request.
@@ -61,7 +64,7 @@ class CompiledModel:
 
     def create_infer_request(self) -> InferRequest:
         """Create a request with its own inputs, outputs, state and memory."""
-        return InferRequest(self._compilation)
+        return InferRequest(self._compilation.current)
 
     def query_state(self) -> list[VariableState]:
         """Return the variables of the private request."""
@@ -107,7 +110,7 @@ class CompiledModel:
 
     def get_property(self, property: str) -> Any:
         """Return a property's value. Raise RuntimeError if there is no such property."""
-        return self._compilation.settings.get(property)
+        return self._compilation.current.settings.get(property)
 
     def set_property(self, properties: Mapping[str, Any] | tuple[str, Any]) -> None:
         """Raise RuntimeError: the properties of a compiled model cannot be changed."""
@@ -117,8 +120,9 @@ class CompiledModel:
     def get_runtime_model(self) -> Model:
         """Return a copy of the model that is run, after the passes. Its nodes have the runtime information that
         OpenVINO's execution graphs have; with profiling, also times of the last inference of any request."""
-        profiler = self._compilation.last_profiler
-        return execution_graph(self._compilation.model, self._compilation.settings.device,
+        compilation = self._compilation.current
+        profiler = compilation.last_profiler
+        return execution_graph(compilation.model, compilation.settings.device,
                                () if profiler is None else profiler.infos())
 
     def export_model(self, model_stream: IO[bytes] | None = None) -> IO[bytes] | None:

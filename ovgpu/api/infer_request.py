@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from ovgpu._util import forks
 from ovgpu._util.claim import Claim
@@ -29,6 +30,7 @@ from ovgpu.request.variables import InitialValues, VariableState
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.faults import fault
+from ovgpu.runtime.overflow import Overflow, OverflowWatch
 from ovgpu.runtime.plan import Plan, plan_of
 from ovgpu.runtime.profile import Profiler, ProfilingInfo, Span
 from ovgpu.runtime.state import Snapshot, Variables
@@ -62,6 +64,8 @@ class InferRequest(RequestTensors):
         self._initial = InitialValues(compilation.initial, self._variables, self._backend, compilation.constants,
                                       compilation.lock, self._cancellation)
         self._executors: dict[int, Executor] = {}
+        self._in_range: WeakSet[Executor] = WeakSet()  # executors whose first run has not left the range of f16
+        self._doubts_results = compilation.may_widen
         self._last: Executor | None = None  # the executor of the last inference
         self._after: Snapshot | None = None  # the values of the variables after it
         self._replays: deque[Replay] = deque(maxlen=CACHED_REPLAYS)  # least recently run first
@@ -280,7 +284,7 @@ class InferRequest(RequestTensors):
                     slot.preserve()
                 with self._backend.active():
                     try:
-                        after = self._infer_with_retry()
+                        after = self._infer_in_range()
                     except BaseException:
                         self._backend.abandon()
                         raise
@@ -303,7 +307,28 @@ class InferRequest(RequestTensors):
         self._forget()  # outside of the handler, because the error's traceback holds the bindings
         return self._infer()
 
+    def _infer_in_range(self) -> Snapshot:
+        """Infer. If activations leave the range of f16, compile the model in a wider type, and infer again.
+
+        The first run of each program is watched. Later ones are repeated, and watched, if their results are not finite,
+        until this has other reasons than f16.
+        """
+        try:
+            after = self._infer_with_retry()
+            if not self._doubts_results or all([slot.looks_finite() for slot in self._outputs]):
+                return after
+            self._doubts_results = False
+            self._forget()
+            return self._infer_with_retry()
+        except Overflow:
+            self._backend.abandon()
+        self._forget()
+        self._compilation.widened()
+        return self._infer_with_retry()
+
     def _infer(self) -> Snapshot:
+        if self._compilation.current is not self._compilation:
+            self._change_to(self._compilation.current)
         if self._variables.has_outgrown_buffers:
             self._forget()
         watched = self._profiler is not None or DEBUG.value or STOP_AT.value or NVTX.value
@@ -344,7 +369,11 @@ class InferRequest(RequestTensors):
             results = run_watched(executor, self._profiler, self._compilation.title, arrays, states, self._memory, key,
                                   hosts)
         else:
-            results = executor.run(arrays, states, self._memory, key, hosts=hosts, observe=self._profiler)
+            first = self._compilation.may_widen and executor not in self._in_range
+            observe = OverflowWatch(executor, self._profiler) if first else self._profiler
+            results = executor.run(arrays, states, self._memory, key, hosts=hosts, observe=observe)
+            if first:
+                self._in_range.add(executor)
         self._backend.synchronize()
         if self._profiler is not None:
             self._compilation.last_profiler = self._profiler
@@ -362,6 +391,13 @@ class InferRequest(RequestTensors):
                 if found is not None:
                     self._replays.append(found)
         return after
+
+    def _change_to(self, compilation: Compilation) -> None:
+        """Run another compilation of the model from now on. The variables keep their values, in its types."""
+        self._forget()
+        self._variables.change(compilation.initial.infos)
+        self._initial.change(compilation.initial, compilation.constants, compilation.lock)
+        self._compilation, self._doubts_results = compilation, compilation.may_widen
 
     def _replay(self, replay: Replay) -> None:
         """Run an inference as a replay of an earlier one."""

@@ -170,6 +170,17 @@ class Settings:
         return Type.f16 if fast else Type.dynamic
 
     @property
+    def may_widen(self) -> bool:
+        """True if f16 was chosen for its speed, so that another type may replace it where its range is too small."""
+        return self.precision is Type.f16 and self._explicit("INFERENCE_PRECISION_HINT") is None
+
+    def widened(self) -> Settings:
+        """Return these settings with bf16 in place of f16, or f32 on cards without bf16."""
+        found = Settings(self.device, self._base)
+        found.model_name, found._values = self.model_name, {**self._values, "INFERENCE_PRECISION_HINT": Type.bf16}
+        return found
+
+    @property
     def tensor_type(self) -> Type:
         """The type of the tensors of floats for this `precision`."""
         return Type.f32 if self.precision is TF32 else self.precision

@@ -144,6 +144,10 @@ class OutputSlot:
         except MemoryError as e:
             raise OpError(explain(e)).at("Result", self.port.node.source_location) from e
 
+    def looks_finite(self) -> bool:
+        """Return True: the host computes in f16 only if it is asked to, see `ovgpu.runtime.overflow`."""
+        return True
+
     def preserve(self) -> None:
         """Download copies of the last result that were returned and not read yet, before the next inference overwrites
         the result."""

@@ -82,6 +82,11 @@ class InitialValues:
         self._executors: dict[int, tuple[Executor, _Results]] = {}
         self._fixed: dict[str, Array] | None = None
 
+    def change(self, programs: InitialPrograms, constants: dict[int, Array], lock: Any) -> None:
+        """Take the initial values from now on from the programs of another compilation of the model."""
+        self._programs, self._constants, self._lock, self._fixed = programs, constants, lock, None
+        self._executors.clear()
+
     def compute(self, inputs: Sequence[Array] | None, hosts: Sequence[Array] | None = None) -> Callable[[str], Array]:
         """Return a function from a variable's id to its initial value for these inputs.
 

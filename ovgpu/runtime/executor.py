@@ -55,10 +55,11 @@ class Executor:
         for value in program.values:
             if value.memory == "constant" and value.is_root:
                 source = value.source
-                if id(source) not in constants:  # the entry also holds the source, so that its id is not reused
+                found = constants.get(id(source))
+                if found is None:  # the entry also holds the source, so that its id is not reused
                     check_unchanged([source])
-                    constants[id(source)] = source, backend.constant(source)
-                self.arrays[value.id] = constants[id(source)][1]
+                    found = constants[id(source)] = source, backend.constant(source)
+                self.arrays[value.id] = found[1]
         self.constants = constants
         self.arenas: list[Any] = [None] * len(program.segments)
         self.layouts: list[Layout | None] = [None] * len(program.segments)

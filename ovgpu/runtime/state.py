@@ -282,6 +282,17 @@ class Variables:
         buffer = self.value(name).buffer
         self._replace(name, VariableValue(variable.copy_to_buffer(buffer, value, NEW_VALUE), buffer))
 
+    def change(self, infos: dict[str, VariableInfo]) -> None:
+        """Replace the declarations, and convert the values to the new types."""
+        found, values = dict[str, Variable](), list[VariableValue]()
+        for name, info in infos.items():
+            variable, value = Variable(info, self.all[name].backend), self.value(name).array
+            if value is not None:
+                value = variable.copy_to_buffer(0, converted(variable.backend.xp, value, info.type), NEW_VALUE)
+            found[name] = variable
+            values.append(VariableValue(value, 0))
+        self.all, self.now = found, Snapshot(tuple(values))
+
     def reset(self, name: str) -> None:
         """Reset a variable to its initial value."""
         self.now = self._extended_snapshot()

@@ -14,6 +14,7 @@ from tests.kernels.test_attention_mma import attend_masked
 FILE = "attention_mma.cu"
 STREAM = "attention_stream.cu"
 KEYS = "__syncthreads();  // keys and values have arrived, and the previous ones have been read"
+ROUND = "round_staged<KEYS, DEPTH>"
 MASK = "__syncthreads();  // the mask has arrived"
 
 
@@ -22,6 +23,12 @@ def many(causal: bool = False) -> None:
     with backend.stream, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_attention, "STREAMED_WIDTH", 0)
         attend(backend, (1, 140 if causal else 40, 16), (1, 140, 16), (1, 140, 16), kind=np.float16, causal=causal)
+
+
+def in_tf32() -> None:
+    backend = CudaBackend(tf32=True)
+    with backend.stream:
+        attend(backend, (1, 40, 16), (1, 140, 16), (1, 140, 16))
 
 
 def causal() -> None:
@@ -46,7 +53,10 @@ def few() -> None:
 
 
 FAULTS = [
-    Fault("keys not waited for", many, FILE, f"wait_copies();\n    {KEYS}", KEYS),
+    Fault("keys not waited for", many, FILE, f"wait_copies();\n    {ROUND}", ROUND),
+    Fault("keys not waited for in TF32", in_tf32, FILE, f"wait_copies();\n    {ROUND}", ROUND),
+    Fault("weights of other keys in TF32", in_tf32, FILE, "weight[m][n][i % 2 * 2 + i / 2]", "weight[m][n][i]"),
+    Fault("values of other keys in TF32", in_tf32, FILE, "lane % 4 * 2 * (WIDTH", "lane % 4 * (WIDTH"),
     Fault("no barrier before keys are read", many, FILE, KEYS),
     Fault("mask not waited for", marked, FILE, f"wait_copies();\n      {MASK}", MASK),
     Fault("no barrier before the mask is read", marked, FILE, MASK),
