@@ -44,7 +44,8 @@ LLAMA: dict[str, tuple[Variant, int]] = {f"llama {variant} {context}": (variant,
 DEFAULT = (*LLAMA, "resnet50_f16", "resnet50", "bert_f16", "bert_b32_f16", "unet_f16", "vit_f16", "whisper_tiny_f16",
            "mobilenet_v2_f16", "bilstm", "lstm_b1", "lstm_b32", "lstm_state", "resnet50_b64_f16", "bert_base",
            "gpt2_decode", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32")
-IN_TF32 = tuple(f"{name} tf32" for name in ("bert_base", "bert_base_b32", "resnet50", "gpt2_decode"))
+IN_TF32 = tuple(f"{name} tf32" for name in ("bert_base", "bert_base_b32", "resnet50", "gpt2_decode", "llama int8 128",
+                                            "llama int4 128"))
 
 
 def engine(name: str, device: str, tiny: bool) -> tuple[Any, Callable[[], object]]:
@@ -53,11 +54,11 @@ def engine(name: str, device: str, tiny: bool) -> tuple[Any, Callable[[], object
     Names that end with ``tf32`` are workloads in f32 that is rounded to TF32.
     """
     plain, config = name.removesuffix(" tf32"), TF32 if name.endswith(" tf32") else EXACT
-    if name in LLAMA:
-        variant, context = LLAMA[name]
+    if plain in LLAMA:
+        variant, context = LLAMA[plain]
         sizes = gpu_llama.TINY if tiny else LLAMA_1B
         context = min(context, sizes.positions - CALLS - 4 * WARM_UP)
-        found: Any = gpu_llama.Run(build(variant, sizes), device)
+        found: Any = gpu_llama.Run(build(variant, sizes), device, "f16" if name == plain else "tf32")
         found.fill(Caches(sizes, context), context - 1)
         call: Callable[[], object] = found.infer
     elif plain in VISION:

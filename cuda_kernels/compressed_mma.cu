@@ -1,5 +1,6 @@
 // Products of up to 64 rows with compressed weights on tensor cores. Codes are converted to exact 16-bit integers in
-// registers; scales multiply the f32 sums.
+// registers; scales multiply the f32 sums. f32 elements of x become sums of two bf16 numbers, which have 16 significant
+// bits, more than TF32 has.
 #include "ptx.cuh"
 
 constexpr int TILE = 16;         // rows of the weights per warp
@@ -168,6 +169,46 @@ __device__ __forceinline__ uint4 reorder_pairs(const uint4& x) {
   }
 }
 
+// Types of x, as the right operand of mma: its type T, and the number of terms that elements are split into.
+template <class X>
+struct RightOperand {
+  using T = X;
+  static constexpr int TERMS = 1;
+};
+template <>
+struct RightOperand<float> {
+  using T = __nv_bfloat16;
+  static constexpr int TERMS = 2;
+};
+
+// Load eight elements of x as their terms; zeros unless `valid`.
+template <class X>
+__device__ __forceinline__ void load_terms(const X* from, bool valid, uint4 (&terms)[1]) {
+  terms[0] = valid ? *reinterpret_cast<const uint4*>(from) : uint4{};
+}
+__device__ __forceinline__ void load_terms(const float* from, bool valid, uint4 (&terms)[2]) {
+  float x[8] = {};
+  if (valid) {
+    const float4 low = *reinterpret_cast<const float4*>(from), high = *reinterpret_cast<const float4*>(from + 4);
+    memcpy(x, &low, sizeof(low));
+    memcpy(x + 4, &high, sizeof(high));
+  }
+  __nv_bfloat162 first[4], second[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    first[i] = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+    float rest[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {  // an infinite element has no rest
+      const float rounded = j ? __high2float(first[i]) : __low2float(first[i]);
+      rest[j] = fabsf(rounded) < __int_as_float(0x7f800000) ? x[2 * i + j] - rounded : 0.f;
+    }
+    second[i] = __floats2bfloat162_rn(rest[0], rest[1]);
+  }
+  memcpy(&terms[0], first, sizeof(first));
+  memcpy(&terms[1], second, sizeof(second));
+}
+
 // Compute out [z, m, n] = x [z, m, k] @ weights [z, n, k]^T for every z = blockIdx.z; unless `stacked`, all share x
 // [m, k]. Blocks have 32 x (warps along k) x (warps along n) threads.
 // TILE rows of the weights are the left operand of mma in a warp. In each step, lanes 4 g to 4 g + 3 load V words of
@@ -176,18 +217,21 @@ __device__ __forceinline__ uint4 reorder_pairs(const uint4& x) {
 // elements for `rounds` steps per warp in shared memory; 1 << shift threads copy a row.
 // AHEAD: steps whose codes are loaded at once; `rounds` is a multiple of it, or covers all steps. GROUPED: scales or
 // zero points differ along k, but not within a step.
-template <class Codes, class Scale, class Zero, class T, int V, int ROWS, int AHEAD, bool GROUPED>
+template <class Codes, class Scale, class Zero, class X, int V, int ROWS, int AHEAD, bool GROUPED>
 __global__ void __launch_bounds__(ROWS <= CHUNK ? 512 : 256, 2)
-    product_mma(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
+    product_mma(const X* __restrict__ x, X* __restrict__ out, const void* __restrict__ codes,
                 const Scale* __restrict__ scale, const Zero* __restrict__ zero, const QuantParamIndices indices,
                 int m, int n, int k,
                 int stacked, int rounds, int shift) {
+  using T = typename RightOperand<X>::T;
+  constexpr int TERMS = RightOperand<X>::TERMS;
   constexpr int PER_WORD = Codes::PER_WORD, LANE_CODES = V * PER_WORD,
                 STEP = 4 * LANE_CODES, CHUNKS = LANE_CODES / CHUNK;
   constexpr int N = (ROWS + CHUNK - 1) / CHUNK;  // right operands of mma
   constexpr int CHAINS = N == 1 && !(GROUPED && CHUNKS < 4) ? 2 : 1;  // independent chains of mma
-  constexpr int CHUNK_PITCH = ROWS * 4 + (ROWS == 1 ? 0 : CHUNKS == 4 ? 2 : 4);  // padded against bank conflicts
-  constexpr int BATCH = ROWS == 1 ? 1 : ROWS <= CHUNK ? 2 : 8;             // rows of x that a thread copies at once
+  // Rows of x in shared memory, the second terms behind the first ones, are padded against bank conflicts.
+  constexpr int CHUNK_PITCH = TERMS * ROWS * 4 + (ROWS == 1 ? 0 : CHUNKS == 4 ? 2 : 4);
+  constexpr int BATCH = ROWS == 1 ? 1 : (ROWS <= CHUNK ? 2 : 8) / TERMS;  // rows of x that a thread copies at once
   using Exact = Integers<Codes, T>;
   struct alignas(4 * V) Words {
     unsigned at[V];
@@ -243,16 +287,18 @@ __global__ void __launch_bounds__(ROWS <= CHUNK ? 512 : 256, 2)
       uint4* target =
           staged + (chunk / (4 * CHUNKS) * CHUNKS + chunk % CHUNKS) * CHUNK_PITCH + chunk % (4 * CHUNKS) / CHUNKS;
       for (int first = thread >> shift; first < ROWS; first += row_stride * BATCH) {
-        uint4 elements[BATCH];
+        uint4 elements[BATCH][TERMS];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
           const int row = first + i * row_stride;
-          elements[i] = at < k && row < m ? *reinterpret_cast<const uint4*>(x + (row * k + at)) : uint4{};
+          load_terms(x + (row * k + at), at < k && row < m, elements[i]);
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
           const int row = first + i * row_stride;
-          if (row < ROWS) target[row * 4] = reorder_pairs<PER_WORD>(elements[i]);
+#pragma unroll
+          for (int t = 0; t < TERMS; t++)
+            if (row < ROWS) target[(t * ROWS + row) * 4] = reorder_pairs<PER_WORD>(elements[i][t]);
         }
       }
     }
@@ -280,9 +326,12 @@ __global__ void __launch_bounds__(ROWS <= CHUNK ? 512 : 256, 2)
       const unsigned left[2][4] = {{a[0][0], a[1][0], a[0][1], a[1][1]}, {a[0][2], a[1][2], a[0][3], a[1][3]}};
 #pragma unroll
       for (int i = 0; i < N; i++) {
-        const uint4 b = right[p * CHUNK_PITCH + i * CHUNK * 4];
-        multiply_add<T>(left[0], b.x, b.y, to[0][i]);
-        multiply_add<T>(left[1], b.z, b.w, to[CHAINS - 1][i]);
+#pragma unroll
+        for (int t = 0; t < TERMS; t++) {
+          const uint4 b = right[p * CHUNK_PITCH + (t * ROWS + i * CHUNK) * 4];
+          multiply_add<T>(left[0], b.x, b.y, to[0][i]);
+          multiply_add<T>(left[1], b.z, b.w, to[CHAINS - 1][i]);
+        }
       }
     }
     if constexpr (GROUPED) {
@@ -338,6 +387,6 @@ __global__ void __launch_bounds__(ROWS <= CHUNK ? 512 : 256, 2)
     total *= 1.f / Exact::UNIT;
     if constexpr (!GROUPED)
       total *= scale_of(quant_param(scale, (above + first_row + row) * indices.scale.stride, indices.scale, 0));
-    out[static_cast<long long>(at) * n + first_row + row] = T(total);
+    out[static_cast<long long>(at) * n + first_row + row] = X(total);
   }
 }

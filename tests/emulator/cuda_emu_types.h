@@ -198,4 +198,6 @@ inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) { return emu::bit
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 value) { return value.bits; }
 inline float2 __bfloat1622float2(__nv_bfloat162 value) { return {float(value.x), float(value.y)}; }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__nv_bfloat16(x), __nv_bfloat16(y)}; }
+inline float __low2float(__nv_bfloat162 value) { return float(value.x); }
+inline float __high2float(__nv_bfloat162 value) { return float(value.y); }
 inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }

@@ -47,6 +47,8 @@ SPILLS: dict[Instance, dict[str, int]] = {
         {"sm_120": 8},
     ("compressed_mma.cu", "product_mma<Nibbles<false>, __half, unsigned char, __nv_bfloat16, 4, 8, 2, true>"):
         {"sm_120": 8},
+    ("compressed_mma.cu", "product_mma<Nibbles<false>, __half, unsigned char, float, 4, 4, 2, true>"): {"sm_120": 8},
+    ("compressed_mma.cu", "product_mma<Nibbles<false>, __half, unsigned char, float, 4, 8, 2, true>"): {"sm_120": 8},
     ("recurrent.cu", "recurrent<float, float, int, GRU_LINEAR, 0, 1>"): {"sm_120": 8},
 }
 ToCompile = Callable[[str, Sequence[str]], list[str]]  # the fixture `to_compile`

@@ -3,6 +3,7 @@ checks."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
@@ -29,6 +30,13 @@ def whole_bytes() -> None:
         multiply(backend, packed(Type.i8, 40, 672), 3, (40, 1), (40, 1))
 
 
+def terms() -> None:
+    """Multiply f32, which is split into two terms."""
+    backend = CudaBackend(tf32=True)
+    with backend.active():
+        multiply(backend, packed(Type.u4, 37, 384), 5, (37, 3), (37, 3), np.float32)
+
+
 FAULTS = [
     Fault("x is replaced before it is read", nibbles, FILE, "if (begin) __syncthreads();"),
     Fault("x is read before it is there", whole_bytes, FILE, "stage(begin);\n    __syncthreads();", "stage(begin);"),
@@ -39,6 +47,8 @@ FAULTS = [
     Fault("other pairs", nibbles, FILE, "(x.x, x.z, 0x5410)", "(x.x, x.z, 0x7632)"),
     Fault("high codes not scaled down", nibbles, FILE, "0x68006800u", "0x78007800u"),
     Fault("sums of one warp", whole_bytes, FILE, "p < parts", "p < 1"),
+    Fault("second terms over first ones", terms, FILE, "(t * ROWS + row) * 4", "row * 4"),
+    Fault("first terms twice", terms, FILE, "(t * ROWS + i * CHUNK) * 4", "(i * CHUNK) * 4"),
     Fault("signs", whole_bytes, FILE, "words[i / 2] ^ 0x80808080u", "words[i / 2]"),
 ]
 

@@ -14,6 +14,7 @@ from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused import _compressed_mma
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused.compressed import CompressedMatMul
+from ovgpu.runtime.backend import RoundingCall
 from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 
@@ -69,7 +70,8 @@ def multiply(backend: CudaBackend, weights: Packed, m: int, scale: tuple[int, in
     matrix = matrix.reshape(*batch, n, depth).swapaxes(-1, -2)
     wanted, size = x.astype(np.float64) @ matrix, np.abs(x.astype(np.float64)) @ np.abs(matrix)
     error = np.abs(out.get().astype(np.float64) - wanted)
-    assert (error <= EPSILON[kind] * np.abs(wanted) + 2**-20 * size).all(), error.max()
+    two_terms = backend.blas.tf32 and kind == np.float32  # of 8 bits each
+    assert (error <= EPSILON[kind] * np.abs(wanted) + (2**-16 if two_terms else 2**-20) * size).all(), error.max()
     return kernel_name(launcher.calls[0])
 
 
@@ -84,6 +86,37 @@ def test_kinds_of_codes(m: int, codes: Type, kind: Any, backend: CudaBackend) ->
     """Scales have groups of 128, with and without zero points; N and K are no multiples of a block's extents."""
     for zero in (None, (37, 3)):
         assert is_mma(multiply(backend, packed(codes, 37, 384), m, (37, 3), zero, kind))
+
+
+@pytest.mark.parametrize("codes", KINDS)
+@pytest.mark.parametrize("m", [1, 2, 8, 9, 33, 64])
+def test_f32(m: int, codes: Type, backend: CudaBackend, tf32_backend: CudaBackend) -> None:
+    """f32 is split into two terms where TF32 is allowed."""
+    for scale, zero in (((37, 3), (37, 3)), ((37, 1), None)):
+        assert is_mma(multiply(tf32_backend, packed(codes, 37, 384), m, scale, zero, np.float32))
+    assert not is_mma(multiply(backend, packed(codes, 37, 384), m, (37, 3), None, np.float32))
+
+
+def test_f32_in_several_rounds(tf32_backend: CudaBackend) -> None:
+    """Shared memory holds half as much of x as in 16 bits."""
+    for m in (1, 16, 40):
+        assert is_mma(multiply(tf32_backend, packed(Type.u4, 40, 4096), m, (40, 32), (40, 32), np.float32))
+
+
+def test_f32_of_any_range(tf32_backend: CudaBackend) -> None:
+    """Large and small numbers are exact to 16 bits; infinities and NaN are kept."""
+    x = np.array([[1e38, 0, 0, 0], [3e-30, 0, 0, 0], [np.inf, 1, 0, 0], [np.nan, 1, 0, 0]], np.float32).repeat(8, 1)
+    codes = np.ones((8, 32), np.int8)
+    out, launcher = cupy_emu.empty((4, 8), np.float32), Launcher(tf32_backend.stream, tf32_backend.blas)
+    weights = packed(Type.i8, 8, 32)
+    assert _compressed_mma.launch(launcher, weights, cupy_emu.asarray(x)[None], out[None],
+                                  [cupy_emu.asarray(codes), None, None])
+    (call,) = launcher.calls
+    assert isinstance(call, RoundingCall)
+    call()
+    tf32_backend.synchronize()
+    wanted = np.array([np.inf, 24e-30, np.inf, np.nan], np.float32)  # the first sum exceeds f32
+    np.testing.assert_allclose(out.get(), np.broadcast_to(wanted[:, None], (4, 8)), 2**-15)
 
 
 @pytest.mark.parametrize("codes", [Type.i4, Type.u8])

@@ -1,4 +1,7 @@
-"""Products of up to 64 rows with compressed weights on tensor cores: conditions and launch of `compressed_mma.cu`."""
+"""Products of up to 64 rows with compressed weights on tensor cores: conditions and launch of `compressed_mma.cu`.
+
+x is of 16 bits, or of f32 where TF32 is allowed; the kernel then splits its elements into two terms in bf16.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Form:
 
     ``words``: words of codes per lane and step; ``rows``: rows of x per block; ``grouped``: True if scales or zero
     points vary along K; ``along_k``, ``along_n``: warps along K and N; ``steps``: steps of each warp; ``rounds``: steps
-    for which x is in shared memory at a time.
+    for which x is in shared memory at a time; ``terms``: 16-bit numbers per element of x.
     """
 
     words: int
@@ -46,6 +49,7 @@ class Form:
     along_n: int
     steps: int
     rounds: int
+    terms: int
 
     def staged(self, weights: Packed) -> int:
         """Return the number of elements of a row of x in shared memory at a time."""
@@ -55,7 +59,7 @@ class Form:
         """Return the bytes of shared memory, which holds x first, and every warp's partial sums later."""
         chunks = step_of(weights, self.words) // (LANES_PER_ROW * CHUNK)
         padding = 0 if self.rows == 1 else 2 if chunks == 4 else 4
-        return max(self.staged(weights) // (LANES_PER_ROW * CHUNK) * (self.rows * 4 + padding) * 16,
+        return max(self.staged(weights) // (LANES_PER_ROW * CHUNK) * (self.terms * self.rows * 4 + padding) * 16,
                    4 * self.along_k * self.along_n * min(m, self.rows) * PITCH)
 
 
@@ -65,10 +69,11 @@ def step_of(weights: Packed, words: int) -> int:
 
 
 def form(weights: Packed, m: int, multiprocessors: int, addresses: Sequence[int],
-         quant_params: Sequence[Array | None]) -> Form | None:
+         quant_params: Sequence[Array | None], terms: int = 1) -> Form | None:
     """Return the launch shape for ``m`` rows of x, None where the kernel does not apply.
 
-    ``addresses`` are the addresses of x and of the codes; ``quant_params`` are the scale and the zero point."""
+    ``addresses`` are the addresses of x and of the codes; ``quant_params`` are the scale and the zero point; see `Form`
+    for ``terms``."""
     zero = quant_params[1]
     if weights.kind not in DECODERS or weights.table != TABLES.get(weights.kind, ()) or not 0 < m <= MAX_ROWS:
         return None
@@ -84,10 +89,10 @@ def form(weights: Packed, m: int, multiprocessors: int, addresses: Sequence[int]
         return None
     rows = next(r for r in ROWS if r >= min(m, ROWS[-1]))
     tiles = -(-n // TILE) * weights.matrices * -(-m // rows)
-    return _divided(weights, words[0], rows, max(groups) > 1, tiles / multiprocessors)
+    return _divided(weights, words[0], rows, max(groups) > 1, tiles / multiprocessors, terms)
 
 
-def _divided(weights: Packed, words: int, rows: int, grouped: bool, tiles: float) -> Form:
+def _divided(weights: Packed, words: int, rows: int, grouped: bool, tiles: float, terms: int) -> Form:
     """Split K over enough warps to keep a multiprocessor busy with ``tiles`` tiles of rows (split-K). The limits were
     measured on an H100 (`bench.gpu_compressed`)."""
     least, most, target = (4, 16, 16) if rows <= CHUNK else (1, 8 if rows <= 16 else 4, 8)
@@ -96,18 +101,18 @@ def _divided(weights: Packed, words: int, rows: int, grouped: bool, tiles: float
         along_k *= 2
     while along_k > 1 and along_k > -(-weights.columns // step_of(weights, words)):
         along_k //= 2
-    return divided(weights, words, rows, grouped, along_k, max(WARPS // along_k, 1))
+    return divided(weights, words, rows, grouped, along_k, max(WARPS // along_k, 1), terms)
 
 
-def divided(weights: Packed, words: int, rows: int, grouped: bool, along_k: int, along_n: int) -> Form:
+def divided(weights: Packed, words: int, rows: int, grouped: bool, along_k: int, along_n: int, terms: int = 1) -> Form:
     """Return the launch shape for these numbers of warps, with fewer along K if x would not fit into shared memory."""
     step = step_of(weights, words)
     while True:
         steps = -(-weights.columns // (step * along_k))
-        fitting_steps = SHARED_BYTES // (2 * step * rows * along_k)
+        fitting_steps = SHARED_BYTES // (2 * terms * step * rows * along_k)
         rounds = steps if steps <= fitting_steps else fitting_steps // AHEAD * AHEAD
         if rounds or along_k == 1:
-            return Form(words, rows, grouped, along_k, along_n, steps, rounds)
+            return Form(words, rows, grouped, along_k, along_n, steps, rounds, terms)
         along_k //= 2
 
 
@@ -116,10 +121,11 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
 
     ``stored`` are the codes, the scale and the zero point."""
     (count, m, n), depth = out.shape, x.shape[2]
-    if x.dtype.itemsize != 2 or k.capability < CAPABILITY:
+    splits = k.tf32 and x.dtype == np.float32
+    if not (splits or x.dtype.itemsize == 2) or k.capability < CAPABILITY:
         return False
     quant_params = stored[1:]
-    launch_shape = form(weights, m, k.multiprocessors, (x.data.ptr, stored[0].data.ptr), quant_params)
+    launch_shape = form(weights, m, k.multiprocessors, (x.data.ptr, stored[0].data.ptr), quant_params, 1 + splits)
     if launch_shape is None:
         return False
     types = ", ".join([DECODERS[weights.kind],
@@ -133,7 +139,7 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
              (32, launch_shape.along_k, launch_shape.along_n),
              (x, out, *stored, np.concatenate([_quant_param_index(weights, values) for values in quant_params]),
               *map(np.int32, (m, n, depth, len(x) > 1, launch_shape.rounds, shift))),
-             launch_shape.shared(weights, m))
+             launch_shape.shared(weights, m), tf32=splits)
     return True
 
 
