@@ -40,6 +40,17 @@ def softmax() -> Any:
     return torch.nn.Softmax(-1)
 
 
+def topk(count: int) -> Any:
+    """Return the module of the TopK workload."""
+    import torch
+
+    class TopK(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return tuple(torch.topk(x, count))
+
+    return TopK()
+
+
 def _dense(weights: Mapping[str, Array], name: str) -> Any:
     import torch
 

@@ -61,6 +61,18 @@ def softmax(rows: int, columns: int, kind: str) -> Workload:
     return _map("Softmax of rows", net, rows, columns, kind, gpu_torch.softmax)
 
 
+def topk(columns: int, count: int) -> Workload:
+    """Return the largest elements of a row, such as the logits of a token, with their indices."""
+    net = Net("topk")
+    x = np.random.default_rng(1).standard_normal((1, columns), np.float32)
+    values, indices = net.layer("TopK", "opset11", [net.parameter("f32", x.shape, "x"), net.const(np.int64(count))],
+                                {"axis": -1, "mode": "max", "sort": "value", "index_element_type": "i64"},
+                                ["f32", "i64"])
+    net.result(values)
+    net.result(indices)
+    return Workload(f"TopK {count}, f32 [1,{columns}]", net.build(), {"x": x}, partial(gpu_torch.topk, count), x.nbytes)
+
+
 def _map(title: str, net: Net, rows: int, columns: int, kind: str, module: Callable[[], Any]) -> Workload:
     dtype = {"f32": np.float32, "f16": np.float16}[kind]
     x = np.random.default_rng(1).standard_normal((rows, columns), np.float32).astype(dtype)
@@ -127,6 +139,8 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "elementwise_f16": partial(elementwise, 8192, 16384, "f16"),
     "softmax_f32": partial(softmax, 65536, 1024, "f32"),
     "softmax_f16": partial(softmax, 65536, 2048, "f16"),
+    "softmax_row": partial(softmax, 1, 128256, "f32"),
+    "topk_row": partial(topk, 128256, 50),
 }
 TINY: dict[str, Callable[[], Workload]] = {
     "tensor_iterator_lstm": tensor_iterator,
@@ -138,6 +152,8 @@ TINY: dict[str, Callable[[], Workload]] = {
     "elementwise_f16": partial(elementwise, 8, 64, "f16"),
     "softmax_f32": partial(softmax, 8, 64, "f32"),
     "softmax_f16": partial(softmax, 8, 64, "f16"),
+    "softmax_row": partial(softmax, 1, 20000, "f32"),
+    "topk_row": partial(topk, 20000, 5),
 }
 
 

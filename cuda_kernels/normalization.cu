@@ -209,3 +209,83 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     out[k] = T(result);
   }
 }
+
+// The two stages of the norm of a few long rows, whose parts of `chunk` elements are divided among blocks: blockIdx.x is
+// the part, blockIdx.y the row. `parts` [rows][gridDim.x][2] gets the mean of each part, and the sum of the squared
+// distances from it; or 0, and the sum of the squares. n and chunk are multiples of V.
+template <class T, int KIND, int V>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    normalize_parts(const T* x, typename Accumulator<T>::Type* parts, unsigned n, unsigned chunk) {
+  using A = typename Accumulator<T>::Type;
+  const unsigned long long row = blockIdx.y;
+  const unsigned begin = blockIdx.x * chunk, size = min(chunk, n - begin);
+  x += row * n + begin;
+  A sum = 0, squares = 0, mean = 0;
+  if (KIND == CENTRE || KIND == MVN) {
+#pragma unroll 4
+    for (unsigned i = threadIdx.x * V; i < size; i += blockDim.x * V) {
+      T part[V];
+      load<V>(x + i, part);
+#pragma unroll
+      for (int j = 0; j < V; j++) sum += A(part[j]);
+    }
+    mean = fold_row(sum, Add()) / A(size);
+  }
+  if (KIND != CENTRE) {
+#pragma unroll 4
+    for (unsigned i = threadIdx.x * V; i < size; i += blockDim.x * V) {
+      T part[V];
+      load<V>(x + i, part);
+#pragma unroll
+      for (int j = 0; j < V; j++) squares += (A(part[j]) - mean) * (A(part[j]) - mean);
+    }
+    squares = fold_row(squares, Add());
+  }
+  if (threadIdx.x == 0) {
+    parts += (row * gridDim.x + blockIdx.x) * 2;
+    parts[0] = mean;
+    parts[1] = squares;
+  }
+}
+
+template <class T, int KIND, int V>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    normalize_join(const T* x, T* out, const T* scale, const T* shift, const typename Accumulator<T>::Type* parts,
+                   unsigned n, unsigned chunk, typename Accumulator<T>::Type eps, int mode) {
+  using A = typename Accumulator<T>::Type;
+  const unsigned long long row = blockIdx.y;
+  const unsigned begin = blockIdx.x * chunk, size = min(chunk, n - begin);
+  x += row * n + begin;
+  out += row * n + begin;
+  parts += row * gridDim.x * 2;
+  const A inverse_n = A(1) / A(n);  // here, while few registers are in use: a division may be a call
+  A sum = 0, squares = 0, mean = 0, factor = 1;
+  if (KIND == CENTRE || KIND == MVN) {
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) sum += A(min(chunk, n - i * chunk)) * parts[2 * i];
+    mean = fold_row(sum, Add()) * inverse_n;
+  }
+  if (KIND != CENTRE) {
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) {
+      const A distance = parts[2 * i] - mean;
+      squares += parts[2 * i + 1];  // for MVN, as Chan, Golub & LeVeque (1979) combine variances
+      if (KIND == MVN) squares += A(min(chunk, n - i * chunk)) * distance * distance;
+    }
+    squares = fold_row(squares, Add());
+    factor = norm_factor(KIND == L2 ? squares : squares * inverse_n, eps, mode);
+  }
+#pragma unroll 4
+  for (unsigned i = threadIdx.x * V; i < size; i += blockDim.x * V) {
+    T part[V], scales[V], shifts[V];
+    load<V>(x + i, part);
+    if (scale) load<V>(scale + begin + i, scales);
+    if (shift) load<V>(shift + begin + i, shifts);
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+      A result = (A(part[j]) - mean) * factor;
+      if (scale) result *= A(scales[j]);
+      if (shift) result += A(shifts[j]);
+      part[j] = T(result);
+    }
+    store<V>(part, out + i);
+  }
+}

@@ -77,3 +77,65 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     out[at] = T(LOG ? shifted - scale : math::exp(shifted) * scale);
   }
 }
+
+// The two stages of the softmax of a few long rows, whose parts of `chunk` elements are divided among blocks: blockIdx.x
+// is the part, blockIdx.y the row. `parts` [rows][gridDim.x][2] gets the maximum of each part, and the sum of its
+// exponentials relative to that. n and chunk are multiples of V.
+template <class T, int V>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    softmax_parts(const T* x, typename Accumulator<T>::Type* parts, unsigned n, unsigned chunk) {
+  using A = typename Accumulator<T>::Type;
+  const unsigned long long row = blockIdx.y;
+  const unsigned begin = blockIdx.x * chunk, size = min(chunk, n - begin);
+  x += row * n + begin;
+  A maximum = lowest<A>(), sum = 0;
+#pragma unroll(sizeof(T) == 8 ? 1 : 4)  // f64 would spill registers
+  for (unsigned i = threadIdx.x * V; i < size; i += blockDim.x * V) {
+    T part[V];
+    load<V>(x + i, part);
+    const A before = maximum;
+#pragma unroll
+    for (int j = 0; j < V; j++) maximum = math::max(maximum, A(part[j]));
+    sum *= math::exp(before - maximum);
+#pragma unroll
+    for (int j = 0; j < V; j++) sum += math::exp(A(part[j]) - maximum);
+  }
+  const A greatest = fold_row(maximum, Maximum());
+  sum = fold_row(sum * math::exp(maximum - greatest), Add());
+  if (threadIdx.x == 0) {
+    parts += (row * gridDim.x + blockIdx.x) * 2;
+    parts[0] = greatest;
+    parts[1] = sum;
+  }
+}
+
+template <class T, bool LOG, int V>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    softmax_join(const T* x, T* out, const typename Accumulator<T>::Type* parts, unsigned n, unsigned chunk) {
+  using A = typename Accumulator<T>::Type;
+  const unsigned long long row = blockIdx.y;
+  const unsigned begin = blockIdx.x * chunk, size = min(chunk, n - begin);
+  x += row * n + begin;
+  out += row * n + begin;
+  parts += row * gridDim.x * 2;
+  A maximum = lowest<A>(), sum = 0;
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) {
+    const A before = maximum;
+    maximum = math::max(maximum, parts[2 * i]);
+    sum = sum * math::exp(before - maximum) + parts[2 * i + 1] * math::exp(parts[2 * i] - maximum);
+  }
+  const A greatest = fold_row(maximum, Maximum());
+  sum = fold_row(sum * math::exp(maximum - greatest), Add());
+  const A scale = LOG ? math::log(sum) : A(1) / sum;
+#pragma unroll 4
+  for (unsigned i = threadIdx.x * V; i < size; i += blockDim.x * V) {
+    T part[V];
+    load<V>(x + i, part);
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+      const A shifted = A(part[j]) - greatest;
+      part[j] = T(LOG ? shifted - scale : math::exp(shifted) * scale);
+    }
+    store<V>(part, out + i);
+  }
+}

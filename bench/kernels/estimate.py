@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from bench.kernels import work
 from bench.kernels.budget import WORK, Budget
@@ -104,10 +104,12 @@ def of_step(row: StepLaunches, card: Card, fits: bool = False) -> Iterator[Estim
 
 
 def _main_launches(launches: Sequence[Launch | LibraryCall], total: float) -> set[int]:
-    """Return the numbers of the launches that do a step's work: those with the products, if it has any."""
-    whole = set(range(len(launches)))
+    """Return the numbers of the launches that do a step's work: those with the products, if it has any, else those with
+    the largest arrays, as launches that join partial results have small ones."""
     if not total:
-        return whole
+        sizes = [x.nbytes if isinstance(x, Launch) else inf for x in launches]
+        return {i for i, size in enumerate(sizes) if 2 * size >= max(sizes)}
+    whole = set(range(len(launches)))
     products = {i for i, x in enumerate(launches) if (isinstance(x, LibraryCall) and x.name != "transfer")
                 or (isinstance(x, Launch) and budget(x.code, True).work != "bytes")}
     tensor = {i for i in products if isinstance(x := launches[i], Launch) and budget(x.code, True).work == "tensor"}

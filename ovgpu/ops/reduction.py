@@ -172,9 +172,6 @@ class Reduction(Op):
         return None
 
 
-MIN_PART_ELEMENTS = (2048, 16384)  # the least elements per block if a reduction is split: along columns, along rows
-
-
 def reduce(k: KernelRecorder, function: str, x: Any, out: Any, retained: Sequence[launch.Axis],
            folded: Sequence[launch.Axis]) -> None:
     """Record a reduction of reduction.cu over the axes ``folded``; in two launches, of parts and of their results, if
@@ -183,8 +180,8 @@ def reduce(k: KernelRecorder, function: str, x: Any, out: Any, retained: Sequenc
     along_rows = folded[-1][1] == 1 or retained[-1][1] != 1
     block = (launch.row_block if along_rows else launch.column_block)(k.multiprocessors, rows, n)
     per_block = block[along_rows]
-    parts = min(2 * k.multiprocessors * per_block // rows, n // MIN_PART_ELEMENTS[along_rows])
-    if parts < 2:
+    parts = min(2 * k.multiprocessors * per_block // rows, n // launch.MIN_PART_ELEMENTS)
+    if parts < 2 or (along_rows and n <= launch.LONG_ROW):
         _launch(k, along_rows, function, x, out, retained, folded, n, n)
         return
     chunk = launch.ceildiv(n, parts)

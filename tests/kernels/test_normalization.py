@@ -40,7 +40,29 @@ def test_axes(op: Any, axes: list[int]) -> None:
 def test_rows(n: int, order: Any) -> None:
     with cp.thread_order(order):
         for op in (INSIDE, ADDED):
-            assert check(op, random((3, n)), [[1]]) == 1
+            assert check(op, random((3, n)), [[1]]) == (1 if n < 17000 else 2)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_long_rows(op: Any, order: Any) -> None:
+    """The parts of a few long rows are divided among blocks, in two launches."""
+    with cp.thread_order(order):
+        for shape in ((1, 40003), (5, 20000)):
+            assert check(op, random(shape), [[1]]) == 2
+            assert check(op, random(shape), [[1]], inplace=True) == 2
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_types_of_long_rows(dtype: np.dtype[Any]) -> None:
+    for n in (40000, 33001):
+        check(INSIDE, random((2, n), dtype), [[1]], tol=2e-2 if dtype.name == "bfloat16" else None)
+
+
+def test_long_rows_of_other_means() -> None:
+    """The means of parts differ, and so they do from 0: the variances of parts are combined without cancellation."""
+    steps = np.repeat(np.arange(20, dtype=np.float32), 2000) + 1000
+    check(INSIDE, lambda draw: random((1, 40000))(draw) + steps, [[1]], tol=2e-3)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -88,7 +110,7 @@ def test_strided_rows(op: Any) -> None:
     assert check(op, random((2, 5, 48)), [[3]], view=heads) == 1
     assert check(op, random((2, 5, 4, 8)), [[2, 3]], view=lambda a: a[:, 1:]) == 1
     assert check(op, random((5, 6, 4)), [[1, 2]], view=lambda a: a[:, 1:]) == 1
-    assert check(op, random((5, 4, 17001)), [[2]], view=lambda a: a[:, 1:]) == 2, "not at multiples of 16 bytes"
+    assert check(op, random((5, 4, 17001)), [[2]], view=lambda a: a[:, 1:]) == 3, "not at multiples of 16 bytes"
     assert check(op, random((5, 9)), [[1]], view=lambda a: a[:, 1:]) == 2
     assert check(op, random((2, 8, 3)), [[1]], view=lambda a: a.transpose(2, 0, 1)) == 2
     assert check(op, random((2, 8, 12)), [[1]], view=lambda a: a[:, 2:]) == 2
@@ -134,22 +156,25 @@ def test_no_axes(op: Any) -> None:
     check(op, lambda draw: np.roll(row, draw, 1), [np.zeros(0, np.int64)])
 
 
-@pytest.mark.parametrize("over", [(1, 2), (0, 1)], ids=str)
-def test_scale_and_shift(over: tuple[int, ...]) -> None:
-    """Layer normalisation with scale and shift is one launch."""
-    x = random((4, 6, 10))(0)
+@pytest.mark.parametrize(("shape", "over", "launches"), [
+    ((4, 6, 10), (1, 2), 1), ((4, 6, 10), (0, 1), 1), ((2, 20004), (1,), 2), ((1, 17001), (1,), 2)], ids=str)
+def test_scale_and_shift(shape: tuple[int, ...], over: tuple[int, ...], launches: int) -> None:
+    """Layer normalisation with scale and shift takes no further launches."""
+    x = random(shape)(0)
     n = [x.shape[i] for i in over]
     scale, shift = random(n)(1), random(n)(2)
-    shape = [d if i in over else 1 for i, d in enumerate(x.shape)]
+    broadcast = [d if i in over else 1 for i, d in enumerate(x.shape)]
     centred = x - x.mean(over, keepdims=True)
     plain = centred / np.sqrt((centred * centred).mean(over, keepdims=True) + 1e-5)
     for factor, term in ((scale, shift), (scale, None), (None, shift)):
         launcher, out = Launcher(cp.cuda.Stream(non_blocking=True), None), cp.empty(x.shape, np.float32)
         parameters = [None if p is None else cp.asarray(p) for p in (factor, term)]
         normalize(launcher, "MVN", cp.asarray(x), out, over, 1e-5, "INSIDE", *parameters)
-        (call,) = launcher.calls
-        call()
-        wanted = plain * (1 if factor is None else factor.reshape(shape)) + (0 if term is None else term.reshape(shape))
+        assert len(launcher.calls) == launches
+        for call in launcher.calls:
+            call()
+        factors, terms = (None if p is None else p.reshape(broadcast) for p in (factor, term))
+        wanted = plain * (1 if factors is None else factors) + (0 if terms is None else terms)
         same(out.get(), wanted.astype(np.float32))
 
 

@@ -93,6 +93,8 @@ def test_parts(order: Any) -> None:
     """Few results of many elements take two launches, each of which fills the device."""
     with cp.thread_order(order):
         assert check(ReduceSum(), random((40011,)), [[0]], tol=1e-3) == 2
+        assert check(ReduceMax(), random((1, 16385)), [[1]]) == 2
+        assert check(ReduceMax(), random((1, 16384)), [[1]]) == 1
         assert check(ReduceSum(), random((3, 33001)), [[1]], tol=1e-3) == 2
         assert check(ReduceMax(), random((4103, 5)), [[0]]) == 2
         assert check(ReduceMax(keep_dims=True), random((2, 4103, 5)), [[1]], out=lambda a: a[:, :, ::2]) == 2

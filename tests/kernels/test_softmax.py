@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovgpu.backends.cuda.launch import c_type
+from ovgpu.backends.cuda.launch import Launcher, c_type
 from ovgpu.ops.activation.softmax import LogSoftmax, Softmax8
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
@@ -28,7 +28,39 @@ def device(emulated: str) -> str:
 @pytest.mark.parametrize("n", SIZES)
 def test_rows(n: int, order: Any) -> None:
     with cp.thread_order(order):
-        assert check(Softmax8(axis=-1), random((3, n)), tol=1e-6) == 1
+        assert check(Softmax8(axis=-1), random((3, n)), tol=1e-6) == (1 if n < 17000 else 2)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("shape", [(1, 40003), (1, 70000), (7, 17000), (2, 3, 20000)], ids=str)
+def test_long_rows(shape: tuple[int, ...], order: Any) -> None:
+    """The parts of a few long rows are divided among blocks, in two launches; many rows have one block each."""
+    with cp.thread_order(order):
+        for op in OPS:
+            assert check(op(axis=-1), random(shape)) == 2
+        assert check(LogSoftmax(axis=-1), random(shape), inplace=True) == 2
+
+
+def test_many_long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Launcher, "multiprocessors", 2)
+    assert check(Softmax8(axis=-1), random((3, 17001))) == 1
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_types_of_long_rows(dtype: np.dtype[Any]) -> None:
+    for n in (40000, 33001):
+        assert check(Softmax8(axis=-1), random((2, n), dtype), tol=4e-3 if dtype.itemsize == 2 else 1e-6) == 2
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("special", [(-np.inf,), (np.inf,), (np.nan,), (3e38, -3e38), (-np.inf, np.inf)], ids=str)
+def test_extremes_in_some_parts(op: Any, special: tuple[float, ...]) -> None:
+    """A part may have nothing but -inf, and other extremes may be in different parts."""
+    row = random((1, 40000))(0)
+    row[:, :6000] = special[0]
+    row[:, -1] = special[-1]
+    check(op(axis=-1), lambda draw: np.roll(row, 3000 * draw, 1))
+    check(op(axis=-1), lambda draw: np.full((1, 40000), special[0], np.float32))
 
 
 @pytest.mark.parametrize("n", [7, 1025])
@@ -88,6 +120,8 @@ def test_kernels_compile_for_devices(to_compile: ToCompile) -> None:
         ("__half", "false", 8, 4), ("__half", "true", 8, 1), ("__nv_bfloat16", "false", 8, 4),
         ("__nv_bfloat16", "false", 1, 16), ("double", "false", 2, 8))]
     columns = [f"softmax_columns<{c_type(dtype)}, {log}>" for dtype in FLOATS for log in ("false", "true")]
+    columns += [f"softmax_{stage}, {v}>" for stage in ("parts<float", "join<float, false", "join<float, true")
+                for v in (1, 4)]
     for architecture in nvrtc.NEWEST:
         cubin = nvrtc.compile_file("softmax.cu", architecture, to_compile("softmax.cu", [*rows, *columns]))
         for name, lowered in cubin.lowered.items():

@@ -25,7 +25,8 @@ def compiled(emulated: str) -> None:
     """Compile all kernels of these tests, together for each file."""
     names = [c_type(dtype) for dtype in DTYPES]
     preload("cumsum.cu", *(f"cumsum_{way}<{name}>" for way in ("rows", "columns") for name in names))
-    preload("topk.cu", *(f"topk<{name}, int>" for name in names), "topk<float, long long>")
+    preload("topk.cu", *(f"topk<{name}, int>" for name in names), "topk<float, long long>",
+            *(f"topk_parts<{name}>" for name in names), *(f"topk_join<{name}, int>" for name in names))
 
 
 # ---- CumSum
@@ -95,6 +96,34 @@ def test_topk_sizes(n: int, k: int, order: Any) -> None:
     with cp.thread_order(order):
         for mode, sort in (("max", "value"), ("min", "index")):
             check(top(mode, sort), random((2, n)), [k], types=types(np.float32))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("shape", "k"), [((1, 16385), 1), ((1, 40001), 50), ((3, 17000), 7), ((2, 70001), 500)],
+                         ids=str)
+def test_topk_of_long_rows(shape: tuple[int, ...], k: int, order: Any) -> None:
+    """The parts of a few long rows are divided among blocks, in two launches."""
+    with cp.thread_order(order):
+        for mode, sort in (("max", "value"), ("min", "index")):
+            assert check(top(mode, sort), random(shape), [k], types=types(np.float32)) == 2
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_topk_types_of_long_rows(mode: str, dtype: np.dtype[Any]) -> None:
+    """The first of equal elements are selected, whose parts differ."""
+    low = -3 if dtype.kind != "u" else 0
+    check(top(mode, "value"), lambda draw: random((2, 17000), np.int8)(draw).clip(low, 3).astype(dtype), [600],
+          types=types(dtype))
+
+
+def test_topk_of_long_strided_rows() -> None:
+    assert check(top("max", "value", 1, Type.i64), random((2, 17001, 3)), [3], types=types(np.float32, Type.i64),
+                 view=lambda a: a[..., ::2]) == 2
+    nan = np.full((1, 17000), np.nan, np.float32)
+    nan[:, 9000:9500] = np.arange(500)
+    for mode in ("min", "max"):
+        check(top(mode, "index"), lambda draw: np.roll(nan, draw, 1), [600], types=types(np.float32))
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])

@@ -116,10 +116,26 @@ class _Softmax(Op):
             k.kernel("softmax.cu", f"softmax_rows<{template_arguments}, {vector}, {vectors}>",
                      (launch.ceildiv(columns, block[1]),), block, (x, out, np.uint32(columns), np.uint32(n)))
             return None
+        if stride == 1 and self._in_parts(k, x, out, columns, n):
+            return None
         block = launch.column_block(k.multiprocessors, columns, n) if stride > 1 else (1, launch.THREADS)
         k.kernel("softmax.cu", f"softmax_columns<{template_arguments}>", (launch.ceildiv(columns, block[0]),), block,
                  (x, out, np.uint32(columns), np.uint32(n), np.uint32(stride)), 8 * block[0] * block[1])
         return None
+
+    def _in_parts(self, k: KernelRecorder, x: Any, out: Any, rows: int, n: int) -> bool:
+        """Record two kernels, between whose blocks long rows are divided. Return False if there are rows enough."""
+        vector = launch.vector_elements(n, x, out)
+        chunk = launch.part_elements(k.multiprocessors, rows, n, vector)
+        if chunk == n:
+            return False
+        grid, block = (launch.ceildiv(n, chunk), rows), (launch.PART_THREADS,)
+        parts = k.scratch((rows, grid[0], 2), launch.real(0, x).dtype)
+        numbers, kind = (np.uint32(n), np.uint32(chunk)), k.c_type(x.dtype)
+        k.kernel("softmax.cu", f"softmax_parts<{kind}, {vector}>", grid, block, (x, parts, *numbers))
+        k.kernel("softmax.cu", f"softmax_join<{kind}, {str(self.log).lower()}, {vector}>", grid, block,
+                 (x, out, parts, *numbers))
+        return True
 
 
 def softmax(x: Any, out: Any, axis: int, statistics: Any, scratch: Any = None) -> None:

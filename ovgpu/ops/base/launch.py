@@ -14,6 +14,9 @@ from ovgpu.ops.base.strided import Axes
 MAX_AXES = 6
 MAX_INDEX = 2**31 - 1  # kernels count elements along axes in 32 bits
 THREADS = 512  # the maximum per block
+LONG_ROW = 16384  # elements beyond which a row is long: blocks divide it among themselves if there are few rows
+PART_THREADS = 256  # per block that takes a part of a long row
+MIN_PART_ELEMENTS = 2048  # of a part of a long row
 
 Axis = tuple[int, int, int]
 """Extent, stride of the array read, stride of the array written; strides are in elements."""
@@ -83,11 +86,24 @@ def registers(multiprocessors: int, x: Array, out: Array, rows: int, n: int,
               *beside: Array | None) -> tuple[tuple[int, int], int, int] | None:
     """Return (block, elements per vector, vectors per thread) for a kernel that holds dense rows of n elements in
     registers, None if they do not fit. The arrays ``beside`` x and out have dense rows of n elements too."""
-    vector = 16 // x.itemsize if all(aligned(a, n) for a in (x, out, *beside) if a is not None) else 1
+    vector = vector_elements(n, x, out, *beside)
     block = row_block(multiprocessors, rows, n, vector)
     vectors = power(n / (block[0] * vector))
     fits = vectors <= 16 and vectors * vector * max(x.itemsize // 4, 1) <= 32
     return (block, vector, vectors) if fits else None
+
+
+def part_elements(multiprocessors: int, rows: int, n: int, multiple: int = 1) -> int:
+    """Return the elements of the parts that long rows are divided into among blocks, where there are too few rows of n
+    elements for all multiprocessors; else n. n is a multiple of ``multiple``, and so are the parts."""
+    parts = min(2 * multiprocessors // rows, n // MIN_PART_ELEMENTS)
+    return n if n <= LONG_ROW or parts < 2 else ceildiv(ceildiv(n, parts), multiple) * multiple
+
+
+def vector_elements(n: int, *arrays: Array | None) -> int:
+    """Return how many elements of dense rows of n elements are read at a time: 16 bytes' worth, or one."""
+    given = [x for x in arrays if x is not None]
+    return 16 // given[0].itemsize if all(aligned(x, n) for x in given) else 1
 
 
 def aligned(x: Array, n: int) -> bool:

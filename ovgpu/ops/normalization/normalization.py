@@ -142,11 +142,28 @@ def normalize(k: KernelRecorder, kind: str, x: Any, out: Any, over: Sequence[int
         k.kernel("normalization.cu", f"normalize_rows<{template_arguments}, {vector}, {vectors}>",
                  (launch.ceildiv(columns, block[1]),), block, (x, out, scale, shift, launch.packed(outer), *numbers))
         return None
+    if rows and x.flags.c_contiguous and _normalize_in_parts(k, kind, x, out, columns, n, numbers[2:], scale, shift):
+        return None
     block = (1, launch.power(n, low=32)) if inner[-1][1] == 1 else launch.column_block(k.multiprocessors, columns, n)
     k.kernel("normalization.cu", f"normalize_columns<{template_arguments}>", (launch.ceildiv(columns, block[0]),),
              block, (x, out, scale, shift, launch.packed(outer), launch.packed(inner), *numbers),
              8 * block[0] * block[1])
     return None
+
+
+def _normalize_in_parts(k: KernelRecorder, kind: str, x: Any, out: Any, rows: int, n: int, eps: Sequence[Any],
+                        scale: Any, shift: Any) -> bool:
+    """Record two kernels, between whose blocks long dense rows are divided. Return False if there are rows enough."""
+    vector = launch.vector_elements(n, x, out, scale, shift)
+    chunk = launch.part_elements(k.multiprocessors, rows, n, vector)
+    if chunk == n or kind == "NONZERO":
+        return False
+    grid, block = (launch.ceildiv(n, chunk), rows), (launch.PART_THREADS,)
+    parts = k.scratch((rows, grid[0], 2), launch.real(0, x).dtype)
+    numbers, types = (np.uint32(n), np.uint32(chunk)), f"{k.c_type(x.dtype)}, {kind}, {vector}"
+    k.kernel("normalization.cu", f"normalize_parts<{types}>", grid, block, (x, parts, *numbers))
+    k.kernel("normalization.cu", f"normalize_join<{types}>", grid, block, (x, out, scale, shift, parts, *numbers, *eps))
+    return True
 
 
 SHARED_BYTES = 48 << 10  # of shared memory per block

@@ -99,22 +99,53 @@ class TopK(Op):
         if not launch.is_plain(x) or not 0 <= count <= n:  # `evaluate` raises the error
             return NotImplemented
         entry = 16 if x.itemsize == 8 else 8
-        capacity = launch.power(n, high=SORT_BYTES // entry)
-        threads = launch.power(n / 4, low=32, high=capacity // 8) if n > capacity else launch.power(n / 4, low=32)
-        if n > capacity and count + 4 * threads > capacity:
-            threads //= 2
         axes = list(zip(x.shape, strides_of(x), strides_of(values)))
         _, step, out_step = axes.pop(axis)
         outer = launch.merged(axes)
-        if (n > capacity and count + 4 * threads > capacity) or not launch.fit(outer, [(n, step, out_step)]):
+        if not launch.fit(outer, [(n, step, out_step)]):
             return NotImplemented
-        if values.size:
-            types = f"{k.c_type(x.dtype)}, {k.c_type(indices.dtype)}"
-            k.kernel("topk.cu", f"topk<{types}>", (launch.size(outer),), (threads,),
-                     (x, values, indices, launch.packed(outer), np.uint32(n), np.uint32(count), np.uint32(capacity),
-                      np.int64(step), np.int64(out_step), np.bool_(self.mode == "max"), np.bool_(self.sort == "index")),
-                     entry * capacity)
+        if not values.size:
+            return None
+        rows, kind, index = launch.size(outer), k.c_type(x.dtype), k.c_type(indices.dtype)
+        chunk = _part_elements(k.multiprocessors, rows, n, count)
+        part = None if chunk == n else _block(chunk, count, entry)
+        parts = 1 if part is None else launch.ceildiv(n, chunk)
+        whole = _block(n if part is None else parts * count, count, entry)
+        if whole is None:
+            return NotImplemented
+        results = (np.int64(step), np.int64(out_step), np.bool_(self.mode == "max"), np.bool_(self.sort == "index"))
+        if part is None:
+            k.kernel("topk.cu", f"topk<{kind}, {index}>", (rows,), (whole[1],), (
+                x, values, indices, launch.packed(outer), *map(np.uint32, (n, count, whole[0])), *results),
+                entry * whole[0])
+            return None
+        candidates = [k.scratch((rows, parts, count), np.dtype(dtype)) for dtype in (x.dtype, np.uint32)]
+        k.kernel("topk.cu", f"topk_parts<{kind}>", (parts, rows), (part[1],), (
+            x, *candidates, launch.packed(outer), *map(np.uint32, (n, count, chunk, part[0])), results[0], results[2]),
+            entry * part[0])
+        k.kernel("topk.cu", f"topk_join<{kind}, {index}>", (rows,), (whole[1],), (
+            *candidates, values, indices, launch.packed(outer), *map(np.uint32, (parts * count, count, whole[0])),
+            *results[1:]), entry * whole[0])
         return None
+
+
+def _part_elements(multiprocessors: int, rows: int, n: int, count: int) -> int:
+    """Return the elements of the parts that few long rows are divided into, a power of two; n if they stay whole."""
+    least = max(launch.MIN_PART_ELEMENTS, 8 * count, n * rows / (2 * multiprocessors))
+    chunk = launch.power(least, high=1 << 31)
+    return chunk if n > launch.LONG_ROW and rows <= multiprocessors and n >= 2 * chunk else n
+
+
+def _block(n: int, count: int, entry: int) -> tuple[int, int] | None:
+    """Return the entries that a block collects from n, and its threads; None if it cannot select ``count`` of them.
+    ``entry`` is the size of an entry in bytes."""
+    capacity = launch.power(n, high=SORT_BYTES // entry)
+    if n <= capacity:
+        return capacity, launch.power(n / 4, low=32)
+    threads = launch.power(n / 4, low=32, high=capacity // 8)
+    if count + 4 * threads > capacity:
+        threads //= 2
+    return (capacity, threads) if count + 4 * threads <= capacity else None
 
 
 @op("TopK", "opset3", "sort/top-k-3")
