@@ -47,7 +47,11 @@ The worst estimates of ovgpu's own kernels, and why:
   step, and its warps wait for each other after each. The estimate divides all products evenly among trips.
 - `attend_mma` (0.6 to 0.7): few warps per multiprocessor hide little of their waiting behind the work of others. The
   estimate takes the longer of both, not their sum.
-- `ovgpu_add_relu` of ResNet-50 in batches of 64 (0.66): arrays of up to half of L2 count as read from L2."""
+- `ovgpu_add_relu` of ResNet-50 in batches of 64 (0.66): arrays of up to half of L2 count as read from L2.
+
+Products of libraries in TF32 were not measured. They are estimated like those in f16, without a division of K among
+blocks: small ones on an RTX 4090, which multiplies TF32 at the rate of f32, seem slower than in f32. "Before", Llama in
+TF32 was exact f32; other workloads in TF32 have a row in exact f32 above them."""
 
 
 def function_of(name: str) -> str:

@@ -44,6 +44,21 @@ def topk() -> None:
     check(op, random((2, 5000)), [9], types=[Type.f32, Type.i32])
 
 
+def long_topk() -> None:
+    op = TopK3(axis=-1, mode="min", sort="value", index_element_type=Type.i32)
+    check(op, random((1, 18433)), [99], types=[Type.f32, Type.i32])
+
+
+def long_softmax() -> None:
+    check(Softmax8(axis=-1), random((2, 18001)))
+
+
+def long_mvn() -> None:
+    """Normalise rows whose parts have different means."""
+    op = MVN6(eps=1e-3, eps_mode="inside_sqrt", normalize_variance=True)
+    check(op, lambda draw: random((2, 18001))(draw) + np.linspace(0, 9, 18001, dtype=np.float32) ** 2, [[1]])
+
+
 FAULTS = [
     Fault("no barrier before a fold is read", rows, "axes.cuh", "value;\n    __syncthreads();", "value;"),
     Fault("no barrier before a fold's memory is used again", mvn, "axes.cuh",
@@ -59,7 +74,15 @@ FAULTS = [
           "= sum;"),
     Fault("no barrier in the sort", topk, "topk.cu", "step /= 2) {\n      __syncthreads();", "step /= 2) {"),
     Fault("no room left", topk, "topk.cu", "count + tile > capacity", "count > capacity"),
-    Fault("greatest first", topk, "topk.cu", "greatest ? Bits(~key) : key", "key"),
+    Fault("greatest first", topk, "topk.cu", "greatest ? typename Key<T>::Bits(~key) : key", "key"),
+    Fault("indices within parts", long_topk, "topk.cu", "begin + i, greatest", "i, greatest"),
+    Fault("candidates that are none", long_topk, "topk.cu", "part_indices[i] == NOTHING ? last_entry<E>() : ", ""),
+    Fault("sums of parts not rescaled", long_softmax, "softmax.cu",
+          "fold_row(sum * math::exp(maximum - greatest), Add());\n  const A scale",
+          "fold_row(sum, Add());\n  const A scale"),
+    Fault("means of parts", long_mvn, "normalization.cu", "* distance * distance", "* 0"),
+    Fault("last part as long as the others", long_mvn, "normalization.cu", "A(min(chunk, n - i * chunk)) * parts",
+          "A(chunk) * parts"),
 ]
 
 
