@@ -87,12 +87,14 @@ class Compilation:
     def widened(self) -> Compilation:
         """Return the model compiled in a type with the range of f32, and free the constants in f16.
 
-        Requests change to it at their next inference.
+        Requests change to it at their next inference. It has the same ports, which callers may hold.
         """
         with self.lock:
             if self._widened is None:
                 self.constants.clear()
-                self._widened = Compilation(self.source, self.backend, self.settings.widened(), self.source)
+                found = Compilation(self.source, self.backend, self.settings.widened(), self.source)
+                found.inputs, found.outputs = self.inputs, self.outputs
+                self._widened = found
             return self._widened
 
     @property

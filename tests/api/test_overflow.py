@@ -121,6 +121,21 @@ def test_other_requests_follow(emulated: str) -> None:
     assert relative_error(variable.state.data, compiled(large(), "CPU")([draw(1)])[0]) < 2.0**-7
 
 
+def test_ports_are_kept(emulated: str) -> None:
+    """Ports of the compiled model and of the request, taken before or after, name the tensors and results."""
+    model, x = compiled(large(), emulated), draw(1000)
+    request = model.create_infer_request()
+    ports = [model.output(0), request.model_outputs[0]]
+    for _ in range(2):
+        results = request.infer({model.input(0): x})
+        assert precision(model) == "bf16"
+        ports += [model.output(0), request.model_outputs[0], model.create_infer_request().model_outputs[0]]
+        for port in ports:
+            np.testing.assert_array_equal(results[port], results[0])
+            np.testing.assert_array_equal(request.get_tensor(port).data, results[0])
+    np.testing.assert_array_equal(request.get_tensor(request.model_inputs[0]).data, x)
+
+
 def test_a_failing_inference_keeps_the_state(emulated: str) -> None:
     """The inference that overflows is run again from the state before it."""
     request = compiled(large(state=True), emulated).create_infer_request()
