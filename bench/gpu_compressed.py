@@ -22,7 +22,7 @@ import numpy as np
 from ovgpu.backends.cuda import CudaBackend, rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.fused import _compressed_mma
+from ovgpu.ops.fused import _product_mma
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.passes.compressed import DEVICE_TILE
@@ -45,7 +45,7 @@ class Weights:
         codes = np.resize(random.integers(0, 256, 4_194_301, np.uint8), nbytes)
         self.host = [codes if group else codes.reshape(n, k), random.uniform(0.005, 0.015, (n, groups)).astype("f2"),
                      random.integers(0, 16 if group else 256, (n, groups), np.uint8) if zero else None]
-        self.packed = Packed(kind, n, k, _compressed_mma.TABLES.get(kind, ()))
+        self.packed = Packed(kind, n, k, _product_mma.TABLES.get(kind, ()))
         self.copies = [[None if a is None else cupy.asarray(a) for a in self.host]
                        for _ in range(max(1, min(MAX_LAUNCHES, -(-GRAPH_BYTES // nbytes))))]
         self.nbytes = sum(a.nbytes for a in self.host if a is not None)
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="a JSON file")
     options = parser.parse_args(arguments)
     if options.old:
-        _compressed_mma.MAX_ROWS = 0
+        _product_mma.MAX_ROWS = 0
     backend, rows = CudaBackend(), []
     with backend.active():
         for shape in SHAPES:

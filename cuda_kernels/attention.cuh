@@ -18,8 +18,8 @@ struct Strides {
 };
 
 // Advance q, k, v and out to the batch with this index, and compute the batch's offsets in mask and sink.
-template <class T, class I, int R>
-__device__ __forceinline__ void select_batch(const Axes<I, R, 6>& batch, I index, const T*& q, const T*& k, const T*& v,
+template <class T, class I, int R, int N>
+__device__ __forceinline__ void select_batch(const Axes<I, R, N>& batch, I index, const T*& q, const T*& k, const T*& v,
                                              I& mask_at, I& sink_at, T*& out) {
   I at[R];
   unravel(batch, index, at);

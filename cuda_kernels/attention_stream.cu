@@ -16,16 +16,69 @@ __device__ __forceinline__ unsigned pair_elements(const uint4& x, const uint4& y
   return __byte_perm(a, b, e % 2 ? 0x7632 : 0x5410);
 }
 
+// New rows of a decode step: the key and the value that are appended to the caches, and the factors that rotate the key
+// and the queries (`rotary.cu`, HALVES). Factors of second halves are cos_second and sin_second elements behind those
+// of first halves.
+template <class T, class I>
+struct NewRows {
+  const T *key, *value, *cos, *sin;
+  I cos_second, sin_second;
+
+  // Write the rotated key and the value into the rows of the caches. All threads of a block call it; depth and width are
+  // at most their number.
+  __device__ __forceinline__ void append(T* key_row, T* value_row, I depth, I width) const {
+    const I half = depth / 2, i = threadIdx.x;
+    if (i < half) {
+      const float a = float(key[i]), b = float(key[i + half]);
+      const float c = float(cos[i]), d = float(cos[i + cos_second]), s = float(sin[i]), t = float(sin[i + sin_second]);
+      key_row[i] = T(a * c - b * s);
+      key_row[i + half] = T(b * d + a * t);
+    }
+    if (i < width) value_row[i] = value[i];
+  }
+
+  // Rotate the chunks of queries that a lane holds; depth is 32 D.
+  template <int TILES, int HALVES, int D>
+  __device__ __forceinline__ void rotate(uint4 (&query)[TILES][HALVES][D], I quad) const {
+#pragma unroll
+    for (int i = 0; i < D / 2; i++) {
+      const I column = i * 32 + quad * CHUNK<T>;
+      const T* const from[4] = {cos + column, sin + column, cos + cos_second + column, sin + sin_second + column};
+      Packed<T, CHUNK<T>> factors[4];
+#pragma unroll
+      for (int f = 0; f < 4; f++) factors[f] = *reinterpret_cast<const Packed<T, CHUNK<T>>*>(from[f]);
+#pragma unroll
+      for (int m = 0; m < TILES; m++) {
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+          T a[CHUNK<T>], b[CHUNK<T>];
+          memcpy(a, &query[m][h][i], sizeof(a)), memcpy(b, &query[m][h][i + D / 2], sizeof(b));
+#pragma unroll
+          for (int e = 0; e < CHUNK<T>; e++) {
+            const float x = float(a[e]), y = float(b[e]);
+            a[e] = T(x * float(factors[0].at[e]) - y * float(factors[1].at[e]));
+            b[e] = T(y * float(factors[2].at[e]) + x * float(factors[3].at[e]));
+          }
+          memcpy(&query[m][h][i], a, sizeof(a)), memcpy(&query[m][h][i + D / 2], b, sizeof(b));
+        }
+      }
+    }
+  }
+};
+
 // A block computes ROWS rows of the output (8, 16 or 32) over one range of keys. blockIdx.x enumerates batches and
 // blocks of rows, blockIdx.y ranges. DEPTH and WIDTH are depth and width rounded up to multiples of 32 and 64. A warp
 // processes STEP keys at a time. Column c of score tile n is key c / 2 * (STEP / 4) + 2 n + c % 2 among them, so that a
 // lane's keys are neighbours. Column n of sum tile (c, e) is column 64 c + 8 n + e of the output.
 // Shared memory holds sums [WARPS][ROWS][WIDTH + 4], later a weight per row and split.
-template <class T, Mask MASK, int DEPTH, int WIDTH, int ROWS, int STEP, class I, int R>
+// APPENDS: rotate the queries, and append the new rows to k and v first, as their last rows. The last four operands of
+// `batch` are those of the new rows.
+template <class T, Mask MASK, int DEPTH, int WIDTH, int ROWS, int STEP, class I, int R, bool APPENDS = false>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_stream(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
-                  Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor,
-                  const long long* length, float* parts, unsigned* arrived) {
+                  Axes<I, R, APPENDS ? 10 : 6> batch, Strides<I> stride, I queries, I keys, I depth, I width,
+                  float factor, const long long* length, float* parts, unsigned* arrived, const T* new_key,
+                  const T* new_value, const T* cos, const T* sin, I cos_second, I sin_second) {
   constexpr int TILES = (ROWS + 15) / 16, HALVES = ROWS == 8 ? 1 : 2;
   constexpr int N = STEP / 8, LANE_KEYS = STEP / 4, D = DEPTH / 32, C = WIDTH / 64, PITCH = WIDTH + 4;
   static_assert(WARPS * PITCH >= MAX_SPLITS, "shared memory holds a weight per split");
@@ -45,6 +98,18 @@ __global__ void __launch_bounds__(THREADS, 2)
   if (static_cast<int>(blockIdx.y) >= splits) return;
   I mask_at, sink_at;
   select_batch(batch, static_cast<I>(blockIdx.x) / query_blocks, q, k, v, mask_at, sink_at, out);
+  NewRows<T, I> fresh = {new_key, new_value, cos, sin, cos_second, sin_second};
+  if constexpr (APPENDS) {
+    I at[R];
+    unravel(batch, static_cast<I>(blockIdx.x) / query_blocks, at);
+    fresh.key += offset(batch, at, 6), fresh.value += offset(batch, at, 7);
+    fresh.cos += offset(batch, at, 8), fresh.sin += offset(batch, at, 9);
+    if (end == keys) {  // only this block of the batch reads the last row
+      const I row = keys - 1;
+      fresh.append(const_cast<T*>(k) + row * stride.k, const_cast<T*>(v) + row * stride.v, depth, width);
+      __syncthreads();
+    }
+  }
   if (scale) factor = float(*scale);
   // the shuffle tells the compiler that the value is uniform in a warp
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32,
@@ -114,6 +179,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       }
     }
   }
+  if constexpr (APPENDS) fresh.rotate(query, static_cast<I>(quad));
 
   float sum[TILES][C * 8][4] = {}, maximum[TILES][HALVES], total[TILES][HALVES] = {};
 #pragma unroll

@@ -1,5 +1,5 @@
 // Compressed weights: products with few rows, which decompress weights in registers, and plain decompression.
-// compressed_mma.cu has the products on tensor cores.
+// product_mma.cu has the products on tensor cores.
 #include "strided.cuh"
 
 // ---- decoders: `load` returns the values of E codes from index `index`, a multiple of E

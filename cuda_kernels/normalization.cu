@@ -1,22 +1,7 @@
 // Normalisation over axes: centring, MVN, and norms by L2 or root mean square; then, for fused layers, scale and shift
 // per normalised element. The output may be in the memory of an input.
 #include "axes.cuh"
-
-enum Kind { CENTRE, MVN, L2, NONZERO, RMS };  // NONZERO: 1 wherever x is not 0
-enum Epsilon { INSIDE, OUTSIDE, BOUND };  // eps: in the root, added to the root, or lower bound of its argument
-
-// Return the factor of the elements, given the mean of their squares (the sum, for L2).
-template <class A>
-__device__ __forceinline__ A norm_factor(A squares, A eps, int mode) {
-  return A(1) / (mode == INSIDE    ? math::sqrt(squares + eps)
-                 : mode == OUTSIDE ? math::sqrt(squares) + eps
-                                   : math::sqrt(math::max(squares, eps)));
-}
-
-template <int KIND, class A>
-__device__ __forceinline__ A normalized(A value, A mean, A factor) {
-  return KIND == NONZERO ? A(value != A(0)) : (value - mean) * factor;
-}
+#include "norms.cuh"
 
 // Normalise and write a row of n elements, of which each thread holds N vectors of V elements, and their sum; see
 // fold_row. scale, shift: [n], or null.

@@ -22,7 +22,7 @@ from bench.kernels.launches import StepLaunches, launches_of, steps_of
 from ovgpu.backends.cuda import CudaBackend, rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.attention import _attention
-from ovgpu.ops.fused import _compressed_mma
+from ovgpu.ops.fused import _product_mma
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.passes.compressed import DEVICE_TILE
@@ -57,7 +57,7 @@ def product(shape: tuple[int, int], form: str, m: int, launcher: Launcher) -> Re
     groups = k // group if group else 1
     stored = (Type.u8, (n * k // 2,)) if group else (Type.u8, (n, k))
     params = [(Type.f16, (n, groups)), (Type.u8, (n, groups)) if zero else None]
-    packed = Packed(kind, n, k, _compressed_mma.TABLES.get(kind, ()))
+    packed = Packed(kind, n, k, _product_mma.TABLES.get(kind, ()))
     op = CompressedMatMul(weights=packed, transpose=True, tile=DEVICE_TILE, device=True)
     arrays = [_empty((m, k)), *(None if x is None else _empty(x[1], x[0]) for x in (stored, *params))]
     op.cuda(launcher, arrays, [_empty((m, n))], [_empty((op.tile_elements + 1,), Type.f32)])

@@ -105,13 +105,16 @@ def of_step(row: StepLaunches, card: Card, fits: bool = False) -> Iterator[Estim
 
 def _main_launches(launches: Sequence[Launch | LibraryCall], total: float) -> set[int]:
     """Return the numbers of the launches that do a step's work: those with the products, if it has any, else those with
-    the largest arrays, as launches that join partial results have small ones."""
+    the largest arrays, as launches that join partial results have small ones. Rotations before an attention are none of
+    its products."""
     if not total:
         sizes = [x.nbytes if isinstance(x, Launch) else inf for x in launches]
         return {i for i, size in enumerate(sizes) if 2 * size >= max(sizes)}
     whole = set(range(len(launches)))
     products = {i for i, x in enumerate(launches) if (isinstance(x, LibraryCall) and x.name != "transfer")
                 or (isinstance(x, Launch) and budget(x.code, True).work != "bytes")}
+    attention = {i for i in products if launches[i].name.startswith("attend")}
+    products = attention or products
     tensor = {i for i in products if isinstance(x := launches[i], Launch) and budget(x.code, True).work == "tensor"}
     return tensor or products or whole
 

@@ -22,11 +22,13 @@ def multiply_adds(step: PlanStep) -> float:
     shapes = [() if x is None else _shape(x) for x in step.inputs]
     out = _shape(step.outputs[0]) if step.outputs else ()
     name = step.op.removesuffix("WithEpilogue")
+    if name == "MatMulWithPrologue":  # the matrix comes first
+        return prod(out[:-1]) * _weights(step.inputs[0], out)
     if "MatMul" in name and len(shapes) > 1:
         # a [B, M, K] and b [B, K, N] have B*M*K and B*K*N elements: K follows, whatever is transposed.
         a, b = shapes[:2]
         batch = prod(b[:-2])
-        return prod(out) * sqrt(prod(a) * prod(b) / max(prod(out) * batch, 1))
+        return prod(out) * sqrt(prod(a) * _weights(step.inputs[1], a) / max(prod(out) * batch, 1))
     if name in CONVOLUTIONS:
         return prod(out) * prod(shapes[1]) / out[1]
     if name in DECONVOLUTIONS:
@@ -36,6 +38,14 @@ def multiply_adds(step: PlanStep) -> float:
     if name in SEQUENCES or name in CELLS:
         return _recurrent(step, shapes)
     return 0.0
+
+
+def _weights(matrix: Operand | None, other: Sequence[int]) -> int:
+    """Return the number of elements of a product's matrix. Codes of 4 bits are a vector of bytes, longer than any row
+    of the ``other`` array."""
+    assert matrix is not None
+    shape = _shape(matrix)
+    return 2 * shape[0] if len(shape) == 1 and shape[0] > other[-1] and matrix.type.size == 1 else prod(shape)
 
 
 def tiles(step: PlanStep, rows: int, columns: int) -> int:
@@ -48,10 +58,15 @@ def tiles(step: PlanStep, rows: int, columns: int) -> int:
 
 def _attention(step: PlanStep, shapes: list[tuple[int, ...]]) -> float:
     """Return two products per query and key. Caches are read up to their length, which the step's bytes tell."""
-    queries, keys, values = shapes[:3]
+    queries, keys, values = (shapes[i] for i in _attended(step))
     sizes = sum(x.nbytes or 0 for x in step.inputs if x is not None)
     length = keys[-2] * min(1.0, step.bytes_read / sizes if sizes else 1.0)
     return prod(queries[:-1]) * length * (queries[-1] + values[-1])
+
+
+def _attended(step: PlanStep) -> tuple[int, int, int]:
+    """Return the numbers of the inputs that are queries, keys and values of an attention."""
+    return (0, 5, 6) if step.op == "RotaryAttention" else (0, 1, 2)
 
 
 def unmasked(step: PlanStep, kernels: Sequence[str]) -> float:
@@ -92,7 +107,7 @@ def _rows(step: PlanStep, launch: Launch) -> tuple[int, int] | None:
         return prod(out[:-1]), TILE_COLUMNS
     if launch.name.startswith("attend_stream"):
         arguments = template_arguments(launch.name)
-        queries, keys = _shape(step.inputs[0]), _shape(step.inputs[1])  # type: ignore[arg-type]
+        queries, keys = (_shape(step.inputs[i]) for i in _attended(step)[:2])  # type: ignore[arg-type]
         return prod(queries[:-1]) // max(prod(keys[:-2]), 1), int(arguments[4])
     if launch.name.startswith("attend_mma"):
         return out[-2], TILE_ROWS * int(template_arguments(launch.name)[4])

@@ -20,7 +20,9 @@ from ovgpu.lowering.program import Program
 from ovgpu.lowering.program_for import program_for
 from ovgpu.ops.base.op import Array
 from ovgpu.passes import fuse_layers
+from ovgpu.passes.matmul_prologue import fuse_prologues
 from ovgpu.passes.rotary_append import append_rotated
+from ovgpu.passes.rotary_attention import attend_rotated
 from ovgpu.passes.split_decode import Cache, DecodeSplit, Feed, split_decode
 from ovgpu.request.pinned import HostDevicePair, StagingBuffer
 from ovgpu.request.replays import Replay
@@ -50,7 +52,11 @@ class DecodePrograms:
         table = Table()
         specs = parts.specs(table)
         append_rotated(parts.device)
+        if backend.fuses:
+            attend_rotated(parts.device)
         fuse_layers(parts.device, fuse=backend.fuses, epilogues=not backend.remote)
+        if backend.fuses:
+            fuse_prologues(parts.device)
         self.device = build(parts.device, specs, table, uploads=backend.remote, downloads=backend.remote)
         first = len(specs) - len(parts.caches)
         self.device.caches = {number: cache.name for number, cache in enumerate(parts.caches, first)}

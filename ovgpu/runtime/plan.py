@@ -31,6 +31,8 @@ from ovgpu.ops.base.op import Op
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.fused.add_norm import AddNorm
+from ovgpu.ops.fused.matmul_prologue import MatMulWithPrologue
+from ovgpu.ops.fused.rotary_attention import RotaryAttention
 from ovgpu.ops.infrastructure.control_flow import If
 from ovgpu.runtime.backend import Counts, RoundingCall, counts
 from ovgpu.runtime.loops.unrolled import Calls
@@ -236,7 +238,7 @@ def traffic(step: Step, inputs: Mapping[int, int], outputs: Sequence[int]) -> tu
     read, written = sum(inputs.values()), sum(outputs)
     if step.op.updates:
         changed = {number: (step.inputs[i], step.inputs[j]) for number, (i, j) in step.op.updates.items()}
-        read -= sum(inputs[i] for i, _ in changed.values())
+        read -= 0 if step.op.reads_updated else sum(inputs[i] for i, _ in changed.values())
         written = sum(inputs[changed[n][1]] if n in changed else size for n, size in enumerate(outputs))
     for number in {step.inputs[i] for i in step.op.partial_inputs}:
         read -= max(0, inputs.get(number, 0) - written)
@@ -295,7 +297,7 @@ def _operands(plan: Plan) -> Iterator[Operand]:
 
 def layers_of(op: Op) -> tuple[Layer, ...]:
     """Return the layers that a fused op computes; empty for another op."""
-    return op.layers if isinstance(op, (Fused, OpWithEpilogue, AddNorm)) else ()
+    return op.layers if isinstance(op, (Fused, OpWithEpilogue, AddNorm, MatMulWithPrologue)) else ()
 
 
 class _Planner:
@@ -382,10 +384,10 @@ class _Planner:
     def _attended_bytes(self, step: Step) -> dict[int, int]:
         """Return, by value id, the bytes that attention reads of caches and masks with capacity for more keys."""
         hosts = None if self.executor is None else self.executor.hosts
-        if not isinstance(step.op, CachedAttention) or hosts is None:
+        if not isinstance(step.op, (CachedAttention, RotaryAttention)) or hosts is None:
             return {}
-        _, keys, values, mask = step.inputs[:4]
-        length, capacity = int(hosts[self.program.values[step.inputs[-1]].source][1]), self._operand(keys).shape[-2]
+        keys, values, mask, lengths = (step.inputs[i] for i in step.op.attended)
+        length, capacity = int(hosts[self.program.values[lengths].source][1]), self._operand(keys).shape[-2]
         return {i: (self._operand(i).nbytes or 0) // (capacity or 1) * length for i in (keys, values, mask)
                 if i >= 0 and self._operand(i).shape[-1 if i == mask else -2] == capacity}
 

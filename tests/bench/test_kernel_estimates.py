@@ -25,7 +25,10 @@ pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("disassembler")]
 
 
 def step(op: str, inputs: Sequence[Sequence[int]], output: Sequence[int]) -> PlanStep:
-    operands = [Operand(Type.f32, tuple(shape), "buffer", "arena+0", 4 * int(np.prod(shape))) for shape in inputs]
+    """Return a step whose arrays are of f32, or of bytes if they are codes: vectors of an even number of elements."""
+    kinds = [Type.u8 if len(shape) == 1 and shape[0] % 2 == 0 else Type.f32 for shape in inputs]
+    operands = [Operand(kind, tuple(shape), "buffer", "arena+0", 4 * int(np.prod(shape)))
+                for kind, shape in zip(kinds, inputs)]
     out = Operand(Type.f32, tuple(output), "buffer", "arena+0", 4 * int(np.prod(output)))
     return PlanStep(0, 0, "bound", op, "", "", tuple(operands), (out,), bytes_read=sum(x.nbytes or 0 for x in operands))
 
@@ -34,6 +37,11 @@ def step(op: str, inputs: Sequence[Sequence[int]], output: Sequence[int]) -> Pla
     ("MatMul", [(3, 5), (5, 7)], (3, 7), 3 * 5 * 7),
     ("MatMul", [(3, 5), (7, 5)], (3, 7), 3 * 5 * 7),
     ("MatMulWithEpilogue", [(2, 3, 5), (5, 7), (7,)], (2, 3, 7), 2 * 3 * 5 * 7),
+    ("MatMul", [(3, 8), (28,)], (3, 7), 3 * 8 * 7),
+    ("MatMulWithPrologue", [(7, 5), (1, 1, 5), (1, 1, 5)], (2, 3, 7), 2 * 3 * 5 * 7),
+    ("MatMulWithPrologue", [(28,), (7, 1), (1, 1, 8)], (2, 3, 7), 2 * 3 * 8 * 7),
+    ("RotaryAttention", [(2, 4, 1, 64), (2, 1, 1, 64), (2, 1, 1, 32), (1, 64), (1, 64), (2, 1, 12, 64), (2, 1, 12, 32)],
+     (2, 1, 4, 1, 32), 8 * 12 * 96),
     ("MatMul", [(2, 4, 3, 5), (2, 4, 7, 5)], (2, 4, 3, 7), 8 * 3 * 5 * 7),
     ("Convolution", [(2, 3, 9, 9), (8, 3, 3, 3)], (2, 8, 7, 7), 2 * 8 * 49 * 27),
     ("GroupConvolution", [(2, 6, 9, 9), (6, 1, 1, 3, 3)], (2, 6, 7, 7), 2 * 6 * 49 * 9),
@@ -88,7 +96,7 @@ def test_launches_are_those_of_a_card(emulated: str) -> None:
     """A decoder's steps on the dry device are its decode steps, with as many kernels as on the emulated card."""
     path = DATA / "llama" / "model.xml"
     plan, rows = runs.of_model(path, H100, prompt=5)
-    assert "CachedAttention" in {row.step.op for row in rows}
+    assert "RotaryAttention" in {row.step.op for row in rows}
     core = ovgpu.Core()
     request = core.compile_model(core.read_model(path), emulated).create_infer_request()
     for length, count in ((5, 5), (6, 1), (7, 1)):

@@ -32,7 +32,7 @@ from . import gate
 
 TABLE = Path(__file__).with_name("budgets.json")
 MIN_SHARE = 0.02  # of a workload's time
-PRODUCTS = ("attention", "compressed", "convolution", "matmul", "recurrent")  # beginnings of names of files
+PRODUCTS = ("attention", "compressed", "convolution", "matmul", "product", "recurrent")  # beginnings of names of files
 ROWS, COLUMNS = 2048, 4096  # of the arrays of generated kernels, large enough for their widest form
 
 
@@ -126,7 +126,7 @@ def record(instances: Sequence[tuple[str, str]]) -> None:
 
 def hot(results: Path) -> list[tuple[str, str]]:
     """Return the instances that take 2 % of a workload on an H100, by a file of `bench.kernels.results`. Kernels with
-    generated epilogues are represented by those without an epilogue."""
+    generated epilogues or prologues are represented by those without one."""
     workloads = json.loads(results.read_text())["H100"]["workloads"].values()
     names = {(values["file"], name) for row in workloads for name, values in row["kernels"].items()
              if values["file"] and values["us"] >= MIN_SHARE * row["us"]}
@@ -134,7 +134,9 @@ def hot(results: Path) -> list[tuple[str, str]]:
 
 
 def _without_epilogue(file: str, name: str) -> str:
-    """Return an instance without the epilogue, which is an argument of its own or a default one."""
+    """Return an instance without the epilogue, which is an argument of its own or a default one; or without a generated
+    prologue (Chain)."""
+    name = re.sub(r", Chain, \d(, \w+)?>", lambda found: f", Identity, 1{found[1]}>" if found[1] else ">", name)
     plain = re.sub(r"\bEpilogue\b", "IdentityEpilogue", name)
     return plain if plain == name or plain in gate.table()[file] else name.replace(", Epilogue", "")
 

@@ -36,19 +36,13 @@ TABLE = Path(__file__).with_name("instances.json")
 SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of the sources that the table was made from
 HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.register` adds them"
 # Files with instructions that older GPUs lack: the ops check the compute capability before they launch them.
-NEEDS = {"attention_mma.cu": nvrtc.AMPERE, "attention_stream.cu": nvrtc.AMPERE, "compressed_mma.cu": nvrtc.AMPERE}
+NEEDS = {"attention_mma.cu": nvrtc.AMPERE, "attention_stream.cu": nvrtc.AMPERE, "product_mma.cu": nvrtc.AMPERE}
 
 COMMENT = re.compile(r"\s*//.*")
 UNBOUND = 256  # threads of a block that may launch with any register count (at most 255 per thread)
 Instance = tuple[str, str]  # a file of cuda_kernels/, and a name expression
 # Bytes that instances may spill: fewer spills would cost occupancy.
 SPILLS: dict[Instance, dict[str, int]] = {
-    ("compressed_mma.cu", "product_mma<Nibbles<false>, __half, unsigned char, __nv_bfloat16, 4, 4, 2, true>"):
-        {"sm_120": 8},
-    ("compressed_mma.cu", "product_mma<Nibbles<false>, __half, unsigned char, __nv_bfloat16, 4, 8, 2, true>"):
-        {"sm_120": 8},
-    ("compressed_mma.cu", "product_mma<Nibbles<false>, __half, unsigned char, float, 4, 4, 2, true>"): {"sm_120": 8},
-    ("compressed_mma.cu", "product_mma<Nibbles<false>, __half, unsigned char, float, 4, 8, 2, true>"): {"sm_120": 8},
     ("recurrent.cu", "recurrent<float, float, int, GRU_LINEAR, 0, 1>"): {"sm_120": 8},
 }
 ToCompile = Callable[[str, Sequence[str]], list[str]]  # the fixture `to_compile`

@@ -10,6 +10,7 @@ from ovgpu.ops.attention import _attention
 from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.test_attention import attend
 from tests.kernels.test_attention_mma import attend_masked
+from tests.kernels.test_kv_cache import check, rotary_attention
 
 FILE = "attention_mma.cu"
 STREAM = "attention_stream.cu"
@@ -52,7 +53,22 @@ def few() -> None:
         attend(backend, (1, 2, 4, 1, 40), (1, 2, 1, 600, 40), (1, 2, 1, 600, 40), (1, 1, 1, 1, 600), kind=np.float16)
 
 
+def appending() -> None:
+    """Attend to a key that the kernel rotates and appends."""
+    backend = CudaBackend()
+    op, shapes, scratch = rotary_attention(batch=1)
+    with backend.stream:
+        check(backend, op, shapes, "f16", 1, 6e-3, scratch)
+
+
 FAULTS = [
+    Fault("new rows not waited for", appending, STREAM, "depth, width);\n      __syncthreads();", "depth, width);"),
+    Fault("new rows in another place", appending, STREAM, "const I row = keys - 1;", "const I row = keys;"),
+    Fault("queries not rotated", appending, STREAM, "fresh.rotate(query, static_cast<I>(quad));", ";"),
+    Fault("factors of other elements", appending, STREAM, "i * 32 + quad * CHUNK<T>;\n      const T* const",
+          "i * 32;\n      const T* const"),
+    Fault("factors of the first half", appending, STREAM, "float(cos[i + cos_second])", "float(cos[i])"),
+    Fault("rows of another head", appending, STREAM, "fresh.key += offset(batch, at, 6)", "fresh.key += 0"),
     Fault("keys not waited for", many, FILE, f"wait_copies();\n    {ROUND}", ROUND),
     Fault("keys not waited for in TF32", in_tf32, FILE, f"wait_copies();\n    {ROUND}", ROUND),
     Fault("weights of other keys in TF32", in_tf32, FILE, "weight[m][n][i % 2 * 2 + i / 2]", "weight[m][n][i]"),

@@ -9,6 +9,7 @@ tensor cores, where weights are rounded to the type of the values. `attention_st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -34,11 +35,36 @@ BAND = 64  # keys per tile of a mask, as in attention_mma.cu
 MIN_MARKED = 256  # queries, and keys, from which on classifying the mask's tiles beforehand pays
 
 
-def attend(k: KernelRecorder, inputs: Sequence[Any], out: Array, causal: bool, length: Array | None = None) -> Any:
+@dataclass(frozen=True)
+class NewRows:
+    """Rows of a decode step that the kernel rotates and appends to the caches before attention, one per batch and head:
+    ``key`` [.., 1, E], ``value`` [.., 1, Ev], and the factors ``cos`` and ``sin`` [.., 1, E or E / 2] of key and
+    queries, whose halves are paired."""
+
+    key: Array
+    value: Array
+    cos: Array
+    sin: Array
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        return self.key, self.value, self.cos, self.sin
+
+    def fit(self, queries: int, others: Sequence[Array]) -> bool:
+        """Return whether the kernel takes the arrays, for this number of queries per head; ``others`` are q, k, v."""
+        arrays, depth = (*self.arrays, *others), self.key.shape[-1]
+        return queries == self.key.shape[-2] == 1 and depth % 64 == 0 and all(map(_has_unit_stride, arrays)) and (
+            len({x.dtype for x in arrays}) == 1) and _vector_elements(
+                self.arrays[2:], (), [strides_of(x) for x in self.arrays[2:]]) > 1
+
+
+def attend(k: KernelRecorder, inputs: Sequence[Any], out: Array, causal: bool, length: Array | None = None,
+           fresh: NewRows | None = None) -> Any:
     """Record the kernel that computes attention. Return NotImplemented for long rows and unsupported layouts.
 
     ``inputs`` are q, k and v, then mask, scale and sink or None, all f32, f16, bf16 or f64 except a boolean mask.
-    ``length`` [1], i64 on the device, is the number of keys to attend to; None stands for all keys.
+    ``length`` [1], i64 on the device, is the number of keys to attend to; None stands for all keys. ``fresh``: the last
+    of these keys, and its value, which only the kernel that streams keys appends.
     """
     q, key, v, mask, scale, sink = inputs
     if key.shape[-2] == 0:
@@ -49,22 +75,27 @@ def attend(k: KernelRecorder, inputs: Sequence[Any], out: Array, causal: bool, l
         return NotImplemented
     sum_dtype = np.dtype(np.float64 if q.dtype == np.float64 else np.float32)
     kind, batch, queries = q.dtype, out.shape[:-2], out.shape[-2]
+    if fresh is not None and (causal or not fresh.fit(queries, (q, key, v))):
+        return NotImplemented
     q, key, v = (_with_unit_stride(k, x) for x in (q, key, v))
     operands = [_broadcast_strides(q, (*batch, queries, q.shape[-1])),
                 _broadcast_strides(key, (*batch, *key.shape[-2:])), _broadcast_strides(v, (*batch, *v.shape[-2:])),
                 _broadcast_strides(mask, (*batch, queries, key.shape[-2])),
-                _broadcast_strides(sink, (*batch, queries, 1)), strides_of(out)]
+                _broadcast_strides(sink, (*batch, queries, 1)), strides_of(out),
+                *(_broadcast_strides(x, (*batch, *x.shape[-2:])) for x in (fresh.arrays if fresh else ()))]
     if queries == 1 and batch and not causal and not operands[1][-3] and not operands[2][-3]:
         # heads that share their keys become queries of one head (multi-query attention)
+        if batch[-1] > 1 and any(s[-3] for s in operands[6:]):
+            return NotImplemented
         batch, queries = (*batch[:-1], 1), batch[-1]
-        operands = [s if i in (1, 2) else (*s[:-3], 0, s[-3], s[-1]) for i, s in enumerate(operands)]
+        operands = [(*s[:-3], 0, s[-3], s[-1]) if i in (0, 3, 4, 5) else s for i, s in enumerate(operands)]
     keys, depth, width = key.shape[-2], key.shape[-1], v.shape[-1]
     axes = Axes.collapse(batch, *(s[:-2] for s in operands), reach=max(
         abs(s[-2]) * max(keys, queries + TILE_QUERIES) + abs(s[-1]) * keys for s in operands))
     if not axes.rank:
         return NotImplemented
     index = axes.numbers(0)[0].dtype
-    strides = np.array([*(s[-2] for s in operands), operands[3][-1]], index)
+    strides = np.array([*(s[-2] for s in operands[:6]), operands[3][-1]], index)
     mask_mode = "CAUSAL" if causal else "NONE" if mask is None else "BOOLEAN" if mask.dtype == bool else "ADDED"
     args = (q, key, v, mask, scale, sink, out, axes.packed(), strides, *axes.numbers(queries, keys, depth, width),
             sum_dtype.type(1 / sqrt(max(depth, 1))), length)
@@ -72,8 +103,10 @@ def attend(k: KernelRecorder, inputs: Sequence[Any], out: Array, causal: bool, l
     vector = _vector_elements((q, key, v), (depth, width), operands[:3])
     if (kind.itemsize == 2 and k.capability >= MIN_CAPABILITY and vector > 1 and max(depth, width) <= STREAMED_WIDTH
             and (queries <= STREAMED_QUERIES or axes.size * -(-queries // TILE_QUERIES) < k.multiprocessors)):
-        _attend_stream(k, kernel, axes, (queries, keys, depth, width), args)
+        _attend_stream(k, kernel, axes, (queries, keys, depth, width), args, fresh)
         return None
+    if fresh is not None:
+        return NotImplemented
     rounds = k.tf32 and kind == np.float32 and max(depth, width) <= TF32_WIDTH
     if queries > SPLIT_QUERIES and (rounds or (kind.itemsize == 2 and k.capability >= MIN_CAPABILITY)):
         vector = min(vector, _vector_elements((out,), (), operands[5:]))
@@ -112,7 +145,7 @@ def _split(k: KernelRecorder, blocks: int, blocks_per_sm: int, max_splits: int, 
 
 
 def _attend_stream(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, int, int, int],
-                   args: Sequence[Any]) -> None:
+                   args: Sequence[Any], fresh: NewRows | None) -> None:
     """Record the kernel that streams keys through registers; ``extents`` are queries, keys, depth and width."""
     queries, keys = extents[:2]
     depth, width = -(-extents[2] // 32) * 32, -(-extents[3] // 64) * 64
@@ -122,8 +155,12 @@ def _attend_stream(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[in
     rows = 8 if queries <= 8 else 32 if queries > 16 and step == 32 and fills_device else 16
     blocks = axes.size * -(-queries // rows)
     splits, *scratch = _split(k, blocks, BLOCKS_PER_SM // 2, max_splits, (rows, width + 4), np.dtype(np.float32))
+    new_rows, seconds = (None,) * 4, (0, 0)
+    if fresh is not None:
+        new_rows, seconds = fresh.arrays, tuple(x.shape[-1] // depth * depth // 2 for x in (fresh.cos, fresh.sin))
     k.kernel("attention_stream.cu", f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {axes.index}, "
-             f"{axes.rank}>", (blocks, splits), (WARPS * 32,), (*args, *scratch), 4 * WARPS * rows * (width + 4))
+             f"{axes.rank}{', true' * (fresh is not None)}>", (blocks, splits), (WARPS * 32,),
+             (*args, *scratch, *new_rows, *axes.numbers(*seconds)), 4 * WARPS * rows * (width + 4))
 
 
 def _attend_mma(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, int, int], vector: int,

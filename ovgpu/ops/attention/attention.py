@@ -208,6 +208,8 @@ class CachedAttention(ScaledDotProductAttention):
     name: ClassVar[str] = "CachedAttention"
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
+    attended: ClassVar[tuple[int, int, int, int]] = (1, 2, 3, -1)
+    """The numbers of the inputs keys, values, mask and lengths."""
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         return super().infer(*inputs[:-1])

@@ -99,6 +99,9 @@ class Op:
     """Outputs that are inputs changed in place: output number -> (number of that input, number of the input that is
     written into it). The fast forms get one array as both; `evaluate` returns a fresh array, as for any op."""
 
+    reads_updated: ClassVar[bool] = False
+    """True if the op also reads the inputs that it changes."""
+
     ir_names: ClassVar[dict[str, str]] = {}
     """Python name -> IR name, for attributes whose IR name is not a Python identifier."""
 

@@ -11,7 +11,7 @@ import pytest
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.fused import _compressed_mma
+from ovgpu.ops.fused import _product_mma
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.runtime.backend import RoundingCall
@@ -28,7 +28,7 @@ KINDS = (Type.i4, Type.u4, Type.i8, Type.u8)
 
 
 def packed(kind: Type, rows: int, columns: int, matrices: int = 1) -> Packed:
-    return Packed(kind, rows, columns, _compressed_mma.TABLES.get(kind, ()), matrices)
+    return Packed(kind, rows, columns, _product_mma.TABLES.get(kind, ()), matrices)
 
 
 def stored(weights: Packed, scale: tuple[int, int] | None, zero: tuple[int, int] | None, scale_type: Any) -> list[Any]:
@@ -109,8 +109,8 @@ def test_f32_of_any_range(tf32_backend: CudaBackend) -> None:
     codes = np.ones((8, 32), np.int8)
     out, launcher = cupy_emu.empty((4, 8), np.float32), Launcher(tf32_backend.stream, tf32_backend.blas)
     weights = packed(Type.i8, 8, 32)
-    assert _compressed_mma.launch(launcher, weights, cupy_emu.asarray(x)[None], out[None],
-                                  [cupy_emu.asarray(codes), None, None])
+    assert _product_mma.launch(launcher, weights, _product_mma.Input((cupy_emu.asarray(x),)), out,
+                               [cupy_emu.asarray(codes), None, None])
     (call,) = launcher.calls
     assert isinstance(call, RoundingCall)
     call()
@@ -153,7 +153,7 @@ def test_batches(of_x: int, backend: CudaBackend) -> None:
 def test_divisions_of_work(multiprocessors: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer warps share the steps of K where there are enough rows; x is staged in several parts."""
     monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
-    monkeypatch.setattr(_compressed_mma, "SHARED_BYTES", 32 << 10)
+    monkeypatch.setattr(_product_mma, "SHARED_BYTES", 32 << 10)
     for m in (1, 8, 40):
         assert is_mma(multiply(backend, packed(Type.i4, 140, 1536), m, (140, 12), None))
         assert is_mma(multiply(backend, packed(Type.u8, 140, 1536), m, (140, 1), (140, 1)))
@@ -161,7 +161,7 @@ def test_divisions_of_work(multiprocessors: int, backend: CudaBackend, monkeypat
 
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
 def test_orders_of_threads(order: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compressed_mma, "SHARED_BYTES", 32 << 10)
+    monkeypatch.setattr(_product_mma, "SHARED_BYTES", 32 << 10)
     with cupy_emu.thread_order(order):
         for m in (1, 12):
             multiply(backend, packed(Type.u4, 50, 1024), m, (50, 8), (50, 8))
@@ -190,7 +190,7 @@ def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> No
                    for codes, zero, words in (("Nibbles<true>", "None", 4), ("Nibbles<false>", "unsigned char", 4),
                                               ("Bytes<false>", "unsigned char", 4), ("Bytes<true>", "None", 4))
                    for kind in ("__half", "__nv_bfloat16") for rows in (1, 8, 32) for grouped in ("true", "false")]
-    expressions = to_compile("compressed_mma.cu", expressions)
-    usage = nvrtc.compile_file("compressed_mma.cu", architecture, expressions).usage
+    expressions = to_compile("product_mma.cu", expressions)
+    usage = nvrtc.compile_file("product_mma.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -1,0 +1,116 @@
+"""Internal op of a matrix product whose kernel computes the left operand, for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, evaluate, internal_op
+from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.xp import Adapter
+from ovgpu.ops.fused._elementwise import Fused, Layer
+from ovgpu.ops.fused._packed import Packed
+from ovgpu.ops.fused._product_mma import MAX_ARRAYS, Input, Norm, launch
+from ovgpu.ops.fused.add_norm import AddNorm
+from ovgpu.ops.fused.compressed import CompressedMatMul
+from ovgpu.ops.matrix.matmul import MatMul
+from ovgpu.ops.normalization.normalization import ScaledMVN
+from ovgpu.spec import Spec
+from ovgpu.symbolic import active
+from ovgpu.types import Type
+
+
+@internal_op
+class MatMulWithPrologue(Op):
+    """A product with a prologue: ``weights..., inputs of the prologue... -> product [..., M, N][, sum [..., M, K]]``.
+
+    The ``prologue``, a norm or elementwise layers, computes the left operand [..., M, K]; the sum is the second result
+    of an AddNorm. The first ``weights`` inputs are the ``product``'s other ones. For few rows, one kernel computes all;
+    each of its blocks computes the left operand again. Otherwise prologue and product run one after the other.
+    ``kind`` is the type of operand and product; ``before`` and ``layer`` are the origins of prologue and product.
+    """
+
+    prologue: AddNorm | ScaledMVN | Fused
+    product: MatMul | CompressedMatMul
+    weights: int
+    kind: Type
+    before: tuple[Layer, ...]
+    layer: Layer
+
+    name: ClassVar[str] = "MatMulWithPrologue"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+    layout: ClassVar[Literal["strided", "blas", "dense"]] = "strided"
+    half_precision = "always"
+    exact = True  # because its parts decode and encode
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return (*self.before, self.layer)
+
+    def attributes(self) -> dict[str, Any]:
+        return self.product.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        x, *sums = self.prologue.infer(*inputs[self.weights :])
+        table = active()
+        outside, table.layer = table.layer, self.layer
+        try:
+            return (*self.product.infer(x, *inputs[: self.weights]), *sums)
+        except OpError as e:
+            raise e.at(self.product.name, self.layer.source_location) from None
+        finally:
+            table.layer = outside
+
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
+        weights, given = inputs[: self.weights], inputs[self.weights :]
+        x, *sums = evaluate(self.prologue, xp, given, (self.kind,) * (1 + self._has_sum))
+        return (*evaluate(self.product, xp, (x, *weights), (self.kind,)), *sums)
+
+    @property
+    def _has_sum(self) -> bool:
+        return isinstance(self.prologue, AddNorm) and self.prologue.keep
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """Return the left operand, and the product's workspace."""
+        matrix, out = inputs[0], outputs[0]
+        assert matrix is not None and matrix.shape is not None and out.shape is not None
+        depth = self.product.weights.columns if isinstance(self.product, CompressedMatMul) else matrix.shape[1]
+        x = Spec(self.kind, (*out.shape[:-1], depth))
+        return ((x.type, x.shape or ()), *self.product.workspace((x, *inputs[: self.weights]), outputs[:1]))
+
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
+        weights, given = inputs[: self.weights], inputs[self.weights :]
+        out, *sums = outputs
+        x = self._input(given, sums)
+        if out.size and x is not None and launch(k, self._packed(weights[0]), x, out, self._stored(weights)):
+            return None
+        operand, *scratch = workspace
+        if self.prologue.cuda(k, given, (operand, *sums), ()) is NotImplemented:
+            return NotImplemented
+        return self.product.cuda(k, (operand, *weights), (out,), scratch)
+
+    def _input(self, given: Arrays, sums: Arrays) -> Input | None:
+        """Return the left operand as the kernel takes it, None if it does not."""
+        op = self.prologue
+        if isinstance(op, Fused):
+            return Input(given, op.chain) if len(given) <= MAX_ARRAYS else None
+        if isinstance(op, AddNorm):
+            (scale, shift, *arrays), norm, chain = given, op.norm, op.added.chain
+        else:
+            (x, scale, shift), norm, chain = given, op, None
+            arrays = [x]
+        kind = norm.kind if norm.normalize_variance else "CENTRE"
+        if norm.rank != 1 or kind == "CENTRE":
+            return None
+        return Input(arrays, chain, Norm(kind, scale, shift, norm.eps, norm.inside), *sums)
+
+    def _packed(self, weights: Array) -> Packed:
+        if isinstance(self.product, CompressedMatMul):
+            return self.product.weights
+        return Packed(Type.of(weights.dtype), *weights.shape)
+
+    def _stored(self, weights: Arrays) -> Arrays:
+        """Return codes, scale and zero point of the weights."""
+        return (*weights, None, None)[:3]

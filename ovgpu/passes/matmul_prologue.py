@@ -1,0 +1,71 @@
+"""Norm or elementwise layers -> MatMul becomes one MatMulWithPrologue in a decode step, whose rows are few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.shape_inputs import shape_tensor_ports
+from ovgpu.ops.fused._elementwise import Fused, Layer
+from ovgpu.ops.fused._product_mma import MAX_ARRAYS
+from ovgpu.ops.fused.add_norm import AddNorm
+from ovgpu.ops.fused.compressed import CompressedMatMul
+from ovgpu.ops.fused.matmul_prologue import MatMulWithPrologue
+from ovgpu.ops.matrix.matmul import ExactMatMul, MatMul
+from ovgpu.ops.normalization.normalization import ScaledMVN
+from ovgpu.passes._graph import HALVES, is_fusable, users_of
+from ovgpu.passes.fuse_elementwise import alone, layer_of
+
+MAX_PARTS = 4  # elementwise layers of a prologue: each block computes them again
+
+
+def fuse_prologues(model: Model) -> None:
+    """Rewrite the model in place. Sums must be fused with their norms, and specs inferred, before."""
+    users, shape_tensors, moved = users_of(model), shape_tensor_ports(model), dict[Output, Output]()
+    for node in model.ops:
+        x = node.sources[0] if _takes_prologue(node) else None
+        if x is None or users[x] != [node] or x in shape_tensors or (x.spec.rank or 0) < 2:
+            continue
+        before = _prologue(x.node, shape_tensors)
+        if before is None:
+            continue
+        (prologue, layers), weights = before, node.sources[1:]
+        total = x.node.ports[1] if len(x.node.ports) > 1 else None
+        product: Any = op_of(node)
+        node.op = MatMulWithPrologue(prologue=prologue, product=product, weights=len(weights), kind=x.spec.type,
+                                     before=layers, layer=layer_of(node))
+        node.sources = [*weights, *x.node.sources]
+        if total is not None:
+            moved[total] = port = Output(node, 1)
+            port.spec, port.names = total.spec, total.own_names
+            node.ports.append(port)
+    for node in model.ops if moved else ():
+        node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
+    model.changed()
+
+
+def _takes_prologue(node: Node) -> bool:
+    """Return whether the node is a product with a matrix [N, K] that the kernel reads."""
+    op = op_of(node)
+    if isinstance(op, CompressedMatMul):
+        return op.transpose and op.weights.matrices == 1 and not op.batch
+    if not isinstance(op, MatMul) or isinstance(op, ExactMatMul) or op.transpose_a or not op.transpose_b:
+        return False
+    matrix = node.sources[1]
+    return matrix is not None and matrix.node.op.name == "Constant" and matrix.spec.rank == 2 and (
+        matrix.spec.type in HALVES)
+
+
+def _prologue(node: Node, shape_tensors: set[Output]) -> tuple[AddNorm | ScaledMVN | Fused, tuple[Layer, ...]] | None:
+    """Return the node's op as a prologue, and its origins; None if it cannot be one."""
+    op = op_of(node)
+    if isinstance(op, AddNorm):
+        return op, op.layers
+    if isinstance(op, ScaledMVN):
+        return op, (layer_of(node),)
+    if is_fusable(node, shape_tensors) and None not in node.sources:
+        op = alone(node)
+    if not isinstance(op, Fused) or op.chain.inputs > MAX_ARRAYS or len(op.chain.parts) > MAX_PARTS:
+        return None
+    return op, op.layers

@@ -1,0 +1,72 @@
+"""RotaryCacheWrite -> CachedAttention becomes one RotaryAttention in a decode step."""
+
+from __future__ import annotations
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops.attention.attention import CachedAttention
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.fused.rotary import RotaryCacheWrite
+from ovgpu.ops.fused.rotary_attention import RotaryAttention
+from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
+from ovgpu.passes._graph import users_of
+from ovgpu.symbolic import Sym
+
+
+def attend_rotated(model: Model) -> None:
+    """Rewrite the model in place. Port specs must be inferred beforehand."""
+    users, moved = users_of(model), dict[Output, Output]()
+    for node in model.ops:
+        if isinstance(node.op, CachedAttention):
+            _join(node, users, moved)
+    for node in model.ops if moved else ():
+        node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
+    model.changed()
+
+
+def _join(node: Node, users: dict[Output, list[Node]], moved: dict[Output, Output]) -> None:
+    """Make an attention compute the rotary layer before it, and record the ports that it replaces."""
+    attention, rotary = op_of(node), _rotary(node, users)
+    grouped = None if rotary is None else _is_grouped(node, rotary)
+    if rotary is None or grouped is None:
+        return
+    assert isinstance(attention, CachedAttention) and isinstance(rotary.op, RotaryCacheWrite)
+    node.op = RotaryAttention(rotary=rotary.op, attention=attention, grouped=grouped)
+    node.sources = [*rotary.sources[:-1], *node.sources[3:]]
+    for number in (1, 2):
+        old, new = rotary.ports[number], Output(node, number)
+        new.spec, new.names = old.spec, old.own_names
+        node.ports.append(new)
+        moved[old] = new
+
+
+def _rotary(attention: Node, users: dict[Output, list[Node]]) -> Node | None:
+    """Return the layer whose results are, reshaped, the queries, keys and values of an attention; None if there is
+    none, or if the queries have other users."""
+    found = list[Node]()
+    for number in range(3):
+        port, user = attention.sources[number], attention
+        while port is not None and isinstance(port.node.op, (Reshape, Unsqueeze, RotaryCacheWrite)):
+            if number == 0 and users[port] != [user]:
+                return None
+            if isinstance(port.node.op, RotaryCacheWrite):
+                break
+            user, port = port.node, port.node.sources[0]
+        if port is None or not isinstance(port.node.op, RotaryCacheWrite) or port is not port.node.ports[number]:
+            return None
+        found.append(port.node)
+    of_lengths = {node.sources[-1] for node in (*found, attention)}
+    return found[0] if found == found[:1] * 3 and len(of_lengths) == 1 else None
+
+
+def _is_grouped(attention: Node, rotary: Node) -> bool | None:
+    """Return whether query heads that share a key head have an axis of their own in an attention; None if its heads are
+    arranged in another way."""
+    (q, keys, values), (own_q, own_keys, own_values) = (
+        [s.spec.shape or () for s in ports[:3] if s is not None] for ports in (attention.sources, rotary.ports))
+    if (q, keys, values) == (own_q, own_keys, own_values):
+        return False
+    heads, groups = own_q[-3], own_keys[-3]
+    if isinstance(heads, Sym) or isinstance(groups, Sym) or heads % groups:
+        return None
+    wanted = [(*x[:-3], groups, x[-3] // groups, *x[-2:]) for x in (own_q, own_keys, own_values)]
+    return True if [q, keys, values] == wanted else None

@@ -1,0 +1,117 @@
+"""Norms and elementwise layers that become prologues of the products behind them: conditions of the fusion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.model import Model
+from ovgpu.ops.fused.matmul_prologue import MatMulWithPrologue
+from ovgpu.passes import prepare
+from ovgpu.passes.matmul_prologue import fuse_prologues
+from tests.harness.ir import Port
+from tests.models.drive import Decoder
+
+from .test_add_norm import Maker, random
+
+DATA = Path(__file__).parents[1] / "models" / "data"
+
+
+class Layers(Maker):
+    """Net in f16 with products by [N, K]."""
+
+    def product(self, x: Port, transpose: bool = True, kind: str = "f16") -> Port:
+        return self.op("MatMul", x, self.const(random(32, 32), kind), transpose_b=transpose)
+
+    def normalized(self, x: Port) -> Port:
+        y = self.op("MVN", x, self.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True,
+                    eps_mode="inside_sqrt")
+        return self.op("Multiply", y, self.const(random(32), "f16"))
+
+    def half(self) -> Port:
+        return self.x(1, 1, 32, kind="f16")
+
+
+def rewritten(net: Layers) -> Model:
+    model = prepare(ov.Core().read_model(*net.build()), fuse=True)
+    fuse_prologues(model)
+    return model
+
+
+def joined(net: Layers, *results: Port) -> list[str]:
+    """Return the prologues' classes in the net's rewritten model."""
+    for port in results:
+        net.result(port)
+    return [type(n.op.prologue).__name__ for n in rewritten(net).ops if isinstance(n.op, MatMulWithPrologue)]
+
+
+def test_norm() -> None:
+    net = Layers()
+    assert joined(net, net.product(net.normalized(net.half()))) == ["ScaledMVN"]
+
+
+def test_sum_and_norm() -> None:
+    """The sum becomes the product's second result."""
+    net = Layers()
+    x = net.op("Add", net.half(), net.half())
+    y = net.op("Add", net.product(net.normalized(x)), x)
+    net.result(net.product(net.normalized(y)))
+    model = rewritten(net)
+    first, second = (n for n in model.ops if isinstance(n.op, MatMulWithPrologue))
+    assert [len(n.ports) for n in (first, second)] == [2, 1]
+    assert first.ports[1] in second.sources and first.ports[0] in second.sources
+    assert first.op.layers == (*first.op.before, first.op.layer)
+
+
+def test_elementwise_layers() -> None:
+    net = Layers()
+    gated = net.op("Multiply", net.op("Swish", net.half(), version=4), net.half())
+    alone = net.op("Gelu", net.half(), version=7, approximation_mode="ERF")
+    assert joined(net, net.product(gated), net.product(alone)) == ["Fused", "Fused"]
+
+
+@pytest.mark.parametrize("transpose, kind", [(False, "f16"), (True, "f32")])
+def test_other_matrices(transpose: bool, kind: str) -> None:
+    """The kernel reads rows [N, K] in 16 bits."""
+    net = Layers()
+    x = net.x(1, 1, 32, kind=kind)
+    y = net.op("Gelu", x, version=7, approximation_mode="ERF")
+    assert joined(net, net.product(y, transpose, kind)) == []
+
+
+def test_two_users() -> None:
+    net = Layers()
+    y = net.normalized(net.half())
+    assert joined(net, net.product(y), y) == []
+
+
+def test_matrices_that_are_no_constants() -> None:
+    net = Layers()
+    y = net.op("Gelu", net.half(), version=7, approximation_mode="ERF")
+    assert joined(net, net.op("MatMul", y, net.x(32, 32, kind="f16"), transpose_b=True)) == []
+
+
+def test_long_chains() -> None:
+    """Each block computes a prologue again, so that long ones stay layers of their own."""
+    net = Layers()
+    y = net.half()
+    for _ in range(5):
+        y = net.op("Gelu", y, version=7, approximation_mode="ERF")
+    assert joined(net, net.product(y)) == []
+
+
+def test_decode_steps(emulated: str) -> None:
+    """In Llama's decode steps, norms and SwiGLU are computed by the kernels of the products that take them."""
+    model = ov.Core().compile_model(DATA / "llama" / "model.xml", emulated, {"INFERENCE_PRECISION_HINT": "f16"})
+    decoder = Decoder(model)
+    token = decoder.start(np.arange(6)[None])
+    assert not any(step.op == "MatMulWithPrologue" for step in decoder.request.plan().steps)  # the rows are many
+    for _ in range(2):
+        token = decoder.step(token)
+    names = [step.op for step in decoder.request.plan().steps if step.calls]
+    begin = names.index("RotaryAttention") + 1
+    layer = ["MatMul", *["MatMulWithPrologue"] * 3]
+    assert names[begin : begin + 9] == [*layer, "RotaryAttention", *layer]
