@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,12 +16,15 @@ import numpy as np
 
 import ovgpu
 from bench.gpu_measure import Events, call_seconds, device_seconds, host_seconds
-from ovgpu.backends.cuda import rt, transfer
+from ovgpu.backends.cuda import early_launch, rt, transfer
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.activation.activation import Gelu7
 from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.fused import _product_mma
 from ovgpu.ops.fused._elementwise import Chain, Part
+from ovgpu.ops.fused._packed import Packed
+from ovgpu.types import Type
 from tests.models.recurrent import lstm_sequence
 
 Answer = dict[str, Any]
@@ -39,6 +43,7 @@ def answer(device: str, tiny: bool, copy_bandwidth: float) -> dict[str, Answer]:
         "LSTM, one step (us)": lambda _: lstm_steps(device, ((2, 6), (16,)) if tiny else ((20, 220), (256, 512, 1024))),
         "matrix times vector": lambda stream: products(stream, 64 if tiny else 8192, copy_bandwidth),
         "transfers": lambda stream: transfers(stream, 1 << (14 if tiny else 28), tiny),
+        "launches that begin early (us)": lambda stream: early_launches(stream, *((64, 3) if tiny else (2048, 64))),
         "a product's bias and Gelu (us)": lambda stream: epilogues(stream, *((64, (1, 4)) if tiny else
                                                                              (2048, (1, 16, 128, 2048)))),
     }
@@ -215,6 +220,33 @@ def products(stream: Any, size: int, copy_bandwidth: float) -> Answer:
             rate = weights[0].nbytes / seconds
             found[f"{np.dtype(kind).name}, {rows}: GB/s"] = rate / 1e9
             found[f"{np.dtype(kind).name}, {rows}: of copy"] = rate / copy_bandwidth
+    return found
+
+
+def early_launches(stream: Any, size: int, count: int) -> Answer:
+    """Return the times of a product of one row in f16 in chains of them, as a graph: launches begin early, or when the
+    one before has ended. The results must be the same, to the last bit, in all replays."""
+    cupy, random = rt.cupy(), np.random.default_rng(2)
+    weights = [cupy.asarray(random.standard_normal((size, size)).astype(np.float16) / np.sqrt(size).astype(np.float16))
+               for _ in range(4)]
+    rows = [cupy.asarray(random.standard_normal((1, size)).astype(np.float16)), cupy.zeros((1, size), np.float16)]
+    first, found, results = rows[0].copy(), dict[str, Any](), []
+    for way, switch in (("early", "1"), ("in order", "0")):
+        with patch.dict(os.environ, {early_launch.SWITCH: switch}):
+            launcher = Launcher(stream, Blas(stream))
+            launcher.copy(first, rows[0])
+            for i in range(count):
+                _product_mma.launch(launcher, Packed(Type.f16, size, size), _product_mma.Input((rows[i % 2],)),
+                                    rows[1 - i % 2], (weights[i % 4], None, None))
+            for call in launcher.calls:
+                call()
+            graph = captured(stream, *launcher.calls)
+            found[way] = 1e6 / count * median(device_seconds(partial(graph.launch, stream), Events(cupy, stream), 0.05))
+            for _ in range(100):
+                graph.launch(stream)
+                results.append(rows[count % 2].get(stream=stream).tobytes())
+        found[f"{way}: launched early"] = sum(call.keywords.get("early", False) for call in launcher.calls)
+    found["results are equal"] = len(set(results)) == 1
     return found
 
 

@@ -86,6 +86,8 @@ __global__ void __launch_bounds__(THREADS, 2)
   constexpr bool PREFETCHES_MASK = ROWS <= 16;  // the mask is loaded along with the keys if registers suffice
   using Element = MaskElement<T, MASK>;
   OVGPU_DYN_SHARED(float, shared);
+  start_next_launch();
+  if (!APPENDS) wait_for_launches();
   OVGPU_SHARED(float, maxima, [WARPS * ROWS]);
   OVGPU_SHARED(float, totals, [WARPS * ROWS]);
   OVGPU_SHARED(bool, last, [1]);
@@ -98,25 +100,13 @@ __global__ void __launch_bounds__(THREADS, 2)
   if (static_cast<int>(blockIdx.y) >= splits) return;
   I mask_at, sink_at;
   select_batch(batch, static_cast<I>(blockIdx.x) / query_blocks, q, k, v, mask_at, sink_at, out);
-  NewRows<T, I> fresh = {new_key, new_value, cos, sin, cos_second, sin_second};
-  if constexpr (APPENDS) {
-    I at[R];
-    unravel(batch, static_cast<I>(blockIdx.x) / query_blocks, at);
-    fresh.key += offset(batch, at, 6), fresh.value += offset(batch, at, 7);
-    fresh.cos += offset(batch, at, 8), fresh.sin += offset(batch, at, 9);
-    if (end == keys) {  // only this block of the batch reads the last row
-      const I row = keys - 1;
-      fresh.append(const_cast<T*>(k) + row * stride.k, const_cast<T*>(v) + row * stride.v, depth, width);
-      __syncthreads();
-    }
-  }
-  if (scale) factor = float(*scale);
   // the shuffle tells the compiler that the value is uniform in a warp
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32,
             group = lane / 4, quad = lane % 4;
   const bool vectored = is_vectored<Element, LANE_KEYS>(mask, mask_at, stride.mask, stride.column, max_keys);
 
   uint4 key[N][D], value[LANE_KEYS][C], query[TILES][HALVES][D];
+  I known = APPENDS && end == keys ? end - 1 : end;  // rows of this range that are in the caches
   const auto load_keys = [&](I start) {
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -124,7 +114,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
       for (int d = 0; d < D; d++) {
         const I column = d * 32 + quad * CHUNK<T>;
-        key[n][d] = load_chunk(k + at * stride.k + column, at < end && column < depth);
+        key[n][d] = load_chunk(k + at * stride.k + column, at < known && column < depth);
       }
     }
   };
@@ -135,7 +125,27 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
       for (int c = 0; c < C; c++) {
         const I column = c * 64 + group * CHUNK<T>;
-        value[n][c] = load_chunk(v + at * stride.v + column, at < end && column < width);
+        value[n][c] = load_chunk(v + at * stride.v + column, at < known && column < width);
+      }
+    }
+  };
+  const auto load_row = [&](I start, I row) {  // one key and its value, which take the place of zeros
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+      for (int d = 0; d < D; d++) {
+        const I column = d * 32 + quad * CHUNK<T>;
+        if (start + group / 2 * LANE_KEYS + 2 * n + group % 2 == row && column < depth)
+          key[n][d] = load_chunk(k + row * stride.k + column, true);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < LANE_KEYS; n++) {
+#pragma unroll
+      for (int c = 0; c < C; c++) {
+        const I column = c * 64 + group * CHUNK<T>;
+        if (start + quad * LANE_KEYS + n == row && column < width)
+          value[n][c] = load_chunk(v + row * stride.v + column, true);
       }
     }
   };
@@ -165,8 +175,24 @@ __global__ void __launch_bounds__(THREADS, 2)
   };
   I start = begin + warp * STEP;
   load_keys(start);
-  load_masks(start);
+  if (!APPENDS) load_masks(start);
   load_values(start);
+  NewRows<T, I> fresh = {new_key, new_value, cos, sin, cos_second, sin_second};
+  if constexpr (APPENDS) {  // no other launch of an inference writes to the caches
+    wait_for_launches();
+    load_masks(start);
+    I at[R];
+    unravel(batch, static_cast<I>(blockIdx.x) / query_blocks, at);
+    fresh.key += offset(batch, at, 6), fresh.value += offset(batch, at, 7);
+    fresh.cos += offset(batch, at, 8), fresh.sin += offset(batch, at, 9);
+    if (known < end) {
+      fresh.append(const_cast<T*>(k) + known * stride.k, const_cast<T*>(v) + known * stride.v, depth, width);
+      __syncthreads();
+      load_row(start, known);
+      known = end;
+    }
+  }
+  if (scale) factor = float(*scale);
 #pragma unroll
   for (int m = 0; m < TILES; m++) {
 #pragma unroll

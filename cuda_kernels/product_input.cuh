@@ -84,7 +84,7 @@ struct RowStrides {
   int x, y, z;
 };
 
-// Up to three arrays that a chain takes. Rows may have any distances.
+// Up to three arrays that a chain takes, and the distances between their rows.
 template <class X>
 struct Sources {
   const X *x, *y, *z;
@@ -154,7 +154,7 @@ struct RowNorm {
   }
 };
 
-// Return the sum of a row, of which each warp leaves its part in `parts`. A barrier follows the first half.
+// A sum over a block: each warp leaves its part in `parts`; behind a barrier, every thread adds them up.
 __device__ __forceinline__ void leave_part(float sum, float* parts, int thread) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);

@@ -16,7 +16,8 @@ constexpr int max_warps(int rows, bool computed) {
 // Compute out [z, m, n] = x [z, m, k] @ weights [z, n, k]^T for every z = blockIdx.z; unless `stacked`, all share x
 // [m, k]. Blocks have 32 x (warps along k) x (warps along n) threads.
 // Chain computes elements of x from as many ARRAYS, whose rows have `strides`. `total` is null, or receives them.
-// NORM: how rows of x are normalised, MVN or RMS, in which case shared memory holds all of x; else PLAIN.
+// NORM: how rows of x are normalised, MVN or RMS, in which case shared memory holds all of x; else PLAIN. The weights
+// are constants, and loaded before the launches before this one have ended.
 // TILE rows of the weights are the left operand of mma in a warp. In each step, lanes 4 g to 4 g + 3 load V words of
 // codes each from rows g and g + 8; the order of elements along k is arbitrary, but the same for x. Warps along k take
 // every `parts`-th step (split-K), and their sums are added at the end. A block takes ROWS rows of x, and stages their
@@ -26,11 +27,10 @@ constexpr int max_warps(int rows, bool computed) {
 template <class Codes, class Scale, class Zero, class X, int V, int ROWS, int AHEAD, bool GROUPED,
           class Chain = Identity, int ARRAYS = 1, Kind NORM = PLAIN>
 __global__ void __launch_bounds__(32 * max_warps<X>(ROWS, ARRAYS > 1 || NORM != PLAIN), 2)
-    product_mma(const X* __restrict__ x, const X* __restrict__ y, const X* __restrict__ z, const RowStrides strides,
-                X* __restrict__ total, const X* __restrict__ norm_scale, const X* __restrict__ norm_shift, float eps,
-                int eps_mode, X* __restrict__ out, const void* __restrict__ codes, const Scale* __restrict__ scale,
-                const Zero* __restrict__ zero, const QuantParamIndices indices, int m, int n, int k, int stacked,
-                int rounds, int shift) {
+    product_mma(const X* x, const X* y, const X* z, const RowStrides strides, X* total, const X* norm_scale,
+                const X* norm_shift, float eps, int eps_mode, X* out, const void* __restrict__ codes,
+                const Scale* __restrict__ scale, const Zero* __restrict__ zero, const QuantParamIndices indices, int m,
+                int n, int k, int stacked, int rounds, int shift) {
   using T = typename RightOperand<X>::T;
   constexpr int TERMS = RightOperand<X>::TERMS;
   constexpr int PER_WORD = Codes::PER_WORD, LANE_CODES = V * PER_WORD,
@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(32 * max_warps<X>(ROWS, ARRAYS > 1 || NORM != 
     unsigned at[V];
   };
   OVGPU_DYN_SHARED(uint4, staged);
+  start_next_launch();
   const int lane = threadIdx.x, part = threadIdx.y, parts = blockDim.y, warps = parts * blockDim.z;
   const int thread = lane + 32 * (part + parts * threadIdx.z);
   constexpr bool COMPUTED = ARRAYS > 1 || NORM != PLAIN;  // x: one block takes all of its rows
@@ -154,6 +155,7 @@ __global__ void __launch_bounds__(32 * max_warps<X>(ROWS, ARRAYS > 1 || NORM != 
   };
 
   fetch();
+  wait_for_launches();
   const int lane_offset = part * CHUNKS * CHUNK_PITCH + min(lane / 4, ROWS - 1) * 4 + lane % 4;
   const auto multiply = [&](int begin, int end) {
     for (int step = begin; step < end; step += AHEAD) {

@@ -1,10 +1,27 @@
-// Wrappers of PTX instructions. mma and cp.async need compute capability 8.0, ldmatrix needs 7.5.
+// Wrappers of PTX instructions. mma and cp.async need compute capability 8.0, ldmatrix needs 7.5; griddepcontrol of 9.0
+// is left out below.
 // tests/emulator/cuda_emu_ptx.h implements the same functions on the host.
 #pragma once
 
 #include "common.cuh"
 
 #ifndef OVGPU_EMU
+
+// Wait until the launches before this one have ended, and what they wrote is visible (griddepcontrol.wait). A kernel that
+// is launched early (programmatic dependent launch) calls it in every thread, before any access to memory other than
+// constants. Launched in another way, it need not wait.
+__device__ __forceinline__ void wait_for_launches() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+
+// Let the next launch begin, if it is an early one, as soon as all blocks of this launch have called this function.
+__device__ __forceinline__ void start_next_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
 
 // Return 2^x approximately; subnormal results become 0.
 __device__ __forceinline__ float exp2_approximate(float x) {

@@ -17,7 +17,7 @@ from bench.gpu_prepare import idle
 from bench.kernels.cards import CARDS, Card
 from bench.kernels.machine_code import MachineCode, compiled
 from ovgpu.backends.cuda import rt
-from tests.emulator import blas_emu, blaslt_emu, cudnn_emu, cupy_emu
+from tests.emulator import blas_emu, blaslt_emu, cudnn_emu, cupy_emu, driver_emu
 from tests.emulator.kernel_source import extern_c_kernels
 from tests.harness.cuda import Namespace
 from tests.kernels.limits import SHARED
@@ -81,6 +81,7 @@ class DryCupy(ModuleType):
         driver = Namespace(cuda.driver, funcSetAttribute=lambda *attribute: None,
                            funcGetAttribute=self._attribute,
                            occupancyMaxActiveBlocksPerMultiprocessor=self._resident)
+        self.driver = Namespace(driver_emu, cuLaunchKernelEx=lambda *launch: (0,))
         self.cuda = Namespace(cuda, Device=Device, runtime=runtime, driver=driver,
                               compiler=Namespace(cuda.compiler, compile_using_nvrtc=self._compile),
                               function=Namespace(cuda.function, Module=Module))

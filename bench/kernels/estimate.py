@@ -1,7 +1,8 @@
 """Estimates of the time of launches, from machine code, grid and a card's data.
 
 A launch takes the time of an empty kernel, that of one warp from its first instruction to its last, and the longest of
-these:
+the times below. A launch that begins before the one before it has ended takes less time than an empty kernel, and
+executes what precedes its wait meanwhile.
 
 bytes         the bytes of its arrays over the bandwidth that a copy reaches, or of L2 for arrays that L2 holds
 instructions  the instructions of all warps of a multiprocessor over the rate of the unit that needs longest, or over
@@ -31,6 +32,7 @@ from bench.kernels.sass import Instruction
 from bench.kernels.units import LANES, Timeline, occupied
 from ovgpu.runtime.plan import Operand, Plan, PlanStep
 
+WAIT = "ACQBULK"  # griddepcontrol.wait
 LIBRARY_SECONDS = 3.5e-6  # of a small product of cuBLAS in a CUDA graph, `results/gpu-h100-kernels.md`
 LIBRARY_SHARE = 0.75  # of the peak rate that products of libraries reach
 LIBRARY_TILE = 64, 64  # of results, each computed by one multiprocessor
@@ -181,7 +183,7 @@ def of_launch(launch: Launch, traffic: Traffic, total: float, step: PlanStep, ca
     rounds = work.dependent_steps(step) if total and found.outer else 1
     trips = needed / found.per_trip / (launch.blocks * warps) if found.loop and found.per_trip else 1.0
     trips = max(trips, rounds)
-    start, per_round, per_trip = _cycles(found, card, traffic.memory > traffic.cache)
+    start, per_round, per_trip = _cycles(found, card, traffic.memory > traffic.cache, launch.early)
     busiest = warps * -(-launch.blocks // card.multiprocessors)
     units: dict[str, float] = defaultdict(float)
     for code, times in ((found.path, 1.0), (found.outer, rounds - 1.0), (found.loop, trips - rounds)):
@@ -192,13 +194,14 @@ def of_launch(launch: Launch, traffic: Traffic, total: float, step: PlanStep, ca
     at_once = card.multiprocessors * max(resident_blocks(launch.code, card, launch.threads, launch.shared), 1)
     one = start + (rounds - 1) * per_round + (trips - rounds) * per_trip
     latency = (-(-launch.blocks // at_once) * one - start) / card.clock + (rounds - 1) * card.barrier
-    return Estimate(launch, card.launch, start / card.clock, traffic.seconds(card, launch.blocks),
+    empty = card.early_launch if launch.early else card.launch
+    return Estimate(launch, empty, start / card.clock, traffic.seconds(card, launch.blocks),
                     units[unit] / card.clock, tensor / card.clock, latency, unit, trips, total)
 
 
-def _cycles(found: Budget, card: Card, far: bool) -> tuple[float, float, float]:
-    """Return the cycles of a warp on the whole path, and of one more trip through the outer and the main loop. Loads
-    come from device memory if ``far``, else from L2."""
+def _cycles(found: Budget, card: Card, far: bool, early: bool) -> tuple[float, float, float]:
+    """Return the cycles of a warp on the whole path, or behind its wait if it is launched ``early``, and of one more
+    trip through the outer and the main loop. Loads come from device memory if ``far``, else from L2."""
     architecture = card.architecture
     memory = architecture.latencies["memory" if far else "cache"]
 
@@ -208,4 +211,6 @@ def _cycles(found: Budget, card: Card, far: bool) -> tuple[float, float, float]:
         second = timeline.run(code)
         return timeline.run(code) - second
 
-    return Timeline(architecture, memory).run(found.path), again(found.outer), again(found.loop)
+    waits = [i for i, instruction in enumerate(found.path) if early and instruction.name == WAIT]
+    path = found.path[waits[0] + 1 :] if waits else found.path
+    return Timeline(architecture, memory).run(path), again(found.outer), again(found.loop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -25,7 +25,8 @@ FILE = re.compile(r"cuda_kernels/([^,]+),")
 @dataclass(frozen=True)
 class Launch:
     """A launch of one of ovgpu's kernels. ``file`` is empty for generated kernels; ``shared`` is dynamic, in bytes;
-    ``nbytes`` are those of its array arguments, each element once."""
+    ``nbytes`` are those of its array arguments, each element once; ``early``: whether it begins before the launch
+    before it has ended."""
 
     name: str
     file: str
@@ -34,6 +35,7 @@ class Launch:
     threads: int
     shared: int
     nbytes: int
+    early: bool = False
 
     @property
     def blocks(self) -> int:
@@ -66,7 +68,19 @@ def steps_of(executor: Executor | None) -> tuple[Plan, list[StepLaunches]]:
         for position, step in enumerate(row for row in rows if row.segment == number):
             calls = binding.calls[position] if binding is not None and position < len(segment.steps) else ()
             found.append(StepLaunches(step, tuple(launches_of(calls))))
-    return plan, found
+    return plan, list(_overlapping(found))
+
+
+def _overlapping(steps: Sequence[StepLaunches]) -> Iterator[StepLaunches]:
+    """Yield the steps with ``early`` only where the launch before lets the next one start."""
+    before: Launch | LibraryCall | None = None
+    for step in steps:
+        launches = []
+        for launch in step.launches:
+            if isinstance(launch, Launch) and launch.early:
+                launch = replace(launch, early=isinstance(before, Launch) and before.code.starts_next)
+            launches.append(before := launch)
+        yield StepLaunches(step.step, tuple(launches))
 
 
 def launches_of(calls: Sequence[Call]) -> Iterator[Launch | LibraryCall]:
@@ -82,18 +96,19 @@ def launches_of(calls: Sequence[Call]) -> Iterator[Launch | LibraryCall]:
             yield LibraryCall("transfer")
         elif isinstance(call, partial) and isinstance(call.func, Kernel):
             grid, block, arguments = call.args
-            yield _launch(call.func, grid, block, arguments, call.keywords["shared_mem"])
+            options = call.keywords
+            yield _launch(call.func, grid, block, arguments, options["shared_mem"], options.get("early", False))
         else:
             owner = getattr(getattr(call, "func", call), "__self__", None)
             yield LibraryCall({Blas: "cuBLAS", Lt: "cuBLASLt"}.get(type(owner), "library"))
 
 
 def _launch(kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
-            shared: int) -> Launch:
+            shared: int, early: bool) -> Launch:
     function = kernel.function()
     assert isinstance(function, IdleFunction)
     file = FILE.match(kernel.where)
     return Launch(kernel.name, file[1] if file else "", function.code, tuple(map(int, grid)), prod(block), shared,
                   sum(distinct(x.shape, x.strides) * x.itemsize for x in arguments if hasattr(x, "strides")
-                      and hasattr(x, "data") and hasattr(x.data, "ptr")))
+                      and hasattr(x, "data") and hasattr(x.data, "ptr")), early)
 

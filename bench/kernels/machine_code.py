@@ -24,6 +24,11 @@ class MachineCode:
     usage: nvrtc.Usage
 
     @cached_property
+    def starts_next(self) -> bool:
+        """True if the kernel lets the next launch begin (griddepcontrol.launch_dependents)."""
+        return any(instruction.name == "PREEXIT" for instruction in self.flow.instructions)
+
+    @cached_property
     def flow(self) -> Flow:
         """The instructions with their loops."""
         return Flow(*sass.parse(sass.listing(self.cubin), self.symbol))

@@ -51,7 +51,8 @@ The worst estimates of ovgpu's own kernels, and why:
 - `ovgpu_add_relu` of ResNet-50 in batches of 64 (0.66): arrays of up to half of L2 count as read from L2.
 
 Llama's steps were measured before kernels of products and of attention computed the norms, the activations and the
-rotary embeddings before them. Their ratio is that of the estimate before.
+rotary embeddings before them, and before they began early (programmatic dependent launch). Their ratio is that of the
+estimate before.
 
 Products of libraries in TF32 were not measured. They are estimated like those in f16, without a division of K among
 blocks: small ones on an RTX 4090, which multiplies TF32 at the rate of f32, seem slower than in f32. "Before", Llama in

@@ -1,4 +1,8 @@
-"""Norm or elementwise layers -> MatMul becomes one MatMulWithPrologue in a decode step, whose rows are few."""
+"""Norm or elementwise layers -> MatMul becomes one MatMulWithPrologue in a decode step, whose rows are few.
+
+A product of 16 bits without such layers before it becomes one too: its kernel may then begin before the one before it
+has ended, which cuBLAS's kernels do not.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +29,18 @@ def fuse_prologues(model: Model) -> None:
     users, shape_tensors, moved = users_of(model), shape_tensor_ports(model), dict[Output, Output]()
     for node in model.ops:
         x = node.sources[0] if _takes_prologue(node) else None
-        if x is None or users[x] != [node] or x in shape_tensors or (x.spec.rank or 0) < 2:
+        if x is None or (x.spec.rank or 0) < 2:
             continue
-        before = _prologue(x.node, shape_tensors)
-        if before is None:
-            continue
-        (prologue, layers), weights = before, node.sources[1:]
-        total = x.node.ports[1] if len(x.node.ports) > 1 else None
         product: Any = op_of(node)
+        found = _prologue(x.node, shape_tensors) if users[x] == [node] and x not in shape_tensors else None
+        if found is None and not isinstance(product, MatMul):
+            continue
+        prologue, layers = found or (None, ())
+        weights, computed = node.sources[1:], prologue is not None
         node.op = MatMulWithPrologue(prologue=prologue, product=product, weights=len(weights), kind=x.spec.type,
                                      before=layers, layer=layer_of(node))
-        node.sources = [*weights, *x.node.sources]
-        if total is not None:
+        node.sources = [*weights, *(x.node.sources if computed else [x])]
+        for total in x.node.ports[1:] if computed else ():
             moved[total] = port = Output(node, 1)
             port.spec, port.names = total.spec, total.own_names
             node.ports.append(port)

@@ -41,6 +41,18 @@ void wait_grid() {
 
 void idle() { park(State::Idle, 0); }
 
+// Every thread of a block waits, as each could be the one that needs the memory.
+void wait_for_launches(int site) {
+  const LaunchConfig& config = *worker->config;
+  if (config.hidden_count == 0) return;
+  wait_block(site);
+  for (uint64_t i = 0; i < config.hidden_count; ++i) {
+    const Hidden& hidden = config.hidden[i];
+    std::memcpy(reinterpret_cast<void*>(hidden.memory), hidden.contents, hidden.bytes);
+  }
+  config.hidden_count = 0;
+}
+
 void copy_later(void* to, const void* from, size_t bytes) {
   std::memset(to, 0xFB, bytes);
   worker->in_kernel = false;  // allocates

@@ -7,6 +7,8 @@ namespace emu {
 void copy_later(void* to, const void* from, size_t bytes);
 void complete_copies();
 
+void wait_for_launches(int site);
+
 template <bool transposed>
 inline void load_matrices(const void* row, unsigned (&to)[4], int site) {
   if (reinterpret_cast<uintptr_t>(row) % 16) fail("ldmatrix of a row at %p, which is not a multiple of 16 bytes", row);
@@ -90,6 +92,8 @@ inline float exp2_approximate(float x) {
   const float y = std::exp2(x);
   return y < 1.17549435e-38f ? 0.0f : y;
 }
+inline void wait_for_launches() { emu::wait_for_launches(__LINE__); }
+inline void start_next_launch() {}
 inline unsigned increment_acquire_release(unsigned* at, unsigned limit) { return atomicInc(at, limit); }
 inline void load_matrices(const void* row, unsigned (&to)[4]) { emu::load_matrices<false>(row, to, __LINE__); }
 inline void load_transposed(const void* row, unsigned (&to)[4]) { emu::load_matrices<true>(row, to, __LINE__); }

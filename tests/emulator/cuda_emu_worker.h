@@ -27,6 +27,13 @@ constexpr unsigned kMaxSharedArrays = 64;
 constexpr unsigned kMaxIdleRounds = 10000;
 constexpr uint64_t kCanary = 0x5AFE57ACC0FFEE42;
 
+// Device memory whose contents are hidden until the kernel waits for the launches before it.
+struct Hidden {
+  uint64_t memory;
+  const void* contents;
+  uint64_t bytes;
+};
+
 struct LaunchConfig {
   unsigned grid[3];
   unsigned block[3];
@@ -35,6 +42,8 @@ struct LaunchConfig {
   unsigned order;  // order of threads between two barriers: 0 ascending, 1 descending, else a seed
   unsigned cooperative;
   double seconds;  // limit of processor time; a kernel that takes longer fails
+  const Hidden* hidden;
+  mutable uint64_t hidden_count;
 };
 
 struct LaunchError {

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import array_ops, cuda, memory
+from . import array_ops, cuda, driver_emu, memory
 from .array_ops import CopyNode, call
 from .cupy_names import FUNCTIONS, LINALG, VALUES
 from .device import devices, memory_limit
@@ -33,6 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 is_emulated = True
+driver = driver_emu  # what `ovgpu.backends.cuda.rt` takes in place of cuda.bindings.driver
 # cupy._core.core: its function tells NVRTC where CUDA's headers are.
 _core = SimpleNamespace(core=SimpleNamespace(assemble_cupy_compiler_options=lambda options: options))
 

@@ -25,8 +25,15 @@ from .toolchain import compile_library, include_folders, included_text, runtime
 STATIC_SHARED_LIMIT = 48 << 10
 SHARED_LIMIT = 227 << 10
 MAX_THREADS = 1024
+HIDDEN = 0xFF  # NaN in all floating-point types
 MULTIPROCESSORS = 132
 MAX_COOPERATIVE_BLOCKS = 2 * MULTIPROCESSORS
+
+
+class _Hidden(ctypes.Structure):
+    """Device memory that a kernel must not touch before it waits for the launches before it, and its contents."""
+
+    _fields_ = (("memory", ctypes.c_uint64), ("contents", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
 
 
 class _Config(ctypes.Structure):
@@ -38,6 +45,8 @@ class _Config(ctypes.Structure):
         ("order", ctypes.c_uint),
         ("cooperative", ctypes.c_uint),
         ("seconds", ctypes.c_double),
+        ("hidden", ctypes.POINTER(_Hidden)),
+        ("hidden_count", ctypes.c_uint64),
     )
 
 
@@ -52,7 +61,8 @@ class _Error(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Parameter:
-    """Size in bytes and kind of one kernel parameter: p(ointer), f(loat), i(nteger), b(ool) or s(truct)."""
+    """Size in bytes and kind of one kernel parameter: p(ointer), pointer to c(onst), f(loat), i(nteger), b(ool) or
+    s(truct)."""
 
     size: int
     kind: str
@@ -79,7 +89,10 @@ class ArrayArgument(StructArgument):
 
 @dataclass(frozen=True, slots=True)
 class KernelNode:
-    """A launch as a CUDA graph records it: the function, the geometry and the arguments' bytes."""
+    """A launch as a CUDA graph records it: the function, the geometry and the arguments' bytes.
+
+    A launch that is ``early`` may begin before those before it have ended (programmatic dependent launch): until its
+    threads wait for them, memory that launches have written since the last one that was not early is hidden."""
 
     function: Function
     grid: tuple[int, int, int]
@@ -89,6 +102,7 @@ class KernelNode:
     max_shared: int = 0
     pointers: tuple[int, ...] = field(default=())
     device: int = 0
+    early: bool = False
 
     def run(self) -> None:
         function = self.function
@@ -99,10 +113,20 @@ class KernelNode:
             self.grid, self.block, self.shared, self.max_shared, current_thread_order(), function.cooperative,
             current_time_limit(),
         )  # fmt: skip
+        if not self.early:
+            space().written.clear()  # all earlier launches have ended
+        hidden = [_Contents(block) for block in set(blocks) if self.early and block in space().written]
+        config.hidden, config.hidden_count = (_Hidden * len(hidden))(*(each.hide() for each in hidden)), len(hidden)
+        written = {block for i, block in zip(self.pointers, blocks) if function.parameters[i].kind != "c"}
+        space().written.update(block for block in written if block is not None)
         error = _Error()
         if runtime().emu_launch(function.entry, array, ctypes.byref(config), ctypes.byref(error)):
             raise CUDARuntimeError(
                 state.ILLEGAL_ADDRESS if error.address else state.LAUNCH_FAILURE, self._message(error)
+            )
+        if config.hidden_count:
+            raise CUDARuntimeError(
+                state.LAUNCH_FAILURE, f"{function.name} is launched early, but does not wait for the launches before it"
             )
         for block in blocks:
             if block is not None and not space().slack_intact(block):
@@ -316,6 +340,11 @@ class LoadedFunction:
         launch(function, grid, block, args, shared_mem, self.max_shared, stream)
 
 
+def loaded(ptr: int) -> LoadedFunction:
+    """Return the live function with this handle."""
+    return _loaded[ptr]
+
+
 MAGIC = b"\x7fEMU"
 _modules: dict[bytes, RawModule] = {}
 _loaded: WeakValueDictionary[int, LoadedFunction] = WeakValueDictionary()
@@ -388,7 +417,7 @@ def launch(
     stream: Stream | None = None,
 ) -> None:
     """Check a launch as the driver does, and also the arguments against the parameters; then enqueue it."""
-    whole_grid, whole_block = _geometry(function, grid, block)
+    whole_grid, whole_block = geometry(function, grid, block)
     if shared > STATIC_SHARED_LIMIT and shared > max_shared:
         raise CUDARuntimeError(
             state.INVALID_VALUE,
@@ -403,14 +432,26 @@ def launch(
     pointers = tuple(
         i
         for i, arg in enumerate(args)
-        if function.parameters[i].kind == "p" or isinstance(arg, ArrayArgument)
+        if function.parameters[i].kind in "pc" or isinstance(arg, ArrayArgument)
     )
     here = device.current()
     node = KernelNode(function, whole_grid, whole_block, arguments, shared, max_shared, pointers, here)
     enqueue(node, stream, count=True)
 
 
-def _geometry(
+class _Contents:
+    """The contents of a device block, which the kernel restores when it waits."""
+
+    def __init__(self, block: int) -> None:
+        self.block, self.nbytes = block, space().sizes[block]
+        self.copy = ctypes.create_string_buffer(ctypes.string_at(block, self.nbytes), max(self.nbytes, 1))
+
+    def hide(self) -> _Hidden:
+        ctypes.memset(self.block, HIDDEN, self.nbytes)
+        return _Hidden(self.block, ctypes.addressof(self.copy), self.nbytes)
+
+
+def geometry(
     function: Function, grid: Sequence[int], block: Sequence[int]
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     if not isinstance(grid, tuple) or not isinstance(block, tuple):
@@ -473,8 +514,9 @@ def _argument(function: Function, index: int, value: Any) -> bytes:
         raise TypeError(
             f"{where} has {len(data)} bytes ({type(value).__name__}), its parameter {parameter.size}"
         )
-    address = kind == "i" and parameter.kind == "p"
-    if not address and "s" not in (kind, parameter.kind) and kind != parameter.kind:
+    wanted = "p" if parameter.kind == "c" else parameter.kind
+    address = kind == "i" and wanted == "p"
+    if not address and "s" not in (kind, wanted) and kind != wanted:
         raise TypeError(
             f"{where} is of kind {kind!r} ({type(value).__name__}), its parameter of kind {parameter.kind!r}"
         )

@@ -18,8 +18,11 @@ inline void call(void (*kernel)(A...), void** arguments) {
 }
 template <class T>
 constexpr int kind_of() {
-  return std::is_pointer_v<T> ? 'p' : std::is_floating_point_v<T> ? 'f' : std::is_same_v<T, bool> ? 'b'
-       : std::is_integral_v<T> ? 'i' : 's';
+  if (std::is_pointer_v<T>) return std::is_const_v<std::remove_pointer_t<T>> ? 'c' : 'p';
+  return std::is_floating_point_v<T>   ? 'f'
+         : std::is_same_v<T, bool>     ? 'b'
+         : std::is_integral_v<T>       ? 'i'
+                                       : 's';
 }
 template <class... A>
 inline int describe(void (*)(A...), int* sizes, int* kinds) {

@@ -50,7 +50,8 @@ def few() -> None:
     """Attend with few queries: keys are split, and the last block merges the splits."""
     backend = CudaBackend()
     with backend.stream:
-        attend(backend, (1, 2, 4, 1, 40), (1, 2, 1, 600, 40), (1, 2, 1, 600, 40), (1, 1, 1, 1, 600), kind=np.float16)
+        keys = (1, 2, 1, 1000, 40)
+        attend(backend, (1, 2, 4, 1, 40), keys, keys, (1, 1, 1, 1, 1000), kind=np.float16)
 
 
 def appending() -> None:
@@ -62,8 +63,11 @@ def appending() -> None:
 
 
 FAULTS = [
-    Fault("new rows not waited for", appending, STREAM, "depth, width);\n      __syncthreads();", "depth, width);"),
-    Fault("new rows in another place", appending, STREAM, "const I row = keys - 1;", "const I row = keys;"),
+    Fault("new rows not waited for", appending, STREAM, "depth, width);\n      __syncthreads();",
+          "depth, width);"),
+    Fault("new rows in another place", appending, STREAM, "fresh.append(const_cast<T*>(k) + known * stride.k",
+          "fresh.append(const_cast<T*>(k) + end * stride.k"),
+    Fault("new rows not read", appending, STREAM, "load_row(start, known);"),
     Fault("queries not rotated", appending, STREAM, "fresh.rotate(query, static_cast<I>(quad));", ";"),
     Fault("factors of other elements", appending, STREAM, "i * 32 + quad * CHUNK<T>;\n      const T* const",
           "i * 32;\n      const T* const"),

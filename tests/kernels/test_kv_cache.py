@@ -156,8 +156,8 @@ def test_rotary_attention_of_several_rows(backend: CudaBackend) -> None:
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
 def test_rotary_attention_in_other_orders(order: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys are split among several blocks, of which one appends."""
-    monkeypatch.setattr("tests.kernels.test_kv_cache.CAPACITY", 400)
-    monkeypatch.setattr("tests.kernels.test_kv_cache.HAD", (300, 127, 128))
+    monkeypatch.setattr("tests.kernels.test_kv_cache.CAPACITY", 1000)
+    monkeypatch.setattr("tests.kernels.test_kv_cache.HAD", (900, 127, 128))
     with cupy_emu.thread_order(order):
         op, shapes, scratch = rotary_attention(batch=1)
         assert check(backend, op, shapes, "f16", 1, 6e-3, scratch) == 1

@@ -65,6 +65,8 @@ def inputs_of(prologue: Any, m: int, depth: int, kind: Any) -> list[Any]:
         return [*terms, *(rows(m, depth, kind) for _ in range(prologue.added.chain.inputs))]
     if isinstance(prologue, ScaledMVN):
         return [rows(m, depth, kind), *terms]
+    if prologue is None:
+        return [rows(m, depth, kind)]
     return [rows(m, depth, kind) for _ in range(prologue.chain.inputs)]
 
 
@@ -88,10 +90,11 @@ def run(backend: CudaBackend, prologue: Any, m: int = 1, depth: int = 256, codes
     inputs = inputs_of(prologue, m, depth, kind) if inputs is None else inputs
     layer = Layer(product, "product", "product")
     op = MatMulWithPrologue(prologue=prologue, product=product, weights=len(weights), kind=Type.of(np.dtype(kind)),
-                            before=prologue.layers if hasattr(prologue, "layers") else (layer,), layer=layer)
+                            before=getattr(prologue, "layers", ()), layer=layer)
     has_sum = isinstance(prologue, AddNorm) and prologue.keep
     outputs = [cupy_emu.empty((1, m, n), kind) for n in (N, depth)[: 1 + has_sum]]
-    scratch = [cupy_emu.empty((1, m, depth), kind), cupy_emu.empty((1 << 15,), np.float32)]
+    scratch = [*([] if prologue is None else [cupy_emu.empty((1, m, depth), kind)]),
+               cupy_emu.empty((1 << 15,), np.float32)]
     launcher = Launcher(backend.stream, backend.blas)
     given = [*weights, *inputs] if arrays is None else weights
     device = [None if x is None else cupy_emu.asarray(x) for x in given] + list(arrays or ())
@@ -101,7 +104,7 @@ def run(backend: CudaBackend, prologue: Any, m: int = 1, depth: int = 256, codes
     backend.synchronize()
     exact = [None if x is None else x.astype(np.float64) if x.dtype in (kind, HALF) else x for x in inputs]
     double = [Type.f64] * (1 + has_sum)
-    x, *sums = evaluate(prologue, NUMPY, exact, double)
+    x, *sums = exact if prologue is None else evaluate(prologue, NUMPY, exact, double)
     matrix = weights[0].astype(np.float64)
     if len(weights) > 1:
         matrix = product.weights.values(NUMPY, weights[0], N).astype(np.float64)
@@ -143,6 +146,14 @@ def test_f32(prologue: str, backend: CudaBackend, tf32_backend: CudaBackend) -> 
     for m in (1, 3):
         assert is_joined(run(tf32_backend, PROLOGUES[prologue], m, 256, Type.u8, np.float32))
     assert not is_joined(run(backend, PROLOGUES[prologue], 1, 256, Type.u8, np.float32))
+
+
+@pytest.mark.parametrize("m", [1, 8])
+def test_no_prologue(m: int, backend: CudaBackend) -> None:
+    """Products of 16 bits take their operand as it is."""
+    for kind in (HALF, BF16):
+        assert is_joined(run(backend, None, m, 264, Type.f16, kind))
+    assert not is_joined(run(backend, None, 9, 264, Type.f16))
 
 
 def test_many_rows(backend: CudaBackend) -> None:

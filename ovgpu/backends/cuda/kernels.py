@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from ovgpu.backends.cuda import errors, kernel_cache, rt, sources
+from ovgpu.backends.cuda import early_launch, errors, kernel_cache, rt, sources
 from ovgpu.backends.cuda.kernel_cache import Binary
 
 DEFAULT_SHARED_BYTES = 48 << 10  # of a block, static and dynamic, without opting in to more
@@ -91,8 +91,10 @@ class Kernel:
         return int(blocks * cuda.Device().attributes["MultiProcessorCount"])
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0,
-                 stream: Any = None) -> None:
-        self.function()(grid, block, args, shared_mem, stream, self.cooperative)
+                 stream: Any = None, early: bool = False) -> None:
+        """Launch the kernel; if ``early``, it may begin before the launches before it have ended (`early_launch`)."""
+        if not early or not early_launch.launch(self.function(), grid, block, args, shared_mem, stream):
+            self.function()(grid, block, args, shared_mem, stream, self.cooperative)
 
 
 @lru_cache(CACHED_KERNELS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import copy, elementwise, kernels, rt
+from ovgpu.backends.cuda import copy, early_launch, elementwise, kernels, rt
 from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.backends.cuda.kernels import Kernel
@@ -35,19 +35,21 @@ class Launcher(KernelRecorder):
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
                args: Sequence[Any], shared: int = 0, cooperative: bool = False, prelude: str = "",
-               tf32: bool = False) -> None:
-        self._launch(kernels.of_file(file, expression, cooperative, prelude), grid, block, args, shared, tf32)
+               tf32: bool = False, early: bool = False) -> None:
+        kernel = kernels.of_file(file, expression, cooperative, prelude)
+        self._launch(kernel, grid, block, args, shared, tf32, early and early_launch.is_supported(self.capability))
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
              prelude: str = "") -> bool:
         return prod(grid) <= kernels.of_file(file, expression, True, prelude).resident(prod(block), shared)
 
     def _launch(self, kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
-                shared: int = 0, tf32: bool = False) -> None:
+                shared: int = 0, tf32: bool = False, early: bool = False) -> None:
         arguments = tuple([_struct(x) if isinstance(x, np.ndarray) else x for x in args])
         kernel.prepare(shared)  # here, so that an error names this step
         record = RoundingCall if tf32 else partial
-        self.calls.append(record(kernel, grid, block, arguments, shared_mem=shared, stream=self.stream))
+        options = {"early": True} if early else {}
+        self.calls.append(record(kernel, grid, block, arguments, shared_mem=shared, stream=self.stream, **options))
 
     @property
     def multiprocessors(self) -> int:

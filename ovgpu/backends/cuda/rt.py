@@ -16,6 +16,7 @@ _cupy: Any = None
 _cublas: Any = None
 _cublaslt: Any = None
 _cudnn: Any = None
+_driver: Any = None
 _replaced = False
 
 
@@ -72,6 +73,21 @@ def cublaslt() -> Any:
         except Exception:  # cuBLAS works without it
             _cublaslt = False
     return _cublaslt or None
+
+
+def driver() -> Any:
+    """Return NVIDIA's bindings of the CUDA driver, None if they or the driver cannot be loaded. A module that replaces
+    CuPy may bring its own as ``driver``."""
+    global _driver
+    if _replaced:
+        return getattr(_cupy, "driver", None)
+    if _driver is None:
+        try:
+            _driver = import_module("cuda.bindings.driver")
+            _driver.cuDriverGetVersion()
+        except Exception:  # CuPy launches kernels as well
+            _driver = False
+    return _driver or None
 
 
 def cudnn() -> Any:

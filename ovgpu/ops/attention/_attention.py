@@ -26,6 +26,7 @@ MAX_WIDTH = 256  # elements of a row of q, k, v or out, at most
 TF32_WIDTH = 128  # elements of a row up to which `attention_mma.cu` has shared memory for f32
 BLOCKS_PER_SM = 4  # blocks per multiprocessor that splitting the keys aims at; half as many on tensor cores
 MIN_SPLIT_KEYS = 64  # keys of each split, at least
+MERGE_TRIPS = 6  # trips through the keys that take as long as merging the splits, in attention_stream.cu
 MAX_SPLITS = 128  # splits of the keys, as in attention.cuh
 STREAMED_QUERIES = 32  # queries up to which `attention_stream.cu` is used whatever the batch
 STREAMED_WIDTH = 128  # elements of a row up to which it has registers
@@ -150,8 +151,9 @@ def _attend_stream(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[in
     queries, keys = extents[:2]
     depth, width = -(-extents[2] // 32) * 32, -(-extents[3] // 64) * 64
     step = 32 if max(depth, width) <= 64 else 16  # keys that a warp takes at a time
-    max_splits = keys // (WARPS * step)
-    fills_device = axes.size * -(-queries // 32) * max(1, max_splits) >= k.multiprocessors
+    trips = keys // (WARPS * step)
+    max_splits = trips if trips > MERGE_TRIPS else 1
+    fills_device = axes.size * -(-queries // 32) * max_splits >= k.multiprocessors
     rows = 8 if queries <= 8 else 32 if queries > 16 and step == 32 and fills_device else 16
     blocks = axes.size * -(-queries // rows)
     splits, *scratch = _split(k, blocks, BLOCKS_PER_SM // 2, max_splits, (rows, width + 4), np.dtype(np.float32))
@@ -160,7 +162,7 @@ def _attend_stream(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[in
         new_rows, seconds = fresh.arrays, tuple(x.shape[-1] // depth * depth // 2 for x in (fresh.cos, fresh.sin))
     k.kernel("attention_stream.cu", f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {axes.index}, "
              f"{axes.rank}{', true' * (fresh is not None)}>", (blocks, splits), (WARPS * 32,),
-             (*args, *scratch, *new_rows, *axes.numbers(*seconds)), 4 * WARPS * rows * (width + 4))
+             (*args, *scratch, *new_rows, *axes.numbers(*seconds)), 4 * WARPS * rows * (width + 4), early=True)
 
 
 def _attend_mma(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, int, int], vector: int,

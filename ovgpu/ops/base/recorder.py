@@ -51,12 +51,15 @@ class KernelRecorder(Protocol):
         """Return the source of a struct whose `of` computes the chain, for the ``prelude`` of `kernel`."""
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
-               shared: int = 0, cooperative: bool = False, prelude: str = "", tf32: bool = False) -> None:
+               shared: int = 0, cooperative: bool = False, prelude: str = "", tf32: bool = False,
+               early: bool = False) -> None:
         """Launch ``expression``, an instance such as ``softmax<float, 4>``, of ``cuda_kernels/file``.
 
         Scalars in ``args`` have NumPy types, and host arrays are structs passed by value. ``shared``: bytes of dynamic
         shared memory. All blocks of a cooperative launch run at the same time, see `fits`. ``prelude`` is generated
-        source that is put before the file's. ``tf32``: whether the kernel rounds f32 operands to TF32.
+        source that is put before the file's. ``tf32``: whether the kernel rounds f32 operands to TF32. ``early``:
+        whether it may begin before the launches before it have ended; it must wait for them (`cuda_kernels/ptx.cuh`)
+        before it touches any memory but constants.
         """
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,

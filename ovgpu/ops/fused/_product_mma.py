@@ -164,7 +164,7 @@ def divided(weights: Packed, words: int, rows: int, grouped: bool, along_k: int,
 
 def launch(k: KernelRecorder, weights: Packed, x: Input, out: Array, stored: Sequence[Any]) -> bool:
     """Record ``out [..., N] = x [..., K] @ weights [N, K]^T``, where out and codes are contiguous. Return False where
-    the kernel does not apply. ``stored`` are the codes, the scale and the zero point."""
+    the kernel does not apply. ``stored`` are the codes, the scale and the zero point, which are constants."""
     rows = x.row_strides((*out.shape[:-1], weights.columns))
     return rows is not None and _launch(k, weights, x, rows, out.reshape(1, -1, out.shape[-1]), stored)
 
@@ -206,7 +206,7 @@ def _launch(k: KernelRecorder, weights: Packed, x: Input, row_strides: Sequence[
               np.int32(norm is not None and not norm.inside), out, *stored,
               np.concatenate([_quant_param_index(weights, values) for values in quant_params]),
               *map(np.int32, (m, n, depth, stacked, shape.rounds, shift))),
-             shape.shared(weights, m), prelude=prelude, tf32=splits)
+             shape.shared(weights, m), prelude=prelude, tf32=splits, early=True)
     return True
 
 

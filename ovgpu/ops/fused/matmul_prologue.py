@@ -1,4 +1,4 @@
-"""Internal op of a matrix product whose kernel computes the left operand, for a device."""
+"""Internal op of a product of few rows, whose kernel may also compute the left operand, for a device."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from ovgpu.types import Type
 class MatMulWithPrologue(Op):
     """A product with a prologue: ``weights..., inputs of the prologue... -> product [..., M, N][, sum [..., M, K]]``.
 
-    The ``prologue``, a norm or elementwise layers, computes the left operand [..., M, K]; the sum is the second result
-    of an AddNorm. The first ``weights`` inputs are the ``product``'s other ones. For few rows, one kernel computes all;
-    each of its blocks computes the left operand again. Otherwise prologue and product run one after the other.
+    The ``prologue``, a norm or elementwise layers, computes the left operand [..., M, K], which is the last input if it
+    is None; the sum is the second result of an AddNorm. The first ``weights`` inputs are the ``product``'s other ones.
+    For few rows, one kernel computes all; each of its blocks computes the left operand again. Otherwise prologue and
+    product run one after the other.
     ``kind`` is the type of operand and product; ``before`` and ``layer`` are the origins of prologue and product.
     """
 
-    prologue: AddNorm | ScaledMVN | Fused
+    prologue: AddNorm | ScaledMVN | Fused | None
     product: MatMul | CompressedMatMul
     weights: int
     kind: Type
@@ -53,7 +54,8 @@ class MatMulWithPrologue(Op):
         return self.product.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
-        x, *sums = self.prologue.infer(*inputs[self.weights :])
+        given = inputs[self.weights :]
+        x, *sums = given if self.prologue is None else self.prologue.infer(*given)
         table = active()
         outside, table.layer = table.layer, self.layer
         try:
@@ -65,7 +67,9 @@ class MatMulWithPrologue(Op):
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         weights, given = inputs[: self.weights], inputs[self.weights :]
-        x, *sums = evaluate(self.prologue, xp, given, (self.kind,) * (1 + self._has_sum))
+        x, *sums = given
+        if self.prologue is not None:
+            x, *sums = evaluate(self.prologue, xp, given, (self.kind,) * (1 + self._has_sum))
         return (*evaluate(self.product, xp, (x, *weights), (self.kind,)), *sums)
 
     @property
@@ -73,12 +77,13 @@ class MatMulWithPrologue(Op):
         return isinstance(self.prologue, AddNorm) and self.prologue.keep
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Return the left operand, and the product's workspace."""
+        """Return the left operand, if it is computed, and the product's workspace."""
         matrix, out = inputs[0], outputs[0]
         assert matrix is not None and matrix.shape is not None and out.shape is not None
         depth = self.product.weights.columns if isinstance(self.product, CompressedMatMul) else matrix.shape[1]
         x = Spec(self.kind, (*out.shape[:-1], depth))
-        return ((x.type, x.shape or ()), *self.product.workspace((x, *inputs[: self.weights]), outputs[:1]))
+        computed = () if self.prologue is None else ((x.type, x.shape or ()),)
+        return (*computed, *self.product.workspace((x, *inputs[: self.weights]), outputs[:1]))
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         weights, given = inputs[: self.weights], inputs[self.weights :]
@@ -86,6 +91,8 @@ class MatMulWithPrologue(Op):
         x = self._input(given, sums)
         if out.size and x is not None and launch(k, self._packed(weights[0]), x, out, self._stored(weights)):
             return None
+        if self.prologue is None:
+            return self.product.cuda(k, (*given, *weights), (out,), workspace)
         operand, *scratch = workspace
         if self.prologue.cuda(k, given, (operand, *sums), ()) is NotImplemented:
             return NotImplemented
@@ -94,6 +101,8 @@ class MatMulWithPrologue(Op):
     def _input(self, given: Arrays, sums: Arrays) -> Input | None:
         """Return the left operand as the kernel takes it, None if it does not."""
         op = self.prologue
+        if op is None:
+            return Input(given)
         if isinstance(op, Fused):
             return Input(given, op.chain) if len(given) <= MAX_ARRAYS else None
         if isinstance(op, AddNorm):

@@ -1,0 +1,55 @@
+"""The part of cuda.bindings.driver that launches kernels: `cuLaunchKernelEx` with its attributes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from enum import IntEnum
+from types import SimpleNamespace
+
+from . import device, state
+from .kernel import STATIC_SHARED_LIMIT, KernelNode, geometry, loaded
+from .stream import enqueue, find_stream
+
+
+class CUresult(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = state.INVALID_VALUE
+
+
+class CUlaunchAttributeID(IntEnum):
+    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
+
+
+class CUlaunchAttribute:
+    def __init__(self) -> None:
+        self.id = CUlaunchAttributeID(6)
+        self.value = SimpleNamespace(programmaticStreamSerializationAllowed=0)
+
+
+class CUlaunchConfig:
+    def __init__(self) -> None:
+        self.gridDimX = self.gridDimY = self.gridDimZ = 1
+        self.blockDimX = self.blockDimY = self.blockDimZ = 1
+        self.sharedMemBytes = self.hStream = self.numAttrs = 0
+        self.attrs: Sequence[CUlaunchAttribute] = ()
+
+
+CUfunction = CUstream = int
+
+
+def cuLaunchKernelEx(config: CUlaunchConfig, f: int, kernelParams: int, extra: int) -> tuple[CUresult]:
+    """Enqueue a launch whose arguments lie where the pointers at `kernelParams` point to."""
+    found = loaded(f)
+    function = found.function
+    grid, block = geometry(function, (config.gridDimX, config.gridDimY, config.gridDimZ),
+                           (config.blockDimX, config.blockDimY, config.blockDimZ))
+    if config.sharedMemBytes > max(found.max_shared, STATIC_SHARED_LIMIT):
+        return (CUresult.CUDA_ERROR_INVALID_VALUE,)
+    addresses = (ctypes.c_uint64 * len(function.parameters)).from_address(kernelParams)
+    arguments = tuple(ctypes.string_at(address, p.size) for address, p in zip(addresses, function.parameters))
+    pointers = tuple(i for i, p in enumerate(function.parameters) if p.kind in "pc")
+    early = any(a.value.programmaticStreamSerializationAllowed for a in config.attrs[: config.numAttrs])
+    enqueue(KernelNode(function, grid, block, arguments, config.sharedMemBytes, found.max_shared, pointers,
+                       device.current(), early), find_stream(config.hStream), count=True)
+    return (CUresult.CUDA_SUCCESS,)

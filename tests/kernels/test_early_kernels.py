@@ -1,0 +1,39 @@
+"""Kernels that are launched early, in machine code: what they access before they wait for the launches before them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.kernels.estimate import WAIT
+from bench.kernels.machine_code import of_file
+from tests.kernels import gate
+
+pytestmark = pytest.mark.usefixtures("disassembler")
+
+ACCESSES = ("LD", "ST", "LDG", "STG", "LDL", "STL", "ATOM", "ATOMG", "RED", "REDG", "LDGSTS")
+PRODUCTS = [name for name in gate.table()["product_mma.cu"] if ", 1, 2, " in name or ", 8, 2, " in name][::8]
+ATTENTIONS = [name for name in gate.table()["attention_stream.cu"] if "true" in name or ", 64, 64, " in name][::4]
+
+
+def accesses(file: str, name: str) -> list[str]:
+    """Return the accesses to global memory before the wait. They follow one another in the listing: there is no jump
+    over the wait."""
+    instructions = of_file(file, name, "sm_90").flow.instructions
+    (wait,) = (i for i, instruction in enumerate(instructions) if instruction.name == WAIT)
+    assert not any(i.name in ("EXIT", "RET") and not i.predicate for i in instructions[:wait])
+    return [instruction.opcode for instruction in instructions[:wait] if instruction.name in ACCESSES]
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_load_weights(name: str) -> None:
+    """Codes are loaded with the streaming hint, scales and zero points through the cache for constants."""
+    found = accesses("product_mma.cu", name)
+    assert found and all(".EF" in opcode or ".CONSTANT" in opcode for opcode in found)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_loads_caches(name: str) -> None:
+    """Only a kernel that appends to the caches itself loads from them, and the length."""
+    found = accesses("attention_stream.cu", name)
+    assert all(opcode.startswith("LDG") and ".CONSTANT" not in opcode for opcode in found)
+    assert bool(found) == name.endswith("true>")
