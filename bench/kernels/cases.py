@@ -18,7 +18,7 @@ from bench.gpu_attention import Case
 from bench.gpu_compressed import FORMS, SHAPES
 from bench.kernels.cards import Card
 from bench.kernels.dry_device import dry_device
-from bench.kernels.launches import StepLaunches, launches_of, steps_of
+from bench.kernels.launches import StepLaunches, launches_of, overlapping, steps_of
 from ovgpu.backends.cuda import CudaBackend, rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.attention import _attention
@@ -112,7 +112,7 @@ CASES = (*PRODUCTS, *ATTENTIONS, *NETS)
 
 
 def of_case(name: str, card: Card) -> list[StepLaunches]:
-    """Return the steps of a case and their launches on a card."""
+    """Return the steps of a case and their launches on a card; the first one does not begin early."""
     with dry_device(card) as device:
         if name in NETS:
             core = ovgpu.Core()
@@ -122,4 +122,4 @@ def of_case(name: str, card: Card) -> list[StepLaunches]:
         backend = CudaBackend(tf32=name.endswith("tf32"))
         with backend.active():
             step, calls = {**PRODUCTS, **ATTENTIONS}[name](Launcher(backend.stream, backend.blas))
-        return [StepLaunches(step, tuple(launches_of(calls)))]
+        return list(overlapping([StepLaunches(step, tuple(launches_of(calls)))]))

@@ -68,11 +68,11 @@ def steps_of(executor: Executor | None) -> tuple[Plan, list[StepLaunches]]:
         for position, step in enumerate(row for row in rows if row.segment == number):
             calls = binding.calls[position] if binding is not None and position < len(segment.steps) else ()
             found.append(StepLaunches(step, tuple(launches_of(calls))))
-    return plan, list(_overlapping(found))
+    return plan, list(overlapping(found))
 
 
-def _overlapping(steps: Sequence[StepLaunches]) -> Iterator[StepLaunches]:
-    """Yield the steps with ``early`` only where the launch before lets the next one start."""
+def overlapping(steps: Sequence[StepLaunches]) -> Iterator[StepLaunches]:
+    """Yield consecutive steps with ``early`` only where the launch before lets the next one start."""
     before: Launch | LibraryCall | None = None
     for step in steps:
         launches = []

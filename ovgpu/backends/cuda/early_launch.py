@@ -12,8 +12,8 @@ request, which begins with copies of its inputs.
 
 from __future__ import annotations
 
-import logging
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +24,6 @@ from ovgpu.backends.cuda import rt
 CAPABILITY = 90  # first compute capability whose devices start launches early
 SWITCH = "OVGPU_EARLY_LAUNCHES"
 _refused: list[str] = []  # errors of drivers that refused such a launch; none is tried after that
-_log = logging.getLogger("ovgpu")
 
 
 def is_supported(capability: int) -> bool:
@@ -51,7 +50,8 @@ def launch(function: Any, grid: tuple[int, ...], block: tuple[int, ...], argumen
     (status,) = driver.cuLaunchKernelEx(config, driver.CUfunction(function.ptr), addresses.ctypes.data, 0)
     if int(status):
         _refused.append(repr(status))
-        _log.warning("The driver refuses to launch kernels early, which are launched in order instead: %r", status)
+        warnings.warn(f"The driver refuses to launch kernels early ({status!r}); they are launched in order instead.",
+                      RuntimeWarning, 3)
     return not int(status)
 
 
