@@ -266,6 +266,15 @@ class Tensor:
         view: Array = self._array.view(self._element_type.to_dtype())
         return view
 
+    def read(self, index: Any = ...) -> Array:
+        """Return a copy of some elements, in the dtype of `array`: ``tensor.read((0, -1))`` is the last row of logits
+        [1, n, vocabulary]. Of a tensor on a card, such as a large result, nothing else is copied to the host.
+
+        ``index`` is what selects a part of an array: an integer, a slice, ``...``, None, or a tuple of these.
+        Raises: TypeError for another index, IndexError for one out of range.
+        """
+        return np.array(self.array[basic_index(index)])
+
     @property
     def str_data(self) -> Array:
         """A copy of a string tensor as `str`; malformed UTF-8 is replaced. Assignment keeps the shape."""
@@ -355,6 +364,15 @@ def tensor_from_file(path: str | os.PathLike[str]) -> Tensor:
 
 remote_tensor_class: type[Tensor] | None = None
 """The class that `Tensor` creates for memory on a device; `ovgpu.request.remote_tensor` sets it."""
+
+
+def basic_index(index: Any) -> Any:
+    """Return an index that selects a view. Raises: TypeError for arrays, lists and booleans."""
+    for item in index if isinstance(index, tuple) else (index,):
+        whole = hasattr(item, "__index__") and not isinstance(item, bool | np.bool_) and not np.ndim(item)
+        if not (whole or item is None or item is ... or isinstance(item, slice)):
+            raise TypeError(f"a part of a tensor is selected by integers and slices, not {type(item).__name__}")
+    return index
 
 
 def on_device(source: Any) -> bool:

@@ -15,7 +15,7 @@ from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops.base.op import Array
 from ovgpu.request.pinned import StagedTensor, StagingBuffer
 from ovgpu.runtime.backend import RemoteBackend
-from ovgpu.tensor import Tensor
+from ovgpu.tensor import Tensor, basic_index
 from ovgpu.types import Shape, Type
 
 LARGE_BYTES = 1 << 20
@@ -36,10 +36,17 @@ class Downloads:
 
     def copy(self, source: Array, kind: Type) -> Array:
         """Return a host copy of a contiguous device array, in the dtype of `Tensor.data`."""
+        return self.part(source).view(kind.to_dtype())
+
+    def part(self, source: Array) -> Array:
+        """Return a host copy of a part of a device array, in its dtype."""
         with self.located():
+            if not source.flags.c_contiguous:
+                found: Array = self._backend.to_host(source)
+                return found
             target = host_memory.empty(source.shape, source.dtype)
         self.into(target, source)
-        return target.view(kind.to_dtype())
+        return target
 
     @contextmanager
     def located(self) -> Iterator[None]:
@@ -129,6 +136,11 @@ class ResultTensor(StagedTensor):
     def unread(self) -> Array | None:
         """The device array that holds the elements; None if they are in the tensor's memory."""
         return self._unread
+
+    def read(self, index: Any = ...) -> Array:
+        if self._unread is None:
+            return super().read(index)
+        return self._downloads.part(self._unread[basic_index(index)])
 
     def set_shape(self, shape: Any) -> None:
         self._download()  # the unread elements have the old shape

@@ -11,7 +11,7 @@ from ovgpu.backends.cuda import interop
 from ovgpu.errors import Error
 from ovgpu.request.pinned import StagedTensor, StagingBuffer
 from ovgpu.runtime.backend import RemoteBackend
-from ovgpu.tensor import Tensor
+from ovgpu.tensor import Tensor, basic_index
 from ovgpu.types import Array, Shape, Type
 
 
@@ -97,6 +97,12 @@ class RemoteTensor(Tensor):
         """A host copy in the dtype of `Tensor.data`; read-only, unless the tensor is itself a copy of a state."""
         view: Array = self.array.view(self._element_type.to_dtype())
         return view
+
+    def read(self, index: Any = ...) -> Array:
+        if not self.remote:
+            return super().read(index)
+        found: Array = interop.to_host(self._array[basic_index(index)], self.producer)
+        return found
 
     def copy_from(self, source: Any) -> None:
         """Copy elements and shape of a tensor, array or list of the same element type, on the host or a device.

@@ -334,3 +334,20 @@ def test_no_warning_from_tensors_of_numbers() -> None:
         warnings.simplefilter("error")
         for name in set(TYPES) - {"dynamic", "string"}:
             assert Tensor(getattr(Type, name), [3]).data is not None
+
+
+def test_read() -> None:
+    """Parts are copies, in the dtype of `array`."""
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    tensor = Tensor(values, shared_memory=True)
+    for index in (1, -1, slice(1), (..., 2), (2, 3), (None, 0), ...):
+        part = tensor.read(index)
+        np.testing.assert_array_equal(part, values[index])
+        assert isinstance(part, np.ndarray) and not np.shares_memory(part, values)
+    assert Tensor(np.array([0x21], np.uint8), [2], Type.u4).read(1) == 2
+    assert Tensor(values.astype(ml_dtypes.bfloat16)).read((0, 1)).dtype == ml_dtypes.bfloat16
+    assert Tensor(["a", "bc"]).read(1) == b"bc"
+    for index, error in ((3, IndexError), ([0], TypeError), (True, TypeError), (np.array([True]), TypeError),
+                         (1.0, TypeError), ("0", TypeError)):
+        with pytest.raises(error):
+            tensor.read(index)

@@ -38,6 +38,10 @@ class CUlaunchConfig:
 CUfunction = CUstream = int
 
 
+def cuDriverGetVersion() -> tuple[CUresult, int]:
+    return CUresult.CUDA_SUCCESS, 13000
+
+
 def cuLaunchKernelEx(config: CUlaunchConfig, f: int, kernelParams: int, extra: int) -> tuple[CUresult]:
     """Enqueue a launch whose arguments lie where the pointers at `kernelParams` point to."""
     found = loaded(f)

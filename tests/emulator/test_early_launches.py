@@ -96,6 +96,9 @@ def test_support(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(early_launch.SWITCH, "0")
     assert not early_launch.is_supported(90)
     monkeypatch.delenv(early_launch.SWITCH)
+    for version in (12020, 12030):
+        monkeypatch.setattr(driver_emu, "cuDriverGetVersion", lambda v=version: (driver_emu.CUresult.CUDA_SUCCESS, v))
+        assert early_launch.is_supported(90) is (version == 12030)
     monkeypatch.delattr(cupy_emu, "driver")
     assert not early_launch.is_supported(90)
 

@@ -55,6 +55,45 @@ def downloading(nbytes: int) -> Iterator[None]:
     assert cp.counters.d2h_bytes == nbytes
 
 
+# ---- parts
+
+PARTS = (0, -1, np.int64(3), slice(3, 5), (slice(None), 2), (..., -1), (2, 3), (None, 4), slice(None, None, -7), ...)
+
+
+def test_parts_of_a_result(x: Any, compiled: Any) -> None:
+    """Only the elements asked for are downloaded."""
+    request = compiled(nets.one((-1, 6))).create_infer_request()
+    request.infer([x])
+    tensor, whole, found = request.get_output_tensor(), np.abs(x), []
+    for index in PARTS:
+        with downloading(whole[index].nbytes):
+            found.append(tensor.read(index))
+        assert isinstance(found[-1], np.ndarray) and found[-1].dtype == np.float32
+    for index in ([0, 1], np.array([1]), True, (0, [1])):
+        with pytest.raises(TypeError, match="integers and slices"):
+            tensor.read(index)
+    with pytest.raises(IndexError):
+        tensor.read(len(x))
+    with downloading(x.nbytes):
+        equal(tensor.data, whole)
+    with downloading(0):
+        equal(tensor.read(-1), whole[-1])
+    request.infer([2 * x])
+    for part, index in zip(found, PARTS, strict=True):
+        equal(part, whole[index])
+    equal(tensor.read((1, ...)), 2 * whole[1])
+
+
+def test_parts_of_a_tensor_on_the_device(x: Any, compiled: Any) -> None:
+    request = compiled(nets.one((-1, 6))).create_infer_request()
+    target = ov.Tensor(cp.empty(x.shape, np.float32))
+    request.set_output_tensor(target)
+    request.infer([x])
+    for index in PARTS:
+        with downloading(x[index].nbytes):
+            equal(target.read(index), np.abs(x)[index])
+
+
 # ---- results of infer
 
 def test_a_result_is_downloaded_when_it_is_read(x: Any, compiled: Any) -> None:

@@ -22,13 +22,17 @@ import numpy as np
 from ovgpu.backends.cuda import rt
 
 CAPABILITY = 90  # first compute capability whose devices start launches early
+DRIVER_VERSION = 12030  # of CUDA, the first whose graphs have such launches
 SWITCH = "OVGPU_EARLY_LAUNCHES"
 _refused: list[str] = []  # errors of drivers that refused such a launch; none is tried after that
 
 
 def is_supported(capability: int) -> bool:
     """Return whether launches on a device may begin early."""
-    return capability >= CAPABILITY and not _refused and os.environ.get(SWITCH) != "0" and rt.driver() is not None
+    if capability < CAPABILITY or _refused or os.environ.get(SWITCH) == "0" or rt.driver() is None:
+        return False
+    status, version = rt.driver().cuDriverGetVersion()
+    return not int(status) and version >= DRIVER_VERSION
 
 
 def launch(function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], shared: int,
