@@ -235,7 +235,7 @@ def test_info_with_times(write: Write, capsys: pytest.CaptureFixture[str], emula
     assert "moved per inference" in words(output(capsys, "info", write(models.chain()), "--plan"))
     assert " us in " not in words(output(capsys, "info", write(models.chain()), "--plan", "-d", "CPU"))
     decoder = words(output(capsys, "info", str(DATA / "llama" / "model.xml"), "--plan", "-d", emulated))
-    assert "CachedAttention" in decoder and re.search(r"\d+ us in \d+ steps", decoder)
+    assert "RotaryAttention" in decoder and re.search(r"\d+ us in \d+ steps", decoder)
 
 
 def test_info_names_unsupported_ops(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
