@@ -16,6 +16,16 @@ __device__ __forceinline__ unsigned pair_elements(const uint4& x, const uint4& y
   return __byte_perm(a, b, e % 2 ? 0x7632 : 0x5410);
 }
 
+// Pointer to a cache, which the kernel may write to.
+template <class T, bool WRITES>
+struct Cache {
+  using Pointer = const T*;
+};
+template <class T>
+struct Cache<T, true> {
+  using Pointer = T*;
+};
+
 // New rows of a decode step: the key and the value that are appended to the caches, and the factors that rotate the key
 // and the queries (`rotary.cu`, HALVES). Factors of second halves are cos_second and sin_second elements behind those
 // of first halves.
@@ -71,12 +81,13 @@ struct NewRows {
 // processes STEP keys at a time. Column c of score tile n is key c / 2 * (STEP / 4) + 2 n + c % 2 among them, so that a
 // lane's keys are neighbours. Column n of sum tile (c, e) is column 64 c + 8 n + e of the output.
 // Shared memory holds sums [WARPS][ROWS][WIDTH + 4], later a weight per row and split.
-// APPENDS: rotate the queries, and append the new rows to k and v first, as their last rows. The last four operands of
+// APPENDS: rotate the queries, and append the new rows to the caches first, as their last rows. The last four operands of
 // `batch` are those of the new rows.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int ROWS, int STEP, class I, int R, bool APPENDS = false>
 __global__ void __launch_bounds__(THREADS, 2)
-    attend_stream(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
-                  Axes<I, R, APPENDS ? 10 : 6> batch, Strides<I> stride, I queries, I keys, I depth, I width,
+    attend_stream(const T* q, typename Cache<T, APPENDS>::Pointer key_cache,
+                  typename Cache<T, APPENDS>::Pointer value_cache, const void* mask, const T* scale, const T* sink,
+                  T* out, Axes<I, R, APPENDS ? 10 : 6> batch, Strides<I> stride, I queries, I keys, I depth, I width,
                   float factor, const long long* length, float* parts, unsigned* arrived, const T* new_key,
                   const T* new_value, const T* cos, const T* sin, I cos_second, I sin_second) {
   constexpr int TILES = (ROWS + 15) / 16, HALVES = ROWS == 8 ? 1 : 2;
@@ -98,6 +109,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   I begin, end;
   const int splits = split_keys<WARPS * STEP>(keys, begin, end);
   if (static_cast<int>(blockIdx.y) >= splits) return;
+  const T *k = key_cache, *v = value_cache;
   I mask_at, sink_at;
   select_batch(batch, static_cast<I>(blockIdx.x) / query_blocks, q, k, v, mask_at, sink_at, out);
   // the shuffle tells the compiler that the value is uniform in a warp
@@ -186,7 +198,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     fresh.key += offset(batch, at, 6), fresh.value += offset(batch, at, 7);
     fresh.cos += offset(batch, at, 8), fresh.sin += offset(batch, at, 9);
     if (known < end) {
-      fresh.append(const_cast<T*>(k) + known * stride.k, const_cast<T*>(v) + known * stride.v, depth, width);
+      fresh.append(key_cache + (k - key_cache + known * stride.k), value_cache + (v - value_cache + known * stride.v),
+                   depth, width);
       __syncthreads();
       load_row(start, known);
       known = end;

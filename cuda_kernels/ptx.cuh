@@ -1,5 +1,5 @@
-// Wrappers of PTX instructions. mma and cp.async need compute capability 8.0, ldmatrix needs 7.5; griddepcontrol of 9.0
-// is left out below.
+// Wrappers of PTX instructions. mma and cp.async need compute capability 8.0, ldmatrix needs 7.5; griddepcontrol
+// needs 9.0, and is left out for older cards.
 // tests/emulator/cuda_emu_ptx.h implements the same functions on the host.
 #pragma once
 
@@ -8,8 +8,8 @@
 #ifndef OVGPU_EMU
 
 // Wait until the launches before this one have ended, and what they wrote is visible (griddepcontrol.wait). A kernel that
-// is launched early (programmatic dependent launch) calls it in every thread, before any access to memory other than
-// constants. Launched in another way, it need not wait.
+// is launched early (programmatic dependent launch) calls it in every thread, before it accesses memory that another
+// launch of the inference writes. Launched in another way, it need not wait.
 __device__ __forceinline__ void wait_for_launches() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" : : : "memory");

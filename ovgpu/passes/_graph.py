@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,20 @@ def users_of(model: Model) -> dict[Output, list[Node]]:
                 if source is not None:
                     users.setdefault(source, []).append(node)
     return users
+
+
+def redirect(model: Model, moved: Mapping[Output, Output]) -> None:
+    """Make all nodes take the ports that ``moved`` has in place of others."""
+    for node in model.ops if moved else ():
+        node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
+
+
+def add_port(node: Node, replaced: Output) -> Output:
+    """Return a new last output of a node, for a tensor that another port had until now."""
+    port = Output(node, len(node.ports))
+    port.spec, port.names = replaced.spec, replaced.own_names
+    node.ports.append(port)
+    return port
 
 
 def is_fusable(node: Node, shape_tensors: set[Output]) -> bool:

@@ -12,7 +12,7 @@ from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.ops.fused.add_norm import TERMS, AddNorm
 from ovgpu.ops.normalization.normalization import ScaledMVN
-from ovgpu.passes._graph import is_fusable, is_number, users_of
+from ovgpu.passes._graph import add_port, is_fusable, is_number, redirect, users_of
 from ovgpu.passes.fuse_elementwise import alone, layer_of
 
 
@@ -28,8 +28,7 @@ def add_norms(model: Model) -> None:
         added, others = _sum(port.node, shape_tensors), [user for user in users[port] if user is not node]
         if added is not None and all(user.op.name != "Concat" for user in others):  # a sum writes into a Concat
             moved[port] = _rewrite(node, port, added, keep=bool(others))
-    for node in model.ops if moved else ():
-        node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
+    redirect(model, moved)
     model.changed()
 
 
@@ -54,7 +53,4 @@ def _rewrite(node: Node, port: Output, added: Fused, keep: bool) -> Output:
     node.sources = [scale, shift, *port.node.sources]
     if not keep:
         return node.ports[0]
-    total = Output(node, 1)
-    total.spec, total.names = port.spec, port.own_names
-    node.ports.append(total)
-    return total
+    return add_port(node, port)

@@ -18,7 +18,7 @@ from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.ops.fused.matmul_prologue import MatMulWithPrologue
 from ovgpu.ops.matrix.matmul import ExactMatMul, MatMul
 from ovgpu.ops.normalization.normalization import ScaledMVN
-from ovgpu.passes._graph import HALVES, is_fusable, users_of
+from ovgpu.passes._graph import HALVES, add_port, is_fusable, redirect, users_of
 from ovgpu.passes.fuse_elementwise import alone, layer_of
 
 MAX_PARTS = 4  # elementwise layers of a prologue: each block computes them again
@@ -41,11 +41,8 @@ def fuse_prologues(model: Model) -> None:
                                      before=layers, layer=layer_of(node))
         node.sources = [*weights, *(x.node.sources if computed else [x])]
         for total in x.node.ports[1:] if computed else ():
-            moved[total] = port = Output(node, 1)
-            port.spec, port.names = total.spec, total.own_names
-            node.ports.append(port)
-    for node in model.ops if moved else ():
-        node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
+            moved[total] = add_port(node, total)
+    redirect(model, moved)
     model.changed()
 
 

@@ -26,7 +26,7 @@ from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.movement import VariadicSplit
-from ovgpu.passes._graph import Graph, is_fusable, users_of
+from ovgpu.passes._graph import Graph, is_fusable, redirect, users_of
 
 PRODUCTS = (MatMul, CompressedMatMul, ScaledDotProductAttention)
 MAX_DISTANCE = 1  # of the first users of two merged results, in products
@@ -57,8 +57,7 @@ def _merged(model: Model) -> bool:
         ports = [(bias or node).ports[0] for node, bias in zip(group, biases)]
         if sum(_copied(port, view, users) for port, view in zip(ports, _parts(group))) < len(group) - 1:
             _merge(group, biases, moved)
-    for node in model.ops if moved else ():
-        node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
+    redirect(model, moved)
     model.changed()
     return changed or bool(moved)
 

@@ -8,7 +8,7 @@ from ovgpu.ops.fused.kv_cache import CacheWrite
 from ovgpu.ops.fused.rotary import Rotary, RotaryCacheWrite
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
-from ovgpu.passes._graph import Graph, users_of
+from ovgpu.passes._graph import Graph, redirect, users_of
 
 
 def append_rotated(model: Model) -> None:
@@ -18,8 +18,7 @@ def append_rotated(model: Model) -> None:
         if isinstance(node.op, CachedAttention):
             _join(node, users, moved)
     if moved:
-        for node in model.ops:
-            node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
+        redirect(model, moved)
         model.changed()
         model.validate_nodes_and_infer_types()
 

@@ -8,7 +8,7 @@ from ovgpu.ops.base.op import op_of
 from ovgpu.ops.fused.rotary import RotaryCacheWrite
 from ovgpu.ops.fused.rotary_attention import RotaryAttention
 from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
-from ovgpu.passes._graph import users_of
+from ovgpu.passes._graph import add_port, redirect, users_of
 from ovgpu.symbolic import Sym
 
 
@@ -18,8 +18,7 @@ def attend_rotated(model: Model) -> None:
     for node in model.ops:
         if isinstance(node.op, CachedAttention):
             _join(node, users, moved)
-    for node in model.ops if moved else ():
-        node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
+    redirect(model, moved)
     model.changed()
 
 
@@ -32,11 +31,7 @@ def _join(node: Node, users: dict[Output, list[Node]], moved: dict[Output, Outpu
     assert isinstance(attention, CachedAttention) and isinstance(rotary.op, RotaryCacheWrite)
     node.op = RotaryAttention(rotary=rotary.op, attention=attention, grouped=grouped)
     node.sources = [*rotary.sources[:-1], *node.sources[3:]]
-    for number in (1, 2):
-        old, new = rotary.ports[number], Output(node, number)
-        new.spec, new.names = old.spec, old.own_names
-        node.ports.append(new)
-        moved[old] = new
+    moved.update({port: add_port(node, port) for port in rotary.ports[1:]})
 
 
 def _rotary(attention: Node, users: dict[Output, list[Node]]) -> Node | None:

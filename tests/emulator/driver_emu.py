@@ -35,7 +35,7 @@ class CUlaunchConfig:
         self.attrs: Sequence[CUlaunchAttribute] = ()
 
 
-CUfunction = CUstream = int
+CUfunction = int
 
 
 def cuDriverGetVersion() -> tuple[CUresult, int]:

@@ -19,7 +19,7 @@ from . import cuda, device, state
 from .kernel_source import extern_c_kernels, launch_bounds, with_launchers, without_comments
 from .memory import MemoryPointer, describe, is_device, is_pinned, overrun_message, space
 from .state import CUDARuntimeError, EmulatorError, counters, current_thread_order, current_time_limit
-from .stream import Stream, enqueue, get_current_stream
+from .stream import Stream, enqueue, get_current_stream, written
 from .toolchain import compile_library, include_folders, included_text, runtime
 
 STATIC_SHARED_LIMIT = 48 << 10
@@ -92,7 +92,7 @@ class KernelNode:
     """A launch as a CUDA graph records it: the function, the geometry and the arguments' bytes.
 
     A launch that is ``early`` may begin before those before it have ended (programmatic dependent launch): until its
-    threads wait for them, memory that launches have written since the last one that was not early is hidden."""
+    threads wait for them, memory that launches have written since the last work that was not early is hidden."""
 
     function: Function
     grid: tuple[int, int, int]
@@ -113,12 +113,10 @@ class KernelNode:
             self.grid, self.block, self.shared, self.max_shared, current_thread_order(), function.cooperative,
             current_time_limit(),
         )  # fmt: skip
-        if not self.early:
-            space().written.clear()  # all earlier launches have ended
-        hidden = [_Contents(block) for block in set(blocks) if self.early and block in space().written]
+        hidden = [_Contents(block) for block in set(blocks) if self.early and block in written]
         config.hidden, config.hidden_count = (_Hidden * len(hidden))(*(each.hide() for each in hidden)), len(hidden)
-        written = {block for i, block in zip(self.pointers, blocks) if function.parameters[i].kind != "c"}
-        space().written.update(block for block in written if block is not None)
+        written.update(block for i, block in zip(self.pointers, blocks)
+                       if block is not None and function.parameters[i].kind != "c")
         error = _Error()
         if runtime().emu_launch(function.entry, array, ctypes.byref(config), ctypes.byref(error)):
             raise CUDARuntimeError(

@@ -50,7 +50,6 @@ class _AddressSpace:
         self.starts: list[int] = []
         self.sizes: dict[int, int] = {}
         self.live: set[int] = set()
-        self.written: set[int] = set()  # blocks that may have been written since the last launch that was not early
         self.device: dict[int, int] = {}
         self.used: dict[int, int] = {}  # bytes per device
 

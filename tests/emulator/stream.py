@@ -54,6 +54,10 @@ class Capture:
         return any(count > seen.get(ptr, 0) for ptr, count in self.work.items())
 
 
+written: set[int] = set()
+"""Device blocks that may have been written since the last work that was not an early launch: by launches that may not
+have ended when an early one begins."""
+
 _handles = itertools.count(0x5000_0000, 0x100)
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _captures: list[Capture] = []
@@ -242,8 +246,9 @@ class Graph:
         counters.graph_launches += 1
         counters.graph_nodes += len(self.nodes)
         counters.graph_kernels += self.launches
+        written.clear()  # a graph begins when all work before it has ended
         for node in self.nodes:
-            node.run()
+            _run(node)
 
     def upload(self, stream: Stream | None = None) -> None:
         refuse_while_capturing("Graph.upload()", stream)
@@ -305,6 +310,12 @@ def enqueue(node: Node, stream: Stream | None = None, *, count: bool = False) ->
     check_null_stream(stream)
     if count:
         counters.launches += 1
+    _run(node)
+
+
+def _run(node: Node) -> None:
+    if not getattr(node, "early", False):
+        written.clear()
     node.run()
 
 

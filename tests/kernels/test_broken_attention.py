@@ -65,8 +65,8 @@ def appending() -> None:
 FAULTS = [
     Fault("new rows not waited for", appending, STREAM, "depth, width);\n      __syncthreads();",
           "depth, width);"),
-    Fault("new rows in another place", appending, STREAM, "fresh.append(const_cast<T*>(k) + known * stride.k",
-          "fresh.append(const_cast<T*>(k) + end * stride.k"),
+    Fault("new rows in another place", appending, STREAM, "fresh.append(key_cache + (k - key_cache + known",
+          "fresh.append(key_cache + (k - key_cache + end"),
     Fault("new rows not read", appending, STREAM, "load_row(start, known);"),
     Fault("queries not rotated", appending, STREAM, "fresh.rotate(query, static_cast<I>(quad));", ";"),
     Fault("factors of other elements", appending, STREAM, "i * 32 + quad * CHUNK<T>;\n      const T* const",

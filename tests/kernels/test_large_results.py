@@ -84,6 +84,18 @@ def test_parts_of_a_result(x: Any, compiled: Any) -> None:
     equal(tensor.read((1, ...)), 2 * whole[1])
 
 
+def test_parts_of_small_results(x: Any, compiled: Any) -> None:
+    """A part is a copy: a later large result need not be downloaded for those who read one before."""
+    request = compiled(nets.one((-1, 6))).create_infer_request()
+    request.infer([x[:2]])
+    part = request.get_output_tensor().read(0)
+    with downloading(0):
+        request.infer([x])
+    equal(part, np.abs(x[0]))
+    with downloading(part.nbytes):
+        equal(request.get_output_tensor().read(-1), np.abs(x[-1]))
+
+
 def test_parts_of_a_tensor_on_the_device(x: Any, compiled: Any) -> None:
     request = compiled(nets.one((-1, 6))).create_infer_request()
     target = ov.Tensor(cp.empty(x.shape, np.float32))

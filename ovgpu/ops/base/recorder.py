@@ -59,7 +59,7 @@ class KernelRecorder(Protocol):
         shared memory. All blocks of a cooperative launch run at the same time, see `fits`. ``prelude`` is generated
         source that is put before the file's. ``tf32``: whether the kernel rounds f32 operands to TF32. ``early``:
         whether it may begin before the launches before it have ended; it must wait for them (`cuda_kernels/ptx.cuh`)
-        before it touches any memory but constants.
+        before it touches memory that another launch of the inference writes.
         """
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
