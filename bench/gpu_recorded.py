@@ -13,7 +13,7 @@ import zlib
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from ovgpu.backends.cuda import kernel_cache, rt
+from ovgpu.backends.cuda import compiler, kernel_cache, rt
 from tests.emulator import nvrtc
 from tests.emulator.kernel import MAGIC
 
@@ -24,6 +24,7 @@ def begin(folder: Path) -> None:
     """Make this process and those forked from it store the kernels that the emulator compiles."""
     os.environ["CUPY_CACHE_DIR"] = str(folder.resolve())
     rt.replaced = lambda: False
+    compiler.default_threads = lambda: 0  # a file for each kernel has that kernel alone
 
 
 def compile_all(folder: Path) -> tuple[int, list[str]]:

@@ -155,9 +155,9 @@ def generated_code(executor: Executor) -> dict[str, str]:
         for binding in cached.values():
             for call in binding.flat:
                 kernel: Any = getattr(call, "func", None)
-                source = getattr(kernel, "source", None)
-                if source is not None:
-                    found[f"kernel {kernel.name}"] = source
+                code = getattr(kernel, "code", None)
+                if code is not None:
+                    found[f"kernel {code.name}"] = code.source
     for child in executor.children.values():
         found.update({f"{name} (in a body)": source for name, source in generated_code(child).items()})
     return found

@@ -17,9 +17,11 @@ from bench.gpu_workloads import WORKLOADS as OTHERS
 from bench.kernels.cards import Card
 from bench.kernels.dry_device import dry_device
 from bench.kernels.launches import StepLaunches, steps_of
+from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.cli._feed import Feed
 from ovgpu.cli._inputs import fill, is_decoder
 from ovgpu.cli._ports import parse_shapes, static_shapes
+from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import Plan
 
 WARM_UP = 2  # inferences after a prompt: states of decoders alternate between two plans
@@ -31,15 +33,30 @@ Launched = tuple[Plan, list[StepLaunches]]
 def of_workload(name: str, card: Card, cudnn: bool = False) -> Launched:
     """Return the plan and the launches of a workload of `bench.gpu_profile`, or of a prefill."""
     with dry_device(card, cudnn) as device:
-        if name.startswith(PREFILL):
-            run = gpu_llama.Run(build("f16", LLAMA_1B), device)
-            run.feed(np.zeros((1, int(name.removeprefix(PREFILL))), np.int64))
-            engine: Any = run
-        else:
-            engine, _ = gpu_profile.engine(name, device, False)
-        found = steps_of(engine.resident._last)
+        found = steps_of(_executor(name, device))
     gc.collect()
     return found
+
+
+def kernels_of(name: str, card: Card, cudnn: bool = False) -> list[Kernel]:
+    """Return the kernels that a workload launches, from its first inference on, in the order of their first use."""
+    with dry_device(card, cudnn) as device:
+        backend: Any = _executor(name, device).backend
+        found = list(backend.kernels.used)
+    gc.collect()
+    return found
+
+
+def _executor(name: str, device: str) -> Executor:
+    """Return the executor of a workload's last inference."""
+    if name.startswith(PREFILL):
+        run = gpu_llama.Run(build("f16", LLAMA_1B), device)
+        run.feed(np.zeros((1, int(name.removeprefix(PREFILL))), np.int64))
+        engine: Any = run
+    else:
+        engine, _ = gpu_profile.engine(name, device, False)
+    executor: Executor = engine.resident._last
+    return executor
 
 
 def of_model(path: Path, card: Card, *, shapes: Sequence[str] = (), config: Mapping[str, Any] | None = None,

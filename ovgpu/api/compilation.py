@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ovgpu.api.settings import Settings
@@ -36,22 +36,25 @@ class Compilation:
     """Model compiled for a backend. It is immutable for its users, and threads may share it.
 
     A program is built for each combination of input ranks (and of types, for inputs without a type) at its first use.
-    ``source`` is a copy of the model, or the model itself if no one else has it.
+    ``source`` is a copy of the model, or the model itself if no one else has it. ``bind`` binds an inference of a model
+    with static shapes, so that its kernels are compiled while constants are uploaded.
     """
 
-    def __init__(self, model: Model, backend: Backend, settings: Settings, source: Model) -> None:
+    def __init__(self, model: Model, backend: Backend, settings: Settings, source: Model,
+                 bind: Callable[[Compilation], None] | None = None) -> None:
         require_supported(model)
         check_files(model)
         self.source = source
         self._widened: Compilation | None = None
         try:
-            self._compile(model, backend, settings)
+            self._compile(model, backend, settings, bind)
         except Error:
             raise
         except Exception as e:
             raise fault("compiling", e) from e
 
-    def _compile(self, model: Model, backend: Backend, settings: Settings) -> None:
+    def _compile(self, model: Model, backend: Backend, settings: Settings,
+                 bind: Callable[[Compilation], None] | None) -> None:
         _check_ranks(model)
         self.inputs = PortList(model.inputs, "input")
         self.outputs = PortList(model.outputs, "output")
@@ -77,7 +80,20 @@ class Compilation:
         self.programs: dict[tuple[Any, ...], Program] = {}
         self._single_program: Program | None = None
         if all(p.partial_shape.rank.is_static for p in self.inputs) and not self._untyped:
-            self._single_program = self._program(tuple([len(p.partial_shape) for p in self.inputs]), ())
+            ranks = tuple([len(p.partial_shape) for p in self.inputs])
+            self._single_program = self.programs[ranks] = self._build(ranks, ())
+            upload = self._load(self._single_program)
+            if bind is not None and self._is_static:
+                bind(self)
+            upload()
+            backend.finish_compiling()
+
+    @property
+    def _is_static(self) -> bool:
+        """True if all inferences bind the same kernels: shapes are static, and no step depends on values or states."""
+        program = self._single_program
+        return (program is not None and not program.host_parameters and not self.initial.infos
+                and not any(p.partial_shape.is_dynamic for p in self.inputs))
 
     @property
     def current(self) -> Compilation:
@@ -105,7 +121,7 @@ class Compilation:
                 if self._unsplit is not None:
                     found = DecodePrograms.of(self._unsplit, self.backend)
                     if found is not None:
-                        self._load(found.device)
+                        self._load(found.device)()
                     self._decode_programs, self._unsplit = found, None
         return self._decode_programs
 
@@ -121,7 +137,9 @@ class Compilation:
         if program is None:
             with self.lock:
                 if key not in self.programs:
-                    self.programs[key] = self._build(ranks, inputs)
+                    program = self._build(ranks, inputs)
+                    self._load(program)()
+                    self.programs[key] = program
                 program = self.programs[key]
         return program
 
@@ -133,16 +151,25 @@ class Compilation:
             shape = op.shape if op.shape.rank.is_static else PartialShape.dynamic(rank)
             kind = Type.of(inputs[number].dtype) if op.element_type.is_dynamic() else op.element_type
             specs.append(Spec(kind, dims_of(shape, table, number)))
-        program = build(self.model, specs, table, uploads=self.backend.remote, downloads=self.backend.remote)
-        self._load(program)
-        return program
+        return build(self.model, specs, table, uploads=self.backend.remote, downloads=self.backend.remote)
 
-    def _load(self, program: Program) -> None:
-        """Upload a program's constants to the device."""
+    def _load(self, program: Program) -> Callable[[], None]:
+        """Allocate a program's constants on the device. Return the function that copies them from the host."""
         new = {key: source for key, source in constants(program).items() if key not in self.constants}
         check_unchanged(new.values())
-        for (key, source), array in zip(new.items(), self.backend.constants(list(new.values()))):
+        arrays, copy = self.backend.constants(list(new.values()))
+        for (key, source), array in zip(new.items(), arrays):
             self.constants[key] = source, array  # the source is held so that its id is not reused
+
+        def upload() -> None:
+            try:
+                copy()
+            except BaseException:
+                for key in new:
+                    del self.constants[key]
+                raise
+
+        return upload
 
 
 def _check_ranks(model: Model) -> None:

@@ -15,6 +15,7 @@ from ovgpu.api import devices
 from ovgpu.api.compilation import Compilation
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.api.devices import register_backend, resolve
+from ovgpu.api.infer_request import bind
 from ovgpu.api.settings import Settings
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.errors import Error
@@ -112,9 +113,10 @@ class Core:
             compiled: CompiledModel = compile_for_cpu(model, self._extensions, settings.exported())
             return compiled
         settings.model_name = model.friendly_name
-        backend = devices.open_backend(settings.device, settings["CACHE_DIR"], settings.tf32)
+        backend = devices.open_backend(settings.device, settings["CACHE_DIR"], settings.tf32,
+                                       settings["COMPILATION_NUM_THREADS"])
         backend.import_kernels(kernels or {})
-        return CompiledModel(Compilation(model, backend, settings, source or model))
+        return CompiledModel(Compilation(model, backend, settings, source or model, bind))
 
     def query_model(self, model: Model, device_name: str, config: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Return a dict from friendly name to device for the nodes that the device can run."""

@@ -40,12 +40,12 @@ def available_devices() -> list[str]:
     return sorted([*_backends, *(resolve(f"NVIDIA.{n}") for n in numbers)])
 
 
-def open_backend(device: str, folder: str = "", tf32: bool = False) -> Backend:
+def open_backend(device: str, folder: str = "", tf32: bool = False, threads: int = 0) -> Backend:
     """Return a backend for one compiled model. ``device`` is a result of `resolve`, ``folder`` the CACHE_DIR; see
-    `CudaBackend` for ``tf32``."""
+    `CudaBackend` for ``tf32``, `KernelStore` for ``threads``."""
     if device in _backends:
         return _backends[device]()
-    kernels = KernelStore(folder and os.path.abspath(folder))  # they are compiled later
+    kernels = KernelStore(folder and os.path.abspath(folder), threads)  # they are compiled later
     return CudaBackend(card_number(device), kernels, tf32=tf32)
 
 

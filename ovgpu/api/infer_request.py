@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -521,6 +522,10 @@ class InferRequest(RequestTensors):
 
     def _plan_for(self, shapes: Any) -> Plan:
         """Return the plan of an inference with inputs of these shapes; see `CompiledModel.plan`."""
+        return plan_of(self._bound(shapes))
+
+    def _bound(self, shapes: Any) -> Executor:
+        """Return an executor that is bound to inputs of these shapes, and has run nothing."""
         self._check_idle()
         if len(self._inputs) == 1 and isinstance(shapes, (list, tuple)) and all(isinstance(d, int) for d in shapes):
             shapes = [shapes]
@@ -540,7 +545,7 @@ class InferRequest(RequestTensors):
             if self._backend.remote:
                 hosts, arrays = arrays, [pair.device for pair in both]
             executor.prepare(arrays, self._states(executor, arrays, both), self._memory, hosts)
-        return plan_of(executor)
+        return executor
 
     def _release_memory(self) -> None:
         """Free the memory of intermediate results. The next inference allocates it again."""
@@ -564,3 +569,13 @@ class InferRequest(RequestTensors):
 
     def __repr__(self) -> str:
         return f"<InferRequest:\n{self._compilation.inputs.listing()}\n{self._compilation.outputs.listing()}>"
+
+
+def bind(compilation: Compilation) -> None:
+    """Bind an inference of a model with static shapes and drop it, so that its kernels are compiled and known.
+
+    What fails here fails again in an inference, which raises the error.
+    """
+    if compilation.backend.replays:
+        with suppress(Error):
+            InferRequest(compilation)._bound(None)

@@ -147,8 +147,9 @@ class Backend(Protocol):
     def constant(self, value: Any) -> Array:
         """Return a host array as a constant on the device, aligned for its type."""
 
-    def constants(self, values: Sequence[Any]) -> Sequence[Array]:
-        """Return host arrays as constants on the device, in as few blocks of memory as possible."""
+    def constants(self, values: Sequence[Any]) -> tuple[Sequence[Array], Callable[[], None]]:
+        """Return constants on the device for host arrays, in as few blocks of memory as possible, and the function that
+        copies the host arrays to them."""
 
     def to_host(self, array: Array) -> Any:
         """Return a device array on the host, once all work enqueued so far is done."""
@@ -185,6 +186,12 @@ class Backend(Protocol):
 
         Raise Uncaptured, once and before anything has run, if the recording can never be captured.
         """
+
+    def ready(self, calls: Sequence[Call]) -> bool:
+        """Return whether calls of `bind` and `copy` would run at once, and not wait for a compiler."""
+
+    def finish_compiling(self) -> None:
+        """Wait until what the calls so far need is compiled. Calls raise the errors, not this."""
 
     def export_kernels(self) -> dict[str, bytes]:
         """Return the machine code of the kernels that the compiled model has launched, by file name."""

@@ -249,12 +249,18 @@ class Executor:
         return binding
 
     def _bind_and_run(self, segment: Segment, binding: Binding, todo: set[int], memory: MemoryProvider) -> None:
-        """Bind steps and run each one as soon as it is bound: the device works while the host binds the next ones."""
+        """Bind steps and run each one as soon as it can: the device works while the host binds the next ones.
+
+        A step whose kernels are being compiled waits, so that those of later steps are compiled at the same time.
+        """
+        calls, bound = binding.calls, 0
         for position, step in enumerate(segment.steps):
-            if position in todo:
-                binding.calls[position] = self._bind_step(segment, step, binding.slots, binding.hosts, memory)
+            while bound < len(calls) and (bound == position or not self.backend.ready(calls[position])):
+                if bound in todo:
+                    calls[bound] = self._bind_step(segment, segment.steps[bound], binding.slots, binding.hosts, memory)
+                bound += 1
             try:
-                for call in binding.calls[position]:
+                for call in calls[position]:
                     call()
             except Exception as e:
                 raise self._step_error(e, step) from e

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from ovgpu.backends.cuda import kernels
+from ovgpu.backends.cuda import compiler, kernels
 
 from .toolchain import HERE, cache_directory
 
@@ -109,7 +109,7 @@ def compile_source(
     )  # CuPy's own function would ask the device
     try:
         with architecture_options:
-            binary, lowered = kernels.compile(
+            binary, lowered = compiler.compile(
                 cupy, code, (*flags, "--ptxas-options=-v"), tuple(name_expressions), log
             )
     except cupy.cuda.compiler.CompileException as e:

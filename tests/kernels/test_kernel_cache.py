@@ -195,12 +195,13 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
 
 
 REAL = """
+import contextlib
 import sys
 from pathlib import Path
 from ovgpu.backends.cuda import kernel_cache, kernels, rt
 from cupy.cuda import compiler
 
-class Device:  # there is no driver to ask
+class Device(contextlib.nullcontext):  # there is no driver to ask
     compute_capability = "90"
 
 class Module:
@@ -243,7 +244,7 @@ def test_with_cupy_itself(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     wanted = ["compiles loads once 1"]
     for symbol in ("_Z5twiceIfEvPT_", "thrice"):
-        wanted += [f"compiles loads {symbol}", f"loads {symbol}", f"compiles loads {symbol}"]
+        wanted += [f"compiles loads {symbol}", symbol, f"compiles {symbol}"]  # the same code is loaded once
     assert done.stdout.split("\n")[:-1] == wanted
     assert [path.parent.name for path in (tmp_path / "own").rglob("*.cubin")] == ["ovgpu"]
 

@@ -65,5 +65,5 @@ def test_resident_blocks(fill: Kernel, backend: CudaBackend) -> None:
 
 def test_exact_kernels_compile_without_contraction() -> None:
     """Products and sums of kernels whose last bits matter are rounded separately."""
-    assert kernels.of_file("nms.cu", "name").flags == kernels.NO_FMA_FLAGS
-    assert kernels.of_file("matmul.cu", "name").flags == kernels.FLAGS
+    assert kernels.of_file("nms.cu", "name").code.flags == kernels.NO_FMA_FLAGS
+    assert kernels.of_file("matmul.cu", "name").code.flags == kernels.FLAGS

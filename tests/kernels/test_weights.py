@@ -86,7 +86,9 @@ def test_chunks(chunk: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatc
     values = [RNG.integers(0, 255, n).astype(kind) for n, kind in (
         (1, np.uint8), (300, np.uint8), (0, np.float32), (77, np.float32), (3, ml_dtypes.bfloat16), (40, np.int64))]
     values += [np.array(3.5), np.array([True, False]), np.arange(24.0).reshape(4, 6).T, np.arange(9)[::-2]]
-    found = backend.constants(values)
+    found, copy = backend.constants(values)
+    assert not uploads
+    copy()
     for value, array in zip(values, found, strict=True):
         np.testing.assert_array_equal(array.get(), value)
         assert (array.shape, array.dtype) == (value.shape, value.dtype) and array.flags.c_contiguous
@@ -95,8 +97,10 @@ def test_chunks(chunk: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.emulator
 def test_no_constants(backend: CudaBackend, uploads: list[int]) -> None:
-    assert list(backend.constants([])) == [] and not uploads
-    (empty,) = backend.constants([np.zeros((2, 0), np.float32)])
+    none, copy = backend.constants([])
+    copy()
+    assert not none and not uploads
+    (empty,), _ = backend.constants([np.zeros((2, 0), np.float32)])
     assert empty.shape == (2, 0) and not uploads
 
 

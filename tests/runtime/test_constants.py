@@ -91,7 +91,8 @@ def test_constants_on_a_device_do_not_stay_resident(emulated: str, tmp_path: Pat
 def test_constants_in_other_memory() -> None:
     strided, empty, text = WEIGHTS[:, ::2], np.empty((0, 3), np.float32)[:, ::2], np.array(["a", "b"], object)
     backend = cpu.CpuBackend()
-    found = backend.constants([strided, empty, text, WEIGHTS])
+    found, copy = backend.constants([strided, empty, text, WEIGHTS])
+    copy()
     assert found[0].flags.c_contiguous and np.array_equal(found[0], strided)
     assert found[1].shape == empty.shape
     assert found[2] is text and found[3] is WEIGHTS

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_generated_kernels() -> None:
     assert executor is not None
 
     class Kernel:
-        name, source = "ovgpu_add", "out = a + 1"
+        code = SimpleNamespace(name="ovgpu_add", source="out = a + 1")
 
         def __call__(self) -> None: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import cycle
@@ -82,17 +82,18 @@ class CpuBackend:
         return np.asarray(_Memory(array, offset, shape, strides)).view(array.dtype)
 
     def constant(self, value: Any) -> Array:
-        return self.constants([value])[0]
+        (found,), copy = self.constants([value])
+        copy()
+        return found
 
-    def constants(self, values: Sequence[Any]) -> Sequence[Array]:
+    def constants(self, values: Sequence[Any]) -> tuple[Sequence[Array], Callable[[], None]]:
         found = [self._constant_memory(value) for value in values]
         copies = [(target, value) for target, value in zip(found, values) if target is not value]
         work = workers(sum(target.nbytes for target, _ in copies) > PIECE_BYTES)
         pieces = (piece for target, value in copies for piece in _pieces(target, value))
         for worker, piece in zip(cycle(work), pieces):
             worker(_move, *piece)
-        record(call, work)
-        return found
+        return found, partial(record, call, work)
 
     def _constant_memory(self, value: Array) -> Array:
         """Return the constant itself if it is aligned and dense, else memory for a copy that is."""
@@ -125,6 +126,12 @@ class CpuBackend:
 
     def replay(self, recording: Recording) -> bool:
         return False
+
+    def ready(self, calls: Sequence[Call]) -> bool:
+        return True
+
+    def finish_compiling(self) -> None:
+        pass
 
     def export_kernels(self) -> dict[str, bytes]:
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.handles import stream_for
 from ovgpu.backends.cuda.interop import StreamWaiter
 from ovgpu.backends.cuda.kernel_cache import Binary, KernelStore
+from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
 from ovgpu.backends.cuda.slicing import MAX_PARTS, Slicing
@@ -95,10 +96,15 @@ class CudaBackend:
             self.stream.synchronize()  # requests on other streams share the constant
             return array
 
-    def constants(self, values: Sequence[Any]) -> Sequence[Array]:
+    def constants(self, values: Sequence[Any]) -> tuple[Sequence[Array], Callable[[], None]]:
+        def copy() -> None:
+            with self.active():
+                upload()
+
         with self.active():
-            found = iter(slab([value for value in values if value.dtype != object], self.stream))
-        return [value if value.dtype == object else next(found) for value in values]
+            arrays, upload = slab([value for value in values if value.dtype != object], self.stream)
+        found = iter(arrays)
+        return [value if value.dtype == object else next(found) for value in values], copy
 
     def to_host(self, array: Array) -> Any:
         if isinstance(array, np.ndarray):
@@ -181,6 +187,15 @@ class CudaBackend:
 
     def replay(self, recording: Recording) -> bool:
         return self.graphs.replay(recording)
+
+    def ready(self, calls: Sequence[Call]) -> bool:
+        kernels = (getattr(call, "func", None) for call in calls)
+        return all(kernel.is_ready() for kernel in kernels if isinstance(kernel, Kernel))
+
+    def finish_compiling(self) -> None:
+        with self.active():
+            for kernel in list(self.kernels.used):
+                kernel.finish()
 
     def export_kernels(self) -> dict[str, bytes]:
         with self.active():

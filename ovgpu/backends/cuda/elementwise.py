@@ -135,7 +135,7 @@ def _kernel(chain: Chain, inputs: tuple[np.dtype[Any], ...], output: np.dtype[An
 
 
 def source(name: str, chain: Chain, inputs: Sequence[np.dtype[Any]], output: np.dtype[Any], form: Form) -> str:
-    """Return the kernel's CUDA C++ source."""
+    """Return the kernel's CUDA C++ source, which defines nothing else: a program may have several."""
     kinds = [Type.of(dtype) for dtype in inputs]
     parameters = [f"const {c_type(d)}* p{i}" for i, d in enumerate(inputs)] + [f"{c_type(output)}* out"]
     widths = [1 if b else form.vector for b in form.broadcast]
@@ -147,13 +147,12 @@ def source(name: str, chain: Chain, inputs: Sequence[np.dtype[Any]], output: np.
     steps = statements(chain, kinds, values)
     return f"""#include "elementwise.cuh"
 
-using I = {form.index};
-constexpr int R = {form.rank}, V = {form.vector}, U = {form.unroll};  // axes, elements of a vector, vectors of a thread
-
-__device__ __forceinline__ int left(I n) {{ return n < V ? int(n) : V; }}
-
 extern "C" __global__ void __launch_bounds__({THREADS})
-    {name}({", ".join(parameters)}, const Axes<I, R, {len(inputs) + 1}> axes, I count, I size) {{
+    {name}({", ".join(parameters)}, const Axes<{form.index}, {form.rank}, {len(inputs) + 1}> axes,
+           {form.index} count, {form.index} size) {{
+  using I = {form.index};
+  constexpr int R = {form.rank}, V = {form.vector}, U = {form.unroll};  // axes, a vector's elements, a thread's vectors
+  const auto left = [](I n) {{ return n < V ? int(n) : V; }};
   const I first = I(blockIdx.x) * (I(blockDim.x) * U) + threadIdx.x;
   I at[U][R];
   {(chr(10) + "  ").join(declared)}

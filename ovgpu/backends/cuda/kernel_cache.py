@@ -47,12 +47,13 @@ class KernelStore:
     """Kernels of one compiled model.
 
     folder    the folder in which they are cached, "" for the default
+    threads   the number of threads that compile them; 0 for the default, see `compiler.default_threads`
     used      the kernels that its requests have launched: the keys, in the order of their first use
     imported  machine code that came with the model, by the names of `key`; it is not written to the folder
     """
 
-    def __init__(self, folder: str = "") -> None:
-        self.folder = folder
+    def __init__(self, folder: str = "", threads: int = 0) -> None:
+        self.folder, self.threads = folder, threads
         self.used: dict[Kernel, None] = {}
         self.imported: Mapping[str, Binary] = {}
 
@@ -82,9 +83,9 @@ def leave(number: int) -> None:
     del _stores.entered[number:]
 
 
-def mark_used(kernel: Kernel) -> None:
-    """Record that the compiled model whose store this thread uses launches a kernel."""
-    _stores.entered[-1].used[kernel] = None
+def current() -> KernelStore:
+    """Return the store that this thread uses."""
+    return _stores.entered[-1]
 
 
 def key(text: str, name: str, flags: Sequence[str], capability: str) -> str:
@@ -92,32 +93,30 @@ def key(text: str, name: str, flags: Sequence[str], capability: str) -> str:
     return _digest("\0".join((text, name, *flags, capability)).encode()).hex() + ".cubin"
 
 
-def load(key: str) -> Binary | None:
+def load(key: str, store: KernelStore) -> Binary | None:
     """Return the kernel of this key, None if it is neither imported nor cached, or its file is damaged."""
-    store = _stores.entered[-1]
     if key in store.imported:
         return store.imported[key]
-    folder = _folder()
+    folder = _folder(store)
     payload = None if folder is None else read(folder / key)
     return None if payload is None else Binary.parse(payload)
 
 
-def save(key: str, binary: Binary) -> None:
+def save(key: str, binary: Binary, store: KernelStore) -> None:
     """Cache a kernel. Warn if CACHE_DIR cannot be written: the next process compiles the kernel again."""
-    folder = _folder()
+    folder = _folder(store)
     if folder is None:
         return
     try:
         write(folder / key, binary.payload())
     except OSError as e:
-        if _stores.entered[-1].folder:
+        if store.folder:
             warnings.warn(f"CACHE_DIR {str(folder)!r} does not keep kernels: {e.strerror or e}", RuntimeWarning, 2)
 
 
-def _folder() -> Path | None:
-    folder = _stores.entered[-1].folder
-    if folder:
-        return Path(folder)
+def _folder(store: KernelStore) -> Path | None:
+    if store.folder:
+        return Path(store.folder)
     return None if rt.replaced() else Path(os.environ.get("CUPY_CACHE_DIR") or DEFAULT_FOLDER, "ovgpu")
 
 

@@ -1,14 +1,18 @@
-"""CUDA kernels: compiled by NVRTC at first use, cached on disk by `kernel_cache`, loaded once per device."""
+"""CUDA kernels: compiled at first use by `compiler`, cached on disk by `kernel_cache`, loaded once per device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ovgpu.backends.cuda import early_launch, errors, kernel_cache, rt, sources
+from ovgpu.backends.cuda import compiler, early_launch, errors, kernel_cache, rt, sources
+from ovgpu.backends.cuda.compiler import Code, Target
 from ovgpu.backends.cuda.kernel_cache import Binary
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 DEFAULT_SHARED_BYTES = 48 << 10  # of a block, static and dynamic, without opting in to more
 FLAGS = ("-std=c++17",)
@@ -17,7 +21,8 @@ FLAGS = ("-std=c++17",)
 NO_FMA_FLAGS = (*FLAGS, "--fmad=false")
 NO_FMA_FILES = frozenset({"color.cu", "detectron.cu", "grid_sample.cu", "interpolate.cu", "nms.cu", "random.cu",
                           "regions.cu", "roi_pooling.cu"})
-CACHED_KERNELS = 1 << 12  # `Kernel` objects of files, with and without a prelude
+CACHED_KERNELS = 1 << 12  # `Kernel` objects of files, with and without a prelude; modules
+Device = tuple[int, int]  # the id of a CuPy module, which the emulator replaces, and a device's number
 
 
 class Kernel:
@@ -25,60 +30,106 @@ class Kernel:
 
     name      a C++ name expression (``softmax_rows<float, false, 4, 1>``), or the name of an ``extern "C"`` function
     where     the kernel as error messages call it
-    exported  whether it is an ``extern "C"`` function
+    exported  whether it is an ``extern "C"`` function; see `compiler.Code`
     flags     the compiler's flags
     cooperative  whether it is launched cooperatively: all its blocks run at the same time
     """
 
     def __init__(self, name: str, source: str, where: str, *, exported: bool = False, flags: tuple[str, ...] = FLAGS,
                  cooperative: bool = False) -> None:
-        self.name, self.source, self.where = name, source, where
-        self.exported, self.flags, self.cooperative = exported, flags, cooperative
-        self._functions: dict[tuple[int, int], Any] = {}  # by the CuPy module in use and the device
-        self._shared_bytes: dict[tuple[int, int], int] = {}  # dynamic, allowed so far; same keys
-
-    def function(self) -> Any:
-        """Return CuPy's function on the current device. OpError if the kernel does not compile."""
-        cupy = rt.cupy()
-        key = (id(cupy), cupy.cuda.get_device_id())
-        found = self._functions.get(key)
-        if found is None:
-            found = self._functions[key] = self._find_or_compile(cupy)
-        return found
+        self.code = Code(source, name, flags, exported)
+        self.name, self.where, self.cooperative = name, where, cooperative
+        self._compiling: dict[Device, Future[Binary]] = {}
+        self._functions: dict[Device, Any] = {}
+        self._shared_bytes: dict[Device, int] = {}  # dynamic, wanted for launches so far
+        self._allowed_bytes: dict[Device, int] = {}  # likewise, allowed by the driver
 
     def key(self) -> str:
         """Return the key of the kernel's machine code for the current device; see `kernel_cache`."""
-        return kernel_cache.key(self.source, self.name, self.flags, rt.cupy().cuda.Device().compute_capability)
+        code = self.code
+        return kernel_cache.key(code.source, code.name, code.flags, rt.cupy().cuda.Device().compute_capability)
 
     def binary(self) -> Binary:
         """Return the kernel's machine code for the current device, from the cache or compiled."""
-        return kernel_cache.load(self.key()) or self._compile(rt.cupy())
+        return kernel_cache.load(self.key(), kernel_cache.current()) or self._compiled(self._compile())
 
-    def _find_or_compile(self, cupy: Any) -> Any:
-        cached = kernel_cache.load(self.key())
+    def prepare(self, shared: int = 0) -> None:
+        """Have the kernel compiled, if need be, for launches with ``shared`` bytes of dynamic shared memory.
+
+        This does not wait for threads that compile; `function` does. The limit of shared memory never shrinks.
+        OpError if the kernel does not compile and that is known already.
+        """
+        kernel_cache.current().used[self] = None
+        here = _here()
+        self._shared_bytes[here] = max(shared, self._shared_bytes.get(here, 0))
+        if here in self._functions:
+            self._allow(self._functions[here], here)
+        elif here not in self._compiling:
+            compiling = self._start(here)
+            if compiling is not None and compiling.done():
+                self.function()
+
+    def is_ready(self) -> bool:
+        """Return whether `function` would not wait for a thread that compiles."""
+        compiling = self._compiling.get(_here())
+        return compiling is None or compiling.done()
+
+    def finish(self) -> None:
+        """Wait for a thread that compiles the kernel. `function` raises the error if it does not compile."""
+        compiling = self._compiling.get(_here())
+        if compiling is not None:
+            compiling.exception()
+
+    def function(self) -> Any:
+        """Return CuPy's function on the current device. OpError if the kernel does not compile."""
+        here = _here()
+        return self._functions.get(here) or self._wait(here)
+
+    def _wait(self, here: Device) -> Any:
+        """Load the kernel once it is compiled."""
+        compiling = self._compiling.get(here) or self._start(here)
+        if compiling is not None:
+            try:
+                self._load(self._compiled(compiling), here)
+            finally:
+                self._compiling.pop(here, None)  # what does not compile may do so the next time
+        return self._functions[here]
+
+    def _start(self, here: Device) -> Future[Binary] | None:
+        """Have the kernel compiled, or load it from the cache and return None."""
+        if here in self._functions:  # another thread was faster
+            return None
+        cached = kernel_cache.load(self.key(), kernel_cache.current())
         if cached is not None:
-            with suppress(cupy.cuda.driver.CUDADriverError):  # the driver may be older than the compiler
-                return _load(cupy, cached)
-        return _load(cupy, self._compile(cupy))
+            with suppress(rt.cupy().cuda.driver.CUDADriverError):  # the driver may be older than the compiler
+                self._load(cached, here)
+                return None
+        compiling = self._compiling[here] = self._compile()
+        return compiling
 
-    def _compile(self, cupy: Any) -> Binary:
+    def _compile(self) -> Future[Binary]:
+        store = kernel_cache.current()
+        target = Target(rt.cupy(), rt.cupy().cuda.get_device_id(), store)
+        return compiler.queue.submit(self.code, self.key(), target, store.threads or compiler.default_threads())
+
+    def _compiled(self, compiling: Future[Binary]) -> Binary:
         with errors.compiling(self.where):
-            code, symbols = compile(cupy, self.source, self.flags, () if self.exported else (self.name,))
-        compiled = Binary(symbols.get(self.name, self.name), code)
-        kernel_cache.save(self.key(), compiled)
-        return compiled
+            return compiling.result()
 
-    def prepare(self, shared: int) -> None:
-        """Load the kernel for launches with ``shared`` bytes of dynamic shared memory. The limit never shrinks."""
-        kernel_cache.mark_used(self)
-        function, cuda = self.function(), rt.cupy().cuda
-        key = (id(rt.cupy()), cuda.get_device_id())
-        if shared > self._shared_bytes.get(key, 0):
-            driver = cuda.driver
+    def _load(self, binary: Binary, here: Device) -> None:
+        function = _module(rt.cupy(), here[1], binary.code).get_function(binary.symbol)
+        self._allow(function, here)
+        self._functions[here] = function
+
+    def _allow(self, function: Any, here: Device) -> None:
+        """Allow launches with the dynamic shared memory that is wanted."""
+        shared = self._shared_bytes.get(here, 0)
+        if shared > self._allowed_bytes.get(here, 0):
+            driver = rt.cupy().cuda.driver
             static = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
             if static + shared > DEFAULT_SHARED_BYTES:
                 driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
-            self._shared_bytes[key] = shared
+            self._allowed_bytes[here] = shared
 
     def resident(self, threads: int, shared: int) -> int:
         """Return the number of blocks that run at the same time on the current device, if nothing else uses it.
@@ -86,8 +137,8 @@ class Kernel:
         A block has ``threads`` threads and ``shared`` bytes of dynamic shared memory.
         """
         self.prepare(shared)
-        cuda = rt.cupy().cuda
-        blocks = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(self.function().ptr, threads, shared)
+        function, cuda = self.function(), rt.cupy().cuda
+        blocks = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, threads, shared)
         return int(blocks * cuda.Device().attributes["MultiProcessorCount"])
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0,
@@ -109,23 +160,15 @@ def flags(file: str) -> tuple[str, ...]:
     return NO_FMA_FLAGS if file in NO_FMA_FILES else FLAGS
 
 
-def _load(cupy: Any, binary: Binary) -> Any:
-    """Load a kernel as CuPy's function on the current device."""
+def _here() -> Device:
+    """Return the CuPy module in use and the current device."""
+    cupy = rt.cupy()
+    return id(cupy), cupy.cuda.get_device_id()
+
+
+@lru_cache(CACHED_KERNELS)
+def _module(cupy: Any, device: int, code: bytes) -> Any:
+    """Return machine code loaded as CuPy's module on a device, the current one."""
     module = cupy.cuda.function.Module()
-    module.load(binary.code)
-    return module.get_function(binary.symbol)
-
-
-def compile(cupy: Any, source: str, flags: Sequence[str], names: Sequence[str],
-            log: Any = None) -> tuple[bytes, dict[str, str]]:
-    """Return machine code for the current device, and the mangled name of each name expression in it.
-
-    Raises CuPy's CompileException with NVRTC's log if the source is wrong; otherwise the log is written to ``log``.
-
-    CuPy finds CUDA's headers. Its `RawModule` is not used, since it flushes denormal numbers to zero; OpenVINO does
-    not.
-    """
-    options = cupy._core.core.assemble_cupy_compiler_options((*flags, f"-I{sources.folder()}"))
-    code, symbols = cupy.cuda.compiler.compile_using_nvrtc(
-        source, options, None, "kernel.cu", tuple(names), log, cache_in_memory=True)
-    return code, symbols or {}
+    module.load(code)
+    return module

@@ -46,7 +46,7 @@ class Launcher(KernelRecorder):
     def _launch(self, kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
                 shared: int = 0, tf32: bool = False, early: bool = False) -> None:
         arguments = tuple([_struct(x) if isinstance(x, np.ndarray) else x for x in args])
-        kernel.prepare(shared)  # here, so that an error names this step
+        kernel.prepare(shared)
         record = RoundingCall if tf32 else partial
         options = {"early": True} if early else {}
         self.calls.append(record(kernel, grid, block, arguments, shared_mem=shared, stream=self.stream, **options))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -45,15 +46,18 @@ def pinned(nbytes: int) -> Array:
     return np.frombuffer(cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
 
-def slab(values: Sequence[Array], stream: Any) -> list[Array]:
-    """Copy host arrays to device arrays in one block of memory. Each is read once."""
+def slab(values: Sequence[Array], stream: Any) -> tuple[list[Array], Callable[[], None]]:
+    """Return device arrays for host arrays in one block of memory, and the function that copies them and waits.
+
+    Each is read once.
+    """
     if not values:
-        return []
+        return [], lambda: None
     cupy = rt.cupy()
     offsets = [0, *accumulate(-(-value.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for value in values)]
     block = cupy.cuda.alloc(max(offsets[-1], 1))
-    _upload(values, offsets, block, stream)
-    return [cupy.ndarray(value.shape, value.dtype, memptr=block + begin) for value, begin in zip(values, offsets)]
+    arrays = [cupy.ndarray(value.shape, value.dtype, memptr=block + begin) for value, begin in zip(values, offsets)]
+    return arrays, partial(_upload, values, offsets, block, stream)
 
 
 def send(source: Array, target: Array, stream: Any) -> None:

@@ -175,12 +175,13 @@ def _blas_threads() -> tuple[Callable[[], int], Callable[[int], object]] | None:
     return None
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 BLAS_THREADS = _blas_threads()
-WORKERS = min(_cores(), 8) if BLAS_THREADS else 1
+WORKERS = min(cores(), 8) if BLAS_THREADS else 1
 _blas = BLAS_THREADS and ProcessSetting(BLAS_THREADS[0], partial(BLAS_THREADS[1], 1), BLAS_THREADS[1])
 _crew = _Crew()
 
