@@ -316,6 +316,31 @@ def test_requests_in_several_threads(card: None, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.emulator
+@pytest.mark.parametrize("compilers", [0, 2])
+def test_threads_that_ask_for_a_kernel_at_once(compilers: int, card: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compiled once, and then allows launches with the shared memory that each of them wants."""
+    source = ('#include "common.cuh"\nextern "C" __global__ void kernel(float* out) '
+              '{ OVGPU_DYN_SHARED(float, x); *out = *x; }')
+    watched, store = Watched(monkeypatch), KernelStore(threads=compilers)
+
+    def ask(kernel: kernels.Kernel, shared: int, at_once: threading.Barrier, allowed: list[bool]) -> None:
+        kernel_cache.enter(store)
+        at_once.wait(SECONDS)
+        kernel.prepare(shared)
+        allowed.append(kernel.function().max_shared >= shared)
+
+    for turn in range(20):
+        kernel = kernels.Kernel("kernel", source, "kernel", exported=True)
+        at_once, allowed = threading.Barrier(6), list[bool]()
+        asking = [threading.Thread(target=ask, args=(kernel, (50 + 10 * n) << 10, at_once, allowed)) for n in range(6)]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join(SECONDS)
+        assert allowed == [True] * 6 and len(watched.threads) == turn + 1
+
+
+@pytest.mark.emulator
 def test_kernels_are_compiled_before_constants_are_uploaded(card: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from ovgpu.backends.cuda import transfer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -39,6 +40,7 @@ class Kernel:
                  cooperative: bool = False) -> None:
         self.code = Code(source, name, flags, exported)
         self.name, self.where, self.cooperative = name, where, cooperative
+        self._lock = threading.RLock()
         self._compiling: dict[Device, Future[Binary]] = {}
         self._functions: dict[Device, Any] = {}
         self._shared_bytes: dict[Device, int] = {}  # dynamic, wanted for launches so far
@@ -61,10 +63,12 @@ class Kernel:
         """
         kernel_cache.current().used[self] = None
         here = _here()
-        self._shared_bytes[here] = max(shared, self._shared_bytes.get(here, 0))
-        if here in self._functions:
-            self._allow(self._functions[here], here)
-        elif here not in self._compiling:
+        with self._lock:
+            self._shared_bytes[here] = max(shared, self._shared_bytes.get(here, 0))
+            loaded = self._functions.get(here)
+            if loaded is not None:
+                self._allow(loaded, here)
+        if loaded is None:
             compiling = self._start(here)
             if compiling is not None and compiling.done():
                 self.function()
@@ -97,15 +101,17 @@ class Kernel:
 
     def _start(self, here: Device) -> Future[Binary] | None:
         """Have the kernel compiled, or load it from the cache and return None."""
-        if here in self._functions:  # another thread was faster
-            return None
-        cached = kernel_cache.load(self.key(), kernel_cache.current())
-        if cached is not None:
-            with suppress(rt.cupy().cuda.driver.CUDADriverError):  # the driver may be older than the compiler
-                self._load(cached, here)
-                return None
-        compiling = self._compiling[here] = self._compile()
-        return compiling
+        with self._lock:
+            compiling = self._compiling.get(here)
+            if compiling is not None or here in self._functions:  # another thread was faster
+                return compiling
+            cached = kernel_cache.load(self.key(), kernel_cache.current())
+            if cached is not None:
+                with suppress(rt.cupy().cuda.driver.CUDADriverError):  # the driver may be older than the compiler
+                    self._load(cached, here)
+                    return None
+            compiling = self._compiling[here] = self._compile()
+            return compiling
 
     def _compile(self) -> Future[Binary]:
         store = kernel_cache.current()
@@ -117,9 +123,11 @@ class Kernel:
             return compiling.result()
 
     def _load(self, binary: Binary, here: Device) -> None:
-        function = _module(rt.cupy(), here[1], binary.code).get_function(binary.symbol)
-        self._allow(function, here)
-        self._functions[here] = function
+        with self._lock:
+            if here not in self._functions:  # another thread may have waited as well
+                function = _module(rt.cupy(), here[1], binary.code).get_function(binary.symbol)
+                self._allow(function, here)
+                self._functions[here] = function
 
     def _allow(self, function: Any, here: Device) -> None:
         """Allow launches with the dynamic shared memory that is wanted."""
