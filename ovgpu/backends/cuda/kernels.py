@@ -40,7 +40,7 @@ class Kernel:
                  cooperative: bool = False) -> None:
         self.code = Code(source, name, flags, exported)
         self.name, self.where, self.cooperative = name, where, cooperative
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # held while the next ones change
         self._compiling: dict[Device, Future[Binary]] = {}
         self._functions: dict[Device, Any] = {}
         self._shared_bytes: dict[Device, int] = {}  # dynamic, wanted for launches so far
@@ -63,15 +63,17 @@ class Kernel:
         """
         kernel_cache.current().used[self] = None
         here = _here()
+        if here in self._functions and shared <= self._allowed_bytes.get(here, 0):
+            return
         with self._lock:
             self._shared_bytes[here] = max(shared, self._shared_bytes.get(here, 0))
             loaded = self._functions.get(here)
             if loaded is not None:
                 self._allow(loaded, here)
-        if loaded is None:
-            compiling = self._start(here)
-            if compiling is not None and compiling.done():
-                self.function()
+                return
+        compiling = self._start(here)
+        if compiling is not None and compiling.done():
+            self.function()
 
     def is_ready(self) -> bool:
         """Return whether `function` would not wait for a thread that compiles."""
