@@ -27,19 +27,18 @@ WORKLOADS = ("bert_base tf32", "bert_f16", "llama f16 128", "llama int4 128", "r
 HEAD = """# Time to compile kernels
 
 `python -m bench.kernels.compile_times`, seconds for {architecture}; NVRTC {version}, {cores} cores. Apart: a program
-for each kernel, one after the other. Joined: several kernels in a program, one thread. A thread more: the wall-clock
-time of {threads} threads, and its ratio to their time on the processors.
+for each kernel, one after the other. Joined: several kernels in a program, on one thread. The last four columns are for
+{threads} threads; the ratio is that of the wall clock to the time on the processors.
 
-| | kernels | apart | programs | joined | programs, {threads} threads | on the processors | wall clock | ratio |
+| | kernels | apart | programs | joined | programs | on the processors | wall clock | ratio |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 
 
 class Compiler:
-    """NVRTC with the target of a card, in the place of CuPy on a machine that has one."""
+    """CuPy without a device, whose compiler counts the programs."""
 
-    def __init__(self) -> None:
-        cupy = nvrtc._cupy()
+    def __init__(self, cupy: Any) -> None:
         self.programs, self._compile = 0, cupy.cuda.compiler.compile_using_nvrtc
         self._core = cupy._core
         self.cuda = SimpleNamespace(Device=lambda number: nullcontext(),
@@ -50,10 +49,10 @@ class Compiler:
         return self._compile(*arguments, **options)
 
 
-def measured(codes: Sequence[Code], threads: int) -> tuple[int, float, float]:
+def measured(cupy: Any, codes: Sequence[Code], threads: int) -> tuple[int, float, float]:
     """Return the number of programs, and the seconds on the processors and by the clock. 0 threads: each kernel is a
     program."""
-    queue, found = Queue(), Compiler()
+    queue, found = Queue(), Compiler(cupy)
     target = Target(found, 0, kernel_cache.KernelStore())
     with patch.object(kernel_cache, "save", lambda *_: None):
         clock, processors = time.perf_counter(), time.process_time()
@@ -77,9 +76,9 @@ def main() -> None:
                        threads=options.threads)
     for workload in options.workloads:
         codes = [kernel.code for kernel in runs.kernels_of(workload, card)]
-        with patch("cupy.cuda.compiler._get_arch_for_options_for_nvrtc", lambda arch: (f"-arch={name}", "cubin")):
-            measured(codes[:1], 0)  # the libraries are loaded
-            apart, joined, side_by_side = (measured(codes, n) for n in (0, 1, options.threads))
+        with nvrtc.targeting(name) as cupy:
+            measured(cupy, codes[:1], 0)  # the libraries are loaded
+            apart, joined, side_by_side = (measured(cupy, codes, n) for n in (0, 1, options.threads))
         text += (f"| {workload} | {len(codes)} | {apart[1]:.2f} | {joined[0]} | {joined[1]:.2f} | {side_by_side[0]} | "
                  f"{side_by_side[1]:.2f} | {side_by_side[2]:.2f} | {side_by_side[2] / side_by_side[1]:.2f} |\n")
     print(text)

@@ -126,10 +126,10 @@ class CompiledModel:
                                () if profiler is None else profiler.infos())
 
     def export_model(self, model_stream: IO[bytes] | None = None) -> IO[bytes] | None:
-        """Write the model, its properties and, on a card, the kernels it has launched, for `Core.import_model`.
+        """Write the model, its properties and, on a card, the kernels it launches, for `Core.import_model`.
 
-        Without a stream, return an `io.BytesIO`. A stream is rewound afterwards. Run the model first with typical
-        inputs, so that its kernels are known.
+        Without a stream, return an `io.BytesIO`. A stream is rewound afterwards. Run a model with dynamic shapes or
+        states first with typical inputs, so that its kernels are known.
 
         Raises: ModelError if a file that holds constants has changed, OSError if the stream cannot be written.
         """

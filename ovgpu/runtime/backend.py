@@ -194,7 +194,7 @@ class Backend(Protocol):
         """Wait until what the calls so far need is compiled. Calls raise the errors, not this."""
 
     def export_kernels(self) -> dict[str, bytes]:
-        """Return the machine code of the kernels that the compiled model has launched, by file name."""
+        """Return the machine code of the kernels that the compiled model launches, by file name."""
 
     def import_kernels(self, files: Mapping[str, bytes]) -> None:
         """Use machine code from `export_kernels` in place of the compiler, where the device fits. Call this first."""

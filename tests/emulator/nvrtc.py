@@ -5,10 +5,11 @@ compiles through the installed CuPy. Only the architecture is set here."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -93,6 +94,14 @@ def _bundled_headers(version: tuple[int, int]) -> str:
     return str(folder)
 
 
+@contextlib.contextmanager
+def targeting(architecture: str) -> Iterator[Any]:
+    """Yield the installed CuPy, which compiles for this architecture within the block, and asks no device for it."""
+    cupy, options = _cupy(), (f"-arch={architecture}", "cubin")
+    with patch.object(cupy.cuda.compiler, "_get_arch_for_options_for_nvrtc", lambda arch: options):
+        yield cupy
+
+
 def compile_source(
     code: str,
     architecture: str = "sm_90",
@@ -103,17 +112,14 @@ def compile_source(
     """Compile CUDA C++ to a cubin as the CUDA backend does, with the given `flags`.
 
     Raises NvrtcError with the compiler's log; `name` is for the message."""
-    cupy, log = _cupy(), io.StringIO()
-    architecture_options = patch.object(
-        cupy.cuda.compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch={architecture}", "cubin")
-    )  # CuPy's own function would ask the device
-    try:
-        with architecture_options:
+    log = io.StringIO()
+    with targeting(architecture) as cupy:
+        try:
             binary, lowered = compiler.compile(
                 cupy, code, (*flags, "--ptxas-options=-v"), tuple(name_expressions), log
             )
-    except cupy.cuda.compiler.CompileException as e:
-        raise NvrtcError(f"{name} does not compile for {architecture}:\n{str(e)[:6000]}") from None
+        except cupy.cuda.compiler.CompileException as e:
+            raise NvrtcError(f"{name} does not compile for {architecture}:\n{str(e)[:6000]}") from None
     return Cubin(architecture, binary, log.getvalue(), lowered, parse_usage(log.getvalue()))
 
 

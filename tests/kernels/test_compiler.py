@@ -229,6 +229,12 @@ def compiled(net: Net, threads: int = 2) -> ov.CompiledModel:
     return core.compile_model(core.read_model(*net.build()), "NVIDIA", {"COMPILATION_NUM_THREADS": threads})
 
 
+def used(model: ov.CompiledModel) -> list[kernels.Kernel]:
+    """Return the kernels that a model has asked for."""
+    backend: Any = model._compilation.backend
+    return list(backend.kernels.used)
+
+
 class Watched:
     """The emulator's compiler, which counts its programs."""
 
@@ -312,7 +318,7 @@ def test_requests_in_several_threads(card: None, monkeypatch: pytest.MonkeyPatch
         queue.start_async([x])
     queue.wait_all()
     assert len(found) == 12 and all(np.array_equal(y, found[0]) for y in found)
-    assert len(watched.threads) <= len(model._compilation.backend.kernels.used)  # type: ignore[attr-defined]
+    assert len(watched.threads) <= len(used(model))
 
 
 @pytest.mark.emulator
@@ -386,16 +392,11 @@ def test_constants_that_could_not_be_uploaded_are_forgotten(card: None, monkeypa
 # ---- NVRTC
 
 
-def test_programs_of_several_kernels_compile() -> None:
+def test_programs_of_several_kernels_compile(disassembler: None) -> None:
     """Generated kernels, and instances of a file: one cubin has them all."""
-    if not nvrtc.is_available():
-        pytest.skip("NVRTC is not installed")
     with bound("emulator"):
-        model = compiled(chain(6), 0)
-        codes = [kernel.code for kernel in model._compilation.backend.kernels.used]  # type: ignore[attr-defined]
-    cupy = nvrtc._cupy()
-    architecture = ("-arch=sm_90", "cubin")
-    with patch.object(cupy.cuda.compiler, "_get_arch_for_options_for_nvrtc", lambda arch: architecture):
+        codes = [kernel.code for kernel in used(compiled(chain(6), 0))]
+    with nvrtc.targeting("sm_90") as cupy:
         for group in ([c for c in codes if c.exported], [c for c in codes if "softmax_" in c.name]):
             assert len(group) >= 2 and all(code.joins(group[:n]) for n, code in enumerate(group))
             found = compiler.program(cupy, group)

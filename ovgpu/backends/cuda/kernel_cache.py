@@ -48,7 +48,7 @@ class KernelStore:
 
     folder    the folder in which they are cached, "" for the default
     threads   the number of threads that compile them; 0 for the default, see `compiler.default_threads`
-    used      the kernels that its requests have launched: the keys, in the order of their first use
+    used      the kernels that its requests launch: the keys, in the order of their first use
     imported  machine code that came with the model, by the names of `key`; it is not written to the folder
     """
 
