@@ -80,6 +80,12 @@ class Run(Ovgpu):
         found = self.request.infer(inputs, share_inputs=True, share_outputs=True)
         return found.to_tuple()[0]  # type: ignore[no-any-return]
 
+    def again(self, tokens: Array) -> Array:
+        """Return the logits after tokens [1, count] in an initial state."""
+        self.request.reset_state()
+        self.position = 0
+        return self.feed(tokens)
+
     def infer(self, token: int = 1) -> list[Array]:
         return [self.feed(np.array([[token]]))]
 
@@ -241,12 +247,7 @@ class Session:
 
     def _prefill(self) -> dict[str, Any]:
         engine, options, tokens = self.engine, self.options, self._tokens()
-
-        def once() -> Array:
-            engine.request.reset_state()
-            engine.position = 0
-            return engine.feed(tokens)
-
+        once = partial(engine.again, tokens)
         engine.fresh()
         start = time.perf_counter()
         logits = once()

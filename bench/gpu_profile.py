@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,11 @@ MIN_SHARE = 0.02  # the least share of a workload's device time for a kernel in 
 FUNCTIONS = 30
 LLAMA: dict[str, tuple[Variant, int]] = {f"llama {variant} {context}": (variant, context)
                                          for variant in ("f16", "int8", "int4") for context in (128, 8192)}
-DEFAULT = (*LLAMA, "resnet50_f16", "resnet50", "bert_f16", "bert_b32_f16", "unet_f16", "vit_f16", "whisper_tiny_f16",
-           "mobilenet_v2_f16", "bilstm", "lstm_b1", "lstm_b32", "lstm_state", "resnet50_b64_f16", "bert_base",
-           "gpt2_decode", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32")
+PREFILL = "llama f16 prefill "  # and a number of tokens
+DEFAULT = (*LLAMA, f"{PREFILL}2048", "resnet50_f16", "resnet50", "bert_f16", "bert_b32_f16", "unet_f16", "vit_f16",
+           "whisper_tiny_f16", "mobilenet_v2_f16", "bilstm", "lstm_b1", "lstm_b32", "lstm_state", "resnet50_b64_f16",
+           "bert_base", "gpt2_decode", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32", "softmax_row",
+           "max_row", "normalize_row", "argmax_row", "topk_row")
 IN_TF32 = tuple(f"{name} tf32" for name in ("bert_base", "bert_base_b32", "resnet50", "gpt2_decode", "llama int8 128",
                                             "llama int4 128"))
 
@@ -54,13 +57,17 @@ def engine(name: str, device: str, tiny: bool) -> tuple[Any, Callable[[], object
     Names that end with ``tf32`` are workloads in f32 that is rounded to TF32.
     """
     plain, config = name.removesuffix(" tf32"), TF32 if name.endswith(" tf32") else EXACT
-    if plain in LLAMA:
+    if plain.startswith(PREFILL):
+        found: Any = gpu_llama.Run(build("f16", gpu_llama.TINY if tiny else LLAMA_1B), device)
+        tokens = np.zeros((1, int(plain.removeprefix(PREFILL))), np.int64)
+        call: Callable[[], object] = partial(found.again, tokens)
+    elif plain in LLAMA:
         variant, context = LLAMA[plain]
         sizes = gpu_llama.TINY if tiny else LLAMA_1B
         context = min(context, sizes.positions - CALLS - 4 * WARM_UP)
-        found: Any = gpu_llama.Run(build(variant, sizes), device, "f16" if name == plain else "tf32")
+        found = gpu_llama.Run(build(variant, sizes), device, "f16" if name == plain else "tf32")
         found.fill(Caches(sizes, context), context - 1)
-        call: Callable[[], object] = found.infer
+        call = found.infer
     elif plain in VISION:
         workload = (TINY_VISION if tiny else VISION)[plain]()
         found = gpu_vision.Ovgpu(workload if name == plain else replace(workload, config=config), device)
@@ -181,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=180)
     parser.add_argument("--only", nargs="*", default=[*DEFAULT, *IN_TF32], metavar="NAME",
-                        choices=[*LLAMA, *VISION, *WORKLOADS, *IN_TF32])
+                        choices=[*LLAMA, f"{PREFILL}2048", *VISION, *WORKLOADS, *IN_TF32])
     parser.add_argument("--device", default="NVIDIA")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy: the host's part alone")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, of a few workloads")

@@ -51,6 +51,28 @@ def topk(count: int) -> Any:
     return TopK()
 
 
+def largest() -> Any:
+    """Return the module of the ReduceMax workload."""
+    import torch
+
+    class Largest(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.amax(-1, keepdim=True)
+
+    return Largest()
+
+
+def normalize() -> Any:
+    """Return the module of the MVN workload."""
+    import torch
+
+    class Normalize(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+    return Normalize()
+
+
 def _dense(weights: Mapping[str, Array], name: str) -> Any:
     import torch
 

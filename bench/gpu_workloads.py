@@ -64,13 +64,34 @@ def softmax(rows: int, columns: int, kind: str) -> Workload:
 def topk(columns: int, count: int) -> Workload:
     """Return the largest elements of a row, such as the logits of a token, with their indices."""
     net = Net("topk")
-    x = np.random.default_rng(1).standard_normal((1, columns), np.float32)
-    values, indices = net.layer("TopK", "opset11", [net.parameter("f32", x.shape, "x"), net.const(np.int64(count))],
+    values, indices = net.layer("TopK", "opset11", [net.parameter("f32", (1, columns), "x"),
+                                                    net.const(np.int64(count))],
                                 {"axis": -1, "mode": "max", "sort": "value", "index_element_type": "i64"},
                                 ["f32", "i64"])
     net.result(values)
     net.result(indices)
-    return Workload(f"TopK {count}, f32 [1,{columns}]", net.build(), {"x": x}, partial(gpu_torch.topk, count), x.nbytes)
+    return _row(f"TopK {count}", net, columns, partial(gpu_torch.topk, count))
+
+
+def largest(columns: int) -> Workload:
+    """Return the largest element of a row."""
+    net = Net("largest")
+    net.result(net.layer("ReduceMax", "opset1", [net.parameter("f32", (1, columns), "x"), net.const(np.array([1]))],
+                         {"keep_dims": True}))
+    return _row("ReduceMax", net, columns, gpu_torch.largest)
+
+
+def normalize(columns: int) -> Workload:
+    """Return a row less its mean, over its standard deviation."""
+    net = Net("normalize")
+    net.result(net.layer("MVN", "opset6", [net.parameter("f32", (1, columns), "x"), net.const(np.array([1]))],
+                         {"eps": 1e-5, "eps_mode": "inside_sqrt", "normalize_variance": True}))
+    return _row("MVN", net, columns, gpu_torch.normalize)
+
+
+def _row(title: str, net: Net, columns: int, module: Callable[[], Any]) -> Workload:
+    x = np.random.default_rng(1).standard_normal((1, columns), np.float32)
+    return Workload(f"{title}, f32 [1,{columns}]", net.build(), {"x": x}, module, x.nbytes)
 
 
 def _map(title: str, net: Net, rows: int, columns: int, kind: str, module: Callable[[], Any]) -> Workload:
@@ -140,6 +161,9 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "softmax_f32": partial(softmax, 65536, 1024, "f32"),
     "softmax_f16": partial(softmax, 65536, 2048, "f16"),
     "softmax_row": partial(softmax, 1, 128256, "f32"),
+    "max_row": partial(largest, 128256),
+    "normalize_row": partial(normalize, 128256),
+    "argmax_row": partial(topk, 128256, 1),
     "topk_row": partial(topk, 128256, 50),
 }
 TINY: dict[str, Callable[[], Workload]] = {
@@ -153,6 +177,9 @@ TINY: dict[str, Callable[[], Workload]] = {
     "softmax_f32": partial(softmax, 8, 64, "f32"),
     "softmax_f16": partial(softmax, 8, 64, "f16"),
     "softmax_row": partial(softmax, 1, 20000, "f32"),
+    "max_row": partial(largest, 20000),
+    "normalize_row": partial(normalize, 20000),
+    "argmax_row": partial(topk, 20000, 1),
     "topk_row": partial(topk, 20000, 5),
 }
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 import ovgpu
-from bench import gpu_llama, gpu_profile
-from bench.gpu_llama_model import LLAMA_1B, build
+from bench import gpu_profile
 from bench.gpu_vision_workloads import WORKLOADS as VISION
 from bench.gpu_workloads import WORKLOADS as OTHERS
 from bench.kernels.cards import Card
@@ -25,8 +24,7 @@ from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import Plan
 
 WARM_UP = 2  # inferences after a prompt: states of decoders alternate between two plans
-PREFILL = "llama f16 prefill "  # and a number of tokens
-WORKLOADS = (*gpu_profile.LLAMA, f"{PREFILL}2048", *VISION, *OTHERS, *gpu_profile.IN_TF32)
+WORKLOADS = (*gpu_profile.LLAMA, f"{gpu_profile.PREFILL}2048", *VISION, *OTHERS, *gpu_profile.IN_TF32)
 Launched = tuple[Plan, list[StepLaunches]]
 
 
@@ -49,12 +47,7 @@ def kernels_of(name: str, card: Card, cudnn: bool = False) -> list[Kernel]:
 
 def _executor(name: str, device: str) -> Executor:
     """Return the executor of a workload's last inference."""
-    if name.startswith(PREFILL):
-        run = gpu_llama.Run(build("f16", LLAMA_1B), device)
-        run.feed(np.zeros((1, int(name.removeprefix(PREFILL))), np.int64))
-        engine: Any = run
-    else:
-        engine, _ = gpu_profile.engine(name, device, False)
+    engine, _ = gpu_profile.engine(name, device, False)
     executor: Executor = engine.resident._last
     return executor
 
