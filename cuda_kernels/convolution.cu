@@ -196,11 +196,20 @@ template <class I>
 struct Element {
   I image, channel, at[3];
 
+  // Neighbouring threads have neighbouring elements in memory: of a channel, or of a pixel if channels are adjacent.
   __device__ __forceinline__ Element(const Window<I>& w, I index) {
-    const I pixels = volume(w.extent), row = index / pixels;
+    const I pixels = volume(w.extent), channels = w.groups * w.outputs;
+    if (w.y[1] == 1) {
+      const I pixel = index / channels;
+      channel = index - pixel * channels;
+      image = pixel / pixels;
+      unravel(pixel - image * pixels, w.extent, at);
+      return;
+    }
+    const I row = index / pixels;
     unravel(index - row * pixels, w.extent, at);
-    image = row / (w.groups * w.outputs);
-    channel = row - image * w.groups * w.outputs;
+    image = row / channels;
+    channel = row - image * channels;
   }
 
   __device__ __forceinline__ I location(const Window<I>& w) const {

@@ -66,7 +66,7 @@ class Compilation:
         may_split = may_fuse and backend.replays and not self._untyped and growing(self.model)
         self._unsplit = self.model.clone() if may_split else None
         self._decode_programs: DecodePrograms | None = None
-        fuse_layers(self.model, fuse, epilogues)
+        fuse_layers(self.model, fuse, epilogues, backend.channels_last)
         if DEBUG.value >= 3:
             log_passes(model, self.model)
         self.backend, self.settings = backend, settings

@@ -43,6 +43,7 @@ from ovgpu.spec import Spec
 from ovgpu.symbolic import Atom, Check, Int, Sym, Table, atoms
 from ovgpu.types import Type
 
+IMAGE_RANK = 4  # of tensors that may be channels last
 UNRANKED = View((), ())  # view of a variable whose rank is known only from its current value
 
 
@@ -73,7 +74,8 @@ class Builder:
         model.infer(specs, table, self.hosts.refine)
         self.value_of: dict[Output, int] = {}  # port -> value
         self.placement = Placement()
-        self.copies: dict[int, int] = {}  # value -> its dense copy
+        self.channels_last: set[int] = set()  # values that ops have made in this layout
+        self.copies: dict[tuple[int, bool], int] = {}  # (value, whether channels last) -> its copy
         self.segment = Segment()
         self.computed_in: dict[int, int] = {}  # value -> number of the segment that computes it
         self.host_numbers: dict[Output, int] = {}  # port -> host node of the current segment
@@ -417,10 +419,12 @@ class Builder:
                 changed = self.values[inputs[op.updates[number][0]]]
                 value = self.value(port, changed.view, changed.memory, changed.source, root=changed.root)
             elif reservation is None:
-                value = self.value(port, View.dense(port.spec.shape or ()), "buffer")
+                value = self._buffer(port, op, inputs)
             else:
                 root = self.values[reservation.root]
                 value = self.value(port, reservation.view, root.memory, root.source, root=root.id)
+                if reservation.root in self.placement.channels_last:
+                    self.channels_last.add(value)
             self.value_of[port] = value
             self.computed_in[value] = len(self.program.segments)
             outputs.append(value)
@@ -441,22 +445,40 @@ class Builder:
                    for kind, shape in op.workspace(specs, [p.spec for p in node.ports])]
         self._append(Step(op, "bound", tuple(inputs), tuple(outputs), tuple(scratch), host, node))
 
+    def _buffer(self, port: Output, op: Op, inputs: Sequence[int]) -> int:
+        """Add the value of an output for which no memory is reserved."""
+        shape = port.spec.shape or ()
+        if len(shape) != IMAGE_RANK or not (
+                op.layout == "channels_last" or (op.keeps_layout and not self.channels_last.isdisjoint(inputs))):
+            return self.value(port, View.dense(shape), "buffer")
+        value = self.value(port, View.channels_last(shape), "buffer")
+        self.channels_last.add(value)
+        return value
+
     def _in_op_layout(self, value: int, op: Op) -> int:
-        """Return the value if the op takes its strides, else a dense copy."""
-        takes = op.layout == "strided" or (op.layout == "blas" and self.values[value].view.is_blas)
+        """Return the value if the op takes its strides, else a copy."""
+        view = self.values[value].view
+        if op.layout == "channels_last":
+            takes = (len(view.shape) != IMAGE_RANK or view.is_channels_last
+                     or self.values[value].memory == "constant")  # kernels, which `passes.channels_last` lays out
+            return value if takes else self._copy(value, channels_last=True)
+        takes = op.layout == "strided" or (op.layout == "blas" and view.is_blas)
         return value if takes else self._dense(value)
 
     def _dense(self, value: int) -> int:
         """Return the value if it is dense, else a dense copy."""
-        given = self.values[value]
-        if given.view.is_dense:
-            return value
-        if value not in self.copies:
-            copy = self.value(None, View.dense(given.view.shape), "buffer", kind=given.type)
+        return value if self.values[value].view.is_dense else self._copy(value)
+
+    def _copy(self, value: int, channels_last: bool = False) -> int:
+        """Return a copy that is dense, or channels last."""
+        key = value, channels_last
+        if key not in self.copies:
+            given = self.values[value]
+            view = (View.channels_last if channels_last else View.dense)(given.view.shape)
+            self.copies[key] = copy = self.value(None, view, "buffer", kind=given.type)
             self.computed_in[copy] = len(self.program.segments)
             self._append(Step(Copy(), "copy", (value,), (copy,)))
-            self.copies[value] = copy
-        return self.copies[value]
+        return self.copies[key]
 
     def _add_concat_copies(self, node: Node, inputs: Sequence[int], output: int) -> None:
         """Add copies of the parts that their producers could not write directly into the result."""

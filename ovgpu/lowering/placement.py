@@ -2,7 +2,8 @@
 
 The memory of a model's result, of a variable's new value or of a part of a Concat is reserved for the step that
 computes it, which then writes there directly. A tensor without such a step (a parameter, a view, a second use) is
-copied later. A Reshape of a Transpose reserves its memory as well: attention then writes its heads side by side.
+copied later. A Reshape of a Transpose reserves its memory as well: attention then writes its heads side by side. So
+does a convolution of tensors whose channels are last: elementwise layers before it then write that layout.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ class Reservation:
 @dataclass(frozen=True)
 class Placement:
     """Reserved memory by port, and the values that are the memory of results (by index) and of the new values of
-    variables (by id)."""
+    variables (by id). ``channels_last``: the values in that layout that are reserved for inputs of convolutions."""
 
     reserved: dict[Output, Reservation] = field(default_factory=dict)
     results: dict[int, int] = field(default_factory=dict)
     variables: dict[str, int] = field(default_factory=dict)
+    channels_last: set[int] = field(default_factory=set)
 
 
 def reserve_memory(b: Builder, nodes: Sequence[Node]) -> Placement:
-    """Reserve memory for results, then for variables, then for Concats and Reshapes, from the last node backwards."""
+    """Reserve memory for results, then for variables, then for other nodes, from the last one backwards."""
     placement = Placement()
     for number in b.layouts.order(len(b.model.results)):
         _reserve_result(b, placement, number, b.model.results[number])
@@ -51,6 +53,8 @@ def reserve_memory(b: Builder, nodes: Sequence[Node]) -> Placement:
             _reserve_parts(b, placement, node)
         elif node.op.name == "Reshape" and b.is_bound(node):
             _reserve_transposed(b, placement, node)
+        elif op_of(node).layout == "channels_last":
+            _reserve_channels_last(b, placement, node)
     return placement
 
 
@@ -108,6 +112,15 @@ def _reserve_transposed(b: Builder, placement: Placement, reshape: Node) -> None
     _claim(b, placement, port, Reservation(value, b.values[value].view))
 
 
+def _reserve_channels_last(b: Builder, placement: Placement, node: Node) -> None:
+    source = node.sources[0]
+    if source is None or source in placement.reserved or not op_of(source.node).keeps_layout:
+        return
+    value = b.value(source, View.channels_last(source.spec.shape or ()), "buffer")
+    placement.channels_last.add(value)
+    _claim(b, placement, source, Reservation(value, b.values[value].view))
+
+
 def _claim(b: Builder, placement: Placement, port: Output, reservation: Reservation) -> None:
     """Reserve memory for the step that computes ``port``, if it can write there.
 
@@ -127,6 +140,8 @@ def _claim(b: Builder, placement: Placement, port: Output, reservation: Reservat
     view, root_view = reservation.view, b.values[reservation.root].view
     if _runtime_atoms(b, (*view.strides, view.offset, *root_view.shape)) - _runtime_atoms(b, port.spec.shape or ()):
         return  # the target depends on run-time numbers that the result's shape does not depend on
+    if op_of(node).layout == "channels_last" and not view.is_channels_last:
+        return
     if view.is_dense or op_of(node).strided_outputs:
         placement.reserved[port] = reservation
 

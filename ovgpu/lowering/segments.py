@@ -110,7 +110,8 @@ def _share_in_place(values: Sequence[Value], segment: Segment, step: Step, posit
         return
     out = values[step.outputs[0]]
     output_buffer = position_of.get(out.root)
-    if output_buffer is None or segment.buffers[output_buffer].first != position or not out.view.is_dense:
+    if output_buffer is None or segment.buffers[output_buffer].first != position or not (
+            out.view.is_dense or (len(out.view.shape) > 1 and out.view.is_channels_last)):
         return
     specs = [None if s is None else s.spec for s in step.node.sources]
     for i in step.op.inplace(specs, [p.spec for p in step.node.ports]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +13,7 @@ from ovgpu.passes.add_norm import add_norms
 from ovgpu.passes.attention import fuse_attention
 from ovgpu.passes.batch_norm import scale_channels
 from ovgpu.passes.canonicalise import canonicalise
+from ovgpu.passes.channels_last import channels_last
 from ovgpu.passes.compressed import compressed_weights
 from ovgpu.passes.convolution_epilogue import fuse_convolution_epilogues
 from ovgpu.passes.decomposed_norm import join_norms
@@ -46,6 +47,7 @@ class Target:
     epilogues: bool = False
     precision: Type = Type.dynamic
     cache: Type = Type.dynamic
+    channels_last: Callable[[], Sequence[Type]] = tuple
 
     @property
     def half(self) -> Type | None:
@@ -127,6 +129,8 @@ PASSES = (
     Pass(exact_products, "simplify", CUDA, "MatMul of positions", "MatMul that is never in TF32"),
     Pass(fuse_convolution_epilogues, "fuse", EITHER, "Convolution → elementwise layers", "ConvolutionWithEpilogue",
          lambda target: {"device": target.fuse}),
+    Pass(channels_last, "fuse", CUDA, "Convolution → Convolution", "the same of tensors whose channels are adjacent",
+         lambda target: {"types": target.channels_last}),
     Pass(lay_out_weights, "fuse", HOST, "MatMul by a constant", "MatMul by its transpose, if BLAS is faster"),
     Pass(fuse_group_norm_epilogues, "fuse", CUDA, "GroupNorm → elementwise layers", "GroupNormWithEpilogue"),
     Pass(reshape_early, "fuse", CUDA, "elementwise → Reshape or Transpose", "Reshape or Transpose → elementwise"),
@@ -156,9 +160,10 @@ def simplify(model: Model, fuse: bool = False, precision: Type = Type.dynamic, c
     return model
 
 
-def fuse_layers(model: Model, fuse: bool = False, epilogues: bool = False) -> None:
-    """Fuse layers that follow each other, in place: the last part of `prepare`."""
-    _run("fuse", model, Target(fuse=fuse, epilogues=epilogues))
+def fuse_layers(model: Model, fuse: bool = False, epilogues: bool = False,
+                types: Callable[[], Sequence[Type]] = tuple) -> None:
+    """Fuse layers that follow each other, in place: the last part of `prepare`. For ``types`` see `channels_last`."""
+    _run("fuse", model, Target(fuse=fuse, epilogues=epilogues, channels_last=types))
 
 
 def _run(stage: str, model: Model, target: Target) -> None:

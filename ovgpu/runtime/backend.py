@@ -121,6 +121,9 @@ class Backend(Protocol):
     replays: bool
     """True if the backend runs recordings faster than call by call."""
 
+    def channels_last(self) -> Sequence[Type]:
+        """Return the element types for which convolutions are faster where the channels of a pixel are adjacent."""
+
     def active(self) -> AbstractContextManager[Any]:
         """Return a context in which this thread's array library works on the backend's device and stream."""
 

@@ -115,6 +115,9 @@ class CpuBackend:
     def download(self, source: Array, target: Any) -> Sequence[Call]:
         return self.upload(source, target)
 
+    def channels_last(self) -> Sequence[Type]:
+        return ()
+
     def active(self) -> AbstractContextManager[Any]:
         return nullcontext()
 

@@ -56,6 +56,9 @@ class CudaBackend:
         self.graphs = Graphs(self.stream)
         self.waiter = StreamWaiter(self.stream, number)
 
+    def channels_last(self) -> Sequence[Type]:
+        return self.dnn.channels_last(int(self.device.compute_capability))
+
     def active(self) -> AbstractContextManager[Any]:
         return errors.active(self.device, self.stream, self.kernels)
 

@@ -9,17 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.handles import acquire_handle
 from ovgpu.errors import OpError
-from ovgpu.ops.activation.activation import Relu
+from ovgpu.ops.activation.activation import Clamp, Relu, Swish
 from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.strided import strides_of
 from ovgpu.ops.convolution._convolution import Convolved
 from ovgpu.runtime.backend import RoundingCall
+from ovgpu.types import Type
 
 MAX_WORKSPACE_BYTES = 256 << 20  # that a plan may use
 MAX_PLANS = 256  # cached per compiled model
@@ -30,26 +31,28 @@ _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
 @dataclass(frozen=True, slots=True)
 class CudnnEpilogue:
-    """Layers that cuDNN computes along with an f32 convolution.
+    """Layers that cuDNN computes along with a convolution in f32, or one in 16 bits whose channels are adjacent.
 
-    It adds a tensor of the strides ``residual``, if not None, and a bias per channel. A Relu follows if ``relu``.
+    It adds a tensor of the strides ``residual``, if not None, and a bias per channel. The ``activation`` is a method of
+    cuDNN's graphs, or empty; ``limit`` is the upper bound of "relu", if it has one. The layers are computed in f32, and
+    the result is rounded once.
     """
 
     residual: tuple[int, ...] | None
-    relu: bool
+    activation: Literal["", "relu", "swish"]
+    limit: float | None = None
 
     @staticmethod
     def of(c: Convolved) -> tuple[CudnnEpilogue, dict[int, Array]] | None:
-        """Return a convolution's epilogue and its arrays, None if cuDNN does not support these layers. 16-bit dtypes
-        are not supported, since each layer's result would be rounded."""
+        """Return a convolution's epilogue and its arrays, None if cuDNN does not support these layers."""
         assert c.epilogue is not None
-        chain, last, relu = c.epilogue.chain, 0, False
+        chain, last, activation, limit = c.epilogue.chain, 0, "", None
         arrays: dict[int, Array] = {}
-        if c.out.dtype.name != "float32" or c.transposed or chain.literals:
+        if not (c.out.dtype.name == "float32" or _strides(c.out)[1] == 1) or c.transposed or chain.literals:
             return None
         for number, part in enumerate(chain.parts, chain.inputs):
             others = [i for i in part.operands if i != last]
-            if relu or len(part.operands) != len(others) + 1:
+            if activation or len(part.operands) != len(others) + 1:
                 return None
             if isinstance(part.op, Add) and 0 < others[0] < chain.inputs:
                 array = c.epilogue.operands[others[0] - 1]
@@ -58,7 +61,11 @@ class CudnnEpilogue:
                     return None
                 arrays[name] = array
             elif isinstance(part.op, Relu):
-                relu = True
+                activation = "relu"
+            elif isinstance(part.op, Clamp) and part.op.min == 0:
+                activation, limit = "relu", part.op.max
+            elif isinstance(part.op, Swish):
+                activation = "swish"
             else:
                 return None
             last = number
@@ -66,15 +73,16 @@ class CudnnEpilogue:
         if BIAS not in arrays or min(tensor_strides or (1,)) <= 0 or any(
                 a.data.ptr % ALIGNMENT_BYTES for a in arrays.values()):
             return None
-        return CudnnEpilogue(tensor_strides, relu), arrays
+        return CudnnEpilogue(tensor_strides, activation, limit), arrays  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Key of a cached cuDNN plan: a convolution of arrays [N, C, ...] with two or three spatial axes.
 
-    ``x``, ``kernel`` and ``out`` are shapes; ``begin`` and ``end`` are padding. A transposed convolution is computed as
-    the data gradient of a convolution, whose padding is that of ``out``. ``tf32``: f32 may be rounded to TF32.
+    ``x``, ``kernel`` and ``out`` are shapes, which have strides in elements; ``begin`` and ``end`` are padding. A
+    transposed convolution is computed as the data gradient of a convolution, whose padding is that of ``out``.
+    ``tf32``: f32 may be rounded to TF32.
     """
 
     kind: str
@@ -83,6 +91,7 @@ class Problem:
     kernel: tuple[int, ...]
     out: tuple[int, ...]
     x_strides: tuple[int, ...]
+    kernel_strides: tuple[int, ...]
     out_strides: tuple[int, ...]
     begin: tuple[int, ...]
     end: tuple[int, ...]
@@ -108,23 +117,24 @@ class Problem:
         if len(end) < len(ends) or min(*x_strides, *out_strides) <= 0:
             return None
         kernel = (c.groups * c.kernel.shape[1], *c.kernel.shape[2:])
-        found = Problem(kind, c.transposed, c.x.shape, kernel, c.out.shape, x_strides, out_strides, tuple(c.begin), end,
-                        tuple(c.strides), tuple(c.dilations), epilogue, tf32 and kind == "float32")
+        found = Problem(kind, c.transposed, c.x.shape, kernel, c.out.shape, x_strides, _strides(c.kernel)[1:],
+                        out_strides, tuple(c.begin), end, tuple(c.strides), tuple(c.dilations), epilogue,
+                        tf32 and kind == "float32")
         return found if len(end) > 1 else found.with_unit_axis()
 
     def with_unit_axis(self) -> Problem:
         """Insert a spatial axis of extent 1 before the only one: cuDNN has no convolutions along one axis."""
         x, kernel, out = ((*shape[:2], 1, shape[2]) for shape in (self.x, self.kernel, self.out))
         residual = None if self.epilogue is None else self.epilogue.residual
-        x_strides, out_strides, residual_strides = (
+        x_strides, kernel_strides, out_strides, residual_strides = (
             (*tensor_strides[:2], tensor_strides[2] * extent, tensor_strides[2]) for tensor_strides, extent in (
-                (self.x_strides, self.x[2]), (self.out_strides, self.out[2]),
+                (self.x_strides, self.x[2]), (self.kernel_strides, self.kernel[2]), (self.out_strides, self.out[2]),
                 (residual or self.out_strides, self.out[2])))
         epilogue = self.epilogue
         if epilogue is not None and residual is not None:
             epilogue = replace(epilogue, residual=residual_strides)
-        return Problem(self.kind, self.transposed, x, kernel, out, x_strides, out_strides, (0, *self.begin),
-                       (0, *self.end), (1, *self.strides), (1, *self.dilations), epilogue, self.tf32)
+        return Problem(self.kind, self.transposed, x, kernel, out, x_strides, kernel_strides, out_strides,
+                       (0, *self.begin), (0, *self.end), (1, *self.strides), (1, *self.dilations), epilogue, self.tf32)
 
 
 class Dnn:
@@ -143,6 +153,13 @@ class Dnn:
         handle = acquire_handle(self, cudnn, lambda: cudnn.create_handle())
         cudnn.set_stream(handle, self.stream.ptr)
         return handle
+
+    def channels_last(self, capability: int) -> Sequence[Type]:
+        """Return the types that tensor cores multiply, for which cuDNN's kernels read adjacent channels."""
+        if rt.cudnn() is None:
+            return ()
+        bf16, f32 = capability >= 80, capability >= 80 and self.tf32
+        return [Type.f16, *([Type.bf16] if bf16 else ()), *([Type.f32] if f32 else ())]
 
     def convolve(self, c: Convolved) -> list[Callable[[], None]] | None:
         """Return the calls of a convolution and its epilogue; None if cuDNN is missing or does not support them."""
@@ -220,7 +237,7 @@ def build(problem: Problem, handle: Any) -> Plan:
         deselected.append(notes.TENSOR_CORE)  # which round f32 to TF32
     graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=sums, compute_data_type=sums, handle=handle)
     x = graph.tensor(dim=problem.x, stride=problem.x_strides, data_type=kind, uid=X)
-    kernel = graph.tensor(dim=problem.kernel, stride=_dense(problem.kernel), data_type=kind, uid=KERNEL)
+    kernel = graph.tensor(dim=problem.kernel, stride=problem.kernel_strides, data_type=kind, uid=KERNEL)
     record = graph.conv_dgrad if problem.transposed else graph.conv_fprop
     out = record(x, kernel, pre_padding=problem.begin, post_padding=problem.end, stride=problem.strides,
                  dilation=problem.dilations, compute_data_type=sums)
@@ -247,7 +264,9 @@ def _append_epilogue(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:
     channels = (1, problem.out[1], *(1 for _ in problem.out[2:]))
     bias = graph.tensor(dim=channels, stride=_dense(channels), data_type=kind, uid=BIAS)
     out = graph.bias(out, bias, compute_data_type=sums)
-    return graph.relu(out, compute_data_type=sums) if epilogue.relu else out
+    if epilogue.activation == "relu":
+        return graph.relu(out, upper_clip=epilogue.limit, compute_data_type=sums)
+    return graph.swish(out, compute_data_type=sums) if epilogue.activation == "swish" else out
 
 
 @contextmanager

@@ -57,6 +57,7 @@ class Elementwise(Op):
     """Base of all elementwise ops: same-typed inputs, one output of their broadcast shape."""
 
     strided_outputs = True
+    keeps_layout = True
     host_in_decode = True
     types: ClassVar[str] = "any"
     """The input element types that the specification allows: a key of `_KINDS`."""

@@ -59,9 +59,13 @@ class Op:
     """Numbers of the inputs whose values are needed on the host: by `infer` (target shapes, axes) or as plain numbers.
     `evaluate` and the fast forms get them as NumPy arrays. A final ``-1`` stands for all inputs after those listed."""
 
-    layout: ClassVar[Literal["strided", "blas", "dense"]] = "strided"
+    layout: ClassVar[Literal["strided", "blas", "dense", "channels_last"]] = "strided"
     """The input layout that the fast forms need: any strides, unit stride in one of the last two axes, or contiguous.
-    The planner copies other inputs into a dense buffer first."""
+    The planner copies other inputs into a dense buffer first. ``channels_last``: inputs of rank 4, and the output, are
+    `View.channels_last`; the planner copies other inputs into that layout."""
+
+    keeps_layout: ClassVar[bool] = False
+    """True if the output of rank 4 is better `View.channels_last` where an input is."""
 
     strided_outputs: ClassVar[bool] = False
     """True if the fast forms can write into outputs that are not contiguous (parts of a Concat)."""

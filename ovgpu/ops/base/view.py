@@ -31,6 +31,13 @@ class View:
         return View(tuple(shape), dense_strides(shape))
 
     @staticmethod
+    def channels_last(shape: Sequence[Int]) -> View:
+        """Return the view [N, C, ...] of a dense tensor [N, ..., C]: the channels of a pixel are adjacent."""
+        batch, channels, *spatial = shape
+        found = View.dense((batch, *spatial, channels))
+        return found.permute((0, len(shape) - 1, *range(1, len(shape) - 1)))
+
+    @staticmethod
     def with_capacity(shape: Sequence[Int], axis: int, row: Int) -> View:
         """Return a row-major view of memory with spare capacity along ``axis``: the stride of the axis before it is
         ``row``, the capacity times the elements per index of ``axis``."""
@@ -46,6 +53,11 @@ class View:
                 return False
             expected = expected * dim
         return True
+
+    @property
+    def is_channels_last(self) -> bool:
+        """True if the view is provably the one of `channels_last`; strides of axes of extent 1 do not matter."""
+        return self.permute((0, *range(2, len(self.shape)), 1)).is_dense
 
     @property
     def is_blas(self) -> bool:

@@ -47,7 +47,7 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class Convolved:
-    """One convolution of arrays: x [N, G C, ...], kernel [G, O, C, ...] (transposed: [G, C, O, ...]), dense, and out
+    """One convolution of arrays: x [N, G C, ...], kernel [G, O, C, ...] (transposed: [G, C, O, ...]) and out
     [N, G O, ...].
 
     ``strides``, ``dilations`` and ``begin`` have a number per spatial axis; ``begin`` is the padding before the axis,
@@ -122,10 +122,14 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
     """Record the calls that write ``c.out``; types and shapes decide which kernel computes it.
 
     Kernels of this project apply every epilogue, and cuDNN some. Where a library only convolves, one more kernel
-    applies the epilogue to the results in place.
+    applies the epilogue to the results in place. Only cuDNN takes kernels that are not dense.
     """
     if not c.out.size:
         return
+    if not c.kernel.flags.c_contiguous:
+        if _by_cudnn(k, c):
+            return
+        c = replace(c, kernel=dense(k, c.kernel))
     bare = replace(c, epilogue=None)
     if not is_plain(c.out.dtype):
         _in_compute_type(k, bare, workspace)
@@ -145,9 +149,23 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
         pass
     else:
         return _implicit_gemm(k, c)
+    _apply_epilogue(k, c)
+    return None
+
+
+def _by_cudnn(k: KernelRecorder, c: Convolved) -> bool:
+    """Record cuDNN's convolution and a kernel for an epilogue that cuDNN does not compute. Return whether it can."""
+    if k.convolve(c):
+        return True
+    if c.epilogue is None or not k.convolve(replace(c, epilogue=None)):
+        return False
+    _apply_epilogue(k, c)
+    return True
+
+
+def _apply_epilogue(k: KernelRecorder, c: Convolved) -> None:
     if c.epilogue is not None:
         k.elementwise(c.epilogue.chain, [c.out, *c.epilogue.operands], c.out)
-    return None
 
 
 def reads_weights(c: Convolved) -> bool:
@@ -300,8 +318,7 @@ def _gemm_col2im(k: KernelRecorder, c: Convolved, workspace: Any) -> None:
     kernel that adds them to the output (col2im)."""
     if not c.channels:
         k.copy(np.zeros((), c.out.dtype), c.out)
-        if c.epilogue is not None:
-            k.elementwise(c.epilogue.chain, [c.out, *c.epilogue.operands], c.out)
+        _apply_epilogue(k, c)
         return
     x = flat(c.x, len(c.x), c.groups, c.channels)
     if x is None:

@@ -18,7 +18,7 @@ from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convolution import _columns
 from ovgpu.ops.convolution._columns import BLOCK_ELEMENTS, HostEpilogue
-from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, Convolved, Epilogue, convolve, dense, shortened
+from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, Convolved, Epilogue, convolve, shortened
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, maximum, minimum, product, same
 from ovgpu.types import Type
@@ -114,7 +114,7 @@ class Convolution(_Convolution):
              epilogue: Epilogue | None = None) -> None:
         x, kernel = inputs
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
-        convolve(k, self.convolved(x, dense(k, kernel), outputs[0], begin, epilogue=epilogue), workspace)
+        convolve(k, self.convolved(x, kernel, outputs[0], begin, epilogue=epilogue), workspace)
 
 
 @op("GroupConvolution", "opset1", "convolution/group-convolution-1")
@@ -223,7 +223,7 @@ class ConvolutionBackpropData(_Convolution):
              epilogue: Epilogue | None = None) -> None:
         (x, kernel, target), out = (*inputs, None)[:3], outputs[0]
         begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
-        convolve(k, self.convolved(x, dense(k, kernel), out, begin, True, epilogue), workspace)
+        convolve(k, self.convolved(x, kernel, out, begin, True, epilogue), workspace)
 
     @property
     def pad_names(self) -> tuple[str, ...]:

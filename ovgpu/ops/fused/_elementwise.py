@@ -85,6 +85,7 @@ class Fused(Op):
     aliases: ClassVar[tuple[str, ...]] = ()
     exact = True  # because its parts decode and encode
     strided_outputs = True
+    keeps_layout = True
 
     def attributes(self) -> dict[str, Any]:
         return {"layers": tuple(layer.name for layer in self.layers)}

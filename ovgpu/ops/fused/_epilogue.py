@@ -24,7 +24,7 @@ class OpWithEpilogue(Op):
 
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
-    layout: ClassVar[Literal["strided", "blas", "dense"]] = "blas"
+    layout: ClassVar[Literal["strided", "blas", "dense", "channels_last"]] = "blas"
     strided_outputs = True
     exact = True  # because its parts decode and encode
 

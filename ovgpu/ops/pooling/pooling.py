@@ -30,6 +30,7 @@ class _Pool(Op):
     """Base: ``x [N, C, ...] -> [N, C, ...]``, one number for each window over one to three spatial axes."""
 
     strided_outputs = True
+    keeps_layout = True
     fold: ClassVar[np.ufunc]
     fold_name: ClassVar[str]
     """The name of the array libraries' function that reduces an axis with `fold`."""
@@ -98,8 +99,14 @@ class _Pool(Op):
             return NotImplemented
         if out.size:
             windows = self.windows(x.shape[2:], out.shape[2:])
-            if len(outputs) > 1 or not self.is_whole(windows, x) or not _reduce_whole_axes(k, self.whole, x, out):
-                self.launch(k, x, outputs, windows)
+            if len(outputs) == 1 and self.is_whole(windows, x) and _reduce_whole_axes(k, self.whole, x, out):
+                return None
+            if len(outputs) == 1 and len(windows) < MAX_AXES and strides_of(x)[1] == 1 == strides_of(out)[1]:
+                # Neighbouring threads take neighbouring channels, as the last axis, along which nothing is pooled.
+                channels = x.shape[1]
+                x, out = (a.transpose(0, *range(2, a.ndim), 1)[:, None] for a in (x, out))
+                windows = [*windows, Sliding(channels, channels, 1, 1)]
+            self.launch(k, x, [out, *outputs[1:]], windows)
         return None
 
     def is_whole(self, windows: Sequence[Windows], x: Array) -> bool:
