@@ -25,6 +25,14 @@ def settle() -> None:
     rt.cupy().cuda.runtime.deviceSynchronize()
 
 
+def run_calls(calls: Sequence[Callable[[], Any]]) -> None:
+    """Run the calls once all arrays are there, and wait for the results."""
+    settle()
+    for call in calls:
+        call()
+    settle()
+
+
 def replay(backend: CudaBackend, record: Callable[[], Sequence[Callable[[], Any]]],
            inputs: Sequence[tuple[Any, Sequence[Array]]], outputs: Sequence[Any],
            wanted: Callable[[int], Sequence[Array]], tolerance: float = 0) -> int:

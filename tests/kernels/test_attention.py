@@ -16,7 +16,7 @@ from ovgpu.ops.base.xp import NUMPY
 from tests.emulator import cupy_emu, nvrtc
 
 from .gate import ToCompile
-from .recorded import replay
+from .recorded import replay, run_calls
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -79,9 +79,7 @@ def attend_hidden(backend: CudaBackend, keys: int, kind: Any, lowest: bool) -> N
     launcher = Launcher(backend.stream, backend.blas)
     assert ScaledDotProductAttention().cuda(launcher, [cupy_emu.asarray(x) for x in (q, key, v, hidden)], [out],
                                             ()) is None
-    for call in launcher.calls:
-        call()
-    backend.synchronize()
+    run_calls(launcher.calls)
     wanted = np.broadcast_to(v.astype("f4").mean(axis=0), out.shape) if lowest else np.full(out.shape, np.nan)
     np.testing.assert_allclose(out.get().astype("f4"), wanted, 1.6e-2, 1.6e-2)
 
@@ -175,9 +173,7 @@ def test_a_fully_masked_row_is_nan(backend: CudaBackend) -> None:
         out = cupy_emu.empty((1, queries, 4), np.float32)
         launcher = Launcher(backend.stream, backend.blas)
         assert ScaledDotProductAttention().cuda(launcher, (q, key, key, mask), [out], ()) is None
-        for call in launcher.calls:
-            call()
-        backend.synchronize()
+        run_calls(launcher.calls)
         assert np.isnan(out.get()).all()
 
 

@@ -17,7 +17,7 @@ from ovgpu.ops.base.xp import NUMPY
 from ovgpu.runtime.backend import RoundingCall
 from tests.emulator import cupy_emu, nvrtc
 
-from .recorded import kernel_name
+from .recorded import kernel_name, run_calls
 from .test_attention import MANY, attend, attend_hidden
 
 Array = np.ndarray[Any, Any]
@@ -71,9 +71,7 @@ def test_tf32_rounds_to_nearest(tf32_backend: CudaBackend) -> None:
     launcher = Launcher(tf32_backend.stream, tf32_backend.blas)
     given = [cupy_emu.asarray(x) for x in (q, q[:, :1].copy(), v)]
     assert ScaledDotProductAttention().cuda(launcher, given, [out], ()) is None
-    for call in launcher.calls:
-        call()
-    tf32_backend.synchronize()
+    run_calls(launcher.calls)
     np.testing.assert_array_equal(out.get()[0, 8], [1 + 2**-10, -1, np.inf, np.inf, -np.inf, np.nan, 1 + 2**-10, 0])
 
 
@@ -121,9 +119,7 @@ def attend_masked(backend: CudaBackend, mask: Array, kind: Any = HALF, scale: fl
     out = cupy_emu.empty(shape, kind)
     launcher = Launcher(backend.stream, backend.blas)
     assert op.cuda(launcher, [cupy_emu.asarray(x) for x in given], [out], ()) is None
-    for call in launcher.calls:
-        call()
-    backend.synchronize()
+    run_calls(launcher.calls)
     wanted = op.evaluate(NUMPY, *(x if x.dtype == bool else x.astype(np.float64) for x in given))[0]
     tolerance = 1.6e-2 if kind == BF16 else 2e-3
     np.testing.assert_allclose(out.get().astype("f8"), wanted, tolerance, tolerance)

@@ -16,7 +16,7 @@ from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
 from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 
-from .recorded import kernel_name
+from .recorded import kernel_name, run_calls
 
 RNG = np.random.default_rng(6)
 U4 = tuple(map(float, range(16)))
@@ -45,9 +45,7 @@ def multiply(backend: CudaBackend, packed: Packed, transpose: bool, m: int, scal
     out, scratch = cupy_emu.empty((*batch, m, n), np.float32), cupy_emu.empty(op.tile_elements + 1, np.float32)
     launcher = Launcher(backend.stream, backend.blas)
     op.cuda(launcher, [given, *(None if w is None else cupy_emu.asarray(w) for w in weights)], [out], [scratch])
-    for call in launcher.calls:
-        call()
-    backend.synchronize()
+    run_calls(launcher.calls)
     (wanted,) = op.evaluate(NUMPY, x, *weights)
     np.testing.assert_allclose(out.get(), wanted, 1e-5, 1e-5 * np.abs(wanted).max())
     return [kernel_name(call).split("<")[0] or "gemm" for call in launcher.calls]

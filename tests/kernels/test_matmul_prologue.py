@@ -28,7 +28,7 @@ from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 
 from .gate import ToCompile
-from .recorded import kernel_name
+from .recorded import kernel_name, run_calls
 
 RNG = np.random.default_rng(6)
 HALF, BF16 = np.float16, ml_dtypes.bfloat16
@@ -99,9 +99,7 @@ def run(backend: CudaBackend, prologue: Any, m: int = 1, depth: int = 256, codes
     given = [*weights, *inputs] if arrays is None else weights
     device = [None if x is None else cupy_emu.asarray(x) for x in given] + list(arrays or ())
     assert op.cuda(launcher, device, outputs, scratch) is not NotImplemented
-    for call in launcher.calls:
-        call()
-    backend.synchronize()
+    run_calls(launcher.calls)
     exact = [None if x is None else x.astype(np.float64) if x.dtype in (kind, HALF) else x for x in inputs]
     double = [Type.f64] * (1 + has_sum)
     x, *sums = exact if prologue is None else evaluate(prologue, NUMPY, exact, double)

@@ -19,7 +19,7 @@ from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 
 from .gate import ToCompile
-from .recorded import kernel_name
+from .recorded import kernel_name, run_calls
 
 RNG = np.random.default_rng(8)
 HALF, BF16 = np.float16, ml_dtypes.bfloat16
@@ -58,9 +58,7 @@ def multiply(backend: CudaBackend, weights: Packed, m: int, scale: tuple[int, in
     launcher = Launcher(backend.stream, backend.blas)
     op.cuda(launcher, [memory[skew:].reshape(shape), *(None if g is None else cupy_emu.asarray(g) for g in given)],
             [out], [cupy_emu.empty(op.tile_elements + 1, np.float32)])
-    for call in launcher.calls:
-        call()
-    backend.synchronize()
+    run_calls(launcher.calls)
     matrix = weights.values(NUMPY, given[0], weights.rows).astype(np.float64)
     for term, apply in ((given[2], np.subtract), (given[1], np.multiply)):
         if term is not None:
