@@ -82,8 +82,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             running.remove(item)
             (options.out / "sanitize.json").write_text(json.dumps(found, indent=1))
         if now > until:
-            found |= {f"{tool} {file}": {"errors": None, "status": None, "tests": "not begun", "first": "", "failures": []}
-                      for tool, file in waiting}
+            found |= {f"{tool} {file}": {**read("", None), "tests": "not begun"} for tool, file in waiting}
             waiting.clear()
     (options.out / "sanitize.json").write_text(json.dumps(found, indent=1))
     return found

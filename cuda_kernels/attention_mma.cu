@@ -426,6 +426,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         window_index = key_tile / 32;
         const Window seen = load_window<ROWS / MARK_QUERIES, TILES>(own_marks[warp], key_tiles, pitch,
                                                                     window_index * 32, warp * TILES);
+        __syncwarp();  // all lanes have read the last window
         if (lane == 0) window = seen;
         __syncwarp();
       }
