@@ -101,19 +101,26 @@ class _Pool(Op):
             windows = self.windows(x.shape[2:], out.shape[2:])
             if len(outputs) == 1 and self.is_whole(windows, x) and _reduce_whole_axes(k, self.whole, x, out):
                 return None
+            count = self.count(windows, x.shape[2:])
             if len(outputs) == 1 and len(windows) < MAX_AXES and strides_of(x)[1] == 1 == strides_of(out)[1]:
                 # Neighbouring threads take neighbouring channels, as the last axis, along which nothing is pooled.
                 channels = x.shape[1]
                 x, out = (a.transpose(0, *range(2, a.ndim), 1)[:, None] for a in (x, out))
                 windows = [*windows, Sliding(channels, channels, 1, 1)]
-            self.launch(k, x, [out, *outputs[1:]], windows)
+            self.launch(k, x, [out, *outputs[1:]], windows, count)
         return None
 
     def is_whole(self, windows: Sequence[Windows], x: Array) -> bool:
         """Return whether the result equals a reduction over all spatial axes: one window covers the data exactly."""
         return launch.is_real(x) and all(along.count == 1 and along.inside() == along.extent for along in windows)
 
-    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
+    def count(self, windows: Sequence[Windows], sizes: Sequence[int]) -> int:
+        """Return the divisor that all windows of a mean share, or 0 to divide each by its number of elements inside the
+        data."""
+        return 0
+
+    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows],
+               count: int) -> None:
         """Record the kernel of pooling.cu."""
         raise NotImplementedError
 
@@ -175,7 +182,8 @@ class _Max(_Pool):
         first = xp.where(hit, numbers, total).min(axis=3).reshape(best.shape)
         return best, xp.where(first == total, 0, first)
 
-    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
+    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows],
+               count: int) -> None:
         index = outputs[1] if len(outputs) > 1 else None
         axes, struct = _structs(x, (outputs[0], index), windows)
         kind = "int" if index is None else k.c_type(index.dtype)
@@ -197,10 +205,6 @@ class _Average(_Pool):
     whole = "Mean"
     half_precision = "promoted"
 
-    def count(self, windows: Sequence[Windows], sizes: Sequence[int]) -> int:
-        """Return the divisor that all windows share, or 0 to divide each by its number of elements inside the data."""
-        return 0
-
     def divisor(self, windows: Sequence[Windows], sizes: Sequence[int]) -> Any:
         count = self.count(windows, sizes)
         if count:
@@ -218,11 +222,12 @@ class _Average(_Pool):
         sizes = x.shape[2:]
         return super().is_whole(windows, x) and self.count(windows, sizes) in (0, prod(sizes))
 
-    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
+    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows],
+               count: int) -> None:
         axes, struct = _structs(x, outputs, windows)
         k.kernel("pooling.cu", f"average_pool<{k.c_type(x.dtype)}, {axes.index}>", blocks(axes.size, THREADS),
                  (THREADS,), (x, outputs[0], axes.packed(2 + MAX_AXES), struct, *axes.numbers(axes.size),
-                              np.int64(self.count(windows, x.shape[2:]))))
+                              np.int64(count)))
 
 
 # ---- windows of one size

@@ -1,0 +1,84 @@
+"""Convolutions that are rewritten for tensors whose channels are adjacent, and their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.model import Model
+from ovgpu.ops.fused.channels_last import ChannelsLastConvolution
+from ovgpu.passes import fuse_layers, simplify
+from ovgpu.types import Type
+from tests.harness.ir import Net, Port
+
+NUMBERS = {"strides": "1,1", "dilations": "1,1", "pads_begin": "1,1", "pads_end": "1,1"}
+
+
+def rewritten(net: Net, types: Sequence[Type] = (Type.f32,)) -> tuple[Model, list[str]]:
+    """Return the model, and the names of its convolutions that are rewritten."""
+    model = simplify(ov.Core().read_model(*net.build()), fuse=True)
+    fuse_layers(model, fuse=True, types=lambda: types)
+    return model, [n.friendly_name for n in model.ops if isinstance(n.op, ChannelsLastConvolution)]
+
+
+def convolve(net: Net, x: Port, kernel: Port, name: str, op: str = "Convolution") -> Port:
+    port: Port = net.layer(op, "opset1", [x, kernel], NUMBERS, name=name)
+    return port
+
+
+def kernel(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def test_kernels_are_moved_once() -> None:
+    net = Net()
+    x, shared, one = net.parameter("f32", (1, 8, 5, 5)), net.const(kernel(8, 8, 3, 3)), net.const(kernel(8, 8, 1, 1))
+    x = convolve(net, convolve(net, x, shared, "a"), shared, "b")
+    net.result(convolve(net, x, one, "c"))
+    model, found = rewritten(net)
+    assert found == ["a", "b", "c"]
+    first, second, third = (n for n in model.ops if isinstance(n.op, ChannelsLastConvolution))
+    assert first.sources[1] is second.sources[1] and first.sources[1].spec.shape == (8, 3, 3, 8)
+    np.testing.assert_array_equal(first.sources[1].spec.constant, np.moveaxis(kernel(8, 8, 3, 3), 1, -1))
+    assert third.sources[1].spec.shape == (8, 8, 1, 1)
+
+
+@pytest.mark.parametrize("between", ["Relu", "MaxPool", "Softmax", "GroupConvolution", "ConvolutionBackpropData"])
+def test_neighbours(between: str) -> None:
+    """Convolutions count as neighbours through layers that keep the layout."""
+    net = Net()
+    x = convolve(net, net.parameter("f32", (1, 8, 5, 5)), net.const(kernel(8, 8, 3, 3)), "a")
+    if between == "MaxPool":
+        x = net.layer(between, "opset1", [x], {"kernel": "3,3", "strides": "1,1", "pads_begin": "1,1",
+                                               "pads_end": "1,1", "rounding_type": "floor"})
+    elif "Convolution" in between:
+        shape = (8, 1, 1, 3, 3) if between == "GroupConvolution" else (8, 8, 3, 3)
+        x = convolve(net, x, net.const(kernel(*shape)), "between", between)
+    else:
+        x = net.layer(between, "opset8" if between == "Softmax" else "opset1", [x], {"axis": 1} if between == "Softmax"
+                      else {})
+    net.result(convolve(net, x, net.const(kernel(8, 8, 3, 3)), "b"))
+    wanted = {"Relu": 2, "MaxPool": 2, "GroupConvolution": 3}
+    assert len(rewritten(net)[1]) == wanted.get(between, 0)
+
+
+def test_others() -> None:
+    """Convolutions of sequences and volumes, and those of other types, stay as they are; the device is asked for its
+    types only if there are any of images."""
+    for axes in (1, 3):
+        net = Net()
+        numbers = {key: ",".join(["1"] * axes) for key in NUMBERS}
+        x, weights = net.parameter("f32", (1, 8, *[5] * axes)), net.const(kernel(8, 8, *[3] * axes))
+        for _ in range(2):
+            x = net.layer("Convolution", "opset1", [x, weights], numbers)
+        net.result(x)
+        model = simplify(ov.Core().read_model(*net.build()), fuse=True)
+        fuse_layers(model, fuse=True, types=lambda: pytest.fail("asked"))
+        assert not any(isinstance(n.op, ChannelsLastConvolution) for n in model.ops)
+    net = Net()
+    x, weights = net.parameter("f32", (1, 8, 5, 5)), net.const(kernel(8, 8, 3, 3))
+    net.result(convolve(net, convolve(net, x, weights, "a"), weights, "b"))
+    assert rewritten(net, (Type.f16,))[1] == []
