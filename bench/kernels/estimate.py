@@ -4,7 +4,8 @@ A launch takes the time of an empty kernel, that of one warp from its first inst
 the times below. A launch that begins before the one before it has ended takes less time than an empty kernel, and
 executes what precedes its wait meanwhile.
 
-bytes         the bytes of its arrays over the bandwidth that a copy reaches, or of L2 for arrays that L2 holds
+bytes         the bytes of its arrays over the bandwidth that a copy reaches, or of L2 for arrays that L2 holds, and
+              for those that blocks read again
 instructions  the instructions of all warps of a multiprocessor over the rate of the unit that needs longest, or over
               the issue of instructions
 tensor        multiply-adds of tensor cores over their rate
@@ -102,6 +103,7 @@ def of_step(row: StepLaunches, card: Card, fits: bool = False) -> Iterator[Estim
         else:
             if not share:  # several launches of a kernel divide its arrays among them
                 part = Traffic(0.0, launch.nbytes / sum(other.name == launch.name for other in launches))
+            part = Traffic(part.memory, part.cache + share * work.reread(step, launch))
             yield of_launch(launch, part, total * share, step, card)
 
 

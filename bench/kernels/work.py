@@ -114,6 +114,23 @@ def _rows(step: PlanStep, launch: Launch) -> tuple[int, int] | None:
     return None
 
 
+def reread(step: PlanStep, launch: Launch) -> float:
+    """Return the bytes that blocks read once more from L2: the rows of x of each block of a product, and the keys and
+    values of each block of queries."""
+    arguments = template_arguments(launch.name)
+    out, x = _shape(step.outputs[0]), step.inputs[0]
+    if launch.name.startswith("product_mma"):
+        rows, matrix = prod(out[:-1]), 1 if step.op != "MatMulWithPrologue" else 0
+        depth = _weights(step.inputs[matrix], out) / out[-1]
+        each = min(rows, int(arguments[5])) * depth * step.outputs[0].type.size
+        return max(launch.blocks * each - rows * depth * step.outputs[0].type.size, 0.0)
+    if launch.name.startswith("attend_mma") and x is not None:
+        keys, values = (_shape(step.inputs[i]) for i in _attended(step)[1:])  # type: ignore[arg-type]
+        each = keys[-2] * (keys[-1] + values[-1]) * x.type.size * unmasked(step, [launch.name])
+        return max(launch.blocks - prod(keys[:-2]), 0) * each
+    return 0.0
+
+
 def template_arguments(name: str) -> list[str]:
     """Return the template arguments of an instance whose arguments are not templates of several arguments."""
     found = re.search(r"<(.*)>", name)
