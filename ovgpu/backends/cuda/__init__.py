@@ -60,7 +60,7 @@ class CudaBackend:
         return self.dnn.channels_last(int(self.device.compute_capability))
 
     def active(self) -> AbstractContextManager[Any]:
-        return errors.active(self.device, self.stream, self.kernels)
+        return errors.Active(self.device, self.stream, self.kernels)
 
     def for_request(self) -> CudaBackend:
         return CudaBackend(self.number, self.kernels, self.dnn.plans, self.blas.tf32)

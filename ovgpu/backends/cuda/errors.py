@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
 from ovgpu.backends.cuda import kernel_cache, rt
@@ -72,12 +73,40 @@ def _translation(error: BaseException) -> DeviceError | None:
     return OutOfMemory(text) if text.startswith("out of memory") else DeviceError(text)
 
 
-@contextlib.contextmanager
-def active(device: Any, stream: Any, kernels: KernelStore) -> Iterator[None]:
+class Active:
     """Make a device and a stream current in this thread, so that CuPy allocates and computes on them in the block.
 
-    Kernels of the block belong to the store ``kernels``; CUDA's errors are `translated`.
+    Kernels of the block belong to the store ``kernels``; CUDA's errors are `translated`. This happens outside of the
+    generator: from Python 3.13 on, contextlib keeps an error alive that a generator replaces, and with it all arrays of
+    the frames that it has passed.
     """
+
+    def __init__(self, device: Any, stream: Any, kernels: KernelStore) -> None:
+        self._entered = _entered(device, stream, kernels)
+
+    def __enter__(self) -> None:
+        try:
+            self._entered.__enter__()
+        except BaseException as e:
+            _raise_translated(e)
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        try:
+            try:
+                self._entered.__exit__(kind, error, trace)
+            except BaseException as e:
+                _raise_translated(e)
+                raise
+            if error is not None:
+                _raise_translated(error)
+        finally:
+            del error, trace  # the traceback holds this frame
+
+
+@contextlib.contextmanager
+def _entered(device: Any, stream: Any, kernels: KernelStore) -> Iterator[None]:
     error: BaseException | None = None
     depth = kernel_cache.entered()
     try:
@@ -94,7 +123,6 @@ def active(device: Any, stream: Any, kernels: KernelStore) -> Iterator[None]:
         error = error or e  # leaving the device may fail as well: the first error is raised
     try:
         if error is not None:
-            _raise_translated(error)
             raise error
     finally:
         del error  # its traceback holds this frame
