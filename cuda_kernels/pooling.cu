@@ -1,6 +1,7 @@
 // Pooling over three spatial axes, one thread per window. Missing axes come first and have extent 1.
 #include "accumulator.cuh"
 #include "strided.cuh"
+#include "vectors.cuh"
 
 // Along each axis: extent, kernel size, stride and dilation of windows, padding before the axis, and stride of x
 // (`step`). Where `stride` is 0, pooling is adaptive: `size` windows divide the axis evenly.
@@ -73,6 +74,44 @@ __global__ void max_pool(const T* __restrict__ x, T* __restrict__ y, Index* __re
     index[offset(axes, at, 2)] =
         static_cast<Index>((channel_index * image + (best_index < 0 ? 0 : best_index)) % limit);
   }
+}
+
+// Max pooling of floats along two axes where channels are adjacent: a thread computes the 16 bytes of neighbouring
+// channels of a window. Axes: batch, rows, columns, chunks of channels; their operands: the first pixels of x, and y. All
+// pixels are aligned to 16 bytes.
+template <typename T, typename I>
+__global__ void max_pool_channels(const T* __restrict__ x, T* __restrict__ y, const Axes<I, 4, 2> axes,
+                                  const Windows<I> windows, I size, double empty_value) {
+  using A = typename Accumulator<T>::Type;
+  constexpr int V = 16 / sizeof(T);
+  const I i = static_cast<I>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  I at[4];
+  unravel(axes, i, at);
+  const T* first = x + offset(axes, at, 0);
+  const Covered<I> r = covered(windows, 1, at[1]), c = covered(windows, 2, at[2]);
+  A best[V];
+#pragma unroll
+  for (int v = 0; v < V; v++) best[v] = A(empty_value);
+  bool seen = false;
+  for (I b = 0; b < r.count; b++) {
+    const T* row = first + (r.first + b * windows.dilation[1]) * windows.step[1];
+#pragma unroll 3
+    for (I d = 0; d < c.count; d++) {
+      T elements[V];
+      load<V>(row + (c.first + d * windows.dilation[2]) * windows.step[2], elements);
+#pragma unroll
+      for (int v = 0; v < V; v++) {
+        const A value = A(elements[v]);
+        if (!seen || value > best[v] || (value != value && best[v] == best[v])) best[v] = value;
+      }
+      seen = true;
+    }
+  }
+  T results[V];
+#pragma unroll
+  for (int v = 0; v < V; v++) results[v] = T(best[v]);
+  store<V>(results, y + offset(axes, at, 1));
 }
 
 __device__ __forceinline__ float mean(float sum, long long count) { return sum / float(count); }

@@ -6,7 +6,8 @@ layers between these convolutions keep the layout, and the planner copies tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
 RANK = 4  # images
+CHUNK_BYTES = 16  # of a pixel's channels, whose multiples tensor cores read
 
 
 def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> None:
@@ -37,54 +39,107 @@ def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> 
     convolutions = [node for node in model.ops if _is_candidate(node)]
     found = types() if convolutions else ()
     convolutions = [node for node in convolutions if node.ports[0].spec.type in found]
-    for node in _connected(model, convolutions):
-        value = constant_of(node.sources[1])
-        is_moved = value.ndim == RANK and max(value.shape[2:]) > 1  # else both orders are the same, or it is of a group
-        if is_moved and id(value) not in moved:
-            moved[id(value)] = _channels_moved(node, value)
-        node.op = ChannelsLastConvolution(layer=layer_of(node), convolution=node.op, moved=is_moved)  # type: ignore[arg-type]
-        if is_moved:
-            node.sources = [node.sources[0], moved[id(value)], *node.sources[2:]]
+    for part in _parts(model, convolutions):
+        for node in part.convolutions if part.pays else ():
+            _rewrite(node, moved)
     model.changed()
 
 
 def _is_candidate(node: Node) -> bool:
-    """Return whether the node convolves images with a constant kernel, in groups of all channels or of a few."""
+    """Return whether the node convolves images with a constant kernel, in groups of all channels or of a few.
+
+    Padding must be symmetric, and pixels whole chunks, but for images of up to three channels: other convolutions are
+    not faster in this layout."""
+    op = _convolution_of(node)
+    if op is None:
+        return False
+    kernel, port = constant_of(node.sources[1]), node.ports[0]
+    if kernel is None or port.spec.shape is None or len(port.spec.shape) != RANK:
+        return False
+    if (op.same and set(op.strides) != {1}) or (not op.same and op.pads_begin != op.pads_end):
+        return False
+    if kernel.ndim > RANK:
+        return bool(min(kernel.shape[1:3]) <= FEW_CHANNELS)
+    chunk, (outputs, channels) = CHUNK_BYTES * 8 // port.spec.type.bitwidth, kernel.shape[:2]
+    return not outputs % chunk and (channels <= 3 or not channels % chunk)
+
+
+def _convolution_of(node: Node) -> Convolution | None:
     op = node.op.convolution if isinstance(node.op, ConvolutionWithEpilogue) else node.op
-    if not isinstance(op, Convolution) or isinstance(op, ConvolutionBackpropData):
-        return False
-    kernel, shape = constant_of(node.sources[1]), node.ports[0].spec.shape
-    if kernel is None or shape is None or len(shape) != RANK:
-        return False
-    return bool(kernel.ndim == RANK or min(kernel.shape[1:3]) <= FEW_CHANNELS)
+    return op if isinstance(op, Convolution) and not isinstance(op, ConvolutionBackpropData) else None
 
 
-def _connected(model: Model, convolutions: Sequence[Node]) -> list[Node]:
-    """Return the convolutions whose result another one takes, or that take another one's, perhaps through layers that
-    keep the layout."""
+@dataclass
+class _Part:
+    """Convolutions that exchange tensors, perhaps through layers that keep the layout; the tensors in that layout, and
+    those that are copied into it or out of it."""
+
+    convolutions: list[Node]
+    tensors: set[Output] = field(default_factory=set)
+    copied: set[Output] = field(default_factory=set)
+
+    @property
+    def pays(self) -> bool:
+        """True if there are fewer copies than cuDNN would make: two for each convolution, which take half as long."""
+        return len(self.convolutions) > 1 and 2 * len(self.copied) <= len(self.convolutions)
+
+
+def _parts(model: Model, convolutions: Sequence[Node]) -> Iterator[_Part]:
     users, inside = users_of(model), set(convolutions)
-    found = set[Node]()
+    parts = {node: _Part([node]) for node in convolutions}
     for node in convolutions:
-        waiting, seen = [node.ports[0]], set[Output]()
+        waiting = [node.ports[0]]
         while waiting:
             port = waiting.pop()
+            if port in parts[node].tensors:
+                continue
+            parts[node].tensors.add(port)
             for user in users.get(port, ()):
-                if user in inside:
-                    found |= {node, user}
-                elif _keeps_layout(user) and user.ports[0] not in seen:
-                    seen.add(user.ports[0])
+                if user in inside and parts[user] is not parts[node]:
+                    _join(parts, parts[node], parts[user])
+                elif user not in inside and _keeps_layout(user):
                     waiting.append(user.ports[0])
-    return [node for node in convolutions if node in found]
+                elif user not in inside and (user.op.name == "Result" or op_of(user).layout in ("blas", "dense")):
+                    parts[node].copied.add(port)
+    for part in {id(part): part for part in parts.values()}.values():
+        for node in part.convolutions:
+            part.copied |= {s for s in node.sources if s is not None and s not in part.tensors and _is_image(s)
+                            and not op_of(s.node).keeps_layout}
+        yield part
+
+
+def _join(parts: dict[Node, _Part], one: _Part, other: _Part) -> None:
+    one.convolutions += other.convolutions
+    one.tensors |= other.tensors
+    one.copied |= other.copied
+    for node in other.convolutions:
+        parts[node] = one
+
+
+def _is_image(port: Output) -> bool:
+    shape = port.spec.shape
+    return shape is not None and len(shape) == RANK and port.node.op.name != "Constant" and shape[2:] != (1, 1)
 
 
 def _keeps_layout(node: Node) -> bool:
-    op, shape = op_of(node), node.ports[0].spec.shape if node.ports else None
-    return op.keeps_layout and shape is not None and len(shape) == RANK
+    return op_of(node).keeps_layout and bool(node.ports) and _is_image(node.ports[0])
+
+
+def _rewrite(node: Node, moved: dict[int, Output]) -> None:
+    value = constant_of(node.sources[1])
+    # The order does not matter to kernels of one element, nor to those of groups, which are copied.
+    is_moved = max(value.shape[-2:]) > 1 and (value.ndim == RANK or value.shape[1] == value.shape[2] == 1)
+    if is_moved and id(value) not in moved:
+        moved[id(value)] = _channels_moved(node, value)
+    node.op = ChannelsLastConvolution(layer=layer_of(node), convolution=node.op, moved=is_moved)  # type: ignore[arg-type]
+    if is_moved:
+        node.sources = [node.sources[0], moved[id(value)], *node.sources[2:]]
 
 
 def _channels_moved(node: Node, kernel: Array) -> Output:
-    """Return the constant [O, H, W, C] of a kernel [O, C, H, W]."""
-    value = np.ascontiguousarray(np.moveaxis(kernel, 1, -1))
+    """Return the constant [O, H, W, C] of a kernel [O, C, H, W], or [H, W, G] of a kernel [G, 1, 1, H, W]."""
+    value = np.ascontiguousarray(np.moveaxis(kernel, 1 if kernel.ndim == RANK else 0, -1))
+    value = value if kernel.ndim == RANK else value.reshape(value.shape[-3:])
     let_go(kernel)
     port = Graph(node).constant(value, Type.of(value.dtype))
     (port.spec,) = op_of(port.node).infer()

@@ -187,14 +187,11 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Pointwise:
-    """A pointwise node after a convolution: the sum with a tensor that broadcasts, or an activation if there is none.
-    ``limit`` is the upper bound of a "relu", if it has one."""
+    """A pointwise node after a convolution: the sum with a tensor that broadcasts, or a Relu if there is none."""
 
     given: Tensor
     other: Tensor | None
     out: Tensor
-    activation: str = ""
-    limit: float | None = None
 
     def finalize(self) -> None:
         shape, other = self.given.dim, self.given.dim if self.other is None else self.other.dim
@@ -205,9 +202,7 @@ class Pointwise:
 def is_conv_bias_act(epilogue: Sequence[Pointwise]) -> bool:
     """Return whether precompiled engines support the nodes after a convolution: [+ tensor] + bias [, Relu]."""
     biased = [node.other is not None and node.other.dim[0] == 1 == prod(node.other.dim[2:]) for node in epilogue]
-    kinds = "".join("b" if bias else "z" if node.other is not None else
-                    "r" if node.activation == "relu" and node.limit is None else "x"
-                    for node, bias in zip(epilogue, biased))
+    kinds = "".join("r" if node.other is None else "b" if bias else "z" for node, bias in zip(epilogue, biased))
     return re.fullmatch("[zb]?br?", kinds) is not None
 
 
@@ -267,20 +262,14 @@ class pygraph:
     def relu(self, input: Tensor, negative_slope: float | None = None, lower_clip: float | None = None,
              upper_clip: float | None = None, compute_data_type: data_type = data_type.NOT_SET,
              name: str = "") -> Tensor:  # fmt: skip
-        assert (negative_slope, lower_clip) == (None, None), "the emulator has no others"
-        return self._pointwise(input, None, compute_data_type, "relu", upper_clip)
+        assert (negative_slope, lower_clip, upper_clip) == (None, None, None), "the emulator knows plain ones"
+        return self._pointwise(input, None, compute_data_type)
 
-    def swish(self, input: Tensor, swish_beta: float | None = None,
-              compute_data_type: data_type = data_type.NOT_SET, name: str = "") -> Tensor:  # fmt: skip
-        assert swish_beta is None, "the emulator has no others"
-        return self._pointwise(input, None, compute_data_type, "swish")
-
-    def _pointwise(self, given: Tensor, other: Tensor | None, compute: data_type, activation: str = "",
-                   limit: float | None = None) -> Tensor:  # fmt: skip
+    def _pointwise(self, given: Tensor, other: Tensor | None, compute: data_type) -> Tensor:
         assert compute == data_type.FLOAT, "the emulator computes in f32"
         assert given is (self._epilogue or self._nodes)[-1].out, "the emulator knows chains"
         self._tensors.append(Tensor((), (), data_type.NOT_SET, -1))
-        self._epilogue.append(Pointwise(given, other, self._tensors[-1], activation, limit))
+        self._epilogue.append(Pointwise(given, other, self._tensors[-1]))
         return self._tensors[-1]
 
     @property
@@ -417,11 +406,8 @@ class Node:
         """Return `x` after the epilogue, in f32."""
         others = iter(self.others)
         for node in self.epilogue:
-            if node.activation == "swish":
-                x = x / (1 + np.exp(-x))
-            elif node.other is None:
+            if node.other is None:
                 x = np.fmax(x, np.float32(0))  # the library's default: NaN becomes 0
-                x = x if node.limit is None else np.fmin(x, np.float32(node.limit))
             else:
                 x = x + device_view(node.other.view(next(others))).astype(np.float32)
         return x

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.backends.cuda import cudnn, rt
+from ovgpu.backends.cuda import CudaBackend, cudnn, rt
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.pooling.pooling import MaxPool
 from ovgpu.runtime.plan import Plan
 from tests.emulator import cudnn_emu
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port
 from tests.models.drive import DATA, Expected, relative_error, replay
 
-from .recorded import counted
+from .recorded import counted, kernel_name, run_calls
 
 RNG = np.random.default_rng(4)
 PRECISIONS = {"f16": 4e-3, "bf16": 3e-2, "tf32": 4e-3}  # of the largest value, after a few layers
@@ -65,10 +69,6 @@ def depthwise(net: Net, x: Port) -> Port:
     return convolution(net, x, groups=CHANNELS)
 
 
-def grouped(net: Net, x: Port) -> Port:
-    return convolution(net, x, groups=2)
-
-
 def add(net: Net, x: Port) -> Port:
     """Add the result of another convolution to x."""
     found: Port = net.layer("Add", "opset1", [x, convolution(net, net.parameters["x"], taps=1)])
@@ -81,10 +81,10 @@ def double(net: Net, x: Port) -> Port:
 
 
 def network(*layers: Layer, shape: Any = (2, CHANNELS, 9, 12)) -> Net:
-    """Return two convolutions, the layers between them, and the mean of each channel."""
+    """Return three convolutions, the layers before the last one, and the mean of each channel."""
     net = Net()
     x = net.parameter("f32", shape, "x")
-    port = convolution(net, x, shape[1])
+    port = convolution(net, convolution(net, x, shape[1]))
     for layer in layers:
         port = layer(net, port)
     port = unary("Relu")(net, bias(net, convolution(net, port)))
@@ -124,11 +124,11 @@ def kernels(plan: Plan) -> int:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("layers", "count"), [
-    ((), 2), ((bias, unary("Relu")), 2), ((bias, unary("Clamp", min=0, max=1.5)), 2), ((bias, unary("Swish")), 2),
-    ((bias, unary("Tanh")), 2), ((bias, add, unary("Relu")), 3), ((depthwise, bias, unary("Relu")), 3),
-    ((grouped, bias), 3), ((bias, pool("MaxPool")), 3), ((pool("AvgPool"), bias), 4),
-    ((pool("AvgPool", auto_pad="same_upper"), pool("AvgPool", **{"exclude-pad": "false"})), 4),
-    ((pool("MaxPool", kernel="9,12", pads_begin="0,0", pads_end="0,0"),), 3)])
+    ((), 3), ((bias, unary("Relu")), 3), ((bias, unary("Clamp", min=0, max=1.5)), 3), ((bias, unary("Swish")), 3),
+    ((bias, unary("Tanh")), 3), ((bias, add, unary("Relu")), 4), ((depthwise, bias, unary("Relu")), 4),
+    ((bias, pool("MaxPool")), 4), ((pool("AvgPool"), bias), 5),
+    ((pool("AvgPool", auto_pad="same_upper"), pool("AvgPool", **{"exclude-pad": "false"})), 5),
+    ((pool("MaxPool", kernel="9,12", pads_begin="0,0", pads_end="0,0"),), 4)])
 def test_layers(layers: tuple[Layer, ...], count: int, precision: str, emulated: str) -> None:
     """Nothing is copied between convolutions, and each layer runs with the convolution before it, or in one kernel."""
     plan = run(network(*layers), 2, CHANNELS, 9, 12, precision=precision)
@@ -136,8 +136,8 @@ def test_layers(layers: tuple[Layer, ...], count: int, precision: str, emulated:
 
 
 def test_epilogues_are_cudnns(emulated: str) -> None:
-    for layers, count in (((bias, unary("Relu")), 1), ((bias, unary("Swish")), 1), ((bias, add, unary("Relu")), 1),
-                          ((bias, unary("Clamp", min=0, max=6)), 1), ((bias, unary("Tanh")), 2)):
+    for layers, count in (((bias, unary("Relu")), 1), ((bias, add, unary("Relu")), 1), ((bias, unary("Swish")), 2),
+                          ((bias, unary("Clamp", min=0, max=6)), 2)):
         assert kernels(run(network(*layers), 2, CHANNELS, 9, 12)) == count
 
 
@@ -175,6 +175,35 @@ def test_other_layers_get_dense_tensors(emulated: str) -> None:
     net.result(net.layer("Concat", "opset1", [first, last], {"axis": 1}))
     net.result(net.layer("Reshape", "opset1", [last, net.const(np.array([2, -1]))], {"special_zero": False}))
     run(net, 2, CHANNELS, 6, 6)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("taps", "stride"), [(1, 1), (3, 1), (3, 2), (5, 2)])
+def test_depthwise_convolutions(taps: int, stride: int, precision: str, emulated: str) -> None:
+    def layer(net: Net, x: Port) -> Port:
+        return convolution(net, x, taps=taps, stride=stride, groups=CHANNELS)
+
+    for epilogue in ((), (bias, unary("Swish"))):
+        run(network(layer, *epilogue), 2, CHANNELS, 9, 12, precision=precision)
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("channels", [8, 12])
+def test_pooling_of_nan_and_empty_windows(channels: int, kind: Any, backend: CudaBackend) -> None:
+    """NaN is the greatest, and a window of only padding has the lowest number. A thread takes 16 bytes of channels, or
+    one channel where pixels are not whole chunks."""
+    op = MaxPool(kernel=(2, 2), strides=(2, 2), pads_begin=(2, 2), pads_end=(0, 0))
+    x = RNG.standard_normal((2, 5, 6, channels)).astype(kind)
+    x[0, 4, 5, 3] = np.nan
+    out = cp.empty((2, 3, 4, channels), kind)
+    launcher = Launcher(backend.stream, backend.blas)
+    op.cuda(launcher, [cp.asarray(x).transpose(0, 3, 1, 2)], [out.transpose(0, 3, 1, 2)], ())
+    run_calls(launcher.calls)
+    (wanted,) = op.evaluate(NUMPY, x.transpose(0, 3, 1, 2).astype(np.float32))
+    with np.errstate(over="ignore"):
+        wanted = wanted.astype(kind).astype(np.float32)
+    np.testing.assert_array_equal(out.get().transpose(0, 3, 1, 2).astype(np.float32), wanted)
+    assert kernel_name(launcher.calls[0]).startswith("max_pool_channels<") is (channels * out.itemsize % 16 == 0)
 
 
 def test_convolutions_alone(emulated: str) -> None:

@@ -29,15 +29,25 @@ def convolve(net: Net, x: Port, kernel: Port, name: str, op: str = "Convolution"
     return port
 
 
+def image(net: Net, channels: int = 8) -> Port:
+    """Add a tensor that an elementwise layer computes."""
+    port: Port = net.layer("Relu", "opset1", [net.parameter("f32", (1, channels, 5, 5))])
+    return port
+
+
+def mean(net: Net, x: Port) -> None:
+    net.result(net.layer("ReduceMean", "opset1", [x, net.const(np.array([2, 3]))], {"keep_dims": True}))
+
+
 def kernel(*shape: int) -> np.ndarray:
     return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
 
 
 def test_kernels_are_moved_once() -> None:
     net = Net()
-    x, shared, one = net.parameter("f32", (1, 8, 5, 5)), net.const(kernel(8, 8, 3, 3)), net.const(kernel(8, 8, 1, 1))
+    x, shared, one = image(net), net.const(kernel(8, 8, 3, 3)), net.const(kernel(8, 8, 1, 1))
     x = convolve(net, convolve(net, x, shared, "a"), shared, "b")
-    net.result(convolve(net, x, one, "c"))
+    mean(net, convolve(net, x, one, "c"))
     model, found = rewritten(net)
     assert found == ["a", "b", "c"]
     first, second, third = (n for n in model.ops if isinstance(n.op, ChannelsLastConvolution))
@@ -50,7 +60,7 @@ def test_kernels_are_moved_once() -> None:
 def test_neighbours(between: str) -> None:
     """Convolutions count as neighbours through layers that keep the layout."""
     net = Net()
-    x = convolve(net, net.parameter("f32", (1, 8, 5, 5)), net.const(kernel(8, 8, 3, 3)), "a")
+    x = convolve(net, image(net), net.const(kernel(8, 8, 3, 3)), "a")
     if between == "MaxPool":
         x = net.layer(between, "opset1", [x], {"kernel": "3,3", "strides": "1,1", "pads_begin": "1,1",
                                                "pads_end": "1,1", "rounding_type": "floor"})
@@ -60,7 +70,7 @@ def test_neighbours(between: str) -> None:
     else:
         x = net.layer(between, "opset8" if between == "Softmax" else "opset1", [x], {"axis": 1} if between == "Softmax"
                       else {})
-    net.result(convolve(net, x, net.const(kernel(8, 8, 3, 3)), "b"))
+    mean(net, convolve(net, x, net.const(kernel(8, 8, 3, 3)), "b"))
     wanted = {"Relu": 2, "MaxPool": 2, "GroupConvolution": 3}
     assert len(rewritten(net)[1]) == wanted.get(between, 0)
 
@@ -79,6 +89,39 @@ def test_others() -> None:
         fuse_layers(model, fuse=True, types=lambda: pytest.fail("asked"))
         assert not any(isinstance(n.op, ChannelsLastConvolution) for n in model.ops)
     net = Net()
-    x, weights = net.parameter("f32", (1, 8, 5, 5)), net.const(kernel(8, 8, 3, 3))
-    net.result(convolve(net, convolve(net, x, weights, "a"), weights, "b"))
+    x, weights = image(net), net.const(kernel(8, 8, 3, 3))
+    mean(net, convolve(net, convolve(net, x, weights, "a"), weights, "b"))
     assert rewritten(net, (Type.f16,))[1] == []
+
+
+def test_depthwise_kernels_are_moved() -> None:
+    net = Net()
+    x = convolve(net, image(net), net.const(kernel(8, 8, 1, 1)), "a")
+    mean(net, convolve(net, x, net.const(kernel(8, 1, 1, 3, 3)), "b", "GroupConvolution"))
+    second = [n for n in rewritten(net)[0].ops if isinstance(n.op, ChannelsLastConvolution)][1]
+    np.testing.assert_array_equal(second.sources[1].spec.constant, kernel(8, 1, 1, 3, 3)[:, 0, 0].transpose(1, 2, 0))
+
+
+@pytest.mark.parametrize(("shape", "numbers"), [
+    ((8, 6, 3, 3), {}), ((6, 8, 3, 3), {}), ((8, 8, 3, 3), {"pads_end": "2,1"}),
+    ((8, 8, 3, 3), {"auto_pad": "same_upper", "strides": "2,2"})])
+def test_convolutions_that_gain_nothing(shape: tuple[int, ...], numbers: dict[str, str]) -> None:
+    """Channels are not whole chunks, or padding differs at both ends."""
+    net = Net()
+    x = image(net, shape[1])
+    x = net.layer("Convolution", "opset1", [x, net.const(kernel(*shape))], NUMBERS | numbers)
+    mean(net, convolve(net, x, net.const(kernel(8, shape[0], 3, 3)), "b"))
+    assert rewritten(net)[1] == []
+
+
+def test_copies_that_cost_more() -> None:
+    """There may be one copy for two convolutions."""
+    for dense, count in ((1, 2), (2, 0)):
+        net = Net()
+        x = image(net)
+        for _ in range(2):
+            x = convolve(net, x, net.const(kernel(8, 8, 3, 3)), "a")
+            if dense == 2:
+                net.result(x)
+        net.result(x)
+        assert len(rewritten(net)[1]) == count

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.handles import acquire_handle
 from ovgpu.errors import OpError
-from ovgpu.ops.activation.activation import Clamp, Relu, Swish
+from ovgpu.ops.activation.activation import Relu
 from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.strided import strides_of
@@ -33,26 +33,24 @@ _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 class CudnnEpilogue:
     """Layers that cuDNN computes along with a convolution in f32, or one in 16 bits whose channels are adjacent.
 
-    It adds a tensor of the strides ``residual``, if not None, and a bias per channel. The ``activation`` is a method of
-    cuDNN's graphs, or empty; ``limit`` is the upper bound of "relu", if it has one. The layers are computed in f32, and
-    the result is rounded once.
+    It adds a tensor of the strides ``residual``, if not None, and a bias per channel. A Relu follows if ``relu``. The
+    layers are computed in f32, and the result is rounded once. Other activations take cuDNN ten times as long.
     """
 
     residual: tuple[int, ...] | None
-    activation: Literal["", "relu", "swish"]
-    limit: float | None = None
+    relu: bool
 
     @staticmethod
     def of(c: Convolved) -> tuple[CudnnEpilogue, dict[int, Array]] | None:
         """Return a convolution's epilogue and its arrays, None if cuDNN does not support these layers."""
         assert c.epilogue is not None
-        chain, last, activation, limit = c.epilogue.chain, 0, "", None
+        chain, last, relu = c.epilogue.chain, 0, False
         arrays: dict[int, Array] = {}
         if not (c.out.dtype.name == "float32" or _strides(c.out)[1] == 1) or c.transposed or chain.literals:
             return None
         for number, part in enumerate(chain.parts, chain.inputs):
             others = [i for i in part.operands if i != last]
-            if activation or len(part.operands) != len(others) + 1:
+            if relu or len(part.operands) != len(others) + 1:
                 return None
             if isinstance(part.op, Add) and 0 < others[0] < chain.inputs:
                 array = c.epilogue.operands[others[0] - 1]
@@ -61,11 +59,7 @@ class CudnnEpilogue:
                     return None
                 arrays[name] = array
             elif isinstance(part.op, Relu):
-                activation = "relu"
-            elif isinstance(part.op, Clamp) and part.op.min == 0:
-                activation, limit = "relu", part.op.max
-            elif isinstance(part.op, Swish):
-                activation = "swish"
+                relu = True
             else:
                 return None
             last = number
@@ -73,7 +67,7 @@ class CudnnEpilogue:
         if BIAS not in arrays or min(tensor_strides or (1,)) <= 0 or any(
                 a.data.ptr % ALIGNMENT_BYTES for a in arrays.values()):
             return None
-        return CudnnEpilogue(tensor_strides, activation, limit), arrays  # type: ignore[arg-type]
+        return CudnnEpilogue(tensor_strides, relu), arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +258,7 @@ def _append_epilogue(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:
     channels = (1, problem.out[1], *(1 for _ in problem.out[2:]))
     bias = graph.tensor(dim=channels, stride=_dense(channels), data_type=kind, uid=BIAS)
     out = graph.bias(out, bias, compute_data_type=sums)
-    if epilogue.activation == "relu":
-        return graph.relu(out, upper_clip=epilogue.limit, compute_data_type=sums)
-    return graph.swish(out, compute_data_type=sums) if epilogue.activation == "swish" else out
+    return graph.relu(out, compute_data_type=sums) if epilogue.relu else out
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from ovgpu.ops.base.op import Array
 
 RANKS = (2, 4, 8)  # ranks that kernels are instantiated for
 THREADS, ITEMS = 256, 4  # threads per block, elements per thread
+CHUNK_BYTES = 16  # of adjacent channels that a thread loads at once
 _INT, _LONG = np.dtype(np.int32), np.dtype(np.int64)
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
 
@@ -31,6 +32,13 @@ def strides_of(x: Array, shape: Sequence[int] | None = None) -> tuple[int, ...]:
     """Return the strides of x in elements, 0 along axes along which x is broadcast to ``shape``."""
     own = tuple(s // x.dtype.itemsize if d != 1 else 0 for s, d in zip(x.strides, x.shape))
     return own if shape is None else (0,) * (len(shape) - len(own)) + own
+
+
+def has_chunks(x: Array) -> bool:
+    """Return whether the channels of x [N, C, ...] are adjacent, in pixels of whole chunks that are aligned."""
+    batch, channels, *spatial = strides_of(x)
+    return channels == 1 and x.data.ptr % CHUNK_BYTES == 0 and not any(
+        n * x.dtype.itemsize % CHUNK_BYTES for n in (x.shape[1], batch, *spatial))
 
 
 def same_memory(a: Array, b: Array) -> bool:

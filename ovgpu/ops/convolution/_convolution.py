@@ -12,7 +12,7 @@ import numpy as np
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import compute_dtype, is_plain
-from ovgpu.ops.base.strided import Axes, bits, strides_of
+from ovgpu.ops.base.strided import CHUNK_BYTES, Axes, bits, has_chunks, strides_of
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.fused._elementwise import Chain
 from ovgpu.types import Type
@@ -126,6 +126,8 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
     """
     if not c.out.size:
         return
+    if _is_depthwise(c):
+        return _by_channels(k, c)
     if not c.kernel.flags.c_contiguous:
         if _by_cudnn(k, c):
             return
@@ -252,12 +254,31 @@ def _weight_argument(k: KernelRecorder, c: Convolved) -> str:
     return "" if c.kernel.dtype == c.out.dtype else f", {k.c_type(c.kernel.dtype)}"
 
 
-def _launch_with_epilogue(k: KernelRecorder, c: Convolved, name: str, arrays: Sequence[Any]) -> None:
-    """Record a kernel with one thread per element of the result, which applies the epilogue to it."""
+def _launch_with_epilogue(k: KernelRecorder, c: Convolved, name: str, arrays: Sequence[Any], each: int = 1) -> None:
+    """Record a kernel with one thread for ``each`` so many elements of the result, which applies the epilogue."""
     window, kind, scalar = c.window(max(a.size for a in arrays))
     epilogue, source, epilogue_arguments = _epilogue_arguments(k, c, scalar)
-    k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind, epilogue), (-(-c.out.size // THREADS),), (THREADS,),
-             (*arrays, window, *epilogue_arguments, scalar(c.out.size)), prelude=source)
+    size = c.out.size // each
+    k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind, epilogue), (-(-size // THREADS),), (THREADS,),
+             (*arrays, window, *epilogue_arguments, scalar(size)), prelude=source)
+
+
+def _is_depthwise(c: Convolved) -> bool:
+    """Return whether each channel of images of floats has a kernel of its own, and channels are adjacent in all
+    arrays, in pixels of whole chunks."""
+    if c.transposed or c.groups == 1 or c.channels != 1 or c.outputs != 1 or len(c.taps) != 2:
+        return False
+    if c.out.dtype.name not in ("float16", "bfloat16", "float32") or c.kernel.dtype != c.out.dtype:
+        return False
+    kernel = strides_of(c.kernel)
+    laid_out = kernel[0] == 1 and all(d == 1 or s == n for d, s, n in zip(
+        c.taps, kernel[3:], (c.taps[1] * c.groups, c.groups)))
+    return laid_out and c.kernel.data.ptr % CHUNK_BYTES == 0 and has_chunks(c.x) and has_chunks(c.out)
+
+
+def _by_channels(k: KernelRecorder, c: Convolved) -> None:
+    name = "convolve_channels<{}, {}, {}>"
+    _launch_with_epilogue(k, c, name, (c.x, c.kernel, c.out), CHUNK_BYTES // c.out.dtype.itemsize)
 
 
 def _by_elements(k: KernelRecorder, c: Convolved) -> None:

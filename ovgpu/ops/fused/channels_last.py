@@ -14,14 +14,13 @@ from ovgpu.ops.fused.convolution_epilogue import ConvolutionWithEpilogue
 from ovgpu.spec import Spec
 from ovgpu.types import Type
 
-KERNEL_ORDER = (0, 3, 1, 2)
-
 
 @internal_op
 class ChannelsLastConvolution(Op):
     """A convolution of tensors [N, C, H, W] that lie in memory as [N, H, W, C], as tensor cores read them.
 
-    With ``moved``, the kernel is [O, H, W, C] instead of [O, C, H, W]. ``layer`` is the convolution's origin."""
+    With ``moved``, the kernel is [O, H, W, C] instead of [O, C, H, W], or [H, W, G] instead of [G, 1, 1, H, W].
+    ``layer`` is the convolution's origin."""
 
     layer: Layer
     convolution: Convolution | ConvolutionWithEpilogue
@@ -58,9 +57,13 @@ class ChannelsLastConvolution(Op):
     def _specs(self, inputs: Sequence[Any]) -> Sequence[Any]:
         x, kernel, *others = inputs
         if self.moved and kernel.shape is not None:
-            kernel = Spec(kernel.type, tuple([kernel.shape[i] for i in KERNEL_ORDER]))
+            *sizes, last = kernel.shape
+            kernel = Spec(kernel.type, (last, 1, 1, *sizes) if len(sizes) == 2 else (sizes[0], last, *sizes[1:]))
         return x, kernel, *others
 
     def _arrays(self, inputs: Sequence[Array]) -> Sequence[Array]:
         x, kernel, *others = inputs
-        return x, kernel.transpose(KERNEL_ORDER) if self.moved else kernel, *others
+        if self.moved:
+            depthwise = kernel.ndim == 3
+            kernel = kernel.transpose(2, 0, 1)[:, None, None] if depthwise else kernel.transpose(0, 3, 1, 2)
+        return x, kernel, *others

@@ -16,7 +16,7 @@ from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, internal_op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.storage import decoded_dtype
-from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
+from ovgpu.ops.base.strided import CHUNK_BYTES, THREADS, Axes, blocks, has_chunks, strides_of
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.base.windows import MAX_AXES, Windowed, check_number
 from ovgpu.ops.base.xp import Adapter
@@ -103,12 +103,18 @@ class _Pool(Op):
                 return None
             count = self.count(windows, x.shape[2:])
             if len(outputs) == 1 and len(windows) < MAX_AXES and strides_of(x)[1] == 1 == strides_of(out)[1]:
+                if self.launch_chunks(k, x, out, windows):
+                    return None
                 # Neighbouring threads take neighbouring channels, as the last axis, along which nothing is pooled.
                 channels = x.shape[1]
                 x, out = (a.transpose(0, *range(2, a.ndim), 1)[:, None] for a in (x, out))
                 windows = [*windows, Sliding(channels, channels, 1, 1)]
             self.launch(k, x, [out, *outputs[1:]], windows, count)
         return None
+
+    def launch_chunks(self, k: KernelRecorder, x: Any, out: Any, windows: Sequence[Windows]) -> bool:
+        """Record the kernel of pooling.cu for chunks of adjacent channels. Return whether there is one."""
+        return False
 
     def is_whole(self, windows: Sequence[Windows], x: Array) -> bool:
         """Return whether the result equals a reduction over all spatial axes: one window covers the data exactly."""
@@ -191,6 +197,19 @@ class _Max(_Pool):
                  (THREADS,), (x, outputs[0], index, axes.packed(2 + MAX_AXES), struct, *axes.numbers(axes.size),
                               np.float64(self.limits(decoded_dtype(x.dtype))[1]), *axes.numbers(x.shape[1]),
                               np.int64(max(self.index_bound(x.shape), 1))))
+
+    def launch_chunks(self, k: KernelRecorder, x: Any, out: Any, windows: Sequence[Windows]) -> bool:
+        supported = len(windows) == 2 and launch.is_real(x) and x.dtype.itemsize <= 4
+        if not supported or not has_chunks(x) or not has_chunks(out):
+            return False
+        _, struct = _structs(x, (out,), windows)
+        each, (batch, _, *steps) = CHUNK_BYTES // x.dtype.itemsize, strides_of(out)
+        axes = Axes((out.shape[0], *out.shape[2:], x.shape[1] // each),
+                    ((strides_of(x)[0], 0, 0, each), (batch, *steps, each)), x.size + out.size)
+        k.kernel("pooling.cu", f"max_pool_channels<{k.c_type(x.dtype)}, {axes.index}>", blocks(axes.size, THREADS),
+                 (THREADS,), (x, out, axes.packed(4), struct.astype(axes.packed(4).dtype), *axes.numbers(axes.size),
+                              np.float64(self.limits(decoded_dtype(x.dtype))[1])))
+        return True
 
     def index_bound(self, shape: Sequence[int]) -> int:
         """Return the exclusive upper bound of indices for data of this shape."""
