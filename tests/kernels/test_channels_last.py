@@ -13,6 +13,7 @@ import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend, cudnn, rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.convolution.convolution import Convolution
 from ovgpu.ops.pooling.pooling import MaxPool
 from ovgpu.runtime.plan import Plan
 from tests.emulator import cudnn_emu
@@ -225,6 +226,23 @@ def test_kernels_that_are_computed(emulated: str) -> None:
         net.const(np.array([CHANNELS, CHANNELS, 1, 1]))], {"mode": "numpy"})
     net.result(convolution(net, convolution(net, x), taps=1, kernel=kernel))
     run(net, 2, CHANNELS, 6, 6)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+@pytest.mark.parametrize(("channels", "outputs"), [(1, 4), (3, 4), (4, 1), (5, 24), (12, 72), (24, 24)])
+@pytest.mark.parametrize("end", [0, 1, 2])
+def test_any_channels_and_padding(channels: int, outputs: int, end: int, kind: Any,
+                                  tf32_backend: CudaBackend) -> None:
+    """cuDNN may get other convolutions than those that the pass rewrites: few channels, and padding at one end."""
+    op = Convolution(strides=(2, 2), pads_begin=(1, 1), pads_end=(end, end))
+    x, kernel = (RNG.standard_normal(shape).astype(kind) for shape in ((2, channels, 9, 12), (outputs, channels, 3, 3)))
+    (wanted,) = op.evaluate(NUMPY, x.astype(np.float64), kernel.astype(np.float64))
+    moved = [cp.asarray(np.ascontiguousarray(np.moveaxis(a, 1, -1))).transpose(0, 3, 1, 2) for a in (x, kernel)]
+    out = cp.empty(tuple(wanted.shape[i] for i in (0, 2, 3, 1)), kind)
+    launcher = Launcher(tf32_backend.stream, tf32_backend.blas, tf32_backend.dnn)
+    op.cuda(launcher, moved, [out.transpose(0, 3, 1, 2)], [cp.empty(1 << 15, kind)])
+    run_calls(launcher.calls)
+    assert relative_error(out.get().transpose(0, 3, 1, 2).astype(np.float64), wanted) < 2e-3
 
 
 def test_own_kernels_where_cudnn_has_none(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
