@@ -47,8 +47,8 @@ DEFAULT = (*LLAMA, f"{PREFILL}2048", "resnet50_f16", "resnet50", "bert_f16", "be
            "whisper_tiny_f16", "mobilenet_v2_f16", "bilstm", "lstm_b1", "lstm_b32", "lstm_state", "resnet50_b64_f16",
            "bert_base", "gpt2_decode", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32", "softmax_row",
            "max_row", "normalize_row", "argmax_row", "topk_row")
-IN_TF32 = tuple(f"{name} tf32" for name in ("bert_base", "bert_base_b32", "resnet50", "gpt2_decode", "llama int8 128",
-                                            "llama int4 128"))
+IN_TF32 = tuple(f"{name} tf32" for name in ("bert_base", "bert_base_b32", "resnet50", "gpt2_decode", "lstm_b32",
+                                            "bilstm", "llama int8 128", "llama int4 128"))
 
 
 def engine(name: str, device: str, tiny: bool) -> tuple[Any, Callable[[], object]]:

@@ -1,56 +1,10 @@
 // Recurrent cells and sequences. A warp computes the gates and the new state of one hidden unit.
 #include "accumulator.cuh"
-#include "math.cuh"
-
-enum Cell { LSTM, GRU, GRU_LINEAR, RNN };  // GRU: reset before the product with R; GRU_LINEAR: after it
-
-// Activation functions of the gates: kind 0 sigmoid, 1 tanh, 2 relu, 3 hardsigmoid. Their arguments are clipped.
-template <class A>
-struct Activations {
-  A kind[3], alpha[3], beta[3], clip;
-};
-
-// Strides in elements: between sequences, directions, and steps. The last axes have a unit stride.
-struct Strides {
-  long long x, x_direction, x_step, y, y_direction, y_step;
-  long long h, h_direction, c, c_direction, h_out, h_out_direction, c_out, c_out_direction;
-};
-
-// A launch computes rounds [first, last). Bit d of `reverse`: direction d runs backwards. `w_row` and `r_row` are
-// the row strides of w and r in elements.
-struct Sizes {
-  int batch, steps, input, hidden, w_row, r_row, reverse, first, last;
-};
-
-template <Cell CELL>
-struct Shape {
-  static constexpr int GATES = CELL == LSTM ? 4 : CELL == RNN ? 1 : 3;
-  static constexpr int BIASES = CELL == GRU_LINEAR ? 4 : GATES;
-  static constexpr int ROUNDS = CELL == GRU ? 2 : 1;  // per step: a GRU resets the whole state first
-};
+#include "recurrent.cuh"
 
 // Return the number of blocks per multiprocessor for the launch bounds; the host relies on it.
 __host__ __device__ constexpr int resident(int retained, int sequences) {
   return retained > 4 || sequences > 1 ? 1 : 2;
-}
-
-template <class A>
-__device__ __forceinline__ A clipped(A x, A low, A high) {
-  return x < low ? low : x > high ? high : x;
-}
-
-template <class A>
-__device__ __forceinline__ A activate(const Activations<A>& activations, int i, A x) {
-  const int kind = static_cast<int>(activations.kind[i]);
-  if (kind == 0) return A(1) / (A(1) + math::exp(-x));
-  if (kind == 1) return math::tanh(x);
-  if (kind == 2) return x < 0 ? A(0) : x;
-  return clipped(activations.alpha[i] * x + activations.beta[i], A(0), A(1));
-}
-
-template <class A>
-__device__ __forceinline__ A gate(const Activations<A>& activations, int i, A x) {
-  return activate(activations, i, clipped(x, -activations.clip, activations.clip));
 }
 
 // Load an element. BYPASS_L1: other blocks write it while this kernel runs.
@@ -261,25 +215,16 @@ __global__ void __launch_bounds__(256, resident(K, B))
         continue;
       }
       const bool active = !lengths || lengths[n] > t;
-      A next_h, cell = 0;
+      A before = 0;  // c before this step (LSTM), or z (GRU)
       if (CELL == LSTM) {
-        const A previous_cell = step == 0 ? A(c[n * stride.c + direction * stride.c_direction + unit]) : retained[at];
-        const A forget_gate = gate(activations, 0, to[0] + bias[0]),
-                input_gate = gate(activations, 0, to[1 % G] + bias[1]);
-        cell = forget_gate * previous_cell + input_gate * gate(activations, 1, to[2 % G] + bias[2]);
-        next_h = gate(activations, 0, to[3 % G] + bias[3]) * activate(activations, 2, cell);
-        if (!active) cell = previous_cell;
+        before = step == 0 ? A(c[n * stride.c + direction * stride.c_direction + unit]) : retained[at];
+      } else if (CELL == GRU) {
+        before = retained[at];
+      }
+      A cell = before, next_h = next_state<CELL>(activations, to, x_sums, bias, previous_h, cell);
+      if (CELL == LSTM) {
+        if (!active) cell = before;
         if (step < steps - 1) retained[at] = cell;
-      } else if (CELL == RNN) {
-        next_h = gate(activations, 0, to[0] + bias[0]);
-      } else {
-        const A z = CELL == GRU ? retained[at] : gate(activations, 0, x_sums[0] + to[0] + bias[0]);
-        A candidate = to[2 % G] + bias[2];
-        if (CELL == GRU_LINEAR) {
-          const A reset_gate = gate(activations, 0, x_sums[1 % G] + to[1 % G] + bias[1]);
-          candidate = x_sums[2 % G] + bias[2] + reset_gate * (to[2 % G] + bias[3]);
-        }
-        next_h = (1 - z) * gate(activations, 1, candidate) + z * previous_h;
       }
       if (!active) next_h = previous_h;
       if (step < steps - 1) state[((step + 1) % 2) * state_size + at] = next_h;

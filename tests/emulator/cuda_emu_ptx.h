@@ -1,4 +1,4 @@
-// The instructions of cuda_kernels/ptx.cuh on the host.
+// The instructions of cuda_kernels/ptx.cuh and barrier.cuh on the host.
 #pragma once
 
 namespace emu {
@@ -109,3 +109,7 @@ inline void copy_async(void* to, const void* from, bool there) {
   emu::copy_later(to, there ? from : zeros, 16);
 }
 inline void wait_copies() { emu::complete_copies(); }
+inline void arrive(unsigned* counter) { atomicAdd(counter, 1u); }
+inline void wait_for_arrivals(const unsigned* counter, unsigned count) {
+  while (*static_cast<const volatile unsigned*>(counter) < count) emu::idle();
+}

@@ -394,6 +394,26 @@ def test_blocks_that_wait_for_each_other() -> None:
         module(code).get_function("kernel")((4,), (32,), (arrived, y))
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_groups_of_blocks_that_wait_for_each_other(order: str | int) -> None:
+    """The blocks of a row have a barrier of their own, and work while they wait."""
+    code = """#include "barrier.cuh"
+    extern "C" __global__ void kernel(unsigned* arrived, int* y) {
+      y += blockIdx.y * 3;
+      for (unsigned step = 0; step < 2 + blockIdx.y; ++step) {
+        if (threadIdx.x == 0) atomicAdd(y + step, (step ? y[step - 1] : 1));
+        __syncthreads();
+        if (threadIdx.x == 0) arrive(arrived + blockIdx.y);
+        if (threadIdx.x == 0) wait_for_arrivals(arrived + blockIdx.y, (step + 1) * gridDim.x);
+        __syncthreads();
+      }
+    }"""
+    y, arrived = cp.zeros(6, np.int32), cp.zeros(2, np.uint32)
+    with cp.thread_order(order):
+        module(code, enable_cooperative_groups=True).get_function("kernel")((4, 2), (32,), (arrived, y))
+    assert y.get().tolist() == [4, 16, 0, 4, 16, 64] and arrived.get().tolist() == [8, 12]
+
+
 @isolated
 def test_cooperative_groups() -> None:
     code = """#include <cooperative_groups.h>

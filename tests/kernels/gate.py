@@ -36,9 +36,10 @@ TABLE = Path(__file__).with_name("instances.json")
 SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of the sources that the table was made from
 HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.register` adds them"
 # Files with instructions that older GPUs lack: the ops check the compute capability before they launch them.
-NEEDS = {"attention_mma.cu": nvrtc.AMPERE, "attention_stream.cu": nvrtc.AMPERE, "product_mma.cu": nvrtc.AMPERE}
+NEEDS = dict.fromkeys(("attention_mma.cu", "attention_stream.cu", "product_mma.cu", "recurrent_mma.cu"), nvrtc.AMPERE)
 
 COMMENT = re.compile(r"\s*//.*")
+INCLUDE = re.compile(r'#include "([^"]+)"')
 UNBOUND = 256  # threads of a block that may launch with any register count (at most 255 per thread)
 Instance = tuple[str, str]  # a file of cuda_kernels/, and a name expression
 # Bytes that instances may spill: fewer spills would cost occupancy.
@@ -62,10 +63,13 @@ def table() -> Table:
 
 
 def digest(file: str) -> str:
-    """Return a digest of a file and all headers, without comments, and of its compiler flags and instances."""
+    """Return a digest of a file and its headers, without comments, and of its compiler flags and instances."""
     found = hashlib.sha256(json.dumps([kernels.flags(file), sorted(table().get(file, {}))]).encode())
-    for path in (nvrtc.KERNELS / file, *sorted(nvrtc.KERNELS.glob("*.cuh"))):
-        found.update(COMMENT.sub("", path.read_text()).encode())
+    names = [file]
+    for name in names:  # grows by the headers that a file includes
+        text = COMMENT.sub("", (nvrtc.KERNELS / name).read_text())
+        found.update(text.encode())
+        names += [header for header in dict.fromkeys(INCLUDE.findall(text)) if header not in names]
     return found.hexdigest()
 
 

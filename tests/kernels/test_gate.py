@@ -36,16 +36,18 @@ def test_recorded_spills() -> None:
 
 
 def test_digests_of_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A changed file, header or list of instances changes the digest; changed comments do not."""
-    (tmp_path / "range.cu").write_text("one")
+    """A changed file, header or list of instances changes the digest; comments and other headers do not."""
+    (tmp_path / "range.cu").write_text('#include "strided.cuh"\none')
+    (tmp_path / "strided.cuh").write_text('#include "sums.cuh"')
     (tmp_path / "sums.cuh").write_text("two")
     monkeypatch.setattr(nvrtc, "KERNELS", tmp_path)
     seen = {gate.digest("range.cu")}
     (tmp_path / "sums.cuh").write_text("three")
     seen.add(gate.digest("range.cu"))
-    (tmp_path / "range.cu").write_text("four")
+    (tmp_path / "range.cu").write_text('#include "strided.cuh"\nfour')
     seen.add(gate.digest("range.cu"))
-    (tmp_path / "range.cu").write_text("four  // for a reader")
+    (tmp_path / "range.cu").write_text('#include "strided.cuh"\nfour  // for a reader')
+    (tmp_path / "other.cuh").write_text("five")
     seen.add(gate.digest("range.cu"))
     monkeypatch.setattr(gate, "table", dict)
     seen.add(gate.digest("range.cu"))

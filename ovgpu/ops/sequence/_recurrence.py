@@ -1,4 +1,6 @@
-"""Launches of `cuda_kernels/recurrent.cu`: recurrent cells and sequences on the device."""
+"""Launches of `cuda_kernels/recurrent.cu`: recurrent cells and sequences on the device.
+
+`_recurrence_mma` launches sequences with a batch on tensor cores."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.sequence import _recurrence_mma
 from ovgpu.ops.sequence._cells import ACTIVATIONS, GRU, LSTM, Recurrent
 
 MAX_UNITS = 8  # hidden units per block, one warp each
@@ -90,6 +93,11 @@ def record(k: KernelRecorder, op: Recurrent, x: Array, w: Array | None, r: Array
     if isinstance(op, GRU):
         cell = "GRU_LINEAR" if op.linear_before_reset else "GRU"
     rounds = steps * (2 if cell == "GRU" else 1)
+    sizes = [batch, steps, x.shape[-1], hidden, *pitch, sum(d << i for i, d in enumerate(reverses))]
+    stride_struct, activations = _strides(x, w is None, y, states, finals), _activations(op, accumulator)
+    if w is None and _recurrence_mma.launch(k, cell, op.gates, x, r, b, states, lengths, y, finals, sizes[5],
+                                            (stride_struct, activations, np.array([*sizes, 0, rounds], np.int32))):
+        return None
     counts = "int" if lengths is None else k.c_type(lengths.dtype)
     kernel = f"recurrent<{k.c_type(kind)}, {k.c_type(x.dtype)}, {counts}, {cell}, {{}}, {{}}>".format
     given = hidden, directions, batch, rounds, k.multiprocessors, w is None and kind.itemsize < 8
@@ -99,13 +107,11 @@ def record(k: KernelRecorder, op: Recurrent, x: Array, w: Array | None, r: Array
         plan = Launches.of(*given, together=False)
     state, carried = (k.scratch((2, directions, batch, hidden), accumulator) if rounds > 1 else None for _ in range(2))
     barrier = _counter(k) if plan.together else None
-    stride_struct = _strides(x, w is None, y, states, finals)
-    reverse_mask = sum(d << i for i, d in enumerate(reverses))
     for first, last in [(0, rounds)] if plan.together else [(i, i + 1) for i in range(rounds)]:
-        size = np.array([batch, steps, x.shape[-1], hidden, *pitch, reverse_mask, first, last], np.int32)
         k.kernel("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid, (32, plan.units),
                  (x, w, r, b, attention, *_ends(states), lengths, y, *_ends(finals), state, carried,
-                  barrier, stride_struct, _activations(op, accumulator), size), cooperative=plan.together)
+                  barrier, stride_struct, activations, np.array([*sizes, first, last], np.int32)),
+                 cooperative=plan.together)
     return None
 
 

@@ -1,0 +1,105 @@
+"""Launch of `cuda_kernels/recurrent_mma.cu`: sequences of recurrent layers with a batch, on tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import KernelRecorder
+
+CAPABILITY = 80  # of mma with these types
+MIN_BATCH = 4  # with fewer sequences, recurrent.cu reads R as fast
+WARPS, ROWS = 8, 16  # of a block; rows of R per tile
+PART = 64  # bytes of a row that a warp multiplies at a time
+MAX_STEPS = 8  # parts of each row that a warp may hold in registers
+OPERANDS, REGISTERS = 128, 192  # most registers of a thread for rows of R; with sums and two parts of h
+OWNED = 4  # most pairs of a unit and a sequence per thread
+SIZES = (1, 2, 4, 8)  # row tiles, and groups of 8 sequences
+COUNTER_PITCH = 32  # elements between the counters of barriers: a cache line each
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Launch configuration: a warp holds ``steps`` parts of each row of R, and a block has ``tiles`` of 16 rows and
+    ``groups`` of 8 sequences."""
+
+    steps: int
+    tiles: int
+    groups: int
+    grid: tuple[int, int, int]
+
+    @staticmethod
+    def of(gates: int, row_bytes: int, hidden: int, directions: int, batch: int, multiprocessors: int) -> Plan | None:
+        """Return the plan for R of [directions, gates * hidden, hidden]; None if its rows do not fit into registers.
+
+        Among the plans with a multiprocessor for each block, take those whose blocks read h of the fewest sequences,
+        and then the one with the fewest rows per block. If there are none, take the fewest blocks.
+        """
+        steps, units = -(-row_bytes // (PART * WARPS)), ROWS // gates
+        if steps > MAX_STEPS:
+            return None
+        plans = [Plan(steps, m, n, (-(-hidden // (units * m)), directions, -(-batch // (8 * n))))
+                 for m, n in block_sizes(steps, units)]
+        return next((plan for plan in plans if prod(plan.grid) <= multiprocessors),
+                    min(plans, key=lambda plan: prod(plan.grid)))
+
+    def state_shape(self, itemsize: int) -> tuple[int, ...]:
+        """Return the shape of h before and after a step."""
+        _, directions, depth = self.grid
+        return directions, depth, 2, WARPS * self.steps, self.groups * 8, PART // itemsize
+
+    def shared(self) -> int:
+        """Return the bytes of shared memory, as the kernel's `Partial` lays it out."""
+        columns = self.groups * 8 + (8 if self.groups > 1 else 0)
+        return WARPS * self.tiles * (ROWS * columns + max(8 // self.tiles, 2)) * 4
+
+
+def block_sizes(steps: int, units: int) -> Sequence[tuple[int, int]]:
+    """Return the numbers of row tiles and groups of sequences that a block's registers can hold, fewest groups first.
+
+    ``units`` are the hidden units of a row tile.
+    """
+    return [(m, n) for n in SIZES for m in SIZES if units * m * 8 * n <= OWNED * WARPS * 32
+            and 8 * steps * m <= OPERANDS and 8 * steps * m + 4 * m * n + 8 * n <= REGISTERS]
+
+
+def launch(k: KernelRecorder, cell: str, gates: int, x: Array, r: Array, b: Array | None, states: Sequence[Array],
+           lengths: Array | None, y: Array | None, finals: Sequence[Array], r_pitch: int,
+           structs: Sequence[np.ndarray[Any, Any]]) -> bool:
+    """Record one cooperative launch for all steps of the projections x [P, N, T, G H]; see `_recurrence.record`.
+
+    Return False, and record nothing, where the kernel does not apply. ``r_pitch`` is the row pitch of r in elements,
+    ``structs`` are the strides, activations and sizes of `recurrent.cuh`.
+    """
+    kind, (batch, directions, hidden) = r.dtype, states[0].shape
+    rounds = k.tf32 and kind == np.float32
+    if not (rounds or kind.itemsize == 2) or k.capability < CAPABILITY or batch < MIN_BATCH or x.shape[-2] < 2:
+        return False
+    if cell == "GRU" or any(n * kind.itemsize % 16 for n in (hidden, r_pitch)) or r.data.ptr % 16:
+        return False
+    plan = Plan.of(gates, hidden * kind.itemsize, hidden, directions, batch, k.multiprocessors)
+    if plan is None:
+        return False
+    counts = "int" if lengths is None else k.c_type(lengths.dtype)
+    kernel = f"recurrent_mma<{k.c_type(kind)}, {counts}, {cell}, {plan.steps}, {plan.tiles}, {plan.groups}>"
+    if not k.fits("recurrent_mma.cu", kernel, plan.grid, (WARPS * 32,), plan.shared()):
+        return False
+    state = _zeros(k, plan.state_shape(kind.itemsize), kind)
+    arrived = _zeros(k, (directions * plan.grid[2] * COUNTER_PITCH,), np.dtype(np.uint32))
+    h, c, h_out, c_out = (a for ends in (states, finals) for a in (ends[0], ends[1] if len(ends) > 1 else None))
+    k.kernel("recurrent_mma.cu", kernel, plan.grid, (WARPS * 32,),
+             (x, r, b, h, c, lengths, y, h_out, c_out, state, arrived, *structs), plan.shared(), cooperative=True,
+             tf32=rounds)
+    return True
+
+
+def _zeros(k: KernelRecorder, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
+    """Return scratch memory that holds zeros before the first launch."""
+    array = k.scratch(shape, kind)
+    array.data.memset_async(0, array.nbytes, k.stream)
+    return array
