@@ -32,8 +32,8 @@ WORKLOADS = ("llama f16 128", "llama f16 8192", "llama int8 128", "llama int4 12
              "llama f16 prefill 2048", "bert_f16", "bert_b32_f16", "bert_base", "vit_f16", "whisper_tiny_f16",
              "resnet50_f16", "resnet50_b64_f16", "resnet50", "mobilenet_v2_f16", "unet_f16", "gpt2_decode", "lstm_b1",
              "lstm_b32", "bilstm", "lstm_state", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32",
-             "lstm_b32 tf32", "bilstm tf32", "bert_base tf32", "bert_base_b32", "bert_base_b32 tf32", "resnet50 tf32", "gpt2_decode tf32",
-             "llama int8 128 tf32", "llama int4 128 tf32")
+             "lstm_b32 tf32", "bilstm tf32", "bert_base tf32", "bert_base_b32", "bert_base_b32 tf32", "resnet50 tf32",
+             "gpt2_decode tf32", "llama int8 128 tf32", "llama int4 128 tf32")
 CONVOLVING = ("resnet", "mobilenet", "unet", "vit", "whisper")  # run with cuDNN, as they were measured
 LONG_ROWS = {f"{case} of {cases.VOCABULARY}": f"{workload}_row" for case, workload in (
     ("Softmax", "softmax"), ("ReduceMax", "max"), ("MVN", "normalize"), ("TopK 1", "argmax"), ("TopK 50", "topk"))}
