@@ -17,7 +17,7 @@ from ovgpu.runtime.backend import RoundingCall
 from tests.emulator import cupy_emu, nvrtc
 
 from .gate import ToCompile
-from .recorded import kernel_name, replay
+from .recorded import kernel_name, replay, run_calls
 from .test_recurrent import TOLERANCE, sequence_inputs
 
 Array = np.ndarray[Any, Any]
@@ -193,14 +193,13 @@ def test_exact_products(tf32_backend: CudaBackend) -> None:
         workspace = [cupy_emu.empty((12 * 6 * hidden,), np.float32)]
         assert op.cuda(launcher, [cupy_emu.asarray(x) for x in arrays], found, workspace) is None
         assert kernel_name(launcher.calls[-1]).startswith("recurrent_mma<")
-        for call in launcher.calls:
-            call()
+        run_calls(launcher.calls)
         for y, want in zip(found, op.evaluate(NUMPY, *(x if x.ndim == 1 else x.astype(np.float32) for x in arrays))):
             np.testing.assert_array_equal(y.get().astype(np.float32), want)
             assert len(np.unique(want)) > 5
 
 
-def test_without_lengths_bias_and_outputs(tf32_backend: CudaBackend) -> None:
+def test_without_lengths_and_bias(tf32_backend: CudaBackend) -> None:
     """Lengths and the bias are optional."""
     op = LSTMSequence(direction="bidirectional")
     shapes = sequence_inputs(op, 6, 3, 5, 16)
@@ -212,8 +211,7 @@ def test_without_lengths_bias_and_outputs(tf32_backend: CudaBackend) -> None:
     inputs = [None if x is None else cupy_emu.asarray(x) for x in given]
     assert op.cuda(launcher, inputs, found, [cupy_emu.empty((wanted[0].size * 4,), np.float32)]) is None
     assert kernel_name(launcher.calls[-1]) == "recurrent_mma<__half, int, LSTM, 1, 1, 1>"
-    for call in launcher.calls:
-        call()
+    run_calls(launcher.calls)
     for y, want in zip(found, wanted):
         np.testing.assert_allclose(y.get().astype(np.float32), want, 2e-3, 2e-3)  # h is rounded for each product
 
