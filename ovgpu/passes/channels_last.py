@@ -99,12 +99,14 @@ def _parts(model: Model, convolutions: Sequence[Node]) -> Iterator[_Part]:
                     _join(parts, parts[node], parts[user])
                 elif user not in inside and _keeps_layout(user):
                     waiting.append(user.ports[0])
-                elif user not in inside and (user.op.name == "Result" or op_of(user).layout in ("blas", "dense")):
+                elif user not in inside and _needs_dense(user):
                     parts[node].copied.add(port)
     for part in {id(part): part for part in parts.values()}.values():
-        for node in part.convolutions:
-            part.copied |= {s for s in node.sources if s is not None and s not in part.tensors and _is_image(s)
-                            and not op_of(s.node).keeps_layout}
+        members = set(part.convolutions)
+        given = {s for node in members for s in node.sources if s is not None and s not in part.tensors}
+        # An elementwise layer writes the layout itself if no one needs another.
+        part.copied |= {s for s in given if _is_image(s) and not (op_of(s.node).keeps_layout
+                                                                  and members.issuperset(users.get(s, ())))}
         yield part
 
 
@@ -123,6 +125,11 @@ def _is_image(port: Output) -> bool:
 
 def _keeps_layout(node: Node) -> bool:
     return op_of(node).keeps_layout and bool(node.ports) and _is_image(node.ports[0])
+
+
+def _needs_dense(user: Node) -> bool:
+    """Return whether a tensor is copied for this user, or could otherwise be written into the user's result."""
+    return user.op.name in ("Result", "Concat") or op_of(user).layout in ("blas", "dense")
 
 
 def _rewrite(node: Node, moved: dict[int, Output]) -> None:
