@@ -245,6 +245,16 @@ def test_any_channels_and_padding(channels: int, outputs: int, end: int, kind: A
     assert relative_error(out.get().transpose(0, 3, 1, 2).astype(np.float64), wanted) < 2e-3
 
 
+@pytest.mark.parametrize(("shape", "wanted"), [
+    ((1, 8, 5, 6), (240, 1, 48, 8)), ((2, 8, 1, 6), (48, 1, 48, 8)), ((1, 8, 5, 1), (40, 1, 8, 8)),
+    ((1, 8, 1, 1), (8, 1, 1, 1)), ((2, 1, 5, 6), (30, 30, 6, 1))])
+def test_strides_of_axes_of_one(shape: tuple[int, ...], wanted: tuple[int, ...], emulated: str) -> None:
+    """Strides of axes of extent 1, which no index uses, still show the layout."""
+    order = (0, 2, 3, 1)
+    x = cp.empty([shape[i] for i in order], np.float16).transpose(0, 3, 1, 2)
+    assert cudnn._strides(x) == wanted
+
+
 def test_own_kernels_where_cudnn_has_none(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """ovgpu's own kernels read and write the layout, with a dense copy of the kernel."""
     monkeypatch.setattr(cudnn.Dnn, "convolve", lambda self, c: None)

@@ -290,13 +290,16 @@ def _is_bias(x: Array, out: Array) -> bool:
 
 
 def _strides(x: Array) -> tuple[int, ...]:
-    """Return strides in elements. Axes of extent 1 get those of a dense array: cuDNN does not accept 0."""
-    found: list[int] = []
-    dense = 1
-    for extent, step in zip(reversed(x.shape), reversed(strides_of(x))):
-        found.append(dense if extent == 1 else step)
-        dense = found[-1] * extent
-    return tuple(reversed(found))
+    """Return strides in elements. Axes of extent 1 get those of a dense array, or of one whose channels are adjacent:
+    cuDNN does not accept 0, and tells the layout by the strides."""
+    given, axes = strides_of(x), list(range(x.ndim))
+    if x.ndim > 2 and given[1] == 1 and max(x.shape[2:]) > 1:
+        axes = [0, *axes[2:], 1]
+    found, dense = dict[int, int](), 1
+    for axis in reversed(axes):
+        found[axis] = dense if x.shape[axis] == 1 else given[axis]
+        dense = found[axis] * x.shape[axis]
+    return tuple(found[axis] for axis in range(x.ndim))
 
 
 def _dense(shape: Sequence[int]) -> tuple[int, ...]:
