@@ -21,7 +21,7 @@ from typing import Any
 from bench.gpu_counters import own_names
 from bench.kernels import cases, report, runs
 from bench.kernels.cards import CARDS, Card
-from bench.kernels.estimate import floor, of_plan, of_step
+from bench.kernels.estimate import floor, of_plan, of_step, traffic_of
 from bench.kernels.launches import Launch
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -81,10 +81,11 @@ def of_workload(name: str, card: Card) -> dict[str, Any]:
 
 def of_case(name: str, card: Card) -> dict[str, Any]:
     """Return the estimate of a case, and what bounds its longest launch."""
-    estimates = [x for step in cases.of_case(name, card) for x in of_step(step, card)]
+    steps = cases.of_case(name, card)
+    estimates = [x for step in steps for x in of_step(step, card)]
     longest = max(estimates, key=lambda x: x.seconds)
     return {"us": report.MICRO * sum(x.seconds for x in estimates), "bound": longest.bound,
-            "bytes_us": report.MICRO * sum(x.bytes for x in estimates) * card.copy_share,
+            "bytes_us": report.MICRO * sum(traffic_of(row.step, card).memory for row in steps) / card.bandwidth,
             "kernel": longest.launch.name}
 
 
