@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -110,14 +111,11 @@ def graph_of(layer: Layer, layout: str, batch: int, handle: Any) -> Any:
     return graph
 
 
-def measure(layer: Layer, layout: str, batch: int, stream: Any, plans: int, seconds: float) -> dict[str, Any]:
+def measure(layer: Layer, layout: str, batch: int, stream: Any, handle: Any, plans: int,
+            seconds: float) -> dict[str, Any]:
     """Return the microseconds of cuDNN's first plan, and of the fastest of several."""
-    cupy, cudnn = rt.cupy(), rt.cudnn()
-    handle = cudnn.create_handle()
-    cudnn.set_stream(handle, stream.ptr)
-    graph = graph_of(layer, layout, batch, handle)
-    uses = [*((X, KERNEL, OUT, BIAS) if layout == "fused" else (X, KERNEL, OUT)),
-            *((RESIDUAL,) if layout == "fused" and layer.residual else ())]
+    cupy, graph = rt.cupy(), graph_of(layer, layout, batch, handle)
+    uses = (X, KERNEL, OUT, BIAS, RESIDUAL) if layout == "fused" else (X, KERNEL, OUT)
     host = np.random.default_rng(1).standard_normal(MOST_DRAWN, np.float32).astype(np.float16)
     arrays = [{uid: cupy.asarray(np.resize(host[number:], prod(shape)))
                for uid, shape in layer.shapes(batch).items() if uid in uses} for number in range(COPIES)]
@@ -142,10 +140,9 @@ def measure(layer: Layer, layout: str, batch: int, stream: Any, plans: int, seco
 
             run(arrays[0])
             stream.synchronize()
-            recorded = captured(stream, *(lambda some=some: run(some) for some in arrays))  # type: ignore[misc]
-            times.append(1e6 / COPIES * statistics.median(
-                device_seconds(
-                lambda recorded=recorded: recorded.launch(stream), Events(cupy, stream), seconds)))
+            recorded = captured(stream, *(partial(run, some) for some in arrays))
+            samples = device_seconds(partial(recorded.launch, stream), Events(cupy, stream), seconds)
+            times.append(1e6 / COPIES * statistics.median(samples))
         except Exception as error:  # not every plan can run
             if not times and plans <= 1:
                 raise
@@ -174,7 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[str, Any] = {}
     failed = 0
     with emulated() if options.emulated else nullcontext():
-        stream = rt.cupy().cuda.Stream(non_blocking=True)
+        stream, handle = rt.cupy().cuda.Stream(non_blocking=True), rt.cudnn().create_handle()
+        rt.cudnn().set_stream(handle, stream.ptr)
         chosen = [Layer(8, 8, 16, 3, 2, 1, True)] if options.emulated else list(layers())
         with stream:
             for batch in options.batches:
@@ -183,7 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     row: dict[str, Any] = {}
                     for layout in LAYOUTS:
                         try:
-                            row[layout] = measure(layer, layout, batch, stream, options.plans, options.seconds)
+                            row[layout] = measure(layer, layout, batch, stream, handle, options.plans,
+                                                  options.seconds)
                             totals[layout] += layer.count * row[layout]["us"]
                             totals["best"] += layer.count * row[layout]["best_us"] if layout == "fused" else 0
                         except Exception as error:

@@ -109,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = {name: row for name, row in found.items() if row["errors"] or row["status"]}
     for name, row in sorted(found.items(), key=lambda item: item[0] not in wrong):
         print(f"{'WRONG' if name in wrong else 'ok   '} {name}: {row['errors']} errors; {row['tests'] or 'not done'}")
-        if row["first"]:
-            print(row["first"])
+        for line in filter(None, (row["first"], *row["failures"])):
+            print(line)
     return int(bool(wrong))
 
 

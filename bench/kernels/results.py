@@ -163,7 +163,7 @@ def _cases(found: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]
     yield from ("", "## Single layers", "",
                 "The floor is that of an H100.", "",
                 f"| | floor | {' | '.join(titles)} | measured on an H100 | estimate / measured |",
-           "| --- |" + " ---: |" * (len(titles) + 3))
+                "| --- |" + " ---: |" * (len(titles) + 3))
     times = measured_cases()
     for name in cases.CASES:
         cells = []

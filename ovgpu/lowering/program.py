@@ -21,6 +21,7 @@ from ovgpu.ops.base.op import Arrays, Op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.view import View
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
+from ovgpu.ops.fused.channels_last import ChannelsLastConvolution
 from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
 
@@ -98,7 +99,7 @@ class Step:
     @property
     def source_location(self) -> str:
         """The source location of the layer that gives the step its name."""
-        if isinstance(self.op, OpWithEpilogue):
+        if isinstance(self.op, (OpWithEpilogue, ChannelsLastConvolution)):
             return self.op.layer.source_location
         return self.node.source_location if self.node is not None else ""
 

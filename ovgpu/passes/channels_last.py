@@ -13,6 +13,7 @@ import numpy as np
 
 from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.op import Array, op_of
+from ovgpu.ops.base.strided import CHUNK_BYTES
 from ovgpu.ops.convolution._convolution import FEW_CHANNELS
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused.channels_last import ChannelsLastConvolution
@@ -23,7 +24,6 @@ from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
 RANK = 4  # images
-CHUNK_BYTES = 16  # of a pixel's channels, whose multiples tensor cores read
 
 
 def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> None:
@@ -48,20 +48,28 @@ def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> 
 def _is_candidate(node: Node) -> bool:
     """Return whether the node convolves images with a constant kernel, in groups of all channels or of a few.
 
-    Padding must be symmetric, and pixels whole chunks, but for images of up to three channels: other convolutions are
-    not faster in this layout."""
+    Pixels must be whole chunks, which tensor cores read, but for images of up to three channels. Padding must be the
+    same at both ends: with other padding, and with other channels, cuDNN's results on a card are not known to be right.
+    """
     op = _convolution_of(node)
     if op is None:
         return False
     kernel, port = constant_of(node.sources[1]), node.ports[0]
-    if kernel is None or port.spec.shape is None or len(port.spec.shape) != RANK:
+    if kernel is None or port.spec.shape is None or len(port.spec.shape) != RANK or not _pads_alike(op, kernel):
         return False
-    if (op.same and set(op.strides) != {1}) or (not op.same and op.pads_begin != op.pads_end):
+    if kernel.ndim > RANK and min(kernel.shape[1:3]) > FEW_CHANNELS:
         return False
-    if kernel.ndim > RANK:
-        return bool(min(kernel.shape[1:3]) <= FEW_CHANNELS)
-    chunk, (outputs, channels) = CHUNK_BYTES * 8 // port.spec.type.bitwidth, kernel.shape[:2]
-    return not outputs % chunk and (channels <= 3 or not channels % chunk)
+    groups, outputs, channels = op.grouped(kernel.shape)[:3]
+    chunk = CHUNK_BYTES * 8 // port.spec.type.bitwidth
+    return not groups * outputs % chunk and (groups * channels <= 3 or not groups * channels % chunk)
+
+
+def _pads_alike(op: Convolution, kernel: Array) -> bool:
+    """Return whether padding is the same at both ends of each axis, whatever the image's size."""
+    if not op.same:
+        begin, end = op.explicit_pads(2)
+        return tuple(begin) == tuple(end)
+    return set(op.per_axis("strides", 2, 1)) == {1} and all(n % 2 for n in op.reach(kernel.shape[-2:]))
 
 
 def _convolution_of(node: Node) -> Convolution | None:
@@ -138,7 +146,8 @@ def _rewrite(node: Node, moved: dict[int, Output]) -> None:
     is_moved = max(value.shape[-2:]) > 1 and (value.ndim == RANK or value.shape[1] == value.shape[2] == 1)
     if is_moved and id(value) not in moved:
         moved[id(value)] = _channels_moved(node, value)
-    node.op = ChannelsLastConvolution(layer=layer_of(node), convolution=node.op, moved=is_moved)  # type: ignore[arg-type]
+    layer = node.op.layer if isinstance(node.op, ConvolutionWithEpilogue) else layer_of(node)
+    node.op = ChannelsLastConvolution(layer=layer, convolution=node.op, moved=is_moved)  # type: ignore[arg-type]
     if is_moved:
         node.sources = [node.sources[0], moved[id(value)], *node.sources[2:]]
 

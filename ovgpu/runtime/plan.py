@@ -31,6 +31,7 @@ from ovgpu.ops.base.op import Op
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.fused.add_norm import AddNorm
+from ovgpu.ops.fused.channels_last import ChannelsLastConvolution
 from ovgpu.ops.fused.matmul_prologue import MatMulWithPrologue
 from ovgpu.ops.fused.rotary_attention import RotaryAttention
 from ovgpu.ops.infrastructure.control_flow import If
@@ -297,7 +298,8 @@ def _operands(plan: Plan) -> Iterator[Operand]:
 
 def layers_of(op: Op) -> tuple[Layer, ...]:
     """Return the layers that a fused op computes; empty for another op."""
-    return op.layers if isinstance(op, (Fused, OpWithEpilogue, AddNorm, MatMulWithPrologue)) else ()
+    fused = (Fused, OpWithEpilogue, ChannelsLastConvolution, AddNorm, MatMulWithPrologue)
+    return op.layers if isinstance(op, fused) else ()
 
 
 class _Planner:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench import gpu, gpu_counters, gpu_prepare, gpu_profile, gpu_sanitize, gpu_smoke, gpu_suite
+from bench import gpu, gpu_convolution, gpu_counters, gpu_prepare, gpu_profile, gpu_sanitize, gpu_smoke, gpu_suite
 from tests.emulator import nvrtc
 from tests.kernels import gate
 
@@ -83,6 +83,15 @@ def test_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "| 2.5 | 60.5 | 60.5 |" in text and "softmax_rows: no counters here" in text
     assert gpu_counters.main([*arguments, "--budget", "0"]) == 0
     assert json.loads((tmp_path / "counters.json").read_text())[0]["failed"] == "not begun, the time is up"
+
+
+def test_convolutions_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The layers are those of ResNet-50, and the trial times each layout."""
+    assert sum(layer.count for layer in gpu_convolution.layers()) == 53
+    assert gpu_convolution.main(["--emulated", "--batches", "2", "--out", str(tmp_path / "found.json")]) == 0
+    (row,) = json.loads((tmp_path / "found.json").read_text())["layers"].values()
+    assert all(row[layout]["us"] > 0 for layout in gpu_convolution.LAYOUTS)
+    assert "batch 2, all layers" in capsys.readouterr().out
 
 
 def test_program_profiled_by_ncu(capsys: pytest.CaptureFixture[str]) -> None:

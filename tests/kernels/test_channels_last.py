@@ -14,8 +14,9 @@ from ovgpu.backends.cuda import CudaBackend, cudnn, rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convolution.convolution import Convolution
+from ovgpu.ops.fused.channels_last import ChannelsLastConvolution
 from ovgpu.ops.pooling.pooling import MaxPool
-from ovgpu.runtime.plan import Plan
+from ovgpu.runtime.plan import Plan, layers_of
 from tests.emulator import cudnn_emu
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port
@@ -148,6 +149,19 @@ def test_images(precision: str, emulated: str) -> None:
     plan = run(network(bias, shape=(2, 3, 9, 12)), 2, 3, 9, 12, precision=precision)
     before = [step.op for step in plan.steps]
     assert before.count("Copy") == (precision == "tf32") and before.count("Convert") == (precision != "tf32")
+
+
+def test_names_of_layers(emulated: str) -> None:
+    """The plan has the layers of a step, and errors name the convolution, as with other layouts."""
+    core, model, found = ov.Core(), network(bias, unary("Relu"), bias).build(), []
+    for installed in (rt._cudnn, False):
+        rt._cudnn = installed
+        compiled = core.compile_model(core.read_model(*model), emulated, {"INFERENCE_PRECISION_HINT": "f16"})
+        steps = [step for program in compiled._compilation.programs.values() for step in program.steps]
+        found.append([(step.name, step.source_location, [layer.name for layer in layers_of(step.op)])
+                      for step in steps if step.op.name == "Convolution"])
+        assert any(isinstance(step.op, ChannelsLastConvolution) for step in steps) is (installed is not False)
+    assert found[0] == found[1] and any(len(names) > 1 for *_, names in found[0])
 
 
 def test_shapes_that_change(emulated: str) -> None:

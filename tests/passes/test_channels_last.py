@@ -104,7 +104,7 @@ def test_depthwise_kernels_are_moved() -> None:
 
 @pytest.mark.parametrize(("shape", "numbers"), [
     ((8, 6, 3, 3), {}), ((6, 8, 3, 3), {}), ((8, 8, 3, 3), {"pads_end": "2,1"}),
-    ((8, 8, 3, 3), {"auto_pad": "same_upper", "strides": "2,2"})])
+    ((8, 8, 3, 3), {"auto_pad": "same_upper", "strides": "2,2"}), ((8, 8, 2, 2), {"auto_pad": "same_upper"})])
 def test_convolutions_that_gain_nothing(shape: tuple[int, ...], numbers: dict[str, str]) -> None:
     """Channels are not whole chunks, or padding differs at both ends."""
     net = Net()

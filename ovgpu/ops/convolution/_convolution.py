@@ -129,7 +129,7 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
     if _is_depthwise(c):
         return _by_channels(k, c)
     if not c.kernel.flags.c_contiguous:
-        if _by_cudnn(k, c):
+        if not _has_few_channels(c) and _by_cudnn(k, c):
             return
         c = replace(c, kernel=dense(k, c.kernel))
     bare = replace(c, epilogue=None)

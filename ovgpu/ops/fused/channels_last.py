@@ -36,8 +36,9 @@ class ChannelsLastConvolution(Op):
 
     @property
     def layers(self) -> tuple[Layer, ...]:
+        """The layers that are computed together; empty for a convolution alone."""
         op = self.convolution
-        return op.layers if isinstance(op, ConvolutionWithEpilogue) else (self.layer,)
+        return op.layers if isinstance(op, ConvolutionWithEpilogue) else ()
 
     def attributes(self) -> dict[str, Any]:
         return self.convolution.attributes()

@@ -206,8 +206,9 @@ class _Max(_Pool):
         each, (batch, _, *steps) = CHUNK_BYTES // x.dtype.itemsize, strides_of(out)
         axes = Axes((out.shape[0], *out.shape[2:], x.shape[1] // each),
                     ((strides_of(x)[0], 0, 0, each), (batch, *steps, each)), x.size + out.size)
+        packed = axes.packed(4)
         k.kernel("pooling.cu", f"max_pool_channels<{k.c_type(x.dtype)}, {axes.index}>", blocks(axes.size, THREADS),
-                 (THREADS,), (x, out, axes.packed(4), struct.astype(axes.packed(4).dtype), *axes.numbers(axes.size),
+                 (THREADS,), (x, out, packed, struct.astype(packed.dtype), *axes.numbers(axes.size),
                               np.float64(self.limits(decoded_dtype(x.dtype))[1])))
         return True
 

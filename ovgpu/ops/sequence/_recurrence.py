@@ -95,7 +95,7 @@ def record(k: KernelRecorder, op: Recurrent, x: Array, w: Array | None, r: Array
     rounds = steps * (2 if cell == "GRU" else 1)
     sizes = [batch, steps, x.shape[-1], hidden, *pitch, sum(d << i for i, d in enumerate(reverses))]
     stride_struct, activations = _strides(x, w is None, y, states, finals), _activations(op, accumulator)
-    if w is None and _recurrence_mma.launch(k, cell, op.gates, x, r, b, states, lengths, y, finals, sizes[5],
+    if w is None and _recurrence_mma.launch(k, cell, op.gates, x, r, b, states, lengths, y, finals,
                                             (stride_struct, activations, np.array([*sizes, 0, rounds], np.int32))):
         return None
     counts = "int" if lengths is None else k.c_type(lengths.dtype)

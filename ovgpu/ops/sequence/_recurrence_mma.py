@@ -69,18 +69,18 @@ def block_sizes(steps: int, units: int) -> Sequence[tuple[int, int]]:
 
 
 def launch(k: KernelRecorder, cell: str, gates: int, x: Array, r: Array, b: Array | None, states: Sequence[Array],
-           lengths: Array | None, y: Array | None, finals: Sequence[Array], r_pitch: int,
+           lengths: Array | None, y: Array | None, finals: Sequence[Array],
            structs: Sequence[np.ndarray[Any, Any]]) -> bool:
     """Record one cooperative launch for all steps of the projections x [P, N, T, G H]; see `_recurrence.record`.
 
-    Return False, and record nothing, where the kernel does not apply. ``r_pitch`` is the row pitch of r in elements,
-    ``structs`` are the strides, activations and sizes of `recurrent.cuh`.
+    Return False, and record nothing, where the kernel does not apply. ``structs`` are the strides, activations and
+    sizes of `recurrent.cuh`.
     """
     kind, (batch, directions, hidden) = r.dtype, states[0].shape
     rounds = k.tf32 and kind == np.float32
     if not (rounds or kind.itemsize == 2) or k.capability < CAPABILITY or batch < MIN_BATCH or x.shape[-2] < 2:
         return False
-    if cell == "GRU" or any(n * kind.itemsize % 16 for n in (hidden, r_pitch)) or r.data.ptr % 16:
+    if cell == "GRU" or any(n % 16 for n in (hidden * kind.itemsize, r.strides[1])) or r.data.ptr % 16:
         return False
     plan = Plan.of(gates, hidden * kind.itemsize, hidden, directions, batch, k.multiprocessors)
     if plan is None:
