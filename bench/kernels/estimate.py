@@ -93,7 +93,7 @@ def of_step(row: StepLaunches, card: Card, fits: bool = False) -> Iterator[Estim
     """Yield the estimates of a step's launches; ``fits`` says that L2 holds all that the plan reads and writes."""
     step, launches = row.step, row.launches
     total = work.multiply_adds(step) * work.unmasked(step, [launch.name for launch in launches])
-    main = _main_launches(launches, total)
+    main = _main_launches(step, launches, total)
     traffic = traffic_of(step, card, fits)
     for number, launch in enumerate(launches):
         share = (number in main) / len(main)
@@ -102,17 +102,17 @@ def of_step(row: StepLaunches, card: Card, fits: bool = False) -> Iterator[Estim
             yield _of_library(launch, part, total * share, step, card)
         else:
             if not share:  # several launches of a kernel divide its arrays among them
-                part = Traffic(0.0, launch.nbytes / sum(other.name == launch.name for other in launches))
+                part = Traffic(0.0, work.nbytes(step, launch) / sum(other.name == launch.name for other in launches))
             part = Traffic(part.memory, part.cache + share * work.reread(step, launch))
             yield of_launch(launch, part, total * share, step, card)
 
 
-def _main_launches(launches: Sequence[Launch | LibraryCall], total: float) -> set[int]:
+def _main_launches(step: PlanStep, launches: Sequence[Launch | LibraryCall], total: float) -> set[int]:
     """Return the numbers of the launches that do a step's work: those with the products, if it has any, else those with
     the largest arrays, as launches that join partial results have small ones. Rotations before an attention are none of
     its products."""
     if not total:
-        sizes = [x.nbytes if isinstance(x, Launch) else inf for x in launches]
+        sizes = [work.nbytes(step, x) if isinstance(x, Launch) else inf for x in launches]
         return {i for i, size in enumerate(sizes) if 2 * size >= max(sizes)}
     whole = set(range(len(launches)))
     products = {i for i, x in enumerate(launches) if (isinstance(x, LibraryCall) and x.name != "transfer")

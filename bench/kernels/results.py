@@ -51,7 +51,8 @@ The worst estimates of ovgpu's own kernels, and why:
 - `attend_mma` (0.6 to 0.8): few warps per multiprocessor hide little of their waiting behind the work of others.
 - `attend_stream` with few keys (3.7 for a cache of 128): one block per head merges nothing, which the path through its
   code still counts. In a model, behind other kernels, it takes 5.8 us, and is estimated at 4.5.
-- `topk_parts` and `topk_join` (a fifth of the measured time): sorting waits for a barrier after each of some 60 rounds.
+- `topk_parts` and `topk_join` (a quarter to an eighth): the measured ones sorted, in some 60 rounds with a barrier
+  after each. They select by digits since; that form has not been measured.
 
 Products of libraries in TF32 are estimated like those in f16, without a division of K among blocks: small ones on an
 RTX 4090, which multiplies TF32 at the rate of f32, seem slower than in f32. "Before", Llama in TF32 was exact f32;

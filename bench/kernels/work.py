@@ -114,6 +114,14 @@ def _rows(step: PlanStep, launch: Launch) -> tuple[int, int] | None:
     return None
 
 
+def nbytes(step: PlanStep, launch: Launch) -> float:
+    """Return the bytes of the arrays of a launch. Joining the parts of a TopK reads one element of x per result."""
+    x, values = step.inputs[0], step.outputs[0] if step.outputs else None
+    if launch.name.startswith("topk_join") and x is not None and values is not None:
+        return launch.nbytes - (x.nbytes or 0) + (values.nbytes or 0)
+    return launch.nbytes
+
+
 def reread(step: PlanStep, launch: Launch) -> float:
     """Return the bytes that blocks read once more from L2: the rows of x of each block of a product, and the keys and
     values of each block of queries."""

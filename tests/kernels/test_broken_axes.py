@@ -44,9 +44,17 @@ def topk() -> None:
     check(op, random((2, 5000)), [9], types=[Type.f32, Type.i32])
 
 
+def ascending_topk() -> None:
+    """Each element beats all earlier ones."""
+    op = TopK3(axis=-1, mode="max", sort="value", index_element_type=Type.i32)
+    check(op, lambda draw: np.arange(draw, 9000 + draw, dtype=np.float32)[None], [9], types=[Type.f32, Type.i32])
+
+
 def long_topk() -> None:
+    """The least elements are in the last part, which has fewer than k."""
     op = TopK3(axis=-1, mode="min", sort="value", index_element_type=Type.i32)
-    check(op, random((1, 18433)), [99], types=[Type.f32, Type.i32])
+    check(op, lambda draw: random((1, 16484))(draw) - np.repeat([0, 9], (16384, 100)).astype(np.float32), [300],
+          types=[Type.f32, Type.i32])
 
 
 def long_softmax() -> None:
@@ -72,11 +80,20 @@ FAULTS = [
     Fault("total of a warp", cumsum, "cumsum.cu", "sum, 31)", "sum, 30)"),
     Fault("no barrier before the segments are read", cumsum_columns, "cumsum.cu", "= sum;\n    __syncthreads();",
           "= sum;"),
-    Fault("no barrier in the sort", topk, "topk.cu", "step /= 2) {\n      __syncthreads();", "step /= 2) {"),
-    Fault("no room left", topk, "topk.cu", "count + tile > capacity", "count > capacity"),
+    Fault("no barrier in the sort", long_topk, "topk.cu", "step /= 2) {\n      __syncthreads();", "step /= 2) {"),
+    Fault("no room left", ascending_topk, "topk.cu", "count + tile <= capacity", "count <= capacity"),
     Fault("greatest first", topk, "topk.cu", "greatest ? typename Key<T>::Bits(~key) : key", "key"),
     Fault("indices within parts", long_topk, "topk.cu", "begin + i, greatest", "i, greatest"),
-    Fault("candidates that are none", long_topk, "topk.cu", "part_indices[i] == NOTHING ? last_entry<E>() : ", ""),
+    Fault("no entries behind a part's last one", long_topk, "topk.cu", "i < size ? entries[i] : last_entry<E>()",
+          "entries[min(i, size - 1)]"),
+    Fault("histogram not set to zero", topk, "topk.cu", "shared.histograms[(number + 1) % 3][i] = 0",
+          "shared.histograms[number % 3][i] = 0"),
+    Fault("two histograms in turn", topk, "topk.cu", "% 3]", "% 2]"),
+    Fault("rank within the row", topk, "topk.cu", "k -= bin.before;", ""),
+    Fault("prefix of one digit", topk, "topk.cu", "if (prefix.begins(entry)) ", ""),
+    Fault("replaced before it is read", topk, "topk.cu",
+          "    __syncthreads();  // all entries that may now be replaced have been read\n", ""),
+    Fault("bound of an earlier selection left out", topk, "topk.cu", "!is_before(bound, entry)", "true"),
     Fault("sums of parts not rescaled", long_softmax, "softmax.cu",
           "fold_row(sum * math::exp(maximum - greatest), Add());\n  const A scale",
           "fold_row(sum, Add());\n  const A scale"),

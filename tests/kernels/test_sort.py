@@ -91,7 +91,8 @@ def test_topk_axes(mode: str, sort: str, axis: int) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 2), (31, 5), (32, 32), (33, 1), (1025, 40), (4096, 4096), (4097, 7)])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 2), (31, 5), (32, 32), (33, 1), (600, 256), (600, 257), (600, 599),
+                                     (1025, 40), (4096, 4096), (4097, 7), (4097, 1)])
 def test_topk_sizes(n: int, k: int, order: Any) -> None:
     with cp.thread_order(order):
         for mode, sort in (("max", "value"), ("min", "index")):
@@ -146,7 +147,7 @@ def test_topk_of_sorted_rows(direction: int) -> None:
 def test_topk_specials() -> None:
     row = np.array([[1, np.nan, -0.0, 0.0, np.inf, -np.inf, np.nan, 0.0, -0.0, 2]], np.float32)
     for mode in ("max", "min"):
-        for k in (3, 10):
+        for k in (1, 3, 10):
             check(top(mode, "value"), lambda draw: np.roll(row, draw, 1), [k], types=types(np.float32))
 
 

@@ -119,13 +119,13 @@ class TopK(Op):
                 x, values, indices, launch.packed(outer), *map(np.uint32, (n, count, whole[0])), *results),
                 entry * whole[0])
             return None
-        candidates = [k.scratch((rows, parts, count), np.dtype(dtype)) for dtype in (x.dtype, np.uint32)]
+        candidates = k.scratch((rows, parts, count, entry // 8), np.dtype(np.uint64))
         k.kernel("topk.cu", f"topk_parts<{kind}>", (parts, rows), (part[1],), (
-            x, *candidates, launch.packed(outer), *map(np.uint32, (n, count, chunk, part[0])), results[0], results[2]),
+            x, candidates, launch.packed(outer), *map(np.uint32, (n, count, chunk, part[0])), results[0], results[2]),
             entry * part[0])
         k.kernel("topk.cu", f"topk_join<{kind}, {index}>", (rows,), (whole[1],), (
-            *candidates, values, indices, launch.packed(outer), *map(np.uint32, (parts * count, count, whole[0])),
-            *results[1:]), entry * whole[0])
+            x, candidates, values, indices, launch.packed(outer), *map(np.uint32, (parts * count, count, whole[0])),
+            results[0], results[1], results[3]), entry * whole[0])
         return None
 
 
