@@ -51,8 +51,9 @@ class Op:
     """
 
     name: ClassVar[str]
-    version: ClassVar[str]
-    aliases: ClassVar[tuple[str, ...]]
+    version: ClassVar[str] = "ovgpu"
+    """The version of ops that only passes make. The decorator `op` sets that of others, and their aliases."""
+    aliases: ClassVar[tuple[str, ...]] = ()
     page: ClassVar[str] = ""
 
     host_inputs: ClassVar[tuple[int, ...]] = ()

@@ -81,8 +81,6 @@ class Fused(Op):
     layers: tuple[Layer, ...]
 
     name: ClassVar[str] = "Fused"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
     exact = True  # because its parts decode and encode
     strided_outputs = True
     keeps_layout = True

@@ -22,8 +22,6 @@ class OpWithEpilogue(Op):
     layer: Layer
     fused: Fused
 
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
     layout: ClassVar[Literal["strided", "blas", "dense", "channels_last"]] = "blas"
     strided_outputs = True
     exact = True  # because its parts decode and encode

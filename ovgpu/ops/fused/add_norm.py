@@ -35,8 +35,6 @@ class AddNorm(Op):
     keep: bool
 
     name: ClassVar[str] = "AddNorm"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
     exact = True  # because its parts decode and encode
 
     @property

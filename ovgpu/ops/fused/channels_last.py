@@ -27,8 +27,6 @@ class ChannelsLastConvolution(Op):
     moved: bool
 
     name: ClassVar[str] = "Convolution"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
     layout = "channels_last"
     strided_outputs = True
     exact = True  # because the convolution decodes and encodes

@@ -47,8 +47,6 @@ class CompressedMatMul(Op):
     batch: tuple[int, ...] = ()
 
     name: ClassVar[str] = "MatMul"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
     layout = "dense"
     half_precision = "always"
 
@@ -184,8 +182,6 @@ class SwapAxes(Op):
     """Transposition of the last two axes, if there are two; it surrounds products with weights on the left."""
 
     name: ClassVar[str] = "SwapAxes"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
     exact = True
     half_precision = "promoted"
 
@@ -220,8 +216,6 @@ class CompressedGather(Op):
     kind: Type
 
     name: ClassVar[str] = "Gather"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
     layout = "dense"
     exact = True
     half_precision = "promoted"

@@ -36,8 +36,6 @@ class CompressedConvolution(Op):
     device: bool
 
     name: ClassVar[str] = "Convolution"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
     layout = "blas"
     host_inputs = (4,)
     half_precision = "always"

@@ -25,8 +25,6 @@ class BeamsAreIdentity(Op):
     """Test that beams are identity: ``beams [n] -> []``, true if they are 0, 1, .. n - 1, so that no row moves."""
 
     name: ClassVar[str] = "BeamsAreIdentity"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
     host_in_decode = True
 
     def infer(self, beams: Spec) -> tuple[Spec, ...]:
@@ -46,8 +44,6 @@ class Reorder(Op):
     """
 
     name: ClassVar[str] = "Reorder"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
 
     exact = True
     strided_outputs = True
@@ -113,8 +109,6 @@ class CacheWrite(Op):
     axis: int
 
     name: ClassVar[str] = "CacheWrite"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
 
     exact = True
     layout = "strided"

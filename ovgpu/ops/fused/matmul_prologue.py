@@ -40,8 +40,6 @@ class MatMulWithPrologue(Op):
     layer: Layer
 
     name: ClassVar[str] = "MatMulWithPrologue"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
     layout: ClassVar[Literal["strided", "blas", "dense"]] = "strided"
     half_precision = "always"
     exact = True  # because its parts decode and encode

@@ -35,8 +35,6 @@ class Rotary(Op):
     pairs: bool = False
 
     name: ClassVar[str] = "Rotary"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
 
     strided_outputs = True
     half_precision = "promoted"
@@ -137,8 +135,6 @@ class RotaryCacheWrite(Rotary):
     """
 
     name: ClassVar[str] = "RotaryCacheWrite"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
 
     numpy = None  # type: ignore[assignment]
     updates: ClassVar[dict[int, tuple[int, int]]] = {1: (5, 1), 2: (6, 2)}

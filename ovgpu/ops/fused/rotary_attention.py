@@ -30,8 +30,6 @@ class RotaryAttention(Op):
     grouped: bool
 
     name: ClassVar[str] = "RotaryAttention"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
 
     strided_outputs = True
     half_precision = "always"

@@ -51,8 +51,6 @@ class Formula(Elementwise):
     epsilon: float
 
     name: ClassVar[str] = "BatchNormInference"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
 
     cuda_expr = "(x - mean) * (gamma / sqrt(variance + epsilon)) + beta"
 

@@ -291,8 +291,6 @@ class ScaledMVN(_MVN):
     normalize_variance: bool = True
 
     name: ClassVar[str] = "MVN"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
 
     def infer(self, x: Spec, scale: Spec | None, shift: Spec | None) -> tuple[Spec, ...]:
         return (Spec(x.type, x.shape),)

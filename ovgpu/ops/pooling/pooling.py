@@ -451,8 +451,6 @@ class AdaptiveMax(_Max, _AdaptivePool):
     """AdaptiveMaxPool without the indices, for a model that does not use them."""
 
     name: ClassVar[str] = "AdaptiveMaxPool"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
 
 
 @op("AdaptiveMaxPool", "opset8", "pooling/adaptive-max-pool-8")
