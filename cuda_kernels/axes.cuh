@@ -50,6 +50,13 @@ struct Add {
   }
 };
 
+struct Minimum {  // of integers
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a < b ? a : b;
+  }
+};
+
 struct Maximum {
   template <class T>
   __device__ __forceinline__ T operator()(T a, T b) const {

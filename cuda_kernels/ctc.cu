@@ -1,10 +1,6 @@
 // CTCGreedyDecoder, CTCGreedyDecoderSeqLen, CTCLoss.
 #include "axes.cuh"
 
-struct Minimum {
-  __device__ __forceinline__ int operator()(int a, int b) const { return a < b ? a : b; }
-};
-
 // Write the index of the largest element of every row of x [rows, classes] (argmax): the first among equal ones; NaN
 // counts as -inf. blockDim.x threads share a row, see fold_row.
 template <class T>

@@ -68,14 +68,7 @@ __device__ __forceinline__ bool is_before(const E& a, const E& b) {
   return a.key < b.key || (a.key == b.key && a.index < b.index);
 }
 
-struct Least {
-  template <class B>
-  __device__ __forceinline__ B operator()(B a, B b) const {
-    return b < a ? b : a;
-  }
-};
-
-// Sort k entries with the whole block (bitonic sort). There is room for a power of two.
+// Sort k entries with the whole block (bitonic sort). There is room for the next power of two.
 template <class E>
 __device__ __forceinline__ void sort(E* entries, unsigned k) {
   unsigned size = 1;
@@ -117,9 +110,9 @@ __device__ __forceinline__ void for_entries(unsigned begin, unsigned end, EntryO
 }
 
 // Radix selection by digits of 8 bits: those of the key, then those of the index, the most significant first.
-constexpr unsigned BINS = 256;
-constexpr unsigned DIGIT_BITS = 8;
+constexpr unsigned DIGIT_BITS = 8, BINS = 1 << DIGIT_BITS;
 
+// The first digits of an entry. `mask` has the bits that are known.
 template <class E>
 struct Prefix {
   static constexpr unsigned KEY_DIGITS = sizeof(E::key), DIGITS = KEY_DIGITS + sizeof(E::index);
@@ -156,7 +149,7 @@ struct Bin {
   unsigned size;
 };
 
-// Return the bin of a histogram in which the entry `rank` is, counted from 1. Each warp finds it by itself.
+// Return the bin of a histogram that has the entry number `rank`, counted from 1. Each warp finds it by itself.
 __device__ __forceinline__ Bin find_bin(const unsigned* histogram, unsigned rank) {
   constexpr unsigned LANE_BINS = BINS / 32;
   const unsigned lane = threadIdx.x % 32;
@@ -188,7 +181,8 @@ struct Selection {
   unsigned filled;
 };
 
-// Return an entry, which need not be one of them, that exactly k of `count` different entries are not behind.
+// Return a bound that exactly k of the `count` entries do not exceed. No two entries are equal; the bound need not be
+// one of them.
 template <class E>
 __device__ __forceinline__ E bound_of(const E* entries, unsigned count, unsigned k, Selection& shared) {
   Prefix<E> prefix;
@@ -211,7 +205,7 @@ __device__ __forceinline__ E bound_of(const E* entries, unsigned count, unsigned
   return {decltype(E::key)(prefix.digits.key | ~prefix.mask.key), prefix.digits.index | ~prefix.mask.index};
 }
 
-// Move the k first of `count` different entries to the beginning, in any order. Return a bound: see `bound_of`.
+// Move the first k of `count` entries to the beginning, in any order, and return their bound (`bound_of`).
 template <class E>
 __device__ __forceinline__ E keep_first(E* entries, unsigned count, unsigned k, Selection& shared) {
   const E bound = bound_of(entries, count, k, shared);
@@ -233,13 +227,14 @@ __device__ __forceinline__ E first_of(unsigned n, EntryOf entry_of) {
   for_entries<E>(0, n, entry_of, [&](const E& entry) {
     if (is_before(entry, first)) first = entry;
   });
-  const decltype(E::key) key = fold_row(first.key, Least());
-  return {key, fold_row(first.key == key ? first.index : 0xffffffffu, Least())};
+  const decltype(E::key) key = fold_row(first.key, Minimum());
+  return {key, fold_row(first.key == key ? first.index : 0xffffffffu, Minimum())};
 }
 
-// Select the k first of n different entries, which `entry_of` returns by number, and leave them at the beginning of
-// `entries` in shared memory, in any order. It has `capacity` entries: all n, or at least k and four per thread. Entries
-// behind a bound are skipped; the others are collected until the capacity is reached, then selected from.
+// Select the first k of n entries, which `entry_of` returns by number, and leave them at the beginning of `entries` in
+// shared memory, in any order. No two entries are equal. There is room for `capacity` entries: all n, or at least k and
+// four per thread. Entries that exceed the bound of earlier selections are skipped. The others are collected until the
+// capacity is reached; then the first k of them are kept.
 template <class E, class EntryOf>
 __device__ __forceinline__ void select(E* entries, Selection& shared, unsigned n, unsigned k, unsigned capacity,
                                        EntryOf entry_of) {
@@ -272,10 +267,10 @@ __device__ __forceinline__ void select(E* entries, Selection& shared, unsigned n
   }
 }
 
-// Write the k selected elements of a row, whose values `value_of` returns by index, and their indices, in the order of
-// the entries or of the indices. Up to RANKED entries are compared with all others; more of them are sorted.
-constexpr unsigned RANKED = 256;
+constexpr unsigned RANKED = 256;  // entries that are ordered by their ranks at most; more of them are sorted
 
+// Write the values of k entries, which `value_of` returns by index, and their indices, in the order of the entries or of
+// the indices.
 template <class T, class Index, class E, class ValueOf>
 __device__ __forceinline__ void write_selected(E* entries, unsigned k, T* values, Index* indices, long long to,
                                                bool by_index, ValueOf value_of) {

@@ -35,7 +35,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.op import Op, op_of
 from ovgpu.ops.base.shape_inputs import host_indices
 from ovgpu.ops.base.storage import decode
-from ovgpu.ops.base.view import View, equal, positive
+from ovgpu.ops.base.view import IMAGE_RANK, View, equal, positive
 from ovgpu.ops.fused.kv_cache import CacheAppend, Reorder, growing
 from ovgpu.ops.infrastructure.state import ReadValue3
 from ovgpu.passes.subgraph import subgraph
@@ -43,7 +43,6 @@ from ovgpu.spec import Spec
 from ovgpu.symbolic import Atom, Check, Int, Sym, Table, atoms
 from ovgpu.types import Type
 
-IMAGE_RANK = 4  # of tensors that may be channels last
 UNRANKED = View((), ())  # view of a variable whose rank is known only from its current value
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.op import Array, op_of
 from ovgpu.ops.base.strided import CHUNK_BYTES
+from ovgpu.ops.base.view import IMAGE_RANK
 from ovgpu.ops.convolution._convolution import FEW_CHANNELS
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused.channels_last import ChannelsLastConvolution
@@ -22,8 +23,6 @@ from ovgpu.passes._graph import Graph, constant_of, users_of
 from ovgpu.passes.fuse_elementwise import layer_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
-
-RANK = 4  # images
 
 
 def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> None:
@@ -55,9 +54,9 @@ def _is_candidate(node: Node) -> bool:
     if op is None:
         return False
     kernel, port = constant_of(node.sources[1]), node.ports[0]
-    if kernel is None or port.spec.shape is None or len(port.spec.shape) != RANK or not _pads_alike(op, kernel):
+    if kernel is None or port.spec.shape is None or len(port.spec.shape) != IMAGE_RANK or not _pads_alike(op, kernel):
         return False
-    if kernel.ndim > RANK and min(kernel.shape[1:3]) > FEW_CHANNELS:
+    if kernel.ndim > IMAGE_RANK and min(kernel.shape[1:3]) > FEW_CHANNELS:
         return False
     groups, outputs, channels = op.grouped(kernel.shape)[:3]
     chunk = CHUNK_BYTES * 8 // port.spec.type.bitwidth
@@ -128,7 +127,7 @@ def _join(parts: dict[Node, _Part], one: _Part, other: _Part) -> None:
 
 def _is_image(port: Output) -> bool:
     shape = port.spec.shape
-    return shape is not None and len(shape) == RANK and port.node.op.name != "Constant" and shape[2:] != (1, 1)
+    return shape is not None and len(shape) == IMAGE_RANK and port.node.op.name != "Constant" and shape[2:] != (1, 1)
 
 
 def _keeps_layout(node: Node) -> bool:
@@ -143,7 +142,7 @@ def _needs_dense(user: Node) -> bool:
 def _rewrite(node: Node, moved: dict[int, Output]) -> None:
     value = constant_of(node.sources[1])
     # The order does not matter to kernels of one element, nor to those of groups, which are copied.
-    is_moved = max(value.shape[-2:]) > 1 and (value.ndim == RANK or value.shape[1] == value.shape[2] == 1)
+    is_moved = max(value.shape[-2:]) > 1 and (value.ndim == IMAGE_RANK or value.shape[1] == value.shape[2] == 1)
     if is_moved and id(value) not in moved:
         moved[id(value)] = _channels_moved(node, value)
     layer = node.op.layer if isinstance(node.op, ConvolutionWithEpilogue) else layer_of(node)
@@ -154,8 +153,8 @@ def _rewrite(node: Node, moved: dict[int, Output]) -> None:
 
 def _channels_moved(node: Node, kernel: Array) -> Output:
     """Return the constant [O, H, W, C] of a kernel [O, C, H, W], or [H, W, G] of a kernel [G, 1, 1, H, W]."""
-    value = np.ascontiguousarray(np.moveaxis(kernel, 1 if kernel.ndim == RANK else 0, -1))
-    value = value if kernel.ndim == RANK else value.reshape(value.shape[-3:])
+    value = np.ascontiguousarray(np.moveaxis(kernel, 1 if kernel.ndim == IMAGE_RANK else 0, -1))
+    value = value if kernel.ndim == IMAGE_RANK else value.reshape(value.shape[-3:])
     let_go(kernel)
     port = Graph(node).constant(value, Type.of(value.dtype))
     (port.spec,) = op_of(port.node).infer()

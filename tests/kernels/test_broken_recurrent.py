@@ -21,7 +21,6 @@ def check(op: Any, kind: Any, hidden: int) -> None:
         run(backend, op, kind, 9, hidden, steps=3)
 
 
-
 def lstm() -> None:
     check(LSTMSequence(direction="bidirectional"), F32, 136)
 

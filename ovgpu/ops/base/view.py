@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from ovgpu.symbolic import Int, Sym, bounds, product
 
+IMAGE_RANK = 4  # of tensors [N, C, H, W], which the planner may lay out with their channels last
+
 
 def dense_strides(shape: Sequence[Int]) -> tuple[Int, ...]:
     """Return the row-major strides of a contiguous tensor."""

@@ -17,7 +17,7 @@ from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, bounds, unknown
 from ovgpu.types import Type
 
-SORT_BYTES = 32 << 10  # shared memory for the entries that a block sorts
+ENTRY_BYTES = 32 << 10  # shared memory for the entries that a block collects
 PARTITION_FACTOR = 16  # an axis of at least this times k is partitioned instead of sorted as a whole
 
 
@@ -113,19 +113,20 @@ class TopK(Op):
         whole = _block(n if part is None else parts * count, count, entry)
         if whole is None:
             return NotImplemented
-        results = (np.int64(step), np.int64(out_step), np.bool_(self.mode == "max"), np.bool_(self.sort == "index"))
+        steps = np.int64(step), np.int64(out_step)
+        greatest, by_index = np.bool_(self.mode == "max"), np.bool_(self.sort == "index")
         if part is None:
             k.kernel("topk.cu", f"topk<{kind}, {index}>", (rows,), (whole[1],), (
-                x, values, indices, launch.packed(outer), *map(np.uint32, (n, count, whole[0])), *results),
-                entry * whole[0])
+                x, values, indices, launch.packed(outer), *map(np.uint32, (n, count, whole[0])), *steps,
+                greatest, by_index), entry * whole[0])
             return None
         candidates = k.scratch((rows, parts, count, entry // 8), np.dtype(np.uint64))
         k.kernel("topk.cu", f"topk_parts<{kind}>", (parts, rows), (part[1],), (
-            x, candidates, launch.packed(outer), *map(np.uint32, (n, count, chunk, part[0])), results[0], results[2]),
+            x, candidates, launch.packed(outer), *map(np.uint32, (n, count, chunk, part[0])), steps[0], greatest),
             entry * part[0])
         k.kernel("topk.cu", f"topk_join<{kind}, {index}>", (rows,), (whole[1],), (
             x, candidates, values, indices, launch.packed(outer), *map(np.uint32, (parts * count, count, whole[0])),
-            results[0], results[1], results[3]), entry * whole[0])
+            *steps, by_index), entry * whole[0])
         return None
 
 
@@ -139,7 +140,7 @@ def _part_elements(multiprocessors: int, rows: int, n: int, count: int) -> int:
 def _block(n: int, count: int, entry: int) -> tuple[int, int] | None:
     """Return the entries that a block collects from n, and its threads; None if it cannot select ``count`` of them.
     ``entry`` is the size of an entry in bytes."""
-    capacity = launch.power(n, high=SORT_BYTES // entry)
+    capacity = launch.power(n, high=ENTRY_BYTES // entry)
     if n <= capacity:
         return capacity, launch.power(n / 4, low=32)
     threads = launch.power(n / 4, low=32, high=capacity // 8)
