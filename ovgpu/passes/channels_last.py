@@ -47,28 +47,19 @@ def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> 
 def _is_candidate(node: Node) -> bool:
     """Return whether the node convolves images with a constant kernel, in groups of all channels or of a few.
 
-    Pixels must be whole chunks, which tensor cores read, but for images of up to three channels. Padding must be the
-    same at both ends: with other padding, and with other channels, cuDNN's results on a card are not known to be right.
+    Pixels must be whole chunks, which tensor cores read, but for images of up to three channels.
     """
     op = _convolution_of(node)
     if op is None:
         return False
     kernel, port = constant_of(node.sources[1]), node.ports[0]
-    if kernel is None or port.spec.shape is None or len(port.spec.shape) != IMAGE_RANK or not _pads_alike(op, kernel):
+    if kernel is None or port.spec.shape is None or len(port.spec.shape) != IMAGE_RANK:
         return False
     if kernel.ndim > IMAGE_RANK and min(kernel.shape[1:3]) > FEW_CHANNELS:
         return False
     groups, outputs, channels = op.grouped(kernel.shape)[:3]
     chunk = CHUNK_BYTES * 8 // port.spec.type.bitwidth
     return not groups * outputs % chunk and (groups * channels <= 3 or not groups * channels % chunk)
-
-
-def _pads_alike(op: Convolution, kernel: Array) -> bool:
-    """Return whether padding is the same at both ends of each axis, whatever the image's size."""
-    if not op.same:
-        begin, end = op.explicit_pads(2)
-        return tuple(begin) == tuple(end)
-    return set(op.per_axis("strides", 2, 1)) == {1} and all(n % 2 for n in op.reach(kernel.shape[-2:]))
 
 
 def _convolution_of(node: Node) -> Convolution | None:

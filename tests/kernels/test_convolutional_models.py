@@ -38,16 +38,17 @@ def cudnn(request: pytest.FixtureRequest, without_cudnn: None, monkeypatch: pyte
     return bool(request.param)
 
 
-def kernels(model: tuple[Any, ...], device: str, *shape: int) -> int:
+def kernels(model: tuple[Any, ...], device: str, *shape: int, precision: str = "f32") -> int:
     """Return the number of kernels of an inference, which is one launch, allocates nothing, and matches the CPU."""
     x = np.random.default_rng(2).uniform(-1, 1, shape).astype(np.float32)
-    core = ov.Core()
-    compiled, host = (core.compile_model(core.read_model(*model), name) for name in (device, "CPU"))
+    core, tolerance = ov.Core(), 1e-4 if precision == "f32" else 2e-2
+    host = core.compile_model(core.read_model(*model), "CPU")
+    compiled = core.compile_model(core.read_model(*model), device, {"INFERENCE_PRECISION_HINT": precision})
     expected = host([x])[0]
     request = compiled.create_infer_request()
     for _ in range(3):
         found, counters = counted(lambda: request.infer([x])[0])
-        np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+        np.testing.assert_allclose(found, expected, tolerance, tolerance / 10)
     plan = request.plan()
     assert (counters.graph_launches, counters.launches, counters.allocs, plan.launches) == (1, 0, 0, 1)
     assert counters.graph_kernels == plan.kernels
@@ -93,7 +94,7 @@ def test_two_convolutions_of_a_sum(emulated: str) -> None:
         other = net.layer("Convolution", "opset1", [data, weights], numbers)
         return net.layer("Add", "opset1", [BIAS(net, data, other), port])
 
-    assert kernels(network(BIAS, both, RELU).build(), emulated, 2, 6, 7, 9) == 2
+    assert kernels(network(BIAS, both, RELU).build(), emulated, 2, 6, 7, 9) == 3  # cuBLAS needs one for the sum
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
@@ -154,8 +155,16 @@ def resnet50(width: int, kind: str) -> IR:
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_resnet50(kind: str, cudnn: bool, emulated: str) -> None:
-    """The kernels are 53 convolutions, two pools, and a product with its bias; f16 weights are the default."""
-    assert kernels(resnet50(2, kind), emulated, 1, 3, 32, 32) == 56
+    """The kernels are 53 convolutions, two pools, and a product with its bias; f16 weights are the default. 33 of the
+    convolutions are products of cuBLAS, each with a kernel for its epilogue, as f32 is exact."""
+    assert kernels(resnet50(2, kind), emulated, 1, 3, 32, 32) == 56 + 33
+
+
+@pytest.mark.emulator  # models with other numbers of channels have other kernels
+def test_resnet50_in_tf32(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN computes all epilogues; a copy makes the channels of the image adjacent."""
+    monkeypatch.setattr(rt, "_cudnn", cudnn_emu)
+    assert kernels(resnet50(4, "f32"), "NVIDIA", 1, 3, 32, 32, precision="tf32") == 56 + 1
 
 
 def test_decomposed_group_norms(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,10 +176,10 @@ def test_decomposed_group_norms(emulated: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_mobilenet_v2(cudnn: bool, emulated: str) -> None:
-    """The kernels are 52 convolutions, the mean, and a product with its bias. cuDNN runs the first convolution alone,
-    without its epilogue."""
+    """The kernels are 52 convolutions, the mean, and a product with its bias. 34 convolutions are products of cuBLAS,
+    each with a kernel for its epilogue; cuDNN runs the first convolution without its epilogue."""
     model = DATA / "mobilenet_v2" / "model.xml"
-    assert kernels((model,), emulated, 1, 3, 48, 60) == 54 + cudnn
+    assert kernels((model,), emulated, 1, 3, 48, 60) == 54 + 34 + cudnn
 
 
 def test_convnext(emulated: str) -> None:

@@ -102,16 +102,16 @@ def test_depthwise_kernels_are_moved() -> None:
     np.testing.assert_array_equal(second.sources[1].spec.constant, kernel(8, 1, 1, 3, 3)[:, 0, 0].transpose(1, 2, 0))
 
 
-@pytest.mark.parametrize(("shape", "numbers"), [
-    ((8, 6, 3, 3), {}), ((6, 8, 3, 3), {}), ((8, 8, 3, 3), {"pads_end": "2,1"}),
-    ((8, 8, 3, 3), {"auto_pad": "same_upper", "strides": "2,2"}), ((8, 8, 2, 2), {"auto_pad": "same_upper"})])
-def test_convolutions_that_gain_nothing(shape: tuple[int, ...], numbers: dict[str, str]) -> None:
-    """Channels are not whole chunks, or padding differs at both ends."""
+@pytest.mark.parametrize(("shape", "numbers", "count"), [
+    ((8, 6, 3, 3), {}, 0), ((6, 8, 3, 3), {}, 0), ((8, 8, 3, 3), {"pads_end": "2,1"}, 2),
+    ((8, 8, 3, 3), {"auto_pad": "same_upper", "strides": "2,2"}, 2)])
+def test_channels_and_padding(shape: tuple[int, ...], numbers: dict[str, str], count: int) -> None:
+    """Channels must be whole chunks; padding may differ at both ends."""
     net = Net()
     x = image(net, shape[1])
     x = net.layer("Convolution", "opset1", [x, net.const(kernel(*shape))], NUMBERS | numbers)
     mean(net, convolve(net, x, net.const(kernel(8, shape[0], 3, 3)), "b"))
-    assert rewritten(net)[1] == []
+    assert len(rewritten(net)[1]) == count
 
 
 def test_copies_that_cost_more() -> None:
