@@ -22,7 +22,7 @@ import numpy as np
 from ovgpu.backends.cuda import CudaBackend, rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.fused import _product_mma
+from ovgpu.ops.fused import _product_mma, _product_tiles
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.passes.compressed import DEVICE_TILE
@@ -30,7 +30,7 @@ from ovgpu.types import Type
 
 SHAPES = ((2048, 2048), (3072, 2048), (2048, 8192), (16384, 2048), (128256, 2048))  # N, K
 FORMS = {"int4 g128": (Type.i4, 128, False), "int4 g128 zero": (Type.u4, 128, True), "int8 zero": (Type.u8, 0, True)}
-ROWS = (1, 4, 8, 16, 32, 64)
+ROWS = (1, 4, 8, 16, 32, 64, 128, 256)
 GRAPH_BYTES = 160 << 20  # of weights in a graph, three times an H100's L2
 MAX_LAUNCHES = 64  # in a graph
 CHECKED_ROWS = 48  # rows of the weights that are compared
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="a JSON file")
     options = parser.parse_args(arguments)
     if options.old:
-        _product_mma.MAX_ROWS = 0
+        _product_mma.MAX_ROWS = _product_tiles.MAX_ROWS = 0
     backend, rows = CudaBackend(), []
     with backend.active():
         for shape in SHAPES:

@@ -110,4 +110,13 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool vali
 
 __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 
+// Make a group of the copies that this thread has started since the last group (cp.async.commit_group).
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+
+// Wait until all groups of copies but the last `COUNT` ones have arrived; see wait_copies.
+template <int COUNT>
+__device__ __forceinline__ void wait_copies_but() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(COUNT) : "memory");
+}
+
 #endif  // OVGPU_EMU

@@ -15,6 +15,7 @@ SEQUENCES = ("LSTMSequence", "GRUSequence", "RNNSequence", "AUGRUSequence")
 CELLS = ("LSTMCell", "GRUCell", "RNNCell", "AUGRUCell")
 TILE_ROWS = 16  # of mma.m16n8k16
 TILE_COLUMNS = 8
+PRODUCT_TILE = 128  # rows of the weights, of product_tiles.cu
 
 
 def multiply_adds(step: PlanStep) -> float:
@@ -105,6 +106,8 @@ def _rows(step: PlanStep, launch: Launch) -> tuple[int, int] | None:
     out = _shape(step.outputs[0])
     if launch.name.startswith("product_mma"):  # rows of x are the tile's columns
         return prod(out[:-1]), TILE_COLUMNS
+    if launch.name.startswith("product_tiles"):
+        return prod(out[:-1]), int(template_arguments(launch.name)[5])
     if launch.name.startswith("attend_stream"):
         arguments = template_arguments(launch.name)
         queries, keys = (_shape(step.inputs[i]) for i in _attended(step)[:2])  # type: ignore[arg-type]
@@ -123,8 +126,8 @@ def nbytes(step: PlanStep, launch: Launch) -> float:
 
 
 def reread(step: PlanStep, launch: Launch) -> float:
-    """Return the bytes that blocks read once more from L2: the rows of x of each block of a product, and the keys and
-    values of each block of queries."""
+    """Return the bytes that blocks read once more from L2: the rows of x of each block of a product, the operands of
+    tiles and their partial sums, and the keys and values of each block of queries."""
     arguments = template_arguments(launch.name)
     out, x = _shape(step.outputs[0]), step.inputs[0]
     if launch.name.startswith("product_mma"):
@@ -132,6 +135,12 @@ def reread(step: PlanStep, launch: Launch) -> float:
         depth = _weights(step.inputs[matrix], out) / out[-1]
         each = min(rows, int(arguments[5])) * depth * step.outputs[0].type.size
         return max(launch.blocks * each - rows * depth * step.outputs[0].type.size, 0.0)
+    if launch.name.startswith("product_tiles") and x is not None:
+        rows, columns = prod(out[:-1]), out[-1]
+        across, down = -(-rows // int(arguments[5])), -(-columns // PRODUCT_TILE)
+        operands = rows * x.shape[-1] * x.type.size * (down - 1) + (step.inputs[1].nbytes or 0) * (across - 1)
+        sums = 8 * launch.blocks * int(arguments[5]) * PRODUCT_TILE if launch.blocks > across * down else 0
+        return float(operands + sums)
     if launch.name.startswith("attend_mma") and x is not None:
         keys, values = (_shape(step.inputs[i]) for i in _attended(step)[1:])  # type: ignore[arg-type]
         each = keys[-2] * (keys[-1] + values[-1]) * x.type.size * unmasked(step, [launch.name])

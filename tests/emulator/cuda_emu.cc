@@ -60,10 +60,21 @@ void copy_later(void* to, const void* from, size_t bytes) {
   worker->in_kernel = true;
 }
 
-void complete_copies() {
-  std::vector<Copy>& copies = block->thread->fiber->copies;
-  for (const Copy& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
-  copies.clear();
+void commit_copies() {
+  Fiber& fiber = *block->thread->fiber;
+  worker->in_kernel = false;  // allocates
+  fiber.groups.push_back(fiber.copies.size());
+  worker->in_kernel = true;
+}
+
+void complete_copies(size_t count) {
+  Fiber& fiber = *block->thread->fiber;
+  if (fiber.groups.size() <= count) return;
+  const size_t done = fiber.groups.size() - count, end = fiber.groups[done - 1];
+  for (size_t i = 0; i < end; ++i) std::memcpy(fiber.copies[i].to, fiber.copies[i].from, fiber.copies[i].bytes);
+  fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + static_cast<std::ptrdiff_t>(end));
+  fiber.groups.erase(fiber.groups.begin(), fiber.groups.begin() + static_cast<std::ptrdiff_t>(done));
+  for (size_t& group : fiber.groups) group -= end;
 }
 
 void* shared_array(const void* key, size_t bytes) {
@@ -130,6 +141,7 @@ void Worker::free_fibers() {
 static void start(Thread& thread, Fiber* fiber) {
   thread.fiber = fiber;
   fiber->copies.clear();
+  fiber->groups.clear();
   block->thread = &thread;
 }
 

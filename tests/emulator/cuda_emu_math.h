@@ -48,7 +48,13 @@ inline void __nanosleep(unsigned) { emu::idle(); }
 template <class T>
 inline T __ldg(const T* address) { return *address; }
 template <class T>
-inline T __ldcg(const T* address) { return *const_cast<const volatile T*>(address); }
+inline T __ldcg(const T* address) {
+  if constexpr (std::is_class_v<T>) {  // a vector
+    return {__ldcg(&address->x), __ldcg(&address->y), __ldcg(&address->z), __ldcg(&address->w)};
+  } else {
+    return *const_cast<const volatile T*>(address);
+  }
+}
 inline uint4 __ldcg(const uint4* address) { return *address; }
 template <class T>
 inline T __ldcs(const T* address) { return *address; }

@@ -5,7 +5,9 @@ namespace emu {
 
 // Asynchronous copies happen as late as possible: when their thread waits. Until then the target holds poison.
 void copy_later(void* to, const void* from, size_t bytes);
-void complete_copies();
+// Copies are in groups; those of all groups but the last `count` happen.
+void commit_copies();
+void complete_copies(size_t count);
 
 void wait_for_launches(int site);
 
@@ -108,7 +110,15 @@ inline void copy_async(void* to, const void* from, bool there) {
   static const char zeros[16] = {};
   emu::copy_later(to, there ? from : zeros, 16);
 }
-inline void wait_copies() { emu::complete_copies(); }
+inline void wait_copies() {
+  emu::commit_copies();
+  emu::complete_copies(0);
+}
+inline void commit_copies() { emu::commit_copies(); }
+template <int COUNT>
+inline void wait_copies_but() {
+  emu::complete_copies(COUNT);
+}
 inline void arrive(unsigned* counter) { atomicAdd(counter, 1u); }
 inline void wait_for_arrivals(const unsigned* counter, unsigned count) {
   while (*static_cast<const volatile unsigned*>(counter) < count) emu::idle();

@@ -110,6 +110,7 @@ struct Copy {
 struct Fiber {
   Context context;
   std::vector<Copy> copies;
+  std::vector<size_t> groups;  // ends of the groups of copies
   char* stack;
   bool guarded;  // by a page below the stack; otherwise by a canary at its end
 

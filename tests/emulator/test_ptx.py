@@ -60,6 +60,20 @@ extern "C" __global__ void copied(const int* from, int* out, int wait, int shift
   __syncthreads();
   if (threadIdx.x < 8) out[threadIdx.x] = to[threadIdx.x];
 }
+
+extern "C" __global__ void grouped(const int* from, int* out) {  // two copies, then one, and one that is in no group
+  OVGPU_SHARED(int, to, [16]);
+  for (int i = 0; i < 4; i++) {
+    copy_async(to + i * 4, from + i * 4, true);
+    if (i == 1 || i == 2) commit_copies();
+  }
+  wait_copies_but<1>();
+  for (int i = 0; i < 16; i++) out[i] = to[i];
+  wait_copies_but<0>();
+  for (int i = 0; i < 16; i++) out[16 + i] = to[i];
+  wait_copies();
+  for (int i = 0; i < 16; i++) out[32 + i] = to[i];
+}
 """
 
 
@@ -101,3 +115,11 @@ def test_copies_arrive_when_they_are_waited_for() -> None:
 def test_a_copy_from_a_misaligned_address() -> None:
     with pytest.raises(CUDARuntimeError, match="which are not multiples of 16 bytes"):
         copied(True, 1)
+
+
+def test_groups_of_copies() -> None:
+    """The groups before the last ones arrive; copies that are in no group are not waited for."""
+    out, numbers = cp.empty(48, np.int32), np.arange(1, 17, dtype=np.int32)
+    kernel(CODE, "grouped")((1,), (1,), (cp.asarray(numbers), out))
+    arrived = [int((row == numbers).sum()) for row in out.get().reshape(3, 16)]
+    assert arrived == [8, 12, 16]

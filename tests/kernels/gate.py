@@ -36,7 +36,8 @@ TABLE = Path(__file__).with_name("instances.json")
 SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of the sources that the table was made from
 HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.register` adds them"
 # Files with instructions that older GPUs lack: the ops check the compute capability before they launch them.
-NEEDS = dict.fromkeys(("attention_mma.cu", "attention_stream.cu", "product_mma.cu", "recurrent_mma.cu"), nvrtc.AMPERE)
+NEEDS = dict.fromkeys(("attention_mma.cu", "attention_stream.cu", "product_mma.cu", "product_tiles.cu", "recurrent_mma.cu"),
+                      nvrtc.AMPERE)
 
 COMMENT = re.compile(r"\s*//.*")
 INCLUDE = re.compile(r'#include "([^"]+)"')
@@ -45,6 +46,9 @@ Instance = tuple[str, str]  # a file of cuda_kernels/, and a name expression
 # Bytes that instances may spill: fewer spills would cost occupancy.
 SPILLS: dict[Instance, dict[str, int]] = {
     ("recurrent.cu", "recurrent<float, float, int, GRU_LINEAR, 0, 1>"): {"sm_120": 8},
+    # cards of these capabilities have too little shared memory for it
+    ("product_tiles.cu", "product_tiles<Nibbles<true>, __half, None, __half, 4, 64, 2, 2, true>"): {
+        "sm_86": 4, "sm_89": 4, "sm_120": 24},
 }
 ToCompile = Callable[[str, Sequence[str]], list[str]]  # the fixture `to_compile`
 Table = dict[str, dict[str, dict[str, Usage]]]  # per file and expression, per architecture

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("disassembler")
 
 ACCESSES = ("LD", "ST", "LDG", "STG", "LDL", "STL", "ATOM", "ATOMG", "RED", "REDG", "LDGSTS")
 PRODUCTS = [name for name in gate.table()["product_mma.cu"] if ", 1, 2, " in name or ", 8, 2, " in name][::8]
+TILES = [*gate.table().get("product_tiles.cu", ())][::8]
 ATTENTIONS = [name for name in gate.table()["attention_stream.cu"] if "true" in name or ", 64, 64, " in name][::4]
 
 
@@ -29,6 +30,14 @@ def test_products_load_weights(name: str) -> None:
     """Codes are loaded with the streaming hint, scales and zero points through the cache for constants."""
     found = accesses("product_mma.cu", name)
     assert found and all(".EF" in opcode or ".CONSTANT" in opcode for opcode in found)
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_products_in_tiles_copy_codes(name: str) -> None:
+    """Codes are copied to shared memory, and x is not."""
+    found = accesses("product_tiles.cu", name)
+    copies = [opcode for opcode in found if opcode.startswith("LDGSTS")]
+    assert copies and all(".CONSTANT" in opcode for opcode in found if opcode not in copies)
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)

@@ -56,6 +56,10 @@ class Launcher(KernelRecorder):
         return int(rt.cupy().cuda.Device().attributes["MultiProcessorCount"])
 
     @property
+    def shared_limit(self) -> int:
+        return int(rt.cupy().cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
+
+    @property
     def capability(self) -> int:
         return int(rt.cupy().cuda.Device().compute_capability)
 

@@ -34,6 +34,10 @@ class KernelRecorder(Protocol):
         """The device's number of multiprocessors: at least as many blocks run at the same time."""
 
     @property
+    def shared_limit(self) -> int:
+        """The most bytes of shared memory that a block can have."""
+
+    @property
     def capability(self) -> int:
         """The device's compute capability, 80 for 8.0."""
 

@@ -108,6 +108,19 @@ class Form:
                    4 * self.along_k * self.along_n * min(m, self.rows) * PITCH)
 
 
+def is_linear(weights: Packed, quant_params: Sequence[Array | None]) -> bool:
+    """Return whether codes are numbers, and the scale and the zero point are those of rows, or of all."""
+    zero = quant_params[1]
+    return weights.kind in DECODERS and weights.table == TABLES.get(weights.kind, ()) and (
+        zero is None or zero.dtype == ZEROS[weights.kind]) and all(
+        values is None or len(values) in (1, weights.rows) for values in quant_params)
+
+
+def type_names(k: KernelRecorder, weights: Packed, quant_params: Sequence[Array | None]) -> list[str]:
+    """Return the kernel's types of the codes, the scale and the zero point."""
+    return [DECODERS[weights.kind], *("None" if values is None else k.c_type(values.dtype) for values in quant_params)]
+
+
 def step_of(weights: Packed, words: int) -> int:
     """Return the number of codes of a row that a warp takes in a step."""
     return LANES_PER_ROW * words * (32 // weights.kind.bitwidth)
@@ -119,15 +132,10 @@ def form(weights: Packed, m: int, multiprocessors: int, addresses: Sequence[int]
 
     ``addresses`` are the addresses of x and of the codes; ``quant_params`` are the scale and the zero point; see `Form`
     for ``terms``. ``computed``: whether the kernel computes x."""
-    zero = quant_params[1]
-    if weights.kind not in DECODERS or weights.table != TABLES.get(weights.kind, ()) or not 0 < m <= MAX_ROWS:
-        return None
-    if zero is not None and zero.dtype != ZEROS[weights.kind]:
+    if not is_linear(weights, quant_params) or not 0 < m <= MAX_ROWS:
         return None
     (n, k), bits = weights.shape, weights.kind.bitwidth
     groups = [1 if values is None else values.shape[1] for values in quant_params]
-    if any(values is not None and len(values) not in (1, weights.rows) for values in quant_params):
-        return None
     words = [w for w in (4, 2, 1) if k % (w * 32 // bits) == 0 and addresses[1] % (4 * w) == 0
              and w * 32 // bits >= CHUNK and not any(g > 1 and k // g % step_of(weights, w) for g in groups)]
     if k % CHUNK or addresses[0] % 16 or not words:
@@ -188,8 +196,8 @@ def _launch(k: KernelRecorder, weights: Packed, x: Input, row_strides: Sequence[
                  bool(computed))
     if shape is None or (norm and shape.rounds < shape.steps):
         return False
-    names = [DECODERS[weights.kind], *("None" if values is None else k.c_type(values.dtype) for values in quant_params),
-             k.c_type(kind), shape.words, shape.rows, AHEAD, str(shape.grouped).lower()]
+    names = [*type_names(k, weights, quant_params), k.c_type(kind), shape.words, shape.rows, AHEAD,
+             str(shape.grouped).lower()]
     prelude = ""
     if x.chain:
         prelude = k.functor("Chain", x.chain, tuple([a.dtype for a in x.arrays]), MAX_ARRAYS - 1)
@@ -204,10 +212,15 @@ def _launch(k: KernelRecorder, weights: Packed, x: Input, row_strides: Sequence[
              (*x.arrays, *absent, np.array((*row_strides, *(0 for _ in absent)), np.int32), x.total,
               norm and norm.scale, norm and norm.shift, np.float32(norm.eps if norm else 0),
               np.int32(norm is not None and not norm.inside), out, *stored,
-              np.concatenate([_quant_param_index(weights, values) for values in quant_params]),
+              quant_param_indices(weights, quant_params),
               *map(np.int32, (m, n, depth, stacked, shape.rounds, shift))),
              shape.shared(weights, m), prelude=prelude, tf32=splits, early=True)
     return True
+
+
+def quant_param_indices(weights: Packed, quant_params: Sequence[Array | None]) -> Array:
+    """Return the struct QuantParamIndices of the scale and the zero point."""
+    return np.concatenate([_quant_param_index(weights, values) for values in quant_params])
 
 
 def _quant_param_index(weights: Packed, values: Array | None) -> Array:

@@ -13,7 +13,7 @@ from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.view import View
 from ovgpu.ops.base.xp import Adapter
-from ovgpu.ops.fused import _product_mma
+from ovgpu.ops.fused import _product_mma, _product_tiles
 from ovgpu.ops.fused._packed import VECTOR, Packed, affine
 from ovgpu.ops.fused._packed_product import PackedProduct
 from ovgpu.ops.matrix.matmul import MatMul
@@ -110,6 +110,9 @@ class CompressedMatMul(Op):
         if not outputs[0].size:
             return None
         x, out = self._stacks(inputs[0], outputs[0])
+        if self.transpose and x.shape[1] > FEW_ROWS and _product_tiles.pays(self.weights, x.shape[1]):
+            if _product_tiles.launch(k, self.weights, x, out, inputs[1:], workspace[0]):
+                return None
         if self.transpose and _product_mma.launch_stacked(k, self.weights, x, out, inputs[1:]):
             return None
         if x.shape[1] > FEW_ROWS:

@@ -1,0 +1,138 @@
+"""Products of more than eight rows with compressed weights on tensor cores: launch of `product_tiles.cu`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.strided import reciprocal
+from ovgpu.ops.fused._packed import Packed
+from ovgpu.ops.fused._product_mma import CAPABILITY, CHUNK, is_linear, quant_param_indices, type_names
+
+MAX_ROWS = 256  # rows of x; for more of them it pays to decompress the weights to memory, for cuBLAS
+SMALL, DEEP = 1 << 24, 1 << 12  # see `pays`
+TILE, WARPS, THREADS = 128, 8, 256  # rows of the weights per tile; warps and threads of a block; as in product_tiles.cu
+PITCH = TILE + 4  # floats between columns of sums; as in product_tiles.cu
+PASS = 32  # rows of x whose sums are in shared memory at a time; as in product_tiles.cu
+STAGE_BYTES = 128  # of a row's codes in a stage
+ROWS = (16, 32, 64)  # rows of x per tile
+MAX_STAGES = 4
+RESERVED_BYTES = 1 << 10  # of shared memory, for each block
+MIN_FULL = 0.85  # of the blocks that run at once, in the average round of whole tiles
+
+
+def pays(weights: Packed, m: int) -> bool:
+    """Return whether the kernel is faster than `_product_mma` for ``m`` rows of x. With few rows and small weights, a
+    launch takes longer to add partial sums than to multiply. Measured on an H100 (`bench.gpu_compressed`)."""
+    if m > ROWS[-1] or weights.columns >= DEEP:
+        return True
+    size = weights.rows * weights.columns
+    return size >= (8 * SMALL if m <= ROWS[0] else 0 if m <= ROWS[1] else SMALL)
+
+
+@dataclass(frozen=True)
+class Form:
+    """Launch shape of the kernel.
+
+    ``words``: words of codes per lane and step; ``rows``: rows of x per tile; ``stages``: in shared memory;
+    ``resident``: blocks per multiprocessor; ``grouped``: True if scales or zero points vary along K; ``shape``: tiles
+    along M and N, and parts of K; ``matrices``: their number; ``share``: units of work that stay in one block;
+    ``blocks``: among which the shares are divided; ``shared``: bytes of shared memory.
+    """
+
+    words: int
+    rows: int
+    stages: int
+    resident: int
+    grouped: bool
+    shape: tuple[int, int, int]
+    matrices: int
+    share: int
+    blocks: int
+    shared: int
+
+    @property
+    def shares(self) -> int:
+        """The number of shares."""
+        tiles_m, tiles_n, parts = self.shape
+        return self.matrices * tiles_m * tiles_n * parts // self.share
+
+
+def form(weights: Packed, m: int, itemsize: int, params: Sequence[Array | None], multiprocessors: int,
+         shared_limit: int, partial: int) -> Form | None:
+    """Return the launch shape for ``m`` rows of x with elements of ``itemsize`` bytes, None where the kernel does not
+    apply. ``params`` are the scale and the zero point; ``partial`` is the number of f32 elements for partial sums."""
+    (n, k), bits = weights.shape, weights.kind.bitwidth
+    groups = [1 if values is None else values.shape[1] for values in params]
+    words = next((w for w in (4, 2, 1) if w * 32 // bits >= CHUNK and not any(
+        g > 1 and k // g % (w * 4 * 32 // bits) for g in groups)), None)
+    if words is None or k * bits % 128:
+        return None
+    grouped, columns = max(groups) > 1, STAGE_BYTES * 8 // bits
+    rows = next(r for r in ROWS if r >= min(m, ROWS[-1]))
+    while rows > ROWS[0] and _stages(shared_limit, rows, columns * itemsize) < 2:
+        rows //= 2
+    shape = -(-m // rows), -(-n // TILE), -(-k // columns)
+    tiles, parts = shape[0] * shape[1] * weights.matrices, shape[2]
+    # Threads of a block that is alone have more registers. Few tiles are divided among fewer blocks.
+    crowded = itemsize > 2 or (rows > PASS and grouped and params[1] is not None)
+    alone = rows > ROWS[0] and (crowded or tiles <= multiprocessors)
+    half = (shared_limit + RESERVED_BYTES) // 2 - RESERVED_BYTES
+    resident = 1 if alone or _stages(half, rows, columns * itemsize) < 2 else 2
+    stages = min(_stages(half if resident == 2 else shared_limit, rows, columns * itemsize), MAX_STAGES)
+    slots = multiprocessors * resident
+    most = min(slots, partial // (2 * rows * TILE))  # blocks that can leave sums of two tiles
+    if tiles <= slots:
+        each = max(min(most // tiles, parts), 1)
+        share, blocks = parts if each == 1 else 1, tiles * each
+    elif tiles >= MIN_FULL * -(-tiles // slots) * slots or most < MIN_FULL * slots:
+        share, blocks = parts, slots
+    else:
+        share, blocks = 1, most
+    shared = stages * _stage_bytes(rows, columns * itemsize) + _sum_bytes(rows)
+    return Form(words, rows, stages, resident, grouped, shape, weights.matrices, share, blocks, shared)
+
+
+def _stage_bytes(rows: int, row_bytes: int) -> int:
+    return TILE * STAGE_BYTES + rows * row_bytes
+
+
+def _sum_bytes(rows: int) -> int:
+    return 4 * min(rows, PASS) * PITCH
+
+
+def _stages(room: int, rows: int, row_bytes: int) -> int:
+    """Return the number of stages that fit into ``room`` bytes; x has ``row_bytes`` per row and stage."""
+    return (room - _sum_bytes(rows)) // _stage_bytes(rows, row_bytes)
+
+
+def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Sequence[Any], partial: Array) -> bool:
+    """Record ``out [E, M, N] = x [1 or E, M, K] @ weights [E, N, K]^T``, where all arrays are contiguous. Return False
+    where the kernel does not apply. ``stored`` are the codes, the scale and the zero point, which are constants;
+    ``partial`` is f32 memory for partial sums."""
+    (_count, m, n), depth, kind, params = out.shape, weights.columns, out.dtype, stored[1:]
+    splits = k.tf32 and kind == np.float32
+    if not (splits or kind.itemsize == 2) or k.capability < CAPABILITY or x.dtype != kind or m > MAX_ROWS:
+        return False
+    if weights.kind.bitwidth == 16 or not is_linear(weights, params) or max(x.size, weights.rows * depth) >= 2**31:
+        return False
+    if any(a.data.ptr % 16 for a in (x, stored[0], out)):
+        return False
+    shape = form(weights, m, kind.itemsize, params, k.multiprocessors, k.shared_limit, partial.size)
+    if shape is None:
+        return False
+    arrived = k.scratch((shape.blocks, WARPS), np.dtype(np.uint32))
+    arrived.data.memset_async(0, arrived.nbytes, k.stream)
+    names = [*type_names(k, weights, params), k.c_type(kind), shape.words, shape.rows, shape.stages, shape.resident,
+             str(shape.grouped).lower()]
+    divisors = [number for extent in shape.shape for number in (extent, *reciprocal(extent))]
+    extents = np.array((m, n, depth, *divisors, shape.share, shape.shares, len(x) > 1), np.int64).astype(np.int32)
+    k.kernel("product_tiles.cu", f"product_tiles<{', '.join(map(str, names))}>", (shape.blocks,), (THREADS,),
+             (x, out, *stored, quant_param_indices(weights, params), partial, arrived, extents), shape.shared,
+             tf32=splits, early=True)
+    return True
