@@ -8,16 +8,17 @@ constexpr int CODE_PIECES = 8;  // pieces of 16 bytes of a row's codes in a stag
 constexpr int WARPS_N = 4;      // warps along the rows of the weights
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
-constexpr int PITCH = TILE + 4;       // floats between columns of sums; avoids bank conflicts
-constexpr int LOADS = 8;              // of partial sums in flight
+constexpr int PITCH = TILE + 4;  // floats between columns of sums; avoids bank conflicts
+constexpr int LOADS = 8;         // of partial sums in flight
 
 // Division of numbers below 2^31 by multiplication.
 struct Divisor {
   int value, magic, shift;
 
   __device__ __forceinline__ int quotient(int n) const {
-    const unsigned high = static_cast<unsigned long long>(static_cast<unsigned>(n)) * static_cast<unsigned>(magic) >> 32;
-    return static_cast<int>((high + static_cast<unsigned>(n)) >> shift);
+    const unsigned dividend = n;
+    const unsigned high = static_cast<unsigned long long>(dividend) * static_cast<unsigned>(magic) >> 32;
+    return static_cast<int>((high + dividend) >> shift);
   }
 };
 
@@ -105,7 +106,8 @@ struct Copies {
 #pragma unroll
     for (int i = 0; i < TILE / CODE_ROWS; i++)
       copy_async(code_target + stage * S::SIZE + i * CODE_ROWS * CODE_PIECES,
-                 codes + (code_at + part * CODE_PIECES + i * CODE_ROWS * row_pieces()), valid && i * CODE_ROWS < code_rows);
+                 codes + (code_at + part * CODE_PIECES + i * CODE_ROWS * row_pieces()),
+                 valid && i * CODE_ROWS < code_rows);
   }
   __device__ __forceinline__ void copy_x(int stage) const {
     const bool valid = part * S::COLUMNS + x_piece() * S::COLUMNS_PER_PIECE < extents.k;
@@ -168,11 +170,10 @@ struct Params {
 // Compute out [e, m, n] = x [e, m, k] @ weights [e, n, k]^T for every matrix e; unless `stacked`, all share x [m, k].
 // Each block takes an equal share of the units, in the order of tiles (stream-K). Where several blocks have units of a
 // tile, they leave sums in `partial`, and the last warp to arrive adds them up for some rows of x. `arrived`
-// [blocks, WARPS] is zero before and after. The weights are constants, and copied before the launches before this one
-// have ended.
+// [blocks, WARPS] is zero before and after. The weights are constants, and are copied before earlier launches end.
 // Lanes 4 g to 4 g + 3 take V words of codes each from rows g, g + 8, g + 16 and g + 24 of a warp. The order of elements
-// along k is arbitrary, but the same for x. BLOCKS run on a
-// multiprocessor. GROUPED: scales or zero points differ along k, but not within 4 V words.
+// along k is arbitrary, but the same for x. STAGES are in shared memory; BLOCKS run on a multiprocessor. GROUPED: scales
+// or zero points differ along k, but not within 4 V words.
 template <class Codes, class Scale, class Zero, class X, int V, int ROWS, int STAGES, int BLOCKS, bool GROUPED>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     product_tiles(const X* __restrict__ x, X* __restrict__ out, const void* __restrict__ codes,
@@ -284,7 +285,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   const auto finish = [&](int number) {
     constexpr int PASS = ROWS < 32 ? ROWS : 32, EACH = PASS / WARPS;  // rows of x at a time, and those of a warp
     const Unit unit(number, ROWS, extents);
-    const int first_block = extents.block_of(unit.tile * parts), last_block = extents.block_of((unit.tile + 1) * parts - 1);
+    const int first_unit = unit.tile * parts;
+    const int first_block = extents.block_of(first_unit), last_block = extents.block_of(first_unit + parts - 1);
     const int column = unit.n_row + 4 * lane;
     const auto write = [&](int row, const float4& total) {
       float factor[4];

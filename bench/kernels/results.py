@@ -46,13 +46,17 @@ floor is the time of the bytes in memory at the full bandwidth, or of the produc
 
 The worst estimates of ovgpu's own kernels, and why:
 
-- `product_mma` with 64 rows of x (0.5 to 0.6): blocks wait for each part of x to arrive in shared memory before they
-  multiply. The estimate takes the longer of both, not their sum. What blocks read again from L2 counts since the run.
-- `attend_mma` (0.6 to 0.8): few warps per multiprocessor hide little of their waiting behind the work of others.
+- `product_tiles` with 64 rows (0.5 to 0.8): tensor cores wait for codes that are converted and x that is shuffled; the
+  estimate takes the longest of these, not their sum. Blocks that share a tile take 2.5 us to add their sums, of which
+  1.3 are a fence; an instruction that waits counts here with the latency of memory. With 16 rows and codes of 8 bits
+  (up to 2.3) the loop over parts has no loop inside, and the end of a tile is counted in each of its trips.
+- `product_mma` with 64 rows of x (0.6 to 0.7): blocks wait for each part of x to arrive in shared memory before they
+  multiply. The estimate takes the longer of both, not their sum.
+- `attend_mma` (0.6 to 0.8): few warps per multiprocessor hide little of their waiting behind the work of others, and
+  copies to padded rows of shared memory take 10.5 rounds instead of 4.
 - `attend_stream` with few keys (3.7 for a cache of 128): one block per head merges nothing, which the path through its
   code still counts. In a model, behind other kernels, it takes 5.8 us, and is estimated at 4.5.
-- `topk_parts` and `topk_join` (a quarter to an eighth): the measured ones sorted, in some 60 rounds with a barrier
-  after each. They select by digits since; that form has not been measured.
+- `topk_parts` and `topk_join` of 50 elements (0.6): the estimate takes each loop over digits once.
 
 Products of libraries in TF32 are estimated like those in f16, without a division of K among blocks: small ones on an
 RTX 4090, which multiplies TF32 at the rate of f32, seem slower than in f32. "Before", Llama in TF32 was exact f32;

@@ -135,11 +135,11 @@ def reread(step: PlanStep, launch: Launch) -> float:
         depth = _weights(step.inputs[matrix], out) / out[-1]
         each = min(rows, int(arguments[5])) * depth * step.outputs[0].type.size
         return max(launch.blocks * each - rows * depth * step.outputs[0].type.size, 0.0)
-    if launch.name.startswith("product_tiles") and x is not None:
-        rows, columns = prod(out[:-1]), out[-1]
-        across, down = -(-rows // int(arguments[5])), -(-columns // PRODUCT_TILE)
-        operands = rows * x.shape[-1] * x.type.size * (down - 1) + (step.inputs[1].nbytes or 0) * (across - 1)
-        sums = 8 * launch.blocks * int(arguments[5]) * PRODUCT_TILE if launch.blocks > across * down else 0
+    if launch.name.startswith("product_tiles") and x is not None and step.inputs[1] is not None:
+        tile = int(arguments[5])
+        across, down = -(-prod(out[:-1]) // tile), -(-out[-1] // PRODUCT_TILE)
+        operands = prod(_shape(x)) * x.type.size * (down - 1) + (step.inputs[1].nbytes or 0) * (across - 1)
+        sums = 8 * launch.blocks * tile * PRODUCT_TILE if launch.blocks > across * down else 0
         return float(operands + sums)
     if launch.name.startswith("attend_mma") and x is not None:
         keys, values = (_shape(step.inputs[i]) for i in _attended(step)[1:])  # type: ignore[arg-type]

@@ -36,8 +36,8 @@ TABLE = Path(__file__).with_name("instances.json")
 SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of the sources that the table was made from
 HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.register` adds them"
 # Files with instructions that older GPUs lack: the ops check the compute capability before they launch them.
-NEEDS = dict.fromkeys(("attention_mma.cu", "attention_stream.cu", "product_mma.cu", "product_tiles.cu", "recurrent_mma.cu"),
-                      nvrtc.AMPERE)
+NEEDS = dict.fromkeys((
+    "attention_mma.cu", "attention_stream.cu", "product_mma.cu", "product_tiles.cu", "recurrent_mma.cu"), nvrtc.AMPERE)
 
 COMMENT = re.compile(r"\s*//.*")
 INCLUDE = re.compile(r'#include "([^"]+)"')

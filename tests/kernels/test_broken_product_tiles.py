@@ -1,4 +1,4 @@
-"""Faults put into products in tiles with compressed weights: each is caught by wrong results or by the device's checks."""
+"""Faults put into products in tiles with compressed weights: wrong results or the device's checks reveal each."""
 
 from __future__ import annotations
 
