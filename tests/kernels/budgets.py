@@ -125,11 +125,14 @@ def record(instances: Sequence[tuple[str, str]]) -> None:
 
 
 def hot(results: Path) -> list[tuple[str, str]]:
-    """Return the instances that take 2 % of a workload on an H100, by a file of `bench.kernels.results`. Kernels with
-    generated epilogues or prologues are represented by those without one."""
-    workloads = json.loads(results.read_text())["H100"]["workloads"].values()
-    names = {(values["file"], name) for row in workloads for name, values in row["kernels"].items()
+    """Return the instances that take 2 % of a workload on an H100, by a file of `bench.kernels.results`, and products
+    in tiles, which only its single layers have. Kernels with generated epilogues or prologues are represented by those
+    without one."""
+    found = json.loads(results.read_text())["H100"]
+    names = {(values["file"], name) for row in found["workloads"].values() for name, values in row["kernels"].items()
              if values["file"] and values["us"] >= MIN_SHARE * row["us"]}
+    names |= {("product_tiles.cu", row["kernel"]) for row in found["cases"].values()
+              if row["kernel"].startswith("product_tiles<")}
     return sorted({(file, _without_epilogue(file, name)) for file, name in names})
 
 
