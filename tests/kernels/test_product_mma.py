@@ -52,7 +52,7 @@ def multiply(backend: CudaBackend, weights: Packed, m: int, scale: tuple[int, in
     op = CompressedMatMul(weights=weights, transpose=True, tile=1 << 14, device=True, batch=batch)
     shape = (of_x, m, depth) if of_x > 1 else (m, depth)
     x, given = RNG.uniform(-1, 1, shape).astype(kind), stored(weights, scale, zero, scale_type)
-    with backend.active():  # another backend's stream may be the current one
+    with backend.stream:  # that of another backend may be the current one
         memory = cupy_emu.empty(x.size + skew, kind)
         memory[skew:].reshape(shape)[...] = cupy_emu.asarray(x)
         out = cupy_emu.empty((*batch, m, n), kind)
