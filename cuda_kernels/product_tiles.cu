@@ -351,6 +351,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (lane == 0) before = increment_acquire_release(arrived + first_block * WARPS + warp, others);
     before = __shfl_sync(0xffffffffu, before, 0);
     if (before != others) return;
+    __syncwarp();  // all lanes see what lane 0 has acquired
 #pragma unroll 1
     for (int pass = 0; pass < ROWS / PASS; pass++) {
       float4 total[EACH] = {};
