@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,30 +17,28 @@ from tests.kernels.test_product_mma import multiply, packed
 FILE = "product_tiles.cu"
 
 
-def nibbles() -> None:
-    """Several blocks share a tile, and one block has parts of several tiles."""
-    backend = CudaBackend()
+def tiled(multiprocessors: int, *arguments: Any, tf32: bool = False) -> None:
+    """Multiply in tiles on a device with so many multiprocessors; see `multiply` for the arguments."""
+    backend = CudaBackend(tf32=tf32)
     with backend.stream, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_product_tiles, "pays", lambda weights, m: True)
-        patch.setattr(Launcher, "multiprocessors", 3)
-        multiply(backend, packed(Type.u4, 1000, 1376), 14, (1000, 43), (1000, 43))
+        patch.setattr(Launcher, "multiprocessors", multiprocessors)
+        multiply(backend, *arguments)
+
+
+def nibbles() -> None:
+    """Several blocks share a tile, and one block has parts of several tiles."""
+    tiled(3, packed(Type.u4, 1000, 1376), 14, (1000, 43), (1000, 43))
 
 
 def whole_bytes() -> None:
     """One block has several tiles; the weights have one row more than tiles have."""
-    backend = CudaBackend()
-    with backend.stream, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_product_tiles, "pays", lambda weights, m: True)
-        patch.setattr(Launcher, "multiprocessors", 1)
-        multiply(backend, packed(Type.i8, 257, 912), 70, (257, 1), (257, 1))
+    tiled(1, packed(Type.i8, 257, 912), 70, (257, 1), (257, 1))
 
 
 def terms() -> None:
     """Multiply f32, which is split into two terms."""
-    backend = CudaBackend(tf32=True)
-    with backend.active(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_product_tiles, "pays", lambda weights, m: True)
-        multiply(backend, packed(Type.u4, 37, 1152), 20, (37, 9), (37, 9), np.float32)
+    tiled(132, packed(Type.u4, 37, 1152), 20, (37, 9), (37, 9), np.float32, tf32=True)
 
 
 FAULTS = [

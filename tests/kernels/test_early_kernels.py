@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("disassembler")
 
 ACCESSES = ("LD", "ST", "LDG", "STG", "LDL", "STL", "ATOM", "ATOMG", "RED", "REDG", "LDGSTS")
 PRODUCTS = [name for name in gate.table()["product_mma.cu"] if ", 1, 2, " in name or ", 8, 2, " in name][::8]
-TILES = [*gate.table().get("product_tiles.cu", ())][::8]
+TILES = [*gate.table()["product_tiles.cu"]][::8]
 ATTENTIONS = [name for name in gate.table()["attention_stream.cu"] if "true" in name or ", 64, 64, " in name][::4]
 
 

@@ -40,9 +40,9 @@ class Form:
     """Launch shape of the kernel.
 
     ``words``: words of codes per lane and step; ``rows``: rows of x per tile; ``stages``: in shared memory;
-    ``resident``: blocks per multiprocessor; ``grouped``: True if scales or zero points vary along K; ``shape``: tiles
-    along M and N, and parts of K; ``matrices``: their number; ``share``: units of work that stay in one block;
-    ``blocks``: among which the shares are divided; ``shared``: bytes of shared memory.
+    ``resident``: blocks per multiprocessor; ``grouped``: True if scales or zero points vary along K; ``extents``: tiles
+    along M and N, and parts of K; ``share``: units of work that stay in one block, of which there are ``shares``;
+    ``blocks``: their number; ``shared``: bytes of shared memory.
     """
 
     words: int
@@ -50,17 +50,11 @@ class Form:
     stages: int
     resident: int
     grouped: bool
-    shape: tuple[int, int, int]
-    matrices: int
+    extents: tuple[int, int, int]
     share: int
+    shares: int
     blocks: int
     shared: int
-
-    @property
-    def shares(self) -> int:
-        """The number of shares."""
-        tiles_m, tiles_n, parts = self.shape
-        return self.matrices * tiles_m * tiles_n * parts // self.share
 
 
 def form(weights: Packed, m: int, itemsize: int, params: Sequence[Array | None], multiprocessors: int,
@@ -74,17 +68,18 @@ def form(weights: Packed, m: int, itemsize: int, params: Sequence[Array | None],
     if words is None or k * bits % 128:
         return None
     grouped, columns = max(groups) > 1, STAGE_BYTES * 8 // bits
+    row_bytes = columns * itemsize  # of x in a stage
     rows = next(r for r in ROWS if r >= min(m, ROWS[-1]))
-    while rows > ROWS[0] and _stages(shared_limit, rows, columns * itemsize) < 2:
+    while rows > ROWS[0] and _stages(shared_limit, rows, row_bytes) < 2:
         rows //= 2
-    shape = -(-m // rows), -(-n // TILE), -(-k // columns)
-    tiles, parts = shape[0] * shape[1] * weights.matrices, shape[2]
+    extents = -(-m // rows), -(-n // TILE), -(-k // columns)
+    tiles, parts = extents[0] * extents[1] * weights.matrices, extents[2]
     # Threads of a block that is alone have more registers. Few tiles are divided among fewer blocks.
     crowded = itemsize > 2 or (rows > PASS and grouped and params[1] is not None)
     alone = rows > ROWS[0] and (crowded or tiles <= multiprocessors)
     half = (shared_limit + RESERVED_BYTES) // 2 - RESERVED_BYTES
-    resident = 1 if alone or _stages(half, rows, columns * itemsize) < 2 else 2
-    stages = min(_stages(half if resident == 2 else shared_limit, rows, columns * itemsize), MAX_STAGES)
+    resident = 1 if alone or _stages(half, rows, row_bytes) < 2 else 2
+    stages = min(_stages(half if resident == 2 else shared_limit, rows, row_bytes), MAX_STAGES)
     slots = multiprocessors * resident
     most = min(slots, partial // (2 * rows * TILE))  # blocks that can leave sums of two tiles
     if tiles <= slots:
@@ -94,8 +89,8 @@ def form(weights: Packed, m: int, itemsize: int, params: Sequence[Array | None],
         share, blocks = parts, slots
     else:
         share, blocks = 1, most
-    shared = stages * _stage_bytes(rows, columns * itemsize) + _sum_bytes(rows)
-    return Form(words, rows, stages, resident, grouped, shape, weights.matrices, share, blocks, shared)
+    shared = stages * _stage_bytes(rows, row_bytes) + _sum_bytes(rows)
+    return Form(words, rows, stages, resident, grouped, extents, share, tiles * parts // share, blocks, shared)
 
 
 def _stage_bytes(rows: int, row_bytes: int) -> int:
@@ -130,7 +125,7 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
     arrived.data.memset_async(0, arrived.nbytes, k.stream)
     names = [*type_names(k, weights, params), k.c_type(kind), shape.words, shape.rows, shape.stages, shape.resident,
              str(shape.grouped).lower()]
-    divisors = [number for extent in shape.shape for number in (extent, *reciprocal(extent))]
+    divisors = [number for extent in shape.extents for number in (extent, *reciprocal(extent))]
     extents = np.array((m, n, depth, *divisors, shape.share, shape.shares, len(x) > 1), np.int64).astype(np.int32)
     k.kernel("product_tiles.cu", f"product_tiles<{', '.join(map(str, names))}>", (shape.blocks,), (THREADS,),
              (x, out, *stored, quant_param_indices(weights, params), partial, arrived, extents), shape.shared,

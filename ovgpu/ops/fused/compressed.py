@@ -110,12 +110,13 @@ class CompressedMatMul(Op):
         if not outputs[0].size:
             return None
         x, out = self._stacks(inputs[0], outputs[0])
-        if self.transpose and x.shape[1] > FEW_ROWS and _product_tiles.pays(self.weights, x.shape[1]):
-            if _product_tiles.launch(k, self.weights, x, out, inputs[1:], workspace[0]):
-                return None
+        many = x.shape[1] > FEW_ROWS
+        if self.transpose and many and _product_tiles.pays(self.weights, x.shape[1]) and _product_tiles.launch(
+                k, self.weights, x, out, inputs[1:], workspace[0]):
+            return None
         if self.transpose and _product_mma.launch_stacked(k, self.weights, x, out, inputs[1:]):
             return None
-        if x.shape[1] > FEW_ROWS:
+        if many:
             return self._panels(k, x, out, inputs[1:], workspace[0])
         if self.transpose:
             self._by_rows(k, x, out, inputs[1:])
