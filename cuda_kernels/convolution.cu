@@ -103,10 +103,10 @@ constexpr int THREAD_ROWS = 4, THREAD_COLUMNS = 8;                  // sums of e
 // Convolution as implicit GEMM: the right matrix, the columns of im2col, is read from x when it is needed. blockIdx:
 // tile of pixels of all images; tile of output channels; part of the sum (split-K) and group. `parts`, if not null,
 // receives partial sums [splits, batch, channels, pixels]. The launch is then cooperative: the blocks of a tile meet at
-// a barrier, after which each adds up some of the elements. W: type of the weights.
-template <class T, class I, class F, class W = T>
+// a barrier, after which each adds up some of the elements.
+template <class T, class I, class F>
 __global__ void __launch_bounds__(THREADS, sizeof(typename ProductSum<T>::Type) + sizeof(I) == 8 ? 3 : 1)
-    convolve_tiles(const T* __restrict__ x, const W* __restrict__ kernel, T* __restrict__ y,
+    convolve_tiles(const T* __restrict__ x, const T* __restrict__ kernel, T* __restrict__ y,
                    typename ProductSum<T>::Type* parts, unsigned* barriers, const Window<I> w, I per_part,
                    const Operands<I> operands, const void* p0, const void* p1, const void* p2, const void* p3) {
   using A = typename ProductSum<T>::Type;
@@ -232,10 +232,10 @@ __device__ __forceinline__ I source_coordinate(const Window<I>& w, int axis, I a
 }
 
 // Direct convolution with one output element per thread: for few channels per group, and for integers. kernel
-// [groups, outputs, channels, ...] or, with TRANSPOSED, [groups, channels, outputs, ...], of type W.
-template <class T, class I, bool TRANSPOSED, class F, class W = T>
+// [groups, outputs, channels, ...] or, with TRANSPOSED, [groups, channels, outputs, ...].
+template <class T, class I, bool TRANSPOSED, class F>
 __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
-    convolve_each(const T* __restrict__ x, const W* __restrict__ kernel, T* __restrict__ y, const Window<I> w,
+    convolve_each(const T* __restrict__ x, const T* __restrict__ kernel, T* __restrict__ y, const Window<I> w,
                   const Operands<I> operands, const void* p0, const void* p1, const void* p2, const void* p3, I size) {
   using A = typename ProductSum<T>::Type;
   const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;

@@ -3,9 +3,9 @@
     Constant -> Convert -> [Subtract a zero point] -> [Multiply by a scale] -> [Reshape] -> [Convert] -> MatMul, ...
 
 Such layers become part of the MatMul or Gather along axis 0 whose input they compute, or of the convolution whose
-kernel they compute. The constant is of u8, i8, u4, i4, nf4, f8e4m3, f8e5m2 or f4e2m1, holds indices of 4 or 8 bits into
-a codebook, or is of f16 or bf16 with a Convert alone. Scales and zero points belong to rows, columns, groups of them,
-or the whole matrix.
+kernel they compute. The constant is of u8, i8, u4, i4, nf4, f8e4m3, f8e5m2 or f4e2m1, or holds indices of 4 or 8 bits
+into a codebook; for MatMul and Gather it may be of f16 or bf16 with a Convert alone. Scales and zero points belong to
+rows, columns, groups of them, or the whole matrix.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ ConstantCache = dict[tuple[Output, tuple[int, int]], Output]
 def compressed_weights(model: Model, device: bool, halves: bool, cache: ConstantCache | None = None) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand.
 
-    ``device``: whether it runs on a GPU. Without ``halves``, products and convolutions with 16-bit weights are left
-    alone. ``cache``: constants that layers with the same weights share.
+    ``device``: whether it runs on a GPU. Without ``halves``, products with 16-bit weights are left alone, and
+    convolutions with such weights always are. ``cache``: constants that layers with the same weights share.
     """
     cache = {} if cache is None else cache
     for node in model.ops:
@@ -70,7 +70,7 @@ def compressed_weights(model: Model, device: bool, halves: bool, cache: Constant
         elif isinstance(node.op, Gather):
             _rewrite_gather(node, cache)
         elif isinstance(node.op, (Convolution, ConvolutionBackpropData)):
-            _rewrite_convolution(node, device, halves, cache)
+            _rewrite_convolution(node, device, cache)
     model.changed()
 
 
@@ -112,7 +112,7 @@ def _rewrite_gather(node: Node, cache: ConstantCache) -> None:
         node.sources = [codes, indices, *quant_params]
 
 
-def _rewrite_convolution(node: Node, device: bool, halves: bool, cache: ConstantCache) -> None:
+def _rewrite_convolution(node: Node, device: bool, cache: ConstantCache) -> None:
     op: Any = node.op
     x, port, *target = node.sources
     weights = _weights(port, ranks=range(3, 7), rows=op.leading - 1)
@@ -120,7 +120,7 @@ def _rewrite_convolution(node: Node, device: bool, halves: bool, cache: Constant
     if weights is None or x is None or x.spec.type not in COMPUTE_TYPES:
         return
     packed = weights.packed(int(isinstance(op, ConvolutionBackpropData)), prod(shape[op.leading :]))
-    if packed is not None and (halves or packed.kind not in HALVES):
+    if packed is not None and packed.kind not in HALVES:
         tile = DEVICE_TILE if device else KERNEL_TILE
         convolution = CompressedConvolution(convolution=op, weights=packed, kernel=shape, tile=tile, device=device)
         inputs = [*weights.constants(cache), *target]

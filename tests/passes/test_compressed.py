@@ -249,6 +249,15 @@ def test_16_bits_stay_so_on_a_device() -> None:
     assert ops(net) == ops(net, device=True) == ["CompressedGather"]
 
 
+def test_filters_of_16_bits_become_f32() -> None:
+    """Kernels of convolutions take weights of their data's type."""
+    net = Net()
+    attrs = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
+    filters = convert(net, net.const(RNG.uniform(-1, 1, (64, 64, 3, 3)), "f16"), "f32")
+    net.result(net.layer("Convolution", "opset1", [net.parameter("f32", (1, 64, 9, 9)), filters], attrs))
+    assert ops(net) == ops(net, device=True) == ["Convolution"]
+
+
 # ---- memory and launches
 
 BIG = RNG.integers(0, 16, (4096, 1024)).astype(np.uint8)

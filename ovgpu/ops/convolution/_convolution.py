@@ -24,7 +24,6 @@ FEW_CHANNELS = 8  # per group, in or out, up to which tiles would be mostly empt
 MIN_PART_PRODUCTS = 8 * DEPTH  # products of each part of a sum, at least
 BLOCKS_PER_SM = 2  # blocks on a multiprocessor that certainly run at the same time
 MAX_EPILOGUE_OPERANDS = 4  # tensors that the epilogue of a kernel reads, at most
-SMALL_PRODUCTS = 1 << 27  # products of a small convolution, at most
 COLUMN_ELEMENTS = 1 << 24  # of the im2col matrix at a time
 LONG_INDEX = 1 << 30  # numbers from here on make kernels compute indices in 64 bits
 
@@ -50,8 +49,7 @@ class Convolved:
     [N, G O, ...].
 
     ``strides``, ``dilations`` and ``begin`` have a number per spatial axis; ``begin`` is the padding before the axis,
-    or of transposed convolutions the number of elements cut off there. The kernel may have another type than the data
-    if `reads_weights` allows it.
+    or of transposed convolutions the number of elements cut off there.
     """
 
     x: Array
@@ -136,8 +134,6 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
         _in_compute_type(k, bare, workspace)
     elif c.out.dtype.kind in "iu" or _has_few_channels(c):
         return _by_elements(k, c)
-    elif c.kernel.dtype != c.out.dtype:
-        return _implicit_gemm(k, c)
     elif c.epilogue is not None and not _gemm_beats_cudnn(k, c) and k.convolve(c):
         return None
     elif (c.pointwise and _pointwise_gemm(k, bare)) or k.convolve(bare):  # cuDNN, where it is installed
@@ -165,12 +161,6 @@ def _by_cudnn(k: KernelRecorder, c: Convolved) -> bool:
 def _apply_epilogue(k: KernelRecorder, c: Convolved) -> None:
     if c.epilogue is not None:
         k.elementwise(c.epilogue.chain, [c.out, *c.epilogue.operands], c.out)
-
-
-def reads_weights(c: Convolved) -> bool:
-    """Return whether a kernel of this project reads weights of another type than the data's. It does where it is chosen
-    anyway, and where there is so little work that a launch to convert the weights would not pay."""
-    return _has_few_channels(c) or (not c.transposed and c.out.size * c.channels * prod(c.taps) <= SMALL_PRODUCTS)
 
 
 def _has_few_channels(c: Convolved) -> bool:
@@ -242,11 +232,6 @@ def _epilogue_arguments(k: KernelRecorder, c: Convolved, kind: Any) -> tuple[str
     return "Epilogue", k.functor("Epilogue", c.epilogue.chain, dtypes, MAX_EPILOGUE_OPERANDS), arguments
 
 
-def _weight_argument(k: KernelRecorder, c: Convolved) -> str:
-    """Return the template argument for weights of another type than the data's, else an empty string."""
-    return "" if c.kernel.dtype == c.out.dtype else f", {k.c_type(c.kernel.dtype)}"
-
-
 def _launch_with_epilogue(k: KernelRecorder, c: Convolved, name: str, arrays: Sequence[Any], each: int = 1) -> None:
     """Record a kernel with one thread for ``each`` so many elements of the result, which applies the epilogue."""
     window, kind, scalar = c.window(max(a.size for a in arrays))
@@ -261,7 +246,7 @@ def _is_depthwise(c: Convolved) -> bool:
     arrays, in pixels of whole chunks."""
     if c.transposed or c.groups == 1 or c.channels != 1 or c.outputs != 1 or len(c.taps) != 2:
         return False
-    if c.out.dtype.name not in ("float16", "bfloat16", "float32") or c.kernel.dtype != c.out.dtype:
+    if c.out.dtype.name not in ("float16", "bfloat16", "float32"):
         return False
     kernel = strides_of(c.kernel)
     laid_out = kernel[0] == 1 and all(d == 1 or s == n for d, s, n in zip(
@@ -275,7 +260,7 @@ def _by_channels(k: KernelRecorder, c: Convolved) -> None:
 
 
 def _by_elements(k: KernelRecorder, c: Convolved) -> None:
-    name = f"convolve_each<{{}}, {{}}, {'true' if c.transposed else 'false'}, {{}}{_weight_argument(k, c)}>"
+    name = f"convolve_each<{{}}, {{}}, {'true' if c.transposed else 'false'}, {{}}>"
     _launch_with_epilogue(k, c, name, (c.x, c.kernel, c.out))
 
 
@@ -292,7 +277,7 @@ def _implicit_gemm(k: KernelRecorder, c: Convolved) -> None:
     parts = max(1, -(-depth // max(per_part, 1)))
     window, kind, scalar = c.window(parts * c.out.size)
     epilogue, source, epilogue_arguments = _epilogue_arguments(k, c, scalar)
-    name = f"convolve_tiles<{k.c_type(c.out.dtype)}, {kind}, {epilogue}{_weight_argument(k, c)}>"
+    name = f"convolve_tiles<{k.c_type(c.out.dtype)}, {kind}, {epilogue}>"
     if parts > 1 and not k.fits(FILE, name, (*tiles, c.groups * parts), (THREADS,), prelude=source):
         parts, per_part = 1, -(-depth // DEPTH) * DEPTH
     scratch = gates = None

@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, internal_op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.xp import Adapter
-from ovgpu.ops.convolution._convolution import Epilogue, reads_weights
+from ovgpu.ops.convolution._convolution import Epilogue
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._packed import Packed, Tile, affine
 from ovgpu.ops.fused.compressed import expand
@@ -24,9 +22,9 @@ class CompressedConvolution(Op):
     """The ``convolution`` of x with compressed weights, whose decompressed shape is ``kernel``.
 
     Inputs are x, the codes, scale and zero point of `Packed`, and optionally an output shape. Weights are decompressed
-    for some output channels or groups at a time: at most ``tile`` elements, but at least two channels. This is skipped
-    where a kernel reads 16-bit weights itself. ``device``: True if kernels decompress, which need no scratch beside the
-    tile. The matrices of the weights are groups. Their rows are output channels (transposed: input channels).
+    for some output channels or groups at a time: at most ``tile`` elements, but at least two channels. ``device``: True
+    if kernels decompress, which need no scratch beside the tile. The matrices of the weights are groups. Their rows are
+    output channels (transposed: input channels).
     """
 
     convolution: Convolution | ConvolutionBackpropData
@@ -91,17 +89,12 @@ class CompressedConvolution(Op):
              epilogue: Epilogue | None = None) -> None:
         x, stored, target, out = inputs[0], inputs[1:4], inputs[4:], outputs[0]
         tile_buffer, _, *scratch = workspace
-        if self.weights.kind in (Type.f16, Type.bf16) and stored[1] is None and x.dtype == np.float32:
-            kernel = stored[0].reshape(self.kernel)
-            if reads_weights(self.convolution.convolved(x, kernel, out, (), bool(self.axis))):
-                return self.convolution.cuda(k, [x, kernel, *target], outputs, scratch, epilogue)
         for tile, shape, channels, part in self._tiles(x, out):
             first, extents = self.weights.location(tile)
             kernel = tile_buffer.view(x.dtype)[: prod(shape)]
             expand(k, self.weights, kernel.reshape(-1, extents[2]), stored, first)
             of_part = None if epilogue is None else epilogue.cut(1, part, out.ndim)
             self.convolution.cuda(k, [channels, kernel.reshape(shape), *target], [out[:, part]], scratch, of_part)
-        return None
 
     def _tiles(self, x: Any, out: Any) -> Iterator[tuple[Tile, tuple[int, ...], Any, slice]]:
         """Yield for each tile of the weights: the tile, its kernel's shape, the channels of x that it reads, and the
