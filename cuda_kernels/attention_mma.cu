@@ -4,8 +4,6 @@
 #include "vectors.cuh"
 
 constexpr int WARPS = 4, THREADS = WARPS * 32;
-template <class T>
-constexpr int PAD = CHUNK<T>;  // elements after each staged row, so that ldmatrix reads eight rows from different banks
 constexpr float LOG2E = 1.44269504f;
 
 constexpr int MARK_QUERIES = 16, MARK_KEYS = 64;  // size of the mask tiles that mark_tiles classifies
@@ -25,21 +23,39 @@ __device__ __forceinline__ float in_log2(float x) {
 }
 __device__ __forceinline__ float in_log2(__nv_bfloat16 x) { return in_log2(float(x)); }
 
+// A staged array with rows of N elements. The chunks of a row change places within groups, so that eight rows have a
+// column in different banks. Padding after each row would do that as well, but copy_async is slower if the 128 bytes of
+// eight lanes are not aligned.
+template <class T, int N>
+struct Staged {
+  static constexpr int CHUNKS = N / CHUNK<T>, SWAPPED = CHUNKS % 8 == 0 ? 8 : CHUNKS % 4 == 0 ? 4 : 2;
+  static constexpr int GROUP = SWAPPED * CHUNK<T>;
+
+  static __device__ __forceinline__ int index(int row, int column) {
+    return row * N + (column ^ row % 8 * SWAPPED / 8 * CHUNK<T>);
+  }
+  // Return the index of the element that is `rows` and `columns` further than one in the first two chunks of a row, for
+  // multiples of 8 rows and of two chunks.
+  static __device__ __forceinline__ int further(int index, int rows, int columns) {
+    return (index ^ columns % GROUP) + columns / GROUP * GROUP + rows * N;
+  }
+};
+
 // Stage N columns of ROWS rows in shared memory, with zeros outside of the array. Eight threads copy eight chunks of a
 // row. V is the number of elements per copy: a chunk, aligned to 16 bytes and complete after wait_copies; or 1.
 template <int ROWS, int N, int V, class T, class I>
-__device__ __forceinline__ void stage(const T* from, I stride, I rows, I columns, T* to) {
-  constexpr int EACH = CHUNK<T>, PITCH = N + PAD<T>;
-  const int row = threadIdx.x / 8, column = threadIdx.x % 8 * EACH;
+__device__ __forceinline__ void stage(const T* from, I stride, I rows, I columns, T* to, int thread = threadIdx.x) {
+  constexpr int EACH = CHUNK<T>;
+  const int row = thread / 8, column = thread % 8 * EACH;
   from += row * stride + column;
-  to += row * PITCH + column;
+  to += Staged<T, N>::index(row, column);
 #pragma unroll(V == 1 ? 1 : ROWS)  // unrolled copies of single elements would need all registers
   for (int r = 0; r < ROWS; r += THREADS / 8) {
 #pragma unroll
     for (int c = 0; c < N; c += 8 * EACH) {
       if (column + c >= N) continue;
       const T* source = from + r * stride + c;
-      T* target = to + r * PITCH + c;
+      T* target = to + r * N + c;
       if constexpr (V == EACH) {
         copy_async(target, source, row + r < rows && column + c < columns);
       } else {
@@ -59,12 +75,13 @@ template <int ROWS, int N, class T>
 __device__ __forceinline__ void round_staged(T* to) {
   if constexpr (sizeof(T) == sizeof(float)) {
     const int row = threadIdx.x / 8, column = threadIdx.x % 8 * CHUNK<T>;
+    to += Staged<T, N>::index(row, column);
 #pragma unroll
     for (int r = 0; r < ROWS; r += THREADS / 8) {
 #pragma unroll
       for (int c = 0; c < N; c += 8 * CHUNK<T>) {
         if (column + c >= N) continue;
-        uint4* at = reinterpret_cast<uint4*>(to + (row + r) * (N + PAD<T>) + column + c);
+        uint4* at = reinterpret_cast<uint4*>(to + r * N + c);
         const uint4 x = *at;
         *at = {round_to_tf32(__uint_as_float(x.x)), round_to_tf32(__uint_as_float(x.y)),
                round_to_tf32(__uint_as_float(x.z)), round_to_tf32(__uint_as_float(x.w))};
@@ -73,20 +90,20 @@ __device__ __forceinline__ void round_staged(T* to) {
   }
 }
 
-// Compute score += q k^T of a warp. `q` and `k` point to the rows that this lane passes to ldmatrix, which loads 16
-// rows of two chunks of q, and of two groups of 8 keys.
-template <class T, int DEPTH, int TILES, int N>
-__device__ __forceinline__ void add_products(const T* q, const T* k, float (&score)[TILES][N][4]) {
-  constexpr int PITCH = DEPTH + PAD<T>;
+// Compute score += q k^T of a warp. `at_q` and `at_k` are the indices of the rows that this lane passes to ldmatrix,
+// which loads 16 rows of two chunks of q, and of two groups of 8 keys.
+template <int DEPTH, class T, int TILES, int N>
+__device__ __forceinline__ void add_products(const T* q, int at_q, const T* k, int at_k,
+                                             float (&score)[TILES][N][4]) {
 #pragma unroll
   for (int d = 0; d < DEPTH; d += 2 * CHUNK<T>) {
     unsigned a[TILES][4];
 #pragma unroll
-    for (int m = 0; m < TILES; m++) load_matrices(q + m * 16 * PITCH + d, a[m]);
+    for (int m = 0; m < TILES; m++) load_matrices(q + Staged<T, DEPTH>::further(at_q, m * 16, d), a[m]);
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
       unsigned b[4];
-      load_matrices(k + n * 8 * PITCH + d, b);
+      load_matrices(k + Staged<T, DEPTH>::further(at_k, n * 8, d), b);
 #pragma unroll
       for (int m = 0; m < TILES; m++) {
         multiply_add<T>(a[m], b[0], b[1], score[m][n]);
@@ -97,9 +114,9 @@ __device__ __forceinline__ void add_products(const T* q, const T* k, float (&sco
 }
 
 // Compute sum += weight v of a warp, in 16 bits. The registers of the scores already have the layout of the left
-// operand of mma. `v` points to the row that this lane passes to ldmatrix.
+// operand of mma. `at` is the index of the row that this lane passes to ldmatrix.
 template <class T, int WIDTH, int TILES, int N>
-__device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4], const T* v,
+__device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4], const T* v, int at,
                                              float (&sum)[TILES][WIDTH / 8][4]) {
 #pragma unroll
   for (int n = 0; n < N; n += 2) {
@@ -115,7 +132,7 @@ __device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4],
 #pragma unroll
     for (int c = 0; c < WIDTH; c += 16) {
       unsigned b[4];
-      load_transposed(v + n * 8 * (WIDTH + PAD<T>) + c, b);
+      load_transposed(v + Staged<T, WIDTH>::further(at, n * 8, c), b);
 #pragma unroll
       for (int m = 0; m < TILES; m++) {
         multiply_add<T>(a[m], b[0], b[1], sum[m][c / 8]);
@@ -126,11 +143,11 @@ __device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4],
 }
 
 // The same in TF32. The order of keys in the sum is free: column j of the left operand is key 2 j of eight, and column
-// j + 4 is key 2 j + 1, as in the registers of the scores. `v` points to key 2 (lane % 4) and column lane / 4.
+// j + 4 is key 2 j + 1, as in the registers of the scores. `even` and `odd` are the indices of keys 2 (lane % 4) and
+// 2 (lane % 4) + 1, column lane / 4.
 template <int WIDTH, int TILES, int N>
-__device__ __forceinline__ void add_weighted_tf32(const float (&weight)[TILES][N][4], const float* v,
+__device__ __forceinline__ void add_weighted_tf32(const float (&weight)[TILES][N][4], const float* v, int even, int odd,
                                                   float (&sum)[TILES][WIDTH / 8][4]) {
-  constexpr int PITCH = WIDTH + PAD<float>;
 #pragma unroll
   for (int n = 0; n < N; n++) {
     unsigned a[TILES][4];
@@ -141,8 +158,8 @@ __device__ __forceinline__ void add_weighted_tf32(const float (&weight)[TILES][N
     }
 #pragma unroll
     for (int c = 0; c < WIDTH; c += 8) {
-      const float* at = v + n * 8 * PITCH + c;
-      const unsigned b0 = __float_as_uint(at[0]), b1 = __float_as_uint(at[PITCH]);
+      const unsigned b0 = __float_as_uint(v[Staged<float, WIDTH>::further(even, n * 8, c)]);
+      const unsigned b1 = __float_as_uint(v[Staged<float, WIDTH>::further(odd, n * 8, c)]);
 #pragma unroll
       for (int m = 0; m < TILES; m++) multiply_add<float>(a[m], b0, b1, sum[m][c / 8]);
     }
@@ -358,16 +375,16 @@ __device__ __forceinline__ void update_softmax(float unit, float (&score)[TILES]
 // Keys and values are double-buffered: the next ones arrive during the products. Maxima are base-2 logarithms. With
 // `marks`, the result of mark_tiles, hidden tiles are skipped.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R>
-__global__ void __launch_bounds__(THREADS, 2)
+__global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH <= 64 && WIDTH <= 64 ? 4 : 2)
     attend_mma(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
                Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor,
                const long long* length, const unsigned char* marks) {
   constexpr int ROWS = WARPS * TILES * 16;
   using Element = MaskElement<T, MASK>;
   OVGPU_DYN_SHARED(T, q_tile);
-  constexpr int STAGE = KEYS * (DEPTH + WIDTH + 2 * PAD<T>);  // elements of keys and values; there are two buffers
-  T* k_tile = q_tile + ROWS * (DEPTH + PAD<T>);
-  T* v_tile = k_tile + KEYS * (DEPTH + PAD<T>);
+  constexpr int STAGE = KEYS * (DEPTH + WIDTH);  // elements of keys and values; there are two buffers
+  T* k_tile = q_tile + ROWS * DEPTH;
+  T* v_tile = k_tile + KEYS * DEPTH;
   const I max_keys = keys;
   if (length) keys = static_cast<I>(*length);
   const I blocks = (queries + ROWS - 1) / ROWS;
@@ -386,16 +403,17 @@ __global__ void __launch_bounds__(THREADS, 2)
   const int lane = threadIdx.x % 32;
   const I top = first_query + warp * TILES * 16;  // first row of the warp
   const I row = top + lane / 4;
-  const T* q_rows = q_tile + (warp * TILES * 16 + lane % 16) * (DEPTH + PAD<T>) + lane / 16 * CHUNK<T>;
-  const T* k_rows = k_tile + (lane / 16 * 8 + lane % 8) * (DEPTH + PAD<T>) + lane / 8 % 2 * CHUNK<T>;
-  const T* v_rows = v_tile + (sizeof(T) == 2 ? lane % 16 * (WIDTH + PAD<T>) + lane / 16 * CHUNK<T>
-                                             : lane % 4 * 2 * (WIDTH + PAD<T>) + lane / 4);
+  const int at_q = Staged<T, DEPTH>::index(warp * TILES * 16 + lane % 16, lane / 16 * CHUNK<T>);
+  const int at_k = Staged<T, DEPTH>::index(lane / 16 * 8 + lane % 8, lane / 8 % 2 * CHUNK<T>);
   Element* mask_tile = reinterpret_cast<Element*>(k_tile + 2 * STAGE);
   const int mask_pitch = stride.mask ? KEYS + 16 / static_cast<int>(sizeof(Element)) : 0;
   const Element* mask_rows = mask_tile + (warp * TILES * 16 + lane / 4) * mask_pitch + lane % 4 * 2;
   const bool vectored = is_vectored<Element, 16 / sizeof(Element)>(mask, mask_at, stride.mask, stride.column, max_keys);
   OVGPU_SHARED(Window, windows, [WARPS]);  // in shared memory to save registers
   OVGPU_SHARED(const unsigned char*, own_marks, [WARPS]);
+  OVGPU_SHARED(T*, own_out, [WARPS]);
+  if (lane == 0) own_out[warp] = out;
+  __syncwarp();
   Window& window = windows[warp];
   const int key_tiles = static_cast<int>((max_keys + MARK_KEYS - 1) / MARK_KEYS);
   const int pitch = static_cast<int>((queries + 127) / 128 * 8);
@@ -436,8 +454,11 @@ __global__ void __launch_bounds__(THREADS, 2)
     return begin;
   };
   const auto stage_keys = [&](I from, int buffer) {
-    stage<KEYS, DEPTH, V>(k + from * stride.k, stride.k, keys - from, depth, k_tile + buffer * STAGE);
-    stage<KEYS, WIDTH, V>(v + from * stride.v, stride.v, keys - from, width, v_tile + buffer * STAGE);
+    int thread = threadIdx.x;
+    // A shuffle stays in the loop, and so does what depends on it, which else would need registers all the time.
+    if constexpr (TILES * WIDTH > 128) thread = __shfl_sync(0xffffffffu, thread, lane);
+    stage<KEYS, DEPTH, V>(k + from * stride.k, stride.k, keys - from, depth, k_tile + buffer * STAGE, thread);
+    stage<KEYS, WIDTH, V>(v + from * stride.v, stride.v, keys - from, width, v_tile + buffer * STAGE, thread);
   };
   stage<ROWS, DEPTH, V>(q + first_query * stride.q, stride.q, queries - first_query, depth, q_tile);
   I begin = next_keys(0);
@@ -466,7 +487,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     begin = next_keys(first_key + KEYS);
     if (begin < visible) stage_keys(begin, buffer ^ 1);
     float score[TILES][KEYS / 8][4] = {};
-    if (active) add_products<T, DEPTH>(q_rows, k_rows + buffer * STAGE, score);
+    if (active) add_products<DEPTH>(q_tile, at_q, k_tile, at_k + buffer * STAGE, score);
     if (mixed) {
       wait_copies();
       __syncthreads();  // the mask has arrived
@@ -478,11 +499,15 @@ __global__ void __launch_bounds__(THREADS, 2)
       add_mask<T, MASK>(mask_rows, mask_pitch, row, first_key + static_cast<I>(lane % 4 * 2), keys, scale_log2, score);
     update_softmax<WIDTH>(unmasked ? scale_log2 : 1.f, score, maximum, total, sum);
     if constexpr (sizeof(T) == sizeof(float)) {
-      add_weighted_tf32<WIDTH>(score, v_rows + buffer * STAGE, sum);
+      const int even = Staged<T, WIDTH>::index(lane % 4 * 2, lane / 4) + buffer * STAGE;
+      const int odd = Staged<T, WIDTH>::index(lane % 4 * 2 + 1, lane / 4) + buffer * STAGE;
+      add_weighted_tf32<WIDTH>(score, v_tile, even, odd, sum);
     } else {
-      add_weighted<T, WIDTH>(score, v_rows + buffer * STAGE, sum);
+      const int at = Staged<T, WIDTH>::index(lane % 16, lane / 16 * CHUNK<T>) + buffer * STAGE;
+      add_weighted<T, WIDTH>(score, v_tile, at, sum);
     }
   }
+  out = own_out[warp];
 #pragma unroll
   for (int m = 0; m < TILES; m++) {
 #pragma unroll

@@ -52,8 +52,8 @@ The worst estimates of ovgpu's own kernels, and why:
   (up to 2.3) the loop over parts has no loop inside, and the end of a tile is counted in each of its trips.
 - `product_mma` with 64 rows of x (0.6 to 0.7): blocks wait for each part of x to arrive in shared memory before they
   multiply. The estimate takes the longer of both, not their sum.
-- `attend_mma` (0.6 to 0.8): few warps per multiprocessor hide little of their waiting behind the work of others, and
-  copies to padded rows of shared memory take 10.5 rounds instead of 4.
+- `attend_mma` (0.6 to 0.8): few warps per multiprocessor hide little of their waiting behind the work of others. When
+  it was measured, rows were padded in shared memory, and copies took 10.5 rounds instead of 4.
 - `attend_stream` with few keys (3.7 for a cache of 128): one block per head merges nothing, which the path through its
   code still counts. In a model, behind other kernels, it takes 5.8 us, and is estimated at 4.5.
 - `topk_parts` and `topk_join` of 50 elements (0.6): the estimate takes each loop over digits once.

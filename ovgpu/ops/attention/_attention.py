@@ -31,7 +31,6 @@ MAX_SPLITS = 128  # splits of the keys, as in attention.cuh
 STREAMED_QUERIES = 32  # queries up to which `attention_stream.cu` is used whatever the batch
 STREAMED_WIDTH = 128  # elements of a row up to which it has registers
 MIN_CAPABILITY = 80  # first compute capability whose tensor cores `attention_mma.cu` uses
-PAD_BYTES = 16  # of padding after each row in shared memory, as in attention_mma.cu
 BAND = 64  # keys per tile of a mask, as in attention_mma.cu
 MIN_MARKED = 256  # queries, and keys, from which on classifying the mask's tiles beforehand pays
 
@@ -180,7 +179,7 @@ def _attend_mma(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, 
     if rounds:
         keys = 32 if max(depth, width) <= 64 else 16
     itemsize = 4 if rounds else 2
-    shared = itemsize * (rows * depth + 2 * keys * (depth + width)) + PAD_BYTES * (rows + 4 * keys)
+    shared = itemsize * (rows * depth + 2 * keys * (depth + width))
     if masked[0] and masked[1] is not None:
         shared += (rows if masked[0] > 1 else 1) * (keys * masked[1].itemsize + 16)
     k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {depth}, {width}, {tiles}, {keys}, {vector}, {axes.index}, "
