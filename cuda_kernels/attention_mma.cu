@@ -34,8 +34,8 @@ struct Staged {
   static __device__ __forceinline__ int index(int row, int column) {
     return row * N + (column ^ row % 8 * SWAPPED / 8 * CHUNK<T>);
   }
-  // Return the index of the element that is `rows` and `columns` further than one in the first two chunks of a row, for
-  // multiples of 8 rows and of two chunks.
+  // Return the index of the element `rows` and `columns` behind that at `index`, which is in the first two chunks of its
+  // row. `rows` is a multiple of 8, and `columns` of two chunks.
   static __device__ __forceinline__ int further(int index, int rows, int columns) {
     return (index ^ columns % GROUP) + columns / GROUP * GROUP + rows * N;
   }
@@ -373,7 +373,8 @@ __device__ __forceinline__ void update_softmax(float unit, float (&score)[TILES]
 // blockIdx.x enumerates batches and blocks of queries. DEPTH and WIDTH are depth and width rounded up to multiples of
 // 16. A lane has rows lane / 4 and lane / 4 + 8 of each tile, and columns 2 (lane % 4) and the next one of every 8.
 // Keys and values are double-buffered: the next ones arrive during the products. Maxima are base-2 logarithms. With
-// `marks`, the result of mark_tiles, hidden tiles are skipped.
+// `marks`, the result of mark_tiles, hidden tiles are skipped. In TF32, short rows leave shared memory for four blocks on
+// a multiprocessor, and the launch bounds leave them registers.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R>
 __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH <= 64 && WIDTH <= 64 ? 4 : 2)
     attend_mma(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
@@ -455,7 +456,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   };
   const auto stage_keys = [&](I from, int buffer) {
     int thread = threadIdx.x;
-    // A shuffle stays in the loop, and so does what depends on it, which else would need registers all the time.
+    // The compiler does not move a shuffle out of the loop. Addresses that depend on it take registers only here.
     if constexpr (TILES * WIDTH > 128) thread = __shfl_sync(0xffffffffu, thread, lane);
     stage<KEYS, DEPTH, V>(k + from * stride.k, stride.k, keys - from, depth, k_tile + buffer * STAGE, thread);
     stage<KEYS, WIDTH, V>(v + from * stride.v, stride.v, keys - from, width, v_tile + buffer * STAGE, thread);
