@@ -1,4 +1,5 @@
-"""Simulated quantisation, whose results stay in floating point: FakeQuantize, FakeConvert."""
+"""Simulated quantisation, whose results stay in floating point: FakeQuantize, FakeConvert. Its two halves, Quantize and
+Dequantize, have codes in between."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Broadcast, Elementwise, equal_shape, merge_types, pdpd_shape
-from ovgpu.ops.base.op import Array, op
+from ovgpu.ops.base.op import Array, internal_op, op
 from ovgpu.ops.base.xp import Namespace
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, onto
@@ -89,6 +90,62 @@ class FakeQuantize(_Fake):
         level = f"T(rint((x - in_low) / (in_high - in_low) * {steps}))"
         return ("x <= in_low && x <= in_high ? out_low : x > in_low && x > in_high ? out_high : "
                 f"{level} / {steps} * (out_high - out_low) + out_low")
+
+
+class _Half(Elementwise):
+    """Base of the halves of a FakeQuantize, whose levels lie at whole multiples of ``step``. The other inputs, of f32,
+    broadcast to the first one."""
+
+    types = "number"
+
+    def infer(self, x: Spec, *others: Spec) -> tuple[Spec, ...]:
+        self.check_inputs(1 + len(others))
+        self.check_type(x.type)
+        return (Spec(self.result_type(x.type), x.shape),)
+
+
+@internal_op
+class Quantize(_Half):
+    """The codes ``clip(round(x * reciprocal) + zero, low, high)``, where ties are rounded to even.
+
+    ``kind`` is i8; or f32, where codes are whole numbers and ``zero`` is left out.
+    """
+
+    low: int
+    high: int
+    kind: Type
+
+    name = "Quantize"
+
+    def result_type(self, kind: Type) -> Type:
+        return self.kind
+
+    def fn(self, xp: Namespace, x: Array, reciprocal: Array, zero: Array = 0) -> Array:
+        code = xp.rint(x * reciprocal)
+        if self.kind.is_real():
+            return xp.clip(code, self.low, self.high)
+        return xp.clip(code + zero, self.low, self.high).astype(self.kind.storage)
+
+    def cuda_expression(self, kind: Type) -> str:
+        return f"fminf(fmaxf(rintf(x * reciprocal) + zero, {self.low}.f), {self.high}.f)"
+
+
+@internal_op
+class Dequantize(_Half):
+    """The values ``(codes - zero) * step`` of codes, as ``kind``."""
+
+    kind: Type
+
+    name = "Dequantize"
+
+    def result_type(self, kind: Type) -> Type:
+        return self.kind
+
+    def fn(self, xp: Namespace, codes: Array, step: Array, zero: Array = 0) -> Array:
+        return codes * step if codes.dtype.kind == "f" else (codes.astype(step.dtype) - zero) * step
+
+    def cuda_expression(self, kind: Type) -> str:
+        return "(codes - zero) * step"
 
 
 _F8 = {"f8e4m3": (ml_dtypes.float8_e4m3fn, 448, 3, -6), "f8e5m2": (ml_dtypes.float8_e5m2, 57344, 2, -14)}

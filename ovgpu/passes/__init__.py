@@ -32,6 +32,7 @@ from ovgpu.passes.merge_masks import merge_masks
 from ovgpu.passes.merge_products import merge_products
 from ovgpu.passes.norm_affine import scale_norms
 from ovgpu.passes.precision import downcast
+from ovgpu.passes.quantized import quantized_layers
 from ovgpu.passes.recurrent import recurrent_layers
 from ovgpu.passes.rotary import rotary_embeddings
 from ovgpu.passes.upcast_to_f32 import upcast_to_f32
@@ -70,6 +71,7 @@ class Condition(NamedTuple):
 ALL = Condition("all", lambda _: True)
 CUDA = Condition("CUDA", lambda target: target.fuse)
 HOST = Condition("CPU", lambda target: target.epilogues)
+NOT_CUDA = Condition("CPU", lambda target: not target.fuse)
 EITHER = Condition("all", lambda target: target.fuse or target.epilogues)  # not if OVGPU_STOP_AT forbids fusion
 IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
 
@@ -107,6 +109,8 @@ PASSES = (
     Pass(upcast_to_f32, "simplify", IN_F32, "f16 or bf16 model", "f32 model with the same inputs and results"),
     Pass(canonicalise, "simplify", ALL, "equivalent forms of a layer", "the one form that later passes know"),
     Pass(recurrent_layers, "simplify", ALL, "TensorIterator or Loop of a cell", "LSTMSequence, GRUSequence..."),
+    Pass(quantized_layers, "simplify", NOT_CUDA, "FakeQuantize → Convolution or MatMul with weights of i8",
+         "Quantize → the same layer of codes"),
     Pass(compressed_weights, "simplify", ALL, "Constant → Convert → Subtract → Multiply → MatMul", "CompressedMatMul",
          _of_compressed_weights),
     Pass(expand_einsum, "simplify", ALL, "Einsum", "Transpose, Reshape, MatMul, Multiply, ReduceSum"),

@@ -10,49 +10,23 @@ rows, columns, groups of them, or the whole matrix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from ovgpu.ir._constants import PackedConstant
-from ovgpu.model import Model, Node, Output, bodies
-from ovgpu.ops.arithmetic.arithmetic import Multiply, Subtract
-from ovgpu.ops.base.op import evaluate, op_of
-from ovgpu.ops.base.storage import decode, encode
-from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.convert import Convert, Identity, converted
+from ovgpu.model import Model, Node, bodies
+from ovgpu.ops.convert import Convert
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
-from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul, SwapAxes
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
-from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.gather import Gather
-from ovgpu.passes._graph import HALVES, Graph, operands
-from ovgpu.symbolic import Sym
+from ovgpu.passes._graph import HALVES, Graph
+from ovgpu.passes._weights import COMPUTE_TYPES, ConstantCache, weights_of
 from ovgpu.types import Type
-from ovgpu.types.packing import pack, unpack
 
-Array = np.ndarray[Any, Any]
-
-MIN_CODES = 2048  # smaller weights are folded
-MIN_CODES_PER_SCALE = 16  # if scales have to be repeated
 TILE = 1 << 19  # codes that NumPy decompresses at a time; with fewer, threads wait for each other at every call
 KERNEL_TILE = 1 << 20  # codes likewise for a convolution, which gathers its columns again for each tile
 DEVICE_TILE = 1 << 22  # codes likewise for a GPU, in whose L2 cache they fit
-
-COMPUTE_TYPES = (Type.f32, *HALVES)
-BYTE_TYPES = (Type.u8, Type.i8, Type.f8e4m3, Type.f8e5m2)
-NIBBLE_TYPES = (Type.u4, Type.i4, Type.nf4, Type.f4e2m1)
-# Storage types of scales and zero points by their type in the model, exact for all values; others become f32.
-QUANT_PARAM_TYPES = {kind: kind for kind in (Type.f16, Type.bf16, Type.u8, Type.i8)} | {
-    Type.u4: Type.u8, Type.i4: Type.i8, Type.f8e8m0: Type.bf16, Type.f8e4m3: Type.f16, Type.f8e5m2: Type.f16}
-
-ConstantCache = dict[tuple[Output, tuple[int, int]], Output]
-"""Constants that replace those of the model, by the replaced port and the shape of the matrix that it belongs to."""
 
 
 def compressed_weights(model: Model, device: bool, halves: bool, cache: ConstantCache | None = None) -> None:
@@ -77,10 +51,10 @@ def compressed_weights(model: Model, device: bool, halves: bool, cache: Constant
 def _rewrite_matmul(node: Node, device: bool, halves: bool, cache: ConstantCache) -> None:
     """Rewrite a MatMul. ``W @ x`` is the transpose of ``x^T @ W^T``."""
     op: Any = node.op
-    (x, weights), left = (node.sources[0], _weights(node.sources[1], ranks=(2, 3))), False
+    (x, weights), left = (node.sources[0], weights_of(node.sources[1], ranks=(2, 3))), False
     transpose_x, transpose = op.transpose_a, op.transpose_b
     if weights is None:
-        (weights, x), left = (_weights(node.sources[0], ranks=(2, 3)), node.sources[1]), True
+        (weights, x), left = (weights_of(node.sources[0], ranks=(2, 3)), node.sources[1]), True
         transpose_x, transpose = not op.transpose_b, not op.transpose_a
     if weights is None or x is None or x.spec.type not in COMPUTE_TYPES:
         return
@@ -104,7 +78,7 @@ def _rewrite_gather(node: Node, cache: ConstantCache) -> None:
     axis_value = None if axis is None else axis.spec.constant
     if port is None or axis_value is None or axis_value.size != 1 or axis_value.item() not in (0, -2):
         return
-    weights = None if getattr(node.op, "batch_dims", 0) else _weights(port, rounded=True)
+    weights = None if getattr(node.op, "batch_dims", 0) else weights_of(port, rounded=True)
     packed = None if weights is None else weights.packed(0)
     if weights is not None and packed is not None:
         codes, *quant_params = weights.constants(cache)
@@ -115,7 +89,7 @@ def _rewrite_gather(node: Node, cache: ConstantCache) -> None:
 def _rewrite_convolution(node: Node, device: bool, cache: ConstantCache) -> None:
     op: Any = node.op
     x, port, *target = node.sources
-    weights = _weights(port, ranks=range(3, 7), rows=op.leading - 1)
+    weights = weights_of(port, ranks=range(3, 7), rows=op.leading - 1)
     shape: Any = None if port is None else port.spec.shape
     if weights is None or x is None or x.spec.type not in COMPUTE_TYPES:
         return
@@ -130,165 +104,3 @@ def _rewrite_convolution(node: Node, device: bool, cache: ConstantCache) -> None
             graph = Graph(node)
             upcast = graph.add(Convert(destination_type=Type.f32), x)
             node.op, node.sources = Convert(destination_type=x.spec.type), [graph.add(convolution, upcast, *inputs)]
-
-
-def _constant(value: Array, source: Node) -> Output:
-    op: Any = Constant(element_type=Type.of(value.dtype), value=value)
-    port = Node(op, [], name=source.friendly_name, layer_id=source.layer_id).ports[0]
-    port.spec = op.infer()[0]
-    return port
-
-
-def _bytes(port: Output, shape: tuple[int, int]) -> Array:
-    """Return the codes as `Packed` takes them, without a copy where possible."""
-    op: Any = port.node.op
-    if op.element_type in NIBBLE_TYPES:
-        return op.packed if isinstance(op, PackedConstant) else pack(op.value, op.element_type)
-    value: Array = op.value.reshape(shape)
-    return value.view(np.uint8) if op.element_type in (Type.f8e4m3, Type.f8e5m2) else value
-
-
-# ---- compressed weights
-
-QuantParams = tuple[Output, Array]  # scales or zero points: their port and their values
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Compressed matrix of ``shape``, or a ``batch`` of them with joined rows. ``codes`` hold it as an array of
-    ``extents``, to which scale and zero point broadcast."""
-
-    codes: Output
-    table: tuple[float, ...]
-    scale: QuantParams | None
-    zero: QuantParams | None
-    shape: tuple[int, int]
-    extents: tuple[int, ...]
-    batch: tuple[int, ...]
-
-    @property
-    def matrices(self) -> int:
-        return prod(self.batch)
-
-    def packed(self, axis: int, unit: int = 1) -> Packed | None:
-        """Return the storage format; None for weights that are small, or cannot be cut into tiles of whole units along
-        ``axis``. Along it, scales and zero points must have one element, one per unit or matrix, or one per row or
-        column."""
-        kind, (rows, columns) = self.codes.spec.type, self.shape
-        if rows * columns < MIN_CODES or (kind in NIBBLE_TYPES and axis and columns % 2):
-            return None
-        if self.matrices > 1 and kind in NIBBLE_TYPES and rows // self.matrices * columns % 2:
-            return None
-        by_blocks = [self._by_blocks(params[1]) for params in (self.scale, self.zero) if params is not None]
-        whole = (1, columns // unit, columns) if axis else (1, self.matrices, rows)
-        if any(values is None or values.shape[axis] not in whole for values in by_blocks):
-            return None
-        return Packed(kind, rows, columns, self.table, self.matrices)
-
-    def constants(self, cache: ConstantCache) -> list[Output | None]:
-        """Return codes, scale and zero point as constants, which are shared by way of ``cache``."""
-        codes = self.codes, self.shape
-        if codes not in cache:
-            cache[codes] = _constant(_bytes(*codes), self.codes.node)
-        found: list[Output | None] = [cache[codes]]
-        for params in (self.scale, self.zero):
-            key = None if params is None else (params[0], self.shape)
-            if params is not None and key is not None and key not in cache:
-                value = self._by_blocks(params[1])
-                assert value is not None
-                cache[key] = _constant(value, params[0].node)
-            found.append(None if key is None else cache[key])
-        return found
-
-    def _by_blocks(self, value: Array) -> Array | None:
-        """Return scales or zero points as a matrix with one element per block of rows and columns, None if they have
-        no such form. Elements are repeated only while each belongs to ``MIN_CODES_PER_SCALE`` codes."""
-        of = (1,) * (len(self.extents) - value.ndim) + value.shape
-        for cut in range(len(of) + 1):
-            if prod(self.extents[:cut]) == self.shape[0] and prod(self.extents[cut:]) == self.shape[1]:
-                rows, columns = (_spread(self.extents[part], of[part]) for part in (slice(cut), slice(cut, None)))
-                size = prod(rows) * prod(columns)
-                if size == value.size or size * MIN_CODES_PER_SCALE <= prod(self.shape):
-                    return np.broadcast_to(value.reshape(of), (*rows, *columns)).reshape(prod(rows), prod(columns))
-        return None
-
-
-def _spread(extents: Sequence[int], of: Sequence[int]) -> tuple[int, ...]:
-    """Return the extents up to the last axis along which values of shape ``of`` vary, and 1 for the axes behind."""
-    last = max((i + 1 for i, n in enumerate(of) if n > 1), default=0)
-    return (*extents[:last], *(1 for _ in of[last:]))
-
-
-def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = (2,), rows: int = -1) -> Weights | None:
-    """Return the compressed matrix, or batch of matrices, that a port holds, None if it holds none. Axes before
-    ``rows`` are rows. If ``rounded``, values of 4-bit codes are rounded to the type that they are converted to."""
-    shape: Any = None if port is None else port.spec.shape
-    if port is None or shape is None or len(shape) not in ranks or any(isinstance(d, Sym) for d in shape):
-        return None
-    inner = _through(port, reshapes=True)
-    for product, scale in (*operands(inner.node, Multiply), (inner, None)):
-        scaled = _through(product)
-        for difference, zero in (*operands(scaled.node, Subtract, ordered=True), (scaled, None)):
-            codes = _codes(_through(difference), rounded)
-            if codes is None or codes[0].spec.shape != inner.spec.shape:
-                continue
-            ports = scale, zero
-            values = [None if port is None else _quant_params(port) for port in ports]
-            params = [None if p is None or v is None else (p, v) for p, v in zip(ports, values)]
-            if [p is None for p in params] == [p is None for p in ports]:
-                extents: Any = codes[0].spec.shape
-                return Weights(*codes, params[0], params[1], (prod(shape[:rows]), prod(shape[rows:])), extents,
-                               shape[:rows][:-1])
-    return None
-
-
-def _through(port: Output, reshapes: bool = False) -> Output:
-    """Return the input of a chain of layers that change no value except by rounding, or the shape if ``reshapes``."""
-    while port.node.op.name in ("Identity", "Convert") or (reshapes and op_of(port.node).is_reshape):
-        source = port.node.sources[0]
-        if source is None or (source.spec.type in COMPUTE_TYPES) != (port.spec.type in COMPUTE_TYPES):
-            break  # the conversion that gives codes their values
-        if isinstance(port.node.op, Convert) and isinstance(source.node.op, Constant) and source.spec.type in HALVES:
-            break
-        port = source
-    return port
-
-
-def _codes(port: Output, rounded: bool) -> tuple[Output, tuple[float, ...]] | None:
-    """Return the constant that is converted to this port, and the values of codes of 4 bits or in a codebook."""
-    node, source = port.node, port.node.sources[0] if port.node.sources else None
-    if source is None or port.spec.type not in COMPUTE_TYPES:
-        return None
-    kind = source.spec.type
-    if isinstance(node.op, Convert) and isinstance(source.node.op, Constant):
-        if kind in NIBBLE_TYPES:
-            every = unpack(pack(np.arange(16, dtype=np.uint8), Type.u4), kind, (16,))
-            return source, _floats(converted(NUMPY, every, port.spec.type if rounded else Type.f32))
-        return (source, ()) if kind in BYTE_TYPES or (kind in HALVES and port.spec.type not in HALVES) else None
-    if isinstance(node.op, Gather) and node.sources[1] is not None:
-        numbers = _through(node.sources[1])
-        book, count = _quant_params(source), {Type.u4: 16, Type.u8: 256}.get(numbers.spec.type, 0)
-        if isinstance(numbers.node.op, Constant) and book is not None and book.ndim == 1 and len(book) <= count:
-            return numbers, (*_floats(book), *[0.0] * (count - len(book)))  # Gather reads 0 beyond the codebook
-    return None
-
-
-def _floats(values: Array) -> tuple[float, ...]:
-    return tuple(decode(values).astype(np.float32).tolist())
-
-
-def _quant_params(port: Output) -> Array | None:
-    """Return the constant value of a port in a type that kernels read, without conversions to floats; else None."""
-    op, sources = op_of(port.node), port.node.sources
-    if isinstance(op, Constant):
-        found: Array = encode(decode(op.value), QUANT_PARAM_TYPES.get(op.element_type, Type.f32))
-        return found
-    if not isinstance(op, (Convert, Identity, Multiply)) or port.spec.type not in COMPUTE_TYPES:
-        return None
-    values = [None if s is None else _quant_params(s) for s in sources]
-    if any(value is None for value in values):
-        return None
-    if isinstance(op, Convert) and sources[0] is not None and isinstance(sources[0].node.op, Constant):
-        return values[0]
-    found = evaluate(op, NUMPY, values, [port.spec.type])[0]
-    return found

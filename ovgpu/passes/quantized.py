@@ -1,0 +1,182 @@
+"""FakeQuantize -> Convolution or MatMul with 8-bit weights, as nncf quantises models, becomes Quantize -> the same.
+
+    FakeQuantize -> [MaxPool, Reshape, Transpose ...] -> Convolution <- Multiply by scales <- Convert <- Constant of i8
+
+Where all levels of a FakeQuantize are whole multiples of one step, it is a Quantize, whose codes are whole numbers, and
+a Dequantize, which multiplies them by the step. Layers that only choose or move elements do so with the codes. Layers
+with weights in 8 bits take the codes, and have the step in the scales of their weights; all others take the
+dequantised values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ovgpu.model import Model, Node, Output, bodies
+from ovgpu.ops.activation.activation import Clamp, Relu
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.storage import decode
+from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
+from ovgpu.ops.matrix.matmul import MatMul
+from ovgpu.ops.movement.movement import Transpose
+from ovgpu.ops.pooling.pooling import MaxPool
+from ovgpu.ops.quantization import Dequantize, FakeQuantize, Quantize
+from ovgpu.passes._graph import Graph, constant_of, users_of
+from ovgpu.passes._weights import Weights, weights_of
+from ovgpu.types import Type
+from ovgpu.types.mapped import let_go
+
+Array = np.ndarray[Any, Any]
+
+MAX_LEVELS = 256
+SMALLEST_STEP = 1e-30  # whose reciprocal is finite in f32
+NEAREST = 0.499  # of a step, within which a number certainly gets the code
+ZERO_TOLERANCE = 1e-3  # of a step, by which 0 may miss the nearest level: f32 has 7 digits for 3 in front of the point
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Levels of a FakeQuantize: the multiples ``low`` to ``high`` of ``step`` that round to them, and of ``unit`` that
+    they are. Both are numbers, or arrays [1, C, 1, ...]."""
+
+    step: Array
+    unit: Array
+    low: int
+    high: int
+
+    @staticmethod
+    def of(node: Node) -> Steps | None:
+        """Return the levels of a FakeQuantize, None if they are no multiples of a step, or vary in another way."""
+        op: Any = node.op
+        if not isinstance(op, FakeQuantize) or not 2 <= op.levels <= MAX_LEVELS or node.ports[0].spec.type != Type.f32:
+            return None
+        ranges = [_by_channel(s, node.ports[0].spec.rank) for s in node.sources[1:]]
+        if not all(r is not None and np.isfinite(r).all() for r in ranges):
+            return None
+        in_low, in_high, out_low, out_high = ranges
+        step, unit = (in_high - in_low) / (op.levels - 1), (out_high - out_low) / (op.levels - 1)
+        if step.min() < SMALLEST_STEP or unit.min() < SMALLEST_STEP or (in_low > 0).any() or (in_high < 0).any():
+            return None
+        lows = np.append(in_low / step, out_low / unit)
+        low = round(lows[0])
+        if not (abs(lows - low) < ZERO_TOLERANCE).all():
+            return None
+        return Steps(step.astype(np.float32), unit.astype(np.float32), low, low + op.levels - 1)
+
+    @property
+    def varies(self) -> bool:
+        """True if the channels have steps of their own."""
+        return self.step.size > 1 or self.unit.size > 1
+
+
+def _by_channel(port: Output | None, rank: int | None) -> Any:
+    """Return the value of a constant of one element, or of one per channel of an image, in f64; else None."""
+    value = constant_of(port)
+    if value is None or (value.size > 1 and not 2 < value.ndim == rank) or value.size not in (1, *value.shape[1:2]):
+        return None
+    return decode(value).astype(np.float64).reshape(value.shape if value.size > 1 else ())
+
+
+def quantized_layers(model: Model) -> None:
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
+    found = dict[Output, Steps]()  # the tensors that have codes
+    products = list[tuple[Node, Weights]]()
+    for node in model.ops:
+        for body in bodies(node.op):
+            quantized_layers(body)
+        source: Any = node.sources[0] if node.sources else None
+        steps = found[source] if source in found and _keeps_values(node, found[source]) else Steps.of(node)
+        if steps is not None:
+            found[node.ports[0]] = steps
+        elif source in found and (weights := _weights(node, found[source])) is not None:
+            products.append((node, weights))
+    if not products:
+        return
+    moved = _moved({node.sources[0] for node, _ in products}, found)
+    users = users_of(model)
+    codes = dict[Output, Output]()
+    for port, steps in found.items():
+        if isinstance(port.node.op, FakeQuantize) or port in moved:
+            codes[port] = _codes(port.node, steps, codes, users)
+    for node, weights in products:
+        source = node.sources[0]
+        node.sources = [codes[source], _scaled(node, weights, found[source]), *node.sources[2:]]
+    model.changed()
+    model.validate_nodes_and_infer_types()
+
+
+def _keeps_values(node: Node, steps: Steps) -> bool:
+    """Return whether the layer gives elements of its first input, or the greatest of some of them."""
+    if len(node.ports) != 1:
+        return False
+    return isinstance(node.op, MaxPool) or (not steps.varies and (isinstance(node.op, Transpose)
+                                                                  or op_of(node).is_reshape))
+
+
+def _weights(node: Node, steps: Steps) -> Weights | None:
+    """Return the weights of a layer with kernels of i8 and scales, in which the steps can be, else None."""
+    if isinstance(node.op, MatMul):
+        found = weights_of(node.sources[1])
+    elif isinstance(node.op, (Convolution, ConvolutionBackpropData)):
+        found = weights_of(node.sources[1], ranks=range(3, 7), rows=node.op.leading - 1)
+    else:
+        return None
+    if steps.varies and not isinstance(node.op, Convolution):
+        return None
+    shape = node.sources[1].spec.shape  # type: ignore[union-attr]
+    if found is None or found.zero is not None or found.codes.spec.type != Type.i8 or found.extents != shape:
+        return None
+    return found
+
+
+def _moved(ports: Iterable[Output | None], found: Mapping[Output, Steps]) -> set[Output]:
+    """Return the ports, and those that they are moved from, which have codes."""
+    moved, waiting = set[Output](), list(ports)
+    while waiting:
+        port = waiting.pop()
+        if port is not None and port in found and port not in moved:
+            moved.add(port)
+            waiting.append(port.node.sources[0])
+    return moved
+
+
+def _codes(node: Node, steps: Steps, codes: Mapping[Output, Output], users: Mapping[Output, list[Node]]) -> Output:
+    """Make the node the Dequantize of its codes, and return these."""
+    source, *others = node.sources
+    assert source is not None
+    graph = Graph(node)
+    if isinstance(node.op, FakeQuantize):
+        if _clips_no_more(source.node.op, steps) and users[source] == [node]:
+            source = source.node.sources[0]
+        op = Quantize(low=steps.low, high=steps.high, kind=Type.f32)
+        found: Output = graph.add(op, source, graph.constant(1 / steps.step, Type.f32))
+    else:
+        found = graph.add(op_of(node), codes[source], *others)
+    node.op, node.sources = Dequantize(kind=Type.f32), [found, graph.constant(steps.unit, Type.f32)]
+    return found
+
+
+def _clips_no_more(op: Any, steps: Steps) -> bool:
+    """Return whether what the activation clips gets the same codes without it."""
+    if isinstance(op, Clamp):
+        low, high = op.min / steps.step, op.max / steps.step
+        return bool((low < steps.low + NEAREST).all() and (high > steps.high - NEAREST).all())
+    return isinstance(op, Relu) and not steps.low
+
+
+def _scaled(node: Node, weights: Weights, steps: Steps) -> Output:
+    """Return the weights, times the steps of codes, as a constant of f32: NumPy multiplies no other numbers fast."""
+    op: Any = weights.codes.node.op
+    value = op.value * (np.float32(1) if weights.scale is None else decode(weights.scale[1]).astype(np.float32))
+    if steps.varies:
+        groups, _, channels, *taps = node.op.grouped(value.shape)  # type: ignore[attr-defined]
+        unit = np.broadcast_to(steps.unit.ravel(), groups * channels).reshape(groups, 1, channels, *(1 for _ in taps))
+        value = (value.reshape(groups, -1, channels, *taps) * unit).reshape(value.shape)
+    else:
+        value *= steps.unit
+    let_go(op.value)
+    return Graph(node).constant(value, Type.f32)

@@ -1,0 +1,188 @@
+"""FakeQuantize in front of layers with 8-bit weights becomes Quantize and Dequantize."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.passes import prepare
+from ovgpu.types import Type
+from tests.harness import judge
+from tests.harness.ir import Net, Port
+
+SHAPE = (2, 6, 9, 11)
+STEP = np.float32(0.03)
+SAME = {"strides": "1,1", "pads_begin": "1,1", "pads_end": "1,1", "dilations": "1,1", "auto_pad": "explicit"}
+POOL = {"strides": "2,2", "pads_begin": "1,1", "pads_end": "1,1", "kernel": "3,3", "rounding_type": "floor",
+        "auto_pad": "explicit"}
+
+Build = Callable[[Net, Port], Port]
+
+
+def fake(net: Net, x: Port, low: Any, levels: int = 256, step: Any = STEP, unit: Any = None) -> Port:
+    """Add a FakeQuantize whose levels are ``low`` and the following multiples of a step."""
+    ranges = [np.asarray(n * s, "f4") for s in (step, step if unit is None else unit) for n in (low, low + levels - 1)]
+    found: Port = net.layer("FakeQuantize", "opset1", [x, *(net.const(r, "f32") for r in ranges)], {"levels": levels})
+    return found
+
+
+def weights(net: Net, *shape: int, kind: str = "i8", zero: bool = False, groups: int = 0) -> Port:
+    """Add weights in 8 bits with a scale for each output."""
+    rng, outer = np.random.default_rng(3), 2 if groups else 1
+    codes = net.const(rng.integers(0 if kind == "u8" else -127, 128, shape), kind)
+    x = net.layer("Convert", "opset1", [codes], {"destination_type": "f32"}, ["f32"])
+    if zero:
+        x = net.layer("Subtract", "opset1", [x, net.const(np.full((1,) * len(shape), 3), "f32")])
+    scale = rng.uniform(0.001, 0.003, (*shape[:outer], *(1,) * (len(shape) - outer)))
+    found: Port = net.layer("Multiply", "opset1", [x, net.const(scale, "f32")])
+    return found
+
+
+def convolution(net: Net, x: Port) -> Port:
+    found: Port = net.layer("Convolution", "opset1", [x, weights(net, 5, 6, 3, 3)], SAME)
+    return found
+
+
+def depthwise(net: Net, x: Port) -> Port:
+    found: Port = net.layer("GroupConvolution", "opset1", [x, weights(net, 6, 1, 1, 3, 3, groups=6)], SAME)
+    return found
+
+
+def grouped(net: Net, x: Port) -> Port:
+    found: Port = net.layer("GroupConvolution", "opset1", [x, weights(net, 2, 4, 3, 3, 3, groups=2)], SAME)
+    return found
+
+
+def transposed(net: Net, x: Port) -> Port:
+    found: Port = net.layer("ConvolutionBackpropData", "opset1", [x, weights(net, 6, 5, 3, 3)], SAME)
+    return found
+
+
+def product(net: Net, x: Port) -> Port:
+    found: Port = net.layer("MatMul", "opset1", [x, weights(net, 7, 11)], {"transpose_b": True})
+    return found
+
+
+def pooled(net: Net, x: Port) -> Port:
+    return convolution(net, net.layer("MaxPool", "opset1", [x], POOL))
+
+
+def moved(net: Net, x: Port) -> Port:
+    x = net.layer("Transpose", "opset1", [x, net.const(np.array([0, 2, 3, 1]))])
+    x = net.layer("Reshape", "opset1", [x, net.const(np.array([0, -1, 6]))], {"special_zero": True})
+    found: Port = net.layer("MatMul", "opset1", [x, weights(net, 7, 6)], {"transpose_b": True})
+    return found
+
+
+def residual(net: Net, x: Port) -> Port:
+    """A sum takes the same tensor as a convolution."""
+    y = net.layer("Convolution", "opset1", [x, weights(net, 6, 6, 3, 3)], SAME)
+    found: Port = net.layer("Add", "opset1", [x, y])
+    return found
+
+
+def network(build: Build, low: int, **options: Any) -> Net:
+    net = Net()
+    x = net.parameter("f32", SHAPE)
+    activation = options.pop("activation", None)
+    if activation:
+        x = net.layer(activation, "opset1", [x], {"min": 0, "max": 255 * STEP} if activation == "Clamp" else {})
+    net.result(build(net, fake(net, x, low, **options)))
+    return net
+
+
+def layers(net: Net) -> list[str]:
+    model = prepare(ov.Core().read_model(*net.build()), precision=Type.f32)
+    return [n.op.name for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant")]
+
+
+def check(net: Net) -> None:
+    """Compare the results with OpenVINO's for numbers that are not near the middle between two levels."""
+    rng = np.random.default_rng(2)
+    x = ((rng.integers(-150, 300, SHAPE) + rng.uniform(-0.4, 0.4, SHAPE)) * STEP).astype(np.float32)
+    (expected,) = judge.Judge(*net.build()).expect([(x, "f32")])
+    found = ov.Core().compile_model(ov.Core().read_model(*net.build()), "CPU")([x])[0]
+    np.testing.assert_allclose(found, expected.array, 1e-5, 1e-5 * np.abs(expected.array).max())
+
+
+@pytest.mark.parametrize("low", [0, -128, -49])
+@pytest.mark.parametrize(("build", "expected"), [
+    (convolution, ["Quantize", "Convolution"]), (depthwise, ["Quantize", "GroupConvolution"]),
+    (grouped, ["Quantize", "GroupConvolution"]), (transposed, ["Quantize", "ConvolutionBackpropData"]),
+    (product, ["Quantize", "MatMul"]), (pooled, ["Quantize", "MaxPool", "Convolution"]),
+    (moved, ["Quantize", "Transpose", "Reshape", "MatMul"]),
+    (residual, ["Quantize", "Dequantize", "Convolution", "Add"])])
+def test_consumers(build: Build, expected: list[str], low: int) -> None:
+    net = network(build, low)
+    assert sorted(layers(net)) == sorted(expected)
+    check(net)
+
+
+@pytest.mark.parametrize("build", [convolution, depthwise, grouped])
+def test_steps_of_channels(build: Build) -> None:
+    """Weights have the step of the channel that they multiply; the output range may be another one."""
+    steps = STEP * np.arange(1, 7).reshape(1, 6, 1, 1)
+    net = network(build, 0, step=steps, unit=2 * steps)
+    assert layers(net)[0] == "Quantize"
+    check(net)
+
+
+@pytest.mark.parametrize(("levels", "low"), [(255, -127), (16, 0), (2, 0), (256, -255)])
+def test_levels(levels: int, low: int) -> None:
+    net = network(convolution, low, levels=levels)
+    assert layers(net)[0] == "Quantize"
+    check(net)
+
+
+@pytest.mark.parametrize(("activation", "low", "stays"), [
+    ("Relu", 0, False), ("Relu", -128, True), ("Clamp", 0, False), ("Clamp", -1, True)])
+def test_activation(activation: str, low: int, stays: bool) -> None:
+    """An activation is left out if quantisation clips as much."""
+    net = network(convolution, low, activation=activation)
+    assert (layers(net)[0] == activation) is stays
+    check(net)
+
+
+@pytest.mark.parametrize("options", [
+    {"low": -0.5}, {"low": 5}, {"low": 0, "levels": 257}, {"low": 0, "step": np.full((2, 1, 1, 1), STEP)},
+    {"low": 0, "step": -STEP}, {"low": 0, "step": np.inf}, {"low": 0, "unit": np.nan}])
+def test_ranges_that_stay(options: Any) -> None:
+    """Zero must be a level, of 256 at most, and steps may only vary between channels."""
+    assert layers(network(convolution, **options))[0] == "FakeQuantize"
+
+
+def test_steps_of_channels_in_products() -> None:
+    """The columns of a product are not the channels."""
+    net = network(product, 0, step=STEP * np.arange(1, 7).reshape(1, 6, 1, 1))
+    assert "FakeQuantize" in layers(net)
+    check(net)
+
+
+@pytest.mark.parametrize("options", [{"kind": "u8"}, {"zero": True}])
+def test_weights_that_stay(options: Any) -> None:
+    """Only codes of i8 without a zero point are known to be those of nncf."""
+    def build(net: Net, x: Port) -> Port:
+        found: Port = net.layer("Convolution", "opset1", [x, weights(net, 5, 6, 3, 3, **options)], SAME)
+        return found
+
+    assert layers(network(build, 0))[0] == "FakeQuantize"
+
+
+def test_shared_codes() -> None:
+    """Layers share the codes; a Result, and layers without weights in 8 bits, take what Dequantize gives."""
+    net = Net()
+    x = fake(net, net.parameter("f32", SHAPE), -128)
+    net.result(convolution(net, x))
+    net.result(depthwise(net, x))
+    net.result(net.layer("Reshape", "opset1", [x, net.const(np.array([-1]))], {"special_zero": False}))
+    found = layers(net)
+    assert found.count("Quantize") == 1 and found.count("Dequantize") == 1
+    values = (np.random.default_rng(5).integers(-128, 128, SHAPE) * STEP).astype(np.float32)
+    expected = judge.Judge(*net.build()).expect([(values, "f32")])
+    results = ov.Core().compile_model(ov.Core().read_model(*net.build()), "CPU")([values])
+    for found_array, wanted in zip(results.to_tuple(), expected):
+        np.testing.assert_allclose(found_array, wanted.array, 1e-5, 1e-5 * np.abs(wanted.array).max())
