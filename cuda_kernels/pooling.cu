@@ -76,13 +76,22 @@ __global__ void max_pool(const T* __restrict__ x, T* __restrict__ y, Index* __re
   }
 }
 
-// Max pooling of floats along two axes where channels are adjacent: a thread computes the 16 bytes of neighbouring
+template <class T>
+struct Compared {
+  using Type = typename Accumulator<T>::Type;
+};
+template <>
+struct Compared<signed char> {
+  using Type = int;
+};
+
+// Max pooling of floats or s8 along two axes where channels are adjacent: a thread computes the 16 bytes of neighbouring
 // channels of a window. Axes: batch, rows, columns, chunks of channels; their operands: the first pixels of x, and y. All
 // pixels are aligned to 16 bytes.
 template <typename T, typename I>
 __global__ void max_pool_channels(const T* __restrict__ x, T* __restrict__ y, const Axes<I, 4, 2> axes,
                                   const Windows<I> windows, I size, double empty_value) {
-  using A = typename Accumulator<T>::Type;
+  using A = typename Compared<T>::Type;
   constexpr int V = 16 / sizeof(T);
   const I i = static_cast<I>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;

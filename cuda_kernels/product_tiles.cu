@@ -1,5 +1,6 @@
 // Products of more rows of x than product_mma.cu takes, with compressed weights, on tensor cores. Codes are converted to
 // exact 16-bit integers in registers; scales multiply the f32 sums. f32 elements of x become sums of two bf16 numbers.
+#include "divisor.cuh"
 #include "product_input.cuh"
 #include "ptx.cuh"
 
@@ -10,17 +11,6 @@ constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int PITCH = TILE + 4;  // floats between columns of sums; avoids bank conflicts
 constexpr int LOADS = 8;         // of partial sums in flight
-
-// Division of numbers below 2^31 by multiplication.
-struct Divisor {
-  int value, magic, shift;
-
-  __device__ __forceinline__ int quotient(int n) const {
-    const unsigned dividend = n;
-    const unsigned high = static_cast<unsigned long long>(dividend) * static_cast<unsigned>(magic) >> 32;
-    return static_cast<int>((high + dividend) >> shift);
-  }
-};
 
 // The shape of a launch. A tile of the result is a sum over `parts` of K; a part of a tile is a unit of work. A block
 // takes some of `shares` of `share` units each. `stacked`: every matrix has an x of its own.

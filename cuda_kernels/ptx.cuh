@@ -99,6 +99,21 @@ __device__ __forceinline__ void multiply_add<float>(const unsigned (&a)[4], unsi
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Compute sum += a b of 8-bit integers (mma.m16n8k32): a is 16 x 32, b 32 x 8, sum 16 x 8 in s32, where it wraps around.
+// A register holds four neighbouring elements. Let row = lane / 4 and column = 4 (lane % 4). a[0] to a[3] begin at (row,
+// column), (row + 8, column), (row, column + 16) and (row + 8, column + 16). b0 and b1 are from column `row` of b and
+// begin at rows `column` and `column + 16`. The pairs of sum are those of 16-bit elements.
+template <class T>
+__device__ void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, int (&sum)[4]);
+template <>
+__device__ __forceinline__ void multiply_add<signed char>(const unsigned (&a)[4], unsigned b0, unsigned b1,
+                                                          int (&sum)[4]) {
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Start a copy of 16 bytes from global to shared memory (cp.async); write zeros unless `valid`. The data is visible to
 // this thread after wait_copies, to the others after a barrier that follows.
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {

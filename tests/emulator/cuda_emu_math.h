@@ -55,7 +55,6 @@ inline T __ldcg(const T* address) {
     return *const_cast<const volatile T*>(address);
   }
 }
-inline uint4 __ldcg(const uint4* address) { return *address; }
 template <class T>
 inline T __ldcs(const T* address) { return *address; }
 template <class T>

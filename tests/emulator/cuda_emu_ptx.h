@@ -88,6 +88,31 @@ inline void multiply_add<float>(const unsigned (&a)[4], unsigned b0, unsigned b1
   add_rows(left, right, sum);
 }
 
+// 8-bit integers: a register holds four elements. The sum wraps around.
+template <class T>
+inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, int (&sum)[4], int site) {
+  struct A {
+    int8_t at[4][4];
+  };
+  struct B {
+    int8_t at[2][4];
+  };
+  const unsigned lane = block->thread->lane, row = lane / 4, column = lane % 4 * 2;
+  int left[2][32], right[2][32];  // rows of a, columns of b
+  exchange(0xFFFFFFFFu, a, site);
+  for (unsigned k = 0; k < 32; ++k) {
+    for (unsigned i = 0; i < 2; ++i) left[i][k] = received<A>(row * 4 + k % 16 / 4).at[k / 16 * 2 + i][k % 4];
+  }
+  const unsigned b[2] = {b0, b1};
+  exchange(0xFFFFFFFFu, b, site);
+  for (unsigned k = 0; k < 32; ++k) {
+    for (unsigned j = 0; j < 2; ++j) right[j][k] = received<B>((column + j) * 4 + k % 16 / 4).at[k / 16][k % 4];
+  }
+  for (unsigned n = 0; n < 4; ++n) {
+    for (unsigned k = 0; k < 32; ++k) sum[n] += left[n / 2][k] * right[n % 2][k];
+  }
+}
+
 }  // namespace emu
 
 inline float exp2_approximate(float x) {
@@ -101,6 +126,10 @@ inline void load_matrices(const void* row, unsigned (&to)[4]) { emu::load_matric
 inline void load_transposed(const void* row, unsigned (&to)[4]) { emu::load_matrices<true>(row, to, __LINE__); }
 template <class T>
 inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sum)[4]) {
+  emu::multiply_add<T>(a, b0, b1, sum, __LINE__);
+}
+template <class T>
+inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, int (&sum)[4]) {
   emu::multiply_add<T>(a, b0, b1, sum, __LINE__);
 }
 inline void copy_async(void* to, const void* from, bool there) {

@@ -53,6 +53,22 @@ extern "C" __global__ void tf32_rows(const float* a, const float* b, float* sum)
   for (int i = 0; i < 4; i++) sum[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = own[i];
 }
 
+extern "C" __global__ void s8_rows(const signed char* a, const signed char* b, int* sum) {  // a [16, 32]; b [8, 32]
+  OVGPU_SHARED(signed char, left, [16][48]);
+  OVGPU_SHARED(signed char, right, [8][48]);
+  const int lane = threadIdx.x;
+  for (int i = lane; i < 512; i += 32) left[i / 32][i % 32] = a[i];
+  for (int i = lane; i < 256; i += 32) right[i / 32][i % 32] = b[i];
+  __syncwarp();
+  unsigned x[4], y[4];
+  load_matrices(&left[lane % 16][lane / 16 * 16], x);
+  load_matrices(&right[lane % 8][lane / 8 % 2 * 16], y);
+  int own[4];
+  for (int i = 0; i < 4; i++) own[i] = sum[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2];
+  multiply_add<signed char>(x, y[0], y[1], own);
+  for (int i = 0; i < 4; i++) sum[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = own[i];
+}
+
 extern "C" __global__ void copied(const int* from, int* out, int wait, int shift) {
   OVGPU_SHARED(int, to, [8]);
   if (threadIdx.x < 2) copy_async(to + threadIdx.x * 4, from + threadIdx.x * 4 + shift, threadIdx.x == 0);
@@ -98,6 +114,20 @@ def test_products_in_tf32(order: Any) -> None:
         kernel(CODE, "tf32_rows")((1,), (32,), (cp.asarray(a), cp.asarray(b), out))
     left, right = ((x.view(np.uint32) & 0xFFFFE000).view(np.float32).astype("f8") for x in (a, b))
     np.testing.assert_allclose(out.get(), 1 + left @ right.T, 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_products_of_integers(order: Any) -> None:
+    """The sum wraps around."""
+    random = np.random.default_rng(5)
+    a, b = (random.integers(-128, 128, (n, 32), np.int8) for n in (16, 8))
+    a[:8], b[:4] = 127, 127
+    begin = np.full((16, 8), 2**31 - 1, np.int32)
+    out = cp.asarray(begin)
+    with cp.thread_order(order):
+        kernel(CODE, "s8_rows")((1,), (32,), (cp.asarray(a), cp.asarray(b), out))
+    wanted = begin.astype(np.int64) + a.astype(np.int64) @ b.T.astype(np.int64)
+    np.testing.assert_array_equal(out.get(), wanted.astype(np.uint32).view(np.int32))
 
 
 def copied(wait: bool, shift: int = 0) -> list[int]:

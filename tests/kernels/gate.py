@@ -37,7 +37,8 @@ SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of t
 HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.register` adds them"
 # Files with instructions that older GPUs lack: the ops check the compute capability before they launch them.
 NEEDS = dict.fromkeys((
-    "attention_mma.cu", "attention_stream.cu", "product_mma.cu", "product_tiles.cu", "recurrent_mma.cu"), nvrtc.AMPERE)
+    "attention_mma.cu", "attention_stream.cu", "implicit_gemm.cu", "product_mma.cu", "product_tiles.cu",
+    "recurrent_mma.cu"), nvrtc.AMPERE)
 
 COMMENT = re.compile(r"\s*//.*")
 INCLUDE = re.compile(r'#include "([^"]+)"')

@@ -151,16 +151,17 @@ def test_images(precision: str, emulated: str) -> None:
     assert before.count("Copy") == (precision == "tf32") and before.count("Convert") == (precision != "tf32")
 
 
-def test_names_of_layers(emulated: str) -> None:
+def test_names_of_layers(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan has the layers of a step, and errors name the convolution, as with other layouts."""
     core, model, found = ov.Core(), network(bias, unary("Relu"), bias).build(), []
-    for installed in (rt._cudnn, False):
-        rt._cudnn = installed
+    for adjacent in (True, False):
+        if not adjacent:
+            monkeypatch.setattr(CudaBackend, "channels_last", lambda backend: ())
         compiled = core.compile_model(core.read_model(*model), emulated, {"INFERENCE_PRECISION_HINT": "f16"})
         steps = [step for program in compiled._compilation.programs.values() for step in program.steps]
         found.append([(step.name, step.source_location, [layer.name for layer in layers_of(step.op)])
                       for step in steps if step.op.name == "Convolution"])
-        assert any(isinstance(step.op, ChannelsLastConvolution) for step in steps) is (installed is not False)
+        assert any(isinstance(step.op, ChannelsLastConvolution) for step in steps) is adjacent
     assert found[0] == found[1] and any(len(names) > 1 for *_, names in found[0])
 
 
@@ -219,6 +220,19 @@ def test_pooling_of_nan_and_empty_windows(channels: int, kind: Any, backend: Cud
         wanted = wanted.astype(kind).astype(np.float32)
     np.testing.assert_array_equal(out.get().transpose(0, 3, 1, 2).astype(np.float32), wanted)
     assert kernel_name(launcher.calls[0]).startswith("max_pool_channels<") is (channels * out.itemsize % 16 == 0)
+
+
+@pytest.mark.parametrize("highest", [127, -100])
+@pytest.mark.parametrize("channels", [24, 32])
+def test_pooling_of_codes(channels: int, highest: int, backend: CudaBackend) -> None:
+    op = MaxPool(kernel=(3, 2), strides=(2, 1), pads_begin=(1, 0), pads_end=(1, 1))
+    x = RNG.integers(-128, highest + 1, (2, 5, 6, channels)).astype(np.int8)
+    out = cp.empty((2, 3, 6, channels), np.int8)
+    launcher = Launcher(backend.stream, backend.blas)
+    op.cuda(launcher, [cp.asarray(x).transpose(0, 3, 1, 2)], [out.transpose(0, 3, 1, 2)], ())
+    run_calls(launcher.calls)
+    np.testing.assert_array_equal(out.get().transpose(0, 3, 1, 2), op.evaluate(NUMPY, x.transpose(0, 3, 1, 2))[0])
+    assert kernel_name(launcher.calls[0]).startswith("max_pool_channels<") is (channels % 16 == 0)
 
 
 def test_convolutions_alone(emulated: str) -> None:

@@ -14,7 +14,7 @@ from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.op import Op, evaluate
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.convolution import _convolution
+from ovgpu.ops.convolution import _convolved
 from ovgpu.ops.convolution.binary_convolution import BinaryConvolution
 from ovgpu.ops.convolution.convolution import (
     Convolution,
@@ -151,7 +151,7 @@ def test_parts_of_tensors(op: Op, kernel: tuple[int, ...], kind: Any, part: int,
 
 
 def test_64_bit_indices(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_convolution, "LONG_INDEX", 0)
+    monkeypatch.setattr(_convolved, "LONG_INDEX", 0)
     convolve(backend, Convolution(pads_begin=(1, 1)), (1, 67, 5, 7), (3, 67, 3, 3))
     convolve(backend, Convolution(pads_begin=(1, 1)), (2, 5, 5, 7), (3, 5, 3, 3), np.float16)
     convolve(backend, ConvolutionBackpropData(strides=(2, 1)), (2, 5, 5, 7), (5, 3, 3, 3))

@@ -14,7 +14,7 @@ from ovgpu.ops.activation.activation import Clamp, Relu, Swish
 from ovgpu.ops.arithmetic.arithmetic import Add, Multiply
 from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import Op
-from ovgpu.ops.convolution import _convolution
+from ovgpu.ops.convolution import _convolution, _convolved
 from ovgpu.ops.convolution.convolution import (
     Convolution,
     ConvolutionBackpropData,
@@ -90,7 +90,7 @@ def test_operands_broadcast(other: Shape, backend: CudaBackend) -> None:
 
 
 def test_64_bit_indices(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_convolution, "LONG_INDEX", 0)
+    monkeypatch.setattr(_convolved, "LONG_INDEX", 0)
     convolve(backend, with_epilogue(Convolution(), 2, Add(), Add(), Relu()), (1, 70, 4, 6), (5, 70, 3, 3),
              others=[(5, 1, 1), (1, 5, 2, 4)])  # fmt: skip
 
@@ -99,7 +99,7 @@ def test_64_bit_indices(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -
 def test_compiles_for_devices(architecture: str) -> None:
     """Kernels with an epilogue compile without spills."""
     source = functor("Epilogue", chain(2, Add(), Add(), Relu()), (np.dtype(np.float32),) * 3,
-                     _convolution.MAX_EPILOGUE_OPERANDS)
+                     _convolved.MAX_EPILOGUE_OPERANDS)
     names = [f"{name}, Epilogue>" for name in (
         "convolve_tiles<float, int", "convolve_each<float, int, false", "fold_columns<float, int")]
     usage = nvrtc.compile_file(_convolution.FILE, architecture, names, source).usage

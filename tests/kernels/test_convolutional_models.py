@@ -167,6 +167,13 @@ def test_resnet50_in_tf32(kind: str, emulated: str, monkeypatch: pytest.MonkeyPa
     assert kernels(resnet50(4, kind), "NVIDIA", 1, 3, 32, 32, precision="tf32") == 56 + 1
 
 
+@pytest.mark.emulator
+def test_resnet50_in_f16(emulated: str) -> None:
+    """Without cuDNN, implicit GEMM computes convolutions and their epilogues. Others are products of cuBLAS and kernels
+    for epilogues: the first one, which has three channels, behind im2col, and those of one pixel."""
+    assert kernels(resnet50(8, "f32"), "NVIDIA", 1, 3, 32, 32, precision="f16") == 57 + 7
+
+
 def test_decomposed_group_norms(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels are a convolution and two norms, with Swish fused between them."""
     model = DATA / "decomposed_group_norms" / "model.xml"

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("disassembler")
 ACCESSES = ("LD", "ST", "LDG", "STG", "LDL", "STL", "ATOM", "ATOMG", "RED", "REDG", "LDGSTS")
 PRODUCTS = [name for name in gate.table()["product_mma.cu"] if ", 1, 2, " in name or ", 8, 2, " in name][::8]
 TILES = [*gate.table()["product_tiles.cu"]][::8]
+CONVOLUTIONS = [*gate.table()["implicit_gemm.cu"]][::3]
 ATTENTIONS = [name for name in gate.table()["attention_stream.cu"] if "true" in name or ", 64, 64, " in name][::4]
 
 
@@ -38,6 +39,13 @@ def test_products_in_tiles_copy_codes(name: str) -> None:
     found = accesses("product_tiles.cu", name)
     copies = [opcode for opcode in found if opcode.startswith("LDGSTS")]
     assert copies and all(".CONSTANT" in opcode for opcode in found if opcode not in copies)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_copy_kernels(name: str) -> None:
+    """The constant kernel is copied to shared memory before the wait, x after it."""
+    found = accesses("implicit_gemm.cu", name)
+    assert found and all(opcode.startswith("LDGSTS") for opcode in found)
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)

@@ -18,7 +18,8 @@ from ovgpu.ops.activation.activation import Relu
 from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.strided import strides_of
-from ovgpu.ops.convolution._convolution import Convolved
+from ovgpu.ops.convolution._convolved import Convolved
+from ovgpu.ops.convolution._implicit_gemm import CAPABILITY
 from ovgpu.runtime.backend import RoundingCall
 from ovgpu.types import Type
 
@@ -149,9 +150,9 @@ class Dnn:
         return handle
 
     def channels_last(self, capability: int) -> Sequence[Type]:
-        """Return the types that tensor cores multiply, for which cuDNN's kernels read adjacent channels."""
+        """Return the types that tensor cores multiply, for which cuDNN's or ovgpu's kernels read adjacent channels."""
         if rt.cudnn() is None:
-            return ()
+            return (Type.f16, Type.bf16) if capability >= CAPABILITY else ()
         bf16, f32 = capability >= 80, capability >= 80 and self.tf32
         return [Type.f16, *([Type.bf16] if bf16 else ()), *([Type.f32] if f32 else ())]
 

@@ -8,10 +8,11 @@ rounded to their own dtypes, as if they were stored in memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from ovgpu.ops.base.elementwise import cuda_body
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, strides_of
-from ovgpu.ops.fused._elementwise import Chain, cuda_literal
+from ovgpu.ops.fused._elementwise import Chain, cuda_literal, number_literals
 from ovgpu.types import Type
 
 _C = {"f2": "__half", "f4": "float", "f8": "double", "i1": "signed char", "i2": "short", "i4": "int",
@@ -185,23 +186,25 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 
 @cache
 def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], max_arrays: int,
-            header: str = "elementwise.cuh") -> str:
+            header: str = "elementwise.cuh", result: np.dtype[Any] | None = None, numbers: int = 0) -> str:
     """Return the source of a struct whose `of` computes the chain.
 
     The arguments of `of` are a value, the chain's first input; a functor ``at`` that maps the number of an array to the
-    index of its element; and ``max_arrays`` pointers to the other inputs. The result has the value's type.
-    ``header`` may be common.cuh for kernels without strided axes; it lacks the functions that FakeConvert calls.
+    index of its element; and ``max_arrays`` pointers to the other inputs. It returns ``result``, the chain's type, by
+    default the value's. ``header`` may be common.cuh for kernels without strided axes; it lacks the functions that
+    FakeConvert calls. So many ``numbers``, the first literals of f32, are not in the source, but ``at.number(n)``.
     """
-    result = c_type(inputs[0])
+    value_type, result_type = c_type(inputs[0]), c_type(inputs[0] if result is None else result)
     values = ["x", *(f"static_cast<const {c_type(d)}*>(p{i})[at({i})]" for i, d in enumerate(inputs[1:]))]
-    steps = statements(chain, [Type.of(dtype) for dtype in inputs], values, "y")
+    given = {i: f"at.number({n})" for n, i in enumerate(number_literals(chain)[:numbers])}
+    steps = statements(chain, [Type.of(dtype) for dtype in inputs], values, "y", given)
     return f"""#include "{header}"
 
 struct {name} {{
   template <class At>
-  static __device__ __forceinline__ {result} of({result} x, const At& at, {
+  static __device__ __forceinline__ {result_type} of({value_type} x, const At& at, {
       ", ".join(f"const void* p{i}" for i in range(max_arrays))}) {{
-    {result} y;
+    {result_type} y;
     {(chr(10) + "    ").join(steps)}
     return y;
   }}
@@ -210,14 +213,16 @@ struct {name} {{
 """
 
 
-def statements(chain: Chain, kinds: Sequence[Type], values: Sequence[str], target: str = "y[e]") -> list[str]:
-    """Return the C++ statements that compute ``target`` from the inputs' elements, the expressions ``values``.
+def statements(chain: Chain, kinds: Sequence[Type], values: Sequence[str], target: str = "y[e]",
+               given: Mapping[int, str] = MappingProxyType({})) -> list[str]:
+    """Return the C++ statements that compute ``target`` from the inputs' elements, the expressions ``values``, and from
+    the chain's literals, for some of which expressions are ``given``.
 
     Each op's statements are a block of their own, and must not use the names `in_0`, `v_0`, ... of the chain.
     """
     lines = [f"const {c_type(kind.storage)} in_{i} = {value};" for i, (kind, value) in enumerate(zip(kinds, values))]
     variables = [(kind, f"in_{i}") for i, kind in enumerate(kinds)]
-    variables += [(kind, cuda_literal(data, kind)) for kind, data in chain.literals]
+    variables += [(kind, given.get(i, cuda_literal(data, kind))) for i, (kind, data) in enumerate(chain.literals)]
     for number, part in enumerate(chain.parts):
         arguments = [variables[i] for i in part.operands]
         kind = part.type_of([k for k, _ in arguments])

@@ -20,8 +20,8 @@ FLAGS = ("-std=c++17",)
 # By default, NVRTC contracts a product and a sum into a fused multiply-add, which rounds once. NO_FMA_FLAGS prevent it
 # where the last bit decides (which element is read, which box overlaps): results must match other implementations.
 NO_FMA_FLAGS = (*FLAGS, "--fmad=false")
-NO_FMA_FILES = frozenset({"color.cu", "detectron.cu", "grid_sample.cu", "interpolate.cu", "nms.cu", "random.cu",
-                          "regions.cu", "roi_pooling.cu"})
+NO_FMA_FILES = frozenset({"color.cu", "detectron.cu", "grid_sample.cu", "implicit_gemm.cu", "interpolate.cu",
+                          "nms.cu", "random.cu", "regions.cu", "roi_pooling.cu"})
 CACHED_KERNELS = 1 << 12  # `Kernel` objects of files, with and without a prelude; modules
 Device = tuple[int, int]  # the id of a CuPy module, which the emulator replaces, and a device's number
 

@@ -17,7 +17,7 @@ from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.convert import Convert
-from ovgpu.ops.convolution._convolution import Convolved
+from ovgpu.ops.convolution._convolved import Convolved
 from ovgpu.ops.fused._elementwise import Chain
 from ovgpu.runtime.backend import Call, RoundingCall
 from ovgpu.types import Type

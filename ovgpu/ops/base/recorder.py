@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from ovgpu.ops.base.elementwise import Elementwise
     from ovgpu.ops.base.op import Array
-    from ovgpu.ops.convolution._convolution import Convolved
+    from ovgpu.ops.convolution._convolved import Convolved
     from ovgpu.ops.fused._elementwise import Chain
 
 
@@ -51,8 +51,9 @@ class KernelRecorder(Protocol):
 
     @staticmethod
     def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], max_arrays: int,
-                header: str = "elementwise.cuh") -> str:
-        """Return the source of a struct whose `of` computes the chain, for the ``prelude`` of `kernel`."""
+                header: str = "elementwise.cuh", result: np.dtype[Any] | None = None, numbers: int = 0) -> str:
+        """Return the source of a struct whose `of` computes the chain, for the ``prelude`` of `kernel`. ``result`` is
+        the chain's type, by default that of its first input. So many ``numbers`` are arguments of the kernel."""
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
                shared: int = 0, cooperative: bool = False, prelude: str = "", tf32: bool = False,

@@ -18,7 +18,8 @@ from numpy.lib.stride_tricks import as_strided
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import HostRecorder
 from ovgpu.ops.base.tasks import Worker, record, shares, workers
-from ovgpu.ops.convolution._convolution import Convolved, flat
+from ovgpu.ops.convolution._convolution import flat
+from ovgpu.ops.convolution._convolved import Convolved
 
 BLOCK_ELEMENTS = 1 << 18  # elements of the im2col matrix that a worker fills at a time
 FEW_PIXELS = 256  # pixels of an image up to which workers share out the outputs, not the pixels

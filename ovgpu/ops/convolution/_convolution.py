@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -14,7 +14,8 @@ from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import compute_dtype, is_plain
 from ovgpu.ops.base.strided import CHUNK_BYTES, Axes, bits, has_chunks, strides_of
 from ovgpu.ops.convert import Convert
-from ovgpu.ops.fused._elementwise import Chain
+from ovgpu.ops.convolution._convolved import Convolved, epilogue_arguments
+from ovgpu.ops.convolution._implicit_gemm import convolve_pixels, multiplies_pixels
 from ovgpu.types import Type
 
 FILE = "convolution.cu"
@@ -23,96 +24,13 @@ ROWS, COLUMNS, DEPTH = 64, 128, 16  # outputs, pixels and products of a tile, as
 FEW_CHANNELS = 8  # per group, in or out, up to which tiles would be mostly empty
 MIN_PART_PRODUCTS = 8 * DEPTH  # products of each part of a sum, at least
 BLOCKS_PER_SM = 2  # blocks on a multiprocessor that certainly run at the same time
-MAX_EPILOGUE_OPERANDS = 4  # tensors that the epilogue of a kernel reads, at most
 COLUMN_ELEMENTS = 1 << 24  # of the im2col matrix at a time
-LONG_INDEX = 1 << 30  # numbers from here on make kernels compute indices in 64 bits
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """Elementwise layers after a convolution: a chain whose first input is the result, and its other inputs as
-    ``operands``, which broadcast to the result."""
-
-    chain: Chain
-    operands: tuple[Array, ...]
-
-    def cut(self, axis: int, part: slice, rank: int) -> Epilogue:
-        """Return the epilogue for a ``part`` of the result along ``axis``; the result has ``rank`` axes."""
-        index = (..., part, *[slice(None)] * (rank - 1 - axis))
-        return replace(self, operands=tuple([
-            x[index] if x.ndim >= rank - axis and x.shape[axis - rank] > 1 else x for x in self.operands]))
-
-
-@dataclass(frozen=True)
-class Convolved:
-    """One convolution of arrays: x [N, G C, ...], kernel [G, O, C, ...] (transposed: [G, C, O, ...]) and out
-    [N, G O, ...].
-
-    ``strides``, ``dilations`` and ``begin`` have a number per spatial axis; ``begin`` is the padding before the axis,
-    or of transposed convolutions the number of elements cut off there.
-    """
-
-    x: Array
-    kernel: Array
-    out: Array
-    strides: Sequence[int]
-    dilations: Sequence[int]
-    begin: Sequence[int]
-    transposed: bool = False
-    epilogue: Epilogue | None = None
-
-    @property
-    def operands(self) -> tuple[Array, ...]:
-        return () if self.epilogue is None else self.epilogue.operands
-
-    @property
-    def groups(self) -> int:
-        return int(self.kernel.shape[0])
-
-    @property
-    def channels(self) -> int:
-        return int(self.x.shape[1]) // self.groups
-
-    @property
-    def outputs(self) -> int:
-        return int(self.out.shape[1]) // self.groups
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return tuple(self.kernel.shape[3:])
-
-    @property
-    def pointwise(self) -> bool:
-        """True if every output pixel is computed from the input pixel at the same position alone."""
-        return (prod(self.taps) == prod(self.strides) == 1 and not any(self.begin)
-                and self.x.shape[2:] == self.out.shape[2:])
-
-    def window(self, count: int) -> tuple[np.ndarray[Any, Any], str, Any]:
-        """Return the struct Window, the CUDA type of its numbers, and the NumPy type. ``count`` is the largest number
-        that a kernel counts to."""
-        arrays = (self.x, self.kernel, self.out, *self.operands)
-        spans = [sum(abs(s) * d for s, d in zip(strides_of(a), a.shape)) for a in arrays]
-        numbers: list[int] = []
-        for values, missing in ((self.x.shape[2:], 1), (self.out.shape[2:], 1), (self.taps, 1), (self.strides, 1),
-                                (self.dilations, 1), (self.begin, 0)):
-            numbers += [missing] * (3 - len(values)) + list(values)
-        for array in (self.x, self.out):
-            numbers += _axis_strides(strides_of(array))
-        numbers += [self.x.shape[0], self.groups, self.channels, self.outputs]
-        small = max(count, *spans, *map(abs, numbers)) < LONG_INDEX
-        index = np.dtype(np.int32 if small else np.int64)
-        return np.array(numbers, index), "int" if small else "long long", index.type
 
 
 def shortened(steps: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
     """Return strides or dilations as 1 along axes with one position only, where they may exceed the index type of a
     kernel but do not matter."""
     return tuple(step if count > 1 else 1 for step, count in zip(steps, counts))
-
-
-def _axis_strides(strides: Sequence[int]) -> list[int]:
-    """Return the strides of batch, channel and three spatial axes; missing axes, which come first, have 0."""
-    return [*strides[:2], *[0] * (5 - len(strides)), *strides[2:]]
 
 
 def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
@@ -128,6 +46,8 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
     if not c.kernel.flags.c_contiguous:
         if not _has_few_channels(c) and _by_cudnn(k, c):
             return
+        if multiplies_pixels(k, c, None):
+            return convolve_pixels(k, c, None, c.out.dtype)
         c = replace(c, kernel=dense(k, c.kernel))
     bare = replace(c, epilogue=None)
     if not is_plain(c.out.dtype):
@@ -138,6 +58,8 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
         return None
     elif (c.pointwise and _pointwise_gemm(k, bare)) or k.convolve(bare):  # cuDNN, where it is installed
         pass
+    elif multiplies_pixels(k, c, None):
+        return convolve_pixels(k, c, None, c.out.dtype)
     elif c.transposed:
         return _gemm_col2im(k, c, workspace[0])
     elif c.out.dtype.itemsize == 2 and _im2col_gemm(k, bare, workspace[0]):  # tensor cores outweigh the columns
@@ -220,25 +142,13 @@ def _launch(k: KernelRecorder, c: Convolved, name: str, size: int, arrays: Seque
              (*arrays, window, *map(scalar, numbers), scalar(size)))
 
 
-def _epilogue_arguments(k: KernelRecorder, c: Convolved, kind: Any) -> tuple[str, str, tuple[Any, ...]]:
-    """Return the epilogue of a kernel: name and source of its struct, and arguments, with index type ``kind``."""
-    strides = np.zeros((MAX_EPILOGUE_OPERANDS, 5), kind)
-    for row, x in zip(strides, c.operands):
-        row[:] = _axis_strides(strides_of(x, c.out.shape))
-    arguments = (strides, *c.operands, *[None] * (MAX_EPILOGUE_OPERANDS - len(c.operands)))
-    if c.epilogue is None:
-        return "IdentityEpilogue", "", arguments
-    dtypes = tuple([a.dtype for a in (c.out, *c.operands)])
-    return "Epilogue", k.functor("Epilogue", c.epilogue.chain, dtypes, MAX_EPILOGUE_OPERANDS), arguments
-
-
 def _launch_with_epilogue(k: KernelRecorder, c: Convolved, name: str, arrays: Sequence[Any], each: int = 1) -> None:
     """Record a kernel with one thread for ``each`` so many elements of the result, which applies the epilogue."""
     window, kind, scalar = c.window(max(a.size for a in arrays))
-    epilogue, source, epilogue_arguments = _epilogue_arguments(k, c, scalar)
+    epilogue, source, arguments = epilogue_arguments(k, c, scalar)
     size = c.out.size // each
     k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind, epilogue), (-(-size // THREADS),), (THREADS,),
-             (*arrays, window, *epilogue_arguments, scalar(size)), prelude=source)
+             (*arrays, window, *arguments, scalar(size)), prelude=source)
 
 
 def _is_depthwise(c: Convolved) -> bool:
@@ -276,7 +186,7 @@ def _implicit_gemm(k: KernelRecorder, c: Convolved) -> None:
     per_part = -(-depth // parts // DEPTH) * DEPTH
     parts = max(1, -(-depth // max(per_part, 1)))
     window, kind, scalar = c.window(parts * c.out.size)
-    epilogue, source, epilogue_arguments = _epilogue_arguments(k, c, scalar)
+    epilogue, source, arguments = epilogue_arguments(k, c, scalar)
     name = f"convolve_tiles<{k.c_type(c.out.dtype)}, {kind}, {epilogue}>"
     if parts > 1 and not k.fits(FILE, name, (*tiles, c.groups * parts), (THREADS,), prelude=source):
         parts, per_part = 1, -(-depth // DEPTH) * DEPTH
@@ -285,7 +195,7 @@ def _implicit_gemm(k: KernelRecorder, c: Convolved) -> None:
         scratch, gates = k.scratch((parts, c.out.size), sum_type), k.scratch((blocks, 2), np.dtype(np.uint32))
         gates.data.memset_async(0, gates.nbytes, k.stream)
     k.kernel(FILE, name, (*tiles, c.groups * parts), (THREADS,),
-             (c.x, c.kernel, c.out, scratch, gates, window, scalar(per_part), *epilogue_arguments),
+             (c.x, c.kernel, c.out, scratch, gates, window, scalar(per_part), *arguments),
              cooperative=parts > 1, prelude=source)
 
 

@@ -15,7 +15,8 @@ from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
 from ovgpu.ops.base.xp import Adapter
-from ovgpu.ops.convolution._convolution import Convolved, convolve_signs, dense, shortened
+from ovgpu.ops.convolution._convolution import convolve_signs, dense, shortened
+from ovgpu.ops.convolution._convolved import Convolved
 from ovgpu.spec import Spec
 from ovgpu.symbolic import same
 from ovgpu.types import Type

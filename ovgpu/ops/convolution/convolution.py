@@ -18,7 +18,8 @@ from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convolution import _columns
 from ovgpu.ops.convolution._columns import BLOCK_ELEMENTS, HostEpilogue
-from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, Convolved, Epilogue, convolve, shortened
+from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, convolve, shortened
+from ovgpu.ops.convolution._convolved import Convolved, Epilogue
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, maximum, minimum, product, same
 from ovgpu.types import Type

@@ -16,14 +16,8 @@ from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.windows import Windowed, check_number
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convert import Convert
-from ovgpu.ops.convolution._convolution import (
-    COLUMN_ELEMENTS,
-    Convolved,
-    converted,
-    convolve_deformed,
-    dense,
-    shortened,
-)
+from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, converted, convolve_deformed, dense, shortened
+from ovgpu.ops.convolution._convolved import Convolved
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, maximum, minimum, product, same
 from ovgpu.types import Type

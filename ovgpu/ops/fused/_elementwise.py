@@ -128,6 +128,11 @@ class Fused(Op):
         k.elementwise(self.chain, inputs, outputs[0])
 
 
+def number_literals(chain: Chain) -> list[int]:
+    """Return which literals of a chain are of f32."""
+    return [i for i, (kind, _) in enumerate(chain.literals) if kind == Type.f32]
+
+
 def cuda_literal(data: bytes, kind: Type) -> str:
     """Return a number as a C++ expression; a double for any float. NVRTC has neither INFINITY nor NAN."""
     value = np.frombuffer(data, kind.storage)[0]

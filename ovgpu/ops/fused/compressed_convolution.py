@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, internal_op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.xp import Adapter
-from ovgpu.ops.convolution._convolution import Epilogue
+from ovgpu.ops.convolution._convolved import Epilogue
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._packed import Packed, Tile, affine
 from ovgpu.ops.fused.compressed import expand

@@ -13,7 +13,7 @@ from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.tasks import Worker
 from ovgpu.ops.base.trace import TILE, Tape, tiles, trace
 from ovgpu.ops.convolution._columns import Index
-from ovgpu.ops.convolution._convolution import Epilogue
+from ovgpu.ops.convolution._convolved import Epilogue
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution

@@ -199,7 +199,7 @@ class _Max(_Pool):
                               np.int64(max(self.index_bound(x.shape), 1))))
 
     def launch_chunks(self, k: KernelRecorder, x: Any, out: Any, windows: Sequence[Windows]) -> bool:
-        supported = len(windows) == 2 and launch.is_real(x) and x.dtype.itemsize <= 4
+        supported = len(windows) == 2 and x.dtype.itemsize <= 4 and (launch.is_real(x) or x.dtype == np.int8)
         if not supported or not has_chunks(x) or not has_chunks(out):
             return False
         _, struct = _structs(x, (out,), windows)

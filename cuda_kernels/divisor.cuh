@@ -1,0 +1,15 @@
+// Division by a number that a launch knows.
+#pragma once
+
+#include "common.cuh"
+
+// Division of numbers below 2^31 by multiplication; `reciprocal` in ovgpu/ops/base/strided.py computes the numbers.
+struct Divisor {
+  int value, magic, shift;
+
+  __device__ __forceinline__ int quotient(int n) const {
+    const unsigned dividend = n;
+    const unsigned high = static_cast<unsigned long long>(dividend) * static_cast<unsigned>(magic) >> 32;
+    return static_cast<int>((high + dividend) >> shift);
+  }
+};

@@ -1,0 +1,387 @@
+// Convolutions as implicit GEMM on tensor cores, for tensors whose channels are adjacent. Elements are f16, bf16 or s8,
+// whose sums in s32 are exact. A product of matrices is a convolution with one tap.
+#include "convolution.cuh"
+#include "divisor.cuh"
+#include "ptx.cuh"
+
+constexpr int CHUNKS = 8, STAGE_BYTES = 16 * CHUNKS;  // of 16 bytes: a row of a stage
+constexpr int OCTET = 8;                              // neighbouring channels of a lane, and the columns of an mma
+constexpr int GROUP = 4 * OCTET;                      // channels of four lanes
+constexpr int LOADS = 32;                             // of partial sums in flight
+
+// Multiprocessors of these capabilities have 100 KB of shared memory, in which one block of a large tile fits.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+constexpr int LARGE_BLOCKS = 1;
+#else
+constexpr int LARGE_BLOCKS = 2;
+#endif
+
+template <class T>
+struct ExactSum {
+  using Type = float;
+};
+template <>
+struct ExactSum<signed char> {
+  using Type = int;
+};
+
+// Tile of a block: ROWS pixels by COLUMNS channels. STAGES of K are in shared memory: rows of x, then of the kernel.
+// BLOCKS run on a multiprocessor. Larger tiles of a warp read less of shared memory per product. The epilogue loads the
+// operands of LINES pixels at once.
+template <int ROWS, int COLUMNS>
+struct Tile {
+  static constexpr int WARP_ROWS = ROWS + COLUMNS > 128 ? 64 : 32, WARP_COLUMNS = ROWS + COLUMNS > 192 ? 64 : 32;
+  static constexpr int WARPS_M = ROWS / WARP_ROWS, WARPS = WARPS_M * (COLUMNS / WARP_COLUMNS), THREADS = 32 * WARPS;
+  static constexpr int KERNEL_AT = ROWS * CHUNKS, SIZE = KERNEL_AT + COLUMNS * CHUNKS;
+  static constexpr int STAGES = ROWS + COLUMNS > 192 ? 3 : 4, BLOCKS = ROWS + COLUMNS > 128 ? LARGE_BLOCKS : 3;
+  static constexpr int LINES = WARP_COLUMNS > 32 ? 2 : 4;
+  static constexpr int EACH = THREADS / CHUNKS;  // rows between those that a thread copies
+};
+
+// Chunks of a row change places, so that neither ldmatrix nor cp.async has bank conflicts.
+__device__ __forceinline__ int swapped(int row, int chunk) { return row * CHUNKS + (chunk ^ row % CHUNKS); }
+
+// Division of a launch: K in `parts` of `steps` stages. From a stage to the next one, K advances by rows and columns of
+// taps, and by bytes of channels.
+struct Division {
+  Divisor width, height, strips;  // extents of y, and tiles along the channels
+  int steps, parts, rows, columns, bytes;
+};
+
+// Copies of one thread to the stages: one chunk of K of rows EACH apart, which are pixels of y. Taps are the outer part
+// of K, channels the inner one. Offsets count bytes.
+template <class T, class S, int COUNT>
+struct PixelCopies {
+  static constexpr int OUTSIDE = -(1 << 30);
+  const Window<int>& w;
+  const Division& d;
+  const char* x;
+  uint4* target;
+  unsigned padding, outside = 0;             // of four bytes; a bit per row that needs it, of the stages on the way
+  int channels, row_pitch, column_pitch;     // bytes of a tap, and strides
+  int at[COUNT], row[COUNT], column[COUNT];  // of the first tap: offset, coordinates
+  int i, j, channel;                         // tap, offset in its channels
+
+  __device__ __forceinline__ PixelCopies(const Window<int>& w, const Division& d, const T* x, uint4* stages, int pixel,
+                                         int first_chunk, int code)
+      : w(w), d(d), x(reinterpret_cast<const char*>(x)), padding((code & 255) * 0x01010101u) {
+    const int own = threadIdx.x / CHUNKS, total = w.batch * w.extent[1] * w.extent[2], size = sizeof(T);
+    channels = w.channels * size, row_pitch = w.x[3] * size, column_pitch = w.x[4] * size;
+    target = stages + swapped(own, threadIdx.x % CHUNKS);
+#pragma unroll
+    for (int n = 0; n < COUNT; n++) {
+      const int index = pixel + own + n * S::EACH, line = d.width.quotient(index), image = d.height.quotient(line);
+      row[n] = (line - image * w.extent[1]) * w.stride[1] - w.begin[1];
+      column[n] = (index - line * w.extent[2]) * w.stride[2] - w.begin[2];
+      at[n] = image * w.x[0] * size + row[n] * row_pitch + column[n] * column_pitch;
+      if (index >= total) row[n] = OUTSIDE;
+    }
+    const int k = (first_chunk + threadIdx.x % CHUNKS) * 16, tap = k / channels;
+    channel = k - tap * channels;
+    i = tap / w.kernel[2], j = tap - i * w.kernel[2];
+  }
+  // Copy the stage that is `ahead` stages after the next one to read, with zeros outside of x, or zeros unless `valid`.
+  __device__ __forceinline__ void copy(int stage, int ahead, bool valid) {
+    const int down = i * w.dilation[1], right = j * w.dilation[2];
+    const int tap = down * row_pitch + right * column_pitch + channel;
+    const unsigned height = valid && i < w.kernel[1] ? w.size[1] : 0;  // K has ended otherwise
+#pragma unroll
+    for (int n = 0; n < COUNT; n++) {
+      const bool inside = static_cast<unsigned>(row[n] + down) < height &&
+                          static_cast<unsigned>(column[n] + right) < static_cast<unsigned>(w.size[2]);
+      copy_async(target + stage * S::SIZE + n * S::EACH * CHUNKS, x + static_cast<unsigned>(at[n] + tap), inside);
+      if (sizeof(T) == 1 && !inside) outside |= 1u << (ahead * COUNT + n);
+    }
+    channel += d.bytes, j += d.columns, i += d.rows;
+    if (channel >= channels) channel -= channels, j++;
+    if (j >= w.kernel[2]) j -= w.kernel[2], i++;
+  }
+  // Replace this thread's zeros in the next stage by padding, once its copies have arrived.
+  __device__ __forceinline__ void pad(int stage) {
+    if constexpr (sizeof(T) == 1) {
+      const unsigned rows = padding ? outside & ((1u << COUNT) - 1) : 0;
+      outside >>= COUNT;
+      if (!rows) return;
+#pragma unroll
+      for (int n = 0; n < COUNT; n++)
+        if (rows >> n & 1)
+          target[stage * S::SIZE + n * S::EACH * CHUNKS] = make_uint4(padding, padding, padding, padding);
+    }
+  }
+};
+
+// Likewise of the kernel, whose rows are output channels.
+template <class T, class S, int COUNT>
+struct KernelCopies {
+  const char* kernel;
+  uint4* target;
+  int pitch, left, channels;  // bytes of a row, and those from the next chunk on; channels from the first row on
+
+  __device__ __forceinline__ KernelCopies(const Window<int>& w, const T* kernel, uint4* stages, int first,
+                                          int first_chunk) {
+    const int own = threadIdx.x / CHUNKS, begin = (first_chunk + threadIdx.x % CHUNKS) * 16;
+    first += channel_of(own);
+    pitch = w.kernel[1] * w.kernel[2] * w.channels * static_cast<int>(sizeof(T));
+    this->kernel = reinterpret_cast<const char*>(kernel) + static_cast<unsigned>(first * pitch + begin);
+    target = stages + S::KERNEL_AT + swapped(own, threadIdx.x % CHUNKS);
+    left = pitch - begin, channels = w.outputs - first;
+  }
+  // Return the channel in a row of a stage. Columns of the mma are such that a lane gets sums of neighbouring channels:
+  // columns 2 c and 2 c + 1 of octet j are channels 8 c + 2 j and 8 c + 2 j + 1.
+  static __device__ __forceinline__ constexpr int channel_of(int row) {
+    return (row & ~31) | (row & 6) << 2 | (row & 24) >> 2 | (row & 1);
+  }
+  // Copy a stage, and go on to the next one. Behind the end of K are zeros, with which x is multiplied.
+  __device__ __forceinline__ void copy(int stage, bool valid) {
+#pragma unroll
+    for (int n = 0; n < COUNT; n++) {
+      const unsigned channel = channel_of(n * S::EACH);
+      copy_async(target + stage * S::SIZE + n * S::EACH * CHUNKS, kernel + channel * static_cast<size_t>(pitch),
+                 valid && left > 0 && static_cast<int>(channel) < channels);
+    }
+    kernel += STAGE_BYTES, left -= STAGE_BYTES;
+  }
+};
+
+// SIZE bytes that are loaded and stored at once, or by 16 bytes.
+template <int SIZE>
+struct WordOf {
+  using Type = unsigned;
+};
+template <>
+struct WordOf<1> {
+  using Type = unsigned char;
+};
+template <>
+struct WordOf<2> {
+  using Type = unsigned short;
+};
+template <int SIZE>
+struct alignas(SIZE < 16 ? SIZE : 16) Bytes {
+  typename WordOf<SIZE>::Type words[SIZE / sizeof(typename WordOf<SIZE>::Type)];
+};
+
+// Octet of elements of an operand of the epilogue, in registers. An element has BYTES bytes. PIXELS: the operand
+// differs among pixels. ADJACENT: the elements lie side by side, aligned.
+template <int BYTES, bool PIXELS, bool ADJACENT>
+struct Operand {
+  Bytes<OCTET * BYTES> elements;
+
+  template <bool OF_PIXELS>
+  __device__ __forceinline__ void load(const void* from, const OperandOffsets<int>& offsets, int number) {
+    if constexpr (PIXELS == OF_PIXELS) {
+      const char* const first = static_cast<const char*>(from) + static_cast<long long>(offsets(number)) * BYTES;
+      if constexpr (ADJACENT) {
+        elements = *reinterpret_cast<const Bytes<OCTET * BYTES>*>(first);
+      } else {
+        const int stride = offsets.of.stride[number][1] * BYTES;
+#pragma unroll
+        for (int e = 0; e < OCTET; e++) {
+          const auto element = *reinterpret_cast<const Bytes<BYTES>*>(first + e * stride);
+          memcpy(reinterpret_cast<char*>(&elements) + e * BYTES, &element, BYTES);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ const void* data() const { return &elements; }
+};
+
+struct Absent {
+  template <bool OF_PIXELS>
+  __device__ __forceinline__ void load(const void*, const OperandOffsets<int>&, int) {}
+  __device__ __forceinline__ const void* data() const { return nullptr; }
+};
+
+// Octets of all operands of an epilogue.
+template <class O0, class O1, class O2, class O3>
+struct Octets {
+  O0 o0;
+  O1 o1;
+  O2 o2;
+  O3 o3;
+
+  template <bool OF_PIXELS>
+  __device__ __forceinline__ void load(const void* p0, const void* p1, const void* p2, const void* p3,
+                                       const OperandOffsets<int>& offsets) {
+    o0.template load<OF_PIXELS>(p0, offsets, 0);
+    o1.template load<OF_PIXELS>(p1, offsets, 1);
+    o2.template load<OF_PIXELS>(p2, offsets, 2);
+    o3.template load<OF_PIXELS>(p3, offsets, 3);
+  }
+};
+
+// Numbers that the epilogue takes, as arguments of the launch: layers that differ in them alone share a kernel.
+constexpr int NUMBERS = 8;
+struct Numbers {
+  float at[NUMBERS];
+};
+
+// Element of the octets, and the numbers, that an epilogue takes.
+struct Place {
+  int element;
+  const Numbers& numbers;
+  __device__ __forceinline__ int operator()(int) const { return element; }
+  __device__ __forceinline__ float number(int n) const { return numbers.at[n]; }
+};
+
+// Compute y [pixels, outputs] = F(value). The value is the sum of the products of x and the kernel [outputs, taps,
+// channels], for s8 factor (sum - correction), rounded to V. blockIdx.x is a tile, blockIdx.y a part of K. With several
+// parts, blocks leave sums in `partial`, and the last warp to arrive adds up those of its place in the tile. `arrived`
+// [tiles, WARPS] is zero before and after. Rows of all tensors are aligned to 16 bytes, and `outputs` is a multiple of
+// OCTET. The kernel is a constant, and is copied before earlier launches end. Elements outside of x are `padding`.
+template <class T, class V, class Out, int ROWS, int COLUMNS, class F, class O0 = Absent, class O1 = Absent,
+          class O2 = Absent, class O3 = Absent>
+__global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, COLUMNS>::BLOCKS))
+    implicit_gemm(const T* __restrict__ x, const T* __restrict__ kernel, Out* __restrict__ y,
+                  const float* __restrict__ factor, const int* __restrict__ correction, int padding, uint4* partial,
+                  unsigned* arrived, const Window<int> w, const Division division, const Operands<int> operands,
+                  const Numbers numbers, const void* p0, const void* p1, const void* p2, const void* p3) {
+  using S = Tile<ROWS, COLUMNS>;
+  using Sum = typename ExactSum<T>::Type;
+  constexpr bool CODES = sizeof(T) == 1;
+  constexpr int STAGES = S::STAGES, BANDS = S::WARP_ROWS / 16, OCTETS = S::WARP_COLUMNS / OCTET,
+                FRAGMENTS = BANDS * OCTETS;
+  OVGPU_DYN_SHARED(uint4, stages);
+  start_next_launch();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_m = warp % S::WARPS_M, warp_n = warp / S::WARPS_M;
+  const int tile = blockIdx.x, part = blockIdx.y, line = division.strips.quotient(tile);
+  const int first_pixel = line * ROWS, first_channel = (tile - line * division.strips.value) * COLUMNS;
+
+  KernelCopies<T, S, COLUMNS / S::EACH> kernel_copies(w, kernel, stages, first_channel, part * division.steps * CHUNKS);
+  const int steps = min(division.steps, (kernel_copies.pitch + STAGE_BYTES - 1) / STAGE_BYTES - part * division.steps);
+#pragma unroll
+  for (int step = 0; step < STAGES - 1; step++) kernel_copies.copy(step, step < steps);
+  PixelCopies<T, S, ROWS / S::EACH> pixel_copies(w, division, x, stages, first_pixel, part * division.steps * CHUNKS,
+                                                 padding);
+  wait_for_launches();
+#pragma unroll
+  for (int step = 0; step < STAGES - 1; step++) {
+    pixel_copies.copy(step, step, step < steps);
+    commit_copies();
+  }
+
+  // Where the rows that this lane passes to ldmatrix are in a stage. Rows of a tile have a power of two of chunks.
+  const int own_pixel = swapped(warp_m * S::WARP_ROWS + lane % 16, lane / 16);
+  const int own_channel = S::KERNEL_AT + swapped(warp_n * S::WARP_COLUMNS + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  Sum sum[BANDS][OCTETS][4] = {};
+  int stage = 0;
+  for (int step = 0; step < steps; step++) {
+    wait_copies_but<STAGES - 2>();
+    pixel_copies.pad(stage);
+    __syncthreads();  // the stage has arrived, and the one before has been read
+    const int target = stage ? stage - 1 : STAGES - 1;
+    const bool more = step + STAGES - 1 < steps;
+    const uint4* const from = stages + stage * S::SIZE;
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k += 2) {  // an mma takes two chunks of a row, whatever their type
+      unsigned a[BANDS][4], b[OCTETS / 2][4];
+#pragma unroll
+      for (int j = 0; j < OCTETS / 2; j++) load_matrices(from + j * 16 * CHUNKS + (own_channel ^ k), b[j]);
+#pragma unroll
+      for (int i = 0; i < BANDS; i++) load_matrices(from + i * 16 * CHUNKS + (own_pixel ^ k), a[i]);
+      // Tensor cores work while the next copies are prepared.
+      if (k == 0) kernel_copies.copy(target, more);
+      if (k == 2) pixel_copies.copy(target, STAGES - 2, more);
+#pragma unroll
+      for (int i = 0; i < BANDS; i++)
+#pragma unroll
+        for (int j = 0; j < OCTETS; j++)
+          multiply_add<T>(a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], sum[i][j]);
+    }
+    commit_copies();
+    stage = stage + 1 < STAGES ? stage + 1 : 0;
+  }
+
+  if (division.parts > 1) {
+    const auto fragment = [&](int part, int n) {
+      const int slot = tile * division.parts + part;
+      return partial + (static_cast<long long>(slot) * FRAGMENTS + n) * S::THREADS + threadIdx.x;
+    };
+    const auto own = [&](int n) -> Sum(&)[4] { return sum[n / OCTETS][n % OCTETS]; };
+#pragma unroll
+    for (int n = 0; n < FRAGMENTS; n++) {
+      uint4 sums;
+      memcpy(&sums, own(n), sizeof(sums));
+      *fragment(part, n) = sums;
+    }
+    __syncwarp();
+    const unsigned others = division.parts - 1;
+    unsigned before = 0;
+    if (lane == 0) before = increment_acquire_release(arrived + tile * S::WARPS + warp, others);
+    before = __shfl_sync(0xffffffffu, before, 0);
+    if (before != others) return;
+    __syncwarp();  // all lanes see what lane 0 has acquired
+    constexpr int BATCH = FRAGMENTS < 16 ? FRAGMENTS : 16, AHEAD = LOADS / BATCH;
+    memset(sum, 0, sizeof(sum));
+#pragma unroll
+    for (int batch = 0; batch < FRAGMENTS; batch += BATCH) {
+#pragma unroll 1
+      for (int first = 0; first < division.parts; first += AHEAD) {  // in a fixed order
+        uint4 loaded[AHEAD][BATCH];
+#pragma unroll
+        for (int p = 0; p < AHEAD; p++)
+#pragma unroll
+          for (int n = 0; n < BATCH; n++)
+            loaded[p][n] = __ldcg(fragment(min(first + p, division.parts - 1), batch + n));
+#pragma unroll
+        for (int p = 0; p < AHEAD; p++) {
+          const bool valid = first + p < division.parts;  // without a branch, all loads come first
+#pragma unroll
+          for (int n = 0; n < BATCH; n++) {
+            Sum others[4];
+            memcpy(others, &loaded[p][n], sizeof(others));
+#pragma unroll
+            for (int e = 0; e < 4; e++) own(batch + n)[e] += valid ? others[e] : Sum(0);
+          }
+        }
+      }
+    }
+  }
+
+  const int own_line = first_pixel + warp_m * S::WARP_ROWS + lane / 4, pixels = w.batch * w.extent[1] * w.extent[2];
+#pragma unroll
+  for (int group = 0; group < S::WARP_COLUMNS / GROUP; group++) {
+    const int channel = first_channel + warp_n * S::WARP_COLUMNS + group * GROUP + lane % 4 * OCTET;
+    if (channel >= w.outputs) return;
+    float factors[OCTET];
+    int corrections[OCTET];
+    if constexpr (CODES) {
+      const auto factor_bytes = *reinterpret_cast<const Bytes<sizeof(factors)>*>(factor + channel);
+      const auto correction_bytes = *reinterpret_cast<const Bytes<sizeof(corrections)>*>(correction + channel);
+      memcpy(factors, &factor_bytes, sizeof(factors));
+      memcpy(corrections, &correction_bytes, sizeof(corrections));
+    }
+    Octets<O0, O1, O2, O3> of_channels;
+    const int origin[3] = {};
+    of_channels.template load<false>(p0, p1, p2, p3, OperandOffsets<int>(operands, 0, origin, channel));
+#pragma unroll
+    for (int first = 0; first < BANDS * 2; first += S::LINES) {
+      Octets<O0, O1, O2, O3> loaded[S::LINES];
+      int to[S::LINES];
+#pragma unroll
+      for (int n = 0; n < S::LINES; n++) {
+        const int pixel = min(own_line + (first + n) * 8, pixels - 1), row = division.width.quotient(pixel);
+        const int image = division.height.quotient(row);
+        const int at[3] = {0, row - image * w.extent[1], pixel - row * w.extent[2]};
+        loaded[n] = of_channels;
+        loaded[n].template load<true>(p0, p1, p2, p3, OperandOffsets<int>(operands, image, at, channel));
+        to[n] = image * w.y[0] + offset(at, w.y) + channel;
+      }
+#pragma unroll
+      for (int n = 0; n < S::LINES; n++) {
+        Out results[OCTET];
+#pragma unroll
+        for (int e = 0; e < OCTET; e++) {
+          const Sum total = sum[(first + n) / 2][group * 4 + e / 2][n % 2 * 2 + e % 2];
+          const float value = CODES ? __fmul_rn(static_cast<float>(total - corrections[e]), factors[e])
+                                    : static_cast<float>(total);
+          results[e] = F::of(V(value), Place{e, numbers}, loaded[n].o0.data(), loaded[n].o1.data(), loaded[n].o2.data(),
+                             loaded[n].o3.data());
+        }
+        Bytes<sizeof(results)> bytes;
+        memcpy(&bytes, results, sizeof(bytes));
+        if (own_line + (first + n) * 8 < pixels) *reinterpret_cast<Bytes<sizeof(results)>*>(y + to[n]) = bytes;
+      }
+    }
+  }
+}

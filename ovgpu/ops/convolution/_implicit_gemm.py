@@ -1,0 +1,157 @@
+"""Convolutions on tensor cores where channels are adjacent in memory: launch of `implicit_gemm.cu`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.strided import CHUNK_BYTES, has_chunks, reciprocal, strides_of
+from ovgpu.ops.convert import Convert
+from ovgpu.ops.convolution._convolved import MAX_EPILOGUE_OPERANDS, Convolved, Epilogue, epilogue_arguments
+from ovgpu.ops.fused._elementwise import Chain
+from ovgpu.types import Type
+
+FILE = "implicit_gemm.cu"
+CAPABILITY = 80  # the least compute capability
+OCTET = 8  # neighbouring channels that a thread computes; as in implicit_gemm.cu
+NUMBERS = 8  # arguments of a launch that an epilogue takes instead of literals; as in implicit_gemm.cu
+STAGE_BYTES = 128  # of a row in a stage; as in implicit_gemm.cu
+# Rows (pixels) and columns (channels) of tiles, with the estimated relative speed of a multiprocessor that has one
+# block, and of one that has several
+TILES = {(128, 128): (0.6, 1.0), (128, 64): (0.45, 0.75), (64, 128): (0.45, 0.75), (64, 64): (0.3, 0.55)}
+# Estimated time to exchange partial sums, and to add one part, in units of the time for a stage
+SPLIT_COST, PART_COST = 4, 0.5
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Scales of a convolution of s8: ``factor`` f32 [O] multiplies the sum less ``correction`` s32 [O]. ``padding`` is
+    the code of elements outside of x. The arrays are constants."""
+
+    factor: Array
+    correction: Array
+    padding: int
+
+
+@dataclass(frozen=True)
+class Form:
+    """Launch shape of the kernel: ``rows`` pixels by ``columns`` channels per tile, ``tiles`` in all, and ``parts`` of
+    K, of ``steps`` stages each."""
+
+    rows: int
+    columns: int
+    tiles: int
+    parts: int
+    steps: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: a warp computes 64 x 64 sums in the largest tile, 32 x 32 in the smallest one, else
+        64 x 32."""
+        return self.rows * self.columns // {256: 128, 192: 64, 128: 32}[self.rows + self.columns]
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: three stages of the largest tile, four of others."""
+        return (self.rows + self.columns) * STAGE_BYTES * (3 if self.rows + self.columns > 192 else 4)
+
+
+def form(pixels: int, outputs: int, row_bytes: int, multiprocessors: int) -> Form:
+    """Return the launch shape for so many rows and columns of the result, with ``row_bytes`` bytes of K.
+
+    The tile is the one that takes a multiprocessor the least time. If tiles leave multiprocessors idle, K is split
+    where the stages of a part and the addition of all parts take less time."""
+
+    def tiles(tile: tuple[int, int]) -> int:
+        return -(-pixels // tile[0]) * -(-outputs // tile[1])
+
+    def cost(tile: tuple[int, int]) -> float:
+        alone, crowded = TILES[tile]
+        return prod(tile) * max(1 / alone, -(-tiles(tile) // multiprocessors) / crowded)
+
+    tile = min(TILES, key=cost)
+    stages = -(-row_bytes // STAGE_BYTES)
+
+    def time(parts: int) -> float:  # in stages
+        return -(-stages // parts) + (SPLIT_COST + PART_COST * parts if parts > 1 else 0)
+
+    parts = min(range(1, max(1, min(multiprocessors // tiles(tile), stages)) + 1), key=time)
+    steps = -(-stages // parts)
+    return Form(*tile, tiles(tile), -(-stages // steps), steps)
+
+
+def multiplies_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None) -> bool:
+    """Return whether the kernel takes these arrays: x and kernel of s8 (with scales), f16 or bf16, one group, up to two
+    spatial axes, adjacent channels in rows of whole chunks, and a multiple of eight output channels. The kernel
+    [1, O, C, R, S] lies as [O, R, S, C]."""
+    kinds = ("int8",) if scales is not None else ("float16", "bfloat16")
+    if c.x.dtype.name not in kinds or c.kernel.dtype != c.x.dtype or k.capability < CAPABILITY:
+        return False
+    if c.out.dtype.name not in ("int8", "float16", "bfloat16", "float32") or not all(
+            is_plain(a.dtype) for a in c.operands):
+        return False
+    if c.groups != 1 or c.transposed or len(c.taps) not in (1, 2) or len(c.operands) > MAX_EPILOGUE_OPERANDS:
+        return False
+    if not c.out.size or not c.channels or c.outputs % OCTET or not has_chunks(c.x) or not has_chunks(c.out):
+        return False
+    if min(strides_of(c.x)) < 0:
+        return False
+    outputs, channels, *taps = strides_of(c.kernel)[1:]
+    dense = [c.channels * prod(c.taps[i + 1:]) for i in range(len(c.taps))]
+    laid_out = channels == 1 and outputs in (0, c.channels * prod(c.taps)) and all(
+        s in (0, d) for s, d in zip(taps, dense))
+    constants = (c.kernel,) if scales is None else (c.kernel, scales.factor, scales.correction)
+    return laid_out and not any(a.data.ptr % CHUNK_BYTES for a in constants) and _window(c)[1] == "int"
+
+
+def _window(c: Convolved) -> tuple[np.ndarray[Any, Any], str, Any]:
+    """Return the geometry; see `Convolved.window`. The kernel counts pixels, and bytes of x and of the kernel."""
+    span = sum(s * n for s, n in zip(strides_of(c.x), c.x.shape)) * c.x.dtype.itemsize
+    return c.window(max(c.out.size // c.outputs + max(rows for rows, _ in TILES), span, c.kernel.nbytes))
+
+
+def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, value_dtype: np.dtype[Any],
+                    early: bool = False) -> None:
+    """Record a convolution that `multiplies_pixels` accepts. The epilogue's first input has type ``value_dtype``: f32,
+    f16 or bf16. Without an epilogue, values are converted to the type of ``c.out``. ``early``: the kernel is a
+    constant, so that it may be read before the launches before this one have ended."""
+    if c.epilogue is None and value_dtype != c.out.dtype:
+        c = replace(c, epilogue=Epilogue(Chain.of(Convert(destination_type=Type.of(c.out.dtype)), 1), ()))
+    window, _, scalar = _window(c)
+    pixels, row_bytes = c.out.size // c.outputs, c.channels * prod(c.taps) * c.x.dtype.itemsize
+    shape = form(pixels, c.outputs, row_bytes, k.multiprocessors)
+    partial = arrived = None
+    if shape.parts > 1:
+        partial = k.scratch((shape.tiles * shape.parts, shape.rows, shape.columns), np.dtype(np.float32))
+        arrived = k.scratch((shape.tiles, shape.threads // 32), np.dtype(np.uint32))
+        arrived.data.memset_async(0, arrived.nbytes, k.stream)
+    extents = (c.out.shape[-1], c.out.shape[-2] if c.out.ndim > 3 else 1, -(-c.outputs // shape.columns))
+    divisors = [number for extent in extents for number in (extent, *reciprocal(extent))]
+    tap_bytes, columns = c.channels * c.x.dtype.itemsize, c.taps[-1]
+    taps, channel_bytes = divmod(STAGE_BYTES, tap_bytes)
+    division = np.array((*divisors, shape.steps, shape.parts, *divmod(taps, columns), channel_bytes),
+                        np.int64).astype(np.int32)
+    epilogue, source, arguments = epilogue_arguments(k, c, scalar, value_dtype, NUMBERS)
+    kinds = [k.c_type(kind) for kind in (c.x.dtype, value_dtype, c.out.dtype)]
+    names = [*kinds, shape.rows, shape.columns, epilogue, *(_operand(x, c.out.shape) for x in c.operands)]
+    constants = (None, None, np.int32(0)) if scales is None else (
+        scales.factor, scales.correction, np.int32(scales.padding))
+    k.kernel(FILE, f"implicit_gemm<{', '.join(map(str, names))}>", (shape.tiles, shape.parts), (shape.threads,),
+             (c.x, c.kernel, c.out, *constants, partial, arrived, window, division, *arguments), shape.shared,
+             prelude=source, early=early)
+
+
+def _operand(x: Array, shape: Sequence[int]) -> str:
+    """Return the form of an operand of the epilogue, which broadcasts to the result: the struct Operand."""
+    batch, channel, *spatial = strides_of(x, shape)
+    size = x.dtype.itemsize
+    width = min(OCTET * size, CHUNK_BYTES)
+    adjacent = channel == 1 and not any(n % width for n in (x.data.ptr, *(s * size for s in (batch, *spatial))))
+    return f"Operand<{size}, {str(any((batch, *spatial))).lower()}, {str(adjacent).lower()}>"

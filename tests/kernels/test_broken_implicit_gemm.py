@@ -1,0 +1,84 @@
+"""Faults put into convolutions as implicit GEMM: wrong results or the device's checks reveal each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops.convolution import _implicit_gemm
+from tests.kernels.broken import Fault, is_noticed
+from tests.kernels.test_implicit_gemm import F32, HALF, REQUANTIZED, S8, Case, chain, convolve, infinity
+
+FILE = "implicit_gemm.cu"
+
+
+def convolved(multiprocessors: int, *arguments: Any, **named: Any) -> None:
+    """Convolve on a device with so many multiprocessors; see `convolve` for the arguments."""
+    backend = CudaBackend()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Launcher, "multiprocessors", multiprocessors)
+        patch.setattr(_implicit_gemm, "SPLIT_COST", 0)
+        convolve(backend, *arguments, **named)
+
+
+def whole() -> None:
+    """Tiles are ragged in all directions, stages span taps, and x has padding."""
+    convolved(1, Case((2, 48, 9, 8), (72, 48, 3, 3), (1, 2), begin=(1, 1), end=(2, 1), padding=-7))
+
+
+def split() -> None:
+    """Several blocks share a tile."""
+    convolved(132, Case((2, 64, 7, 7), (80, 64, 3, 3), begin=(1, 1), end=(1, 1), padding=5), S8, F32, S8,
+              chain=REQUANTIZED, operands=[((80, 1, 1), F32), ((2, 80, 7, 7), S8)])
+
+
+def halves() -> None:
+    """Tiles are ragged, and stages span taps."""
+    convolved(1, Case((1, 40, 9, 9), (72, 40, 2, 2), end=(1, 1)), HALF, F32, F32)
+
+
+def infinite() -> None:
+    """The last rows of x, which few pixels of the result depend on, are infinite."""
+    infinity(CudaBackend())
+
+
+def chained() -> None:
+    """A launch reads the result of the one before."""
+    chain(CudaBackend())
+
+
+FAULTS = [
+    Fault("a stage is read before it is there", whole, FILE, "wait_copies_but<STAGES - 2>();"),
+    Fault("a stage too few is waited for", whole, FILE, "wait_copies_but<STAGES - 2>()",
+          "wait_copies_but<STAGES - 1>()"),
+    Fault("a stage is replaced before it is read", whole, FILE,
+          "__syncthreads();  // the stage has arrived, and the one before has been read"),
+    Fault("padding is zero", whole, FILE, "pixel_copies.pad(stage);"),
+    Fault("padding of the stage before", split, FILE, "outside >>= COUNT;"),
+    Fault("columns behind the last one", whole, FILE,
+          "static_cast<unsigned>(column[n] + right) < static_cast<unsigned>(w.size[2])", "true"),
+    Fault("rows before the first one", whole, FILE, "static_cast<unsigned>(row[n] + down) < height",
+          "row[n] + down < static_cast<int>(height)"),
+    Fault("taps of one row", whole, FILE, "if (j >= w.kernel[2]) j -= w.kernel[2], i++;"),
+    Fault("channels behind those of a tap", whole, FILE, "if (channel >= channels) channel -= channels, j++;"),
+    Fault("x behind the end of K", infinite, FILE, "valid && i < w.kernel[1]", "valid"),
+    Fault("weights behind the end of K", whole, FILE, "valid && left > 0", "valid"),
+    Fault("channels in the order of rows", halves, FILE, "first += channel_of(own);", "first += own;"),
+    Fault("channels of the first rows", halves, FILE, "channel = channel_of(n * S::EACH)", "channel = 0"),
+    Fault("chunks keep their places", halves, FILE, "target = stages + swapped(own, threadIdx.x % CHUNKS);",
+          "target = stages + threadIdx.x;"),
+    Fault("sums of the own part are added twice", split, FILE, "memset(sum, 0, sizeof(sum));"),
+    Fault("the first block to arrive adds", split, FILE, "if (before != others) return;", "if (before != 0) return;"),
+    Fault("the last part is left out", split, FILE, "first + p < division.parts;", "first + p < division.parts - 1;"),
+    Fault("operands of the first image", split, FILE, "OperandOffsets<int>(operands, image,",
+          "OperandOffsets<int>(operands, 0,"),
+    Fault("x is read early", chained, FILE, "  wait_for_launches();"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_noticed(fault: Fault) -> None:
+    is_noticed(fault)
