@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,15 @@ from numpy.typing import NDArray
 from bench import gpu_vision_ir, gpu_vision_torch
 from bench.gpu_vision_ir import Built, MobileNetSizes, ResNetSizes, UNetSizes
 from bench.gpu_workloads import EXACT, Workload, encoder
+from ovgpu import Core, Type, serialize
+from ovgpu.ops.infrastructure.graph import Constant
+from tests.models.quantize import quantize
 from tests.models.transformer import BERT_BASE, Sizes
 
 Array = NDArray[Any]
 F16 = {"INFERENCE_PRECISION_HINT": "f16"}
 F16_TOLERANCE = 2e-2
+INT8_TOLERANCE = 0.1  # of what the quantisation changes: OpenVINO's results differ as much from those in f32
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,19 @@ def _workload(title: str, built: Built, inputs: dict[str, Array], outputs: int, 
 
 def _halved(workload: Configured) -> Configured:
     return replace(workload, title=f"{workload.title}, f16", config=F16, half=True, tolerance=F16_TOLERANCE)
+
+
+def quantized(make: Callable[[], Configured]) -> Configured:
+    """Return a workload in f16 with activations and weights in 8 bits, as nncf writes them; torch runs it in f16."""
+    found = make()
+    model = quantize(Core().read_model(*found.ir), found.inputs)
+    saved = sum(n.op.value.size for n in model.ops if isinstance(n.op, Constant) and n.op.element_type == Type.i8)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.xml")
+        serialize(model, path)
+        ir = path.read_bytes(), path.with_suffix(".bin").read_bytes()
+    return replace(found, title=found.title.replace(", f16", ", int8"), ir=ir, nbytes=found.nbytes - saved,
+                   tolerance=INT8_TOLERANCE)
 
 
 def _normal(*shape: int) -> Array:
@@ -132,10 +151,15 @@ WORKLOADS: Makers = {
     "lstm_state": partial(stateful, 3, 512, 512),
     "resnet50_b64_f16": partial(resnet, ResNetSizes(), 64, True),
     "resnet50_b64": partial(resnet, ResNetSizes(), 64, False),
+    "resnet50_int8": partial(quantized, partial(resnet, ResNetSizes(), 1, True)),
+    "resnet50_b64_int8": partial(quantized, partial(resnet, ResNetSizes(), 64, True)),
+    "bert_int8": partial(quantized, partial(bert, BERT_BASE, 1, 128)),
+    "bert_b32_int8": partial(quantized, partial(bert, BERT_BASE, 32, 128)),
     "unet_320_f16": partial(unet, UNetSizes(widths=(320, 640))),
     "whisper_base_f16": partial(whisper, "Whisper-base encoder, 30 s", 80, Sizes(6, 512, 8, 2048, 0, 1500)),
 }
 _RESNET, _BERT = ResNetSizes(32, 8, (1, 1), 10), Sizes(1, 24, 2, 48, 50, 16)
+_RESNET_INT8, _BERT_INT8 = ResNetSizes(32, 16, (1, 1), 10), Sizes(1, 32, 2, 64, 50, 16)  # of 16 codes
 _MOBILENET = MobileNetSizes(24, 8, ((1, 8, 1, 1), (6, 12, 2, 2)), 32, 10)
 TINY: Makers = {
     "resnet50": partial(resnet, _RESNET, 1, False),
@@ -153,6 +177,10 @@ TINY: Makers = {
     "lstm_state": partial(stateful, 3, 12, 16),
     "resnet50_b64_f16": partial(resnet, _RESNET, 2, True),
     "resnet50_b64": partial(resnet, _RESNET, 2, False),
+    "resnet50_int8": partial(quantized, partial(resnet, _RESNET_INT8, 1, True)),
+    "resnet50_b64_int8": partial(quantized, partial(resnet, _RESNET_INT8, 2, True)),
+    "bert_int8": partial(quantized, partial(bert, _BERT_INT8, 1, 8)),
+    "bert_b32_int8": partial(quantized, partial(bert, _BERT_INT8, 2, 8)),
     "unet_320_f16": partial(unet, UNetSizes(8, (8,), 1, 4)),
     "whisper_base_f16": partial(whisper, "Whisper encoder", 8, Sizes(2, 24, 2, 48, 0, 10)),
 }

@@ -32,6 +32,7 @@ from bench.kernels.machine_code import MachineCode
 from bench.kernels.sass import Instruction
 from bench.kernels.units import LANES, Timeline, occupied
 from ovgpu.runtime.plan import Operand, Plan, PlanStep
+from ovgpu.types import Type
 
 WAIT = "ACQBULK"  # griddepcontrol.wait
 LIBRARY_SECONDS = 3.5e-6  # of a small product of cuBLAS in a CUDA graph, `results/gpu-h100-kernels.md`
@@ -145,10 +146,13 @@ def _in_memory(operand: Operand, card: Card) -> bool:
 
 def _peak(step: PlanStep, card: Card) -> tuple[bool, float]:
     """Return whether tensor cores compute a step, and multiply-adds per clock and multiprocessor at best."""
+    first, peak = step.inputs[0] if step.inputs else None, card.peak_tensor or card.tensor["f16"]
+    if first is not None and first.type == Type.i8:
+        return True, peak * card.tensor["i8"] / card.tensor["f16"]
     if all(x is None or x.type.size <= 2 for x in step.inputs):
-        return True, card.peak_tensor or card.tensor["f16"]
+        return True, peak
     if step.tf32:
-        return True, (card.peak_tensor or card.tensor["f16"]) * card.tensor["tf32"] / card.tensor["f16"]
+        return True, peak * card.tensor["tf32"] / card.tensor["f16"]
     return False, LANES * card.architecture.rates["fp32"]
 
 

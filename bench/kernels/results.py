@@ -33,7 +33,8 @@ WORKLOADS = ("llama f16 128", "llama f16 8192", "llama int8 128", "llama int4 12
              "resnet50_f16", "resnet50_b64_f16", "resnet50", "mobilenet_v2_f16", "unet_f16", "gpt2_decode", "lstm_b1",
              "lstm_b32", "bilstm", "lstm_state", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32",
              "lstm_b32 tf32", "bilstm tf32", "bert_base tf32", "bert_base_b32", "bert_base_b32 tf32", "resnet50 tf32",
-             "gpt2_decode tf32", "llama int8 128 tf32", "llama int4 128 tf32")
+             "gpt2_decode tf32", "llama int8 128 tf32", "llama int4 128 tf32", "bert_int8", "bert_b32_int8",
+             "resnet50_int8", "resnet50_b64_int8")
 CONVOLVING = ("resnet", "mobilenet", "unet", "vit", "whisper")  # run with cuDNN, as they were measured
 LONG_ROWS = {f"{case} of {cases.VOCABULARY}": f"{workload}_row" for case, workload in (
     ("Softmax", "softmax"), ("ReduceMax", "max"), ("MVN", "normalize"), ("TopK 1", "argmax"), ("TopK 50", "topk"))}
@@ -57,6 +58,8 @@ The worst estimates of ovgpu's own kernels, and why:
 - `attend_stream` with few keys (3.7 for a cache of 128): one block per head merges nothing, which the path through its
   code still counts. In a model, behind other kernels, it takes 5.8 us, and is estimated at 4.5.
 - `topk_parts` and `topk_join` of 50 elements (0.6): the estimate takes each loop over digits once.
+
+Models in 8 bits (`bert_int8`, `resnet50_int8`), and with them `implicit_gemm`, have not run on a card yet.
 
 Products of libraries in TF32 are estimated like those in f16, without a division of K among blocks: small ones on an
 RTX 4090, which multiplies TF32 at the rate of f32, seem slower than in f32. "Before", Llama in TF32 was exact f32;

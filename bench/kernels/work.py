@@ -94,10 +94,13 @@ def dependent_steps(step: PlanStep) -> int:
 
 def padding(step: PlanStep, launch: Launch) -> float:
     """Return by which factor tiles of tensor cores exceed the rows of a product or the queries of an attention."""
-    rows = _rows(step, launch)
-    if rows is None:
+    if launch.name.startswith("implicit_gemm"):
+        rows, columns = _tile(launch)
+        return tiles(step, rows, columns) * rows * columns / prod(_shape(step.outputs[0]))
+    found = _rows(step, launch)
+    if found is None:
         return 1.0
-    count, tile = rows
+    count, tile = found
     return -(-count // tile) * tile / max(count, 1)
 
 
@@ -115,6 +118,12 @@ def _rows(step: PlanStep, launch: Launch) -> tuple[int, int] | None:
     if launch.name.startswith("attend_mma"):
         return out[-2], TILE_ROWS * int(template_arguments(launch.name)[4])
     return None
+
+
+def _tile(launch: Launch) -> tuple[int, int]:
+    """Return the pixels and channels of a tile of implicit_gemm.cu."""
+    arguments = template_arguments(launch.name)
+    return int(arguments[3]), int(arguments[4])
 
 
 def nbytes(step: PlanStep, launch: Launch) -> float:
@@ -141,6 +150,13 @@ def reread(step: PlanStep, launch: Launch) -> float:
         operands = prod(_shape(x)) * x.type.size * (down - 1) + (step.inputs[1].nbytes or 0) * (across - 1)
         sums = 8 * launch.blocks * tile * PRODUCT_TILE if launch.blocks > across * down else 0
         return float(operands + sums)
+    if launch.name.startswith("implicit_gemm") and x is not None:  # every tap reads x again
+        rows, columns = _tile(launch)
+        depth = multiply_adds(step) / prod(out)
+        count = tiles(step, rows, columns)
+        sums = 8 * launch.blocks * rows * columns if launch.blocks > count else 0
+        return count * (rows + columns) * depth * x.type.size + sums - sum(
+            operand.nbytes or 0 for operand in step.inputs[:2] if operand is not None)
     if launch.name.startswith("attend_mma") and x is not None:
         keys, values = (_shape(step.inputs[i]) for i in _attended(step)[1:])  # type: ignore[arg-type]
         each = keys[-2] * (keys[-1] + values[-1]) * x.type.size * unmasked(step, [launch.name])

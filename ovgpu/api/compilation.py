@@ -61,7 +61,7 @@ class Compilation:
         self.name = model.friendly_name
         may_fuse = not STOP_AT.value
         fuse, epilogues = backend.fuses and may_fuse, not backend.remote and may_fuse
-        self.model = simplify(model, fuse, settings.tensor_type, settings.cache)
+        self.model = simplify(model, fuse, settings.tensor_type, settings.cache, backend.multiplies_i8)
         self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
         may_split = may_fuse and backend.replays and not self._untyped and growing(self.model)
         self._unsplit = self.model.clone() if may_split else None

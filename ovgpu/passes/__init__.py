@@ -49,6 +49,7 @@ class Target:
     precision: Type = Type.dynamic
     cache: Type = Type.dynamic
     channels_last: Callable[[], Sequence[Type]] = tuple
+    multiplies_i8: Callable[[], bool] = bool
 
     @property
     def half(self) -> Type | None:
@@ -71,7 +72,6 @@ class Condition(NamedTuple):
 ALL = Condition("all", lambda _: True)
 CUDA = Condition("CUDA", lambda target: target.fuse)
 HOST = Condition("CPU", lambda target: target.epilogues)
-NOT_CUDA = Condition("CPU", lambda target: not target.fuse)
 EITHER = Condition("all", lambda target: target.fuse or target.epilogues)  # not if OVGPU_STOP_AT forbids fusion
 IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
 
@@ -109,8 +109,9 @@ PASSES = (
     Pass(upcast_to_f32, "simplify", IN_F32, "f16 or bf16 model", "f32 model with the same inputs and results"),
     Pass(canonicalise, "simplify", ALL, "equivalent forms of a layer", "the one form that later passes know"),
     Pass(recurrent_layers, "simplify", ALL, "TensorIterator or Loop of a cell", "LSTMSequence, GRUSequence..."),
-    Pass(quantized_layers, "simplify", NOT_CUDA, "FakeQuantize → Convolution or MatMul with weights of i8",
-         "Quantize → the same layer of codes"),
+    Pass(quantized_layers, "simplify", ALL, "FakeQuantize → Convolution or MatMul with weights of i8",
+         "Quantize → the same layer of codes",
+         lambda target: {"device": target.fuse, "multiplies_i8": target.multiplies_i8}),
     Pass(compressed_weights, "simplify", ALL, "Constant → Convert → Subtract → Multiply → MatMul", "CompressedMatMul",
          _of_compressed_weights),
     Pass(expand_einsum, "simplify", ALL, "Einsum", "Transpose, Reshape, MatMul, Multiply, ReduceSum"),
@@ -145,22 +146,24 @@ PASSES = (
 
 
 def prepare(model: Model, fuse: bool = False, epilogues: bool = False, precision: Type = Type.dynamic,
-            cache: Type = Type.dynamic) -> Model:
+            cache: Type = Type.dynamic, multiplies_i8: Callable[[], bool] = bool) -> Model:
     """Return a rewritten copy of the model, ready to be lowered: `simplify`, then `fuse_layers`.
 
     ``fuse`` is for a device that runs chains of elementwise layers in one kernel, or in that of a convolution;
     ``epilogues`` is for the host, which applies such chains to results of convolutions in cache. ``precision``: the
-    type that the model computes in, and ``cache``: that of its KV cache; `Type.dynamic` leaves them as they are.
+    type that the model computes in, and ``cache``: that of its KV cache; `Type.dynamic` leaves them as they are. For
+    ``multiplies_i8`` see `quantized_layers`.
     """
-    model = simplify(model, fuse, precision, cache)
+    model = simplify(model, fuse, precision, cache, multiplies_i8)
     fuse_layers(model, fuse, epilogues)
     return model
 
 
-def simplify(model: Model, fuse: bool = False, precision: Type = Type.dynamic, cache: Type = Type.dynamic) -> Model:
+def simplify(model: Model, fuse: bool = False, precision: Type = Type.dynamic, cache: Type = Type.dynamic,
+             multiplies_i8: Callable[[], bool] = bool) -> Model:
     """Return a copy of the model that has few kinds of layers and its final constants: the first part of `prepare`."""
     model = model.clone()
-    _run("simplify", model, Target(fuse=fuse, precision=precision, cache=cache))
+    _run("simplify", model, Target(fuse=fuse, precision=precision, cache=cache, multiplies_i8=multiplies_i8))
     return model
 
 

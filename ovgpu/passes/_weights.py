@@ -123,7 +123,7 @@ def weights_of(port: Output | None, rounded: bool = False, ranks: Sequence[int] 
             if codes is None or codes[0].spec.shape != inner.spec.shape:
                 continue
             ports = scale, zero
-            values = [None if port is None else _quant_params(port) for port in ports]
+            values = [None if port is None else quant_params(port) for port in ports]
             params = [None if p is None or v is None else (p, v) for p, v in zip(ports, values)]
             if [p is None for p in params] == [p is None for p in ports]:
                 extents: Any = codes[0].spec.shape
@@ -157,7 +157,7 @@ def _codes(port: Output, rounded: bool) -> tuple[Output, tuple[float, ...]] | No
         return (source, ()) if kind in BYTE_TYPES or (kind in HALVES and port.spec.type not in HALVES) else None
     if isinstance(node.op, Gather) and node.sources[1] is not None:
         numbers = _through(node.sources[1])
-        book, count = _quant_params(source), {Type.u4: 16, Type.u8: 256}.get(numbers.spec.type, 0)
+        book, count = quant_params(source), {Type.u4: 16, Type.u8: 256}.get(numbers.spec.type, 0)
         if isinstance(numbers.node.op, Constant) and book is not None and book.ndim == 1 and len(book) <= count:
             return numbers, (*_floats(book), *[0.0] * (count - len(book)))  # Gather reads 0 beyond the codebook
     return None
@@ -167,7 +167,7 @@ def _floats(values: Array) -> tuple[float, ...]:
     return tuple(decode(values).astype(np.float32).tolist())
 
 
-def _quant_params(port: Output) -> Array | None:
+def quant_params(port: Output) -> Array | None:
     """Return the constant value of a port in a type that kernels read, without conversions to floats; else None."""
     op, sources = op_of(port.node), port.node.sources
     if isinstance(op, Constant):
@@ -175,7 +175,7 @@ def _quant_params(port: Output) -> Array | None:
         return found
     if not isinstance(op, (Convert, Identity, Multiply)) or port.spec.type not in COMPUTE_TYPES:
         return None
-    values = [None if s is None else _quant_params(s) for s in sources]
+    values = [None if s is None else quant_params(s) for s in sources]
     if any(value is None for value in values):
         return None
     if isinstance(op, Convert) and sources[0] is not None and isinstance(sources[0].node.op, Constant):

@@ -19,6 +19,7 @@ from ovgpu.ops.convolution._convolution import FEW_CHANNELS
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused.channels_last import ChannelsLastConvolution
 from ovgpu.ops.fused.convolution_epilogue import ConvolutionWithEpilogue
+from ovgpu.ops.fused.quantized import QuantizedConvolution, QuantizedConvolutionWithEpilogue
 from ovgpu.passes._graph import Graph, constant_of, users_of
 from ovgpu.passes.fuse_elementwise import layer_of
 from ovgpu.types import Type
@@ -37,11 +38,17 @@ def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> 
             channels_last(body, types)
     convolutions = [node for node in model.ops if _is_candidate(node)]
     found = types() if convolutions else ()
-    convolutions = [node for node in convolutions if node.ports[0].spec.type in found]
+    convolutions = [node for node in model.ops if _has_layout(node) or (
+        node in convolutions and node.ports[0].spec.type in found)]
     for part in _parts(model, convolutions):
         for node in part.convolutions if part.pays else ():
-            _rewrite(node, moved)
+            if not _has_layout(node):
+                _rewrite(node, moved)
     model.changed()
+
+
+def _has_layout(node: Node) -> bool:
+    return isinstance(node.op, (QuantizedConvolution, QuantizedConvolutionWithEpilogue))
 
 
 def _is_candidate(node: Node) -> bool:

@@ -1,28 +1,40 @@
-"""Convolution -> elementwise layers becomes one ConvolutionWithEpilogue.
+"""Convolution -> elementwise layers becomes one ConvolutionWithEpilogue; so do products of 8-bit integers.
 
 The host computes the epilogue on results that are still in cache, a device in the kernel of the convolution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.elementwise import same_layout
-from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.op import Op, op_of
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
+from ovgpu.ops.base.strided import CHUNK_BYTES
 from ovgpu.ops.base.trace import trace
-from ovgpu.ops.convolution._convolution import MAX_EPILOGUE_OPERANDS
+from ovgpu.ops.base.view import equal
+from ovgpu.ops.convolution._convolved import MAX_EPILOGUE_OPERANDS
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
+from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.ops.fused.convolution_epilogue import ConvolutionWithEpilogue
+from ovgpu.ops.fused.quantized import (
+    QuantizedConvolution,
+    QuantizedConvolutionWithEpilogue,
+    QuantizedMatMul,
+    QuantizedMatMulWithEpilogue,
+)
+from ovgpu.ops.quantization import Dequantize
 from ovgpu.passes._graph import DEVICE_TYPES, alike, is_fusable, is_number, users_of
 from ovgpu.passes.fuse_elementwise import MAX_PARTS, fused, layer_of
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
 
 Users = dict[Output, list[Node]]
+
+QUANTIZED = (QuantizedConvolution, QuantizedMatMul)
 
 
 def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
@@ -36,18 +48,50 @@ def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
             fuse_convolution_epilogues(body, device)
         if not _is_convolution(node, device):
             continue
-        layers = (region(node, users, shape_tensors | taken, order, MAX_EPILOGUE_OPERANDS) if device
+        takes = _takes_in_rows if isinstance(node.op, QuantizedMatMul) else _takes_any
+        layers = (region(node, users, shape_tensors | taken, order, MAX_EPILOGUE_OPERANDS, takes) if device
                   else _chain(node, users, taken))
         if layers:
+            if isinstance(node.op, QUANTIZED):
+                layers = [*_dequantized(layers), *layers]
             taken |= {layer.ports[0] for layer in layers}
             last, result = layers[-1], node.ports[0]
             op, (_, *others) = fused(layers, result, is_literal)
-            last.op = ConvolutionWithEpilogue(layer=layer_of(node), convolution=node.op, fused=op, device=device)  # type: ignore[arg-type]
+            last.op = _with_epilogue(node, op, device)
             last.sources = [*node.sources, *others]
     model.changed()
 
 
+def _with_epilogue(node: Node, epilogue: Fused, device: bool) -> Op:
+    op, layer = op_of(node), layer_of(node)
+    if isinstance(op, QuantizedConvolution):
+        return QuantizedConvolutionWithEpilogue(layer=layer, product=op, fused=epilogue)
+    if isinstance(op, QuantizedMatMul):
+        return QuantizedMatMulWithEpilogue(layer=layer, product=op, fused=epilogue)
+    return ConvolutionWithEpilogue(layer=layer, convolution=op, fused=epilogue, device=device)  # type: ignore[arg-type]
+
+
+def _takes_any(layer: Node, operand: Output) -> bool:
+    return True
+
+
+def _takes_in_rows(layer: Node, operand: Output) -> bool:
+    """Return whether the operand has the result's shape, or a number for each column."""
+    shape, result = operand.spec.shape or (), layer.ports[0].spec.shape or ()
+    return alike(operand, layer.ports[0]) or (len(shape) > 0 and equal(shape[-1], result[-1])
+                                              and all(equal(d, 1) for d in shape[:-1]))
+
+
+def _dequantized(layers: Sequence[Node]) -> list[Node]:
+    """Return the Dequantize layers before the epilogue, which then reads their codes."""
+    inside = {layer.ports[0] for layer in layers}
+    sources = dict.fromkeys(s for layer in layers for s in layer.sources if s is not None and s not in inside)
+    return [s.node for s in sources if isinstance(s.node.op, Dequantize)]
+
+
 def _is_convolution(node: Node, device: bool) -> bool:
+    if isinstance(node.op, QUANTIZED):
+        return True
     if isinstance(node.op, (Convolution, ConvolutionBackpropData)):
         return len(node.sources) == 2
     return device and isinstance(node.op, CompressedConvolution) and len(node.sources) == 4
@@ -57,11 +101,11 @@ def region(node: Node, users: Users, others: set[Output], order: dict[Node, int]
            takes: Callable[[Node, Output], bool] = lambda layer, operand: True) -> list[Node]:
     """Return the largest epilogue that a device can compute with the node: its layers, in order.
 
-    They follow from the node's result, have its extents, and leave one result of its type. Besides literals they take
-    at most ``operands`` other tensors. ``others``: ports that the layers must not have as results; ``order``:
-    position of each node; ``takes``: whether a layer may take a tensor as an operand.
+    They follow from the node's result, have its extents, and leave one result: of its type, or of any after a quantised
+    product. Besides literals they take at most ``operands`` other tensors. ``others``: ports that the layers must not
+    have as results; ``order``: position of each node; ``takes``: whether a layer may take a tensor as an operand.
     """
-    port = node.ports[0]
+    port, is_quantized = node.ports[0], isinstance(node.op, QUANTIZED)
     if port.spec.type not in DEVICE_TYPES:
         return []
     inside, found, best = {port}, list[Node](), 0
@@ -82,10 +126,17 @@ def region(node: Node, users: Users, others: set[Output], order: dict[Node, int]
         operands_of_all = {s for each in found for s in each.sources if s not in inside and not is_literal(s)}
         if len(operands_of_all) > operands:
             break
-        if result.spec.type == port.spec.type and all(
+        may_end = _fills_chunks(node, result) if is_quantized else result.spec.type == port.spec.type
+        if may_end and all(
                 all(user in members for user in users.get(i, ())) for i in inside - {result}):
             best = len(found)
     return found[:best]
+
+
+def _fills_chunks(node: Node, result: Output) -> bool:
+    """Return whether the outputs of a quantised product are whole chunks in the type of a result."""
+    factor: Any = node.sources[2]
+    return not factor.spec.shape[0] * result.spec.type.size % CHUNK_BYTES
 
 
 def is_literal(port: Output | None) -> bool:

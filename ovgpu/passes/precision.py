@@ -6,7 +6,8 @@ computed from them, up to the next product:
 - numbers computed from integers alone: positions, masks, angles and frequencies;
 - sums, powers, exponentials, quotients, quantisation, boxes, random numbers: all ops whose `half_precision` is never;
 - layers with a constant that the type does not hold: an epsilon of 1e-12, a mask of -3e38;
-- layers whose results only such layers or the model's results take, such as those after the last product;
+- layers whose results only such layers or the model's results take, such as those after the last product, unless they
+  only move elements of 16 bits;
 - bodies of loops and branches, as a whole.
 
 Finite values stay finite: those beyond the range of f16 become its largest number. Compressed weights stay as they
@@ -30,12 +31,15 @@ from ovgpu.ops.convert import LARGEST, Convert, ConvertDown
 from ovgpu.ops.fused.compressed import CompressedGather
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.ops.fused.kv_cache import CacheAppend, Reorder, growing
+from ovgpu.ops.fused.quantized import QuantizedConvolution, QuantizedMatMul
 from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.ops.quantization import Dequantize
 from ovgpu.ops.shape.shape import ShapeOf
 from ovgpu.passes._graph import HALVES, Graph, users_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
+OF_CODES = (QuantizedConvolution, QuantizedMatMul, Dequantize)  # ops of 8-bit codes, which give any type
 SMALLEST_NORMAL = {Type.f16: 2.0**-14, Type.bf16: 2.0**-126}
 
 class Level(Enum):
@@ -112,7 +116,8 @@ class _Downcast:
 
     def _data(self, node: Node) -> list[int]:
         """Return the indices of f32 inputs that have the result's type."""
-        count = 1 if node.op.name == "Interpolate" or hasattr(node.op, "weights") else None
+        op = node.op
+        count = 1 if op.name == "Interpolate" or hasattr(op, "weights") or isinstance(op, OF_CODES) else None
         return [i for i, s in enumerate(node.sources[:count]) if s is not None and s.spec.type == Type.f32]
 
     def _is_end(self, node: Node) -> bool:
@@ -135,7 +140,9 @@ class _Downcast:
             pass
         elif isinstance(op, CompressedGather):
             target = self.kind
-        elif self._may_be_half(node) and node not in self.ends:
+        elif isinstance(op, OF_CODES):
+            target, level = Type.f32 if self._is_end(node) else self.kind, Level.ROUNDABLE
+        elif self._may_be_half(node) and (node not in self.ends or op.is_reshape or op.moves_elements):
             is_lookup = op.name.startswith("Gather") and levels[:1] == [Level.CONSTANT]
             if op.half_precision == "always":
                 target = Type.f32 if integral and op.name == "MatMul" else self.kind
@@ -161,7 +168,7 @@ class _Downcast:
         for i, source in enumerate(node.sources):
             if source is not None and source.spec.type == Type.f32 and not isinstance(op, (Convert, ShapeOf)):
                 node.sources[i] = self._cast(source, target if i in data else Type.f32, node)
-        if isinstance(op, CompressedGather) and op.kind == Type.f32:
+        if isinstance(op, (CompressedGather, *OF_CODES)) and op.kind == Type.f32:
             node.op = replace(op, kind=target)
         for port in node.ports:
             if port.spec.type == Type.f32:

@@ -4,14 +4,15 @@
 
 Where all levels of a FakeQuantize are whole multiples of one step, it is a Quantize, whose codes are whole numbers, and
 a Dequantize, which multiplies them by the step. Layers that only choose or move elements do so with the codes. Layers
-with weights in 8 bits take the codes, and have the step in the scales of their weights; all others take the
-dequantised values.
+with weights in 8 bits take the codes, and have the step in their weights; all others take the dequantised values. NumPy
+multiplies codes in f32, a device in i8 where its kernel takes the layer. Other weights are decompressed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,19 +21,24 @@ from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.activation.activation import Clamp, Relu
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.base.storage import decode
+from ovgpu.ops.base.strided import CHUNK_BYTES
+from ovgpu.ops.base.view import IMAGE_RANK
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
+from ovgpu.ops.fused.quantized import QuantizedConvolution, QuantizedMatMul
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.pooling.pooling import MaxPool
 from ovgpu.ops.quantization import Dequantize, FakeQuantize, Quantize
 from ovgpu.passes._graph import Graph, constant_of, users_of
-from ovgpu.passes._weights import Weights, weights_of
+from ovgpu.passes._weights import Weights, quant_params, weights_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
 Array = np.ndarray[Any, Any]
 
 MAX_LEVELS = 256
+MAX_SUMMANDS = 1 << 16  # products of codes whose sum, and the correction, are below 2^31
+OCTET = 8  # outputs of the device's kernel, which reads chunks of 16 channels
 SMALLEST_STEP = 1e-30  # whose reciprocal is finite in f32
 NEAREST = 0.499  # of a step, within which a number certainly gets the code
 ZERO_TOLERANCE = 1e-3  # of a step, by which 0 may miss the nearest level: f32 has 7 digits for 3 in front of the point
@@ -68,6 +74,11 @@ class Steps:
         return Steps(step.astype(np.float32), unit.astype(np.float32), low, low + op.levels - 1)
 
     @property
+    def zero(self) -> int:
+        """The code of i8 that stands for 0, where codes begin at -128."""
+        return -128 - self.low
+
+    @property
     def varies(self) -> bool:
         """True if the channels have steps of their own."""
         return self.step.size > 1 or self.unit.size > 1
@@ -75,38 +86,52 @@ class Steps:
 
 def _by_channel(port: Output | None, rank: int | None) -> Any:
     """Return the value of a constant of one element, or of one per channel of an image, in f64; else None."""
-    value = constant_of(port)
+    value = None if port is None else quant_params(port)
     if value is None or (value.size > 1 and not 2 < value.ndim == rank) or value.size not in (1, *value.shape[1:2]):
         return None
     return decode(value).astype(np.float64).reshape(value.shape if value.size > 1 else ())
 
 
-def quantized_layers(model: Model) -> None:
-    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
+def quantized_layers(model: Model, device: bool = False, multiplies_i8: Callable[[], bool] = bool) -> None:
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again.
+
+    ``device``: whether it runs on a GPU. Where that does not multiply i8, the model is left as it is;
+    ``multiplies_i8()`` is called only for models with such layers.
+    """
+    if _rewritten(model, device, multiplies_i8):
+        model.validate_nodes_and_infer_types()
+
+
+def _rewritten(model: Model, device: bool, multiplies_i8: Callable[[], bool]) -> bool:
+    changed = any([_rewritten(body, device, multiplies_i8) for node in model.ops for body in bodies(node.op)])
     found = dict[Output, Steps]()  # the tensors that have codes
-    products = list[tuple[Node, Weights]]()
+    products = list[tuple[Node, Weights, Steps]]()
     for node in model.ops:
-        for body in bodies(node.op):
-            quantized_layers(body)
         source: Any = node.sources[0] if node.sources else None
         steps = found[source] if source in found and _keeps_values(node, found[source]) else Steps.of(node)
         if steps is not None:
             found[node.ports[0]] = steps
         elif source in found and (weights := _weights(node, found[source])) is not None:
-            products.append((node, weights))
-    if not products:
-        return
-    moved = _moved({node.sources[0] for node, _ in products}, found)
+            products.append((node, weights, found[source]))
+    of_codes = {node for node, weights, steps in products if not device or _suits_kernel(node, weights, steps)}
+    if not of_codes or (device and not multiplies_i8()):
+        return changed
+    moved = _moved({node.sources[0] for node in of_codes}, found)
     users = users_of(model)
     codes = dict[Output, Output]()
     for port, steps in found.items():
-        if isinstance(port.node.op, FakeQuantize) or port in moved:
-            codes[port] = _codes(port.node, steps, codes, users)
-    for node, weights in products:
+        if port in moved or isinstance(port.node.op, FakeQuantize):
+            codes[port] = _split(port.node, steps, codes, users, device)
+    for node, weights, steps in products:
         source = node.sources[0]
-        node.sources = [codes[source], _scaled(node, weights, found[source]), *node.sources[2:]]
+        if node not in of_codes:
+            node.sources[1] = _decompressed(node, weights)
+        elif device:
+            _multiply_codes(node, codes[source], weights, steps)
+        else:
+            node.sources = [codes[source], _decompressed(node, weights, steps), *node.sources[2:]]
     model.changed()
-    model.validate_nodes_and_infer_types()
+    return True
 
 
 def _keeps_values(node: Node, steps: Steps) -> bool:
@@ -133,6 +158,22 @@ def _weights(node: Node, steps: Steps) -> Weights | None:
     return found
 
 
+def _suits_kernel(node: Node, weights: Weights, steps: Steps) -> bool:
+    """Return whether the device's kernel takes the layer: it reads 16 adjacent codes at a time."""
+    op, shape = node.op, weights.extents
+    by_outputs: tuple[int, ...]
+    if isinstance(op, MatMul):
+        (outputs, depth), by_outputs = (shape, (shape[0], 1)) if op.transpose_b else (shape[::-1], (1, shape[1]))
+        fits = not op.transpose_a and (node.ports[0].spec.rank or 0) >= 2
+    else:
+        (outputs, depth), by_outputs = shape[:2], (shape[0], *(1 for _ in shape[1:]))
+        fits = isinstance(op, Convolution) and op.leading == 2 and len(shape) == IMAGE_RANK
+    scale = () if weights.scale is None else weights.scale[1].shape
+    fits &= not steps.varies and not outputs % OCTET and not depth % CHUNK_BYTES
+    fits &= prod(shape) <= outputs * MAX_SUMMANDS
+    return fits and (prod(scale) == 1 or scale == by_outputs)
+
+
 def _moved(ports: Iterable[Output | None], found: Mapping[Output, Steps]) -> set[Output]:
     """Return the ports, and those that they are moved from, which have codes."""
     moved, waiting = set[Output](), list(ports)
@@ -144,19 +185,22 @@ def _moved(ports: Iterable[Output | None], found: Mapping[Output, Steps]) -> set
     return moved
 
 
-def _codes(node: Node, steps: Steps, codes: Mapping[Output, Output], users: Mapping[Output, list[Node]]) -> Output:
+def _split(node: Node, steps: Steps, codes: Mapping[Output, Output], users: Mapping[Output, list[Node]],
+           device: bool) -> Output:
     """Make the node the Dequantize of its codes, and return these."""
     source, *others = node.sources
     assert source is not None
     graph = Graph(node)
+    zero, kind = (steps.zero, Type.i8) if device else (0, Type.f32)
+    zeros = [graph.constant(zero, Type.f32)] if zero else []
     if isinstance(node.op, FakeQuantize):
         if _clips_no_more(source.node.op, steps) and users[source] == [node]:
             source = source.node.sources[0]
-        op = Quantize(low=steps.low, high=steps.high, kind=Type.f32)
-        found: Output = graph.add(op, source, graph.constant(1 / steps.step, Type.f32))
+        op = Quantize(low=steps.low + zero, high=steps.high + zero, kind=kind)
+        found: Output = graph.add(op, source, graph.constant(1 / steps.step, Type.f32), *zeros)
     else:
         found = graph.add(op_of(node), codes[source], *others)
-    node.op, node.sources = Dequantize(kind=Type.f32), [found, graph.constant(steps.unit, Type.f32)]
+    node.op, node.sources = Dequantize(kind=Type.f32), [found, graph.constant(steps.unit, Type.f32), *zeros]
     return found
 
 
@@ -168,15 +212,34 @@ def _clips_no_more(op: Any, steps: Steps) -> bool:
     return isinstance(op, Relu) and not steps.low
 
 
-def _scaled(node: Node, weights: Weights, steps: Steps) -> Output:
-    """Return the weights, times the steps of codes, as a constant of f32: NumPy multiplies no other numbers fast."""
-    op: Any = weights.codes.node.op
-    value = op.value * (np.float32(1) if weights.scale is None else decode(weights.scale[1]).astype(np.float32))
-    if steps.varies:
+def _decompressed(node: Node, weights: Weights, steps: Steps | None = None) -> Output:
+    """Return the weights as a constant of f32, times the steps of the codes that they multiply, if given."""
+    codes = constant_of(weights.codes)
+    value = codes * (np.float32(1) if weights.scale is None else decode(weights.scale[1]).astype(np.float32))
+    if steps is not None and steps.varies:
         groups, _, channels, *taps = node.op.grouped(value.shape)  # type: ignore[attr-defined]
         unit = np.broadcast_to(steps.unit.ravel(), groups * channels).reshape(groups, 1, channels, *(1 for _ in taps))
         value = (value.reshape(groups, -1, channels, *taps) * unit).reshape(value.shape)
-    else:
+    elif steps is not None:
         value *= steps.unit
-    let_go(op.value)
+    let_go(codes)
     return Graph(node).constant(value, Type.f32)
+
+
+def _multiply_codes(node: Node, codes: Output, weights: Weights, steps: Steps) -> None:
+    """Make the node a product of codes of i8, whose weights have the outputs first and the channels last."""
+    op, value = node.op, constant_of(weights.codes)
+    if isinstance(op, Convolution):
+        node.op = QuantizedConvolution(convolution=op, zero=steps.zero, kind=Type.f32)
+        moved = np.ascontiguousarray(np.moveaxis(value, 1, -1))
+    elif isinstance(op, MatMul):
+        node.op = QuantizedMatMul(zero=steps.zero, kind=Type.f32)
+        moved = np.ascontiguousarray(value if op.transpose_b else value.T)
+    let_go(value)
+    outputs = len(moved)
+    scale = np.float32(1) if weights.scale is None else decode(weights.scale[1]).astype(np.float32).ravel()
+    factor = np.broadcast_to(scale * np.float32(steps.unit), outputs)
+    correction = steps.zero * moved.reshape(outputs, -1).sum(1, dtype=np.int32)
+    graph = Graph(node)
+    node.sources = [codes, graph.constant(moved, Type.i8), graph.constant(factor, Type.f32),
+                    graph.constant(correction, Type.i32)]

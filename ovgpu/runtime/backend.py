@@ -124,6 +124,9 @@ class Backend(Protocol):
     def channels_last(self) -> Sequence[Type]:
         """Return the element types for which convolutions are faster where the channels of a pixel are adjacent."""
 
+    def multiplies_i8(self) -> bool:
+        """Return whether the device has kernels for products of 8-bit integers."""
+
     def active(self) -> AbstractContextManager[Any]:
         """Return a context in which this thread's array library works on the backend's device and stream."""
 

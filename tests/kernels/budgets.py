@@ -26,13 +26,15 @@ from bench.kernels.cards import H100
 from bench.kernels.dry_device import dry_device
 from bench.kernels.launches import Launch, steps_of
 from bench.kernels.machine_code import MachineCode, of_file
+from bench.kernels.work import template_arguments
 from tests.harness.ir import Net
 
 from . import gate
 
 TABLE = Path(__file__).with_name("budgets.json")
 MIN_SHARE = 0.02  # of a workload's time
-PRODUCTS = ("attention", "compressed", "convolution", "matmul", "product", "recurrent")  # beginnings of names of files
+# beginnings of names of files
+PRODUCTS = ("attention", "compressed", "convolution", "implicit_gemm", "matmul", "product", "recurrent")
 ROWS, COLUMNS = 2048, 4096  # of the arrays of generated kernels, large enough for their widest form
 
 
@@ -125,20 +127,26 @@ def record(instances: Sequence[tuple[str, str]]) -> None:
 
 
 def hot(results: Path) -> list[tuple[str, str]]:
-    """Return the instances that take 2 % of a workload on an H100, by a file of `bench.kernels.results`, and products
-    in tiles, which only its single layers have. Kernels with generated epilogues or prologues are represented by those
-    without one."""
+    """Return the instances that take 2 % of a workload on an H100, by a file of `bench.kernels.results`, products in
+    tiles, which only its single layers have, and convolutions in f16, which are cuDNN's there. Kernels with generated
+    epilogues or prologues are represented by those without one."""
     found = json.loads(results.read_text())["H100"]
     names = {(values["file"], name) for row in found["workloads"].values() for name, values in row["kernels"].items()
              if values["file"] and values["us"] >= MIN_SHARE * row["us"]}
     names |= {("product_tiles.cu", row["kernel"]) for row in found["cases"].values()
               if row["kernel"].startswith("product_tiles<")}
+    names |= {("implicit_gemm.cu", f"implicit_gemm<__half, __half, __half, {tile}, IdentityEpilogue>")
+              for tile in ("64, 64", "128, 128")}
     return sorted({(file, _without_epilogue(file, name)) for file, name in names})
 
 
 def _without_epilogue(file: str, name: str) -> str:
     """Return an instance without the epilogue, which is an argument of its own or a default one; or without a generated
-    prologue (Chain)."""
+    prologue (Chain). implicit_gemm.cu has the types of values and of results as arguments besides."""
+    if file == "implicit_gemm.cu":
+        kind, _, _, rows, columns, *_ = template_arguments(name)
+        value = "float" if kind == "signed char" else kind
+        return f"implicit_gemm<{kind}, {value}, {value}, {rows}, {columns}, IdentityEpilogue>"
     name = re.sub(r", Chain, \d(, \w+)?>", lambda found: f", Identity, 1{found[1]}>" if found[1] else ">", name)
     plain = re.sub(r"\bEpilogue\b", "IdentityEpilogue", name)
     return plain if plain == name or plain in gate.table()[file] else name.replace(", Epilogue", "")

@@ -15,29 +15,35 @@ from tests.harness import judge
 from tests.harness.ir import Net, Port
 
 SHAPE = (2, 6, 9, 11)
+OCTETS = (2, 32, 9, 16)  # in a device's kernels, 16 codes are adjacent
 STEP = np.float32(0.03)
 SAME = {"strides": "1,1", "pads_begin": "1,1", "pads_end": "1,1", "dilations": "1,1", "auto_pad": "explicit"}
 POOL = {"strides": "2,2", "pads_begin": "1,1", "pads_end": "1,1", "kernel": "3,3", "rounding_type": "floor",
         "auto_pad": "explicit"}
 
+EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 Build = Callable[[Net, Port], Port]
 
 
-def fake(net: Net, x: Port, low: Any, levels: int = 256, step: Any = STEP, unit: Any = None) -> Port:
-    """Add a FakeQuantize whose levels are ``low`` and the following multiples of a step."""
-    ranges = [np.asarray(n * s, "f4") for s in (step, step if unit is None else unit) for n in (low, low + levels - 1)]
-    found: Port = net.layer("FakeQuantize", "opset1", [x, *(net.const(r, "f32") for r in ranges)], {"levels": levels})
+def fake(net: Net, x: Port, low: Any, levels: int = 256, step: Any = STEP, unit: Any = None, kind: str = "f32") -> Port:
+    """Add a FakeQuantize whose levels are ``low`` and the following multiples of a step; its ranges have a ``kind``."""
+    values = [np.asarray(n * s, "f4") for s in (step, step if unit is None else unit) for n in (low, low + levels - 1)]
+    ranges = [net.const(v, kind) for v in values]
+    if kind != "f32":
+        ranges = [net.layer("Convert", "opset1", [r], {"destination_type": "f32"}, ["f32"]) for r in ranges]
+    found: Port = net.layer("FakeQuantize", "opset1", [x, *ranges], {"levels": levels})
     return found
 
 
-def weights(net: Net, *shape: int, kind: str = "i8", zero: bool = False, groups: int = 0) -> Port:
-    """Add weights in 8 bits with a scale for each output."""
+def weights(net: Net, *shape: int, kind: str = "i8", zero: bool = False, groups: int = 0, axis: int = 0) -> Port:
+    """Add weights in 8 bits with a scale for each output, which are along ``axis``, or the first two if in groups."""
     rng, outer = np.random.default_rng(3), 2 if groups else 1
     codes = net.const(rng.integers(0 if kind == "u8" else -127, 128, shape), kind)
     x = net.layer("Convert", "opset1", [codes], {"destination_type": "f32"}, ["f32"])
     if zero:
         x = net.layer("Subtract", "opset1", [x, net.const(np.full((1,) * len(shape), 3), "f32")])
-    scale = rng.uniform(0.001, 0.003, (*shape[:outer], *(1,) * (len(shape) - outer)))
+    scale = rng.uniform(0.001, 0.003, [n if i < outer or i == axis else 1 for i, n in enumerate(shape)])
+    scale = scale[:1] if axis else scale
     found: Port = net.layer("Multiply", "opset1", [x, net.const(scale, "f32")])
     return found
 
@@ -85,9 +91,9 @@ def residual(net: Net, x: Port) -> Port:
     return found
 
 
-def network(build: Build, low: int, **options: Any) -> Net:
+def network(build: Build, low: float, shape: tuple[int, ...] = SHAPE, **options: Any) -> Net:
     net = Net()
-    x = net.parameter("f32", SHAPE)
+    x = net.parameter("f32", shape)
     activation = options.pop("activation", None)
     if activation:
         x = net.layer(activation, "opset1", [x], {"min": 0, "max": 255 * STEP} if activation == "Clamp" else {})
@@ -100,12 +106,15 @@ def layers(net: Net) -> list[str]:
     return [n.op.name for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant")]
 
 
-def check(net: Net) -> None:
+def check(net: Net, shape: tuple[int, ...] = SHAPE, device: str = "CPU", step: Any = STEP) -> None:
     """Compare the results with OpenVINO's for numbers that are not near the middle between two levels."""
     rng = np.random.default_rng(2)
-    x = ((rng.integers(-150, 300, SHAPE) + rng.uniform(-0.4, 0.4, SHAPE)) * STEP).astype(np.float32)
+    x = ((rng.integers(-150, 300, shape) + rng.uniform(-0.4, 0.4, shape)) * step).astype(np.float32)
     (expected,) = judge.Judge(*net.build()).expect([(x, "f32")])
-    found = ov.Core().compile_model(ov.Core().read_model(*net.build()), "CPU")([x])[0]
+    request = ov.Core().compile_model(ov.Core().read_model(*net.build()), device, EXACT).create_infer_request()
+    for _ in range(3):
+        found = request.infer([x])[0]
+    assert device == "CPU" or request.plan().launches == 1
     np.testing.assert_allclose(found, expected.array, 1e-5, 1e-5 * np.abs(expected.array).max())
 
 
@@ -172,6 +181,30 @@ def test_weights_that_stay(options: Any) -> None:
     assert layers(network(build, 0))[0] == "FakeQuantize"
 
 
+def test_ranges_in_16_bits() -> None:
+    net = network(convolution, -128, step=np.float32(2**-5), kind="f16")
+    assert layers(net) == ["Quantize", "Convolution"]
+    check(net, step=2**-5)
+
+
+def test_bodies(emulated: str) -> None:
+    """Layers in a branch are rewritten as well."""
+    net, branches = Net(), list[tuple[Net, Port, Port]]()
+    x, flag = net.parameter("f32", OCTETS), net.parameter("boolean", ())
+    for low in (0, -128):
+        body = Net(f"from {low}")
+        inner = body.parameter("f32", OCTETS)
+        branches.append((body, inner, body.result(of_codes(body, fake(body, inner, low)))))
+    (a, a_in, a_out), (b, b_in, b_out) = branches
+    net.result(net.if_(flag, a, b, [(x, a_in, b_in)], [(a_out, b_out)]))
+    values = (np.random.default_rng(5).integers(-128, 256, OCTETS) * STEP).astype(np.float32)
+    for which in (np.array(True), np.array(False)):
+        (expected,) = judge.Judge(*net.build()).expect([(values, "f32"), (which, "boolean")])
+        for device in ("CPU", emulated):
+            found = ov.Core().compile_model(ov.Core().read_model(*net.build()), device, EXACT)([values, which])[0]
+            np.testing.assert_allclose(found, expected.array, 1e-5, 1e-5 * np.abs(expected.array).max())
+
+
 def test_shared_codes() -> None:
     """Layers share the codes; a Result, and layers without weights in 8 bits, take what Dequantize gives."""
     net = Net()
@@ -186,3 +219,100 @@ def test_shared_codes() -> None:
     results = ov.Core().compile_model(ov.Core().read_model(*net.build()), "CPU")([values])
     for found_array, wanted in zip(results.to_tuple(), expected):
         np.testing.assert_allclose(found_array, wanted.array, 1e-5, 1e-5 * np.abs(wanted.array).max())
+
+
+# ---- on a device
+
+def of_codes(net: Net, x: Port) -> Port:
+    """A convolution with strides, and padding on one side."""
+    attributes = {**SAME, "strides": "2,1", "pads_begin": "0,1"}
+    found: Port = net.layer("Convolution", "opset1", [x, weights(net, 48, 32, 3, 3)], attributes)
+    return found
+
+
+def pooled_codes(net: Net, x: Port) -> Port:
+    return of_codes(net, net.layer("MaxPool", "opset1", [x], POOL))
+
+
+def product_of_codes(net: Net, x: Port) -> Port:
+    x = net.layer("Transpose", "opset1", [x, net.const(np.array([0, 2, 3, 1]))])
+    found: Port = net.layer("MatMul", "opset1", [x, weights(net, 16, 32)], {"transpose_b": True})
+    return found
+
+
+def columns_of_codes(net: Net, x: Port) -> Port:
+    """A product whose weights have the outputs in their columns."""
+    found: Port = net.layer("MatMul", "opset1", [x, weights(net, 16, 32, axis=1)], {})
+    return found
+
+
+def with_layers(net: Net, x: Port) -> Port:
+    """A bias, a FakeQuantize and a sum with the input follow, and the next layer takes codes again."""
+    y = net.layer("Convolution", "opset1", [x, weights(net, 32, 32, 3, 3)], SAME)
+    y = net.layer("Add", "opset1", [y, net.const(np.arange(32).reshape(1, 32, 1, 1), "f32")])
+    y = net.layer("Add", "opset1", [fake(net, y, -128, step=0.25), x])
+    return of_codes(net, fake(net, net.layer("Relu", "opset1", [y]), 0, step=0.125))
+
+
+def with_few_outputs(net: Net, x: Port) -> Port:
+    """Codes of 24 outputs would not be whole chunks."""
+    y = net.layer("Convolution", "opset1", [x, weights(net, 24, 32, 3, 3)], SAME)
+    y = fake(net, net.layer("Relu", "opset1", [y]), 0, step=0.125)
+    found: Port = net.layer("Convolution", "opset1", [y, weights(net, 16, 24, 3, 3)], SAME)
+    return found
+
+
+def with_rows(net: Net, x: Port) -> Port:
+    """A bias, an activation, and the input, which is broadcast, follow a product."""
+    y = net.layer("Add", "opset1", [product_of_codes(net, x), net.const(np.arange(16).reshape(1, 1, 16), "f32")])
+    return net.layer("Multiply", "opset1", [net.layer("Sigmoid", "opset1", [y]), y])
+
+
+def on_device(net: Net) -> list[str]:
+    """Return the types of a device's layers; of those with an epilogue, also of its layers."""
+    model = prepare(ov.Core().read_model(*net.build()), fuse=True, precision=Type.f32, multiplies_i8=lambda: True)
+    return ["+".join([type(n.op).__name__, *(layer.op.name for layer in getattr(n.op, "layers", ()))])
+            for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant")]
+
+
+@pytest.mark.parametrize("low", [0, -128, -49])
+@pytest.mark.parametrize(("build", "expected"), [
+    (of_codes, ["QuantizedConvolution"]), (pooled_codes, ["MaxPool", "QuantizedConvolution"]),
+    (product_of_codes, ["Transpose", "QuantizedMatMul"]), (columns_of_codes, ["QuantizedMatMul"]),
+    (with_layers, ["QuantizedConvolutionWithEpilogue+Convolution+Dequantize+Add+Quantize+Dequantize+Add+Quantize",
+                   "QuantizedConvolution"]),
+    (with_few_outputs, ["QuantizedConvolutionWithEpilogue+Convolution+Quantize+Dequantize", "Convolution"]),
+    (with_rows, ["Transpose", "QuantizedMatMulWithEpilogue+MatMul+Add+Swish"])])
+def test_device(build: Build, expected: list[str], low: int, emulated: str) -> None:
+    net = network(build, low, shape=OCTETS)
+    assert on_device(net) == ["Quantize", *expected]
+    check(net, OCTETS, emulated)
+
+
+@pytest.mark.parametrize(("build", "shape"), [
+    (convolution, SHAPE), (product, SHAPE), (grouped, SHAPE), (transposed, SHAPE), (depthwise, SHAPE)])
+def test_layers_that_stay_on_the_device(build: Build, shape: tuple[int, ...], emulated: str) -> None:
+    """The kernel reads 16 codes at a time, of one group."""
+    net = network(build, -128, shape=shape)
+    assert "FakeQuantize" in on_device(net)
+    check(net, shape, emulated)
+
+
+@pytest.mark.parametrize("build", [of_codes, product_of_codes])
+def test_shapes_that_change(build: Build, emulated: str) -> None:
+    net = network(build, -49, shape=(-1, 32, -1, -1))
+    request = ov.Core().compile_model(ov.Core().read_model(*net.build()), emulated, EXACT).create_infer_request()
+    for shape in ((1, 32, 5, 6), (2, 32, 9, 1), (1, 32, 5, 6), (0, 32, 3, 3)):
+        x = (np.random.default_rng(6).integers(-49, 200, shape) * STEP).astype(np.float32)
+        (expected,) = judge.Judge(*net.build()).expect([(x, "f32")]) if x.size else [None]
+        found = request.infer([x])[0]
+        assert expected is None or np.abs(found - expected.array).max() < 1e-5 * np.abs(expected.array).max()
+        assert found.shape[0] == shape[0]
+
+
+def test_older_devices() -> None:
+    """A device that does not multiply i8 computes FakeQuantize, and decompresses weights."""
+    net = network(of_codes, 0, shape=OCTETS)
+    model = prepare(ov.Core().read_model(*net.build()), fuse=True, precision=Type.f32)
+    assert [n.op.name for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant")] == [
+        "FakeQuantize", "Convolution"]

@@ -118,6 +118,9 @@ class CpuBackend:
     def channels_last(self) -> Sequence[Type]:
         return ()
 
+    def multiplies_i8(self) -> bool:
+        return False
+
     def active(self) -> AbstractContextManager[Any]:
         return nullcontext()
 

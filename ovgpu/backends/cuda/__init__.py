@@ -59,6 +59,9 @@ class CudaBackend:
     def channels_last(self) -> Sequence[Type]:
         return self.dnn.channels_last(int(self.device.compute_capability))
 
+    def multiplies_i8(self) -> bool:
+        return int(self.device.compute_capability) >= 80
+
     def active(self) -> AbstractContextManager[Any]:
         return errors.Active(self.device, self.stream, self.kernels)
 

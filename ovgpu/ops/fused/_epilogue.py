@@ -17,7 +17,7 @@ from ovgpu.types import Type
 @internal_op
 class OpWithEpilogue(Op):
     """An op with an epilogue. The op takes the first inputs; ``fused`` takes its result and the other inputs, and gives
-    a result of the same type and shape. ``layer`` is the op's origin."""
+    a result of the same shape. ``layer`` is the op's origin."""
 
     layer: Layer
     fused: Fused
@@ -34,6 +34,10 @@ class OpWithEpilogue(Op):
     @property
     def layers(self) -> tuple[Layer, ...]:
         return (self.layer, *self.fused.layers)
+
+    def first_type(self, inputs: Sequence[Array]) -> Type:
+        """Return the type of the op's result."""
+        return Type.of(inputs[0].dtype)
 
     def attributes(self) -> dict[str, Any]:
         return self.first.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
@@ -57,4 +61,4 @@ class OpWithEpilogue(Op):
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         own, others = self.split(inputs)
-        return self.fused.evaluate(xp, *evaluate(self.first, xp, own, [Type.of(inputs[0].dtype)]), *others)
+        return self.fused.evaluate(xp, *evaluate(self.first, xp, own, [self.first_type(inputs)]), *others)
