@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ovgpu.passes import compressed
+from ovgpu.passes import _weights
 from tests.harness import Case, In, Net, Sum, check, given
 from tests.harness.ir import Port
 from tests.harness.sweep import sweep
@@ -23,7 +23,7 @@ INTEGERS = ("u8", "i8", "u4", "i4")
 @pytest.fixture(autouse=True)
 def small_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let small weights stay compressed, too."""
-    monkeypatch.setattr(compressed, "MIN_CODES", 1)
+    monkeypatch.setattr(_weights, "MIN_CODES", 1)
     yield
 
 

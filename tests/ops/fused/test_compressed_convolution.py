@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ovgpu.passes import compressed
+from ovgpu.passes import _weights, compressed
 from tests.harness import Case, In, Net, Sum, check
 from tests.harness.sweep import sweep
 
@@ -19,7 +19,7 @@ from tests.harness.sweep import sweep
 @pytest.fixture(autouse=True)
 def small_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let small weights stay compressed, too, in tiles of a few channels."""
-    monkeypatch.setattr(compressed, "MIN_CODES", 1)
+    monkeypatch.setattr(_weights, "MIN_CODES", 1)
     for tile in ("KERNEL_TILE", "DEVICE_TILE"):
         monkeypatch.setattr(compressed, tile, 100)
     yield
