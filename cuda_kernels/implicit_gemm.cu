@@ -33,7 +33,8 @@ struct Tile {
   static constexpr int WARP_ROWS = ROWS + COLUMNS > 128 ? 64 : 32, WARP_COLUMNS = ROWS + COLUMNS > 192 ? 64 : 32;
   static constexpr int WARPS_M = ROWS / WARP_ROWS, WARPS = WARPS_M * (COLUMNS / WARP_COLUMNS), THREADS = 32 * WARPS;
   static constexpr int KERNEL_AT = ROWS * CHUNKS, SIZE = KERNEL_AT + COLUMNS * CHUNKS;
-  static constexpr int STAGES = ROWS + COLUMNS > 192 ? 3 : 4, BLOCKS = ROWS + COLUMNS > 128 ? LARGE_BLOCKS : 3;
+  static constexpr int STAGES = ROWS + COLUMNS > 192 ? 3 : 4;
+  static constexpr int BLOCKS = ROWS + COLUMNS > 256 ? 1 : ROWS + COLUMNS > 128 ? LARGE_BLOCKS : 3;
   static constexpr int LINES = WARP_COLUMNS > 32 ? 2 : 4;
   static constexpr int EACH = THREADS / CHUNKS;  // rows between those that a thread copies
 };
@@ -311,7 +312,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     before = __shfl_sync(0xffffffffu, before, 0);
     if (before != others) return;
     __syncwarp();  // all lanes see what lane 0 has acquired
-    constexpr int BATCH = FRAGMENTS < 16 ? FRAGMENTS : 16, AHEAD = LOADS / BATCH;
+    constexpr int BATCH = FRAGMENTS < 8 ? FRAGMENTS : 8, AHEAD = LOADS / BATCH;
     memset(sum, 0, sizeof(sum));
 #pragma unroll
     for (int batch = 0; batch < FRAGMENTS; batch += BATCH) {
@@ -372,7 +373,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
         Out results[OCTET];
 #pragma unroll
         for (int e = 0; e < OCTET; e++) {
-          const Sum total = sum[(first + n) / 2][group * 4 + e / 2][n % 2 * 2 + e % 2];
+          const Sum total = sum[(first + n) / 2][group * 4 + e / 2][(first + n) % 2 * 2 + e % 2];
           const float value = CODES ? __fmul_rn(static_cast<float>(total - corrections[e]), factors[e])
                                     : static_cast<float>(total);
           results[e] = F::of(V(value), Place{e, numbers}, loaded[n].o0.data(), loaded[n].o1.data(), loaded[n].o2.data(),

@@ -86,6 +86,9 @@ def splits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_implicit_gemm, "SPLIT_COST", 0)
 
 
+H100, RTX_4090 = 227 << 10, 99 << 10  # bytes of shared memory of a block
+
+
 def draw(shape: Shape | int, low: int, high: int) -> Array:
     return np.asarray(RNG.integers(low, high, shape))
 
@@ -226,7 +229,8 @@ def test_overlapping_launches(backend: CudaBackend) -> None:
 
 def test_tiles(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tiles compute the same, with whole and split sums."""
-    cases = {(128, 128): (200, 136), (128, 64): (300, 64), (64, 128): (60, 136), (64, 64): (64, 64)}
+    cases = {(256, 128): (300, 136), (128, 128): (200, 136), (128, 64): (300, 64), (64, 128): (60, 136),
+             (64, 64): (64, 64)}
     for tile, (pixels, outputs) in cases.items():
         case = Case((1, 1040, 1, pixels), (outputs, 1040, 1, 1))
         for multiprocessors in (1, 50):
@@ -305,10 +309,18 @@ def test_capabilities(capability: int, backend: CudaBackend, monkeypatch: pytest
 def test_forms(pixels: int, outputs: int, row_bytes: int, wanted: tuple[int, ...],
                monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    found = form(pixels, outputs, row_bytes, 132)
+    found = form(pixels, outputs, row_bytes, 132, RTX_4090)
     assert (found.rows, found.columns, found.tiles, found.parts) == wanted
-    assert found.shared <= 99 << 10
+    assert found.shared <= RTX_4090
     assert found.steps * (found.parts - 1) < -(-row_bytes // 128) <= found.steps * found.parts
+
+
+@pytest.mark.parametrize(("pixels", "outputs", "limit", "tile"), [
+    (50176, 512, H100, (256, 128)), (4096, 768, H100, (256, 128)), (4096, 768, RTX_4090, (128, 128)),
+    (3136, 64, H100, (64, 64))])
+def test_shared_memory_of_the_largest_tile(pixels: int, outputs: int, limit: int, tile: tuple[int, int]) -> None:
+    found = form(pixels, outputs, 768, 132, limit)
+    assert (found.rows, found.columns) == tile and found.shared <= limit
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)

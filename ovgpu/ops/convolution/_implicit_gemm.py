@@ -25,7 +25,8 @@ NUMBERS = 8  # arguments of a launch that an epilogue takes instead of literals;
 STAGE_BYTES = 128  # of a row in a stage; as in implicit_gemm.cu
 # Rows (pixels) and columns (channels) of tiles, with the estimated relative speed of a multiprocessor that has one
 # block, and of one that has several
-TILES = {(128, 128): (0.6, 1.0), (128, 64): (0.45, 0.75), (64, 128): (0.45, 0.75), (64, 64): (0.3, 0.55)}
+TILES = {(256, 128): (1.0, 1.2), (128, 128): (0.6, 1.0), (128, 64): (0.45, 0.75), (64, 128): (0.45, 0.75),
+         (64, 64): (0.3, 0.55)}
 # Estimated time to exchange partial sums, and to add one part, in units of the time for a stage
 SPLIT_COST, PART_COST = 4, 0.5
 
@@ -53,17 +54,21 @@ class Form:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: a warp computes 64 x 64 sums in the largest tile, 32 x 32 in the smallest one, else
-        64 x 32."""
-        return self.rows * self.columns // {256: 128, 192: 64, 128: 32}[self.rows + self.columns]
+        """Threads of a block: a warp computes 64 x 64 sums in tiles of 128 columns and as many rows or more, 32 x 32 in
+        the smallest one, else 64 x 32."""
+        return self.rows * self.columns // {384: 128, 256: 128, 192: 64, 128: 32}[self.rows + self.columns]
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: three stages of the largest tile, four of others."""
-        return (self.rows + self.columns) * STAGE_BYTES * (3 if self.rows + self.columns > 192 else 4)
+        return shared_bytes((self.rows, self.columns))
 
 
-def form(pixels: int, outputs: int, row_bytes: int, multiprocessors: int) -> Form:
+def shared_bytes(tile: tuple[int, int]) -> int:
+    """Return the bytes of shared memory of a block: three stages of large tiles, four of others."""
+    return sum(tile) * STAGE_BYTES * (3 if sum(tile) > 192 else 4)
+
+
+def form(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, shared_limit: int) -> Form:
     """Return the launch shape for so many rows and columns of the result, with ``row_bytes`` bytes of K.
 
     The tile is the one that takes a multiprocessor the least time. If tiles leave multiprocessors idle, K is split
@@ -76,7 +81,7 @@ def form(pixels: int, outputs: int, row_bytes: int, multiprocessors: int) -> For
         alone, crowded = TILES[tile]
         return prod(tile) * max(1 / alone, -(-tiles(tile) // multiprocessors) / crowded)
 
-    tile = min(TILES, key=cost)
+    tile = min((tile for tile in TILES if shared_bytes(tile) <= shared_limit), key=cost)
     stages = -(-row_bytes // STAGE_BYTES)
 
     def time(parts: int) -> float:  # in stages
@@ -126,7 +131,7 @@ def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, valu
         c = replace(c, epilogue=Epilogue(Chain.of(Convert(destination_type=Type.of(c.out.dtype)), 1), ()))
     window, _, scalar = _window(c)
     pixels, row_bytes = c.out.size // c.outputs, c.channels * prod(c.taps) * c.x.dtype.itemsize
-    shape = form(pixels, c.outputs, row_bytes, k.multiprocessors)
+    shape = form(pixels, c.outputs, row_bytes, k.multiprocessors, k.shared_limit)
     partial = arrived = None
     if shape.parts > 1:
         partial = k.scratch((shape.tiles * shape.parts, shape.rows, shape.columns), np.dtype(np.float32))
