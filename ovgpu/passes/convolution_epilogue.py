@@ -27,7 +27,7 @@ from ovgpu.ops.fused.quantized import (
     QuantizedMatMulWithEpilogue,
 )
 from ovgpu.ops.quantization import Dequantize
-from ovgpu.passes._graph import DEVICE_TYPES, alike, is_fusable, is_number, users_of
+from ovgpu.passes._graph import DEVICE_TYPES, HALVES, alike, is_fusable, is_number, users_of
 from ovgpu.passes.fuse_elementwise import MAX_PARTS, fused, layer_of
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
@@ -126,17 +126,18 @@ def region(node: Node, users: Users, others: set[Output], order: dict[Node, int]
         operands_of_all = {s for each in found for s in each.sources if s not in inside and not is_literal(s)}
         if len(operands_of_all) > operands:
             break
-        may_end = _fills_chunks(node, result) if is_quantized else result.spec.type == port.spec.type
+        may_end = _may_be_written(node, result) if is_quantized else result.spec.type == port.spec.type
         if may_end and all(
                 all(user in members for user in users.get(i, ())) for i in inside - {result}):
             best = len(found)
     return found[:best]
 
 
-def _fills_chunks(node: Node, result: Output) -> bool:
-    """Return whether the outputs of a quantised product are whole chunks in the type of a result."""
-    factor: Any = node.sources[2]
-    return not factor.spec.shape[0] * result.spec.type.size % CHUNK_BYTES
+def _may_be_written(node: Node, result: Output) -> bool:
+    """Return whether the kernel of a quantised product writes the type of a result, and outputs are whole chunks."""
+    factor, kind = node.sources[2], result.spec.type
+    outputs = 0 if factor is None or factor.spec.shape is None else factor.spec.shape[0]
+    return kind in (Type.i8, Type.f32, *HALVES) and not outputs * kind.size % CHUNK_BYTES
 
 
 def is_literal(port: Output | None) -> bool:

@@ -262,6 +262,11 @@ def with_few_outputs(net: Net, x: Port) -> Port:
     return found
 
 
+def with_another_type(net: Net, x: Port) -> Port:
+    """The kernel writes no booleans."""
+    return net.layer("Greater", "opset1", [of_codes(net, x), net.const(np.zeros(()), "f32")], {}, ["boolean"])
+
+
 def with_rows(net: Net, x: Port) -> Port:
     """A bias, an activation, and the input, which is broadcast, follow a product."""
     y = net.layer("Add", "opset1", [product_of_codes(net, x), net.const(np.arange(16).reshape(1, 1, 16), "f32")])
@@ -282,6 +287,7 @@ def on_device(net: Net) -> list[str]:
     (with_layers, ["QuantizedConvolutionWithEpilogue+Convolution+Dequantize+Add+Quantize+Dequantize+Add+Quantize",
                    "QuantizedConvolution"]),
     (with_few_outputs, ["QuantizedConvolutionWithEpilogue+Convolution+Quantize+Dequantize", "Convolution"]),
+    (with_another_type, ["QuantizedConvolution", "Greater"]),
     (with_rows, ["Transpose", "QuantizedMatMulWithEpilogue+MatMul+Add+Swish"])])
 def test_device(build: Build, expected: list[str], low: int, emulated: str) -> None:
     net = network(build, low, shape=OCTETS)
