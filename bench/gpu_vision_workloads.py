@@ -66,7 +66,7 @@ def _normal(*shape: int) -> Array:
     return np.random.default_rng(1).standard_normal(shape, np.float32)
 
 
-def _images(batch: int, size: int) -> Array:
+def images(batch: int, size: int) -> Array:
     """Return images of coarse tiles under noise: noise alone looks the same to a network that takes means."""
     tile = max(1, size // 7)
     tiles = np.random.default_rng(2).standard_normal((batch, 3, size // tile + 1, size // tile + 1), np.float32)
@@ -77,21 +77,21 @@ def _images(batch: int, size: int) -> Array:
 def resnet(sizes: ResNetSizes, batch: int, half: bool) -> Configured:
     """Return the workload of ResNet-50."""
     built = gpu_vision_ir.resnet(11, batch, sizes)
-    return _workload(f"ResNet-50, batch {batch}", built, {"x": _images(batch, sizes.image)},
+    return _workload(f"ResNet-50, batch {batch}", built, {"x": images(batch, sizes.image)},
                      batch * sizes.classes, partial(gpu_vision_torch.resnet, built.weights, sizes), half, image=True)
 
 
 def mobilenet(sizes: MobileNetSizes, half: bool) -> Configured:
     """Return the workload of MobileNetV2."""
     built = gpu_vision_ir.mobilenet(12, 1, sizes)
-    return _workload("MobileNetV2, batch 1", built, {"x": _images(1, sizes.image)}, sizes.classes,
+    return _workload("MobileNetV2, batch 1", built, {"x": images(1, sizes.image)}, sizes.classes,
                      partial(gpu_vision_torch.mobilenet, built.weights, sizes), half, image=True)
 
 
 def vit(image: int, classes: int, sizes: Sizes) -> Configured:
     """Return the workload of a vision transformer in f16."""
     built = gpu_vision_ir.vit(13, image, 16, classes, sizes)
-    return _workload("ViT-B/16, batch 1", built, {"x": _images(1, image)}, classes,
+    return _workload("ViT-B/16, batch 1", built, {"x": images(1, image)}, classes,
                      partial(gpu_vision_torch.vit, built.weights, 16, sizes), True)
 
 
