@@ -92,20 +92,23 @@ class FakeQuantize(_Fake):
                 f"{level} / {steps} * (out_high - out_low) + out_low")
 
 
-class _Half(Elementwise):
-    """Base of the halves of a FakeQuantize, whose levels lie at whole multiples of ``step``. The other inputs, of f32,
-    broadcast to the first one."""
+@internal_op
+class _Coded(Elementwise):
+    """Base of the halves of a FakeQuantize, whose levels lie at whole multiples of ``step``. They give ``kind``; the
+    other inputs, of f32, broadcast to the first one."""
+
+    kind: Type
 
     types = "number"
 
     def infer(self, x: Spec, *others: Spec) -> tuple[Spec, ...]:
         self.check_inputs(1 + len(others))
         self.check_type(x.type)
-        return (Spec(self.result_type(x.type), x.shape),)
+        return (Spec(self.kind, x.shape),)
 
 
 @internal_op
-class Quantize(_Half):
+class Quantize(_Coded):
     """The codes ``clip(round(x * reciprocal) + zero, low, high)``, where ties are rounded to even.
 
     ``kind`` is i8; or f32, where codes are whole numbers and ``zero`` is left out.
@@ -113,12 +116,8 @@ class Quantize(_Half):
 
     low: int
     high: int
-    kind: Type
 
     name = "Quantize"
-
-    def result_type(self, kind: Type) -> Type:
-        return self.kind
 
     def fn(self, xp: Namespace, x: Array, reciprocal: Array, zero: Array = 0) -> Array:
         code = xp.rint(x * reciprocal)
@@ -131,15 +130,10 @@ class Quantize(_Half):
 
 
 @internal_op
-class Dequantize(_Half):
-    """The values ``(codes - zero) * step`` of codes, as ``kind``."""
-
-    kind: Type
+class Dequantize(_Coded):
+    """The values ``(codes - zero) * step`` of codes."""
 
     name = "Dequantize"
-
-    def result_type(self, kind: Type) -> Type:
-        return self.kind
 
     def fn(self, xp: Namespace, codes: Array, step: Array, zero: Array = 0) -> Array:
         return codes * step if codes.dtype.kind == "f" else (codes.astype(step.dtype) - zero) * step

@@ -36,10 +36,10 @@ def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> 
     for node in model.ops:
         for body in bodies(node.op):
             channels_last(body, types)
-    convolutions = [node for node in model.ops if _is_candidate(node)]
-    found = types() if convolutions else ()
-    convolutions = [node for node in model.ops if _has_layout(node) or (
-        node in convolutions and node.ports[0].spec.type in found)]
+    candidates = [node for node in model.ops if _is_candidate(node)]
+    found = types() if candidates else ()
+    convolutions = [node for node in candidates if node.ports[0].spec.type in found]
+    convolutions += filter(_has_layout, model.ops)
     for part in _parts(model, convolutions):
         for node in part.convolutions if part.pays else ():
             if not _has_layout(node):
@@ -48,6 +48,7 @@ def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> 
 
 
 def _has_layout(node: Node) -> bool:
+    """Return whether the node reads and writes adjacent channels already."""
     return isinstance(node.op, (QuantizedConvolution, QuantizedConvolutionWithEpilogue))
 
 

@@ -98,7 +98,7 @@ def _is_convolution(node: Node, device: bool) -> bool:
 
 
 def region(node: Node, users: Users, others: set[Output], order: dict[Node, int], operands: int,
-           takes: Callable[[Node, Output], bool] = lambda layer, operand: True) -> list[Node]:
+           takes: Callable[[Node, Output], bool]) -> list[Node]:
     """Return the largest epilogue that a device can compute with the node: its layers, in order.
 
     They follow from the node's result, have its extents, and leave one result: of its type, or of any after a quantised

@@ -20,7 +20,15 @@ from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.convolution import _implicit_gemm
 from ovgpu.ops.convolution._convolved import MAX_EPILOGUE_OPERANDS, Convolved, Epilogue
-from ovgpu.ops.convolution._implicit_gemm import FILE, TILES, Scales, convolve_pixels, form, multiplies_pixels
+from ovgpu.ops.convolution._implicit_gemm import (
+    FILE,
+    TILES,
+    Scales,
+    convolve_pixels,
+    form,
+    multiplies_pixels,
+    partial_elements,
+)
 from ovgpu.ops.fused._elementwise import Chain, Part
 from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
@@ -313,6 +321,16 @@ def test_forms(pixels: int, outputs: int, row_bytes: int, wanted: tuple[int, ...
     assert (found.rows, found.columns, found.tiles, found.parts) == wanted
     assert found.shared <= RTX_4090
     assert found.steps * (found.parts - 1) < -(-row_bytes // 128) <= found.steps * found.parts
+
+
+@pytest.mark.parametrize("partial", [0, 4 * 8 << 12, 1 << 20])
+def test_memory_of_partial_sums(partial: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are as many parts as fit the memory, which only long rows need."""
+    monkeypatch.undo()
+    found = form(49, 512, 4608, 132, H100, partial)
+    assert found.parts == {0: 1, 4 * 8 << 12: 4}.get(partial, 9)
+    assert found.tiles == 8 and found.rows * found.columns == 1 << 12
+    assert partial_elements(768) == 0 and partial_elements(4608) == 1 << 20
 
 
 @pytest.mark.parametrize(("pixels", "outputs", "limit", "tile"), [

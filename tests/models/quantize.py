@@ -43,6 +43,7 @@ def _places(model: Model) -> Iterator[tuple[Node, int]]:
 
 
 def _multiplied(model: Model) -> Iterator[tuple[Node, int]]:
+    """Yield nodes that compute with 8 bits, and the numbers of their inputs."""
     for node in model.ops:
         has_weights = len(node.sources) > 1 and constant_of(node.sources[1]) is not None
         if node.ports and node.ports[0].spec.type != Type.f32:
@@ -86,9 +87,10 @@ def _fake(port: Output, low: float, high: float) -> Output:
 
 def _weights(node: Node) -> Output:
     """Return the weights in codes with a scale for each output."""
-    value, op = constant_of(node.sources[1]), node.op
+    op: Any = node.op
+    value = constant_of(node.sources[1])
     outer = 2 if op.name == "GroupConvolution" else 1
-    axes = tuple(range(outer, value.ndim)) if op.name != "MatMul" else (1 if op.transpose_b else 0,)  # type: ignore[attr-defined]
+    axes = tuple(range(outer, value.ndim)) if op.name != "MatMul" else (1 if op.transpose_b else 0,)
     scale = np.maximum(abs(value).max(axes, keepdims=True) / 127, 1e-9)
     graph = Graph(node)
     codes = graph.constant(np.rint(value / scale), Type.i8)

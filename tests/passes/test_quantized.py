@@ -254,6 +254,13 @@ def with_layers(net: Net, x: Port) -> Port:
     return of_codes(net, fake(net, net.layer("Relu", "opset1", [y]), 0, step=0.125))
 
 
+def long_product(net: Net, x: Port) -> Port:
+    """Parts of a sum of 4,608 products are computed side by side."""
+    x = net.layer("Reshape", "opset1", [x, net.const(np.array([2, 1, 4608]))], {"special_zero": False})
+    found: Port = net.layer("MatMul", "opset1", [x, weights(net, 64, 4608)], {"transpose_b": True})
+    return found
+
+
 def with_few_outputs(net: Net, x: Port) -> Port:
     """Codes of 24 outputs would not be whole chunks."""
     y = net.layer("Convolution", "opset1", [x, weights(net, 24, 32, 3, 3)], SAME)
@@ -286,6 +293,7 @@ def on_device(net: Net) -> list[str]:
     (product_of_codes, ["Transpose", "QuantizedMatMul"]), (columns_of_codes, ["QuantizedMatMul"]),
     (with_layers, ["QuantizedConvolutionWithEpilogue+Convolution+Dequantize+Add+Quantize+Dequantize+Add+Quantize",
                    "QuantizedConvolution"]),
+    (long_product, ["Reshape", "QuantizedMatMul"]),
     (with_few_outputs, ["QuantizedConvolutionWithEpilogue+Convolution+Quantize+Dequantize", "Convolution"]),
     (with_another_type, ["QuantizedConvolution", "Greater"]),
     (with_rows, ["Transpose", "QuantizedMatMulWithEpilogue+MatMul+Add+Swish"])])

@@ -28,6 +28,7 @@ from ovgpu.errors import explain
 from ovgpu.ops.base.op import Array, Op, evaluate
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.xp import NUMPY, Adapter
+from ovgpu.ops.convolution._implicit_gemm import CAPABILITY
 from ovgpu.runtime.backend import Call, Clock, HostCall, Recording
 from ovgpu.types import Type
 
@@ -60,7 +61,7 @@ class CudaBackend:
         return self.dnn.channels_last(int(self.device.compute_capability))
 
     def multiplies_i8(self) -> bool:
-        return int(self.device.compute_capability) >= 80
+        return int(self.device.compute_capability) >= CAPABILITY
 
     def active(self) -> AbstractContextManager[Any]:
         return errors.Active(self.device, self.stream, self.kernels)

@@ -8,11 +8,10 @@ rounded to their own dtypes, as if they were stored in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -214,7 +213,7 @@ struct {name} {{
 
 
 def statements(chain: Chain, kinds: Sequence[Type], values: Sequence[str], target: str = "y[e]",
-               given: Mapping[int, str] = MappingProxyType({})) -> list[str]:
+               given: dict[int, str] | None = None) -> list[str]:
     """Return the C++ statements that compute ``target`` from the inputs' elements, the expressions ``values``, and from
     the chain's literals, for some of which expressions are ``given``.
 
@@ -222,7 +221,8 @@ def statements(chain: Chain, kinds: Sequence[Type], values: Sequence[str], targe
     """
     lines = [f"const {c_type(kind.storage)} in_{i} = {value};" for i, (kind, value) in enumerate(zip(kinds, values))]
     variables = [(kind, f"in_{i}") for i, kind in enumerate(kinds)]
-    variables += [(kind, given.get(i, cuda_literal(data, kind))) for i, (kind, data) in enumerate(chain.literals)]
+    literals = {i: cuda_literal(data, kind) for i, (kind, data) in enumerate(chain.literals)} | (given or {})
+    variables += [(kind, literals[i]) for i, (kind, _) in enumerate(chain.literals)]
     for number, part in enumerate(chain.parts):
         arguments = [variables[i] for i in part.operands]
         kind = part.type_of([k for k, _ in arguments])

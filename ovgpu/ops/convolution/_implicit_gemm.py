@@ -29,6 +29,7 @@ TILES = {(256, 128): (1.0, 1.2), (128, 128): (0.6, 1.0), (128, 64): (0.45, 0.75)
          (64, 64): (0.3, 0.55)}
 # Estimated time to exchange partial sums, and to add one part, in units of the time for a stage
 SPLIT_COST, PART_COST = 4, 0.5
+PARTIAL_ELEMENTS = 1 << 20  # of f32, for partial sums: more than tiles that are too few for a card have
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,25 @@ def shared_bytes(tile: tuple[int, int]) -> int:
     return sum(tile) * STAGE_BYTES * (3 if sum(tile) > 192 else 4)
 
 
-def form(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, shared_limit: int) -> Form:
+def partial_elements(row_bytes: int) -> int:
+    """Return how many f32 elements for partial sums a launch with ``row_bytes`` bytes of K takes at most."""
+    stages = -(-row_bytes // STAGE_BYTES)
+    pays = any(_time(stages, parts) < stages for parts in range(2, stages + 1))
+    return PARTIAL_ELEMENTS if pays else 0
+
+
+def _time(stages: int, parts: int) -> float:
+    """Return the time of K in so many parts, in units of the time for a stage."""
+    return -(-stages // parts) + (SPLIT_COST + PART_COST * parts if parts > 1 else 0)
+
+
+def form(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, shared_limit: int,
+         partial: int = PARTIAL_ELEMENTS) -> Form:
     """Return the launch shape for so many rows and columns of the result, with ``row_bytes`` bytes of K.
 
     The tile is the one that takes a multiprocessor the least time. If tiles leave multiprocessors idle, K is split
-    where the stages of a part and the addition of all parts take less time."""
+    where the stages of a part and the addition of all parts take less time. Partial sums have at most ``partial``
+    elements."""
 
     def tiles(tile: tuple[int, int]) -> int:
         return -(-pixels // tile[0]) * -(-outputs // tile[1])
@@ -82,14 +97,11 @@ def form(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, shared
         return prod(tile) * max(1 / alone, -(-tiles(tile) // multiprocessors) / crowded)
 
     tile = min((tile for tile in TILES if shared_bytes(tile) <= shared_limit), key=cost)
-    stages = -(-row_bytes // STAGE_BYTES)
-
-    def time(parts: int) -> float:  # in stages
-        return -(-stages // parts) + (SPLIT_COST + PART_COST * parts if parts > 1 else 0)
-
-    parts = min(range(1, max(1, min(multiprocessors // tiles(tile), stages)) + 1), key=time)
+    stages, count = -(-row_bytes // STAGE_BYTES), tiles(tile)
+    most = min(multiprocessors // count, stages, partial // (count * prod(tile)))
+    parts = min(range(1, max(1, most) + 1), key=lambda parts: _time(stages, parts))
     steps = -(-stages // parts)
-    return Form(*tile, tiles(tile), -(-stages // steps), steps)
+    return Form(*tile, count, -(-stages // steps), steps)
 
 
 def multiplies_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None) -> bool:
@@ -123,18 +135,21 @@ def _window(c: Convolved) -> tuple[np.ndarray[Any, Any], str, Any]:
 
 
 def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, value_dtype: np.dtype[Any],
-                    early: bool = False) -> None:
+                    early: bool = False, partial: Array | None = None) -> None:
     """Record a convolution that `multiplies_pixels` accepts. The epilogue's first input has type ``value_dtype``: f32,
     f16 or bf16. Without an epilogue, values are converted to the type of ``c.out``. ``early``: the kernel is a
-    constant, so that it may be read before the launches before this one have ended."""
+    constant, so that it may be read before the launches before this one have ended. ``partial``: f32 memory for partial
+    sums, `partial_elements` of them; by default the launch gets memory of its own."""
     if c.epilogue is None and value_dtype != c.out.dtype:
         c = replace(c, epilogue=Epilogue(Chain.of(Convert(destination_type=Type.of(c.out.dtype)), 1), ()))
     window, _, scalar = _window(c)
     pixels, row_bytes = c.out.size // c.outputs, c.channels * prod(c.taps) * c.x.dtype.itemsize
-    shape = form(pixels, c.outputs, row_bytes, k.multiprocessors, k.shared_limit)
-    partial = arrived = None
+    shape = form(pixels, c.outputs, row_bytes, k.multiprocessors, k.shared_limit,
+                 PARTIAL_ELEMENTS if partial is None else partial.size)
+    arrived = None
     if shape.parts > 1:
-        partial = k.scratch((shape.tiles * shape.parts, shape.rows, shape.columns), np.dtype(np.float32))
+        if partial is None:
+            partial = k.scratch((shape.tiles * shape.parts * shape.rows * shape.columns,), np.dtype(np.float32))
         arrived = k.scratch((shape.tiles, shape.threads // 32), np.dtype(np.uint32))
         arrived.data.memset_async(0, arrived.nbytes, k.stream)
     extents = (c.out.shape[-1], c.out.shape[-2] if c.out.ndim > 3 else 1, -(-c.outputs // shape.columns))

@@ -9,18 +9,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops.base.op import Array, Arrays, Op, internal_op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convolution._convolved import Convolved, Epilogue
-from ovgpu.ops.convolution._implicit_gemm import Scales, convolve_pixels, multiplies_pixels
+from ovgpu.ops.convolution._implicit_gemm import Scales, convolve_pixels, multiplies_pixels, partial_elements
 from ovgpu.ops.convolution.convolution import Convolution
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.spec import Spec
+from ovgpu.symbolic import product
 from ovgpu.types import Type
 
 
+@internal_op
 class _Quantized(Op):
     """Base: sums of products of codes of i8, times a factor for each output, as ``kind``.
 
@@ -31,6 +33,12 @@ class _Quantized(Op):
     zero: int
     kind: Type
 
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        weights = inputs[1]
+        assert weights is not None and weights.shape is not None
+        count = partial_elements(int(product(weights.shape[1:])))
+        return ((Type.f32, (count,)),) if count else ()
+
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays,
              epilogue: Epilogue | None = None) -> Any:
         x, weights, factor, correction = inputs
@@ -40,7 +48,7 @@ class _Quantized(Op):
         scales = Scales(factor, correction, self.zero)
         if not multiplies_pixels(k, c, scales):
             return NotImplemented
-        convolve_pixels(k, c, scales, self.kind.storage, early=True)
+        convolve_pixels(k, c, scales, self.kind.storage, early=True, partial=workspace[0] if workspace else None)
         return None
 
     def convolved(self, x: Array, weights: Array, out: Array, epilogue: Epilogue | None) -> Convolved:
@@ -56,8 +64,6 @@ class QuantizedConvolution(_Quantized):
     """A convolution of images [N, C, H, W] that lie in memory as [N, H, W, C], by a kernel [O, H, W, C]."""
 
     convolution: Convolution
-    zero: int
-    kind: Type
 
     name: ClassVar[str] = "Convolution"
     layout = "channels_last"
@@ -84,9 +90,6 @@ class QuantizedConvolution(_Quantized):
 @internal_op
 class QuantizedMatMul(_Quantized):
     """The product ``x [..., M, K] @ weights [N, K]^T``."""
-
-    zero: int
-    kind: Type
 
     name: ClassVar[str] = "MatMul"
     layout = "dense"
@@ -127,6 +130,9 @@ class QuantizedWithEpilogue(OpWithEpilogue):
 
     def first_type(self, inputs: Sequence[Array]) -> Type:
         return self.product.kind
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return self.product.workspace(self.split(inputs)[0], outputs)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         arrays, others = self.split(inputs)
