@@ -76,6 +76,7 @@ __global__ void max_pool(const T* __restrict__ x, T* __restrict__ y, Index* __re
   }
 }
 
+// Type in which elements are compared.
 template <class T>
 struct Compared {
   using Type = typename Accumulator<T>::Type;
