@@ -77,7 +77,7 @@ __device__ __forceinline__ T fold_row(T value, Fold fold) {
     __syncthreads();  // other threads may still be reading the values of an earlier call
     if (lane == 0) warp_values[threadIdx.x / 32] = value;
     __syncthreads();
-    value = warp_values[lane % warps];
+    value = warp_values[lane & (warps - 1)];  // a power of two
     for (int step = warps / 2; step > 0; step /= 2) value = fold(value, __shfl_xor_sync(0xffffffffu, value, step));
   }
   return value;

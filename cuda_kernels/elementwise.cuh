@@ -1,6 +1,7 @@
 // Parts shared by the generated elementwise kernels: vectorised loads and stores, and functions of single ops.
 #pragma once
 
+#include "ptx.cuh"
 #include "strided.cuh"
 
 // V neighbouring elements, at most 16 bytes in all.

@@ -1,5 +1,6 @@
 // Convolutions as implicit GEMM on tensor cores, for tensors whose channels are adjacent. Elements are f16, bf16 or s8,
 // whose sums in s32 are exact. A product of matrices is a convolution with one tap.
+#include "bytes.cuh"
 #include "convolution.cuh"
 #include "divisor.cuh"
 #include "ptx.cuh"
@@ -7,7 +8,6 @@
 constexpr int CHUNKS = 8, STAGE_BYTES = 16 * CHUNKS;  // of 16 bytes: a row of a stage
 constexpr int OCTET = 8;                              // neighbouring channels of a lane, and the columns of an mma
 constexpr int GROUP = 4 * OCTET;                      // channels of four lanes
-constexpr int LOADS = 32;                             // of partial sums in flight
 
 // Multiprocessors of these capabilities have 100 KB of shared memory, in which one block of a large tile fits.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
@@ -26,16 +26,18 @@ struct ExactSum<signed char> {
 };
 
 // Tile of a block: ROWS pixels by COLUMNS channels. STAGES of K are in shared memory: rows of x, then of the kernel.
-// BLOCKS run on a multiprocessor. Larger tiles of a warp read less of shared memory per product. The epilogue loads the
-// operands of LINES pixels at once.
+// BLOCKS run on a multiprocessor. Larger tiles of a warp read less of shared memory per product. Where a tile has fewer
+// than four of them, WARPS_K warps divide the chunks of each stage, and each computes the epilogue of OWN_LINES lines of
+// eight pixels. The epilogue loads the operands of LINES of them at once.
 template <int ROWS, int COLUMNS>
 struct Tile {
   static constexpr int WARP_ROWS = ROWS + COLUMNS > 128 ? 64 : 32, WARP_COLUMNS = ROWS + COLUMNS > 192 ? 64 : 32;
-  static constexpr int WARPS_M = ROWS / WARP_ROWS, WARPS = WARPS_M * (COLUMNS / WARP_COLUMNS), THREADS = 32 * WARPS;
+  static constexpr int WARPS_M = ROWS / WARP_ROWS, WARPS_MN = WARPS_M * (COLUMNS / WARP_COLUMNS);
+  static constexpr int WARPS_K = WARPS_MN < 4 ? 4 / WARPS_MN : 1, WARPS = WARPS_MN * WARPS_K, THREADS = 32 * WARPS;
   static constexpr int KERNEL_AT = ROWS * CHUNKS, SIZE = KERNEL_AT + COLUMNS * CHUNKS;
-  static constexpr int STAGES = ROWS + COLUMNS > 192 ? 3 : 4;
+  static constexpr int STAGES = ROWS + COLUMNS > 192 ? 3 : WARPS_K > 1 ? 6 : 4;
   static constexpr int BLOCKS = ROWS + COLUMNS > 256 ? 1 : ROWS + COLUMNS > 128 ? LARGE_BLOCKS : 3;
-  static constexpr int LINES = WARP_COLUMNS > 32 ? 2 : 4;
+  static constexpr int OWN_LINES = WARP_ROWS / 8 / WARPS_K, LINES = WARP_COLUMNS > 32 ? 2 : OWN_LINES < 4 ? OWN_LINES : 4;
   static constexpr int EACH = THREADS / CHUNKS;  // rows between those that a thread copies
 };
 
@@ -144,24 +146,6 @@ struct KernelCopies {
   }
 };
 
-// SIZE bytes that are loaded and stored at once, or by 16 bytes.
-template <int SIZE>
-struct WordOf {
-  using Type = unsigned;
-};
-template <>
-struct WordOf<1> {
-  using Type = unsigned char;
-};
-template <>
-struct WordOf<2> {
-  using Type = unsigned short;
-};
-template <int SIZE>
-struct alignas(SIZE < 16 ? SIZE : 16) Bytes {
-  typename WordOf<SIZE>::Type words[SIZE / sizeof(typename WordOf<SIZE>::Type)];
-};
-
 // Octet of elements of an operand of the epilogue, in registers. An element has BYTES bytes. PIXELS: the operand
 // differs among pixels. ADJACENT: the elements lie side by side, aligned.
 template <int BYTES, bool PIXELS, bool ADJACENT>
@@ -211,6 +195,30 @@ struct Octets {
   }
 };
 
+// Operands and scales of an octet of channels, for the epilogue.
+template <bool CODES, class O0, class O1, class O2, class O3>
+struct OfChannels {
+  Octets<O0, O1, O2, O3> operands;
+  Bytes<OCTET * sizeof(float)> factors, corrections;
+
+  __device__ __forceinline__ void load_scales(const float* factor, const int* correction) {
+    if constexpr (CODES) {
+      factors = *reinterpret_cast<const Bytes<OCTET * sizeof(float)>*>(factor);
+      corrections = *reinterpret_cast<const Bytes<OCTET * sizeof(int)>*>(correction);
+    }
+  }
+  // Return the value of the sum of an element.
+  template <class Sum>
+  __device__ __forceinline__ float scaled(Sum sum, int element) const {
+    if constexpr (CODES) {
+      const int correction = static_cast<int>(corrections.words[element]);
+      return __fmul_rn(static_cast<float>(sum - correction), __uint_as_float(factors.words[element]));
+    } else {
+      return sum;
+    }
+  }
+};
+
 // Numbers that the epilogue takes, as arguments of the launch: layers that differ in them alone share a kernel.
 constexpr int NUMBERS = 8;
 struct Numbers {
@@ -226,12 +234,12 @@ struct Place {
 };
 
 // Compute y [pixels, outputs] = F(value). The value is the sum of the products of x and the kernel [outputs, taps,
-// channels], for s8 factor (sum - correction), rounded to V. blockIdx.x is a tile, blockIdx.y a part of K. With several
-// parts, blocks leave sums in `partial`, and the last warp to arrive adds up those of its place in the tile. `arrived`
+// channels], for s8 factor (sum - correction), rounded to V. blockIdx.x is a tile, blockIdx.y a part of K. With
+// SEVERAL parts, blocks leave sums in `partial`, and the last warp to arrive adds up those of its place. `arrived`
 // [tiles, WARPS] is zero before and after. Rows of all tensors are aligned to 16 bytes, and `outputs` is a multiple of
 // OCTET. The kernel is a constant, and is copied before earlier launches end. Elements outside of x are `padding`.
-template <class T, class V, class Out, int ROWS, int COLUMNS, class F, class O0 = Absent, class O1 = Absent,
-          class O2 = Absent, class O3 = Absent>
+template <class T, class V, class Out, int ROWS, int COLUMNS, bool SEVERAL, class F, class O0 = Absent,
+          class O1 = Absent, class O2 = Absent, class O3 = Absent>
 __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, COLUMNS>::BLOCKS))
     implicit_gemm(const T* __restrict__ x, const T* __restrict__ kernel, Out* __restrict__ y,
                   const float* __restrict__ factor, const int* __restrict__ correction, int padding, uint4* partial,
@@ -241,10 +249,11 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
   using Sum = typename ExactSum<T>::Type;
   constexpr bool CODES = sizeof(T) == 1;
   constexpr int STAGES = S::STAGES, BANDS = S::WARP_ROWS / 16, OCTETS = S::WARP_COLUMNS / OCTET,
-                FRAGMENTS = BANDS * OCTETS;
+                GROUPS = S::WARP_COLUMNS / GROUP, SLICES = CHUNKS / 2 / S::WARPS_K;
   OVGPU_DYN_SHARED(uint4, stages);
   start_next_launch();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_m = warp % S::WARPS_M, warp_n = warp / S::WARPS_M;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_mn = warp % S::WARPS_MN, warp_k = warp / S::WARPS_MN,
+            warp_m = warp_mn % S::WARPS_M, warp_n = warp_mn / S::WARPS_M;
   const int tile = blockIdx.x, part = blockIdx.y, line = division.strips.quotient(tile);
   const int first_pixel = line * ROWS, first_channel = (tile - line * division.strips.value) * COLUMNS;
 
@@ -261,9 +270,21 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     commit_copies();
   }
 
+  // Where registers suffice, what the epilogue takes of the lane's channels is loaded here, ahead of its use.
+  constexpr bool LOADS_AHEAD = GROUPS == 1 && !SEVERAL;
+  OfChannels<CODES, O0, O1, O2, O3> of_channels;
+  const int own_first = first_channel + warp_n * S::WARP_COLUMNS + lane % 4 * OCTET;
+  const auto load_of_channels = [&](int channel) {
+    const int origin[3] = {};
+    of_channels.operands.template load<false>(p0, p1, p2, p3, OperandOffsets<int>(operands, 0, origin, channel));
+    of_channels.load_scales(factor + channel, correction + channel);
+  };
+  if (LOADS_AHEAD) load_of_channels(min(own_first, w.outputs - OCTET));
+
   // Where the rows that this lane passes to ldmatrix are in a stage. Rows of a tile have a power of two of chunks.
-  const int own_pixel = swapped(warp_m * S::WARP_ROWS + lane % 16, lane / 16);
-  const int own_channel = S::KERNEL_AT + swapped(warp_n * S::WARP_COLUMNS + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  const int own_pixel = swapped(warp_m * S::WARP_ROWS + lane % 16, lane / 16 + warp_k * 2);
+  const int own_channel =
+      S::KERNEL_AT + swapped(warp_n * S::WARP_COLUMNS + lane / 16 * 8 + lane % 8, lane / 8 % 2 + warp_k * 2);
   Sum sum[BANDS][OCTETS][4] = {};
   int stage = 0;
   for (int step = 0; step < steps; step++) {
@@ -274,15 +295,16 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     const bool more = step + STAGES - 1 < steps;
     const uint4* const from = stages + stage * S::SIZE;
 #pragma unroll
-    for (int k = 0; k < CHUNKS; k += 2) {  // an mma takes two chunks of a row, whatever their type
+    for (int n = 0; n < SLICES; n++) {  // an mma takes two chunks of a row, whatever their type
+      const int k = n * S::WARPS_K * 2;
       unsigned a[BANDS][4], b[OCTETS / 2][4];
 #pragma unroll
       for (int j = 0; j < OCTETS / 2; j++) load_matrices(from + j * 16 * CHUNKS + (own_channel ^ k), b[j]);
 #pragma unroll
       for (int i = 0; i < BANDS; i++) load_matrices(from + i * 16 * CHUNKS + (own_pixel ^ k), a[i]);
       // Tensor cores work while the next copies are prepared.
-      if (k == 0) kernel_copies.copy(target, more);
-      if (k == 2) pixel_copies.copy(target, STAGES - 2, more);
+      if (n == 0) kernel_copies.copy(target, more);
+      if (n == (SLICES > 1)) pixel_copies.copy(target, STAGES - 2, more);
 #pragma unroll
       for (int i = 0; i < BANDS; i++)
 #pragma unroll
@@ -293,16 +315,55 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
 
-  if (division.parts > 1) {
+  if constexpr (S::WARPS_K > 1) {  // warps exchange sums through the stages' memory; each adds up its lines, in order
+    constexpr int LINES = 2 * BANDS, OWN = S::OWN_LINES, PAIRS = OCTETS / 2;
+    const auto at = [&](int from, int line, int pair) {
+      return stages + (((warp_mn * S::WARPS_K + from) * LINES + line) * PAIRS + pair) * 32 + lane;
+    };
+    wait_copies_but<0>();  // also for the zeros behind the last stage
+    __syncthreads();  // the last stage has been read
+#pragma unroll
+    for (int line = 0; line < LINES; line++)
+#pragma unroll
+      for (int pair = 0; pair < PAIRS; pair++) {
+        const Sum* const first = &sum[line / 2][2 * pair][line % 2 * 2];
+        const Sum* const second = &sum[line / 2][2 * pair + 1][line % 2 * 2];
+        const Sum values[4] = {first[0], first[1], second[0], second[1]};
+        memcpy(at(warp_k, line, pair), values, sizeof(uint4));
+      }
+    __syncthreads();  // all sums are there
+#pragma unroll
+    for (int line = 0; line < OWN; line++)
+#pragma unroll
+      for (int pair = 0; pair < PAIRS; pair++) {
+        Sum total[4] = {};
+#pragma unroll
+        for (int from = 0; from < S::WARPS_K; from++) {
+          Sum values[4];
+          memcpy(values, at(from, warp_k * OWN + line, pair), sizeof(values));
+#pragma unroll
+          for (int e = 0; e < 4; e++) total[e] += values[e];
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) sum[line / 2][2 * pair + e / 2][line % 2 * 2 + e % 2] = total[e];
+      }
+  }
+
+  if constexpr (SEVERAL) {
+    constexpr int FRAGMENTS = S::OWN_LINES * OCTETS / 2;  // of four sums, which are in two octets of the lines
     const auto fragment = [&](int part, int n) {
       const int slot = tile * division.parts + part;
       return partial + (static_cast<long long>(slot) * FRAGMENTS + n) * S::THREADS + threadIdx.x;
     };
-    const auto own = [&](int n) -> Sum(&)[4] { return sum[n / OCTETS][n % OCTETS]; };
+    const auto own = [&](int n, int e) -> Sum& {
+      const int line = n / (OCTETS / 2), octet = n % (OCTETS / 2) * 2 + e / 2;
+      return sum[line / 2][octet][line % 2 * 2 + e % 2];
+    };
 #pragma unroll
     for (int n = 0; n < FRAGMENTS; n++) {
+      const Sum values[4] = {own(n, 0), own(n, 1), own(n, 2), own(n, 3)};
       uint4 sums;
-      memcpy(&sums, own(n), sizeof(sums));
+      memcpy(&sums, values, sizeof(sums));
       *fragment(part, n) = sums;
     }
     __syncwarp();
@@ -312,6 +373,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     before = __shfl_sync(0xffffffffu, before, 0);
     if (before != others) return;
     __syncwarp();  // all lanes see what lane 0 has acquired
+    constexpr int LOADS = FRAGMENTS > 16 ? 16 : 32;  // in flight, as registers allow
     constexpr int BATCH = FRAGMENTS < 8 ? FRAGMENTS : 8, AHEAD = LOADS / BATCH;
     memset(sum, 0, sizeof(sum));
 #pragma unroll
@@ -332,31 +394,22 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
             Sum others[4];
             memcpy(others, &loaded[p][n], sizeof(others));
 #pragma unroll
-            for (int e = 0; e < 4; e++) own(batch + n)[e] += valid ? others[e] : Sum(0);
+            for (int e = 0; e < 4; e++) own(batch + n, e) += valid ? others[e] : Sum(0);
           }
         }
       }
     }
   }
 
-  const int own_line = first_pixel + warp_m * S::WARP_ROWS + lane / 4, pixels = w.batch * w.extent[1] * w.extent[2];
+  const int own_line = first_pixel + warp_m * S::WARP_ROWS + warp_k * S::OWN_LINES * 8 + lane / 4,
+            pixels = w.batch * w.extent[1] * w.extent[2];
 #pragma unroll
-  for (int group = 0; group < S::WARP_COLUMNS / GROUP; group++) {
-    const int channel = first_channel + warp_n * S::WARP_COLUMNS + group * GROUP + lane % 4 * OCTET;
+  for (int group = 0; group < GROUPS; group++) {
+    const int channel = own_first + group * GROUP;
     if (channel >= w.outputs) return;
-    float factors[OCTET];
-    int corrections[OCTET];
-    if constexpr (CODES) {
-      const auto factor_bytes = *reinterpret_cast<const Bytes<sizeof(factors)>*>(factor + channel);
-      const auto correction_bytes = *reinterpret_cast<const Bytes<sizeof(corrections)>*>(correction + channel);
-      memcpy(factors, &factor_bytes, sizeof(factors));
-      memcpy(corrections, &correction_bytes, sizeof(corrections));
-    }
-    Octets<O0, O1, O2, O3> of_channels;
-    const int origin[3] = {};
-    of_channels.template load<false>(p0, p1, p2, p3, OperandOffsets<int>(operands, 0, origin, channel));
+    if (!LOADS_AHEAD) load_of_channels(channel);
 #pragma unroll
-    for (int first = 0; first < BANDS * 2; first += S::LINES) {
+    for (int first = 0; first < S::OWN_LINES; first += S::LINES) {
       Octets<O0, O1, O2, O3> loaded[S::LINES];
       int to[S::LINES];
 #pragma unroll
@@ -364,7 +417,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
         const int pixel = min(own_line + (first + n) * 8, pixels - 1), row = division.width.quotient(pixel);
         const int image = division.height.quotient(row);
         const int at[3] = {0, row - image * w.extent[1], pixel - row * w.extent[2]};
-        loaded[n] = of_channels;
+        loaded[n] = of_channels.operands;
         loaded[n].template load<true>(p0, p1, p2, p3, OperandOffsets<int>(operands, image, at, channel));
         to[n] = image * w.y[0] + offset(at, w.y) + channel;
       }
@@ -374,8 +427,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
 #pragma unroll
         for (int e = 0; e < OCTET; e++) {
           const Sum total = sum[(first + n) / 2][group * 4 + e / 2][(first + n) % 2 * 2 + e % 2];
-          const float value = CODES ? __fmul_rn(static_cast<float>(total - corrections[e]), factors[e])
-                                    : static_cast<float>(total);
+          const float value = of_channels.scaled(total, e);
           results[e] = F::of(V(value), Place{e, numbers}, loaded[n].o0.data(), loaded[n].o1.data(), loaded[n].o2.data(),
                              loaded[n].o3.data());
         }

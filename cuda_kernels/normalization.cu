@@ -1,13 +1,62 @@
 // Normalisation over axes: centring, MVN, and norms by L2 or root mean square; then, for fused layers, scale and shift
-// per normalised element. The output may be in the memory of an input.
+// per normalised element, and codes of 8 bits. The output may be in the memory of an input.
 #include "axes.cuh"
+#include "bytes.cuh"
 #include "norms.cuh"
+#include "ptx.cuh"
+
+// Where the elements of a normalised row are written, V at a time.
+template <class T, int V>
+struct Row {
+  T* out;
+
+  __device__ __forceinline__ void prepare(unsigned) {}
+  __device__ __forceinline__ void write(unsigned i, const T (&part)[V]) const { store<V>(part, out + i); }
+};
+
+// Likewise, unless `out` is null, and where their codes are: round(element * factor * reciprocal) + zero, within low
+// and high. factor: [n], or null.
+template <class T, int V>
+struct CodedRow {
+  T* out;
+  signed char* codes;
+  const float* factor;
+  float reciprocal, zero, low, high;
+  float factors[V];
+
+  __device__ __forceinline__ void prepare(unsigned i) {
+    if (factor) {
+      const auto bytes = *reinterpret_cast<const Bytes<sizeof(factors)>*>(factor + i);
+      memcpy(factors, &bytes, sizeof(factors));
+    }
+  }
+  __device__ __forceinline__ void write(unsigned i, const T (&part)[V]) const {
+    if (out) store<V>(part, out + i);
+    signed char found[V];
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+      const float value = factor ? float(part[j]) * factors[j] : float(part[j]);
+      const float clipped = fminf(fmaxf(value * reciprocal, low - zero), high - zero);
+      found[j] = static_cast<signed char>(__float_as_int(clipped + 12582912.f) + static_cast<int>(zero));  // 1.5 * 2^23
+    }
+    Bytes<sizeof(found)> bytes;
+    memcpy(&bytes, found, sizeof(bytes));
+    *reinterpret_cast<Bytes<sizeof(found)>*>(codes + i) = bytes;
+  }
+};
 
 // Normalise and write a row of n elements, of which each thread holds N vectors of V elements, and their sum; see
 // fold_row. scale, shift: [n], or null.
-template <int KIND, int V, int N, class T, class A>
-__device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A inverse_n, T* out, const T* scale,
+template <int KIND, int V, int N, class T, class A, class R>
+__device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A inverse_n, R row, const T* scale,
                                            const T* shift, unsigned size, unsigned n, A eps, int mode) {
+  T scales[V], shifts[V];
+  const auto prepare = [&](unsigned i) {
+    if (scale) load<V>(scale + i, scales);
+    if (shift) load<V>(shift + i, shifts);
+    row.prepare(i);
+  };
+  if (N == 1 && threadIdx.x * V < size) prepare(threadIdx.x * V);  // while sums are on their way
   const A mean = KIND == CENTRE || KIND == MVN ? fold_row(sum, Add()) / A(n) : A(0);
   A factor = 1;
   if (KIND == MVN || KIND == L2 || KIND == RMS) {
@@ -26,9 +75,8 @@ __device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A inver
   for (int k = 0; k < N; k++) {
     const unsigned i = (k * blockDim.x + threadIdx.x) * V;
     if (i < size) {
-      T part[V], scales[V], shifts[V];
-      if (scale) load<V>(scale + i, scales);
-      if (shift) load<V>(shift + i, shifts);
+      if (N > 1) prepare(i);
+      T part[V];
 #pragma unroll
       for (int j = 0; j < V; j++) {
         A result = normalized<KIND>(value[k][j], mean, factor);
@@ -36,7 +84,7 @@ __device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A inver
         if (shift) result += A(shifts[j]);
         part[j] = T(result);
       }
-      store<V>(part, out + i);
+      row.write(i, part);
     }
   }
 }
@@ -48,9 +96,11 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     normalize_rows(const T* x, T* out, const T* scale, const T* shift, const MappedAxes outer, unsigned rows,
                    unsigned n, typename Accumulator<T>::Type eps, int mode) {
   using A = typename Accumulator<T>::Type;
+  start_next_launch();
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
   const Offsets start = offsets_of(outer, row);
   const A inverse_n = A(1) / A(n);  // here, while few registers are in use: a division may be a call
+  wait_for_launches();
   A value[N][V];
   A sum = 0;
 #pragma unroll
@@ -66,51 +116,101 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
       }
     }
   }
-  write_row<KIND>(value, sum, inverse_n, out + start.to, scale, shift, size, n, eps, mode);
+  write_row<KIND>(value, sum, inverse_n, Row<T, V>{out + start.to}, scale, shift, size, n, eps, mode);
 }
 
-template <int V, class T>
-__device__ __forceinline__ void add_row(T (&to)[V], const T* from) {
-  using A = typename Accumulator<T>::Type;
-  T part[V];
-  load<V>(from, part);
+// Load this thread's part of a row of `size` elements: N vectors of V elements.
+template <int V, int N, class T>
+__device__ __forceinline__ void load_vectors(const T* row, unsigned size, T (&to)[N][V]) {
 #pragma unroll
-  for (int j = 0; j < V; j++) to[j] = T(A(to[j]) + A(part[j]));
+  for (int k = 0; k < N; k++) {
+    const unsigned i = (k * blockDim.x + threadIdx.x) * V;
+    if (i < size) load<V>(row + i, to[k]);
+  }
 }
 
-// Normalise rows of (x + y) + z, where every sum is rounded and z may be null. Each operand repeats after its own
-// number of rows. If `total` is not null, it receives the sums. Otherwise like normalize_rows.
+// Terms of the rows to normalise, (x + y) + z, where every sum is rounded, and y and z may be null. Each repeats after
+// its own number of rows. If `total` is not null, it receives the sums, and may be in the memory of a term.
+template <class T>
+struct Terms {
+  const T *x, *y, *z;
+  T* total;
+  unsigned x_rows, y_rows, z_rows;
+
+  template <int V, int N>
+  static __device__ __forceinline__ void add(const T (&term)[N][V], T (&to)[N][V]) {
+    using A = typename Accumulator<T>::Type;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+#pragma unroll
+      for (int j = 0; j < V; j++) to[k][j] = T(A(to[k][j]) + A(term[k][j]));
+  }
+  static __device__ __forceinline__ unsigned long long repeated(unsigned row, unsigned rows) {
+    return row < rows ? row : row % rows;
+  }
+
+  // Load this thread's part of a row, which is zero behind its end; return its sum.
+  template <int V, int N, class A>
+  __device__ __forceinline__ A load_row(unsigned row, unsigned n, unsigned size, A (&value)[N][V]) const {
+    constexpr bool AT_ONCE = N * V * sizeof(T) <= 64;  // registers hold all terms
+    T part[N][V] = {}, second[N][V] = {}, third[N][V] = {};
+    load_vectors<V>(x + repeated(row, x_rows) * n, size, part);
+    if (y) load_vectors<V>(y + repeated(row, y_rows) * n, size, second);
+    if (AT_ONCE && z) load_vectors<V>(z + repeated(row, z_rows) * n, size, third);
+    if (y) add(second, part);
+    if (!AT_ONCE && z) load_vectors<V>(z + repeated(row, z_rows) * n, size, second);
+    if (z) add(AT_ONCE ? third : second, part);
+    A sum = 0;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      const unsigned i = (k * blockDim.x + threadIdx.x) * V;
+      if (total && i < size) store<V>(part[k], total + (unsigned long long)row * n + i);
+#pragma unroll
+      for (int j = 0; j < V; j++) {
+        value[k][j] = A(part[k][j]);
+        sum += value[k][j];
+      }
+    }
+    return sum;
+  }
+};
+
+// Normalise rows of sums. Otherwise like normalize_rows.
 template <class T, int KIND, int V, int N>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     add_normalize_rows(const T* x, const T* y, const T* z, T* out, T* total, const T* scale, const T* shift,
                        unsigned x_rows, unsigned y_rows, unsigned z_rows, unsigned rows, unsigned n,
                        typename Accumulator<T>::Type eps, int mode) {
   using A = typename Accumulator<T>::Type;
+  start_next_launch();
+  const Terms<T> terms = {x, y, z, total, x_rows, y_rows, z_rows};
+  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
+  const A inverse_n = A(1) / A(n);
+  wait_for_launches();
+  A value[N][V];
+  const A sum = terms.load_row(row, n, size, value);
+  const Row<T, V> to = {out + (unsigned long long)row * n};
+  write_row<KIND>(value, sum, inverse_n, to, scale, shift, size, n, eps, mode);
+}
+
+// Likewise, and write the codes of the elements; see CodedRow.
+template <class T, int KIND, int V, int N>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    normalize_rows_to_codes(const T* x, const T* y, const T* z, T* out, T* total, const T* scale, const T* shift,
+                            unsigned x_rows, unsigned y_rows, unsigned z_rows, unsigned rows, unsigned n,
+                            typename Accumulator<T>::Type eps, int mode, signed char* codes, const float* factor,
+                            float reciprocal, float zero, float low, float high) {
+  using A = typename Accumulator<T>::Type;
+  start_next_launch();
+  const Terms<T> terms = {x, y, z, total, x_rows, y_rows, z_rows};
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
   const unsigned long long start = (unsigned long long)row * n;
   const A inverse_n = A(1) / A(n);
-  x += (unsigned long long)(row % x_rows) * n;
-  y += (unsigned long long)(row % y_rows) * n;
-  if (z) z += (unsigned long long)(row % z_rows) * n;
+  wait_for_launches();
   A value[N][V];
-  A sum = 0;
-#pragma unroll
-  for (int k = 0; k < N; k++) {
-    const unsigned i = (k * blockDim.x + threadIdx.x) * V;
-    if (i < size) {
-      T part[V];
-      load<V>(x + i, part);
-      add_row(part, y + i);
-      if (z) add_row(part, z + i);
-      if (total) store<V>(part, total + start + i);
-#pragma unroll
-      for (int j = 0; j < V; j++) {
-        value[k][j] = A(part[j]);
-        sum += value[k][j];
-      }
-    }
-  }
-  write_row<KIND>(value, sum, inverse_n, out + start, scale, shift, size, n, eps, mode);
+  const A sum = terms.load_row(row, n, size, value);
+  const CodedRow<T, V> to = {out ? out + start : nullptr, codes + start, factor, reciprocal, zero, low, high};
+  write_row<KIND>(value, sum, inverse_n, to, scale, shift, size, n, eps, mode);
 }
 
 // Normalise columns of n elements in any layout, blockDim.x of them per block; see fold_column.

@@ -97,7 +97,7 @@ def launches_of(calls: Sequence[Call]) -> Iterator[Launch | LibraryCall]:
         elif isinstance(call, partial) and isinstance(call.func, Kernel):
             grid, block, arguments = call.args
             options = call.keywords
-            yield _launch(call.func, grid, block, arguments, options["shared_mem"], options.get("early", False))
+            yield _launch(call.func, grid, block, arguments, options["shared_mem"], "early" in options)
         else:
             owner = getattr(getattr(call, "func", call), "__self__", None)
             yield LibraryCall({Blas: "cuBLAS", Lt: "cuBLASLt"}.get(type(owner), "library"))

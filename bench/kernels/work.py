@@ -175,8 +175,10 @@ def _shape(operand: Operand) -> tuple[int, ...]:
 
 
 def merges(launch: Launch) -> bool:
-    """Return whether the last block of a launch merges partial results, behind an exit that all others take.
+    """Return whether the last block of a launch goes on behind an exit that all others take, or behind one that only
+    blocks without work take.
 
-    Kernels that split a dimension over blocks do so along the second axis of the grid.
+    Kernels that split a dimension over blocks do so along the second axis of the grid. `implicit_gemm` has instances
+    that do not split, without such an exit.
     """
-    return len(launch.grid) > 1 and launch.grid[1] > 1
+    return len(launch.grid) > 1 and (launch.grid[1] > 1 or launch.name.startswith("implicit_gemm"))

@@ -30,7 +30,9 @@ from ovgpu.passes.kv_cache import growing_variables
 from ovgpu.passes.matmul_epilogue import fuse_matmul_epilogues
 from ovgpu.passes.merge_masks import merge_masks
 from ovgpu.passes.merge_products import merge_products
+from ovgpu.passes.merge_quantized import merge_quantized_products
 from ovgpu.passes.norm_affine import scale_norms
+from ovgpu.passes.norm_codes import quantized_norms
 from ovgpu.passes.precision import downcast
 from ovgpu.passes.quantized import quantized_layers
 from ovgpu.passes.recurrent import recurrent_layers
@@ -131,6 +133,7 @@ PASSES = (
     Pass(downcast, "simplify", ALL, "f32 products, convolutions, attention", "f16 or bf16, if that is the precision",
          lambda target: {"kind": target.half, "cache": target.cache_half}),
     Pass(merge_products, "simplify", CUDA, "MatMuls of one tensor, such as q, k, v", "MatMul → VariadicSplit"),
+    Pass(merge_quantized_products, "simplify", CUDA, "products of the same codes", "one product → VariadicSplit"),
     Pass(exact_products, "simplify", CUDA, "MatMul of positions", "MatMul that is never in TF32"),
     Pass(fuse_convolution_epilogues, "fuse", EITHER, "Convolution → elementwise layers", "ConvolutionWithEpilogue",
          lambda target: {"device": target.fuse}),
@@ -142,6 +145,7 @@ PASSES = (
          lambda target: {"types": target.channels_last}),
     Pass(fuse_matmul_epilogues, "fuse", CUDA, "MatMul → bias → residual → activation", "MatMulWithEpilogue"),
     Pass(add_norms, "fuse", CUDA, "Add → ScaledMVN or ScaledRMS", "AddNorm"),
+    Pass(quantized_norms, "fuse", CUDA, "norm → Quantize", "NormWithCodes"),
 )
 
 

@@ -15,6 +15,7 @@ from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.strided import CHUNK_BYTES
 from ovgpu.ops.base.trace import trace
 from ovgpu.ops.base.view import equal
+from ovgpu.ops.convert import Convert
 from ovgpu.ops.convolution._convolved import MAX_EPILOGUE_OPERANDS
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._elementwise import Fused
@@ -53,7 +54,7 @@ def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
                   else _chain(node, users, taken))
         if layers:
             if isinstance(node.op, QUANTIZED):
-                layers = [*_dequantized(layers), *layers]
+                layers = [*_widened(layers), *layers]
             taken |= {layer.ports[0] for layer in layers}
             last, result = layers[-1], node.ports[0]
             op, (_, *others) = fused(layers, result, is_literal)
@@ -82,11 +83,12 @@ def _takes_in_rows(layer: Node, operand: Output) -> bool:
                                               and all(equal(d, 1) for d in shape[:-1]))
 
 
-def _dequantized(layers: Sequence[Node]) -> list[Node]:
-    """Return the Dequantize layers before the epilogue, which then reads their codes."""
+def _widened(layers: Sequence[Node]) -> list[Node]:
+    """Return the layers that widen operands of the epilogue, which then reads codes, or elements of 16 bits."""
     inside = {layer.ports[0] for layer in layers}
     sources = dict.fromkeys(s for layer in layers for s in layer.sources if s is not None and s not in inside)
-    return [s.node for s in sources if isinstance(s.node.op, Dequantize)]
+    return [s.node for s in sources if isinstance(s.node.op, Dequantize) or (
+        isinstance(s.node.op, Convert) and s.node.sources[0] is not None and s.node.sources[0].spec.type in HALVES)]
 
 
 def _is_convolution(node: Node, device: bool) -> bool:

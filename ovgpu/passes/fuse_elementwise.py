@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.convert import Convert, Identity
 from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part
-from ovgpu.passes._graph import is_fusable, is_number, users_of
+from ovgpu.ops.quantization import Dequantize, Quantize
+from ovgpu.passes._graph import is_fusable, is_number, number_of, users_of
 from ovgpu.symbolic import Sym, product
+from ovgpu.types import Type
 
 MAX_INPUTS = 12  # of a chain: each takes registers and kernel arguments
 MAX_PARTS = 32  # layers of a chain
@@ -103,6 +106,7 @@ def fused(nodes: Sequence[Node], first: Output | None = None,
           literal: Callable[[Output | None], bool] = is_number) -> tuple[Fused, list[Output | None]]:
     """Return the op that computes all of the nodes, which are in order, and its inputs. ``first`` is the first input,
     if given; ``literal`` returns whether a constant becomes a literal."""
+    _leave_out_codes(nodes)
     numbers: dict[Output | None, int] = {}
     sources = dict.fromkeys(s for s in (first, *(s for node in nodes for s in node.sources)) if s is not None)
     computed = {node.ports[0] for node in nodes}
@@ -114,6 +118,25 @@ def fused(nodes: Sequence[Node], first: Output | None = None,
     values: list[np.ndarray[Any, Any]] = [s.node.op.value for s in literals]  # type: ignore[attr-defined]
     chain = Chain(len(inputs), tuple((s.spec.type, v.tobytes()) for s, v in zip(literals, values)), parts)
     return Fused(chain=chain, ranks=tuple(v.ndim for v in values), layers=tuple(map(layer_of, nodes))), inputs
+
+
+def _leave_out_codes(nodes: Sequence[Node]) -> None:
+    """Have each Quantize whose codes are only dequantised by other nodes give whole numbers of f32, and no zero point.
+    Results of all nodes but the last stay in the chain."""
+    for node in nodes[:-1]:
+        users = [user for user in nodes if node.ports[0] in user.sources]
+        if isinstance(node.op, Quantize) and all(isinstance(user.op, Dequantize) for user in users):
+            zero, *others = (_zero(coded) for coded in (node, *users))
+            if zero is not None and all(other == zero for other in others):
+                op = node.op
+                node.op = replace(op, low=op.low - int(zero), high=op.high - int(zero), kind=Type.f32)
+                for changed in (node, *users):
+                    changed.sources = changed.sources[:2]
+
+
+def _zero(node: Node) -> float | None:
+    """Return the code of a Quantize or Dequantize that stands for 0, None if it is not one number."""
+    return number_of(node.sources[2]) if len(node.sources) > 2 else 0.0
 
 
 def alone(node: Node) -> Fused:

@@ -7,7 +7,7 @@ computed from them, up to the next product:
 - sums, powers, exponentials, quotients, quantisation, boxes, random numbers: all ops whose `half_precision` is never;
 - layers with a constant that the type does not hold: an epsilon of 1e-12, a mask of -3e38;
 - layers whose results only such layers or the model's results take, such as those after the last product, unless they
-  only move elements of 16 bits;
+  only move elements of 16 bits, or are norms and similar layers whose results are also quantised;
 - bodies of loops and branches, as a whole.
 
 Finite values stay finite: those beyond the range of f16 become its largest number. Compressed weights stay as they
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
+from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import is_own, op_of
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.xp import NUMPY
@@ -33,7 +34,7 @@ from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.ops.fused.kv_cache import CacheAppend, Reorder, growing
 from ovgpu.ops.fused.quantized import QuantizedConvolution, QuantizedMatMul
 from ovgpu.ops.infrastructure.graph import Constant
-from ovgpu.ops.quantization import Dequantize
+from ovgpu.ops.quantization import Dequantize, Quantize
 from ovgpu.ops.shape.shape import ShapeOf
 from ovgpu.passes._graph import HALVES, Graph, users_of
 from ovgpu.types import Type
@@ -69,15 +70,18 @@ class _Downcast:
         self.users = users_of(model)
         self.levels: dict[Output, Level] = {}
         self.types: dict[Output, Type] = {}  # of ports that are no longer f32
-        self.casts: dict[tuple[Output, Type], Output] = {}
+        self.casts: dict[tuple[Output, Type, Node | None], Output] = {}
         self.half_capable: dict[Node, bool] = {}
         self.ends: set[Node] = set()  # nodes that stay f32 because only layers in f32 take them
+        self.coded: set[Node] = set()  # each Quantize, and the elementwise layers that are computed with it
 
     def run(self) -> None:
         for node in reversed(self.model.ops):
             in_f32_at_end = op_of(node).half_precision != "always" or node.op.name == "Softmax"
             if in_f32_at_end and self._may_be_half(node) and self._is_end(node):
                 self.ends.add(node)
+            if isinstance(node.op, Quantize) or (node in self.ends and self._is_coded(node)):
+                self.coded.add(node)
         for node in self.model.ops:
             self._assign(node)
         self.model.changed()
@@ -121,8 +125,16 @@ class _Downcast:
         return [i for i, s in enumerate(node.sources[:count]) if s is not None and s.spec.type == Type.f32]
 
     def _is_end(self, node: Node) -> bool:
-        users = [user for port in node.ports for user in self.users.get(port, ())]
+        users = self._users(node)
+        if not self.coded.isdisjoint(users) and not isinstance(node.op, (Elementwise, *OF_CODES)):
+            return False  # what is stored is of 16 bits; codes are computed from that in f32
         return bool(users) and all(u in self.ends or not self._may_be_half(u) for u in users)
+
+    def _is_coded(self, node: Node) -> bool:
+        return isinstance(node.op, Elementwise) and not self.coded.isdisjoint(self._users(node))
+
+    def _users(self, node: Node) -> list[Node]:
+        return [user for port in node.ports for user in self.users.get(port, ())]
 
     # ---- types that are assigned
 
@@ -187,7 +199,7 @@ class _Downcast:
         """Return a tensor that is f32 in the original model, converted to a type."""
         if self.types.get(port, Type.f32) == target_type:
             return port
-        key = port, target_type
+        key = port, target_type, around if around in self.coded else None  # codes are computed with their own cast
         if key not in self.casts:
             self.casts[key] = self._converted(port, target_type, around)
         return self.casts[key]

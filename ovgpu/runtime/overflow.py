@@ -13,6 +13,7 @@ from ovgpu.lowering.program import Step
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.convert import LARGEST
 from ovgpu.ops.fused.add_norm import AddNorm
+from ovgpu.ops.fused.norm_codes import NormWithCodes
 from ovgpu.runtime.backend import Call
 from ovgpu.runtime.executor import Executor, Observe
 from ovgpu.types import Type
@@ -49,7 +50,7 @@ class OverflowWatch:
 
     def _overflows(self, step: Step, x: Array) -> bool:
         xp = self.executor.backend.xp
-        if step.op.half_precision == "always" or isinstance(step.op, AddNorm):
+        if step.op.half_precision == "always" or isinstance(step.op, (AddNorm, NormWithCodes)):
             x = xp.abs(x)
         return bool(xp.asnumpy((x >= LARGEST[Type.f16]).any()))
 

@@ -10,6 +10,7 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend, early_launch, rt
 from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops.activation.activation import Relu
 from ovgpu.ops.fused._product_mma import Input, launch
 from ovgpu.types import Type
 from tests.kernels.test_product_mma import multiply, packed
@@ -61,8 +62,8 @@ def run(wait: int, captured: bool) -> np.ndarray[Any, Any]:
 
     def launches() -> None:
         for call, source, target, factor in ((first, x, middle, 2), (second, middle, out, 3)):
-            early_launch.launch(call, (3,), (128,), (source, table, target, np.float32(factor), np.int32(N), struct), 0,
-                                stream)
+            arguments = source, table, target, np.float32(factor), np.int32(N), struct
+            early_launch.EarlyLaunch()(call, (3,), (128,), arguments, 0, stream)
 
     if captured:
         stream.begin_capture()
@@ -125,8 +126,8 @@ def test_kernels_that_begin_early(capability: int, early: bool, monkeypatch: pyt
         weights = [cupy_emu.zeros((40, 256), np.uint8), None, None]
         assert launch(launcher, packed(Type.u8, 40, 256), Input((x,)), y, weights)
         launcher.copy(x[:, :40], y)
-    product, copy = launcher.calls
-    assert (product.keywords.get("early", False), copy.keywords.get("early", False)) == (early, False)
+        launcher.elementwise(Relu(), [y], y)
+    assert ["early" in call.keywords for call in launcher.calls] == [early, False, early]
 
 
 def test_names_are_those_of_the_bindings() -> None:

@@ -13,6 +13,9 @@ from ovgpu.ops.sort.topk import TopK3
 from ovgpu.types import Type
 from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.forms import check, random
+from tests.kernels.test_add_norm import THREE
+from tests.kernels.test_fused import F16, F32
+from tests.kernels.test_norm_codes import codes, draws, norm, run
 
 
 def rows() -> None:
@@ -29,6 +32,11 @@ def softmax_columns() -> None:
 
 def mvn() -> None:
     check(MVN6(eps=1e-3, eps_mode="inside_sqrt", normalize_variance=True), random((3, 1028)), [[1]])
+
+
+def norm_codes() -> None:
+    scale, shift, *terms = draws(F16, 64, (3, 2, 64), (2, 64), (64,))
+    run(norm(THREE, True), codes(F16, True, 37, -20, 100), [scale, shift, *terms, random((64,), F32)(3)])
 
 
 def cumsum() -> None:
@@ -74,6 +82,12 @@ FAULTS = [
           "    if"),
     Fault("no barrier between the halves", columns, "axes.cuh",
           "    __syncthreads();\n    if (threadIdx.y", "    if (threadIdx.y"),
+    Fault("codes without their zero point", norm_codes, "normalization.cu", "static_cast<int>(zero)", "0"),
+    Fault("codes are clipped without their zero point", norm_codes, "normalization.cu", "low - zero", "low"),
+    Fault("factors of the first elements", norm_codes, "normalization.cu", "factor + i);", "factor);"),
+    Fault("terms that do not repeat", norm_codes, "normalization.cu", "row < rows ? row : row % rows", "row"),
+    Fault("a term is added twice", norm_codes, "normalization.cu", "AT_ONCE ? third : second",
+          "second"),
     Fault("too few shuffles", rows, "axes.cuh", "step = width / 2", "step = width / 4"),
     Fault("head of the vectors", rows, "reduction.cu", "unsigned done = 0;", "unsigned done = 1;"),
     Fault("sum not rescaled", softmax_columns, "softmax.cu", "sum * math::exp(maximum - greatest)", "sum"),

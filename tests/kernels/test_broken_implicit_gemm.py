@@ -35,6 +35,11 @@ def split() -> None:
               chain=REQUANTIZED, operands=[((80, 1, 1), F32), ((2, 80, 7, 7), S8)])
 
 
+def shared() -> None:
+    """Warps divide the stages of a tile."""
+    convolved(132, Case((2, 64, 7, 7), (80, 64, 3, 3), begin=(1, 1), end=(1, 1)), HALF, F32, F32)
+
+
 def halves() -> None:
     """Tiles are ragged, and stages span taps."""
     convolved(1, Case((1, 40, 9, 9), (72, 40, 2, 2), end=(1, 1)), HALF, F32, F32)
@@ -73,6 +78,11 @@ FAULTS = [
     Fault("sums of the own part are added twice", split, FILE, "memset(sum, 0, sizeof(sum));"),
     Fault("the first block to arrive adds", split, FILE, "if (before != others) return;", "if (before != 0) return;"),
     Fault("the last part is left out", split, FILE, "first + p < division.parts;", "first + p < division.parts - 1;"),
+    Fault("warps exchange sums in a stage that is still read", shared, FILE,
+          "__syncthreads();  // the last stage has been read"),
+    Fault("sums of warps are read before they are there", shared, FILE, "__syncthreads();  // all sums are there"),
+    Fault("warps add up the first lines", shared, FILE, "warp_k * OWN + line, pair", "line, pair"),
+    Fault("all warps multiply the first chunks", shared, FILE, "lane / 16 + warp_k * 2", "lane / 16"),
     Fault("operands of the first image", split, FILE, "OperandOffsets<int>(operands, image,",
           "OperandOffsets<int>(operands, 0,"),
     Fault("x is read early", chained, FILE, "  wait_for_launches();"),

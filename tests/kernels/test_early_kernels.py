@@ -14,6 +14,7 @@ ACCESSES = ("LD", "ST", "LDG", "STG", "LDL", "STL", "ATOM", "ATOMG", "RED", "RED
 PRODUCTS = [name for name in gate.table()["product_mma.cu"] if ", 1, 2, " in name or ", 8, 2, " in name][::8]
 TILES = [*gate.table()["product_tiles.cu"]][::8]
 CONVOLUTIONS = [*gate.table()["implicit_gemm.cu"]][::3]
+NORMS = [name for name in gate.table()["normalization.cu"] if "normalize_rows" in name][::6]
 ATTENTIONS = [name for name in gate.table()["attention_stream.cu"] if "true" in name or ", 64, 64, " in name][::4]
 
 
@@ -46,6 +47,11 @@ def test_convolutions_copy_kernels(name: str) -> None:
     """The constant kernel is copied to shared memory before the wait, x after it."""
     found = accesses("implicit_gemm.cu", name)
     assert found and all(opcode.startswith("LDGSTS") for opcode in found)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_load_nothing(name: str) -> None:
+    assert not accesses("normalization.cu", name)
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)

@@ -238,13 +238,14 @@ def test_overlapping_launches(backend: CudaBackend) -> None:
 def test_tiles(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tiles compute the same, with whole and split sums."""
     cases = {(256, 128): (300, 136), (128, 128): (200, 136), (128, 64): (300, 64), (64, 128): (60, 136),
-             (64, 64): (64, 64)}
+             (64, 64): (64, 64), (64, 32): (130, 40), (32, 32): (40, 72)}
     for tile, (pixels, outputs) in cases.items():
         case = Case((1, 1040, 1, pixels), (outputs, 1040, 1, 1))
         for multiprocessors in (1, 50):
             monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
             monkeypatch.setattr(_implicit_gemm, "TILES", {tile: TILES[tile]})
-            assert convolve(backend, case).startswith(f"signed char, float, float, {tile[0]}, {tile[1]}, ")
+            several = "true" if multiprocessors > 1 else "false"
+            assert convolve(backend, case).startswith(f"signed char, float, float, {tile[0]}, {tile[1]}, {several}, ")
 
 
 def test_rows_in_registers(backend: CudaBackend) -> None:
@@ -310,10 +311,10 @@ def test_capabilities(capability: int, backend: CudaBackend, monkeypatch: pytest
 
 # Convolutions of ResNet-50 and products of BERT-base on an H100
 @pytest.mark.parametrize(("pixels", "outputs", "row_bytes", "wanted"), [
-    (3136, 64, 64, (64, 64, 49, 1)), (3136, 256, 64, (64, 64, 196, 1)), (784, 128, 1152, (64, 64, 26, 3)),
-    (49, 512, 4608, (64, 64, 8, 9)), (49, 2048, 512, (64, 64, 32, 1)), (200704, 64, 576, (128, 64, 1568, 1)),
-    (50176, 512, 128, (128, 128, 1568, 1)), (128, 768, 1536, (64, 64, 24, 4)), (128, 3072, 1536, (64, 64, 96, 1)),
-    (128, 768, 6144, (64, 64, 24, 5))])
+    (3136, 64, 64, (64, 32, 98, 1)), (3136, 256, 64, (64, 64, 196, 1)), (784, 128, 1152, (32, 32, 100, 1)),
+    (49, 512, 4608, (32, 32, 32, 4)), (49, 2048, 512, (32, 32, 128, 1)), (200704, 64, 576, (128, 64, 1568, 1)),
+    (50176, 512, 128, (128, 128, 1568, 1)), (128, 768, 1536, (32, 32, 96, 1)), (128, 3072, 1536, (64, 64, 96, 1)),
+    (128, 768, 6144, (32, 32, 96, 1)), (16, 512, 4608, (32, 32, 16, 6))])
 def test_forms(pixels: int, outputs: int, row_bytes: int, wanted: tuple[int, ...],
                monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
@@ -323,19 +324,19 @@ def test_forms(pixels: int, outputs: int, row_bytes: int, wanted: tuple[int, ...
     assert found.steps * (found.parts - 1) < -(-row_bytes // 128) <= found.steps * found.parts
 
 
-@pytest.mark.parametrize("partial", [0, 4 * 8 << 12, 1 << 20])
+@pytest.mark.parametrize("partial", [0, 2 * 32 << 10, 1 << 20])
 def test_memory_of_partial_sums(partial: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """There are as many parts as fit the memory, which only long rows need."""
     monkeypatch.undo()
     found = form(49, 512, 4608, 132, H100, partial)
-    assert found.parts == {0: 1, 4 * 8 << 12: 4}.get(partial, 9)
-    assert found.tiles == 8 and found.rows * found.columns == 1 << 12
+    assert found.parts == {0: 1, 2 * 32 << 10: 2}.get(partial, 4)
+    assert found.tiles == 32 and found.rows * found.columns == 1 << 10
     assert partial_elements(768) == 0 and partial_elements(4608) == 1 << 20
 
 
 @pytest.mark.parametrize(("pixels", "outputs", "limit", "tile"), [
     (50176, 512, H100, (256, 128)), (4096, 768, H100, (256, 128)), (4096, 768, RTX_4090, (128, 128)),
-    (3136, 64, H100, (64, 64))])
+    (3136, 64, H100, (64, 32))])
 def test_shared_memory_of_the_largest_tile(pixels: int, outputs: int, limit: int, tile: tuple[int, int]) -> None:
     found = form(pixels, outputs, 768, 132, limit)
     assert (found.rows, found.columns) == tile and found.shared <= limit
@@ -346,8 +347,8 @@ def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> No
     """Kernels with an epilogue, too."""
     source = functor("Epilogue", REQUANTIZED, (F32, F32, S8), MAX_EPILOGUE_OPERANDS, result=S8)
     operands = "Operand<4, false, true>, Operand<1, true, true>"
-    names = [f"implicit_gemm<{kind}, float, signed char, {rows}, {columns}, Epilogue, {operands}>"
-             for rows, columns in TILES for kind in ("signed char", "__half")]
+    names = [f"implicit_gemm<{kind}, float, signed char, {rows}, {columns}, {several}, Epilogue, {operands}>"
+             for rows, columns in TILES for kind in ("signed char", "__half") for several in ("false", "true")]
     names = to_compile(FILE, names)
     usage = nvrtc.compile_file(FILE, architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops.base.launch import registers
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.normalization.normalization import MVN, MVN6, NormalizeL2, ScaledMVN, ScaledRMS, normalize
 from tests.emulator import cupy_emu as cp
@@ -78,6 +79,16 @@ def test_types(dtype: np.dtype[Any]) -> None:
     for n in (7, 64, 1032):
         check(INSIDE, random((3, n), dtype), [[1]], tol=2e-2 if dtype.name == "bfloat16" else None)
     check(ADDED, random((3, 5), dtype), [[0]])
+
+
+@pytest.mark.parametrize(("dtype", "n", "vectors"), [
+    (np.float32, 128, 1), (np.float32, 384, 3), (np.float32, 512, 4), (np.float16, 768, 3), (np.float16, 1024, 4)])
+def test_a_warp_per_row(dtype: Any, n: int, vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rows are many, as many vectors per thread as rows have are in registers."""
+    monkeypatch.setattr(Launcher, "multiprocessors", 2)
+    x = cp.zeros((19, n), dtype)
+    assert registers(2, x, x, 19, n) == ((32, 8), 16 // x.itemsize, vectors)
+    check(INSIDE, random((19, n), dtype), [[1]])
 
 
 def test_offset_rows() -> None:

@@ -74,4 +74,4 @@ def test_bert(precision: str, tolerance: float, emulated: str) -> None:
     expected = ov.Core().compile_model(model, "CPU")(inputs)[0]
     found, plan = infer(model, inputs, emulated, precision)
     assert is_close(found, expected, tolerance)
-    assert plan.kernels == 2 * 12 + 8
+    assert plan.kernels == 2 * 8 + 8

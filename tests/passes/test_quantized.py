@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu.ops.fused.quantized import QuantizedWithEpilogue
+from ovgpu.ops.quantization import Quantize
 from ovgpu.passes import prepare
 from ovgpu.types import Type
 from tests.harness import judge
@@ -301,6 +303,16 @@ def test_device(build: Build, expected: list[str], low: int, emulated: str) -> N
     net = network(build, low, shape=OCTETS)
     assert on_device(net) == ["Quantize", *expected]
     check(net, OCTETS, emulated)
+
+
+def test_codes_that_stay_in_a_kernel() -> None:
+    """They are whole numbers of f32, and those that it writes are bytes."""
+    model = prepare(ov.Core().read_model(*network(with_layers, 0, shape=OCTETS).build()), fuse=True,
+                    precision=Type.f32, multiplies_i8=lambda: True)
+    (op,) = (n.op for n in model.ops if isinstance(n.op, QuantizedWithEpilogue))
+    found = [part for part in op.fused.chain.parts if isinstance(part.op, Quantize)]
+    assert [(part.op.kind, part.op.low, part.op.high, len(part.operands)) for part in found] == [  # type: ignore[attr-defined]
+        (Type.f32, -128, 127, 2), (Type.i8, -128, 127, 3)]
 
 
 @pytest.mark.parametrize(("build", "shape"), [

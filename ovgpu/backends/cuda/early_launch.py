@@ -35,12 +35,35 @@ def is_supported(capability: int) -> bool:
     return not int(status) and version >= DRIVER_VERSION
 
 
-def launch(function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], shared: int,
-           stream: Any) -> bool:
-    """Launch CuPy's ``function`` on a stream. Arguments are arrays of the device, None, NumPy scalars, and structs as
-    NumPy arrays of one element. Return False if the driver refuses, now or before."""
-    if _refused:
-        return False
+class EarlyLaunch:
+    """A launch that may be repeated. What the driver takes is prepared at the first one."""
+
+    def __init__(self) -> None:
+        self._function: Any = None
+        self._prepared: tuple[Any, ...] = ()
+
+    def __call__(self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
+                 shared: int, stream: Any) -> bool:
+        """Launch CuPy's ``function`` on a stream, always with the same values of what follows it. Arguments are arrays
+        of the device, None, NumPy scalars, and structs as NumPy arrays of one element. Return False if the driver
+        refuses, now or before."""
+        if _refused:
+            return False
+        if function is not self._function:
+            self._prepared = _prepared(function, grid, block, arguments, shared, stream)
+            self._function = function
+        config, pointer, addresses, _ = self._prepared
+        (status,) = rt.driver().cuLaunchKernelEx(config, pointer, addresses.ctypes.data, 0)
+        if int(status):
+            _refused.append(repr(status))
+            text = f"The driver refuses to launch kernels early ({status!r}); they are launched in order instead."
+            warnings.warn(text, RuntimeWarning, 3)
+        return not int(status)
+
+
+def _prepared(function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], shared: int,
+              stream: Any) -> tuple[Any, ...]:
+    """Return the configuration, the function, the addresses of the arguments, and these, which must stay alive."""
     driver = rt.driver()
     config, attribute = driver.CUlaunchConfig(), driver.CUlaunchAttribute()
     config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
@@ -51,12 +74,7 @@ def launch(function: Any, grid: tuple[int, ...], block: tuple[int, ...], argumen
     config.attrs, config.numAttrs = [attribute], 1
     values = [_value(x) for x in arguments]
     addresses = np.array([value.ctypes.data for value in values], np.uintp)
-    (status,) = driver.cuLaunchKernelEx(config, driver.CUfunction(function.ptr), addresses.ctypes.data, 0)
-    if int(status):
-        _refused.append(repr(status))
-        warnings.warn(f"The driver refuses to launch kernels early ({status!r}); they are launched in order instead.",
-                      RuntimeWarning, 3)
-    return not int(status)
+    return config, driver.CUfunction(function.ptr), addresses, values
 
 
 def _value(argument: Any) -> np.ndarray[Any, Any]:

@@ -151,6 +151,8 @@ extern "C" __global__ void __launch_bounds__({THREADS})
     {name}({", ".join(parameters)}, const Axes<{form.index}, {form.rank}, {len(inputs) + 1}> axes,
            {form.index} count, {form.index} size) {{
   using I = {form.index};
+  start_next_launch();
+  wait_for_launches();
   constexpr int R = {form.rank}, V = {form.vector}, U = {form.unroll};  // axes, a vector's elements, a thread's vectors
   const auto left = [](I n) {{ return n < V ? int(n) : V; }};
   const I first = I(blockIdx.x) * (I(blockDim.x) * U) + threadIdx.x;

@@ -8,8 +8,9 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ovgpu.backends.cuda import compiler, early_launch, errors, kernel_cache, rt, sources
+from ovgpu.backends.cuda import compiler, errors, kernel_cache, rt, sources
 from ovgpu.backends.cuda.compiler import Code, Target
+from ovgpu.backends.cuda.early_launch import EarlyLaunch
 from ovgpu.backends.cuda.kernel_cache import Binary
 
 if TYPE_CHECKING:
@@ -152,10 +153,11 @@ class Kernel:
         return int(blocks * cuda.Device().attributes["MultiProcessorCount"])
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0,
-                 stream: Any = None, early: bool = False) -> None:
-        """Launch the kernel; if ``early``, it may begin before the launches before it have ended (`early_launch`)."""
-        if not early or not early_launch.launch(self.function(), grid, block, args, shared_mem, stream):
-            self.function()(grid, block, args, shared_mem, stream, self.cooperative)
+                 stream: Any = None, early: EarlyLaunch | None = None) -> None:
+        """Launch the kernel; with ``early``, it may begin before the launches before it have ended."""
+        function = self.function()
+        if early is None or not early(function, grid, block, args, shared_mem, stream):
+            function(grid, block, args, shared_mem, stream, self.cooperative)
 
 
 @lru_cache(CACHED_KERNELS)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ovgpu.backends.cuda import copy, early_launch, elementwise, kernels, rt
 from ovgpu.backends.cuda.cufft import Fft
+from ovgpu.backends.cuda.early_launch import EarlyLaunch
 from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.ops.base.elementwise import Elementwise
@@ -37,7 +38,7 @@ class Launcher(KernelRecorder):
                args: Sequence[Any], shared: int = 0, cooperative: bool = False, prelude: str = "",
                tf32: bool = False, early: bool = False) -> None:
         kernel = kernels.of_file(file, expression, cooperative, prelude)
-        self._launch(kernel, grid, block, args, shared, tf32, early and early_launch.is_supported(self.capability))
+        self._launch(kernel, grid, block, args, shared, tf32, early)
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
              prelude: str = "") -> bool:
@@ -48,7 +49,7 @@ class Launcher(KernelRecorder):
         arguments = tuple([_struct(x) if isinstance(x, np.ndarray) else x for x in args])
         kernel.prepare(shared)
         record = RoundingCall if tf32 else partial
-        options = {"early": True} if early else {}
+        options = {"early": EarlyLaunch()} if early and early_launch.is_supported(self.capability) else {}
         self.calls.append(record(kernel, grid, block, arguments, shared_mem=shared, stream=self.stream, **options))
 
     @property
@@ -70,7 +71,7 @@ class Launcher(KernelRecorder):
     def elementwise(self, maths: Elementwise | Chain, inputs: Sequence[Array], output: Array) -> None:
         if output.size:
             chain = maths if isinstance(maths, Chain) else Chain.of(maths, len(inputs))
-            self._launch(*elementwise.launch(chain, inputs, output))
+            self._launch(*elementwise.launch(chain, inputs, output), early=True)
 
     def copy(self, source: Array, target: Array) -> None:
         if not target.size:

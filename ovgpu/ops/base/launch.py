@@ -15,6 +15,7 @@ MAX_AXES = 6
 MAX_INDEX = 2**31 - 1  # kernels count elements along axes in 32 bits
 THREADS = 512  # the maximum per block
 LONG_ROW = 16384  # elements beyond which a row is long: blocks divide it among themselves if there are few rows
+LANE_VECTORS = 4  # the most per thread, where a warp has a whole row of several hundred elements
 PART_THREADS = 256  # per block that takes a part of a long row
 MIN_PART_ELEMENTS = 2048  # of a part of a long row
 
@@ -87,6 +88,8 @@ def registers(multiprocessors: int, x: Array, out: Array, rows: int, n: int,
     """Return (block, elements per vector, vectors per thread) for a kernel that holds dense rows of n elements in
     registers, None if they do not fit. The arrays ``beside`` x and out have dense rows of n elements too."""
     vector = vector_elements(n, x, out, *beside)
+    if rows >= 8 * multiprocessors and vector > 1 and n <= 32 * LANE_VECTORS * vector:  # a single warp has no barriers
+        return (32, 8), vector, ceildiv(n, 32 * vector)
     block = row_block(multiprocessors, rows, n, vector)
     vectors = power(n / (block[0] * vector))
     fits = vectors <= 16 and vectors * vector * max(x.itemsize // 4, 1) <= 32

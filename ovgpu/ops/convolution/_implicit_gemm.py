@@ -26,7 +26,7 @@ STAGE_BYTES = 128  # of a row in a stage; as in implicit_gemm.cu
 # Rows (pixels) and columns (channels) of tiles, with the estimated relative speed of a multiprocessor that has one
 # block, and of one that has several
 TILES = {(256, 128): (1.0, 1.2), (128, 128): (0.6, 1.0), (128, 64): (0.45, 0.75), (64, 128): (0.45, 0.75),
-         (64, 64): (0.3, 0.55)}
+         (64, 64): (0.3, 0.55), (64, 32): (0.23, 0.26), (32, 32): (0.15, 0.22)}
 # Estimated time to exchange partial sums, and to add one part, in units of the time for a stage
 SPLIT_COST, PART_COST = 4, 0.5
 PARTIAL_ELEMENTS = 1 << 20  # of f32, for partial sums: more than tiles that are too few for a card have
@@ -56,8 +56,8 @@ class Form:
     @property
     def threads(self) -> int:
         """Threads of a block: a warp computes 64 x 64 sums in tiles of 128 columns and as many rows or more, 32 x 32 in
-        the smallest one, else 64 x 32."""
-        return self.rows * self.columns // {384: 128, 256: 128, 192: 64, 128: 32}[self.rows + self.columns]
+        those of 64 x 64 or less, else 64 x 32. There are four warps or more."""
+        return 256 if self.rows > 128 else 128
 
     @property
     def shared(self) -> int:
@@ -65,8 +65,8 @@ class Form:
 
 
 def shared_bytes(tile: tuple[int, int]) -> int:
-    """Return the bytes of shared memory of a block: three stages of large tiles, four of others."""
-    return sum(tile) * STAGE_BYTES * (3 if sum(tile) > 192 else 4)
+    """Return the bytes of shared memory of a block: three stages of large tiles, six of small ones, four of others."""
+    return sum(tile) * STAGE_BYTES * (3 if sum(tile) > 192 else 6 if sum(tile) < 128 else 4)
 
 
 def partial_elements(row_bytes: int) -> int:
@@ -160,7 +160,8 @@ def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, valu
                         np.int64).astype(np.int32)
     epilogue, source, arguments = epilogue_arguments(k, c, scalar, value_dtype, NUMBERS)
     kinds = [k.c_type(kind) for kind in (c.x.dtype, value_dtype, c.out.dtype)]
-    names = [*kinds, shape.rows, shape.columns, epilogue, *(_operand(x, c.out.shape) for x in c.operands)]
+    names = [*kinds, shape.rows, shape.columns, str(shape.parts > 1).lower(), epilogue,
+             *(_operand(x, c.out.shape) for x in c.operands)]
     constants = (None, None, np.int32(0)) if scales is None else (
         scales.factor, scales.correction, np.int32(scales.padding))
     k.kernel(FILE, f"implicit_gemm<{', '.join(map(str, names))}>", (shape.tiles, shape.parts), (shape.threads,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -58,35 +59,62 @@ class AddNorm(Op):
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (scale, shift, *terms), (out, *sums) = inputs, outputs
-        if not self._in_one(k, scale, shift, terms, out, *sums):
+        if not normalize_sum(k, self.norm, (scale, shift), self.order(terms), out, *sums):
             total = sums[0] if sums else out
             k.elementwise(self.added.chain, terms, total)
             return self.norm.cuda(k, (total, scale, shift), (out,), ())
         return None
 
-    def _in_one(self, k: KernelRecorder, scale: Any, shift: Any, terms: Sequence[Any], out: Any,
-                total: Any = None) -> bool:
-        """Record the fused kernel. Return False if it does not take these arrays."""
-        n = prod(out.shape[out.ndim - self.norm.rank :])
-        periods = [_rows(term, out, n) for term in terms]
-        if not out.size or not launch.is_real(out) or 0 in periods or out.size // n > launch.MAX_INDEX:
-            return False
-        rows = out.size // n
-        found = launch.registers(k.multiprocessors, terms[0], out, rows, n, *terms[1:], total, scale, shift)
-        if found is None:
-            return False
+    def order(self, terms: Sequence[Any]) -> list[Any]:
+        """Return the terms in the order in which they are added."""
         first = self.added.chain.parts[0].operands
-        order = [*first, *(i for i in range(len(terms)) if i not in first)]
-        x, y, z = (*(terms[i] for i in order), None)[:TERMS]
-        each = (*(np.uint32(periods[i]) for i in order), np.uint32(1))[:TERMS]
-        block, vector, vectors = found
-        k.kernel("normalization.cu",
-                 f"add_normalize_rows<{k.c_type(out.dtype)}, {self.norm.kind}, {vector}, {vectors}>",
-                 (launch.ceildiv(rows, block[1]),), block,
-                 (x, y, z, out, total, scale, shift, *each, np.uint32(rows), np.uint32(n),
-                  launch.real(self.norm.eps, out),
-                  np.int32(EPSILON.index("INSIDE" if self.norm.inside else "OUTSIDE"))))
-        return True
+        return [terms[i] for i in (*first, *(i for i in range(len(terms)) if i not in first))]
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Codes i8 of the elements of a norm: ``clip(round(element * factor * reciprocal) + zero, low, high)``, where the
+    array ``factor`` f32 [n] is optional."""
+
+    array: Array
+    factor: Array | None
+    reciprocal: float
+    zero: int
+    low: int
+    high: int
+
+    def arguments(self) -> tuple[Any, ...]:
+        numbers = (self.reciprocal, self.zero, self.low, self.high)
+        return (self.array, self.factor, *map(np.float32, numbers))
+
+
+def normalize_sum(k: KernelRecorder, norm: ScaledMVN, scaled: Sequence[Any], terms: Sequence[Any], out: Any,
+                  total: Any = None, codes: Codes | None = None) -> bool:
+    """Record one kernel that normalises the sum of one to three terms. Return False if it does not take these arrays.
+
+    ``scaled``: scale and shift, or None; ``out``: the norm, which may be None where ``codes`` are written; ``total``:
+    the sum, if it is kept.
+    """
+    result = codes.array if out is None and codes is not None else out
+    n = prod(result.shape[result.ndim - norm.rank :])
+    periods = [_rows(term, result, n) for term in terms]
+    if not result.size or not launch.is_real(terms[0]) or 0 in periods or result.size // n > launch.MAX_INDEX:
+        return False
+    rows = result.size // n
+    beside = (*terms[1:], total, *scaled, None if codes is None else codes.factor)
+    found = launch.registers(k.multiprocessors, terms[0], terms[0] if out is None else out, rows, n, *beside)
+    if found is None:
+        return False
+    block, vector, vectors = found
+    kernel = "add_normalize_rows" if codes is None else "normalize_rows_to_codes"
+    x, y, z = (*terms, None, None)[:TERMS]
+    each = (*map(np.uint32, periods), np.uint32(1), np.uint32(1))[:TERMS]
+    k.kernel("normalization.cu", f"{kernel}<{k.c_type(terms[0].dtype)}, {norm.kind}, {vector}, {vectors}>",
+             (launch.ceildiv(rows, block[1]),), block,
+             (x, y, z, out, total, *scaled, *each, np.uint32(rows), np.uint32(n), launch.real(norm.eps, terms[0]),
+              np.int32(EPSILON.index("INSIDE" if norm.inside else "OUTSIDE")),
+              *(() if codes is None else codes.arguments())), early=True)
+    return True
 
 
 def _rows(x: Array, out: Array, n: int) -> int:

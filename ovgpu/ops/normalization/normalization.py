@@ -140,7 +140,8 @@ def normalize(k: KernelRecorder, kind: str, x: Any, out: Any, over: Sequence[int
     if found is not None:
         block, vector, vectors = found
         k.kernel("normalization.cu", f"normalize_rows<{template_arguments}, {vector}, {vectors}>",
-                 (launch.ceildiv(columns, block[1]),), block, (x, out, scale, shift, launch.packed(outer), *numbers))
+                 (launch.ceildiv(columns, block[1]),), block, (x, out, scale, shift, launch.packed(outer), *numbers),
+                 early=True)
         return None
     if rows and x.flags.c_contiguous and _normalize_in_parts(k, kind, x, out, columns, n, numbers[2:], scale, shift):
         return None

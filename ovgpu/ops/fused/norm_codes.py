@@ -1,0 +1,106 @@
+"""Internal op of a norm and the codes of its result in one kernel, for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, evaluate, internal_op
+from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.storage import decode
+from ovgpu.ops.base.xp import Adapter
+from ovgpu.ops.fused._elementwise import Fused, Layer
+from ovgpu.ops.fused.add_norm import AddNorm, Codes, normalize_sum
+from ovgpu.ops.normalization.normalization import ScaledMVN
+from ovgpu.ops.quantization import Quantize
+from ovgpu.spec import Spec
+from ovgpu.symbolic import active
+from ovgpu.types import Type
+
+
+@internal_op
+class NormWithCodes(Op):
+    """A norm, and the layers after it that end in a `Quantize`: ``inputs of the norm...[, factor [n]] -> [norm [...],]
+    [sum [...],] codes [...]``.
+
+    ``codes`` converts the norm to f32, multiplies it by the factor, and quantises it by constants of one element; the
+    first two are optional. ``keep``: True if the norm itself has users, and is an output. The sum is the second result
+    of an `AddNorm`. ``layer`` is the norm's origin.
+    """
+
+    norm: ScaledMVN | AddNorm
+    codes: Fused
+    layer: Layer
+    keep: bool
+
+    name: ClassVar[str] = "NormWithCodes"
+    exact = True  # because its parts decode and encode
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        before = self.norm.layers if isinstance(self.norm, AddNorm) else (self.layer,)
+        return (*before, *self.codes.layers)
+
+    def attributes(self) -> dict[str, Any]:
+        return self.norm.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
+
+    def split(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the norm's inputs, and the factor, if there is one."""
+        count = len(inputs) + 1 - self.codes.chain.inputs
+        return inputs[:count], inputs[count:]
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        own, factors = self.split(inputs)
+        table = active()
+        outside, table.layer = table.layer, self.layer
+        try:
+            norm, *sums = self.norm.infer(*own)
+        except OpError as e:
+            raise e.at(self.norm.name, self.layer.source_location) from None
+        finally:
+            table.layer = outside
+        return (*(norm,) * self.keep, *sums, *self.codes.infer(norm, *factors))
+
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
+        own, factors = self.split(inputs)
+        kind = Type.of(inputs[-1 - len(factors)].dtype if isinstance(self.norm, AddNorm) else own[0].dtype)
+        norm, *sums = evaluate(self.norm, xp, own, (kind,) * (1 + self._has_sum))
+        return (*(norm,) * self.keep, *sums, *self.codes.evaluate(xp, norm, *factors))
+
+    @property
+    def _has_sum(self) -> bool:
+        return isinstance(self.norm, AddNorm) and self.norm.keep
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """Return the norm, unless it is an output."""
+        own, _ = self.split(inputs)
+        term = own[2] if isinstance(self.norm, AddNorm) else own[0]
+        assert term is not None
+        return () if self.keep else ((term.type, outputs[-1].shape or ()),)
+
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
+        own, factors = self.split(inputs)
+        *arrays, codes = outputs
+        out = arrays.pop(0) if self.keep else None
+        if isinstance(self.norm, AddNorm):
+            norm, (scale, shift, *terms) = self.norm.norm, own
+            terms = self.norm.order(terms)
+        else:
+            norm, (x, scale, shift) = self.norm, own
+            terms = [x]
+        total = arrays[0] if arrays else None
+        if normalize_sum(k, norm, (scale, shift), terms, out, total, self._codes(codes, factors)):
+            return None
+        out = workspace[0] if out is None else out
+        if self.norm.cuda(k, own, (out, *arrays), ()) is NotImplemented:
+            return NotImplemented
+        return self.codes.cuda(k, (out, *factors), (codes,), ())
+
+    def _codes(self, codes: Array, factors: Arrays) -> Codes:
+        chain = self.codes.chain
+        *_, last = chain.parts
+        assert isinstance(last.op, Quantize)
+        numbers = [self.codes.literals[i - chain.inputs] for i in last.operands[1:]]
+        reciprocal, zero = (*(float(decode(number).item()) for number in numbers), 0)[:2]
+        return Codes(codes, factors[0] if factors else None, reciprocal, int(zero), last.op.low, last.op.high)
