@@ -1,6 +1,7 @@
 // Convolutions as implicit GEMM on tensor cores, for tensors whose channels are adjacent. Elements are f16, bf16 or s8,
 // whose sums in s32 are exact. A product of matrices is a convolution with one tap.
 #include "bytes.cuh"
+#include "cluster.cuh"
 #include "convolution.cuh"
 #include "divisor.cuh"
 #include "ptx.cuh"
@@ -25,10 +26,14 @@ struct ExactSum<signed char> {
   using Type = int;
 };
 
+// Division of K: none; parts, whose sums blocks leave in memory; or parts that the blocks of a cluster compute, each of
+// which gets the sums of some strips from the others.
+enum Split { NONE, MEMORY, CLUSTER };
+
 // Tile of a block: ROWS pixels by COLUMNS channels. STAGES of K are in shared memory: rows of x, then of the kernel.
 // BLOCKS run on a multiprocessor. Larger tiles of a warp read less of shared memory per product. Where a tile has fewer
-// than four of them, WARPS_K warps divide the chunks of each stage, and each computes the epilogue of OWN_LINES lines of
-// eight pixels. The epilogue loads the operands of LINES of them at once.
+// than four of them, WARPS_K warps divide the chunks of each stage. A strip is a line of eight pixels by GROUP channels.
+// A warp computes the epilogue of OWN_LINES lines, and loads the operands of LINES of them at once.
 template <int ROWS, int COLUMNS>
 struct Tile {
   static constexpr int WARP_ROWS = ROWS + COLUMNS > 128 ? 64 : 32, WARP_COLUMNS = ROWS + COLUMNS > 192 ? 64 : 32;
@@ -38,6 +43,7 @@ struct Tile {
   static constexpr int STAGES = ROWS + COLUMNS > 192 ? 3 : WARPS_K > 1 ? 6 : 4;
   static constexpr int BLOCKS = ROWS + COLUMNS > 256 ? 1 : ROWS + COLUMNS > 128 ? LARGE_BLOCKS : 3;
   static constexpr int OWN_LINES = WARP_ROWS / 8 / WARPS_K, LINES = WARP_COLUMNS > 32 ? 2 : OWN_LINES < 4 ? OWN_LINES : 4;
+  static constexpr int LINES_OF_TILE = ROWS / 8, STRIPS = LINES_OF_TILE * (COLUMNS / GROUP);
   static constexpr int EACH = THREADS / CHUNKS;  // rows between those that a thread copies
 };
 
@@ -47,8 +53,8 @@ __device__ __forceinline__ int swapped(int row, int chunk) { return row * CHUNKS
 // Division of a launch: K in `parts` of `steps` stages. From a stage to the next one, K advances by rows and columns of
 // taps, and by bytes of channels.
 struct Division {
-  Divisor width, height, strips;  // extents of y, and tiles along the channels
-  int steps, parts, rows, columns, bytes;
+  Divisor width, height, strips, parts;  // extents of y, and tiles along the channels
+  int steps, rows, columns, bytes;
 };
 
 // Copies of one thread to the stages: one chunk of K of rows EACH apart, which are pixels of y. Taps are the outer part
@@ -219,6 +225,12 @@ struct OfChannels {
   }
 };
 
+// A number that is known to the compiler.
+template <int N>
+struct Count {
+  __device__ constexpr operator int() const { return N; }
+};
+
 // Numbers that the epilogue takes, as arguments of the launch: layers that differ in them alone share a kernel.
 constexpr int NUMBERS = 8;
 struct Numbers {
@@ -234,11 +246,11 @@ struct Place {
 };
 
 // Compute y [pixels, outputs] = F(value). The value is the sum of the products of x and the kernel [outputs, taps,
-// channels], for s8 factor (sum - correction), rounded to V. blockIdx.x is a tile, blockIdx.y a part of K. With
-// SEVERAL parts, blocks leave sums in `partial`, and the last warp to arrive adds up those of its place. `arrived`
-// [tiles, WARPS] is zero before and after. Rows of all tensors are aligned to 16 bytes, and `outputs` is a multiple of
+// channels], for s8 factor (sum - correction), rounded to V. A block computes a tile, or a part of its K; see Split. Parts
+// in MEMORY leave sums in `partial`, and the last warp to arrive adds up those of its place; `arrived` [tiles, WARPS] is
+// zero before and after. Rows of all tensors are aligned to 16 bytes, and `outputs` is a multiple of
 // OCTET. The kernel is a constant, and is copied before earlier launches end. Elements outside of x are `padding`.
-template <class T, class V, class Out, int ROWS, int COLUMNS, bool SEVERAL, class F, class O0 = Absent,
+template <class T, class V, class Out, int ROWS, int COLUMNS, Split SPLIT, class F, class O0 = Absent,
           class O1 = Absent, class O2 = Absent, class O3 = Absent>
 __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, COLUMNS>::BLOCKS))
     implicit_gemm(const T* __restrict__ x, const T* __restrict__ kernel, Out* __restrict__ y,
@@ -252,11 +264,19 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
                 GROUPS = S::WARP_COLUMNS / GROUP, SLICES = CHUNKS / 2 / S::WARPS_K;
   OVGPU_DYN_SHARED(uint4, stages);
   start_next_launch();
+  ExpectedStores* const stores = reinterpret_cast<ExpectedStores*>(stages + STAGES * S::SIZE);
+  uint4* const received = stages + STAGES * S::SIZE + 1;  // [own strips][parts][WARPS_K][2][32]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_mn = warp % S::WARPS_MN, warp_k = warp / S::WARPS_MN,
             warp_m = warp_mn % S::WARPS_M, warp_n = warp_mn / S::WARPS_M;
-  const int tile = blockIdx.x, part = blockIdx.y, line = division.strips.quotient(tile);
+  const int tile = SPLIT == CLUSTER ? number_of_cluster() : blockIdx.x,
+            part = SPLIT == CLUSTER ? rank_in_cluster() : blockIdx.y, line = division.strips.quotient(tile);
   const int first_pixel = line * ROWS, first_channel = (tile - line * division.strips.value) * COLUMNS;
 
+  const int own_strips = division.parts.quotient(S::STRIPS - part + division.parts.value - 1);
+  if constexpr (SPLIT == CLUSTER) {
+    if (threadIdx.x == 0) stores->expect(own_strips * division.parts.value * S::WARPS_K * 64 * sizeof(uint4));
+    arrive_at_cluster();
+  }
   KernelCopies<T, S, COLUMNS / S::EACH> kernel_copies(w, kernel, stages, first_channel, part * division.steps * CHUNKS);
   const int steps = min(division.steps, (kernel_copies.pitch + STAGE_BYTES - 1) / STAGE_BYTES - part * division.steps);
 #pragma unroll
@@ -271,7 +291,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
   }
 
   // Where registers suffice, what the epilogue takes of the lane's channels is loaded here, ahead of its use.
-  constexpr bool LOADS_AHEAD = GROUPS == 1 && !SEVERAL;
+  constexpr bool LOADS_AHEAD = GROUPS == 1 && SPLIT == NONE;
   OfChannels<CODES, O0, O1, O2, O3> of_channels;
   const int own_first = first_channel + warp_n * S::WARP_COLUMNS + lane % 4 * OCTET;
   const auto load_of_channels = [&](int channel) {
@@ -315,44 +335,114 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
 
-  if constexpr (S::WARPS_K > 1) {  // warps exchange sums through the stages' memory; each adds up its lines, in order
-    constexpr int LINES = 2 * BANDS, OWN = S::OWN_LINES, PAIRS = OCTETS / 2;
-    const auto at = [&](int from, int line, int pair) {
-      return stages + (((warp_mn * S::WARPS_K + from) * LINES + line) * PAIRS + pair) * 32 + lane;
+  // Write `count` lines of eight pixels, of which the lane has `pixel` and those 8, 16 .. behind it, and `total` returns
+  // the sums.
+  const int pixels = w.batch * w.extent[1] * w.extent[2];
+  const auto write_lines = [&](auto count, int first_pixel, int channel, const auto& total) {
+    Octets<O0, O1, O2, O3> loaded[count];
+    int to[count];
+#pragma unroll
+    for (int n = 0; n < count; n++) {
+      const int pixel = min(first_pixel + n * 8, pixels - 1), row = division.width.quotient(pixel);
+      const int image = division.height.quotient(row);
+      const int at[3] = {0, row - image * w.extent[1], pixel - row * w.extent[2]};
+      loaded[n] = of_channels.operands;
+      loaded[n].template load<true>(p0, p1, p2, p3, OperandOffsets<int>(operands, image, at, channel));
+      to[n] = image * w.y[0] + offset(at, w.y) + channel;
+    }
+#pragma unroll
+    for (int n = 0; n < count; n++) {
+      Out results[OCTET];
+#pragma unroll
+      for (int e = 0; e < OCTET; e++) {
+        const float value = of_channels.scaled(total(n, e), e);
+        results[e] = F::of(V(value), Place{e, numbers}, loaded[n].o0.data(), loaded[n].o1.data(), loaded[n].o2.data(),
+                           loaded[n].o3.data());
+      }
+      Bytes<sizeof(results)> bytes;
+      memcpy(&bytes, results, sizeof(bytes));
+      if (first_pixel + n * 8 < pixels) *reinterpret_cast<Bytes<sizeof(results)>*>(y + to[n]) = bytes;
+    }
+  };
+
+  // Sums of two octets of a line of this warp, and the strip that they belong to.
+  const auto pair_of = [&](int line, int pair) {
+    const Sum* const first = &sum[line / 2][2 * pair][line % 2 * 2];
+    const Sum* const second = &sum[line / 2][2 * pair + 1][line % 2 * 2];
+    const Sum values[4] = {first[0], first[1], second[0], second[1]};
+    uint4 bits;
+    memcpy(&bits, values, sizeof(bits));
+    return bits;
+  };
+  const auto strip_of = [&](int line, int pair) {
+    return (warp_n * GROUPS + pair / 2) * S::LINES_OF_TILE + warp_m * 2 * BANDS + line;
+  };
+  const auto add = [](uint4 bits, Sum* total) {
+    Sum values[4];
+    memcpy(values, &bits, sizeof(values));
+#pragma unroll
+    for (int e = 0; e < 4; e++) total[e] += values[e];
+  };
+  if constexpr (SPLIT == CLUSTER) {
+    const int parts = division.parts.value;
+    const auto slot = [&](int number, int from, int slice, int half) {
+      return received + (((number * parts + from) * S::WARPS_K + slice) * 2 + half) * 32 + lane;
+    };
+    wait_for_cluster();  // all blocks expect stores
+#pragma unroll
+    for (int line = 0; line < 2 * BANDS; line++)
+#pragma unroll
+      for (int pair = 0; pair < OCTETS / 2; pair++) {
+        const int strip = strip_of(line, pair), number = division.parts.quotient(strip);
+        stores->store(slot(number, part, warp_k, pair % 2), pair_of(line, pair), strip - number * parts);
+      }
+    stores->wait();
+    for (int number = warp; number < own_strips; number += S::WARPS) {
+      Sum total[OCTET] = {};
+      for (int from = 0; from < parts; from++)
+#pragma unroll
+        for (int slice = 0; slice < S::WARPS_K; slice++)
+#pragma unroll
+          for (int half = 0; half < 2; half++) add(*slot(number, from, slice, half), total + half * 4);
+      const int strip = number * parts + part;
+      const int channel = first_channel + strip / S::LINES_OF_TILE * GROUP + lane % 4 * OCTET;
+      const int pixel = first_pixel + strip % S::LINES_OF_TILE * 8 + lane / 4;
+      if (channel < w.outputs) {
+        load_of_channels(channel);
+        write_lines(Count<1>(), pixel, channel, [&](int, int e) { return total[e]; });
+      }
+    }
+    return;
+  }
+  if constexpr (S::WARPS_K > 1) {  // warps exchange sums through the memory of the stages
+    const auto slot = [&](int slice, int strip, int half) {
+      return stages + ((slice * S::STRIPS + strip) * 2 + half) * 32 + lane;
     };
     wait_copies_but<0>();  // also for the zeros behind the last stage
-    __syncthreads();  // the last stage has been read
+    __syncthreads();       // the last stage has been read
 #pragma unroll
-    for (int line = 0; line < LINES; line++)
+    for (int line = 0; line < 2 * BANDS; line++)
 #pragma unroll
-      for (int pair = 0; pair < PAIRS; pair++) {
-        const Sum* const first = &sum[line / 2][2 * pair][line % 2 * 2];
-        const Sum* const second = &sum[line / 2][2 * pair + 1][line % 2 * 2];
-        const Sum values[4] = {first[0], first[1], second[0], second[1]};
-        memcpy(at(warp_k, line, pair), values, sizeof(uint4));
-      }
+      for (int pair = 0; pair < OCTETS / 2; pair++)
+        *slot(warp_k, strip_of(line, pair), pair % 2) = pair_of(line, pair);
     __syncthreads();  // all sums are there
 #pragma unroll
-    for (int line = 0; line < OWN; line++)
+    for (int line = 0; line < S::OWN_LINES; line++)
 #pragma unroll
-      for (int pair = 0; pair < PAIRS; pair++) {
+      for (int half = 0; half < 2; half++) {
         Sum total[4] = {};
 #pragma unroll
-        for (int from = 0; from < S::WARPS_K; from++) {
-          Sum values[4];
-          memcpy(values, at(from, warp_k * OWN + line, pair), sizeof(values));
+        for (int slice = 0; slice < S::WARPS_K; slice++)  // in order
+          add(*slot(slice, warp * S::OWN_LINES + line, half), total);
 #pragma unroll
-          for (int e = 0; e < 4; e++) total[e] += values[e];
-        }
-#pragma unroll
-        for (int e = 0; e < 4; e++) sum[line / 2][2 * pair + e / 2][line % 2 * 2 + e % 2] = total[e];
+        for (int e = 0; e < 4; e++) sum[line / 2][2 * half + e / 2][line % 2 * 2 + e % 2] = total[e];
       }
   }
 
-  if constexpr (SEVERAL) {
+  if constexpr (SPLIT == MEMORY) {
     constexpr int FRAGMENTS = S::OWN_LINES * OCTETS / 2;  // of four sums, which are in two octets of the lines
     const auto fragment = [&](int part, int n) {
-      const int slot = tile * division.parts + part;
+      const int slot = tile * division.parts.value + part;
       return partial + (static_cast<long long>(slot) * FRAGMENTS + n) * S::THREADS + threadIdx.x;
     };
     const auto own = [&](int n, int e) -> Sum& {
@@ -367,7 +457,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
       *fragment(part, n) = sums;
     }
     __syncwarp();
-    const unsigned others = division.parts - 1;
+    const unsigned others = division.parts.value - 1;
     unsigned before = 0;
     if (lane == 0) before = increment_acquire_release(arrived + tile * S::WARPS + warp, others);
     before = __shfl_sync(0xffffffffu, before, 0);
@@ -379,16 +469,16 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
 #pragma unroll
     for (int batch = 0; batch < FRAGMENTS; batch += BATCH) {
 #pragma unroll 1
-      for (int first = 0; first < division.parts; first += AHEAD) {  // in a fixed order
+      for (int first = 0; first < division.parts.value; first += AHEAD) {  // in a fixed order
         uint4 loaded[AHEAD][BATCH];
 #pragma unroll
         for (int p = 0; p < AHEAD; p++)
 #pragma unroll
           for (int n = 0; n < BATCH; n++)
-            loaded[p][n] = __ldcg(fragment(min(first + p, division.parts - 1), batch + n));
+            loaded[p][n] = __ldcg(fragment(min(first + p, division.parts.value - 1), batch + n));
 #pragma unroll
         for (int p = 0; p < AHEAD; p++) {
-          const bool valid = first + p < division.parts;  // without a branch, all loads come first
+          const bool valid = first + p < division.parts.value;  // without a branch, all loads come first
 #pragma unroll
           for (int n = 0; n < BATCH; n++) {
             Sum others[4];
@@ -401,8 +491,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     }
   }
 
-  const int own_line = first_pixel + warp_m * S::WARP_ROWS + warp_k * S::OWN_LINES * 8 + lane / 4,
-            pixels = w.batch * w.extent[1] * w.extent[2];
+  const int own_line = first_pixel + (S::WARPS_K > 1 ? warp : warp_m) * S::OWN_LINES * 8 + lane / 4;
 #pragma unroll
   for (int group = 0; group < GROUPS; group++) {
     const int channel = own_first + group * GROUP;
@@ -410,31 +499,9 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     if (!LOADS_AHEAD) load_of_channels(channel);
 #pragma unroll
     for (int first = 0; first < S::OWN_LINES; first += S::LINES) {
-      Octets<O0, O1, O2, O3> loaded[S::LINES];
-      int to[S::LINES];
-#pragma unroll
-      for (int n = 0; n < S::LINES; n++) {
-        const int pixel = min(own_line + (first + n) * 8, pixels - 1), row = division.width.quotient(pixel);
-        const int image = division.height.quotient(row);
-        const int at[3] = {0, row - image * w.extent[1], pixel - row * w.extent[2]};
-        loaded[n] = of_channels.operands;
-        loaded[n].template load<true>(p0, p1, p2, p3, OperandOffsets<int>(operands, image, at, channel));
-        to[n] = image * w.y[0] + offset(at, w.y) + channel;
-      }
-#pragma unroll
-      for (int n = 0; n < S::LINES; n++) {
-        Out results[OCTET];
-#pragma unroll
-        for (int e = 0; e < OCTET; e++) {
-          const Sum total = sum[(first + n) / 2][group * 4 + e / 2][(first + n) % 2 * 2 + e % 2];
-          const float value = of_channels.scaled(total, e);
-          results[e] = F::of(V(value), Place{e, numbers}, loaded[n].o0.data(), loaded[n].o1.data(), loaded[n].o2.data(),
-                             loaded[n].o3.data());
-        }
-        Bytes<sizeof(results)> bytes;
-        memcpy(&bytes, results, sizeof(bytes));
-        if (own_line + (first + n) * 8 < pixels) *reinterpret_cast<Bytes<sizeof(results)>*>(y + to[n]) = bytes;
-      }
+      write_lines(Count<S::LINES>(), own_line + first * 8, channel, [&](int n, int e) {
+        return sum[(first + n) / 2][group * 4 + e / 2][(first + n) % 2 * 2 + e % 2];
+      });
     }
   }
 }

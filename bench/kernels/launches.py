@@ -13,6 +13,7 @@ from bench.kernels.dry_device import IdleFunction
 from bench.kernels.machine_code import MachineCode
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.blaslt import Lt
+from ovgpu.backends.cuda.driver_launch import DriverLaunch
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.runtime.backend import Call, HostCall, Transfer
 from ovgpu.runtime.executor import Executor
@@ -97,18 +98,18 @@ def launches_of(calls: Sequence[Call]) -> Iterator[Launch | LibraryCall]:
         elif isinstance(call, partial) and isinstance(call.func, Kernel):
             grid, block, arguments = call.args
             options = call.keywords
-            yield _launch(call.func, grid, block, arguments, options["shared_mem"], "early" in options)
+            yield _launch(call.func, grid, block, arguments, options["shared_mem"], options.get("driver"))
         else:
             owner = getattr(getattr(call, "func", call), "__self__", None)
             yield LibraryCall({Blas: "cuBLAS", Lt: "cuBLASLt"}.get(type(owner), "library"))
 
 
 def _launch(kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
-            shared: int, early: bool) -> Launch:
+            shared: int, driver: DriverLaunch | None) -> Launch:
     function = kernel.function()
     assert isinstance(function, IdleFunction)
     file = FILE.match(kernel.where)
     return Launch(kernel.name, file[1] if file else "", function.code, tuple(map(int, grid)), prod(block), shared,
                   sum(distinct(x.shape, x.strides) * x.itemsize for x in arguments if hasattr(x, "strides")
-                      and hasattr(x, "data") and hasattr(x.data, "ptr")), early)
+                      and hasattr(x, "data") and hasattr(x.data, "ptr")), driver is not None and driver.early)
 

@@ -19,7 +19,7 @@ LOADS = ("LDG", "LD", "LDGSTS")  # from global memory
 GLOBAL = (*LOADS, "STG", "ST", "ATOM", "ATOMG", "RED", "REDG", "LDL", "STL")
 SHARED = ("LDS", "STS", "LDSM", "STSM", "ATOMS")
 SPILLS = ("LDL", "STL")
-BARRIERS = ("BAR", "MEMBAR", "ERRBAR")
+BARRIERS = ("BAR", "MEMBAR", "ERRBAR", "UCGABAR_ARV", "UCGABAR_WAIT")
 CONTROL = ("BRA", "EXIT", "RET", "CALL", "NOP", "BSSY", "BSYNC", "WARPSYNC", "YIELD", "DEPBAR", "LDGDEPBAR", "BREAK",
            "NANOSLEEP", "S2R", "S2UR", "LDC", "LDCU", "CCTL", "R2UR", *BARRIERS)
 UNITS = {

@@ -154,7 +154,7 @@ def reread(step: PlanStep, launch: Launch) -> float:
         rows, columns = _tile(launch)
         depth = multiply_adds(step) / prod(out)
         count = tiles(step, rows, columns)
-        sums = 8 * launch.blocks * rows * columns if launch.blocks > count else 0
+        sums = 8 * launch.blocks * rows * columns if "MEMORY" in template_arguments(launch.name) else 0
         return count * (rows + columns) * depth * x.type.size + sums - sum(
             operand.nbytes or 0 for operand in step.inputs[:2] if operand is not None)
     if launch.name.startswith("attend_mma") and x is not None:
@@ -181,4 +181,4 @@ def merges(launch: Launch) -> bool:
     Kernels that split a dimension over blocks do so along the second axis of the grid. `implicit_gemm` has instances
     that do not split, without such an exit.
     """
-    return len(launch.grid) > 1 and (launch.grid[1] > 1 or launch.name.startswith("implicit_gemm"))
+    return launch.name.startswith("implicit_gemm") or (len(launch.grid) > 1 and launch.grid[1] > 1)

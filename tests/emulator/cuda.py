@@ -113,8 +113,8 @@ class CompileException(Exception):
 class CUDADriverError(RuntimeError):
     """cupy.cuda.driver.CUDADriverError: raised by kernel launches and module loads."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, status: int, message: str = "") -> None:
+        super().__init__(message or f"CUresult {status}")
         self.status = status
 
 

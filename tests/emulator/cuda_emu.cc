@@ -39,6 +39,25 @@ void wait_grid() {
   if (block->thread == block->threads) park(State::AtGridBarrier, 0);
 }
 
+void wait_cluster(int site) {
+  wait_block(site);
+  if (block->thread == block->threads) park(State::AtGridBarrier, site);
+  wait_block(site);
+}
+
+unsigned blocks_of_cluster() { return worker->config->cluster; }
+
+void* of_block(void* own, unsigned rank) {
+  const ptrdiff_t offset = static_cast<char*>(own) - static_cast<char*>(block->dynamic_shared);
+  if (rank >= worker->config->cluster) fail("block %u of a cluster of %u", rank, worker->config->cluster);
+  if (offset < 0 || static_cast<uint64_t>(offset) >= worker->config->dynamic_shared) {
+    fail("%p is not in dynamic shared memory", own);
+  }
+  const Run& other = *worker->runs[rank];
+  if (other.done) fail("shared memory of a block that has ended");
+  return static_cast<char*>(other.block.dynamic_shared) + offset;
+}
+
 void idle() { park(State::Idle, 0); }
 
 // Every thread of a block waits, as each could be the one that needs the memory.
@@ -298,7 +317,8 @@ bool Worker::release_grid(unsigned count) {
   if (waiting == nullptr) return false;
   if (done != nullptr) {
     block = const_cast<Block*>(&done->block);
-    fail_at(done->threads[0], "a grid barrier is not reached by every block");
+    fail_at(done->threads[0], "a barrier of the %s is not reached by every block",
+            config->cooperative ? "grid" : "cluster");
     return false;
   }
   for (unsigned i = 0; i < count; ++i) runs[i]->threads[0].state = State::Ready;
@@ -367,8 +387,9 @@ bool Worker::run_blocks(uint64_t first, unsigned count) {
     if (failed) return false;
     idle_rounds = progress ? 0 : idle_rounds + 1;
     if (idle_rounds < kMaxIdleRounds || left == 0) continue;
-    const char* text = config->cooperative ? "waits for what no thread of the grid does"
-                                           : "waits for another block in a launch that is not cooperative";
+    const char* text = config->cooperative   ? "waits for what no thread of the grid does"
+                       : config->cluster > 1 ? "waits for what no thread of the cluster does"
+                                             : "waits for another block in a launch that is not cooperative";
     for (const Thread& thread : run->threads) {
       if (thread.state == State::Done) continue;
       fail_at(thread, "%s", text);
@@ -394,7 +415,10 @@ extern "C" int emu_launch(Kernel kernel, void** arguments, const LaunchConfig* c
   if (config->cooperative) {
     ok = own.run_blocks(0, static_cast<unsigned>(count));
   } else {
-    for (uint64_t i = 0; i < count && ok; ++i) ok = own.run_blocks(config->order == 1 ? count - 1 - i : i, 1);
+    const unsigned cluster = config->cluster;
+    for (uint64_t i = 0; i < count && ok; i += cluster) {
+      ok = own.run_blocks(config->order == 1 ? count - cluster - i : i, cluster);
+    }
   }
   own.set_time(0);
   for (auto& run : own.runs) {

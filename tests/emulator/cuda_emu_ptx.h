@@ -11,6 +11,11 @@ void complete_copies(size_t count);
 
 void wait_for_launches(int site);
 
+// Blocks of a cluster run at the same time; their shared memory lies side by side.
+void wait_cluster(int site);
+unsigned blocks_of_cluster();
+void* of_block(void* own, unsigned rank);
+
 template <bool transposed>
 inline void load_matrices(const void* row, unsigned (&to)[4], int site) {
   if (reinterpret_cast<uintptr_t>(row) % 16) fail("ldmatrix of a row at %p, which is not a multiple of 16 bytes", row);
@@ -121,6 +126,22 @@ inline float exp2_approximate(float x) {
 }
 inline void wait_for_launches() { emu::wait_for_launches(__LINE__); }
 inline void start_next_launch() {}
+inline unsigned rank_in_cluster() { return blockIdx.x % emu::blocks_of_cluster(); }
+inline unsigned number_of_cluster() { return blockIdx.x / emu::blocks_of_cluster(); }
+inline void arrive_at_cluster() {}
+inline void wait_for_cluster() { emu::wait_cluster(__LINE__); }
+struct ExpectedStores {
+  unsigned long long left;  // bytes
+
+  void expect(unsigned bytes) { left = bytes; }
+  void store(uint4* to, const uint4& value, unsigned rank) {
+    *static_cast<uint4*>(emu::of_block(to, rank)) = value;
+    static_cast<ExpectedStores*>(emu::of_block(this, rank))->left -= sizeof(value);
+  }
+  void wait() {
+    while (*static_cast<const volatile unsigned long long*>(&left)) emu::idle();
+  }
+};
 inline unsigned increment_acquire_release(unsigned* at, unsigned limit) { return atomicInc(at, limit); }
 inline void load_matrices(const void* row, unsigned (&to)[4]) { emu::load_matrices<false>(row, to, __LINE__); }
 inline void load_transposed(const void* row, unsigned (&to)[4]) { emu::load_matrices<true>(row, to, __LINE__); }

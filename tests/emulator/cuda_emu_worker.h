@@ -41,6 +41,7 @@ struct LaunchConfig {
   uint64_t max_dynamic_shared;
   unsigned order;  // order of threads between two barriers: 0 ascending, 1 descending, else a seed
   unsigned cooperative;
+  unsigned cluster;  // blocks of a cluster
   double seconds;  // limit of processor time; a kernel that takes longer fails
   const Hidden* hidden;
   mutable uint64_t hidden_count;
@@ -117,7 +118,7 @@ struct Fiber {
   bool intact() const { return guarded || std::memcmp(stack, &kCanary, sizeof(kCanary)) == 0; }
 };
 
-// A running block: there is one at a time, or all those of a cooperative grid.
+// A running block: there is one at a time, or all those of a cluster or a cooperative grid.
 struct Run {
   Block block{};
   std::vector<Thread> threads;

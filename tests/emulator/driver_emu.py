@@ -15,16 +15,19 @@ from .stream import enqueue, find_stream
 class CUresult(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = state.INVALID_VALUE
+    CUDA_ERROR_INVALID_CLUSTER_SIZE = 912
 
 
 class CUlaunchAttributeID(IntEnum):
+    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 
 
 class CUlaunchAttribute:
     def __init__(self) -> None:
         self.id = CUlaunchAttributeID(6)
-        self.value = SimpleNamespace(programmaticStreamSerializationAllowed=0)
+        self.value = SimpleNamespace(programmaticStreamSerializationAllowed=0,
+                                     clusterDim=SimpleNamespace(x=0, y=0, z=0))
 
 
 class CUlaunchConfig:
@@ -36,6 +39,7 @@ class CUlaunchConfig:
 
 
 CUfunction = int
+MAX_CLUSTER = 8  # blocks of a cluster that any device takes
 
 
 def cuDriverGetVersion() -> tuple[CUresult, int]:
@@ -53,7 +57,14 @@ def cuLaunchKernelEx(config: CUlaunchConfig, f: int, kernelParams: int, extra: i
     addresses = (ctypes.c_uint64 * len(function.parameters)).from_address(kernelParams)
     arguments = tuple(ctypes.string_at(address, p.size) for address, p in zip(addresses, function.parameters))
     pointers = tuple(i for i, p in enumerate(function.parameters) if p.kind in "pc")
-    early = any(a.value.programmaticStreamSerializationAllowed for a in config.attrs[: config.numAttrs])
+    values = {attribute.id: attribute.value for attribute in config.attrs[: config.numAttrs]}
+    early = values.get(CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+    clusters = values.get(CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+    cluster = 1 if clusters is None else clusters.clusterDim.x
+    if clusters is not None and not (0 < cluster <= MAX_CLUSTER and grid[0] % cluster == 0
+                                     and clusters.clusterDim.y == clusters.clusterDim.z == 1):
+        return (CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE,)
     enqueue(KernelNode(function, grid, block, arguments, config.sharedMemBytes, found.max_shared, pointers,
-                       device.current(), early), find_stream(config.hStream), count=True)
+                       device.current(), early is not None and bool(early.programmaticStreamSerializationAllowed),
+                       cluster), find_stream(config.hStream), count=True)
     return (CUresult.CUDA_SUCCESS,)

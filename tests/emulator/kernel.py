@@ -44,6 +44,7 @@ class _Config(ctypes.Structure):
         ("max_dynamic_shared", ctypes.c_uint64),
         ("order", ctypes.c_uint),
         ("cooperative", ctypes.c_uint),
+        ("cluster", ctypes.c_uint),
         ("seconds", ctypes.c_double),
         ("hidden", ctypes.POINTER(_Hidden)),
         ("hidden_count", ctypes.c_uint64),
@@ -92,7 +93,8 @@ class KernelNode:
     """A launch as a CUDA graph records it: the function, the geometry and the arguments' bytes.
 
     A launch that is ``early`` may begin before those before it have ended (programmatic dependent launch): until its
-    threads wait for them, memory that launches have written since the last work that was not early is hidden."""
+    threads wait for them, memory that launches have written since the last work that was not early is hidden. So many
+    consecutive blocks form a ``cluster``."""
 
     function: Function
     grid: tuple[int, int, int]
@@ -103,6 +105,7 @@ class KernelNode:
     pointers: tuple[int, ...] = field(default=())
     device: int = 0
     early: bool = False
+    cluster: int = 1
 
     def run(self) -> None:
         function = self.function
@@ -111,7 +114,7 @@ class KernelNode:
         array = (ctypes.c_void_p * max(1, len(buffers)))(*[ctypes.addressof(buffer) for buffer in buffers])
         config = _Config(
             self.grid, self.block, self.shared, self.max_shared, current_thread_order(), function.cooperative,
-            current_time_limit(),
+            self.cluster, current_time_limit(),
         )  # fmt: skip
         hidden = [_Contents(block) for block in set(blocks) if self.early and block in written]
         config.hidden, config.hidden_count = (_Hidden * len(hidden))(*(each.hide() for each in hidden)), len(hidden)

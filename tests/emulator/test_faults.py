@@ -89,7 +89,7 @@ def test_grid_barriers_that_a_block_misses() -> None:
         run((4,), (32,), (arrived, y, np.int32(2)))
     code = code.replace("ovgpu_grid_barrier(arrived, 0)", "cooperative_groups::this_grid().sync()")
     run = module("#include <cooperative_groups.h>\n" + code, enable_cooperative_groups=True).get_function("kernel")
-    with raises(r"a grid barrier is not reached by every block \(block \(2, 0, 0\)"):
+    with raises(r"a barrier of the grid is not reached by every block \(block \(2, 0, 0\)"):
         run((4,), (32,), (arrived, y, np.int32(2)))
     with raises("grid barrier in a launch that is not cooperative"):
         module("#include <cooperative_groups.h>\n" + code).get_function("kernel")(

@@ -135,7 +135,7 @@ def hot(results: Path) -> list[tuple[str, str]]:
              if values["file"] and values["us"] >= MIN_SHARE * row["us"]}
     names |= {("product_tiles.cu", row["kernel"]) for row in found["cases"].values()
               if row["kernel"].startswith("product_tiles<")}
-    names |= {("implicit_gemm.cu", f"implicit_gemm<__half, __half, __half, {tile}, false, IdentityEpilogue>")
+    names |= {("implicit_gemm.cu", f"implicit_gemm<__half, __half, __half, {tile}, NONE, IdentityEpilogue>")
               for tile in ("64, 64", "128, 128")}
     return sorted({(file, _without_epilogue(file, name)) for file, name in names})
 
@@ -144,9 +144,9 @@ def _without_epilogue(file: str, name: str) -> str:
     """Return an instance without the epilogue, which is an argument of its own or a default one; or without a generated
     prologue (Chain). implicit_gemm.cu has the types of values and of results as arguments besides."""
     if file == "implicit_gemm.cu":
-        kind, _, _, rows, columns, several, *_ = template_arguments(name)
+        kind, _, _, rows, columns, split, *_ = template_arguments(name)
         value = "float" if kind == "signed char" else kind
-        return f"implicit_gemm<{kind}, {value}, {value}, {rows}, {columns}, {several}, IdentityEpilogue>"
+        return f"implicit_gemm<{kind}, {value}, {value}, {rows}, {columns}, {split}, IdentityEpilogue>"
     name = re.sub(r", Chain, \d(, \w+)?>", lambda found: f", Identity, 1{found[1]}>" if found[1] else ">", name)
     plain = re.sub(r"\bEpilogue\b", "IdentityEpilogue", name)
     return plain if plain == name or plain in gate.table()[file] else name.replace(", Epilogue", "")

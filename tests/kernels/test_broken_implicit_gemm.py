@@ -15,12 +15,14 @@ from tests.kernels.test_implicit_gemm import F32, HALF, REQUANTIZED, S8, Case, c
 FILE = "implicit_gemm.cu"
 
 
-def convolved(multiprocessors: int, *arguments: Any, **named: Any) -> None:
-    """Convolve on a device with so many multiprocessors; see `convolve` for the arguments."""
+def convolved(multiprocessors: int, *arguments: Any, clusters: bool = False, **named: Any) -> None:
+    """Convolve on a device with so many multiprocessors, with clusters or without; see `convolve` for the arguments."""
     backend = CudaBackend()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Launcher, "multiprocessors", multiprocessors)
-        patch.setattr(_implicit_gemm, "SPLIT_COST", 0)
+        patch.setattr(Launcher, "clusters", clusters)
+        patch.setattr(_implicit_gemm, "MEMORY_COST", (0, 0))
+        patch.setattr(_implicit_gemm, "CLUSTER_COST", (0, 0))
         convolve(backend, *arguments, **named)
 
 
@@ -30,9 +32,15 @@ def whole() -> None:
 
 
 def split() -> None:
-    """Several blocks share a tile."""
-    convolved(132, Case((2, 64, 7, 7), (80, 64, 3, 3), begin=(1, 1), end=(1, 1), padding=5), S8, F32, S8,
+    """Several blocks share a tile, and compute several stages each."""
+    convolved(14, Case((2, 64, 7, 7), (80, 64, 3, 3), begin=(1, 1), end=(1, 1), padding=5), S8, F32, S8,
               chain=REQUANTIZED, operands=[((80, 1, 1), F32), ((2, 80, 7, 7), S8)])
+
+
+def clustered() -> None:
+    """Blocks of a cluster share a tile."""
+    convolved(132, Case((2, 64, 7, 7), (80, 64, 3, 3), begin=(1, 1), end=(1, 1), padding=5), S8, F32, S8,
+              clusters=True, chain=REQUANTIZED, operands=[((80, 1, 1), F32), ((2, 80, 7, 7), S8)])
 
 
 def shared() -> None:
@@ -77,11 +85,21 @@ FAULTS = [
           "target = stages + threadIdx.x;"),
     Fault("sums of the own part are added twice", split, FILE, "memset(sum, 0, sizeof(sum));"),
     Fault("the first block to arrive adds", split, FILE, "if (before != others) return;", "if (before != 0) return;"),
-    Fault("the last part is left out", split, FILE, "first + p < division.parts;", "first + p < division.parts - 1;"),
+    Fault("the last part is left out", split, FILE, "first + p < division.parts.value;",
+          "first + p < division.parts.value - 1;"),
     Fault("warps exchange sums in a stage that is still read", shared, FILE,
-          "__syncthreads();  // the last stage has been read"),
+          "__syncthreads();       // the last stage has been read"),
     Fault("sums of warps are read before they are there", shared, FILE, "__syncthreads();  // all sums are there"),
-    Fault("warps add up the first lines", shared, FILE, "warp_k * OWN + line, pair", "line, pair"),
+    Fault("warps add up the first lines", shared, FILE, "slot(slice, warp * S::OWN_LINES + line, half)",
+          "slot(slice, line, half)"),
+    Fault("sums of other blocks are read before they are there", clustered, FILE, "stores->wait();"),
+    Fault("sums for blocks that do not expect them yet", clustered, FILE, "wait_for_cluster();"),
+    Fault("a strip too few is expected", clustered, FILE, "S::STRIPS - part + division.parts.value - 1",
+          "S::STRIPS - part - 1"),
+    Fault("all parts leave sums in one place", clustered, FILE, "slot(number, part, warp_k, pair % 2)",
+          "slot(number, 0, warp_k, pair % 2)"),
+    Fault("strips of the first block", clustered, FILE, "number * parts + part;", "number * parts;"),
+    Fault("the last part of a cluster is left out", clustered, FILE, "from < parts;", "from < parts - 1;"),
     Fault("all warps multiply the first chunks", shared, FILE, "lane / 16 + warp_k * 2", "lane / 16"),
     Fault("operands of the first image", split, FILE, "OperandOffsets<int>(operands, image,",
           "OperandOffsets<int>(operands, 0,"),

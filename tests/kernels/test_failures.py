@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.backends.cuda import elementwise, kernels
+from ovgpu.backends.cuda import driver_launch, elementwise, kernels
 from tests.api import nets
-from tests.emulator import blas_emu, cupy_emu, kernel
+from tests.emulator import blas_emu, cupy_emu, driver_emu, kernel
 from tests.emulator.device import memory_limit
 from tests.harness.ir import Net
 
@@ -192,10 +192,14 @@ def test_an_illegal_address(emulated: str, monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_array_equal(request.infer(ONES)[0], 2 * ONES)
 
 
-def test_an_illegal_address_in_a_step(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("early", "error"), [("0", "cudaErrorIllegalAddress"), ("1", "CUresult 700")])
+def test_an_illegal_address_in_a_step(early: str, error: str, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy launches the kernel, or the driver does."""
+    monkeypatch.setenv(driver_launch.SWITCH, early)
     request = compiled(emulated, nets.one((1, 64))).create_infer_request()
     Faulty(monkeypatch, kernel, "launch", *ILLEGAL)
-    with pytest.raises(ov.OpError, match=r"^\[Abs\] " + STICKY + r".* \(layer '"):
+    monkeypatch.setattr(driver_emu, "cuLaunchKernelEx", lambda *launch: ILLEGAL[:1])
+    with pytest.raises(ov.OpError, match=rf"^\[Abs\] the device failed: {error}.* \(layer '"):
         request.infer(ONES)
     Faulty(monkeypatch, cupy_emu.cuda.Device, "__enter__", *ILLEGAL)
     with pytest.raises(ov.DeviceError, match="^" + STICKY):

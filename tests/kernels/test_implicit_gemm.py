@@ -91,7 +91,8 @@ def channels_last(x: Array, kind: Any, skew: int = 0) -> Any:
 @pytest.fixture(autouse=True)
 def splits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of few products are split, too."""
-    monkeypatch.setattr(_implicit_gemm, "SPLIT_COST", 0)
+    monkeypatch.setattr(_implicit_gemm, "MEMORY_COST", (0, 0))
+    monkeypatch.setattr(_implicit_gemm, "CLUSTER_COST", (0, 0))
 
 
 H100, RTX_4090 = 227 << 10, 99 << 10  # bytes of shared memory of a block
@@ -241,11 +242,13 @@ def test_tiles(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
              (64, 64): (64, 64), (64, 32): (130, 40), (32, 32): (40, 72)}
     for tile, (pixels, outputs) in cases.items():
         case = Case((1, 1040, 1, pixels), (outputs, 1040, 1, 1))
-        for multiprocessors in (1, 50):
+        monkeypatch.setattr(_implicit_gemm, "TILES", {tile: TILES[tile]})
+        for multiprocessors, split in ((1, "NONE"), (50, "MEMORY"), (50, "CLUSTER")):
+            if tile == (256, 128) and split == "CLUSTER":
+                continue  # shared memory has no room for the sums
             monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
-            monkeypatch.setattr(_implicit_gemm, "TILES", {tile: TILES[tile]})
-            several = "true" if multiprocessors > 1 else "false"
-            assert convolve(backend, case).startswith(f"signed char, float, float, {tile[0]}, {tile[1]}, {several}, ")
+            monkeypatch.setattr(Launcher, "clusters", split == "CLUSTER")
+            assert convolve(backend, case).startswith(f"signed char, float, float, {tile[0]}, {tile[1]}, {split}, ")
 
 
 def test_rows_in_registers(backend: CudaBackend) -> None:
@@ -309,19 +312,22 @@ def test_capabilities(capability: int, backend: CudaBackend, monkeypatch: pytest
     assert takes(backend, CASES[0]) is (capability == 80)
 
 
-# Convolutions of ResNet-50 and products of BERT-base on an H100
-@pytest.mark.parametrize(("pixels", "outputs", "row_bytes", "wanted"), [
-    (3136, 64, 64, (64, 32, 98, 1)), (3136, 256, 64, (64, 64, 196, 1)), (784, 128, 1152, (32, 32, 100, 1)),
-    (49, 512, 4608, (32, 32, 32, 4)), (49, 2048, 512, (32, 32, 128, 1)), (200704, 64, 576, (128, 64, 1568, 1)),
-    (50176, 512, 128, (128, 128, 1568, 1)), (128, 768, 1536, (32, 32, 96, 1)), (128, 3072, 1536, (64, 64, 96, 1)),
-    (128, 768, 6144, (32, 32, 96, 1)), (16, 512, 4608, (32, 32, 16, 6))])
+# Convolutions of ResNet-50 and products of BERT-base on a card with 132 multiprocessors: the forms without clusters and
+# less shared memory, and with clusters
+@pytest.mark.parametrize(("pixels", "outputs", "row_bytes", "wanted", "with_clusters"), [
+    (3136, 64, 64, (64, 32, 98, 1), None), (3136, 256, 64, (128, 64, 100, 1), None),
+    (784, 128, 1152, (32, 32, 100, 1), None), (49, 512, 4608, (64, 32, 16, 6), None),
+    (49, 2048, 512, (32, 32, 128, 1), None), (200704, 64, 576, (128, 64, 1568, 1), None),
+    (50176, 512, 128, (128, 128, 1568, 1), (256, 128, 784, 1)), (128, 768, 1536, (32, 32, 96, 1), None),
+    (128, 3072, 1536, (64, 64, 96, 1), (128, 128, 24, 4)), (128, 768, 3072, (64, 64, 24, 4), None)])
 def test_forms(pixels: int, outputs: int, row_bytes: int, wanted: tuple[int, ...],
-               monkeypatch: pytest.MonkeyPatch) -> None:
+               with_clusters: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    found = form(pixels, outputs, row_bytes, 132, RTX_4090)
-    assert (found.rows, found.columns, found.tiles, found.parts) == wanted
-    assert found.shared <= RTX_4090
-    assert found.steps * (found.parts - 1) < -(-row_bytes // 128) <= found.steps * found.parts
+    for clusters, limit, expected in ((False, RTX_4090, wanted), (True, H100, with_clusters or wanted)):
+        found = form(pixels, outputs, row_bytes, 132, limit, clusters=clusters)
+        assert (found.rows, found.columns, found.tiles, found.parts) == expected
+        stages = -(-row_bytes // 128)
+        assert found.shared <= limit and found.steps * (found.parts - 1) < stages <= found.steps * found.parts
 
 
 @pytest.mark.parametrize("partial", [0, 2 * 32 << 10, 1 << 20])
@@ -329,14 +335,14 @@ def test_memory_of_partial_sums(partial: int, monkeypatch: pytest.MonkeyPatch) -
     """There are as many parts as fit the memory, which only long rows need."""
     monkeypatch.undo()
     found = form(49, 512, 4608, 132, H100, partial)
-    assert found.parts == {0: 1, 2 * 32 << 10: 2}.get(partial, 4)
-    assert found.tiles == 32 and found.rows * found.columns == 1 << 10
+    assert found.parts == {0: 1, 2 * 32 << 10: 2}.get(partial, 6)
+    assert found.parts == 1 or found.parts * found.tiles * found.rows * found.columns <= partial
     assert partial_elements(768) == 0 and partial_elements(4608) == 1 << 20
 
 
 @pytest.mark.parametrize(("pixels", "outputs", "limit", "tile"), [
     (50176, 512, H100, (256, 128)), (4096, 768, H100, (256, 128)), (4096, 768, RTX_4090, (128, 128)),
-    (3136, 64, H100, (64, 32))])
+    (3136, 64, H100, (64, 64))])
 def test_shared_memory_of_the_largest_tile(pixels: int, outputs: int, limit: int, tile: tuple[int, int]) -> None:
     found = form(pixels, outputs, 768, 132, limit)
     assert (found.rows, found.columns) == tile and found.shared <= limit
@@ -347,8 +353,8 @@ def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> No
     """Kernels with an epilogue, too."""
     source = functor("Epilogue", REQUANTIZED, (F32, F32, S8), MAX_EPILOGUE_OPERANDS, result=S8)
     operands = "Operand<4, false, true>, Operand<1, true, true>"
-    names = [f"implicit_gemm<{kind}, float, signed char, {rows}, {columns}, {several}, Epilogue, {operands}>"
-             for rows, columns in TILES for kind in ("signed char", "__half") for several in ("false", "true")]
+    names = [f"implicit_gemm<{kind}, float, signed char, {rows}, {columns}, {split}, Epilogue, {operands}>" for split in (
+        "NONE", "MEMORY", "CLUSTER") for rows, columns in TILES for kind in ("signed char", "__half")]
     names = to_compile(FILE, names)
     usage = nvrtc.compile_file(FILE, architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ovgpu.backends.cuda import compiler, errors, kernel_cache, rt, sources
 from ovgpu.backends.cuda.compiler import Code, Target
-from ovgpu.backends.cuda.early_launch import EarlyLaunch
+from ovgpu.backends.cuda.driver_launch import DriverLaunch
 from ovgpu.backends.cuda.kernel_cache import Binary
 
 if TYPE_CHECKING:
@@ -153,10 +153,10 @@ class Kernel:
         return int(blocks * cuda.Device().attributes["MultiProcessorCount"])
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0,
-                 stream: Any = None, early: EarlyLaunch | None = None) -> None:
-        """Launch the kernel; with ``early``, it may begin before the launches before it have ended."""
+                 stream: Any = None, driver: DriverLaunch | None = None) -> None:
+        """Launch the kernel, if possible with the attributes that ``driver`` has."""
         function = self.function()
-        if early is None or not early(function, grid, block, args, shared_mem, stream):
+        if driver is None or not driver(function, grid, block, args, shared_mem, stream):
             function(grid, block, args, shared_mem, stream, self.cooperative)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import copy, early_launch, elementwise, kernels, rt
+from ovgpu.backends.cuda import copy, driver_launch, elementwise, kernels, rt
 from ovgpu.backends.cuda.cufft import Fft
-from ovgpu.backends.cuda.early_launch import EarlyLaunch
+from ovgpu.backends.cuda.driver_launch import DriverLaunch
 from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.ops.base.elementwise import Elementwise
@@ -36,20 +36,21 @@ class Launcher(KernelRecorder):
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
                args: Sequence[Any], shared: int = 0, cooperative: bool = False, prelude: str = "",
-               tf32: bool = False, early: bool = False) -> None:
+               tf32: bool = False, early: bool = False, cluster: int = 1) -> None:
         kernel = kernels.of_file(file, expression, cooperative, prelude)
-        self._launch(kernel, grid, block, args, shared, tf32, early)
+        self._launch(kernel, grid, block, args, shared, tf32, early, cluster)
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
              prelude: str = "") -> bool:
         return prod(grid) <= kernels.of_file(file, expression, True, prelude).resident(prod(block), shared)
 
     def _launch(self, kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
-                shared: int = 0, tf32: bool = False, early: bool = False) -> None:
+                shared: int = 0, tf32: bool = False, early: bool = False, cluster: int = 1) -> None:
         arguments = tuple([_struct(x) if isinstance(x, np.ndarray) else x for x in args])
         kernel.prepare(shared)
         record = RoundingCall if tf32 else partial
-        options = {"early": EarlyLaunch()} if early and early_launch.is_supported(self.capability) else {}
+        early = early and driver_launch.begins_early(self.capability)
+        options = {"driver": DriverLaunch(early, cluster)} if early or cluster > 1 else {}
         self.calls.append(record(kernel, grid, block, arguments, shared_mem=shared, stream=self.stream, **options))
 
     @property
@@ -63,6 +64,10 @@ class Launcher(KernelRecorder):
     @property
     def capability(self) -> int:
         return int(rt.cupy().cuda.Device().compute_capability)
+
+    @property
+    def clusters(self) -> bool:
+        return driver_launch.forms_clusters(self.capability)
 
     @property
     def tf32(self) -> bool:

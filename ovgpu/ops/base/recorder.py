@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ovgpu.ops.fused._elementwise import Chain
 
 
+MAX_CLUSTER = 8  # blocks of a cluster, on any device that has clusters
+
+
 class HostRecorder(Protocol):
     """Recorder of an op's `numpy` form: ``k(np.add, a, b, out)`` records the call ``np.add(a, b, out)``."""
 
@@ -42,6 +45,10 @@ class KernelRecorder(Protocol):
         """The device's compute capability, 80 for 8.0."""
 
     @property
+    def clusters(self) -> bool:
+        """True if blocks of a launch may form clusters, which read each other's shared memory."""
+
+    @property
     def tf32(self) -> bool:
         """True if products of f32 may round their operands to TF32; never below compute capability 8.0."""
 
@@ -57,14 +64,15 @@ class KernelRecorder(Protocol):
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
                shared: int = 0, cooperative: bool = False, prelude: str = "", tf32: bool = False,
-               early: bool = False) -> None:
+               early: bool = False, cluster: int = 1) -> None:
         """Launch ``expression``, an instance such as ``softmax<float, 4>``, of ``cuda_kernels/file``.
 
         Scalars in ``args`` have NumPy types, and host arrays are structs passed by value. ``shared``: bytes of dynamic
         shared memory. All blocks of a cooperative launch run at the same time, see `fits`. ``prelude`` is generated
         source that is put before the file's. ``tf32``: whether the kernel rounds f32 operands to TF32. ``early``:
         whether it may begin before the launches before it have ended; it must wait for them (`cuda_kernels/ptx.cuh`)
-        before it touches memory that another launch of the inference writes.
+        before it touches memory that another launch of the inference writes. ``cluster``: how many consecutive blocks
+        form a cluster, at most `MAX_CLUSTER`; more than one only where there are `clusters`.
         """
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.recorder import MAX_CLUSTER, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import CHUNK_BYTES, has_chunks, reciprocal, strides_of
 from ovgpu.ops.convert import Convert
@@ -21,15 +21,20 @@ from ovgpu.types import Type
 FILE = "implicit_gemm.cu"
 CAPABILITY = 80  # the least compute capability
 OCTET = 8  # neighbouring channels that a thread computes; as in implicit_gemm.cu
+STRIP = 8 * 32  # pixels and channels, whose sums a warp of a cluster adds up
 NUMBERS = 8  # arguments of a launch that an epilogue takes instead of literals; as in implicit_gemm.cu
 STAGE_BYTES = 128  # of a row in a stage; as in implicit_gemm.cu
-# Rows (pixels) and columns (channels) of tiles, with the estimated relative speed of a multiprocessor that has one
-# block, and of one that has several
-TILES = {(256, 128): (1.0, 1.2), (128, 128): (0.6, 1.0), (128, 64): (0.45, 0.75), (64, 128): (0.45, 0.75),
-         (64, 64): (0.3, 0.55), (64, 32): (0.23, 0.26), (32, 32): (0.15, 0.22)}
-# Estimated time to exchange partial sums, and to add one part, in units of the time for a stage
-SPLIT_COST, PART_COST = 4, 0.5
-PARTIAL_ELEMENTS = 1 << 20  # of f32, for partial sums: more than tiles that are too few for a card have
+# Rows (pixels) and columns (channels) of tiles, with the estimated clocks of a stage for a multiprocessor that has one
+# block, and for each of several blocks
+TILES = {(256, 128): (1500, 1450), (128, 128): (830, 790), (128, 64): (620, 590), (64, 128): (620, 590),
+         (64, 64): (420, 390), (64, 32): (300, 230), (32, 32): (230, 135)}
+PARTED = 430  # clocks of a stage of a tile whose K is split
+CACHE_BYTES = 24  # of L2 per clock and multiprocessor
+EPILOGUE = 0.12  # clocks of an element
+RESULT_BYTES = 2  # of an element
+# Estimated clocks to exchange sums of parts of K, and to add one part: through memory, and in a cluster
+MEMORY_COST, CLUSTER_COST = (1600, 100), (1300, 200)
+PARTIAL_ELEMENTS = 1 << 20  # of f32, for sums of parts in memory: more than tiles that are too few for a card have
 
 
 @dataclass(frozen=True)
@@ -45,13 +50,14 @@ class Scales:
 @dataclass(frozen=True)
 class Form:
     """Launch shape of the kernel: ``rows`` pixels by ``columns`` channels per tile, ``tiles`` in all, and ``parts`` of
-    K, of ``steps`` stages each."""
+    K, of ``steps`` stages each. A block has ``shared`` bytes of shared memory."""
 
     rows: int
     columns: int
     tiles: int
     parts: int
     steps: int
+    shared: int
 
     @property
     def threads(self) -> int:
@@ -59,49 +65,52 @@ class Form:
         those of 64 x 64 or less, else 64 x 32. There are four warps or more."""
         return 256 if self.rows > 128 else 128
 
-    @property
-    def shared(self) -> int:
-        return shared_bytes((self.rows, self.columns))
 
 
-def shared_bytes(tile: tuple[int, int]) -> int:
-    """Return the bytes of shared memory of a block: three stages of large tiles, six of small ones, four of others."""
-    return sum(tile) * STAGE_BYTES * (3 if sum(tile) > 192 else 6 if sum(tile) < 128 else 4)
+def shared_bytes(tile: tuple[int, int], parts: int = 1) -> int:
+    """Return the bytes of shared memory of a block: three stages of large tiles, six of small ones, four of others; and
+    in a cluster that computes so many parts of K, the sums that the block gets."""
+    stages = sum(tile) * STAGE_BYTES * (3 if sum(tile) > 192 else 6 if sum(tile) < 128 else 4)
+    if parts == 1:
+        return stages
+    warps = max(4 * 32 * 32 // prod(tile), 1)  # that divide the stages
+    return stages + CHUNK_BYTES + -(-prod(tile) // STRIP // parts) * parts * STRIP * 4 * warps
 
 
 def partial_elements(row_bytes: int) -> int:
     """Return how many f32 elements for partial sums a launch with ``row_bytes`` bytes of K takes at most."""
     stages = -(-row_bytes // STAGE_BYTES)
-    pays = any(_time(stages, parts) < stages for parts in range(2, stages + 1))
-    return PARTIAL_ELEMENTS if pays else 0
-
-
-def _time(stages: int, parts: int) -> float:
-    """Return the time of K in so many parts, in units of the time for a stage."""
-    return -(-stages // parts) + (SPLIT_COST + PART_COST * parts if parts > 1 else 0)
+    fixed, each = MEMORY_COST
+    return PARTIAL_ELEMENTS if PARTED * stages / 2 > fixed + 2 * each else 0
 
 
 def form(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, shared_limit: int,
-         partial: int = PARTIAL_ELEMENTS) -> Form:
-    """Return the launch shape for so many rows and columns of the result, with ``row_bytes`` bytes of K.
+         partial: int = PARTIAL_ELEMENTS, clusters: bool = False) -> Form:
+    """Return the launch shape for so many rows and columns of the result, with ``row_bytes`` bytes of K, that takes the
+    least time by the estimates above.
 
-    The tile is the one that takes a multiprocessor the least time. If tiles leave multiprocessors idle, K is split
-    where the stages of a part and the addition of all parts take less time. Partial sums have at most ``partial``
-    elements."""
-
-    def tiles(tile: tuple[int, int]) -> int:
-        return -(-pixels // tile[0]) * -(-outputs // tile[1])
-
-    def cost(tile: tuple[int, int]) -> float:
-        alone, crowded = TILES[tile]
-        return prod(tile) * max(1 / alone, -(-tiles(tile) // multiprocessors) / crowded)
-
-    tile = min((tile for tile in TILES if shared_bytes(tile) <= shared_limit), key=cost)
-    stages, count = -(-row_bytes // STAGE_BYTES), tiles(tile)
-    most = min(multiprocessors // count, stages, partial // (count * prod(tile)))
-    parts = min(range(1, max(1, most) + 1), key=lambda parts: _time(stages, parts))
-    steps = -(-stages // parts)
-    return Form(*tile, count, -(-stages // steps), steps)
+    K is only split where multiprocessors would be idle: among the blocks of a cluster if there are ``clusters``, else
+    through memory for ``partial`` elements.
+    """
+    stages = -(-row_bytes // STAGE_BYTES)
+    found = list[tuple[float, Form]]()
+    for tile, (alone, crowded) in TILES.items():
+        tiles = -(-pixels // tile[0]) * -(-outputs // tile[1])
+        most = min(multiprocessors // tiles, stages, MAX_CLUSTER if clusters else partial // (tiles * prod(tile)))
+        fixed, each = CLUSTER_COST if clusters else MEMORY_COST
+        for parts in range(1, max(1, most) + 1):
+            steps, blocks = -(-stages // parts), tiles * parts
+            shared = shared_bytes(tile, parts if clusters else 1)
+            if -(-stages // steps) != parts or shared > shared_limit:
+                continue
+            rounds = -(-blocks // multiprocessors)
+            epilogues = rounds if parts == 1 or not clusters else 1 / parts
+            moved = blocks * steps * sum(tile) * STAGE_BYTES + tiles * prod(tile) * RESULT_BYTES
+            copied = moved / multiprocessors / CACHE_BYTES
+            computed = steps * max(alone, rounds * crowded) + EPILOGUE * prod(tile) * epilogues
+            time = max(copied, computed) + (fixed + each * parts if parts > 1 else 0)
+            found.append((time, Form(*tile, tiles, parts, steps, shared)))
+    return min(found, key=lambda item: item[0])[1]
 
 
 def multiplies_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None) -> bool:
@@ -144,29 +153,33 @@ def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, valu
         c = replace(c, epilogue=Epilogue(Chain.of(Convert(destination_type=Type.of(c.out.dtype)), 1), ()))
     window, _, scalar = _window(c)
     pixels, row_bytes = c.out.size // c.outputs, c.channels * prod(c.taps) * c.x.dtype.itemsize
+    clusters = k.clusters
     shape = form(pixels, c.outputs, row_bytes, k.multiprocessors, k.shared_limit,
-                 PARTIAL_ELEMENTS if partial is None else partial.size)
+                 PARTIAL_ELEMENTS if partial is None else partial.size, clusters)
+    split = "NONE" if shape.parts == 1 else "CLUSTER" if clusters else "MEMORY"
     arrived = None
-    if shape.parts > 1:
+    if split == "MEMORY":
         if partial is None:
             partial = k.scratch((shape.tiles * shape.parts * shape.rows * shape.columns,), np.dtype(np.float32))
         arrived = k.scratch((shape.tiles, shape.threads // 32), np.dtype(np.uint32))
         arrived.data.memset_async(0, arrived.nbytes, k.stream)
-    extents = (c.out.shape[-1], c.out.shape[-2] if c.out.ndim > 3 else 1, -(-c.outputs // shape.columns))
+    extents = (c.out.shape[-1], c.out.shape[-2] if c.out.ndim > 3 else 1, -(-c.outputs // shape.columns), shape.parts)
     divisors = [number for extent in extents for number in (extent, *reciprocal(extent))]
     tap_bytes, columns = c.channels * c.x.dtype.itemsize, c.taps[-1]
     taps, channel_bytes = divmod(STAGE_BYTES, tap_bytes)
-    division = np.array((*divisors, shape.steps, shape.parts, *divmod(taps, columns), channel_bytes),
+    division = np.array((*divisors, shape.steps, *divmod(taps, columns), channel_bytes),
                         np.int64).astype(np.int32)
     epilogue, source, arguments = epilogue_arguments(k, c, scalar, value_dtype, NUMBERS)
     kinds = [k.c_type(kind) for kind in (c.x.dtype, value_dtype, c.out.dtype)]
-    names = [*kinds, shape.rows, shape.columns, str(shape.parts > 1).lower(), epilogue,
+    names = [*kinds, shape.rows, shape.columns, split, epilogue,
              *(_operand(x, c.out.shape) for x in c.operands)]
     constants = (None, None, np.int32(0)) if scales is None else (
         scales.factor, scales.correction, np.int32(scales.padding))
-    k.kernel(FILE, f"implicit_gemm<{', '.join(map(str, names))}>", (shape.tiles, shape.parts), (shape.threads,),
-             (c.x, c.kernel, c.out, *constants, partial, arrived, window, division, *arguments), shape.shared,
-             prelude=source, early=early)
+    grid = (shape.tiles * shape.parts,) if split == "CLUSTER" else (shape.tiles, shape.parts)
+    k.kernel(FILE, f"implicit_gemm<{', '.join(map(str, names))}>", grid, (shape.threads,),
+             (c.x, c.kernel, c.out, *constants, partial if split == "MEMORY" else None, arrived, window, division,
+              *arguments), shape.shared, prelude=source, early=early,
+             cluster=shape.parts if split == "CLUSTER" else 1)
 
 
 def _operand(x: Array, shape: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Launches that may begin before the ones before them have ended: what a kernel may touch before it waits."""
+"""Launches through the driver: what a kernel that begins early may touch before it waits, and clusters of blocks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovgpu.backends.cuda import CudaBackend, early_launch, rt
+from ovgpu.backends.cuda import CudaBackend, driver_launch, rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.activation.activation import Relu
 from ovgpu.ops.fused._product_mma import Input, launch
 from ovgpu.types import Type
+from tests.kernels.forms import ORDERS
 from tests.kernels.test_product_mma import multiply, packed
 
 from . import blas_emu, cupy_emu, driver_emu
@@ -44,10 +45,10 @@ def emulator() -> Any:
         yield
 
 
-def function(wait: int) -> Any:
+def function(name: str, source: str = SOURCE) -> Any:
     folder = Path(__file__).parents[2] / "cuda_kernels"
-    name, options = f"scale<{wait}>", ("-std=c++17", f"-I{folder}")
-    code, symbols = cupy_emu.cuda.compiler.compile_using_nvrtc(SOURCE, options, None, "k.cu", (name,))
+    options = ("-std=c++17", f"-I{folder}")
+    code, symbols = cupy_emu.cuda.compiler.compile_using_nvrtc(source, options, None, "k.cu", (name,))
     module = cupy_emu.cuda.function.Module()
     module.load(code)
     return module.get_function(symbols[name])
@@ -57,13 +58,13 @@ def run(wait: int, captured: bool) -> np.ndarray[Any, Any]:
     """Return 3 (2 x + 1) + 1 for x = 0, 1, .. by two launches, the second of which is early."""
     x, table = cupy_emu.asarray(np.arange(N, dtype=np.float32)), cupy_emu.asarray(np.ones(N, np.float32))
     middle, out = cupy_emu.empty((N,), np.float32), cupy_emu.empty((N,), np.float32)
-    first, second = function(GOOD), function(wait)
+    first, second = function(f"scale<{GOOD}>"), function(f"scale<{wait}>")
     stream, struct = cupy_emu.cuda.Stream(), np.zeros(1, np.dtype((np.void, 8)))
 
     def launches() -> None:
         for call, source, target, factor in ((first, x, middle, 2), (second, middle, out, 3)):
             arguments = source, table, target, np.float32(factor), np.int32(N), struct
-            early_launch.EarlyLaunch()(call, (3,), (128,), arguments, 0, stream)
+            driver_launch.DriverLaunch(True)(call, (3,), (128,), arguments, 0, stream)
 
     if captured:
         stream.begin_capture()
@@ -93,27 +94,27 @@ def test_kernels_that_do_not_wait(wait: int, message: str) -> None:
 
 
 def test_support(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert early_launch.is_supported(90) and not early_launch.is_supported(89)
-    monkeypatch.setenv(early_launch.SWITCH, "0")
-    assert not early_launch.is_supported(90)
-    monkeypatch.delenv(early_launch.SWITCH)
+    assert driver_launch.begins_early(90) and not driver_launch.begins_early(89)
+    monkeypatch.setenv(driver_launch.SWITCH, "0")
+    assert not driver_launch.begins_early(90)
+    monkeypatch.delenv(driver_launch.SWITCH)
     for version in (12020, 12030):
         monkeypatch.setattr(driver_emu, "cuDriverGetVersion", lambda v=version: (driver_emu.CUresult.CUDA_SUCCESS, v))
-        assert early_launch.is_supported(90) is (version == 12030)
+        assert driver_launch.begins_early(90) is (version == 12030)
     monkeypatch.delattr(cupy_emu, "driver")
-    assert not early_launch.is_supported(90)
+    assert not driver_launch.begins_early(90)
 
 
 def test_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that refuses once is not asked again: kernels are launched in order."""
-    monkeypatch.setattr(early_launch, "_refused", [])
+    monkeypatch.setattr(driver_launch, "_refused", [])
     monkeypatch.setattr(driver_emu, "cuLaunchKernelEx", lambda *launch: (driver_emu.CUresult.CUDA_ERROR_INVALID_VALUE,))
     backend = CudaBackend()
     with backend.active():
         with pytest.warns(RuntimeWarning, match="CUDA_ERROR_INVALID_VALUE"):
             multiply(backend, packed(Type.u4, 40, 256), 1, (40, 2))
         multiply(backend, packed(Type.u4, 40, 256), 1, (40, 2))
-    assert not early_launch.is_supported(90)
+    assert not driver_launch.begins_early(90)
 
 
 @pytest.mark.parametrize(("capability", "early"), [(80, False), (89, False), (90, True), (120, True)])
@@ -127,7 +128,69 @@ def test_kernels_that_begin_early(capability: int, early: bool, monkeypatch: pyt
         assert launch(launcher, packed(Type.u8, 40, 256), Input((x,)), y, weights)
         launcher.copy(x[:, :40], y)
         launcher.elementwise(Relu(), [y], y)
-    assert ["early" in call.keywords for call in launcher.calls] == [early, False, early]
+    assert ["driver" in call.keywords for call in launcher.calls] == [early, False, early]
+
+
+# ---- clusters
+
+EXCHANGE = """
+#include "cluster.cuh"
+
+// out = sums of the elements that blocks of a cluster have in x, and 1000 times the number of the cluster
+template <int WAITS, int RANKS>
+__global__ void exchange(const float* x, float* out, int blocks) {
+  OVGPU_DYN_SHARED(uint4, shared);
+  ExpectedStores* const stores = reinterpret_cast<ExpectedStores*>(shared);
+  uint4* const received = shared + 1;
+  const int own = threadIdx.x, at = blockIdx.x * blockDim.x + own;
+  if (own == 0) stores->expect(blocks * blockDim.x * sizeof(uint4));
+  arrive_at_cluster();
+  if (WAITS & 1) wait_for_cluster();
+  for (int to = 0; to < blocks + RANKS; to++) {
+    stores->store(received + rank_in_cluster() * blockDim.x + own, make_uint4(__float_as_uint(x[at]), 0, 0, 0), to);
+  }
+  if (WAITS & 2) stores->wait();
+  float sum = 1000.f * number_of_cluster();
+  for (int from = 0; from < blocks; from++) sum += __uint_as_float(received[from * blockDim.x + own].x);
+  out[at] = sum;
+}
+"""
+THREADS, CLUSTERS = 64, 3
+
+
+def exchanged(cluster: int, waits: int = 3, ranks: int = 0, blocks: int = 0) -> np.ndarray[Any, Any]:
+    """Return the results of clusters of so many blocks; ``blocks``: of the launch, by default three clusters."""
+    x = cupy_emu.asarray(np.arange(CLUSTERS * cluster * THREADS, dtype=np.float32))
+    out, stream = cupy_emu.empty(x.shape, np.float32), cupy_emu.cuda.Stream()
+    run = function(f"exchange<{waits}, {ranks}>", EXCHANGE)
+    grid = (blocks or CLUSTERS * cluster,)
+    shared = 16 + 16 * 8 * THREADS
+    driver_launch.DriverLaunch(False, cluster)(run, grid, (THREADS,), (x, out, np.int32(cluster)), shared, stream)
+    stream.synchronize()
+    return out.get()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("cluster", [2, 5, 8])
+def test_clusters(cluster: int, order: Any) -> None:
+    with cupy_emu.thread_order(order):
+        x = np.arange(CLUSTERS * cluster * THREADS, dtype=np.float32).reshape(CLUSTERS, cluster, THREADS)
+        wanted = x.sum(1, keepdims=True) + 1000 * np.arange(CLUSTERS).reshape(-1, 1, 1)
+        np.testing.assert_array_equal(exchanged(cluster).reshape(x.shape), np.broadcast_to(wanted, x.shape))
+
+
+@pytest.mark.parametrize(("waits", "ranks", "message"), [
+    (2, 0, "waits for what no thread of the cluster does"), (3, 1, "block 2 of a cluster of 2"),
+    (1, 0, "shared memory of a block that has ended")])
+def test_faulty_clusters(waits: int, ranks: int, message: str) -> None:
+    """A block stores before another one expects it, to one that there is not, or to one that does not wait."""
+    with pytest.raises(CUDARuntimeError, match=message):
+        exchanged(2, waits, ranks)
+
+
+def test_grids_of_no_clusters() -> None:
+    with pytest.raises(cupy_emu.cuda.driver.CUDADriverError, match="912"):
+        exchanged(2, blocks=5)
 
 
 def test_names_are_those_of_the_bindings() -> None:
@@ -142,4 +205,9 @@ def test_names_are_those_of_the_bindings() -> None:
     real.attrs, real.numAttrs, real.hStream = [attribute], 1, 5
     assert real.attrs[0].value.programmaticStreamSerializationAllowed == 1 and int(real.hStream) == 5
     assert int(attribute.id) == driver_emu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    extents = attribute.value.clusterDim
+    extents.x, extents.y, extents.z = 5, 1, 1
+    assert bytes(attribute.value.pad)[:12] == np.array([5, 1, 1], np.uint32).tobytes()
+    assert int(attribute.id) == driver_emu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
     assert int(driver.CUfunction(7)) == 7 and driver.CUresult.CUDA_SUCCESS == driver_emu.CUresult.CUDA_SUCCESS

@@ -1,0 +1,120 @@
+"""Launches with attributes that CuPy's lack, through NVIDIA's bindings of the driver, from compute capability 9.0 on.
+
+Early launches (programmatic dependent launch) may begin before the ones before them have ended. The next kernel's
+blocks start as soon as multiprocessors have room for them. They compute addresses and load what no launch of an
+inference writes, such as weights, while the blocks before them finish; then they wait for these
+(`cuda_kernels/ptx.cuh`). ``OVGPU_EARLY_LAUNCHES=0`` turns it off.
+
+An early launch may begin once the one before it has begun, and so on back to the last one that was not early. That one,
+and copies, begin when all before them has ended. An early launch therefore never overlaps with another inference of its
+request, which begins with copies of its inputs.
+
+The blocks of a cluster run at the same time, and read each other's shared memory.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.backends.cuda import rt
+
+CAPABILITY = 90  # first compute capability whose devices have such launches
+DRIVER_VERSION = 12030  # of CUDA, the first whose graphs have early launches
+SWITCH = "OVGPU_EARLY_LAUNCHES"
+REFUSALS = (1, 801)  # of a launch: invalid value, not supported
+_refused: list[str] = []  # errors of drivers that refused an early launch; none is tried after that
+
+
+def begins_early(capability: int) -> bool:
+    """Return whether launches on a device may begin early."""
+    return not _refused and os.environ.get(SWITCH) != "0" and forms_clusters(capability)
+
+
+def forms_clusters(capability: int) -> bool:
+    """Return whether blocks of a launch on a device may form clusters."""
+    if capability < CAPABILITY or rt.driver() is None:
+        return False
+    status, version = rt.driver().cuDriverGetVersion()
+    return not int(status) and version >= DRIVER_VERSION
+
+
+class DriverLaunch:
+    """A launch that may be repeated, ``early`` or not, whose blocks form clusters of ``cluster`` consecutive ones. What
+    the driver takes is prepared at the first launch."""
+
+    def __init__(self, early: bool, cluster: int = 1) -> None:
+        self.early, self.cluster = early, cluster
+        self._function: Any = None
+        self._prepared: tuple[Any, ...] = ()
+
+    def __call__(self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
+                 shared: int, stream: Any) -> bool:
+        """Launch CuPy's ``function`` on a stream, always with the same values of what follows it. Arguments are arrays
+        of the device, None, NumPy scalars, and structs as NumPy arrays of one element.
+
+        Return False if the driver refuses to launch early, now or before; a cluster is launched in order then. Raises
+        CuPy's CUDADriverError if the launch fails otherwise.
+        """
+        early = self.early and not _refused
+        if not early and self.cluster == 1:
+            return False
+        if function is not self._function:
+            attributes = _attributes(early, self.cluster)
+            self._prepared = _prepared(function, grid, block, arguments, shared, stream, attributes)
+            self._function = function
+        config, pointer, addresses, _ = self._prepared
+        (status,) = rt.driver().cuLaunchKernelEx(config, pointer, addresses.ctypes.data, 0)
+        if not int(status):
+            return True
+        if not early or int(status) not in REFUSALS:
+            raise rt.cupy().cuda.driver.CUDADriverError(int(status))
+        _refused.append(repr(status))
+        text = f"The driver refuses to launch kernels early ({status!r}); they are launched in order instead."
+        warnings.warn(text, RuntimeWarning, 3)
+        self._function = None
+        return self(function, grid, block, arguments, shared, stream)
+
+
+def _attributes(early: bool, cluster: int) -> list[Any]:
+    driver, found = rt.driver(), []
+    names = driver.CUlaunchAttributeID
+    if early:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        found.append(attribute)
+    if cluster > 1:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        extents = attribute.value.clusterDim
+        extents.x, extents.y, extents.z = cluster, 1, 1
+        found.append(attribute)
+    return found
+
+
+def _prepared(function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], shared: int,
+              stream: Any, attributes: list[Any]) -> tuple[Any, ...]:
+    """Return the configuration, the function, the addresses of the arguments, and these, which must stay alive."""
+    driver = rt.driver()
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+    config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
+    config.sharedMemBytes, config.hStream = shared, stream.ptr
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    values = [_value(x) for x in arguments]
+    addresses = np.array([value.ctypes.data for value in values], np.uintp)
+    return config, driver.CUfunction(function.ptr), addresses, values
+
+
+def _value(argument: Any) -> np.ndarray[Any, Any]:
+    """Return an argument as an array of its bytes on the host."""
+    if argument is None:
+        return np.zeros(1, np.uintp)
+    if isinstance(argument, (np.ndarray, np.generic)):
+        return np.ascontiguousarray(argument)
+    return np.array([argument.data.ptr], np.uintp)
