@@ -59,7 +59,10 @@ The worst estimates of ovgpu's own kernels, and why:
   code still counts. In a model, behind other kernels, it takes 5.8 us, and is estimated at 4.5.
 - `topk_parts` and `topk_join` of 50 elements (0.6): the estimate takes each loop over digits once.
 
-Models in 8 bits (`bert_int8`, `resnet50_int8`), and with them `implicit_gemm`, have not run on a card yet.
+Models in 8 bits (`bert_int8`, `resnet50_int8`), and with them `implicit_gemm`, have not run on a card yet. With large
+batches, three limits of this kernel are close together: shared memory, which is written once and read once per warp
+tile (128 bytes per clock), instructions of the epilogue, and L2, from which each tile reads its rows of both matrices.
+Estimates of libraries leave all three out.
 
 Products of libraries in TF32 are estimated like those in f16, without a division of K among blocks: small ones on an
 RTX 4090, which multiplies TF32 at the rate of f32, seem slower than in f32. "Before", Llama in TF32 was exact f32;

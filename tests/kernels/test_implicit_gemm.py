@@ -353,8 +353,8 @@ def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> No
     """Kernels with an epilogue, too."""
     source = functor("Epilogue", REQUANTIZED, (F32, F32, S8), MAX_EPILOGUE_OPERANDS, result=S8)
     operands = "Operand<4, false, true>, Operand<1, true, true>"
-    names = [f"implicit_gemm<{kind}, float, signed char, {rows}, {columns}, {split}, Epilogue, {operands}>" for split in (
-        "NONE", "MEMORY", "CLUSTER") for rows, columns in TILES for kind in ("signed char", "__half")]
-    names = to_compile(FILE, names)
+    forms = [f"{rows}, {columns}, {split}" for split in ("NONE", "MEMORY", "CLUSTER") for rows, columns in TILES]
+    names = to_compile(FILE, [f"implicit_gemm<{kind}, float, signed char, {form}, Epilogue, {operands}>"
+                              for form in forms for kind in ("signed char", "__half")])
     usage = nvrtc.compile_file(FILE, architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores or u.spill_loads for u in usage.values())
