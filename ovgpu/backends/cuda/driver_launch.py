@@ -9,7 +9,7 @@ An early launch may begin once the one before it has begun, and so on back to th
 and copies, begin when all before them has ended. An early launch therefore never overlaps with another inference of its
 request, which begins with copies of its inputs.
 
-The blocks of a cluster run at the same time, and read each other's shared memory.
+The blocks of a cluster run at the same time, and store to each other's shared memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DriverLaunch:
 
     def __init__(self, early: bool, cluster: int = 1) -> None:
         self.early, self.cluster = early, cluster
-        self._function: Any = None
+        self._prepared_for: tuple[Any, bool] | None = None  # a function, and whether it begins early
         self._prepared: tuple[Any, ...] = ()
 
     def __call__(self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
@@ -63,10 +63,10 @@ class DriverLaunch:
         early = self.early and not _refused
         if not early and self.cluster == 1:
             return False
-        if function is not self._function:
+        if self._prepared_for != (function, early):
             attributes = _attributes(early, self.cluster)
             self._prepared = _prepared(function, grid, block, arguments, shared, stream, attributes)
-            self._function = function
+            self._prepared_for = function, early
         config, pointer, addresses, _ = self._prepared
         (status,) = rt.driver().cuLaunchKernelEx(config, pointer, addresses.ctypes.data, 0)
         if not int(status):
@@ -76,7 +76,6 @@ class DriverLaunch:
         _refused.append(repr(status))
         text = f"The driver refuses to launch kernels early ({status!r}); they are launched in order instead."
         warnings.warn(text, RuntimeWarning, 3)
-        self._function = None
         return self(function, grid, block, arguments, shared, stream)
 
 

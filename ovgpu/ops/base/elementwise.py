@@ -284,8 +284,8 @@ _CUDA_TYPES = {
 }  # fmt: skip
 
 # Bytes in the low bits of 2^23, less that: conversions are issued at a quarter of the rate of this arithmetic.
-_AS_FLOAT = {"i8": "__int_as_float(({} & 255) ^ 0x4b000080) - 8388736.f",
-             "u8": "__int_as_float({} | 0x4b000000) - 8388608.f"}
+_AS_FLOAT = {"i8": "__int_as_float((({}) & 255) ^ 0x4b000080) - 8388736.f",
+             "u8": "__int_as_float(({}) | 0x4b000000) - 8388608.f"}
 
 
 def cuda_body(op: Elementwise, kinds: Sequence[Type], values: Sequence[str] = (), target: str = "out") -> str:

@@ -46,7 +46,7 @@ class KernelRecorder(Protocol):
 
     @property
     def clusters(self) -> bool:
-        """True if blocks of a launch may form clusters, which read each other's shared memory."""
+        """True if blocks of a launch may form clusters, in which they store to each other's shared memory."""
 
     @property
     def tf32(self) -> bool:
