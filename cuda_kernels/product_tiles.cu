@@ -1,5 +1,6 @@
 // Products of more rows of x than product_mma.cu takes, with compressed weights, on tensor cores. Codes are converted to
 // exact 16-bit integers in registers; scales multiply the f32 sums. f32 elements of x become sums of two bf16 numbers.
+#include "cluster.cuh"
 #include "divisor.cuh"
 #include "product_input.cuh"
 #include "ptx.cuh"
@@ -160,11 +161,13 @@ struct Params {
 // Compute out [e, m, n] = x [e, m, k] @ weights [e, n, k]^T for every matrix e; unless `stacked`, all share x [m, k].
 // Each block takes an equal share of the units, in the order of tiles (stream-K). Where several blocks have units of a
 // tile, they leave sums in `partial`, and the last warp to arrive adds them up for some rows of x. `arrived`
-// [blocks, WARPS] is zero before and after. The weights are constants, and are copied before earlier launches end.
+// [blocks, WARPS] is zero before and after. With CLUSTER, the blocks of a tile, a power of two of them, are a cluster:
+// each gets the sums of some rows from the others, in its shared memory. The weights are constants, and are copied before earlier launches end.
 // Lanes 4 g to 4 g + 3 take V words of codes each from rows g, g + 8, g + 16 and g + 24 of a warp. The order of elements
 // along k is arbitrary, but the same for x. STAGES are in shared memory; BLOCKS run on a multiprocessor. GROUPED: scales
 // or zero points differ along k, but not within 4 V words.
-template <class Codes, class Scale, class Zero, class X, int V, int ROWS, int STAGES, int BLOCKS, bool GROUPED>
+template <class Codes, class Scale, class Zero, class X, int V, int ROWS, int STAGES, int BLOCKS, bool GROUPED,
+          bool CLUSTER = false>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     product_tiles(const X* __restrict__ x, X* __restrict__ out, const void* __restrict__ codes,
                   const Scale* __restrict__ scale, const Zero* __restrict__ zero, const QuantParamIndices indices,
@@ -179,13 +182,24 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     X at[4];
   };
   OVGPU_DYN_SHARED(uint4, stages);
+  constexpr int PASS = ROWS < 32 ? ROWS : 32, EACH = PASS / WARPS;  // rows of x at a time, and those of a warp
   float* const sums = reinterpret_cast<float*>(stages + STAGES * S::SIZE);
+  ExpectedStores* const stores = reinterpret_cast<ExpectedStores*>(sums + PASS * PITCH);
+  uint4* const received = reinterpret_cast<uint4*>(stores) + 1;  // [own rows][blocks][32]
   start_next_launch();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
   const int warp_n = warp % WARPS_N, warp_k = S::WARPS_K > 1 ? warp / WARPS_N : 0,
             warp_m = S::WARPS_K > 1 ? 0 : warp / WARPS_N;
   const int m = extents.m, n = extents.n, parts = extents.parts.value;
   const int begin = extents.first_unit(blockIdx.x), end = extents.first_unit(blockIdx.x + 1);
+  const int first_of_cluster = extents.block_of(extents.parts.quotient(begin) * parts),
+            blocks = extents.block_of((extents.parts.quotient(begin) + 1) * parts - 1) + 1 - first_of_cluster,
+            rank = blockIdx.x - first_of_cluster, shift = 31 - __clz(blocks),
+            own_rows = (ROWS - rank + blocks - 1) >> shift;
+  if constexpr (CLUSTER) {
+    if (threadIdx.x == 0) stores->expect(own_rows * blocks * 32 * sizeof(uint4));
+    arrive_at_cluster();
+  }
 
   Params<Scale, Zero> next;
   const auto fetch_params = [&](int part, int step) {
@@ -273,7 +287,6 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 
   // Write the sums of the last unit's tile, or leave them for another block. A lane takes four columns at a time.
   const auto finish = [&](int number) {
-    constexpr int PASS = ROWS < 32 ? ROWS : 32, EACH = PASS / WARPS;  // rows of x at a time, and those of a warp
     const Unit unit(number, ROWS, extents);
     const int first_unit = unit.tile * parts;
     const int first_block = extents.block_of(first_unit), last_block = extents.block_of(first_unit + parts - 1);
@@ -305,6 +318,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const auto at = [&](int j, int i, int e) -> float& {
       return sums[(i * 8 + c * 2 + e % 2) * PITCH + warp_n * 32 + j * 16 + e / 2 * 8 + g];
     };
+    if constexpr (CLUSTER) wait_for_cluster();  // all blocks expect stores
 #pragma unroll
     for (int pass = 0; pass < ROWS / PASS; pass++) {
       __syncthreads();  // the last sums have been read
@@ -327,12 +341,31 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
       for (int i = 0; i < EACH; i++) {
         const int row = warp + WARPS * i;
         const float4 total = *reinterpret_cast<const float4*>(sums + row * PITCH + 4 * lane);
-        if (last_block == first_block) {
+        if constexpr (CLUSTER) {
+          const int all = pass * PASS + row, owner = all & (blocks - 1);
+          uint4 bits;
+          memcpy(&bits, &total, sizeof(bits));
+          stores->store(received + ((all >> shift) * blocks + rank) * 32 + lane, bits, owner);
+        } else if (last_block == first_block) {
           write(unit.x_row + pass * PASS + row, total);
         } else {
           *part_of(blockIdx.x, pass * PASS + row) = total;
         }
       }
+    }
+    if constexpr (CLUSTER) {
+      stores->wait();
+      for (int own = warp; own < own_rows; own += WARPS) {
+        float4 total = {};
+#pragma unroll 4
+        for (int from = 0; from < blocks; from++) {
+          float4 part;
+          memcpy(&part, received + (own * blocks + from) * 32 + lane, sizeof(part));
+          total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
+        }
+        write(unit.x_row + (own << shift) + rank, total);
+      }
+      return;
     }
     if (last_block == first_block) return;
     __syncwarp();

@@ -48,9 +48,9 @@ floor is the time of the bytes in memory at the full bandwidth, or of the produc
 The worst estimates of ovgpu's own kernels, and why:
 
 - `product_tiles` with 64 rows (0.5 to 0.8): tensor cores wait for codes that are converted and x that is shuffled; the
-  estimate takes the longest of these, not their sum. Blocks that share a tile take 2.5 us to add their sums, of which
-  1.3 are a fence; an instruction that waits counts here with the latency of memory. With 16 rows and codes of 8 bits
-  (up to 2.3) the loop over parts has no loop inside, and the end of a tile is counted in each of its trips.
+  estimate takes the longest of these, not their sum. When it was measured, blocks that share a tile took 2.5 us to add
+  their sums through memory, of which 1.3 were a fence; now they are a cluster. With 16 rows and codes of 8 bits (up to
+  2.3) the loop over parts has no loop inside, and the end of a tile is counted in each of its trips.
 - `product_mma` with 64 rows of x (0.6 to 0.7): blocks wait for each part of x to arrive in shared memory before they
   multiply. The estimate takes the longer of both, not their sum.
 - `attend_mma` (0.6 to 0.8): few warps per multiprocessor hide little of their waiting behind the work of others. When

@@ -148,7 +148,8 @@ def reread(step: PlanStep, launch: Launch) -> float:
         tile = int(arguments[5])
         across, down = -(-prod(out[:-1]) // tile), -(-out[-1] // PRODUCT_TILE)
         operands = prod(_shape(x)) * x.type.size * (down - 1) + (step.inputs[1].nbytes or 0) * (across - 1)
-        sums = 8 * launch.blocks * tile * PRODUCT_TILE if launch.blocks > across * down else 0
+        in_memory = launch.blocks > across * down and len(arguments) < 10  # sums of parts, not in a cluster
+        sums = 8 * launch.blocks * tile * PRODUCT_TILE if in_memory else 0
         return float(operands + sums)
     if launch.name.startswith("implicit_gemm") and x is not None:  # every tap reads x again
         rows, columns = _tile(launch)

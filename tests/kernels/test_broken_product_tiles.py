@@ -17,12 +17,14 @@ from tests.kernels.test_product_mma import multiply, packed
 FILE = "product_tiles.cu"
 
 
-def tiled(multiprocessors: int, *arguments: Any, tf32: bool = False) -> None:
-    """Multiply in tiles on a device with so many multiprocessors; see `multiply` for the arguments."""
+def tiled(multiprocessors: int, *arguments: Any, tf32: bool = False, clusters: bool = False) -> None:
+    """Multiply in tiles on a device with so many multiprocessors, with clusters or without; see `multiply` for the
+    arguments."""
     backend = CudaBackend(tf32=tf32)
     with backend.stream, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_product_tiles, "pays", lambda weights, m: True)
         patch.setattr(Launcher, "multiprocessors", multiprocessors)
+        patch.setattr(Launcher, "clusters", clusters)
         multiply(backend, *arguments)
 
 
@@ -39,6 +41,11 @@ def whole_bytes() -> None:
 def terms() -> None:
     """Multiply f32, which is split into two terms."""
     tiled(132, packed(Type.u4, 37, 1152), 20, (37, 9), (37, 9), np.float32, tf32=True)
+
+
+def clustered() -> None:
+    """Four blocks of a cluster share a tile."""
+    tiled(12, packed(Type.u4, 257, 1376), 40, (257, 43), (257, 43), clusters=True)
 
 
 FAULTS = [
@@ -67,6 +74,11 @@ FAULTS = [
     Fault("partial sums of one slot", nibbles, FILE, "2 * block + (block == first_block)", "block"),
     Fault("the first block to arrive adds", nibbles, FILE, "if (before != others) return;",
           "if (before != 0) return;"),
+    Fault("sums of other blocks are read before they are there", clustered, FILE, "stores->wait();"),
+    Fault("sums for blocks that do not expect them yet", clustered, FILE, "wait_for_cluster();"),
+    Fault("a row too few is expected", clustered, FILE, "own_rows * blocks * 32", "(own_rows * blocks - 1) * 32"),
+    Fault("all blocks leave sums in one place", clustered, FILE, "* blocks + rank) * 32", "* blocks) * 32"),
+    Fault("rows of the first block", clustered, FILE, "(own << shift) + rank", "(own << shift)"),
     Fault("sums of the last block are left out", nibbles, FILE, "if (block + b > last_block) break;",
           "if (block + b >= last_block) break;"),
 ]

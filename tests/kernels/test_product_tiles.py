@@ -23,8 +23,9 @@ PARTIAL = 1 << 22
 
 @pytest.fixture(autouse=True)
 def pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights of these tests are small."""
+    """The weights of these tests are small; blocks form clusters in those for clusters alone."""
     monkeypatch.setattr(_product_tiles, "pays", lambda weights, m: True)
+    monkeypatch.setattr(Launcher, "clusters", False)
 
 
 def is_tiled(name: str) -> bool:
@@ -45,6 +46,18 @@ def test_kinds_of_codes(codes: Type, kind: Any, m: int, backend: CudaBackend) ->
 def test_f32(m: int, codes: Type, groups: int, tf32_backend: CudaBackend) -> None:
     """f32 is split into two terms."""
     assert is_tiled(multiply(tf32_backend, packed(codes, 37, 384), m, (37, groups), (37, groups), np.float32))
+
+
+@pytest.mark.parametrize(("multiprocessors", "m", "kind"), [
+    (132, 9, HALF), (9, 40, HALF), (20, 150, BF16), (132, 20, np.float32)])
+def test_clusters(multiprocessors: int, m: int, kind: Any, tf32_backend: CudaBackend,
+                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a cluster compute parts of a tile, equal ones or not, with rows behind the last one."""
+    monkeypatch.setattr(Launcher, "clusters", True)
+    monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
+    for columns, groups in ((1280, 10), (1408, 11)):
+        name = multiply(tf32_backend, packed(Type.u4, 260, columns), m, (260, groups), (260, groups), kind)
+        assert is_tiled(name) and name.endswith(", true, true>")
 
 
 def test_f32_is_exact(backend: CudaBackend) -> None:
@@ -151,6 +164,14 @@ def test_forms(n: int, k: int, m: int, rows: int, resident: int, share: int, blo
     assert found is not None
     assert (found.rows, found.resident, found.share, found.blocks) == (rows, resident, share, blocks)
     assert found.shared <= H100 if resident == 1 else (found.shared + 1024) * resident <= H100 + 1024
+
+
+@pytest.mark.parametrize(("n", "k", "m", "blocks", "cluster"), [
+    (2048, 8192, 16, 128, 8), (3072, 2048, 64, 96, 4), (4096, 2048, 16, 128, 4), (16384, 2048, 16, 128, 1)])
+def test_forms_of_clusters(n: int, k: int, m: int, blocks: int, cluster: int) -> None:
+    """Clusters have a power of two of blocks, and whole parts of K."""
+    found = form(packed(Type.i4, n, k), m, 2, (np.empty((n, k // 128), HALF), None), 132, H100, 1, clusters=True)
+    assert found is not None and (found.blocks, found.cluster) == (blocks, cluster) and found.shared <= H100
 
 
 def test_forms_without_memory_for_sums() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.recorder import KernelRecorder
-from ovgpu.ops.base.strided import reciprocal
+from ovgpu.ops.base.recorder import MAX_CLUSTER, KernelRecorder
+from ovgpu.ops.base.strided import CHUNK_BYTES, reciprocal
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused._product_mma import CAPABILITY, CHUNK, is_linear, quant_param_indices, type_names
 
@@ -28,7 +28,8 @@ MIN_FULL = 0.85  # of the blocks that run at once, in the average round of whole
 
 def pays(weights: Packed, m: int) -> bool:
     """Return whether the kernel is faster than `_product_mma` for ``m`` rows of x. With few rows and small weights, a
-    launch takes longer to add partial sums than to multiply. Measured on an H100 (`bench.gpu_compressed`)."""
+    launch takes longer to add partial sums than to multiply. Measured on an H100 (`bench.gpu_compressed`), without
+    clusters."""
     if m > ROWS[-1] or weights.columns >= DEEP:
         return True
     size = weights.rows * weights.columns
@@ -42,7 +43,7 @@ class Form:
     ``words``: words of codes per lane and step; ``rows``: rows of x per tile; ``stages``: in shared memory;
     ``resident``: blocks per multiprocessor; ``grouped``: True if scales or zero points vary along K; ``extents``: tiles
     along M and N, and parts of K; ``share``: units of work that stay in one block, of which there are ``shares``;
-    ``blocks``: their number; ``shared``: bytes of shared memory.
+    ``blocks``: their number, of which so many consecutive ones form a ``cluster``; ``shared``: bytes of shared memory.
     """
 
     words: int
@@ -54,13 +55,15 @@ class Form:
     share: int
     shares: int
     blocks: int
+    cluster: int
     shared: int
 
 
 def form(weights: Packed, m: int, itemsize: int, params: Sequence[Array | None], multiprocessors: int,
-         shared_limit: int, partial: int) -> Form | None:
+         shared_limit: int, partial: int, clusters: bool = False) -> Form | None:
     """Return the launch shape for ``m`` rows of x with elements of ``itemsize`` bytes, None where the kernel does not
-    apply. ``params`` are the scale and the zero point; ``partial`` is the number of f32 elements for partial sums."""
+    apply. ``params`` are the scale and the zero point; ``partial`` is the number of f32 elements for partial sums, of
+    blocks that cannot form ``clusters``."""
     (n, k), bits = weights.shape, weights.kind.bitwidth
     groups = [1 if values is None else values.shape[1] for values in params]
     words = next((w for w in (4, 2, 1) if w * 32 // bits >= CHUNK and not any(
@@ -74,12 +77,21 @@ def form(weights: Packed, m: int, itemsize: int, params: Sequence[Array | None],
         rows //= 2
     extents = -(-m // rows), -(-n // TILE), -(-k // columns)
     tiles, parts = extents[0] * extents[1] * weights.matrices, extents[2]
+    # Few tiles are divided among the blocks of clusters.
+    cluster = 1
+    while clusters and 2 * cluster <= min(multiprocessors // tiles, parts, MAX_CLUSTER):
+        cluster *= 2
+    if cluster > 1:
+        shared_limit -= CHUNK_BYTES + rows * TILE * 4
     # Threads of a block that is alone have more registers. Few tiles are divided among fewer blocks.
     crowded = itemsize > 2 or (rows > PASS and grouped and params[1] is not None)
     alone = rows > ROWS[0] and (crowded or tiles <= multiprocessors)
     half = (shared_limit + RESERVED_BYTES) // 2 - RESERVED_BYTES
     resident = 1 if alone or _stages(half, rows, row_bytes) < 2 else 2
     stages = min(_stages(half if resident == 2 else shared_limit, rows, row_bytes), MAX_STAGES)
+    if cluster > 1:
+        shared = stages * _stage_bytes(rows, row_bytes) + _sum_bytes(rows) + CHUNK_BYTES + rows * TILE * 4
+        return Form(words, rows, stages, resident, grouped, extents, 1, tiles * parts, tiles * cluster, cluster, shared)
     slots = multiprocessors * resident
     most = min(slots, partial // (2 * rows * TILE))  # blocks that can leave sums of two tiles
     if tiles <= slots:
@@ -90,7 +102,7 @@ def form(weights: Packed, m: int, itemsize: int, params: Sequence[Array | None],
     else:
         share, blocks = 1, most
     shared = stages * _stage_bytes(rows, row_bytes) + _sum_bytes(rows)
-    return Form(words, rows, stages, resident, grouped, extents, share, tiles * parts // share, blocks, shared)
+    return Form(words, rows, stages, resident, grouped, extents, share, tiles * parts // share, blocks, 1, shared)
 
 
 def _stage_bytes(rows: int, row_bytes: int) -> int:
@@ -118,16 +130,16 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
         return False
     if any(a.data.ptr % 16 for a in (x, stored[0], out)):
         return False
-    shape = form(weights, m, kind.itemsize, params, k.multiprocessors, k.shared_limit, partial.size)
+    shape = form(weights, m, kind.itemsize, params, k.multiprocessors, k.shared_limit, partial.size, k.clusters)
     if shape is None:
         return False
     arrived = k.scratch((shape.blocks, WARPS), np.dtype(np.uint32))
     arrived.data.memset_async(0, arrived.nbytes, k.stream)
     names = [*type_names(k, weights, params), k.c_type(kind), shape.words, shape.rows, shape.stages, shape.resident,
-             str(shape.grouped).lower()]
+             str(shape.grouped).lower(), *["true"] * (shape.cluster > 1)]
     divisors = [number for extent in shape.extents for number in (extent, *reciprocal(extent))]
     extents = np.array((m, n, depth, *divisors, shape.share, shape.shares, len(x) > 1), np.int64).astype(np.int32)
     k.kernel("product_tiles.cu", f"product_tiles<{', '.join(map(str, names))}>", (shape.blocks,), (THREADS,),
              (x, out, *stored, quant_param_indices(weights, params), partial, arrived, extents), shape.shared,
-             tf32=splits, early=True)
+             tf32=splits, early=True, cluster=shape.cluster)
     return True
