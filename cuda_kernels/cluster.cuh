@@ -1,4 +1,4 @@
-// Clusters: consecutive blocks along x that run at the same time, and read each other's shared memory. They need compute
+// Clusters: consecutive blocks along x that run at the same time, and store to each other's shared memory. They need compute
 // capability 9.0. tests/emulator/cuda_emu_ptx.h implements the same functions on the host.
 #pragma once
 

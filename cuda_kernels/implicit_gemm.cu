@@ -53,7 +53,7 @@ __device__ __forceinline__ int swapped(int row, int chunk) { return row * CHUNKS
 // Division of a launch: K in `parts` of `steps` stages. From a stage to the next one, K advances by rows and columns of
 // taps, and by bytes of channels.
 struct Division {
-  Divisor width, height, strips, parts;  // extents of y, and tiles along the channels
+  Divisor width, height, strips, parts;  // extents of y, tiles along the channels
   int steps, rows, columns, bytes;
 };
 
@@ -248,8 +248,8 @@ struct Place {
 // Compute y [pixels, outputs] = F(value). The value is the sum of the products of x and the kernel [outputs, taps,
 // channels], for s8 factor (sum - correction), rounded to V. A block computes a tile, or a part of its K; see Split. Parts
 // in MEMORY leave sums in `partial`, and the last warp to arrive adds up those of its place; `arrived` [tiles, WARPS] is
-// zero before and after. Rows of all tensors are aligned to 16 bytes, and `outputs` is a multiple of
-// OCTET. The kernel is a constant, and is copied before earlier launches end. Elements outside of x are `padding`.
+// zero before and after. Rows of all tensors are aligned to 16 bytes, and `outputs` is a multiple of OCTET. The kernel is
+// a constant, and is copied before earlier launches end. Elements outside of x are `padding`.
 template <class T, class V, class Out, int ROWS, int COLUMNS, Split SPLIT, class F, class O0 = Absent,
           class O1 = Absent, class O2 = Absent, class O3 = Absent>
 __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, COLUMNS>::BLOCKS))
@@ -335,15 +335,15 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
 
-  // Write `count` lines of eight pixels, of which the lane has `pixel` and those 8, 16 .. behind it, and `total` returns
-  // the sums.
+  // Write `count` lines of eight pixels. The lane has the pixel `top` of the first line, and those 8, 16 .. behind it;
+  // total(n, e) is the sum of its element e in line n.
   const int pixels = w.batch * w.extent[1] * w.extent[2];
-  const auto write_lines = [&](auto count, int first_pixel, int channel, const auto& total) {
+  const auto write_lines = [&](auto count, int top, int channel, const auto& total) {
     Octets<O0, O1, O2, O3> loaded[count];
     int to[count];
 #pragma unroll
     for (int n = 0; n < count; n++) {
-      const int pixel = min(first_pixel + n * 8, pixels - 1), row = division.width.quotient(pixel);
+      const int pixel = min(top + n * 8, pixels - 1), row = division.width.quotient(pixel);
       const int image = division.height.quotient(row);
       const int at[3] = {0, row - image * w.extent[1], pixel - row * w.extent[2]};
       loaded[n] = of_channels.operands;
@@ -361,7 +361,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
       }
       Bytes<sizeof(results)> bytes;
       memcpy(&bytes, results, sizeof(bytes));
-      if (first_pixel + n * 8 < pixels) *reinterpret_cast<Bytes<sizeof(results)>*>(y + to[n]) = bytes;
+      if (top + n * 8 < pixels) *reinterpret_cast<Bytes<sizeof(results)>*>(y + to[n]) = bytes;
     }
   };
 

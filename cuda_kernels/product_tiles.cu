@@ -162,7 +162,8 @@ struct Params {
 // Each block takes an equal share of the units, in the order of tiles (stream-K). Where several blocks have units of a
 // tile, they leave sums in `partial`, and the last warp to arrive adds them up for some rows of x. `arrived`
 // [blocks, WARPS] is zero before and after. With CLUSTER, the blocks of a tile, a power of two of them, are a cluster:
-// each gets the sums of some rows from the others, in its shared memory. The weights are constants, and are copied before earlier launches end.
+// each gets the sums of some rows from the others, in its shared memory. The weights are constants, and are copied
+// before earlier launches end.
 // Lanes 4 g to 4 g + 3 take V words of codes each from rows g, g + 8, g + 16 and g + 24 of a warp. The order of elements
 // along k is arbitrary, but the same for x. STAGES are in shared memory; BLOCKS run on a multiprocessor. GROUPED: scales
 // or zero points differ along k, but not within 4 V words.

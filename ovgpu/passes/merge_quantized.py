@@ -106,39 +106,39 @@ def _merge(group: Sequence[_Projection], moved: dict[Output, Output]) -> None:
     first = group[0].product
     graph, op = Graph(first), cast("QuantizedMatMul", op_of(first))
     widths = [p.product.sources[1].spec.shape[0] for p in group]  # type: ignore[union-attr, index]
-    result = group[0].result.spec.type
     quantized = next((p for p in group if p.codes is not None), None)
-    kind = Type.f32 if quantized is not None else result
+    kind = Type.f32 if quantized is not None else group[0].result.spec.type
     weights = [joined(graph, ports, 0, None) for ports in zip(*(p.product.sources[1:] for p in group))]
     found = graph.add(replace(op, kind=kind), first.sources[0], *weights)
-
-    def by_column(numbers: Sequence[Any], kind: Type = Type.f32) -> Output:
-        return graph.constant(np.repeat(numbers, widths), kind)
-
     biased = next((p.bias for p in group if p.bias is not None), None)
     if biased is not None:
         values = [np.zeros(width) if p.bias is None else
                   other_operand(p.bias, p.product.ports[0]).node.op.value.ravel() for p, width in zip(group, widths)]
         found = Graph(biased).add(Add(), found, graph.constant(np.concatenate(values), kind))
     if quantized is not None:
-        found = _simulated(group, quantized, found, by_column)
+        found = _simulated(group, quantized, found, widths)
     cut = graph.add(VariadicSplit(), found, graph.constant(-1), graph.constant(widths), outputs=len(group))
     for p, port in zip(group, cut):
         port.names = p.result.own_names
         moved[p.result] = port
 
 
-def _simulated(group: Sequence[_Projection], like: _Projection, found: Output, by_column: Any) -> Output:
+def _simulated(group: Sequence[_Projection], like: _Projection, found: Output, widths: Sequence[int]) -> Output:
     """Return the merged results, with those in steps that a FakeQuantize follows."""
     assert like.codes is not None and like.values is not None
-    result = like.result.spec.type
-    halves = [node and number_of(node.sources[1]) for p in group for node in (p.codes, p.values)]
-    reciprocals, steps = ([1.0 if n is None else n for n in numbers] for numbers in (halves[::2], halves[1::2]))
-    codes = Graph(like.codes).add(op_of(like.codes), found, by_column(reciprocals), *like.codes.sources[2:])
-    values: Output = Graph(like.values).add(op_of(like.values), codes, by_column(steps), *like.values.sources[2:])
+    graph, result = Graph(like.values), like.result.spec.type
+
+    def by_column(numbers: Sequence[Any], kind: Type = Type.f32) -> Output:
+        return graph.constant(np.repeat(numbers, widths), kind)
+
+    def factors(halves: Sequence[Node | None]) -> Output:
+        return by_column([1.0 if node is None else number_of(node.sources[1]) for node in halves])
+
+    reciprocals, steps = factors([p.codes for p in group]), factors([p.values for p in group])
+    codes = Graph(like.codes).add(op_of(like.codes), found, reciprocals, *like.codes.sources[2:])
+    values: Output = graph.add(op_of(like.values), codes, steps, *like.values.sources[2:])
     if all(p.codes is not None for p in group):
         return values
-    graph = Graph(like.values)
     others = found if result == Type.f32 else graph.add(ConvertDown(destination_type=result), found)
     quantized = by_column([p.codes is not None for p in group], Type.boolean)
     selected: Output = graph.add(Select(), quantized, values, others)

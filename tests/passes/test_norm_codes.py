@@ -14,34 +14,18 @@ from ovgpu.passes import prepare
 from ovgpu.types import Type
 from tests.harness.ir import Net, Port, feed, take
 
+from . import test_add_norm
+from .test_add_norm import SHAPE, random
 from .test_quantized import fake, weights
 
-WIDTH = 48
 STEP = np.float32(0.05)
-RNG = np.random.default_rng(6)
 
 
-def random(*shape: int) -> np.ndarray[Any, Any]:
-    return RNG.uniform(-2, 2, shape).astype("f4")
-
-
-class Maker(Net):
+class Maker(test_add_norm.Maker):
     """Net with norms and quantised products."""
 
-    def op(self, type: str, *inputs: Port, version: int = 1, **attrs: Any) -> Port:
-        port: Port = self.layer(type, f"opset{version}", inputs, attrs)
-        return port
-
-    def x(self) -> Port:
-        return self.parameter("f32", (2, 5, WIDTH))
-
-    def norm(self, x: Port) -> Port:
-        y = self.op("MVN", x, self.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True,
-                    eps_mode="inside_sqrt")
-        return self.op("Add", self.op("Multiply", y, self.const(random(WIDTH))), self.const(random(WIDTH)))
-
-    def product(self, x: Port, outputs: int = WIDTH) -> Port:
-        return self.op("MatMul", x, weights(self, outputs, WIDTH), transpose_b=True)
+    def product(self, x: Port) -> Port:
+        return self.op("MatMul", x, weights(self, SHAPE[-1], SHAPE[-1]), transpose_b=True)
 
     def quantized(self, x: Port, low: int = -128, step: Any = STEP) -> Port:
         return self.product(fake(self, x, low, step=step))
@@ -73,7 +57,7 @@ def test_a_norm_alone(emulated: str) -> None:
     net = Maker()
     net.result(net.quantized(net.norm(net.x()), low=-37))
     assert steps(net) == ["NormWithCodes", "MatMul"]
-    judged(net, random(2, 5, WIDTH), device=emulated)
+    judged(net, random(*SHAPE), device=emulated)
 
 
 def test_a_norm_with_other_users(emulated: str) -> None:
@@ -82,7 +66,7 @@ def test_a_norm_with_other_users(emulated: str) -> None:
     y = net.norm(net.x())
     net.result(net.norm(net.op("Add", net.quantized(y), y)))
     assert steps(net) == ["NormWithCodes 2", "MatMul", "MVN"]
-    judged(net, random(2, 5, WIDTH), device=emulated)
+    judged(net, random(*SHAPE), device=emulated)
 
 
 def test_a_sum(emulated: str) -> None:
@@ -92,21 +76,21 @@ def test_a_sum(emulated: str) -> None:
     net.result(net.op("Softmax", net.quantized(net.norm(total)), axis=1))
     net.result(net.op("Softmax", total, axis=1))
     assert sorted(steps(net)) == ["MatMul", "NormWithCodes 2", "Softmax", "Softmax"]
-    judged(net, random(2, 5, WIDTH), random(2, 5, WIDTH), device=emulated)
+    judged(net, random(*SHAPE), random(*SHAPE), device=emulated)
     net = Maker()
     net.result(net.quantized(net.norm(net.op("Add", net.x(), net.x()))))
     assert steps(net) == ["NormWithCodes", "MatMul"]
-    judged(net, random(2, 5, WIDTH), random(2, 5, WIDTH), device=emulated)
+    judged(net, random(*SHAPE), random(*SHAPE), device=emulated)
 
 
 def test_factors(emulated: str) -> None:
     """Outliers are smoothed by factors before the quantisation."""
     net = Maker()
     y = net.norm(net.x())
-    smoothed = net.op("Multiply", y, net.const(np.abs(random(1, 1, WIDTH)) + 0.1))
+    smoothed = net.op("Multiply", y, net.const(np.abs(random(1, 1, SHAPE[-1])) + 0.1))
     net.result(net.op("Add", net.quantized(smoothed), y))
     assert steps(net) == ["NormWithCodes 2", "MatMul"]
-    judged(net, random(2, 5, WIDTH), device=emulated)
+    judged(net, random(*SHAPE), device=emulated)
 
 
 def test_two_quantisations(emulated: str) -> None:
@@ -115,7 +99,7 @@ def test_two_quantisations(emulated: str) -> None:
     y = net.norm(net.x())
     net.result(net.op("Add", net.quantized(y), net.quantized(y, step=2 * STEP)))
     assert sorted(steps(net)) == ["MatMul", "MatMul", "NormWithCodes 2", "Quantize"]
-    judged(net, random(2, 5, WIDTH), device=emulated)
+    judged(net, random(*SHAPE), device=emulated)
 
 
 def test_halves(emulated: str) -> None:
@@ -150,7 +134,7 @@ def test_names_move_along() -> None:
 
 def test_bodies() -> None:
     body = Maker()
-    xi = body.parameter("f32", (1, 5, WIDTH))
+    xi = body.x(1, *SHAPE[1:])
     r = body.result(body.quantized(body.norm(xi)))
     net = Maker()
     net.result(net.tensor_iterator(body, [feed(net.x(), xi, axis=0)], [take(r, axis=0)], []))
@@ -165,7 +149,7 @@ def test_others_stay(reason: str) -> None:
     if reason == "a sum of layers":
         y = net.op("Add", y, net.x())
     elif reason == "a factor per row":
-        y = net.op("Multiply", y, net.const(random(1, 5, 1)))
+        y = net.op("Multiply", y, net.const(random(1, SHAPE[1], 1)))
     elif reason == "a number":
         y = net.op("Multiply", y, net.const(np.float32(3)))
     else:

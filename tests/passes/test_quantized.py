@@ -310,9 +310,9 @@ def test_codes_that_stay_in_a_kernel() -> None:
     model = prepare(ov.Core().read_model(*network(with_layers, 0, shape=OCTETS).build()), fuse=True,
                     precision=Type.f32, multiplies_i8=lambda: True)
     (op,) = (n.op for n in model.ops if isinstance(n.op, QuantizedWithEpilogue))
-    found = [part for part in op.fused.chain.parts if isinstance(part.op, Quantize)]
-    assert [(part.op.kind, part.op.low, part.op.high, len(part.operands)) for part in found] == [  # type: ignore[attr-defined]
-        (Type.f32, -128, 127, 2), (Type.i8, -128, 127, 3)]
+    found = [(each.kind, each.low, each.high, len(part.operands)) for part in op.fused.chain.parts
+             if isinstance(each := part.op, Quantize)]
+    assert found == [(Type.f32, -128, 127, 2), (Type.i8, -128, 127, 3)]
 
 
 @pytest.mark.parametrize(("build", "shape"), [

@@ -28,7 +28,6 @@ STAGE_BYTES = 128  # of a row in a stage; as in implicit_gemm.cu
 # block, and for each of several blocks
 TILES = {(256, 128): (1500, 1450), (128, 128): (830, 790), (128, 64): (620, 590), (64, 128): (620, 590),
          (64, 64): (420, 390), (64, 32): (300, 230), (32, 32): (230, 135)}
-PARTED = 430  # clocks of a stage of a tile whose K is split
 CACHE_BYTES = 24  # of L2 per clock and multiprocessor
 EPILOGUE = 0.12  # clocks of an element
 RESULT_BYTES = 2  # of an element
@@ -81,7 +80,8 @@ def partial_elements(row_bytes: int) -> int:
     """Return how many f32 elements for partial sums a launch with ``row_bytes`` bytes of K takes at most."""
     stages = -(-row_bytes // STAGE_BYTES)
     fixed, each = MEMORY_COST
-    return PARTIAL_ELEMENTS if PARTED * stages / 2 > fixed + 2 * each else 0
+    alone, _ = TILES[64, 64]
+    return PARTIAL_ELEMENTS if alone * stages / 2 > fixed + 2 * each else 0
 
 
 def form(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, shared_limit: int,

@@ -68,6 +68,18 @@ class Layer:
     name: str
     source_location: str
 
+    def infer(self, op: Op, *inputs: Any) -> tuple[Spec, ...]:
+        """Infer an op in place of this layer, which checks and errors name."""
+        table = active()
+        outside, table.layer = table.layer, self
+        try:
+            found: tuple[Spec, ...] = op.infer(*inputs)
+            return found
+        except OpError as e:
+            raise e.at(op.name, self.source_location) from None
+        finally:
+            table.layer = outside
+
 
 @internal_op
 class Fused(Op):

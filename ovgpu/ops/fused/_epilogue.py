@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, evaluate, internal_op
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.spec import Spec
-from ovgpu.symbolic import active
 from ovgpu.types import Type
 
 
@@ -49,15 +47,7 @@ class OpWithEpilogue(Op):
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         own, others = self.split(inputs)
-        table = active()
-        outside, table.layer = table.layer, self.layer
-        try:
-            found = self.first.infer(*own)
-        except OpError as e:
-            raise e.at(self.first.name, self.layer.source_location) from None
-        finally:
-            table.layer = outside
-        return self.fused.infer(*found, *others)
+        return self.fused.infer(*self.layer.infer(self.first, *own), *others)
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         own, others = self.split(inputs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, evaluate, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.xp import Adapter
@@ -17,7 +16,6 @@ from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.normalization.normalization import ScaledMVN
 from ovgpu.spec import Spec
-from ovgpu.symbolic import active
 from ovgpu.types import Type
 
 
@@ -54,14 +52,7 @@ class MatMulWithPrologue(Op):
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         given = inputs[self.weights :]
         x, *sums = given if self.prologue is None else self.prologue.infer(*given)
-        table = active()
-        outside, table.layer = table.layer, self.layer
-        try:
-            return (*self.product.infer(x, *inputs[: self.weights]), *sums)
-        except OpError as e:
-            raise e.at(self.product.name, self.layer.source_location) from None
-        finally:
-            table.layer = outside
+        return (*self.layer.infer(self.product, x, *inputs[: self.weights]), *sums)
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         weights, given = inputs[: self.weights], inputs[self.weights :]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, evaluate, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import decode
@@ -15,7 +14,6 @@ from ovgpu.ops.fused.add_norm import AddNorm, Codes, normalize_sum
 from ovgpu.ops.normalization.normalization import ScaledMVN
 from ovgpu.ops.quantization import Quantize
 from ovgpu.spec import Spec
-from ovgpu.symbolic import active
 from ovgpu.types import Type
 
 
@@ -52,14 +50,7 @@ class NormWithCodes(Op):
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         own, factors = self.split(inputs)
-        table = active()
-        outside, table.layer = table.layer, self.layer
-        try:
-            norm, *sums = self.norm.infer(*own)
-        except OpError as e:
-            raise e.at(self.norm.name, self.layer.source_location) from None
-        finally:
-            table.layer = outside
+        norm, *sums = self.layer.infer(self.norm, *own)
         return (*(norm,) * self.keep, *sums, *self.codes.infer(norm, *factors))
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
