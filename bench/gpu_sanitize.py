@@ -27,8 +27,9 @@ FILE_SECONDS = 100  # for a file's tests
 FILES = tuple(f"tests/kernels/test_{name}.py" for name in (
     "attention", "attention_mma", "compressed", "product_mma", "product_tiles", "matmul_prologue", "convolution",
     "implicit_gemm", "channels_last", "recurrent", "recurrent_mma", "reduction", "normalization", "softmax",
-    "channel_normalization", "scatter", "gather", "sort", "segments", "copy", "movement", "matmul", "rotary",
-    "add_norm", "pooling", "roi_pooling", "detectron", "embedding", "fused", "interpolate", "ctc"))
+    "channel_normalization", "pixel_normalization", "scatter", "gather", "sort", "segments", "copy", "movement",
+    "matmul", "rotary", "add_norm", "pooling", "roi_pooling", "detectron", "embedding", "fused", "interpolate",
+    "ctc"))
 FAULT = re.compile(r"Invalid|hazard|Misaligned|out of bounds")
 ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
 

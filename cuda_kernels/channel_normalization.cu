@@ -1,21 +1,7 @@
 // GroupNormalization, and local response normalisation (LRN).
 #include "axes.cuh"
-
-// Count, mean, and sum of squared deviations from the mean of a set of elements. Merge combines two sets by the
-// parallel formula of Chan, Golub & LeVeque (1979).
-template <class A>
-struct Moments {
-  A count, mean, squares;
-};
-
-struct Merge {
-  template <class A>
-  __device__ __forceinline__ Moments<A> operator()(Moments<A> a, Moments<A> b) const {
-    const A count = a.count + b.count, difference = b.mean - a.mean;
-    const A part = count > A(0) ? b.count / count : A(0);
-    return {count, a.mean + difference * part, a.squares + b.squares + difference * difference * a.count * part};
-  }
-};
+#include "moments.cuh"
+#include "ptx.cuh"
 
 // Return the moments of x[first, end), in every thread of the block: one pass for the mean, one for the squares.
 template <class T, int V, class A>
@@ -37,30 +23,20 @@ __device__ __forceinline__ Moments<A> moments_of(const T* x, unsigned first, uns
   return {count, mean, fold_row(squares, Add())};
 }
 
-// Indices into the other inputs of an epilogue for one element of the result. Bits 2 n and 2 n + 1 of `kinds` tell how
-// input n broadcasts: 0 for the shape of the result, 1 for one element per image and channel, 2 for one per channel, 3
-// for a single element.
+// Indices into the other inputs of an epilogue for one element of the result; see Broadcast.
 struct OperandIndices {
   unsigned long long element, image;
   unsigned channel, kinds;
 
   __device__ __forceinline__ unsigned long long operator()(int n) const {
-    const unsigned kind = kinds >> 2 * n & 3;
-    return kind == 0 ? element : kind == 1 ? image : kind == 2 ? channel : 0;
-  }
-};
-
-// Identity epilogue. Fused elementwise layers generate others (struct Epilogue), which are applied to each result.
-struct IdentityEpilogue {
-  template <class T>
-  static __device__ __forceinline__ T of(T x, const OperandIndices&, const void*, const void*, const void*) {
-    return x;
+    const Broadcast kind = broadcast_of(kinds, n);
+    return kind == ELEMENT ? element : kind == IMAGE_CHANNEL ? image : kind == CHANNEL ? channel : 0;
   }
 };
 
 // Normalise x[first, end) of the row blockIdx.x, then apply scale and shift per channel, and the epilogue F. A row is a
 // group of channels of one image: n elements, `area` per channel. n, `area` and `length` are multiples of V. The grid
-// is (rows, parts of `length` elements). eps is added to the variance if `eps_inside`, else to its square root.
+// is (rows, parts of `length` elements).
 template <class T, int V, class F>
 __device__ __forceinline__ void write_group(const T* x, T* out, const T* scale, const T* shift, unsigned n,
                                             unsigned area, unsigned groups, unsigned first, unsigned end,
@@ -68,8 +44,7 @@ __device__ __forceinline__ void write_group(const T* x, T* out, const T* scale, 
                                             typename Accumulator<T>::Type eps, bool eps_inside, unsigned kinds,
                                             const void* p0, const void* p1, const void* p2) {
   using A = typename Accumulator<T>::Type;
-  const A variance = moments.squares / moments.count;
-  const A factor = A(1) / (eps_inside ? math::sqrt(variance + eps) : math::sqrt(variance) + eps);
+  const A factor = moments.factor(eps, eps_inside);
   const unsigned group_channels = n / area, first_channel = blockIdx.x % groups * group_channels;
   const unsigned long long row = (unsigned long long)blockIdx.x * n;
   for (unsigned i = first + threadIdx.x * V; i < end; i += blockDim.x * V) {
@@ -94,6 +69,8 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
                   typename Accumulator<T>::Type eps, bool eps_inside, unsigned kinds, const void* p0, const void* p1,
                   const void* p2) {
   using A = typename Accumulator<T>::Type;
+  start_next_launch();
+  wait_for_launches();
   const unsigned long long row = (unsigned long long)blockIdx.x * n;
   const unsigned first = blockIdx.y * length, end = n - first < length ? n : first + length;
   const Moments<A> moments = moments_of<T, V, A>(x + row, first, end);
@@ -116,6 +93,8 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
                 unsigned length, typename Accumulator<T>::Type eps, bool eps_inside, unsigned kinds, const void* p0,
                 const void* p1, const void* p2) {
   using A = typename Accumulator<T>::Type;
+  start_next_launch();
+  wait_for_launches();
   const unsigned first = blockIdx.y * length, end = n - first < length ? n : first + length;
   Moments<A> moments{0, 0, 0};
   for (unsigned i = 0; i < gridDim.y; i++) {

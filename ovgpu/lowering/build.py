@@ -14,7 +14,7 @@ from typing import Any
 from ovgpu.errors import OpError
 from ovgpu.lowering import loops
 from ovgpu.lowering.host_values import CONTROL, HostTensors
-from ovgpu.lowering.placement import Placement, reserve_memory
+from ovgpu.lowering.placement import Placement, is_channels_last, reserve_memory
 from ovgpu.lowering.program import (
     Body,
     Copy,
@@ -384,6 +384,8 @@ class Builder:
             self.value_of[port] = value
             if base.id in self.computed_in:
                 self.computed_in[value] = self.computed_in[base.id]
+            if base.id in self.channels_last and len(view.shape) == IMAGE_RANK and view.has_pixels():
+                self.channels_last.add(value)
         self._add_elided_node(node, inputs)
         return True
 
@@ -428,7 +430,7 @@ class Builder:
             self.computed_in[value] = len(self.program.segments)
             outputs.append(value)
         if isinstance(op, CONTROL):
-            inputs = [i if i < 0 else self._in_op_layout(i, op) for i in inputs]
+            inputs = [i if i < 0 else self._in_op_layout(i, op, outputs[0]) for i in inputs]
             trips = loops.trips(node)
             if trips is not None:
                 host = {**host, loops.TRIP_COUNT_KEY: HostInput(ints=(trips,))}
@@ -438,7 +440,7 @@ class Builder:
         if op.name == "Concat":
             self._add_concat_copies(node, inputs, outputs[0])
             return
-        inputs = [i if i < 0 else self._in_op_layout(i, op) for i in inputs]
+        inputs = [i if i < 0 else self._in_op_layout(i, op, outputs[0]) for i in inputs]
         specs = [None if s is None else s.spec for s in node.sources]
         scratch = [self.value(None, View.dense(shape), "buffer", kind=kind)
                    for kind, shape in op.workspace(specs, [p.spec for p in node.ports])]
@@ -454,13 +456,16 @@ class Builder:
         self.channels_last.add(value)
         return value
 
-    def _in_op_layout(self, value: int, op: Op) -> int:
-        """Return the value if the op takes its strides, else a copy."""
-        view = self.values[value].view
+    def _in_op_layout(self, value: int, op: Op, output: int) -> int:
+        """Return the value if the op, which writes ``output``, takes its strides, else a copy."""
+        view, kind, out = self.values[value].view, self.values[value].type, self.values[output].view
         if op.layout == "channels_last":
-            takes = (len(view.shape) != IMAGE_RANK or view.is_channels_last
+            takes = (len(view.shape) != IMAGE_RANK or is_channels_last(view, kind)
                      or self.values[value].memory == "constant")  # kernels, which `passes.channels_last` lays out
             return value if takes else self._copy(value, channels_last=True)
+        if op.layout == "image" and not out.is_dense and len(view.shape) == IMAGE_RANK and all(
+                map(equal, view.shape, out.shape)):
+            return value if is_channels_last(view, kind) else self._copy(value, channels_last=True)
         takes = op.layout == "strided" or (op.layout == "blas" and view.is_blas)
         return value if takes else self._dense(value)
 

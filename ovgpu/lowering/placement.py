@@ -3,20 +3,24 @@
 The memory of a model's result, of a variable's new value or of a part of a Concat is reserved for the step that
 computes it, which then writes there directly. A tensor without such a step (a parameter, a view, a second use) is
 copied later. A Reshape of a Transpose reserves its memory as well: attention then writes its heads side by side. So
-does a convolution of tensors whose channels are last: elementwise layers before it then write that layout.
+does a convolution of tensors whose channels are last: elementwise layers before it then write that layout. A Concat of
+such tensors has their layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ovgpu.model import Node, Output
 from ovgpu.ops.base.op import Op, op_of
-from ovgpu.ops.base.view import View, equal
+from ovgpu.ops.base.shapes import constant_axis
+from ovgpu.ops.base.strided import CHUNK_BYTES
+from ovgpu.ops.base.view import IMAGE_RANK, View, equal
 from ovgpu.ops.movement.movement import permutation
 from ovgpu.symbolic import Int, apply, atoms, maximum, product
+from ovgpu.types import Type
 
 if TYPE_CHECKING:
     from ovgpu.lowering.build import Builder
@@ -33,17 +37,19 @@ class Reservation:
 @dataclass(frozen=True)
 class Placement:
     """Reserved memory by port, and the values that are the memory of results (by index) and of the new values of
-    variables (by id). ``channels_last``: the values in that layout that are reserved for inputs of convolutions."""
+    variables (by id). ``channels_last``: the values in that layout that are reserved for inputs of convolutions, or for
+    a Concat. ``adjacent``: the ports whose channels will be adjacent because those of a node's input are."""
 
     reserved: dict[Output, Reservation] = field(default_factory=dict)
     results: dict[int, int] = field(default_factory=dict)
     variables: dict[str, int] = field(default_factory=dict)
     channels_last: set[int] = field(default_factory=set)
+    adjacent: set[Output] = field(default_factory=set)
 
 
 def reserve_memory(b: Builder, nodes: Sequence[Node]) -> Placement:
     """Reserve memory for results, then for variables, then for other nodes, from the last one backwards."""
-    placement = Placement()
+    placement = Placement(adjacent=_adjacent(nodes))
     for number in b.layouts.order(len(b.model.results)):
         _reserve_result(b, placement, number, b.model.results[number])
     for sink in b.model.sinks:
@@ -56,6 +62,17 @@ def reserve_memory(b: Builder, nodes: Sequence[Node]) -> Placement:
         elif op_of(node).layout == "channels_last":
             _reserve_channels_last(b, placement, node)
     return placement
+
+
+def _adjacent(nodes: Sequence[Node]) -> set[Output]:
+    """Return the ports of convolutions of tensors whose channels are last, and of layers behind them that keep the
+    layout."""
+    found: set[Output] = set()
+    for node in nodes:
+        op = op_of(node)
+        if op.layout == "channels_last" or (op.keeps_layout and not found.isdisjoint(node.sources)):
+            found.update(port for port in node.ports if port.spec.rank == IMAGE_RANK)
+    return found
 
 
 def _reserve_result(b: Builder, placement: Placement, number: int, result: Node) -> None:
@@ -93,15 +110,38 @@ def _reserve_parts(b: Builder, placement: Placement, concat: Node) -> None:
     axis = concat.op.axis  # type: ignore[attr-defined]
     reservation = placement.reserved.get(port)
     if reservation is None:
-        value = b.value(port, View.dense(port.spec.shape or ()), "buffer")
-        reservation = placement.reserved[port] = Reservation(value, b.values[value].view)
+        is_adjacent = port in placement.adjacent
+        view = (View.channels_last if is_adjacent else View.dense)(port.spec.shape or ())
+        value = b.value(port, view, "buffer")
+        if is_adjacent:
+            placement.channels_last.add(value)
+        reservation = placement.reserved[port] = Reservation(value, view)
     axis += len(reservation.view.shape) if axis < 0 else 0
     start: Int = 0
-    for source in concat.sources:
-        assert source is not None and source.spec.shape is not None
+    for source in _parts(concat, axis):
+        assert source.spec.shape is not None
         length = source.spec.shape[axis]
         _claim(b, placement, source, Reservation(reservation.root, reservation.view.slice(axis, start, length)))
         start = start + length
+
+
+def _parts(concat: Node, axis: int) -> Iterator[Output]:
+    """Yield the inputs of a Concat along ``axis``; those that are all parts of one tensor, in order, as that tensor."""
+    sources = [s for s in concat.sources if s is not None]
+    while sources:
+        part, count = _divided(sources, axis) or (sources[0], 1)
+        yield part
+        sources = sources[count:]
+
+
+def _divided(sources: Sequence[Output], axis: int) -> tuple[Output, int] | None:
+    """Return the tensor whose parts along ``axis`` the sources begin with, and the number of parts."""
+    node = sources[0].node
+    if node.op.name not in ("Split", "VariadicSplit") or [*sources[: len(node.ports)]] != node.ports:
+        return None
+    x, where = node.sources[:2]
+    assert x is not None and x.spec.rank is not None and where is not None
+    return (x, len(node.ports)) if constant_axis(where.spec, x.spec.rank) == axis else None
 
 
 def _reserve_transposed(b: Builder, placement: Placement, reshape: Node) -> None:
@@ -140,10 +180,19 @@ def _claim(b: Builder, placement: Placement, port: Output, reservation: Reservat
     view, root_view = reservation.view, b.values[reservation.root].view
     if _runtime_atoms(b, (*view.strides, view.offset, *root_view.shape)) - _runtime_atoms(b, port.spec.shape or ()):
         return  # the target depends on run-time numbers that the result's shape does not depend on
-    if op_of(node).layout == "channels_last" and not view.is_channels_last:
-        return
-    if view.is_dense or op_of(node).strided_outputs:
+    op = op_of(node)
+    takes = op.strided_outputs
+    if op.layout in ("channels_last", "image") and len(view.shape) == IMAGE_RANK:
+        takes = is_channels_last(view, port.spec.type)
+    if takes or (view.is_dense and op.layout != "channels_last"):
         placement.reserved[port] = reservation
+
+
+def is_channels_last(view: View, kind: Type) -> bool:
+    """Return whether ops whose layout is "channels_last" take a tensor of rank 4: packed, or in 16 bits or less also as
+    some channels of a packed one. cuDNN, which alone multiplies wider types in this layout, takes only packed tensors.
+    """
+    return view.is_channels_last or (kind.bitwidth <= 16 and view.has_pixels(CHUNK_BYTES * 8 // kind.bitwidth))
 
 
 def _keeps_order(node: Node) -> bool:

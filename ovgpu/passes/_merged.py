@@ -90,7 +90,7 @@ def _copies(port: Output, view: View, users: Users, transposed: bool = False) ->
         elif type(op).view is not Op.view:
             count += _copies_behind(user, port, view, users, transposed or op.name == "Transpose")
         else:
-            dense |= op.layout == "dense" or (op.layout == "blas" and not view.is_blas)
+            dense |= op.layout in ("dense", "image") or (op.layout == "blas" and not view.is_blas)
     return count + (dense and not view.is_dense)
 
 

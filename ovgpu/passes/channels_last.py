@@ -134,8 +134,8 @@ def _keeps_layout(node: Node) -> bool:
 
 
 def _needs_dense(user: Node) -> bool:
-    """Return whether a tensor is copied for this user, or could otherwise be written into the user's result."""
-    return user.op.name in ("Result", "Concat") or op_of(user).layout in ("blas", "dense")
+    """Return whether a tensor is copied for this user, or could otherwise be written there."""
+    return user.op.name == "Result" or op_of(user).layout in ("blas", "dense")
 
 
 def _rewrite(node: Node, moved: dict[int, Output]) -> None:

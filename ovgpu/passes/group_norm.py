@@ -20,7 +20,7 @@ from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.arithmetic.arithmetic import Add, Multiply, Subtract
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.base.view import equal
-from ovgpu.ops.normalization.channel_normalization import GroupNorm
+from ovgpu.ops.normalization.group_normalization import GroupNorm
 from ovgpu.ops.normalization.normalization import ScaledRMS
 from ovgpu.passes._graph import Graph, alike_shapes, broadcasts, constant_of, users_of
 from ovgpu.passes.decomposed_norm import Over

@@ -10,11 +10,8 @@ from functools import partial
 from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.view import equal
-from ovgpu.ops.normalization.channel_normalization import (
-    MAX_EPILOGUE_OPERANDS,
-    GroupNormalization,
-    GroupNormWithEpilogue,
-)
+from ovgpu.ops.normalization._group_norm import MAX_EPILOGUE_OPERANDS
+from ovgpu.ops.normalization.group_normalization import GroupNormalization, GroupNormWithEpilogue
 from ovgpu.ops.quantization import FakeConvert
 from ovgpu.passes._graph import alike, is_number, users_of
 from ovgpu.passes.convolution_epilogue import is_literal, region

@@ -19,6 +19,7 @@ CONFIG = {
     "INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY", "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0", "CPU_DENORMALS_OPTIMIZATION": False,
     "NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": 1,
+    "LP_TRANSFORMS_MODE": "NO",  # 8-bit arithmetic between FakeQuantize layers: its sums saturate on older processors
 }
 
 

@@ -15,8 +15,9 @@ from ovgpu.ops.activation.activation import Swish
 from ovgpu.ops.arithmetic.arithmetic import Add, Multiply
 from ovgpu.ops.base.op import Op, evaluate
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.normalization import channel_normalization
-from ovgpu.ops.normalization.channel_normalization import GRN, LRN, BatchNormInference5, GroupNorm, GroupNormalization
+from ovgpu.ops.normalization import _group_norm
+from ovgpu.ops.normalization.channel_normalization import GRN, LRN, BatchNormInference5
+from ovgpu.ops.normalization.group_normalization import GroupNorm, GroupNormalization
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
@@ -76,7 +77,7 @@ def test_types(shape: Any, dtype: Any, backend: CudaBackend) -> None:
 @pytest.mark.parametrize("area", [(16, 33), (16, 32), (9, 29)], ids=str)
 def test_parts(area: tuple[int, int], order: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks share a row, and their moments are merged."""
-    monkeypatch.setattr(channel_normalization, "MIN_PART_ELEMENTS", 100)
+    monkeypatch.setattr(_group_norm, "MIN_PART_ELEMENTS", 100)
     for op in (GROUPS, OUTSIDE):
         with cp.thread_order(order):
             first, second = normalize(backend, op, (1, 6, *area))
@@ -85,13 +86,13 @@ def test_parts(area: tuple[int, int], order: Any, backend: CudaBackend, monkeypa
 
 def test_in_place(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     normalize(backend, GROUPS, (2, 4, 9, 7), inplace=True)
-    monkeypatch.setattr(channel_normalization, "MIN_PART_ELEMENTS", 50)
+    monkeypatch.setattr(_group_norm, "MIN_PART_ELEMENTS", 50)
     assert len(normalize(backend, GROUPS, (2, 4, 9, 8), inplace=True)) == 2
 
 
 def test_a_large_mean_costs_no_digits(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in (1 << 20, 100):
-        monkeypatch.setattr(channel_normalization, "MIN_PART_ELEMENTS", part)
+        monkeypatch.setattr(_group_norm, "MIN_PART_ELEMENTS", part)
         normalize(backend, GROUPS, (1, 2, 30, 40), np.float64, offset=1e3)
 
 
@@ -100,7 +101,7 @@ def test_epilogues_compile_for_devices(architecture: str) -> None:
     """Kernels with a fused epilogue compile without spills."""
     layers = chain(2, Add(), Multiply(), Swish())
     source = functor("Epilogue", layers, (np.dtype(np.float32),) * 3,
-                     channel_normalization.MAX_EPILOGUE_OPERANDS, "common.cuh")
+                     _group_norm.MAX_EPILOGUE_OPERANDS, "common.cuh")
     names = [f"{name}<float, {vector}, Epilogue>" for name in ("group_moments", "group_parts") for vector in (1, 4)]
     usage = nvrtc.compile_file("channel_normalization.cu", architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores for u in usage.values())

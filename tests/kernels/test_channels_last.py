@@ -71,6 +71,34 @@ def depthwise(net: Net, x: Port) -> Port:
     return convolution(net, x, groups=CHANNELS)
 
 
+def group_norm(net: Net, x: Port) -> Port:
+    """Normalise groups of x, and apply a Swish and the sum with the result of another convolution."""
+    weights = [net.const(RNG.standard_normal(CHANNELS).astype(np.float32)) for _ in range(2)]
+    x = net.layer("GroupNormalization", "opset12", [x, *weights], {"num_groups": 4, "epsilon": 1e-5})
+    return add(net, unary("Swish")(net, x))
+
+
+def joined(net: Net, x: Port) -> Port:
+    """Convolve x, concatenate the two, and convolve that."""
+    both = net.layer("Concat", "opset1", [x, unary("Relu")(net, bias(net, convolution(net, x)))], {"axis": 1})
+    return convolution(net, both, 2 * CHANNELS)
+
+
+def divided(net: Net, x: Port) -> Port:
+    """Convolve one half of the channels, and concatenate the result with both halves, as YOLO does."""
+    halves = net.layer("Split", "opset1", [x, net.const(np.int64(1))], {"num_splits": 2}, 2)
+    first = unary("Swish")(net, bias(net, convolution(net, halves[1], CHANNELS // 2)))
+    both = net.layer("Concat", "opset1", [*halves, first], {"axis": 1})
+    return convolution(net, both, 2 * CHANNELS, taps=1)
+
+
+def resized(mode: str) -> Layer:
+    attributes = {"mode": mode, "shape_calculation_mode": "scales", "coordinate_transformation_mode": "asymmetric",
+                  "nearest_mode": "floor", "antialias": False, "pads_begin": [0], "pads_end": [0], "cube_coeff": -0.75}
+    return lambda net, x: net.layer("Interpolate", "opset11", [x, net.const(np.array([2, 2], np.float32)),
+                                                                net.const(np.array([2, 3]))], attributes)
+
+
 def add(net: Net, x: Port) -> Port:
     """Add the result of another convolution to x."""
     found: Port = net.layer("Add", "opset1", [x, convolution(net, net.parameters["x"], taps=1)])
@@ -130,11 +158,22 @@ def kernels(plan: Plan) -> int:
     ((bias, unary("Tanh")), 3), ((bias, add, unary("Relu")), 4), ((depthwise, bias, unary("Relu")), 4),
     ((bias, pool("MaxPool")), 4), ((pool("AvgPool"), bias), 5),
     ((pool("AvgPool", auto_pad="same_upper"), pool("AvgPool", **{"exclude-pad": "false"})), 5),
-    ((pool("MaxPool", kernel="9,12", pads_begin="0,0", pads_end="0,0"),), 4)])
+    ((pool("MaxPool", kernel="9,12", pads_begin="0,0", pads_end="0,0"),), 4),
+    ((bias, group_norm), 5), ((resized("nearest"),), 4), ((resized("linear_onnx"), bias), 5)])
 def test_layers(layers: tuple[Layer, ...], count: int, precision: str, emulated: str) -> None:
     """Nothing is copied between convolutions, and each layer runs with the convolution before it, or in one kernel."""
     plan = run(network(*layers), 2, CHANNELS, 9, 12, precision=precision)
     assert len(ops(plan)) == count and "Copy" not in ops(plan)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("layers", "count"), [
+    ((bias, joined), 5), ((divided, bias), 5), ((group_norm, joined, resized("nearest"), bias, divided), 11)])
+def test_parts_of_channels(layers: tuple[Layer, ...], count: int, precision: str, emulated: str) -> None:
+    """In 16 bits, convolutions and norms read and write some channels of a tensor. In TF32, cuDNN gets copies."""
+    found = ops(run(network(*layers), 2, CHANNELS, 9, 12, precision=precision))
+    assert found.count("Copy") == 0 or precision == "tf32"
+    assert len([op for op in found if op not in ("Concat", "Split", "Copy")]) == count
 
 
 def test_epilogues_are_cudnns(emulated: str) -> None:

@@ -180,8 +180,7 @@ def test_a_quantized_network(device: str) -> None:
     bit: another order of summation may move a value to another level."""
     net, core = quantized(), judge.core()
     request = compile(net, "static", device)
-    in_f32 = judge.CONFIG | {"LP_TRANSFORMS_MODE": "NO"}  # 8-bit sums saturate on processors without VNNI
-    reference = core.compile_model(core.read_model(*net.build()), "CPU", in_f32)
+    reference = core.compile_model(core.read_model(*net.build()), "CPU", judge.CONFIG)
     x = np.random.default_rng(12).normal(size=(2, 3, 11, 13)).astype(np.float32)
     wanted = reference([x])[0]
     moved = [np.abs(reference([np.nextafter(x, side)])[0] - wanted).max() for side in (-9, 9)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.ops.normalization.channel_normalization import GroupNorm
+from ovgpu.ops.normalization.group_normalization import GroupNorm
 from tests.harness import judge
 from tests.harness.ir import Port
 from tests.harness.without import without

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.ops.normalization import channel_normalization
+from ovgpu.ops.normalization import _group_norm
 from ovgpu.passes import prepare
 from tests.harness import judge
 from tests.harness.ir import Net, Port, feed, take
@@ -97,7 +97,7 @@ def test_layers_that_join(name: str, shape: Any, emulated: str) -> None:
 def test_bits(kind: str, part: int, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results equal those of two kernels, or of three if several blocks share a group: f16 and bf16 bit for bit, f64
     within the error of other contractions to FMA."""
-    monkeypatch.setattr(channel_normalization, "MIN_PART_ELEMENTS", part)
+    monkeypatch.setattr(_group_norm, "MIN_PART_ELEMENTS", part)
     net = network(*JOINED["all"][0], kind=kind)
     found = []
     for count in (1, 2):

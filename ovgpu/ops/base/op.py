@@ -60,13 +60,14 @@ class Op:
     """Numbers of the inputs whose values are needed on the host: by `infer` (target shapes, axes) or as plain numbers.
     `evaluate` and the fast forms get them as NumPy arrays. A final ``-1`` stands for all inputs after those listed."""
 
-    layout: ClassVar[Literal["strided", "blas", "dense", "channels_last"]] = "strided"
+    layout: ClassVar[Literal["strided", "blas", "dense", "image", "channels_last"]] = "strided"
     """The input layout that the fast forms need: any strides, unit stride in one of the last two axes, or contiguous.
-    The planner copies other inputs into a dense buffer first. ``channels_last``: inputs of rank 4, and the output, are
-    `View.channels_last`; the planner copies other inputs into that layout."""
+    The planner copies other inputs into a dense buffer first. ``channels_last``: inputs of rank 4, and the output, have
+    adjacent channels (`View.has_pixels`); the planner copies other inputs into that layout. ``image``: the output, and
+    inputs of its shape, are all contiguous, or all have adjacent channels."""
 
     keeps_layout: ClassVar[bool] = False
-    """True if the output of rank 4 is better `View.channels_last` where an input is."""
+    """True if the output of rank 4 is better `View.channels_last` where an input has adjacent channels."""
 
     strided_outputs: ClassVar[bool] = False
     """True if the fast forms can write into outputs that are not contiguous (parts of a Concat)."""

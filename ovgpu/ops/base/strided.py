@@ -41,6 +41,18 @@ def has_chunks(x: Array) -> bool:
         n * x.dtype.itemsize % CHUNK_BYTES for n in (x.shape[1], batch, *spatial))
 
 
+def pixel_step(x: Array) -> int:
+    """Return how many elements apart the pixels of x [N, C, ...] are, if its channels are adjacent and all pixels of
+    all images follow each other at equal distances; else 0."""
+    if x.ndim < 3 or (x.shape[1] > 1 and strides_of(x)[1] != 1):
+        return 0
+    batch, _, *spatial = strides_of(x)
+    axes = Axes.collapse((x.shape[0], *x.shape[2:]), (batch, *spatial))
+    if not axes.extents:
+        return int(x.shape[1])
+    return max(axes.strides[0][0], 0) if len(axes.extents) == 1 else 0
+
+
 def same_memory(a: Array, b: Array) -> bool:
     """Return whether two arrays of one shape and type are the same elements in memory."""
     return bool(a.strides == b.strides and _address(a) == _address(b))

@@ -61,6 +61,23 @@ class View:
         """True if the view is provably the one of `channels_last`; strides of axes of extent 1 do not matter."""
         return self.permute((0, *range(2, len(self.shape)), 1)).is_dense
 
+    def has_pixels(self, multiple: int = 1) -> bool:
+        """Return whether channels of [N, C, ...] are adjacent, and all pixels provably follow each other at equal
+        distances, as in channels of a tensor that is channels last. The channels' number, their offset and the distance
+        are multiples of ``multiple``."""
+        batch, channels, *spatial = zip(self.shape, self.strides)
+        step = expected = None
+        for dim, stride in reversed([batch, *spatial]):
+            if equal(dim, 1):
+                continue
+            step = stride if step is None else step
+            if expected is not None and not equal(stride, expected):
+                return False
+            expected = stride * dim
+        numbers = [n for n in (channels[0], step, self.offset) if n is not None]
+        return (equal(channels[1], 1) or equal(channels[0], 1)) and all(
+            multiple == 1 or (not isinstance(n, Sym) and n % multiple == 0) for n in numbers)
+
     @property
     def is_blas(self) -> bool:
         """True if BLAS takes the view as a matrix, or a batch of matrices, without a copy."""

@@ -12,7 +12,7 @@ import numpy as np
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import compute_dtype, is_plain
-from ovgpu.ops.base.strided import CHUNK_BYTES, Axes, bits, has_chunks, strides_of
+from ovgpu.ops.base.strided import CHUNK_BYTES, Axes, bits, has_chunks, pixel_step, strides_of
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.convolution._convolved import Convolved, epilogue_arguments
 from ovgpu.ops.convolution._implicit_gemm import convolve_pixels, multiplies_pixels
@@ -43,6 +43,9 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
         return
     if _is_depthwise(c):
         return _by_channels(k, c)
+    if _is_cut(c.x) or _is_cut(c.out):
+        if multiplies_pixels(k, c, None):  # cuDNN may not take such arrays
+            return convolve_pixels(k, c, None, c.out.dtype)
     if not c.kernel.flags.c_contiguous:
         if not _has_few_channels(c) and _by_cudnn(k, c):
             return
@@ -68,6 +71,11 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
         return _implicit_gemm(k, c)
     _apply_epilogue(k, c)
     return None
+
+
+def _is_cut(x: Array) -> bool:
+    """Return whether an array is some channels of one whose channels are adjacent."""
+    return pixel_step(x) not in (0, x.shape[1])
 
 
 def _by_cudnn(k: KernelRecorder, c: Convolved) -> bool:

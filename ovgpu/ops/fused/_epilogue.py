@@ -20,7 +20,7 @@ class OpWithEpilogue(Op):
     layer: Layer
     fused: Fused
 
-    layout: ClassVar[Literal["strided", "blas", "dense", "channels_last"]] = "blas"
+    layout: ClassVar[Literal["strided", "blas", "dense", "image", "channels_last"]] = "blas"
     strided_outputs = True
     exact = True  # because its parts decode and encode
 

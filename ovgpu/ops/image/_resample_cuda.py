@@ -40,19 +40,22 @@ def resample(k: KernelRecorder, x: Array, out: Array, along: Sequence[Along]) ->
     moved = x.dtype == out.dtype and all(taps.weights is None for _, taps in along)
     count = _tap_count(along)
     axes, resized, batch = _axes_of(x, out, [axis for axis, _ in along])
+    steps = [strides_of(x)[axis] for axis, _ in along]
+    if moved:
+        axes, steps, batch, width = _widened(axes, steps, batch, (x, out))
     if not axes.rank:
         return False
     tables = [_padded_taps(taps, count) if not moved else (taps.positions.astype(np.int32), taps.positions)
               for _, taps in along]
     starts = [0, *accumulate(positions.size for positions, _ in tables)][: len(along)]
     positions = k.table(np.concatenate([positions.ravel() for positions, _ in tables]))
-    padding, steps = axes.rank - len(axes.extents), strides_of(x)
-    struct = np.array(axes.numbers(*(i + padding for i in resized), *starts, *(steps[axis] for axis, _ in along)))
+    padding = axes.rank - len(axes.extents)
+    struct = np.array(axes.numbers(*(i + padding for i in resized), *starts, *steps))
     numbers = (axes.packed(), struct, *axes.numbers(axes.size, *batch))
     grid = grid_of(k.multiprocessors, axes.size, batch[0])
     shape = f"{axes.index}, {axes.rank}"
     if moved:
-        k.kernel("interpolate.cu", f"pick<{bits(x.dtype.itemsize)}, {len(along)}, {shape}>", grid, (THREADS,),
+        k.kernel("interpolate.cu", f"pick<{bits(width)}, {len(along)}, {shape}>", grid, (THREADS,),
                  (x, out, positions, *numbers))
         return True
     weights = k.table(np.concatenate([weights.ravel() for _, weights in tables]))
@@ -75,6 +78,23 @@ def _tap_count(along: Sequence[Along]) -> int:
     """Return the number of taps per axis of a launch: the least one of `MAX_AXES` that suffices, else as needed."""
     most = max(taps.positions.shape[1] for _, taps in along)
     return next((count for count in MAX_AXES if count >= most), most)
+
+
+def _widened(axes: Axes, steps: list[int], batch: tuple[int, int, int],
+             arrays: Sequence[Array]) -> tuple[Axes, list[int], tuple[int, int, int], int]:
+    """Return axes, strides of x along resized axes, and batch, all counted in the widest elements in which the last
+    axis can be moved, and their bytes: more than an array element's where channels are adjacent."""
+    itemsize, (count, *outer) = arrays[0].dtype.itemsize, batch
+    *extents, last = axes.extents
+    for width in (16, 8, 4, 2):
+        factor = width // itemsize
+        counts = (last, *steps, *outer, *(s for strides in axes.strides for s in strides[:-1]))
+        if factor > 1 and all(strides[-1] == 1 for strides in axes.strides) and not (
+                any(n % factor for n in counts) or any(a.data.ptr % width for a in arrays)):
+            strides = tuple((*(s // factor for s in strides[:-1]), 1) for strides in axes.strides)
+            narrowed = Axes((*extents, last // factor), strides, axes.reach)
+            return narrowed, [s // factor for s in steps], (count, outer[0] // factor, outer[1] // factor), width
+    return axes, steps, batch, itemsize
 
 
 def _padded_taps(taps: Taps, count: int) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_count, check_integers, constants, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.strided import pixel_step
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.base.xp import Adapter
@@ -48,6 +49,7 @@ class Interpolate4(Op):
 
     host_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
     strided_outputs = True
+    keeps_layout = True
     half_precision = "promoted"
 
     def targets(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
@@ -208,6 +210,10 @@ class Interpolate4(Op):
         if not axis_taps:
             k.copy(x, out)
             return None
+        if pixel_step(out) and not out.flags.c_contiguous:  # channels become the last axis, as they are in memory
+            order = [0, *range(2, x.ndim), 1]
+            x, out = x.transpose(order), out.transpose(order)
+            axis_taps = {order.index(axis): taps for axis, taps in axis_taps.items()}
         groups = [[along] for along in axis_taps.items()] if self.rounds(x.dtype) else passes(list(axis_taps.items()))
         between = x.dtype if self.mode == "nearest" or self.rounds(x.dtype) else _real(out.dtype)
         for number, group in enumerate(groups):
@@ -281,6 +287,7 @@ class Interpolate(Op):
 
     host_inputs = (1,)
     strided_outputs = True
+    keeps_layout = True
     half_precision = "promoted"
 
     def equivalent(self, rank: int) -> Interpolate4:

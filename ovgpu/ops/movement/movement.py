@@ -259,6 +259,7 @@ class Concat(Op):
     axis: int = 0
 
     exact = True
+    keeps_layout = True
     supports_symbolic = True
     strided_outputs = True
     half_precision = "promoted"
@@ -294,6 +295,7 @@ class _Splitting(Op):
     """Base of ops that split a tensor into parts along an axis."""
 
     exact = True
+    keeps_layout = True
     supports_symbolic = True
     half_precision = "promoted"
     host_in_decode = True

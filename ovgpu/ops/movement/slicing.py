@@ -104,6 +104,7 @@ class _Slicing(Op):
     """Base of ops that take a span of each axis."""
 
     exact = True
+    keeps_layout = True
     supports_symbolic = True
     half_precision = "promoted"
     host_in_decode = True

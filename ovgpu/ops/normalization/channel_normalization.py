@@ -1,4 +1,4 @@
-"""Normalisation per channel and across channels: BatchNormInference, GroupNormalization, LRN, GRN."""
+"""Normalisation per channel and across channels: BatchNormInference, LRN, GRN."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops.activation.softmax import block_rows
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import Elementwise, merge_types
-from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, call, internal_op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, internal_op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_axes, check_count, integers, normalize_axes
-from ovgpu.ops.base.tasks import record, shares, workers
 from ovgpu.ops.base.xp import Adapter, Namespace
-from ovgpu.ops.fused._elementwise import Chain
-from ovgpu.ops.fused._epilogue import OpWithEpilogue
-from ovgpu.ops.normalization.normalization import NormalizeL2, check_real, mvn_block, normalize
+from ovgpu.ops.normalization.normalization import NormalizeL2, check_real, normalize
 from ovgpu.ops.pooling._pooling import Sliding
-from ovgpu.ops.reduction import is_float, ones
+from ovgpu.ops.reduction import is_float
 from ovgpu.spec import Spec
 from ovgpu.symbolic import same
 
@@ -128,169 +124,6 @@ class BatchNormInference5(BatchNorm):
     """``x [N, C, ...], gamma [C], beta [C], mean [C], variance [C] ->`` as in version 1, but in another order."""
 
     data = 0
-
-
-PARALLEL_ELEMENTS = 1 << 16  # elements of a GroupNormalization from which on a second worker pays
-MAX_EPILOGUE_OPERANDS = 3  # tensors that the epilogue of a GroupNormalization reads, at most
-MIN_PART_ELEMENTS = 8192  # of a block, at least, where one block per row would leave processors idle
-
-
-@op("GroupNormalization", "opset12", "normalization/group-normalization-12")
-class GroupNormalization(Op):
-    """``x [N, C, ...], scale [C], bias [C] ->`` x normalised by mean and deviation in each of ``num_groups`` groups of
-    channels of every image, then scaled and shifted by channel (Wu & He 2018)."""
-
-    num_groups: int
-    epsilon: float
-
-    layout = "dense"
-    half_precision = "bounded"
-
-    def infer(self, x: Spec, scale: Spec, bias: Spec) -> tuple[Spec, ...]:
-        check_channels(x, scale, bias)
-        if self.num_groups < 1:
-            raise OpError(f"num_groups is {self.num_groups}")
-        if self.epsilon < 0:
-            raise OpError(f"epsilon {self.epsilon} is negative")
-        if x.shape is not None:
-            same(x.shape[1] % self.num_groups, 0, f"the channels do not come out even in {self.num_groups} groups")
-        return (Spec(merge_types((x, scale, bias)), x.shape),)
-
-    def eps_is_inside(self) -> bool:
-        """Return whether ``epsilon`` is added to the variance, and not to its square root."""
-        return True
-
-    def rows(self, x: Array) -> Array:
-        """Return a view with a row for each group of every image."""
-        return x.reshape(len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups)
-
-    def evaluate(self, xp: Adapter, x: Array, scale: Array, bias: Array) -> tuple[Array, ...]:
-        if not x.size:
-            return (x.copy(),)
-        rows = self.rows(x)
-        rows = rows - rows.mean(axis=1, keepdims=True)
-        variance = (rows * rows).mean(axis=1, keepdims=True)
-        rows = rows / (xp.sqrt(variance + self.epsilon) if self.eps_is_inside() else xp.sqrt(variance) + self.epsilon)
-        return (rows.reshape(x.shape) * by_channel(scale, x.ndim) + by_channel(bias, x.ndim),)
-
-    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
-        return (0,)
-
-    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        return ((outputs[0].type, (self.num_groups,)),)
-
-    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
-        (x, scale, bias), out = inputs, outputs[0]
-        if not is_float(x.dtype) or not x.size:
-            return NotImplemented
-        n = prod(x.shape[1:]) // self.num_groups
-        shape = (len(x), self.num_groups, x.shape[1] // self.num_groups, -1)
-        block = int(block_rows(self.num_groups, n))
-        arrays = (self.rows(x).reshape(*shape[:2], n), self.rows(out).reshape(*shape[:2], n), out.reshape(shape))
-        work = workers(x.size >= PARALLEL_ELEMENTS)
-        for worker, groups in zip(work, shares(self.num_groups, len(work))):
-            worker(group_rows, *(a[:, groups] for a in arrays), ones(n, x.dtype),
-                   workspace[0].reshape(-1, 1)[groups][:block], self.epsilon, self.eps_is_inside(),
-                   *(v.reshape(*shape[1:3], 1)[groups] for v in (scale, bias)))
-        record(k, work)
-        return None
-
-    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays,
-             chain: Chain | None = None, others: Sequence[Array] = ()) -> Any:
-        """Record the kernels. A ``chain`` is applied to the result, its first input, and ``others``, its further ones;
-        see `GroupNormWithEpilogue`."""
-        (x, scale, bias), out = inputs, outputs[0]
-        rows, n = len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups
-        if not launch.is_real(x) or n > launch.MAX_INDEX:
-            return NotImplemented
-        if not x.size:
-            return None
-        area = prod(x.shape[2:])
-        vector = 16 // x.itemsize
-        if area % vector or x.data.ptr % 16 or out.data.ptr % 16:
-            vector = 1
-        parts = max(min(2 * k.multiprocessors // rows, n // MIN_PART_ELEMENTS), 1)
-        length = launch.ceildiv(launch.ceildiv(n, parts), vector) * vector
-        parts = launch.ceildiv(n, length)
-        partial = k.scratch((rows, parts, 3), np.dtype(type(launch.real(0, x)))) if parts > 1 else None
-        numbers = (np.uint32(n), np.uint32(area), np.uint32(self.num_groups), np.uint32(length),
-                   launch.real(self.epsilon, x), np.bool_(self.eps_is_inside()))
-        kinds = sum(_broadcast_kind(other, out) << 2 * i for i, other in enumerate(others))
-        epilogue, source = "", ""
-        if chain is not None:
-            dtypes = tuple([a.dtype for a in (out, *others)])
-            epilogue, source = ", Epilogue", k.functor("Epilogue", chain, dtypes, MAX_EPILOGUE_OPERANDS, "common.cuh")
-        given = (np.uint32(kinds), *others, *[None] * (MAX_EPILOGUE_OPERANDS - len(others)))
-        for kernel in ("group_moments", "group_parts")[: min(parts, 2)]:
-            k.kernel("channel_normalization.cu", f"{kernel}<{k.c_type(x.dtype)}, {vector}{epilogue}>", (rows, parts),
-                     (launch.power(length / (4 * vector), low=64),), (x, out, scale, bias, partial, *numbers, *given),
-                     prelude=source)
-        return None
-
-
-def _broadcast_kind(other: Array, out: Array) -> int:
-    """Return the number by which channel_normalization.cu knows the shape of ``other``: 0 if it has an element per
-    element of the result, 1 per channel of every image, 2 per channel, 3 a single one."""
-    if other.shape == out.shape:
-        return 0
-    if other.size == 1:
-        return 3
-    return 1 if other.ndim == out.ndim and other.shape[0] == out.shape[0] else 2
-
-
-def group_rows(x: Array, out: Array, channels: Array, column: Array, statistics: Array, eps: float, inside: bool,
-               scale: Array, bias: Array) -> None:
-    """Normalise groups, in blocks that stay in cache; for the options see `mvn_block`.
-
-    x, out: [N, G, n]; channels: out as [N, G, C / G, n G / C]; column: n ones; statistics: [groups per block, 1];
-    scale, bias: [G, C / G, 1].
-    """
-    block = len(statistics)
-    for i in range(len(x)):
-        for start in range(0, x.shape[1], block):
-            groups = slice(start, start + block)
-            mvn_block(call, x[i, groups], out[i, groups], column, statistics[: len(x[i, groups])], eps, inside,
-                      None, None)
-            np.multiply(channels[i, groups], scale[groups], channels[i, groups])
-            np.add(channels[i, groups], bias[groups], channels[i, groups])
-
-
-@internal_op
-class GroupNorm(GroupNormalization):
-    """GroupNormalization that passes make of several layers; ``inside`` adds ``epsilon`` inside the square root."""
-
-    inside: bool
-
-    name: ClassVar[str] = "GroupNormalization"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
-
-    def eps_is_inside(self) -> bool:
-        return self.inside
-
-
-@internal_op
-class GroupNormWithEpilogue(OpWithEpilogue):
-    """GroupNormalization on a CUDA device whose kernel applies the elementwise layers after it. Their other inputs have
-    the shape of the result, or its batch and channels, its channels alone, or one element."""
-
-    norm: GroupNormalization
-
-    name: ClassVar[str] = "GroupNormalization"
-    layout = "dense"
-    strided_outputs = False
-    half_precision = "bounded"
-
-    @property
-    def first(self) -> GroupNormalization:
-        return self.norm
-
-    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
-        return (0,)
-
-    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
-        given, others = self.split(inputs)
-        return self.norm.cuda(k, given, outputs, workspace, self.fused.chain, others)
 
 
 @op("LRN", "opset1", "normalization/lrn-1")
