@@ -1,7 +1,8 @@
 """Convolution -> the same of tensors whose channels are adjacent in memory, where convolutions follow each other.
 
-cuDNN's kernels for tensor cores read such tensors. Given others, it copies them before and after each convolution. The
-layers between these convolutions keep the layout, and the planner copies tensors at the ends of such a part.
+Kernels for tensor cores read such tensors. Given others, cuDNN copies them before and after each convolution. The
+layers between these convolutions keep the layout, and the planner copies tensors at the ends of such a part. In 16
+bits, zeros fill up the channels of pictures, and those of a convolution's result, to whole chunks.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from ovgpu.ops.base.strided import CHUNK_BYTES
 from ovgpu.ops.base.view import IMAGE_RANK
 from ovgpu.ops.convolution._convolution import FEW_CHANNELS
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
-from ovgpu.ops.fused.channels_last import ChannelsLastConvolution
+from ovgpu.ops.fused.channels_last import ChannelsLastConvolution, PadChannels
 from ovgpu.ops.fused.convolution_epilogue import ConvolutionWithEpilogue
 from ovgpu.ops.fused.quantized import QuantizedConvolution, QuantizedConvolutionWithEpilogue
-from ovgpu.passes._graph import Graph, constant_of, users_of
+from ovgpu.passes._graph import HALVES, Graph, constant_of, redirect, users_of
 from ovgpu.passes.fuse_elementwise import layer_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
@@ -32,7 +33,8 @@ def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> 
     ``types()`` are the element types for which the device's convolutions read adjacent channels; it is called only for
     models with such convolutions.
     """
-    moved: dict[int, Output] = {}  # kernels with their channels last, by the id of the constant
+    laid_out: dict[tuple[int, ...], Output] = {}  # kernels with their channels last, by the constant and its channels
+    padded: dict[Output, Output] = {}  # results of convolutions, and the channels of them that the model has
     for node in model.ops:
         for body in bodies(node.op):
             channels_last(body, types)
@@ -43,8 +45,11 @@ def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> 
     for part in _parts(model, convolutions):
         for node in part.convolutions if part.pays else ():
             if not _has_layout(node):
-                _rewrite(node, moved)
+                _rewrite(node, laid_out, padded)
+    redirect(model, padded)
     model.changed()
+    if laid_out:
+        model.validate_nodes_and_infer_types()
 
 
 def _has_layout(node: Node) -> bool:
@@ -55,7 +60,7 @@ def _has_layout(node: Node) -> bool:
 def _is_candidate(node: Node) -> bool:
     """Return whether the node convolves images with a constant kernel, in groups of all channels or of a few.
 
-    Pixels must be whole chunks, which tensor cores read, but for images of up to three channels.
+    Pixels must be, or become, whole chunks, which tensor cores read, but for images of up to three channels.
     """
     op = _convolution_of(node)
     if op is None:
@@ -67,7 +72,32 @@ def _is_candidate(node: Node) -> bool:
         return False
     groups, outputs, channels = op.grouped(kernel.shape)[:3]
     chunk = CHUNK_BYTES * 8 // port.spec.type.bitwidth
-    return not groups * outputs % chunk and (groups * channels <= 3 or not groups * channels % chunk)
+    return (not groups * outputs % chunk or _pads_outputs(node)) and (
+        groups * channels <= 3 or not groups * channels % chunk or _pads_channels(node))
+
+
+def _pads_channels(node: Node) -> bool:
+    """Return whether zeros fill up the channels of a convolution's input: in 16 bits, of pictures of fewer channels
+    than a chunk has."""
+    kernel, kind = constant_of(node.sources[1]), node.ports[0].spec.type
+    return (kind.bitwidth == 16 and kernel.ndim == IMAGE_RANK and kernel.shape[1] * kind.bitwidth < CHUNK_BYTES * 8
+            and _is_picture(node.sources[0]))
+
+
+def _is_picture(port: Output | None) -> bool:
+    """Return whether an input of the model, perhaps behind elementwise layers, is the tensor."""
+    while port is not None and op_of(port.node).keeps_layout and port.node.sources:
+        port = port.node.sources[0]
+    return port is not None and port.node.op.name == "Parameter"
+
+
+def _pads_outputs(node: Node) -> bool:
+    """Return whether zeros fill up the kernels of a convolution: in 16 bits, and if the other inputs of its epilogue
+    are constants, with a number per channel or a single one."""
+    kernel, port = constant_of(node.sources[1]), node.ports[0]
+    others = [constant_of(source) for source in node.sources[2:]]
+    return port.spec.type.bitwidth == 16 and kernel.ndim == IMAGE_RANK and _is_image(port) and all(
+        value is not None and value.size in (1, value.shape[1] if value.ndim == IMAGE_RANK else 0) for value in others)
 
 
 def _convolution_of(node: Node) -> Convolution | None:
@@ -138,23 +168,58 @@ def _needs_dense(user: Node) -> bool:
     return user.op.name == "Result" or op_of(user).layout in ("blas", "dense")
 
 
-def _rewrite(node: Node, moved: dict[int, Output]) -> None:
+def _rewrite(node: Node, laid_out: dict[tuple[int, ...], Output], padded: dict[Output, Output]) -> None:
+    graph, kind, port = Graph(node), node.ports[0].spec.type, node.ports[0]
     value = constant_of(node.sources[1])
     # The order does not matter to kernels of one element, nor to those of groups, which are copied.
     is_moved = max(value.shape[-2:]) > 1 and (value.ndim == IMAGE_RANK or value.shape[1] == value.shape[2] == 1)
-    if is_moved and id(value) not in moved:
-        moved[id(value)] = _channels_moved(node, value)
     layer = node.op.layer if isinstance(node.op, ConvolutionWithEpilogue) else layer_of(node)
+    sources = [source for source in node.sources if source is not None]
+    (outputs, channels), chunk = value.shape[:2], CHUNK_BYTES * 8 // kind.bitwidth
+    if _pads_channels(node):
+        channels = chunk
+        sources[0] = graph.add(PadChannels(channels=chunk, type=kind), _unconverted(sources[0]))
+    if value.ndim == IMAGE_RANK and outputs % chunk:
+        padded[port] = graph.cut(port, 1, 0, outputs)
+        outputs += -outputs % chunk
+        sources[2:] = [_padded(graph, source, outputs) for source in sources[2:]]
     node.op = ChannelsLastConvolution(layer=layer, convolution=node.op, moved=is_moved)  # type: ignore[arg-type]
-    if is_moved:
-        node.sources = [node.sources[0], moved[id(value)], *node.sources[2:]]
+    if is_moved or (outputs, channels) != value.shape[:2]:
+        key = id(value), outputs, channels
+        if key not in laid_out:
+            laid_out[key] = _laid_out(graph, value, outputs, channels, is_moved)
+        sources[1] = laid_out[key]
+    node.sources = [*sources]
 
 
-def _channels_moved(node: Node, kernel: Array) -> Output:
-    """Return the constant [O, H, W, C] of a kernel [O, C, H, W], or [H, W, G] of a kernel [G, 1, 1, H, W]."""
-    value = np.ascontiguousarray(np.moveaxis(kernel, 1 if kernel.ndim == IMAGE_RANK else 0, -1))
-    value = value if kernel.ndim == IMAGE_RANK else value.reshape(value.shape[-3:])
+def _unconverted(port: Output) -> Output:
+    """Return the tensor that a Convert to 16 bits takes, if `PadChannels` takes it as well; else the port."""
+    source = port.node.sources[0] if port.node.op.name == "Convert" else None
+    return source if source is not None and source.spec.type in (Type.f32, *HALVES) else port
+
+
+def _padded(graph: Graph, source: Output, channels: int) -> Output:
+    """Return a constant [1, C, 1, 1] with zeros behind its channels; one of a single element as it is."""
+    value = constant_of(source)
+    if value.size == 1:
+        return source
+    return _constant(graph, np.pad(value, [(0, 0), (0, channels - value.size), (0, 0), (0, 0)]))
+
+
+def _laid_out(graph: Graph, kernel: Array, outputs: int, channels: int, moved: bool) -> Output:
+    """Return the constant of a kernel [O, C, H, W] with zeros in further outputs and channels, as [O, H, W, C] if
+    ``moved``; or of a kernel [G, 1, 1, H, W], as [H, W, G]."""
+    if kernel.ndim > IMAGE_RANK:
+        value = np.moveaxis(kernel, 0, -1).reshape(*kernel.shape[3:], kernel.shape[0])
+    else:
+        missing = outputs - kernel.shape[0], channels - kernel.shape[1]
+        value = np.pad(kernel, [(0, missing[0]), (0, missing[1]), (0, 0), (0, 0)]) if any(missing) else kernel
+        value = np.moveaxis(value, 1, -1) if moved else value
     let_go(kernel)
-    port = Graph(node).constant(value, Type.of(value.dtype))
+    return _constant(graph, np.ascontiguousarray(value))
+
+
+def _constant(graph: Graph, value: Array) -> Output:
+    port = graph.constant(value, Type.of(value.dtype))
     (port.spec,) = op_of(port.node).infer()
     return port

@@ -9,7 +9,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.model import Model
-from ovgpu.ops.fused.channels_last import ChannelsLastConvolution
+from ovgpu.ops.fused.channels_last import ChannelsLastConvolution, PadChannels
 from ovgpu.passes import fuse_layers, simplify
 from ovgpu.types import Type
 from tests.harness.ir import Net, Port
@@ -29,9 +29,9 @@ def convolve(net: Net, x: Port, kernel: Port, name: str, op: str = "Convolution"
     return port
 
 
-def image(net: Net, channels: int = 8) -> Port:
+def image(net: Net, channels: int = 8, kind: str = "f32") -> Port:
     """Add a tensor that an elementwise layer computes."""
-    port: Port = net.layer("Relu", "opset1", [net.parameter("f32", (1, channels, 5, 5))])
+    port: Port = net.layer("Relu", "opset1", [net.parameter(kind, (1, channels, 5, 5))])
     return port
 
 
@@ -125,3 +125,53 @@ def test_copies_that_cost_more() -> None:
                 net.result(x)
         net.result(x)
         assert len(rewritten(net)[1]) == count
+
+
+def half(*shape: int) -> np.ndarray:
+    return kernel(*shape).astype(np.float16)
+
+
+def test_pictures_are_filled_up() -> None:
+    """Zeros fill up the channels of an input that is converted, and those of the kernel that reads it."""
+    net = Net()
+    x = net.layer("Convert", "opset1", [net.parameter("f32", (1, 3, 5, 5))], {"destination_type": "f16"}, ["f16"])
+    x = convolve(net, convolve(net, x, net.const(half(8, 3, 3, 3)), "a"), net.const(half(8, 8, 3, 3)), "b")
+    mean(net, x)
+    model, found = rewritten(net, (Type.f16,))
+    assert found == ["a", "b"]
+    (padding,) = (node for node in model.ops if isinstance(node.op, PadChannels))
+    assert padding.sources[0].node.op.name == "Parameter" and padding.ports[0].spec.shape == (1, 8, 5, 5)
+    first = next(n for n in model.ops if n.friendly_name == "a" and isinstance(n.op, ChannelsLastConvolution))
+    value = first.sources[1].spec.constant
+    np.testing.assert_array_equal(value[..., :3], np.moveaxis(half(8, 3, 3, 3), 1, -1))
+    assert value.shape == (8, 3, 3, 8) and not value[..., 3:].any()
+
+
+def test_few_channels_of_other_tensors() -> None:
+    """A convolution of few channels that another convolution computes stays as it is."""
+    net = Net()
+    x = convolve(net, image(net, kind="f16"), net.const(half(8, 8, 3, 3)), "a")
+    x = convolve(net, x, net.const(half(4, 8, 3, 3)), "b")
+    mean(net, convolve(net, x, net.const(half(8, 4, 3, 3)), "c"))
+    assert rewritten(net, (Type.f16,))[1] == ["a", "b"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_results_are_filled_up(known: bool) -> None:
+    """Zeros fill up kernels and biases, and users get the channels that were there; unless the bias is no constant."""
+    net = Net()
+    x = image(net, kind="f16")
+    for name in "ab":
+        x = convolve(net, x, net.const(half(8, 8, 3, 3)), name)
+    bias = net.const(half(1, 4, 1, 1)) if known else net.parameter("f16", (1, 4, 1, 1))
+    x = net.layer("Add", "opset1", [convolve(net, x, net.const(half(4, 8, 3, 3)), "c"), bias])
+    mean(net, net.layer("Sqrt", "opset1", [x], name="d"))
+    model, found = rewritten(net, (Type.f16,))
+    assert found == (["a", "b", "d"] if known else ["a", "b"])
+    if known:
+        last = next(n for n in model.ops if n.friendly_name == "d" and isinstance(n.op, ChannelsLastConvolution))
+        assert last.ports[0].spec.shape == (1, 8, 5, 5) and last.sources[1].spec.shape == (8, 3, 3, 8)
+        np.testing.assert_array_equal(last.sources[2].spec.constant[0, :4], half(1, 4, 1, 1)[0])
+        assert not last.sources[2].spec.constant[0, 4:].any()
+        (part,) = (n for n in model.ops if n.op.name == "Slice")
+        assert part.sources[0] is last.ports[0] and part.ports[0].spec.shape == (1, 4, 5, 5)

@@ -1,4 +1,4 @@
-"""Internal op of a convolution that reads and writes tensors whose channels are adjacent in memory."""
+"""Internal ops of convolutions that read and write tensors whose channels are adjacent in memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any, ClassVar
 
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, evaluate, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.shapes import unknowns
+from ovgpu.ops.base.strided import CHUNK_BYTES, THREADS, Axes, blocks, has_chunks, strides_of
+from ovgpu.ops.base.view import IMAGE_RANK
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convolution.convolution import Convolution
 from ovgpu.ops.fused._elementwise import Layer
@@ -66,3 +69,39 @@ class ChannelsLastConvolution(Op):
             depthwise = kernel.ndim == 3
             kernel = kernel.transpose(2, 0, 1)[:, None, None] if depthwise else kernel.transpose(0, 3, 1, 2)
         return x, kernel, *others
+
+
+@internal_op
+class PadChannels(Op):
+    """``x [N, C, H, W] -> [N, channels, H, W]`` of ``type``: x rounded to that type, with zeros in the channels behind
+    those of x. x has f32, f16 or bf16; the result, of 16 bits, has as many channels as a thread loads at once."""
+
+    channels: int
+    type: Type
+
+    name: ClassVar[str] = "PadChannels"
+    strided_outputs = True
+    keeps_layout = True
+    half_precision = "always"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        batch, _, *sizes = x.shape or unknowns(IMAGE_RANK) or ()
+        return (Spec(self.type, (batch, self.channels, *sizes)),)
+
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
+        missing = self.channels - x.shape[1]
+        return (xp.pad(x, [(0, 0), (0, missing), (0, 0), (0, 0)]),)
+
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
+        (x,), (out,) = inputs, outputs
+        if not x.size:
+            return None
+        if not has_chunks(out) or out.shape[1] * out.dtype.itemsize != CHUNK_BYTES:
+            return NotImplemented
+        pixels = [0, *range(2, x.ndim)]
+        steps = [[strides_of(a)[i] for i in pixels] for a in (x, out)]
+        axes = Axes.collapse([x.shape[i] for i in pixels], *steps, reach=strides_of(x)[1] * x.shape[1])
+        name = f"pad_channels<{k.c_type(x.dtype)}, {k.c_type(out.dtype)}, {axes.index}, {axes.rank}>"
+        k.kernel("channels.cu", name, blocks(axes.size, THREADS), (THREADS,),
+                 (x, out, axes.packed(), *axes.numbers(x.shape[1], strides_of(x)[1], axes.size)))
+        return None

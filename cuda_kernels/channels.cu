@@ -1,0 +1,20 @@
+// Images with a few channels, such as pictures, laid out for tensor cores: channels are adjacent, and zeros fill a pixel.
+#include "strided.cuh"
+#include "vectors.cuh"
+
+// Write the pixels of x, whose `channels` are `step` elements apart, with zeros behind them: V channels of type U, 16
+// bytes. A thread writes a pixel. Operands of the axes, which are those of pixels: x, y.
+template <typename T, typename U, typename I, int R>
+__global__ void pad_channels(const T* __restrict__ x, U* __restrict__ y, const Axes<I, R, 2> axes, I channels, I step,
+                             I size) {
+  constexpr int V = 16 / sizeof(U);
+  const I i = static_cast<I>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  I at[R];
+  unravel(axes, i, at);
+  const T* const from = x + offset(axes, at, 0);
+  U pixel[V];
+#pragma unroll
+  for (int c = 0; c < V; c++) pixel[c] = U(c < channels ? static_cast<float>(from[c * step]) : 0.f);
+  store<V>(pixel, y + offset(axes, at, 1));
+}
