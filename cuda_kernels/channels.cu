@@ -1,4 +1,5 @@
 // Images with a few channels, such as pictures, laid out for tensor cores: channels are adjacent, and zeros fill a pixel.
+#include "ptx.cuh"
 #include "strided.cuh"
 #include "vectors.cuh"
 
@@ -8,10 +9,12 @@ template <typename T, typename U, typename I, int R>
 __global__ void pad_channels(const T* __restrict__ x, U* __restrict__ y, const Axes<I, R, 2> axes, I channels, I step,
                              I size) {
   constexpr int V = 16 / sizeof(U);
+  start_next_launch();
   const I i = static_cast<I>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= size) return;
   I at[R];
   unravel(axes, i, at);
+  wait_for_launches();
+  if (i >= size) return;
   const T* const from = x + offset(axes, at, 0);
   U pixel[V];
 #pragma unroll

@@ -1,7 +1,6 @@
 // Convolutions and transposed convolutions with up to three spatial axes. Missing axes come first and have extent 1.
 #include "convolution.cuh"
 #include "product_sum.cuh"
-#include "vectors.cuh"
 
 template <class I>
 __device__ __forceinline__ bool inside(const I (&at)[3], const I (&size)[3]) {
@@ -209,46 +208,6 @@ __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
   }
   y[e.location(w)] =
       F::of(T(ProductSum<T>::result(sum)), OperandOffsets<I>(operands, e.image, e.at, e.channel), p0, p1, p2, p3);
-}
-
-// Convolution of each channel with one kernel (depthwise), along the last two axes, where channels are adjacent: a thread
-// computes the 16 bytes of neighbouring channels of a pixel. kernel [taps, channels]. All pixels are aligned to 16 bytes.
-template <class T, class I, class F>
-__global__ void __launch_bounds__(THREADS)
-    convolve_channels(const T* __restrict__ x, const T* __restrict__ kernel, T* __restrict__ y, const Window<I> w,
-                      const Operands<I> operands, const void* p0, const void* p1, const void* p2, const void* p3,
-                      I size) {
-  using A = typename ProductSum<T>::Type;
-  constexpr int V = 16 / sizeof(T);
-  const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
-  if (index >= size) return;
-  const I vectors = w.groups / V, pixel = index / vectors, channel = (index - pixel * vectors) * V;
-  const I pixels = volume(w.extent), image = pixel / pixels;
-  I at[3];
-  unravel(pixel - image * pixels, w.extent, at);
-  x += image * w.x[0] + channel;
-  kernel += channel;
-  A sum[V] = {};
-#pragma unroll 1
-  for (I j = 0; j < w.kernel[1]; j++) {
-    const I q = source_coordinate<false>(w, 1, at[1], j);
-#pragma unroll 3
-    for (I k = 0; q >= 0 && k < w.kernel[2]; k++) {
-      const I r = source_coordinate<false>(w, 2, at[2], k);
-      if (r < 0) continue;
-      T elements[V], weights[V];
-      load<V>(x + q * w.x[3] + r * w.x[4], elements);
-      load<V>(kernel + (j * w.kernel[2] + k) * w.groups, weights);
-#pragma unroll
-      for (int v = 0; v < V; v++) sum[v] += A(elements[v]) * A(weights[v]);
-    }
-  }
-  T results[V];
-#pragma unroll
-  for (int v = 0; v < V; v++) {
-    results[v] = F::of(T(sum[v]), OperandOffsets<I>(operands, image, at, channel + v), p0, p1, p2, p3);
-  }
-  store<V>(results, y + image * w.y[0] + channel + offset(at, w.y));
 }
 
 // Gather the columns of im2col: columns [batch, groups * channels, taps, count], for `count` pixels from `first`. T

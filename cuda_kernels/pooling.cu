@@ -1,5 +1,6 @@
 // Pooling over three spatial axes, one thread per window. Missing axes come first and have extent 1.
 #include "accumulator.cuh"
+#include "ptx.cuh"
 #include "strided.cuh"
 #include "vectors.cuh"
 
@@ -94,8 +95,8 @@ __global__ void max_pool_channels(const T* __restrict__ x, T* __restrict__ y, co
                                   const Windows<I> windows, I size, double empty_value) {
   using A = typename Compared<T>::Type;
   constexpr int V = 16 / sizeof(T);
+  start_next_launch();
   const I i = static_cast<I>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= size) return;
   I at[4];
   unravel(axes, i, at);
   const T* first = x + offset(axes, at, 0);
@@ -104,6 +105,8 @@ __global__ void max_pool_channels(const T* __restrict__ x, T* __restrict__ y, co
 #pragma unroll
   for (int v = 0; v < V; v++) best[v] = A(empty_value);
   bool seen = false;
+  wait_for_launches();
+  if (i >= size) return;
   for (I b = 0; b < r.count; b++) {
     const T* row = first + (r.first + b * windows.dilation[1]) * windows.step[1];
 #pragma unroll 3

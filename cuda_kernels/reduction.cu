@@ -1,5 +1,6 @@
 // Reductions: one group of threads per result. Every result is reduced in a fixed order, without atomics.
 #include "axes.cuh"
+#include "ptx.cuh"
 
 template <class T>
 __device__ __forceinline__ T saturate(typename Accumulator<T>::Type x) {
@@ -209,10 +210,12 @@ template <class F>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     reduce_rows(const typename F::In* x, typename F::Out* out, const MappedAxes outer, const MappedAxes inner,
                 unsigned rows, unsigned n, unsigned chunk, long long count) {
+  start_next_launch();
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, begin = blockIdx.y * chunk;
   const unsigned size = row < rows ? min(chunk, n - begin) : 0;
   const Offsets at = offsets_of(outer, row);
   typename F::Total total = F::identity();
+  wait_for_launches();
   if (inner.rank == 1 && inner.from[0] == 1) {
     total = fold_contiguous<F>(x + at.from + begin, size);
   } else {
@@ -229,13 +232,52 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     reduce_columns(const typename F::In* x, typename F::Out* out, const MappedAxes outer, const MappedAxes inner,
                    unsigned columns, unsigned n, unsigned chunk, long long count) {
   OVGPU_DYN_SHARED(typename F::Total, scratch);
+  start_next_launch();
   const unsigned column = blockIdx.x * blockDim.x + threadIdx.x, begin = blockIdx.y * chunk;
   const unsigned end = column < columns ? min(n, begin + chunk) : 0;
   const Offsets at = offsets_of(outer, column);
   typename F::Total total = F::identity();
+  wait_for_launches();
 #pragma unroll 4
   for (unsigned i = begin + threadIdx.y; i < end; i += blockDim.y)
     total = F::fold(total, F::map(x[at.from + offsets_of(inner, i).from]));
   total = fold_column(total, FoldFunction<F>(), scratch);
   if (threadIdx.y == 0 && column < columns) out[at.to + blockIdx.y] = F::finalize(total, count);
+}
+
+// Likewise, for V neighbouring columns per thread, 16 bytes of them: `outer` and `columns` count such vectors, and the
+// results of neighbouring columns are `to_step` elements apart.
+template <class F>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    reduce_vectors(const typename F::In* x, typename F::Out* out, const MappedAxes outer, const MappedAxes inner,
+                   unsigned columns, unsigned n, unsigned chunk, long long count, unsigned to_step) {
+  using In = typename F::In;
+  using Total = typename F::Total;
+  constexpr int V = 16 / sizeof(In);
+  OVGPU_DYN_SHARED(Total, scratch);  // [V][blockDim.y][blockDim.x]
+  start_next_launch();
+  const unsigned column = blockIdx.x * blockDim.x + threadIdx.x, begin = blockIdx.y * chunk;
+  const unsigned end = column < columns ? min(n, begin + chunk) : 0;
+  const Offsets at = offsets_of(outer, column);
+  Total total[V];
+#pragma unroll
+  for (int j = 0; j < V; j++) total[j] = F::identity();
+  wait_for_launches();
+#pragma unroll 4
+  for (unsigned i = begin + threadIdx.y; i < end; i += blockDim.y) {
+    In part[V];
+    load<V>(x + at.from + offsets_of(inner, i).from, part);
+#pragma unroll
+    for (int j = 0; j < V; j++) total[j] = F::fold(total[j], F::map(part[j]));
+  }
+  const unsigned threads = blockDim.x * blockDim.y;
+#pragma unroll
+  for (int j = 0; j < V; j++) scratch[j * threads + threadIdx.y * blockDim.x + threadIdx.x] = total[j];
+  __syncthreads();
+  for (unsigned j = threadIdx.y; j < V && column < columns; j += blockDim.y) {
+    const Total* const parts = scratch + j * threads + threadIdx.x;
+    Total whole = parts[0];
+    for (unsigned y = 1; y < blockDim.y; y++) whole = F::fold(whole, parts[y * blockDim.x]);
+    out[at.to + j * to_step + blockIdx.y] = F::finalize(whole, count);
+  }
 }

@@ -23,8 +23,9 @@ from ovgpu.ops.reduction import (
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
 
-from .forms import BF16, FLOATS, INTEGERS, ORDERS, check, launches, preload, random
+from .forms import BF16, FLOATS, INTEGERS, ORDERS, TOLERANCE, check, launches, preload, random
 from .gate import ToCompile
+from .recorded import kernel_name
 
 ARITHMETIC: tuple[type[Reduction], ...] = (
     ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceL1, ReduceL2)
@@ -112,6 +113,33 @@ VIEWS = {
 def test_strided(view: Any) -> None:
     for axes in ([0], [1], [2], [0, 2]):
         check(ReduceSum(), random((4, 6, 37)), [axes], view=view, tol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [F32, np.dtype(np.float16), BF16], ids=str)
+@pytest.mark.parametrize("order", ORDERS)
+def test_neighbouring_columns(order: Any, dtype: Any) -> None:
+    """A thread reduces 16 bytes of neighbouring columns, as of images whose channels are adjacent; their results may
+    lie apart. Some threads have no elements."""
+    def adjacent(x: Any) -> Any:
+        return x.transpose(0, 3, 1, 2)
+
+    tolerance = TOLERANCE.get(dtype.name)
+    for cls in (ReduceSum, ReduceMax):
+        with cp.thread_order(order):
+            check(cls(keep_dims=True), random((3, 7, 7, 24), dtype), [[2, 3]], view=adjacent, tol=tolerance)
+            check(cls(), random((2, 3, 9, 40), dtype), [[1, 2]], out=lambda a: a[:, ::2], tol=tolerance)
+            check(cls(), random((40, 8), dtype), [[0]], tol=tolerance)
+
+
+def test_neighbouring_columns_in_parts() -> None:
+    """Blocks divide the elements of a few columns among themselves, and write the totals of neighbours apart."""
+    for cls in (ReduceSum, ReduceMax):
+        assert check(cls(), random((9000, 16)), [[0]], tol=1e-3) == 2
+    x = cp.empty((3, 7, 7, 24), np.float32)
+    for view, name in ((x, "reduce_vectors<"), (x[..., 1:], "reduce_columns<"), (x[..., :22], "reduce_columns<")):
+        out = cp.empty((3, view.shape[-1]), np.float32)
+        launcher = launches(ReduceSum(), view, [np.array([1, 2])], [out])
+        assert kernel_name(launcher.calls[0]).startswith(name)
 
 
 def test_broadcast() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import compute_dtype, is_plain
-from ovgpu.ops.base.strided import CHUNK_BYTES, Axes, bits, has_chunks, pixel_step, strides_of
+from ovgpu.ops.base.strided import CHUNK_BYTES, Axes, bits, has_chunks, pixel_step, reciprocal, strides_of
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.convolution._convolved import Convolved, epilogue_arguments
 from ovgpu.ops.convolution._implicit_gemm import convolve_pixels, multiplies_pixels
@@ -150,13 +150,12 @@ def _launch(k: KernelRecorder, c: Convolved, name: str, size: int, arrays: Seque
              (*arrays, window, *map(scalar, numbers), scalar(size)))
 
 
-def _launch_with_epilogue(k: KernelRecorder, c: Convolved, name: str, arrays: Sequence[Any], each: int = 1) -> None:
-    """Record a kernel with one thread for ``each`` so many elements of the result, which applies the epilogue."""
+def _launch_with_epilogue(k: KernelRecorder, c: Convolved, name: str, arrays: Sequence[Any]) -> None:
+    """Record a kernel with one thread per element of the result, which applies the epilogue."""
     window, kind, scalar = c.window(max(a.size for a in arrays))
     epilogue, source, arguments = epilogue_arguments(k, c, scalar)
-    size = c.out.size // each
-    k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind, epilogue), (-(-size // THREADS),), (THREADS,),
-             (*arrays, window, *arguments, scalar(size)), prelude=source)
+    k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind, epilogue), (-(-c.out.size // THREADS),), (THREADS,),
+             (*arrays, window, *arguments, scalar(c.out.size)), prelude=source)
 
 
 def _is_depthwise(c: Convolved) -> bool:
@@ -173,8 +172,15 @@ def _is_depthwise(c: Convolved) -> bool:
 
 
 def _by_channels(k: KernelRecorder, c: Convolved) -> None:
-    name = "convolve_channels<{}, {}, {}>"
-    _launch_with_epilogue(k, c, name, (c.x, c.kernel, c.out), CHUNK_BYTES // c.out.dtype.itemsize)
+    window, kind, scalar = c.window(max(a.size for a in (c.x, c.kernel, c.out)))
+    epilogue, source, arguments = epilogue_arguments(k, c, scalar)
+    vectors, (height, width) = c.groups * c.out.dtype.itemsize // CHUNK_BYTES, c.out.shape[2:]
+    size = vectors * c.out.size // c.groups
+    division = np.array([(n, *reciprocal(n)) for n in (vectors, width, height)], np.int64).astype(np.int32)
+    taps = c.taps[0] if c.taps in ((3, 3), (5, 5)) else 0
+    k.kernel("depthwise.cu", f"depthwise<{k.c_type(c.out.dtype)}, {kind}, {taps}, {epilogue}>",
+             (-(-size // THREADS),), (THREADS,), (c.x, c.kernel, c.out, window, division, *arguments, scalar(size)),
+             prelude=source, early=True)
 
 
 def _by_elements(k: KernelRecorder, c: Convolved) -> None:

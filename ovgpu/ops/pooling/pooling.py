@@ -209,7 +209,7 @@ class _Max(_Pool):
         packed = axes.packed(4)
         k.kernel("pooling.cu", f"max_pool_channels<{k.c_type(x.dtype)}, {axes.index}>", blocks(axes.size, THREADS),
                  (THREADS,), (x, out, packed, struct.astype(packed.dtype), *axes.numbers(axes.size),
-                              np.float64(self.limits(decoded_dtype(x.dtype))[1])))
+                              np.float64(self.limits(decoded_dtype(x.dtype))[1])), early=True)
         return True
 
     def index_bound(self, shape: Sequence[int]) -> int:
