@@ -34,16 +34,18 @@ WORKLOADS = ("llama f16 128", "llama f16 8192", "llama int8 128", "llama int4 12
              "lstm_b32", "bilstm", "lstm_state", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32",
              "lstm_b32 tf32", "bilstm tf32", "bert_base tf32", "bert_base_b32", "bert_base_b32 tf32", "resnet50 tf32",
              "gpt2_decode tf32", "llama int8 128 tf32", "llama int4 128 tf32", "bert_int8", "bert_b32_int8",
-             "resnet50_int8", "resnet50_b64_int8")
+             "resnet50_int8", "resnet50_b64_int8", "resnet50_f16 own", "resnet50_b64_f16 own", "mobilenet_v2_f16 own",
+             "unet_f16 own")
 CONVOLVING = ("resnet", "mobilenet", "unet", "vit", "whisper")  # run with cuDNN, as they were measured
+OWN = " own"  # ends the names of those that run without it
 LONG_ROWS = {f"{case} of {cases.VOCABULARY}": f"{workload}_row" for case, workload in (
     ("Softmax", "softmax"), ("ReduceMax", "max"), ("MVN", "normalize"), ("TopK 1", "argmax"), ("TopK 50", "topk"))}
 MIN_SHARE = 0.02  # of a workload, for kernels in the table
 NOTES = """Estimates add the time of an empty kernel, that of one warp alone, and the longest of bytes, instructions,
 tensor cores and waiting; `bench/kernels/estimate.py` says more. Measured times are those of
 [the last run on an H100](gpu-h100-kernels.md), by kernel. Libraries (cuBLAS, cuDNN) are estimated by bytes and by
-tiles of products; cuDNN's changes of layout are left out, and it changes layouts around each convolution in f16. The
-floor is the time of the bytes in memory at the full bandwidth, or of the products at the peak rate.
+tiles of products; cuDNN's changes of layout are left out. Convolutional models are run with cuDNN, and, as `own`,
+without it. The floor is the time of the bytes in memory at the full bandwidth, or of the products at the peak rate.
 
 The worst estimates of ovgpu's own kernels, and why:
 
@@ -76,7 +78,8 @@ def function_of(name: str) -> str:
 
 def of_workload(name: str, card: Card) -> dict[str, Any]:
     """Return the estimates of a workload, in all and by kernel, and the time that it takes at least."""
-    plan, launches = runs.of_workload(name, card, name.startswith(CONVOLVING))
+    cudnn = name.startswith(CONVOLVING) and not name.endswith(OWN)
+    plan, launches = runs.of_workload(name.removesuffix(OWN), card, cudnn)
     steps = of_plan(plan, launches, card)
     rows = report.rows_of(steps)
     kernels: dict[str, dict[str, Any]] = {}
