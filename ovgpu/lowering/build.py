@@ -14,7 +14,7 @@ from typing import Any
 from ovgpu.errors import OpError
 from ovgpu.lowering import loops
 from ovgpu.lowering.host_values import CONTROL, HostTensors
-from ovgpu.lowering.placement import Placement, is_channels_last, reserve_memory
+from ovgpu.lowering.placement import Placement, reserve_memory, takes_channels
 from ovgpu.lowering.program import (
     Body,
     Copy,
@@ -460,12 +460,12 @@ class Builder:
         """Return the value if the op, which writes ``output``, takes its strides, else a copy."""
         view, kind, out = self.values[value].view, self.values[value].type, self.values[output].view
         if op.layout == "channels_last":
-            takes = (len(view.shape) != IMAGE_RANK or is_channels_last(view, kind)
+            takes = (len(view.shape) != IMAGE_RANK or takes_channels(op, view, kind)
                      or self.values[value].memory == "constant")  # kernels, which `passes.channels_last` lays out
             return value if takes else self._copy(value, channels_last=True)
         if op.layout == "image" and not out.is_dense and len(view.shape) == IMAGE_RANK and all(
                 map(equal, view.shape, out.shape)):
-            return value if is_channels_last(view, kind) else self._copy(value, channels_last=True)
+            return value if takes_channels(op, view, kind) else self._copy(value, channels_last=True)
         takes = op.layout == "strided" or (op.layout == "blas" and view.is_blas)
         return value if takes else self._dense(value)
 

@@ -183,16 +183,15 @@ def _claim(b: Builder, placement: Placement, port: Output, reservation: Reservat
     op = op_of(node)
     takes = op.strided_outputs
     if op.layout in ("channels_last", "image") and len(view.shape) == IMAGE_RANK:
-        takes = is_channels_last(view, port.spec.type)
+        takes = takes_channels(op, view, port.spec.type)
     if takes or (view.is_dense and op.layout != "channels_last"):
         placement.reserved[port] = reservation
 
 
-def is_channels_last(view: View, kind: Type) -> bool:
-    """Return whether ops whose layout is "channels_last" take a tensor of rank 4: packed, or in 16 bits or less also as
-    some channels of a packed one. cuDNN, which alone multiplies wider types in this layout, takes only packed tensors.
-    """
-    return view.is_channels_last or (kind.bitwidth <= 16 and view.has_pixels(CHUNK_BYTES * 8 // kind.bitwidth))
+def takes_channels(op: Op, view: View, kind: Type) -> bool:
+    """Return whether an op whose layout is "channels_last", or "image" with adjacent channels, takes a tensor of rank 4
+    as it lies in memory: whole, or as some channels of a tensor whose channels are last."""
+    return view.is_channels_last or (op.takes_parts(kind) and view.has_pixels(CHUNK_BYTES * 8 // kind.bitwidth))
 
 
 def _keeps_order(node: Node) -> bool:

@@ -1,6 +1,6 @@
 """FakeQuantize -> Convolution or MatMul with 8-bit weights, as nncf quantises models, becomes Quantize -> the same.
 
-    FakeQuantize -> [MaxPool, Reshape, Transpose ...] -> Convolution <- Multiply by scales <- Convert <- Constant of i8
+    FakeQuantize -> [MaxPool, Reshape, Concat ...] -> Convolution <- Multiply by scales <- Convert <- Constant of i8
 
 Where all levels of a FakeQuantize are whole multiples of one step, it is a Quantize, whose codes are whole numbers, and
 a Dequantize, which multiplies them by the step. Layers that only choose or move elements do so with the codes. Layers
@@ -25,17 +25,20 @@ from ovgpu.ops.base.strided import CHUNK_BYTES
 from ovgpu.ops.base.view import IMAGE_RANK
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused.quantized import QuantizedConvolution, QuantizedMatMul
+from ovgpu.ops.image.interpolate import Interpolate4
 from ovgpu.ops.matrix.matmul import MatMul
-from ovgpu.ops.movement.movement import Transpose
+from ovgpu.ops.movement.movement import Concat, Split, Transpose, VariadicSplit
+from ovgpu.ops.movement.slicing import Slice, StridedSlice
 from ovgpu.ops.pooling.pooling import MaxPool
 from ovgpu.ops.quantization import Dequantize, FakeQuantize, Quantize
-from ovgpu.passes._graph import Graph, constant_of, users_of
+from ovgpu.passes._graph import Graph, constant_of, redirect, users_of
 from ovgpu.passes._weights import Weights, quant_params, weights_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
 Array = np.ndarray[Any, Any]
 
+MOVING = (Concat, Slice, Split, StridedSlice, Transpose, VariadicSplit)  # layers that choose or move elements
 MAX_LEVELS = 256
 MAX_SUMMANDS = 1 << 16  # products of codes whose sum, and the correction, are below 2^31
 OCTET = 8  # outputs of the device's kernel, which reads chunks of 16 channels
@@ -73,6 +76,11 @@ class Steps:
             return None
         return Steps(step.astype(np.float32), unit.astype(np.float32), low, low + op.levels - 1)
 
+    def equals(self, other: Steps) -> bool:
+        """Return whether codes of both stand for the same numbers."""
+        return (self.low, self.high) == (other.low, other.high) and np.array_equal(
+            self.step, other.step) and np.array_equal(self.unit, other.unit)
+
     @property
     def zero(self) -> int:
         """The code of i8 that stands for 0, where codes begin at -128."""
@@ -108,9 +116,9 @@ def _rewritten(model: Model, device: bool, multiplies_i8: Callable[[], bool]) ->
     products = list[tuple[Node, Weights, Steps]]()
     for node in model.ops:
         source: Any = node.sources[0] if node.sources else None
-        steps = found[source] if source in found and _keeps_values(node, found[source]) else Steps.of(node)
+        steps = _kept(node, found) or Steps.of(node)
         if steps is not None:
-            found[node.ports[0]] = steps
+            found |= dict.fromkeys(node.ports, steps)
         elif source in found and (weights := _weights(node, found[source])) is not None:
             products.append((node, weights, found[source]))
     of_codes = {node for node, weights, steps in products if not device or _suits_kernel(node, weights, steps)}
@@ -118,10 +126,15 @@ def _rewritten(model: Model, device: bool, multiplies_i8: Callable[[], bool]) ->
         return changed
     moved = _moved({node.sources[0] for node in of_codes}, found)
     users = users_of(model)
-    codes = dict[Output, Output]()
+    codes, dequantized = dict[Output, Output](), dict[Output, Output]()
     for port, steps in found.items():
-        if port in moved or isinstance(port.node.op, FakeQuantize):
-            codes[port] = _split(port.node, steps, codes, users, device)
+        node = port.node
+        if port in codes or not (isinstance(node.op, FakeQuantize) or moved.intersection(node.ports)):
+            continue
+        if len(node.ports) == 1:
+            codes[port] = _split(node, steps, codes, users, device)
+        else:
+            codes |= _parts(node, steps, codes, dequantized, device)
     for node, weights, steps in products:
         source = node.sources[0]
         if node not in of_codes:
@@ -131,15 +144,30 @@ def _rewritten(model: Model, device: bool, multiplies_i8: Callable[[], bool]) ->
         else:
             node.sources = [codes[source], _decompressed(node, weights, steps), *node.sources[2:]]
     model.changed()
+    if dequantized:
+        redirect(model, dequantized)
+        model.changed()
     return True
 
 
-def _keeps_values(node: Node, steps: Steps) -> bool:
-    """Return whether the layer gives elements of its first input, or the greatest of some of them."""
-    if len(node.ports) != 1:
-        return False
-    return isinstance(node.op, MaxPool) or (not steps.varies and (isinstance(node.op, Transpose)
-                                                                  or op_of(node).is_reshape))
+def _kept(node: Node, found: Mapping[Output, Steps]) -> Steps | None:
+    """Return the steps of a layer that gives elements of tensors with codes, or the greatest of some of them; None for
+    other layers."""
+    values = _values(node)
+    steps = found.get(values[0]) if values else None
+    if steps is None or any(s not in found or not steps.equals(found[s]) for s in values):
+        return None
+    if isinstance(node.op, MaxPool):
+        return steps if len(node.ports) == 1 else None
+    chooses = isinstance(node.op, MOVING) or op_of(node).is_reshape or (
+        isinstance(node.op, Interpolate4) and node.op.mode == "nearest"
+        and not any((*node.op.pads_begin, *node.op.pads_end)))
+    return steps if chooses and not steps.varies else None
+
+
+def _values(node: Node) -> list[Output]:
+    """Return the inputs whose elements a layer may give."""
+    return [s for s in (node.sources if isinstance(node.op, Concat) else node.sources[:1]) if s is not None]
 
 
 def _weights(node: Node, steps: Steps) -> Weights | None:
@@ -181,16 +209,15 @@ def _moved(ports: Iterable[Output | None], found: Mapping[Output, Steps]) -> set
         port = waiting.pop()
         if port is not None and port in found and port not in moved:
             moved.add(port)
-            waiting.append(port.node.sources[0])
+            waiting += _values(port.node)
     return moved
 
 
 def _split(node: Node, steps: Steps, codes: Mapping[Output, Output], users: Mapping[Output, list[Node]],
            device: bool) -> Output:
     """Make the node the Dequantize of its codes, and return these."""
-    source, *others = node.sources
+    source, graph = node.sources[0], Graph(node)
     assert source is not None
-    graph = Graph(node)
     zero, kind = (steps.zero, Type.i8) if device else (0, Type.f32)
     zeros = [graph.constant(zero, Type.f32)] if zero else []
     if isinstance(node.op, FakeQuantize):
@@ -199,8 +226,25 @@ def _split(node: Node, steps: Steps, codes: Mapping[Output, Output], users: Mapp
         op = Quantize(low=steps.low + zero, high=steps.high + zero, kind=kind)
         found: Output = graph.add(op, source, graph.constant(1 / steps.step, Type.f32), *zeros)
     else:
-        found = graph.add(op_of(node), codes[source], *others)
+        found = graph.add(op_of(node), *_of_codes(node, codes))
     node.op, node.sources = Dequantize(kind=Type.f32), [found, graph.constant(steps.unit, Type.f32), *zeros]
+    return found
+
+
+def _of_codes(node: Node, codes: Mapping[Output, Output]) -> list[Output | None]:
+    """Return the inputs of a layer with codes in place of values."""
+    values = _values(node)
+    return [codes[s] if s in values else s for s in node.sources]
+
+
+def _parts(node: Node, steps: Steps, codes: Mapping[Output, Output], dequantized: dict[Output, Output],
+           device: bool) -> dict[Output, Output]:
+    """Return the codes of the results of a layer with several, and add what takes the place of the results."""
+    graph = Graph(node)
+    found = dict(zip(node.ports, graph.add(op_of(node), *_of_codes(node, codes), outputs=len(node.ports))))
+    zeros = [graph.constant(steps.zero, Type.f32)] if device and steps.zero else []
+    for port, part in found.items():
+        dequantized[port] = graph.add(Dequantize(kind=Type.f32), part, graph.constant(steps.unit, Type.f32), *zeros)
     return found
 
 

@@ -380,7 +380,7 @@ def test_own_kernels_where_cudnn_has_none(emulated: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("precision", ["f16", "tf32"])
-@pytest.mark.parametrize("name", ["resnet", "efficientnet", "unet", "mobilenet_v2", "yolos", "preprocessed"])
+@pytest.mark.parametrize("name", ["resnet", "efficientnet", "unet", "mobilenet_v2", "yolo", "yolos", "preprocessed"])
 def test_whole_models(name: str, precision: str, emulated: str) -> None:
     """Errors are within the bounds of `test_precision`; roundings of mobilenet_v2 grow."""
     count = roundings(name, "f16") if precision == "f16" else 2 * products(name)

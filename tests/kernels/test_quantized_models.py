@@ -11,10 +11,12 @@ import ovgpu as ov
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.model import Model
+from tests.models.drive import DATA, Expected
 from tests.models.quantize import quantize
 from tests.models.transformer import Sizes, bert
 
 from .recorded import counted
+from .test_channels_last import CHANNELS, bias, joined, network
 from .test_convolutional_models import resnet50
 
 
@@ -75,3 +77,29 @@ def test_bert(precision: str, tolerance: float, emulated: str) -> None:
     found, plan = infer(model, inputs, emulated, precision)
     assert is_close(found, expected, tolerance)
     assert plan.kernels == 2 * 8 + 8
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("f32", 1e-5), ("tf32", 1e-5), ("f16", 0.05)])
+def test_parts_of_channels(precision: str, tolerance: float, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions of codes write into parts of a Concat, in any type."""
+    monkeypatch.setattr(rt, "_cudnn", False)
+    x = np.random.default_rng(2).uniform(-1, 1, (2, CHANNELS, 8, 8)).astype(np.float32)
+    net = network(bias, joined, bias, joined, shape=x.shape)
+    model = quantize(ov.Core().read_model(*net.build()), [x])
+    expected = ov.Core().compile_model(model, "CPU")([x])[0]
+    found, plan = infer(model, [x], emulated, precision)
+    assert is_close(found, expected, tolerance)
+    assert [step.op for step in plan.steps].count("Copy") == 0
+
+
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+def test_yolo(precision: str, emulated: str) -> None:
+    """Codes pass through Split, Concat, MaxPool and Interpolate: only the convolutions that nncf does not quantise, or
+    that have five outputs, take values."""
+    model = ov.Core().read_model(DATA / "yolo_int8" / "model.xml")
+    expected = Expected.load(DATA / "yolo_int8" / "expected.npz")
+    call = expected.calls[0]
+    found, plan = infer(model, call.inputs, emulated, precision)
+    assert is_close(found, call.outputs[0], expected.tolerance)
+    convolutions = [step.inputs[0].type for step in plan.steps if step.op == "Convolution" and step.inputs[0]]
+    assert (convolutions.count(ov.Type.i8), len(convolutions)) == (32, 35)

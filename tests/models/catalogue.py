@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from .build import audio, compressed, decoders, decomposed, recurrent, text, vision
+from .build import audio, compressed, decoders, decomposed, recurrent, text, vision, yolo
 from .build._convert import Built
 
 Sizes = dict[str, Any]
@@ -126,6 +126,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         widths=(64, 128, 256), groups=8, shape=(1, 3, 64, 64), size=(1, 3, 64, 64))}),
     "decomposed_group_norms": Architecture(decomposed.group_norms, dict(width=4, groups=2)),
     "detector": Architecture(vision.detector, {}),
+    "yolo": Architecture(yolo.detector, {}),
     "preprocessed": Architecture(vision.preprocessed, {}),
     # audio
     "whisper_encoder": Architecture(
@@ -154,6 +155,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     # compressed
     "bert_int8": Architecture(compressed.quantized, dict(build=_small_bert, transformer=True)),
     "resnet_int8": Architecture(compressed.quantized, dict(build=_small_resnet)),
+    "yolo_int8": Architecture(compressed.quantized, dict(build=yolo.detector)),
     "llama_int8": Architecture(compressed.weights, dict(build=_small_llama, mode="INT8_ASYM"), {
         "llama_125m_int8": dict(build=_large_llama, mode="INT8_ASYM")}),
     "llama_int4_sym": Architecture(compressed.weights, dict(build=_small_llama, mode="INT4_SYM", group=16), {

@@ -38,7 +38,7 @@ AMPLIFYING = {
 MODELS = ("bert", "bert_int8", "bilstm", "clip", "convnext", "deberta", "decomposed_encoder", "decomposed_group_norms",
           "efficientnet", "gemma2", "gpt2", "gru", "llama", "llama_int4_asym", "llama_int4_sym", "llama_int8",
           "llama_nf4", "lstm_state", "mistral", "mixtral", "preprocessed", "qwen3", "resnet", "segformer", "swin",
-          "unet", "vit", "wav2vec2", "whisper_decoder", "whisper_encoder", "yolos")
+          "unet", "vit", "wav2vec2", "whisper_decoder", "whisper_encoder", "yolo", "yolos")
 UNITS = {"f16": 2.0**-11, "bf16": 2.0**-8}
 NOISE = 2
 

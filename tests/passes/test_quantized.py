@@ -86,6 +86,21 @@ def moved(net: Net, x: Port) -> Port:
     return found
 
 
+def swapped(net: Net, x: Port) -> Port:
+    """Swap halves of the channels, and repeat pixels."""
+    halves = net.layer("Split", "opset1", [x, net.const(np.int64(1))], {"num_splits": 2}, 2)
+    x = net.layer("Concat", "opset1", halves[::-1], {"axis": 1})
+    attributes = {"mode": "nearest", "shape_calculation_mode": "scales", "coordinate_transformation_mode": "asymmetric",
+                  "nearest_mode": "floor", "antialias": False, "pads_begin": [0], "pads_end": [0], "cube_coeff": -0.75}
+    found: Port = net.layer("Interpolate", "opset11", [x, net.const(np.array([2, 2], np.float32)),
+                                                       net.const(np.array([2, 3]))], attributes)
+    return found
+
+
+def of_swapped(net: Net, x: Port) -> Port:
+    return convolution(net, swapped(net, x))
+
+
 def residual(net: Net, x: Port) -> Port:
     """A sum takes the same tensor as a convolution."""
     y = net.layer("Convolution", "opset1", [x, weights(net, 6, 6, 3, 3)], SAME)
@@ -126,6 +141,7 @@ def check(net: Net, shape: tuple[int, ...] = SHAPE, device: str = "CPU", step: A
     (grouped, ["Quantize", "GroupConvolution"]), (transposed, ["Quantize", "ConvolutionBackpropData"]),
     (product, ["Quantize", "MatMul"]), (pooled, ["Quantize", "MaxPool", "Convolution"]),
     (moved, ["Quantize", "Transpose", "Reshape", "MatMul"]),
+    (of_swapped, ["Quantize", "Split", "Concat", "Interpolate", "Convolution"]),
     (residual, ["Quantize", "Dequantize", "Convolution", "Add"])])
 def test_consumers(build: Build, expected: list[str], low: int) -> None:
     net = network(build, low)
@@ -223,6 +239,26 @@ def test_shared_codes() -> None:
         np.testing.assert_allclose(found_array, wanted.array, 1e-5, 1e-5 * np.abs(wanted.array).max())
 
 
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
+def test_parts_of_codes(device: bool, emulated: str) -> None:
+    """Layers with several results give codes, and values to those that take no codes; of a Concat, all inputs must have
+    the same steps, also with further layers between."""
+    net = Net()
+    x = fake(net, net.parameter("f32", OCTETS), -128)
+    halves = net.layer("VariadicSplit", "opset1", [x, net.const(np.int64(1)), net.const(np.array([16, 16]))], {}, 2)
+    again = fake(net, net.layer("Relu", "opset1", [halves[0]]), -128)
+    net.result(of_codes(net, net.layer("Concat", "opset1", [halves[1], again], {"axis": 1})))
+    net.result(net.layer("Sigmoid", "opset1", [halves[0]]))
+    other = fake(net, net.layer("Relu", "opset1", [halves[0]]), -128, step=3 * STEP)
+    net.result(of_codes(net, net.layer("Concat", "opset1", [halves[1], other], {"axis": 1})))
+    assert not device or on_device(net).count("QuantizedConvolution") == 1
+    values = (np.random.default_rng(5).integers(-128, 128, OCTETS) * STEP).astype(np.float32)
+    expected = judge.Judge(*net.build()).expect([(values, "f32")])
+    compiled = ov.Core().compile_model(ov.Core().read_model(*net.build()), emulated if device else "CPU", EXACT)
+    for found_array, wanted in zip(compiled([values]).to_tuple(), expected, strict=True):
+        np.testing.assert_allclose(found_array, wanted.array, 1e-5, 1e-5 * np.abs(wanted.array).max())
+
+
 # ---- on a device
 
 def of_codes(net: Net, x: Port) -> Port:
@@ -234,6 +270,10 @@ def of_codes(net: Net, x: Port) -> Port:
 
 def pooled_codes(net: Net, x: Port) -> Port:
     return of_codes(net, net.layer("MaxPool", "opset1", [x], POOL))
+
+
+def swapped_codes(net: Net, x: Port) -> Port:
+    return of_codes(net, swapped(net, x))
 
 
 def product_of_codes(net: Net, x: Port) -> Port:
@@ -291,7 +331,8 @@ def on_device(net: Net) -> list[str]:
 
 @pytest.mark.parametrize("low", [0, -128, -49])
 @pytest.mark.parametrize(("build", "expected"), [
-    (of_codes, ["QuantizedConvolution"]), (pooled_codes, ["MaxPool", "QuantizedConvolution"]),
+    (of_codes, ["QuantizedConvolution"]), (swapped_codes, ["Split", "Concat", "Interpolate11", "QuantizedConvolution"]),
+    (pooled_codes, ["MaxPool", "QuantizedConvolution"]),
     (product_of_codes, ["Transpose", "QuantizedMatMul"]), (columns_of_codes, ["QuantizedMatMul"]),
     (with_layers, ["QuantizedConvolutionWithEpilogue+Convolution+Dequantize+Add+Quantize+Dequantize+Add+Quantize",
                    "QuantizedConvolution"]),

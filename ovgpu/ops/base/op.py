@@ -133,6 +133,10 @@ class Op:
         if any(s is not None and s.type is Type.string for s in inputs):
             raise OpError("element type string is not a number")
 
+    def takes_parts(self, kind: Type) -> bool:
+        """Return whether tensors with adjacent channels may be some channels of wider ones; ``kind`` is their type."""
+        return True
+
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         """Return the specs of the outputs: element type, shape, and value if inference knows it.
 

@@ -44,6 +44,10 @@ class ChannelsLastConvolution(Op):
     def attributes(self) -> dict[str, Any]:
         return self.convolution.attributes()
 
+    def takes_parts(self, kind: Type) -> bool:
+        """Return False for types wider than 16 bits: cuDNN multiplies them, which takes only whole tensors."""
+        return kind.bitwidth <= 16
+
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         return self.convolution.infer(*self._specs(inputs))
 

@@ -16,7 +16,8 @@ from ._convert import Built, Calls, converted, exported, normal, outputs_of, per
 Shape = tuple[int, ...]
 
 
-def _images(*shapes: Shape, name: str = "pixel_values") -> Calls:
+def images(*shapes: Shape, name: str = "pixel_values") -> Calls:
+    """Return calls with random images of these shapes, for an input of that name."""
     return lambda random: [Call({name: normal(random, *shape)}) for shape in shapes]
 
 
@@ -29,7 +30,7 @@ def classifier(model_type: str, seed: int, shapes: tuple[Shape, ...], fixed: boo
     module = AutoModelForImageClassification.from_config(AutoConfig.for_model(model_type, **config))
     module = perturbed(module, torch.randn(*shapes[0]))
     make = partial(exported, module, "image-classification", fixed=shapes[0] if fixed else None)
-    return Built(make, _images(*shapes), module)
+    return Built(make, images(*shapes), module)
 
 
 def _traced(module: Any, outputs: list[str], shapes: tuple[Shape, ...], dynamic: Shape) -> Built:
@@ -39,7 +40,7 @@ def _traced(module: Any, outputs: list[str], shapes: tuple[Shape, ...], dynamic:
     example = torch.randn(*shapes[0])
     wrapped = outputs_of(perturbed(module, example), ["pixel_values"], outputs)
     make = partial(converted, wrapped, {"pixel_values": (example, [*dynamic])}, outputs)
-    return Built(make, _images(*shapes), wrapped)
+    return Built(make, images(*shapes), wrapped)
 
 
 def mobilenet(shapes: tuple[Shape, ...], dynamic: Shape, **config: Any) -> Built:
@@ -71,7 +72,7 @@ def segformer(shapes: tuple[Shape, ...], **config: Any) -> Built:
 
     torch.manual_seed(58)
     module = perturbed(SegformerForSemanticSegmentation(SegformerConfig(**config)))
-    return Built(partial(exported, module, "semantic-segmentation"), _images(*shapes))
+    return Built(partial(exported, module, "semantic-segmentation"), images(*shapes))
 
 
 def yolos(shapes: tuple[Shape, ...], **config: Any) -> Built:
@@ -185,7 +186,7 @@ def _detector(width: int, classes: int) -> Any:
 
 def detector(width: int = 14, classes: int = 3) -> Built:
     """Build a detector that ends in NonMaxSuppression: image -> selected boxes, their indices and scores."""
-    return Built(partial(_detector_model, width, classes), _images((2, 3, 32, 40), (1, 3, 44, 28), name="image"))
+    return Built(partial(_detector_model, width, classes), images((2, 3, 32, 40), (1, 3, 44, 28), name="image"))
 
 
 def _detector_model(width: int, classes: int) -> ov.Model:
