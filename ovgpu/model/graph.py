@@ -397,7 +397,9 @@ class Model(Ports, metaclass=Shared):
 
 def bodies(op: Any) -> list[Model]:
     """Return the body models of an op, in order of declaration."""
-    return [value for value in vars(op).values() if type(value) is Model]  # `attributes` may unpack constants
+    # Not by `attributes`, which may unpack constants; and at once, as another thread may add a cached property.
+    values = tuple(vars(op).values())
+    return [value for value in values if type(value) is Model]
 
 
 def all_nodes(model: Model) -> Iterator[Node]:
@@ -428,7 +430,7 @@ def _as_result(source: Node | Output) -> Node:
 
 
 def _clone_bodies(op: Any) -> Any:
-    copies = {name: value.clone() for name, value in vars(op).items() if type(value) is Model}
+    copies = {name: value.clone() for name, value in tuple(vars(op).items()) if type(value) is Model}
     return replace(op, **copies) if copies else op
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu.model import bodies
+from ovgpu.ops.arithmetic.arithmetic import Add
 from tests.harness import Net, feed, take
 from tests.harness.ir import Port
 from tests.harness.layers import add, concat, gather, i64, mul, numbers, reshape, scalar
@@ -436,6 +438,27 @@ def test_a_value_that_does_not_fit_the_variable_changes_nothing(device: str) -> 
     assert value(request, "v").shape == (3, 3)
     request.infer({"x": numbers(1, 3)})
     assert value(request, "v").shape == (4, 3)
+
+
+def test_bodies_while_another_thread_adds_a_property() -> None:
+    """Ops are shared, and keep properties that are computed once."""
+    op, ended, interval = Add(), threading.Event(), sys.getswitchinterval()
+
+    def change() -> None:
+        while not ended.is_set():
+            vars(op)["other"] = 1
+            del vars(op)["other"]
+
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(20_000):
+            assert bodies(op) == []
+    finally:
+        ended.set()
+        thread.join()
+        sys.setswitchinterval(interval)
 
 
 def test_first_inferences_at_once(device: str) -> None:

@@ -124,7 +124,7 @@ class Op:
         raise FrozenInstanceError(f"cannot assign to '{name}': an op is immutable")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in tuple(vars(self).items()))})"
 
     def check_types(self, inputs: Sequence[Spec | None]) -> None:
         """Raise `OpError` for string inputs, unless the op is `exact`, `takes_strings` or is defined outside ovgpu."""
