@@ -66,8 +66,8 @@ __device__ __forceinline__ Moments<A> merged(A count, unsigned team, const Each&
   return {count, mean, sum_of_team(squares, team)};
 }
 
-// Call body(pixel, values) for the pixels of a thread: first, first + step and so on, before end. So many are loaded at
-// once.
+// Call body(pixel, values) for the pixels of a thread: first, first + step and so on, before end. AT_ONCE of them are
+// loaded before the first call.
 template <int V, int AT_ONCE, class T, class Body>
 __device__ __forceinline__ void each_pixel(const T* x, unsigned first, unsigned end, unsigned step, unsigned x_step,
                                            const Body& body) {

@@ -3,7 +3,7 @@
     python -m bench.kernels.results                         writes results/kernels.json and results/kernels.md
     python -m bench.kernels.results --before FILE.json      with the estimates of an earlier kernels.json
 
-It takes about five minutes on two cores.
+It takes about nine minutes on two cores.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def _split(node: Node, steps: Steps, codes: Mapping[Output, Output], users: Mapp
     source, graph = node.sources[0], Graph(node)
     assert source is not None
     zero, kind = (steps.zero, Type.i8) if device else (0, Type.f32)
-    zeros = [graph.constant(zero, Type.f32)] if zero else []
+    unit, *zeros = _scale(graph, steps, device)
     if isinstance(node.op, FakeQuantize):
         if _clips_no_more(source.node.op, steps) and users[source] == [node]:
             source = source.node.sources[0]
@@ -227,7 +227,7 @@ def _split(node: Node, steps: Steps, codes: Mapping[Output, Output], users: Mapp
         found: Output = graph.add(op, source, graph.constant(1 / steps.step, Type.f32), *zeros)
     else:
         found = graph.add(op_of(node), *_of_codes(node, codes))
-    node.op, node.sources = Dequantize(kind=Type.f32), [found, graph.constant(steps.unit, Type.f32), *zeros]
+    node.op, node.sources = Dequantize(kind=Type.f32), [found, unit, *zeros]
     return found
 
 
@@ -242,10 +242,15 @@ def _parts(node: Node, steps: Steps, codes: Mapping[Output, Output], dequantized
     """Return the codes of the results of a layer with several, and add what takes the place of the results."""
     graph = Graph(node)
     found = dict(zip(node.ports, graph.add(op_of(node), *_of_codes(node, codes), outputs=len(node.ports))))
-    zeros = [graph.constant(steps.zero, Type.f32)] if device and steps.zero else []
     for port, part in found.items():
-        dequantized[port] = graph.add(Dequantize(kind=Type.f32), part, graph.constant(steps.unit, Type.f32), *zeros)
+        dequantized[port] = graph.add(Dequantize(kind=Type.f32), part, *_scale(graph, steps, device))
     return found
+
+
+def _scale(graph: Graph, steps: Steps, device: bool) -> list[Output]:
+    """Return the further inputs of a Dequantize: the unit, and the code that stands for 0 if it is another one."""
+    zeros = [graph.constant(steps.zero, Type.f32)] if device and steps.zero else []
+    return [graph.constant(steps.unit, Type.f32), *zeros]
 
 
 def _clips_no_more(op: Any, steps: Steps) -> bool:

@@ -23,7 +23,8 @@ from tests.emulator import cudnn_emu
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port
 from tests.models.drive import DATA, Expected, relative_error, replay
-from tests.models.test_precision import NOISE, UNITS, products, roundings
+from tests.models.test_precision import NOISE, UNITS, roundings
+from tests.passes.test_quantized import doubled
 
 from .recorded import counted, kernel_name, run_calls
 
@@ -96,10 +97,7 @@ def divided(net: Net, x: Port) -> Port:
 
 
 def resized(mode: str) -> Layer:
-    attributes = {"mode": mode, "shape_calculation_mode": "scales", "coordinate_transformation_mode": "asymmetric",
-                  "nearest_mode": "floor", "antialias": False, "pads_begin": [0], "pads_end": [0], "cube_coeff": -0.75}
-    return lambda net, x: net.layer("Interpolate", "opset11", [x, net.const(np.array([2, 2], np.float32)),
-                                                                net.const(np.array([2, 3]))], attributes)
+    return lambda net, x: doubled(net, x, mode)
 
 
 def add(net: Net, x: Port) -> Port:
@@ -382,9 +380,10 @@ def test_own_kernels_where_cudnn_has_none(emulated: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("precision", ["f16", "tf32"])
 @pytest.mark.parametrize("name", ["resnet", "efficientnet", "unet", "mobilenet_v2", "yolo", "yolos", "preprocessed"])
 def test_whole_models(name: str, precision: str, emulated: str) -> None:
-    """Errors are within the bounds of `test_precision`; roundings of mobilenet_v2 grow."""
-    count = roundings(name, "f16") if precision == "f16" else 2 * products(name)
-    bound = 4e-2 if name == "mobilenet_v2" else NOISE * np.sqrt(count) * UNITS["f16"]
+    """Roundings of mobilenet_v2 grow, see `test_precision`. Its bound holds for networks with many roundings in f16."""
+    bound = 4e-2 if name == "mobilenet_v2" else 6e-3
+    if precision == "f16" and name in ("resnet", "efficientnet", "yolo"):
+        bound = NOISE * np.sqrt(roundings(name, "f16")) * UNITS["f16"]
     calls = Expected.load(DATA / name / "expected.npz").calls
     compiled = ov.Core().compile_model(DATA / name / "model.xml", emulated, {"INFERENCE_PRECISION_HINT": precision})
     for _ in range(2):

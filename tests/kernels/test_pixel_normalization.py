@@ -23,8 +23,8 @@ from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
 
-from .forms import BF16, ORDERS
-from .recorded import kernel_name, replay
+from .forms import BF16, ORDERS, launches
+from .recorded import kernel_name, replay, run_calls
 from .test_convolution_epilogue import chain
 
 F16, F32 = np.dtype(np.float16), np.dtype(np.float32)
@@ -92,10 +92,7 @@ def normalize(backend: CudaBackend, op: GroupNormalization, shape: Sequence[int]
             for draw in range(3):
                 for array, v in zip(arrays, values):
                     array[...] = cp.asarray(v[draw])
-                backend.stream.synchronize()
-                for call in launcher.calls:
-                    call()
-                backend.stream.synchronize()
+                run_calls(launcher.calls)
                 np.testing.assert_allclose(out.get().astype(np.float64), wanted(draw)[0], tolerance, tolerance)
         else:
             replay(backend, lambda: launcher.calls, list(zip(arrays, values)), [out], wanted, tolerance)
@@ -143,20 +140,19 @@ def test_other_arrays_are_copied(backend: CudaBackend) -> None:
         names = normalize(backend, GroupNormalization(num_groups=2, epsilon=1e-3), shape, dtype, epilogue=True)
         assert [name for name in names if "group_moments" in name]
     x, out = cp.empty((1, 8, 3, 5), np.float64), image((1, 8, 3, 5), np.float64)
-    launcher = Launcher(backend.stream, backend.blas)
     op = GroupNormalization(num_groups=2, epsilon=1e-3)
     scale, bias = (np.random.default_rng(i).standard_normal(8) for i in range(2))
-    op.cuda(launcher, [x, cp.asarray(scale), cp.asarray(bias)], [out], ())  # type: ignore[misc]
+    launcher = Launcher(backend.stream, backend.blas)
+    assert op.cuda is not None
+    op.cuda(launcher, [x, cp.asarray(scale), cp.asarray(bias)], [out], ())
     values = np.random.default_rng(3).standard_normal(x.shape)
     replay(backend, lambda: launcher.calls, [(x, [values] * 3)], [out],
            lambda draw: op.evaluate(NUMPY, values, scale, bias), 1e-10)
 
 
-def test_empty(backend: CudaBackend) -> None:
-    launcher = Launcher(backend.stream, backend.blas)
-    x = image((0, 8, 3, 5), F16)
-    GroupNormalization(num_groups=2, epsilon=1e-3).cuda(launcher, [x, cp.ones(8, F16), cp.ones(8, F16)], [x], ())  # type: ignore[misc]
-    assert launcher.calls == []
+def test_empty() -> None:
+    x, ones = image((0, 8, 3, 5), F16), cp.ones(8, F16)
+    assert launches(GroupNormalization(num_groups=2, epsilon=1e-3), x, [ones, ones], [x]).calls == []
 
 
 # Group norms of diffusion models on a card with 132 multiprocessors: U-Net of width 64, Stable Diffusion's and its
@@ -168,18 +164,18 @@ def test_empty(backend: CudaBackend) -> None:
     (2, 8 * 8, 1280, (40, 256, 64, 1, 1), (40, 256, 64, 1, 1)),
     (1, 512 * 512, 128, (16, 256, 7944, 33, 2), (16, 256, 7944, 33, 2))])
 def test_forms(images: int, pixels: int, channels: int, wanted: Any, in_cluster: Any) -> None:
-    for clusters, (width, threads, length, parts, launches) in ((False, wanted), (True, in_cluster)):
+    for clusters, (width, threads, length, parts, count) in ((False, wanted), (True, in_cluster)):
         found = Form.of(images, pixels, channels, channels // 32, 8, 132, clusters)
         assert found is not None
         assert (found.width, found.threads, found.length, found.parts, len(found.split)) == (
-            width, threads, length, parts, launches)
+            width, threads, length, parts, count)
 
 
 def test_forms_of_many_groups() -> None:
     """Blocks have at most 64 groups, and a thread for each chunk; more channels in a group are not taken."""
-    assert Form.of(1, 100, 8 * 37, 1, 8, 132, True).width == 8  # type: ignore[union-attr]
-    assert Form.of(1, 100, 2048, 2048, 8, 132, True).width == 2048  # type: ignore[union-attr]
-    assert Form.of(1, 100, 4096, 4096, 8, 132, True) is None and Form.of(1, 100, 12, 6, 8, 132, True) is None
+    sizes = (8 * 37, 1), (2048, 2048), (4096, 4096), (12, 6)
+    found = [Form.of(1, 100, channels, group, 8, 132, True) for channels, group in sizes]
+    assert [None if form is None else form.width for form in found] == [8, 2048, None, None]
 
 
 def test_pixel_steps() -> None:

@@ -86,15 +86,20 @@ def moved(net: Net, x: Port) -> Port:
     return found
 
 
-def swapped(net: Net, x: Port) -> Port:
-    """Swap halves of the channels, and repeat pixels."""
-    halves = net.layer("Split", "opset1", [x, net.const(np.int64(1))], {"num_splits": 2}, 2)
-    x = net.layer("Concat", "opset1", halves[::-1], {"axis": 1})
-    attributes = {"mode": "nearest", "shape_calculation_mode": "scales", "coordinate_transformation_mode": "asymmetric",
+def doubled(net: Net, x: Port, mode: str) -> Port:
+    """Resize images to twice their height and width."""
+    attributes = {"mode": mode, "shape_calculation_mode": "scales", "coordinate_transformation_mode": "asymmetric",
                   "nearest_mode": "floor", "antialias": False, "pads_begin": [0], "pads_end": [0], "cube_coeff": -0.75}
     found: Port = net.layer("Interpolate", "opset11", [x, net.const(np.array([2, 2], np.float32)),
                                                        net.const(np.array([2, 3]))], attributes)
     return found
+
+
+def swapped(net: Net, x: Port) -> Port:
+    """Swap halves of the channels, and repeat pixels."""
+    halves = net.layer("Split", "opset1", [x, net.const(np.int64(1))], {"num_splits": 2}, 2)
+    x = net.layer("Concat", "opset1", halves[::-1], {"axis": 1})
+    return doubled(net, x, "nearest")
 
 
 def of_swapped(net: Net, x: Port) -> Port:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.strided import Axes
+
+if TYPE_CHECKING:
+    from ovgpu.ops.base.recorder import KernelRecorder
 
 MAX_AXES = 6
 MAX_INDEX = 2**31 - 1  # kernels count elements along axes in 32 bits
@@ -21,6 +24,15 @@ MIN_PART_ELEMENTS = 2048  # of a part of a long row
 
 Axis = tuple[int, int, int]
 """Extent, stride of the array read, stride of the array written; strides are in elements."""
+
+
+def dense(k: KernelRecorder, x: Array) -> Array:
+    """Return the array, or a contiguous copy of it."""
+    if x.flags.c_contiguous:
+        return x
+    copied = k.scratch(x.shape, x.dtype)
+    k.copy(x, copied)
+    return copied
 
 
 def is_plain(x: Array) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu.ops.base.launch import dense
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import compute_dtype, is_plain
@@ -116,15 +117,6 @@ def converted(k: KernelRecorder, x: Array, dtype: np.dtype[Any]) -> Array:
     target = k.scratch(x.shape, dtype)
     Convert(destination_type=Type.of(dtype)).cuda(k, [x], [target], ())
     return target
-
-
-def dense(k: KernelRecorder, x: Array) -> Array:
-    """Return the array, or a contiguous copy of it."""
-    if x.flags.c_contiguous:
-        return x
-    copied = k.scratch(x.shape, x.dtype)
-    k.copy(x, copied)
-    return copied
 
 
 def flat(x: Array, *leading: int) -> Any:

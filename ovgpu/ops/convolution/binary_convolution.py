@@ -9,13 +9,14 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
+from ovgpu.ops.base.launch import dense
 from ovgpu.ops.base.op import Array, Arrays, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
 from ovgpu.ops.base.xp import Adapter
-from ovgpu.ops.convolution._convolution import convolve_signs, dense, shortened
+from ovgpu.ops.convolution._convolution import convolve_signs, shortened
 from ovgpu.ops.convolution._convolved import Convolved
 from ovgpu.spec import Spec
 from ovgpu.symbolic import same

@@ -10,13 +10,14 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
+from ovgpu.ops.base.launch import dense
 from ovgpu.ops.base.op import Array, Arrays, Workspace, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.windows import Windowed, check_number
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convert import Convert
-from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, converted, convolve_deformed, dense, shortened
+from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, converted, convolve_deformed, shortened
 from ovgpu.ops.convolution._convolved import Convolved
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, maximum, minimum, product, same

@@ -83,7 +83,8 @@ def _tap_count(along: Sequence[Along]) -> int:
 def _widened(axes: Axes, steps: list[int], batch: tuple[int, int, int],
              arrays: Sequence[Array]) -> tuple[Axes, list[int], tuple[int, int, int], int]:
     """Return axes, strides of x along resized axes, and batch, all counted in the widest elements in which the last
-    axis can be moved, and their bytes: more than an array element's where channels are adjacent."""
+    axis can be moved, and their bytes: more than an array element's where channels are adjacent. No axes are merged,
+    as `strided.vectorized` would, because the resized ones are known by their numbers."""
     itemsize, (count, *outer) = arrays[0].dtype.itemsize, batch
     *extents, last = axes.extents
     for width in (16, 8, 4, 2):

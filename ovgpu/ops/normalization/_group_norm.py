@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base import launch
-from ovgpu.ops.base.launch import ceildiv
+from ovgpu.ops.base.launch import ceildiv, dense
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import MAX_CLUSTER, KernelRecorder
 from ovgpu.ops.base.strided import CHUNK_BYTES, pixel_step
@@ -112,13 +112,9 @@ def _normalize_rows(k: KernelRecorder, norm: Norm) -> None:
 
 def _normalize_copies(k: KernelRecorder, norm: Norm) -> None:
     """Record the kernels for dense copies of the arrays."""
-    x, out, *others = [a if a.flags.c_contiguous else k.scratch(a.shape, a.dtype) for a in norm.whole]
-    for a, dense in zip((norm.x, *norm.whole[2:]), (x, *others)):
-        if dense is not a:
-            k.copy(a, dense)
-    given = iter(others)
-    operands = tuple([next(given) if a.shape == out.shape else a for a in norm.others])
-    _normalize_rows(k, replace(norm, x=x, out=out, others=operands))
+    out = norm.out if norm.out.flags.c_contiguous else k.scratch(norm.out.shape, norm.out.dtype)
+    others = tuple([dense(k, a) for a in norm.others])
+    _normalize_rows(k, replace(norm, x=dense(k, norm.x), out=out, others=others))
     if out is not norm.out:
         k.copy(out, norm.out)
 
