@@ -268,5 +268,6 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
     }
   }
   if (!is_last_block(arrived + blockIdx.x, splits, last)) return;
-  merge_splits<Q, N>(parts, splits, RECORD, shared, sink, stride.sink, out, stride.out, rows, static_cast<int>(width));
+  merge_splits<Q, N>(parts, splits, RECORD, shared, sink, stride.sink, rows, static_cast<int>(width),
+                     [&](int row, int column, A x) { out[row * stride.out + column] = T(x); });
 }

@@ -7,6 +7,7 @@
 
 #include "math.cuh"
 #include "ptx.cuh"
+#include "quantizer.cuh"
 #include "strided.cuh"
 
 enum Mask { NONE, ADDED, BOOLEAN, CAUSAL };
@@ -18,9 +19,9 @@ struct Strides {
 };
 
 // Advance q, k, v and out to the batch with this index, and compute the batch's offsets in mask and sink.
-template <class T, class I, int R, int N>
+template <class T, class Out, class I, int R, int N>
 __device__ __forceinline__ void select_batch(const Axes<I, R, N>& batch, I index, const T*& q, const T*& k, const T*& v,
-                                             I& mask_at, I& sink_at, T*& out) {
+                                             I& mask_at, I& sink_at, Out*& out) {
   I at[R];
   unravel(batch, index, at);
   q += offset(batch, at, 0);
@@ -30,6 +31,51 @@ __device__ __forceinline__ void select_batch(const Axes<I, R, N>& batch, I index
   sink_at = offset(batch, at, 4);
   out += offset(batch, at, 5);
 }
+
+// Operands of a batch: q, k, v, mask, sink, out and, where the output has codes, factors.
+template <class Out>
+constexpr int OPERANDS = sizeof(Out) == sizeof(signed char) ? 7 : 6;
+
+// Conversion of results to elements of the output: to type T or, from there, to codes of 8 bits. `factors` of a batch,
+// one per column, or null, multiply what is quantised.
+template <class T, class Out>
+struct Conversion {
+  __device__ __forceinline__ Conversion(const float*, const Quantizer&) {}
+  template <class I, int R, int N>
+  __device__ __forceinline__ void select_batch(const Axes<I, R, N>&, I) {}
+  template <int M, int N>
+  __device__ __forceinline__ void load_factors(int, int, int, float (&)[M][N]) const {}
+  __device__ __forceinline__ Out operator()(float x, float) const { return T(x); }
+};
+template <class T>
+struct Conversion<T, signed char> {
+  const float* factors;
+  Quantizer quantizer;
+
+  __device__ __forceinline__ Conversion(const float* factors, const Quantizer& quantizer)
+      : factors(factors), quantizer(quantizer) {}
+  template <class I, int R, int N>
+  __device__ __forceinline__ void select_batch(const Axes<I, R, N>& batch, I index) {
+    I at[R];
+    unravel(batch, index, at);
+    if (factors) factors += offset(batch, at, OPERANDS<signed char> - 1);
+  }
+  // Load the factors of N neighbouring columns each, M times, `step` apart.
+  template <int M, int N>
+  __device__ __forceinline__ void load_factors(int column, int step, int width, float (&factor)[M][N]) const {
+#pragma unroll
+    for (int i = 0; i < M * N; i++) factor[i / N][i % N] = 1.f;
+    if (!factors) return;
+#pragma unroll
+    for (int i = 0; i < M * N; i++) {
+      const int at = column + i / N * step + i % N;
+      factor[i / N][i % N] = factors[at < width ? at : 0];
+    }
+  }
+  __device__ __forceinline__ signed char operator()(float x, float factor) const {
+    return quantizer(float(T(x)) * factor);
+  }
+};
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(static_cast<int>(0xff800000u)); }
 
@@ -75,9 +121,10 @@ __device__ __forceinline__ bool is_last_block(unsigned* arrived, unsigned splits
 // Merge the partial results of the splits, as in flash-decoding (Dao et al. 2023). A row of parts [splits][Q][pitch]
 // has unnormalised sums and, at indices N and N + 1, the maximum of its scores and the total of its weights. `weight`
 // [rows][splits] is in shared memory. A thread issues LOADS loads for each of two outputs before it uses the first.
-template <int Q, int N, class T, class A, class I>
+// `write` takes row, column and value of an output.
+template <int Q, int N, class T, class A, class I, class W>
 __device__ __forceinline__ void merge_splits(const A* parts, int splits, int pitch, A* weight, const T* sink,
-                                             I sink_stride, T* out, I out_stride, int rows, int width) {
+                                             I sink_stride, int rows, int width, const W& write) {
   constexpr int EACH = MAX_SPLITS / 32, LOADS = sizeof(A) == 4 ? 32 : 8;
   const int lane = threadIdx.x % 32, threads = static_cast<int>(blockDim.x), count = rows * width;
   int row[2], column[2];
@@ -135,6 +182,6 @@ __device__ __forceinline__ void merge_splits(const A* parts, int splits, int pit
       }
     }
 #pragma unroll
-    for (int n = 0; n < 2; n++) out[row[n] * out_stride + column[n]] = T(sum[n]);
+    for (int n = 0; n < 2; n++) write(row[n], column[n], sum[n]);
   }
 }

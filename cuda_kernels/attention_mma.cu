@@ -179,6 +179,8 @@ __global__ void __launch_bounds__(512) mark_tiles(const void* mask, int queries,
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = (keys + MARK_KEYS - 1) / MARK_KEYS;
   const Element* rows = static_cast<const Element*>(mask) + static_cast<long long>(blockIdx.y) * queries * keys;
   float row_maxima[4];
+  start_next_launch();
+  wait_for_launches();
 #pragma unroll
   for (int i = 0; i < 4; i++) row_maxima[i] = minus_infinity();
 #pragma unroll 2
@@ -375,17 +377,19 @@ __device__ __forceinline__ void update_softmax(float unit, float (&score)[TILES]
 // Keys and values are double-buffered: the next ones arrive during the products. Maxima are base-2 logarithms. With
 // `marks`, the result of mark_tiles, hidden tiles are skipped. In TF32, short rows leave shared memory for four blocks on
 // a multiprocessor, and the launch bounds leave them registers.
-template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R>
+template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R, class Out = T>
 __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH <= 64 && WIDTH <= 64 ? 4 : 2)
-    attend_mma(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
-               Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor,
-               const long long* length, const unsigned char* marks) {
+    attend_mma(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, Out* out,
+               Axes<I, R, OPERANDS<Out>> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor,
+               const long long* length, const unsigned char* marks, const float* factors, Quantizer quantizer) {
   constexpr int ROWS = WARPS * TILES * 16;
   using Element = MaskElement<T, MASK>;
   OVGPU_DYN_SHARED(T, q_tile);
   constexpr int STAGE = KEYS * (DEPTH + WIDTH);  // elements of keys and values; there are two buffers
   T* k_tile = q_tile + ROWS * DEPTH;
   T* v_tile = k_tile + KEYS * DEPTH;
+  start_next_launch();
+  wait_for_launches();
   const I max_keys = keys;
   if (length) keys = static_cast<I>(*length);
   const I blocks = (queries + ROWS - 1) / ROWS;
@@ -412,7 +416,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   const bool vectored = is_vectored<Element, 16 / sizeof(Element)>(mask, mask_at, stride.mask, stride.column, max_keys);
   OVGPU_SHARED(Window, windows, [WARPS]);  // in shared memory to save registers
   OVGPU_SHARED(const unsigned char*, own_marks, [WARPS]);
-  OVGPU_SHARED(T*, own_out, [WARPS]);
+  OVGPU_SHARED(Out*, own_out, [WARPS]);
   if (lane == 0) own_out[warp] = out;
   __syncwarp();
   Window& window = windows[warp];
@@ -509,23 +513,27 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     }
   }
   out = own_out[warp];
+  Conversion<T, Out> convert(factors, quantizer);
+  convert.select_batch(batch, head);
+  float smooth[WIDTH / 8][2], inverse_total[TILES][2];
+  convert.load_factors(lane % 4 * 2, 8, static_cast<int>(width), smooth);
 #pragma unroll
-  for (int m = 0; m < TILES; m++) {
+  for (int i = 0; i < TILES * 2; i++) inverse_total[i / 2][i % 2] = 1.f / row_sum(total[i / 2][i % 2]);
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const I r = row + m * 16 + h * 8;
-      const float inverse_total = 1.f / row_sum(total[m][h]);
-      if (r >= queries) continue;
+  for (int n = 0; n < WIDTH / 8; n++) {
+    const I column = n * 8 + lane % 4 * 2;
 #pragma unroll
-      for (int n = 0; n < WIDTH / 8; n++) {
-        const I column = n * 8 + lane % 4 * 2;
-        const float x = sum[m][n][2 * h] * inverse_total, y = sum[m][n][2 * h + 1] * inverse_total;
-        T* to = out + r * stride.out + column;
+    for (int m = 0; m < TILES; m++) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const I r = row + m * 16 + h * 8;
+        const float x = sum[m][n][2 * h] * inverse_total[m][h], y = sum[m][n][2 * h + 1] * inverse_total[m][h];
+        Out* to = out + r * stride.out + column;
         if (V == CHUNK<T>) {
-          if (column < width) store_pair(x, y, to);
+          store_pair(x, y, smooth[n], convert, to, r < queries && column < width);
         } else {
-          if (column < width) to[0] = T(x);
-          if (column + 1 < width) to[1] = T(y);
+          if (r < queries && column < width) to[0] = convert(x, smooth[n][0]);
+          if (r < queries && column + 1 < width) to[1] = convert(y, smooth[n][1]);
         }
       }
     }

@@ -30,15 +30,6 @@ __device__ __forceinline__ unsigned pack_rounded<__nv_bfloat16>(float x, float y
   return bits;
 }
 
-// Store x and y as neighbouring elements, whose address is aligned to both.
-template <class T>
-__device__ __forceinline__ void store_pair(float x, float y, T* to) {
-  *reinterpret_cast<unsigned*>(to) = pack_rounded<T>(x, y);
-}
-__device__ __forceinline__ void store_pair(float x, float y, float* to) {
-  *reinterpret_cast<float2*>(to) = make_float2(x, y);
-}
-
 // Reduce over the four lanes that share a row of an mma result.
 __device__ __forceinline__ float row_maximum(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -54,6 +45,22 @@ template <class T, int V>
 struct __align__(sizeof(T) * V) Packed {
   T at[V];
 };
+
+// Store x and y, converted to neighbouring elements, if `valid`. Their address is aligned to both.
+template <class T, class C>
+__device__ __forceinline__ void store_pair(float x, float y, const float (&)[2], const C&, T* to, bool valid) {
+  if (valid) *reinterpret_cast<unsigned*>(to) = pack_rounded<T>(x, y);
+}
+template <class C>
+__device__ __forceinline__ void store_pair(float x, float y, const float (&)[2], const C&, float* to, bool valid) {
+  if (valid) *reinterpret_cast<float2*>(to) = make_float2(x, y);
+}
+template <class C>
+__device__ __forceinline__ void store_pair(float x, float y, const float (&factor)[2], const C& convert,
+                                           signed char* to, bool valid) {
+  const Packed<signed char, 2> pair = {convert(x, factor[0]), convert(y, factor[1])};
+  if (valid) *reinterpret_cast<Packed<signed char, 2>*>(to) = pair;
+}
 
 template <class T, bool FLAGS>
 struct ElementOfMask {

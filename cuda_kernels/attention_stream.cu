@@ -83,16 +83,20 @@ struct NewRows {
 // Shared memory holds sums [WARPS][ROWS][WIDTH + 4], later a weight per row and split.
 // APPENDS: rotate the queries, and append the new rows to the caches first, as their last rows. The last four operands of
 // `batch` are those of the new rows.
-template <class T, Mask MASK, int DEPTH, int WIDTH, int ROWS, int STEP, class I, int R, bool APPENDS = false>
+template <class T, Mask MASK, int DEPTH, int WIDTH, int ROWS, int STEP, class I, int R, bool APPENDS = false,
+          class Out = T>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_stream(const T* q, typename Cache<T, APPENDS>::Pointer key_cache,
                   typename Cache<T, APPENDS>::Pointer value_cache, const void* mask, const T* scale, const T* sink,
-                  T* out, Axes<I, R, APPENDS ? 10 : 6> batch, Strides<I> stride, I queries, I keys, I depth, I width,
+                  Out* out, Axes<I, R, APPENDS ? 10 : OPERANDS<Out>> batch, Strides<I> stride, I queries, I keys, I depth, I width,
                   float factor, const long long* length, float* parts, unsigned* arrived, const T* new_key,
-                  const T* new_value, const T* cos, const T* sin, I cos_second, I sin_second) {
+                  const T* new_value, const T* cos, const T* sin, I cos_second, I sin_second,
+                  const float* factors, Quantizer quantizer) {
   constexpr int TILES = (ROWS + 15) / 16, HALVES = ROWS == 8 ? 1 : 2;
   constexpr int N = STEP / 8, LANE_KEYS = STEP / 4, D = DEPTH / 32, C = WIDTH / 64, PITCH = WIDTH + 4;
   static_assert(WARPS * PITCH >= MAX_SPLITS, "shared memory holds a weight per split");
+  constexpr int EACH = 4;  // neighbouring outputs of a thread
+  using OutChunk = Packed<Out, EACH>;
   constexpr bool HAS_MASK = MASK == ADDED || MASK == BOOLEAN;
   constexpr bool PREFETCHES_MASK = ROWS <= 16;  // the mask is loaded along with the keys if registers suffice
   using Element = MaskElement<T, MASK>;
@@ -338,29 +342,50 @@ __global__ void __launch_bounds__(THREADS, 2)
   sink = sink ? sink + sink_at + first_query * stride.sink : nullptr;
   out += first_query * stride.out;
   parts += static_cast<long long>(blockIdx.x) * gridDim.y * ROWS * PITCH;
-  for (int i = threadIdx.x; i < rows * WIDTH; i += THREADS) {
+  Conversion<T, Out> convert(factors, quantizer);
+  convert.select_batch(batch, static_cast<I>(blockIdx.x) / query_blocks);
+  const bool aligned = stride.out % EACH == 0 && reinterpret_cast<unsigned long long>(out) % sizeof(OutChunk) == 0;
+  for (int i = threadIdx.x * EACH; i < rows * WIDTH; i += THREADS * EACH) {
     const int row = i / WIDTH, column = i % WIDTH;
-    float highest = minus_infinity(), row_total = 0, result = 0;
+    float highest = minus_infinity(), row_total = 0, result[EACH] = {}, factor[1][EACH];
+    convert.load_factors(column, 0, static_cast<int>(width), factor);
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
       highest = fmaxf(highest, maxima[w * ROWS + row]);
       row_total += totals[w * ROWS + row];
-      result += shared[(w * ROWS + row) * PITCH + column];
+      const float4 part = *reinterpret_cast<const float4*>(shared + (w * ROWS + row) * PITCH + column);
+      result[0] += part.x, result[1] += part.y, result[2] += part.z, result[3] += part.w;
     }
     if (splits > 1) {
       float* part = parts + (static_cast<int>(blockIdx.y) * ROWS + row) * PITCH;
-      part[column] = result;
+      *reinterpret_cast<float4*>(part + column) = make_float4(result[0], result[1], result[2], result[3]);
       if (column == 0) part[WIDTH] = highest, part[WIDTH + 1] = row_total;
     } else if (column < width) {
+      float rescale = 1;
       if (sink) {
         const float sink_score = float(sink[row * stride.sink]), shift = softmax_shift(fmaxf(sink_score, highest));
-        const float rescale = math::exp_fast(highest - shift);
-        result *= rescale, row_total = row_total * rescale + math::exp_fast(sink_score - shift);
+        rescale = math::exp_fast(highest - shift);
+        row_total = row_total * rescale + math::exp_fast(sink_score - shift);
       }
-      out[row * stride.out + column] = T(result / row_total);
+      rescale /= row_total;
+      OutChunk chunk;
+#pragma unroll
+      for (int e = 0; e < EACH; e++) chunk.at[e] = convert(result[e] * rescale, factor[0][e]);
+      Out* to = out + row * stride.out + column;
+      if (aligned) {
+        *reinterpret_cast<OutChunk*>(to) = chunk;
+      } else {
+#pragma unroll
+        for (int e = 0; e < EACH; e++) to[e] = chunk.at[e];
+      }
     }
   }
   if (splits == 1 || !is_last_block(arrived + blockIdx.x, splits, last)) return;
-  merge_splits<ROWS, WIDTH>(parts, splits, PITCH, shared, sink, stride.sink, out, stride.out, rows,
-                            static_cast<int>(width));
+  merge_splits<ROWS, WIDTH>(
+      parts, splits, PITCH, shared, sink, stride.sink, rows, static_cast<int>(width),
+      [&](int row, int column, float x) {
+        float factor[1][1];
+        convert.load_factors(column, 0, static_cast<int>(width), factor);
+        out[row * stride.out + column] = convert(x, factor[0][0]);
+      });
 }

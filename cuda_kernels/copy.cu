@@ -1,13 +1,15 @@
 // Copies between any two layouts. T only determines the size of elements: 1, 2, 4, 8 or 16 bytes.
 #include "items.cuh"
+#include "ptx.cuh"
 
 // Copy dense memory; x and y are aligned to 16 bytes.
-extern "C" __global__ void copy_dense(const unsigned char* __restrict__ x, unsigned char* __restrict__ y,
-                                      long long bytes) {
+extern "C" __global__ void copy_dense(const unsigned char* x, unsigned char* y, long long bytes) {
+  start_next_launch();
   const uint4* source = reinterpret_cast<const uint4*>(x);
   uint4* target = reinterpret_cast<uint4*>(y);
   const long long words = bytes / 16, first = first_item<long long>();
   uint4 word[ITEMS];
+  wait_for_launches();
 #pragma unroll
   for (int k = 0; k < ITEMS; k++) {
     const long long i = first + k * static_cast<long long>(blockDim.x);
@@ -23,14 +25,17 @@ extern "C" __global__ void copy_dense(const unsigned char* __restrict__ x, unsig
 
 // Copy in the order of the target's memory. Operands of the axes: source, target.
 template <typename T, typename I, int R>
-__global__ void copy_strided(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I size) {
+__global__ void copy_strided(const T* x, T* y, const Axes<I, R, 2> axes, I size) {
+  start_next_launch();
+  wait_for_launches();
   set_items(y, axes, size, [&](const I(&at)[R]) { return x[offset(axes, at, 0)]; });
 }
 
 // Append to a KV cache: like `copy_strided`, but write to y from row `*start` on. Rows are `step` elements apart.
 template <typename T, typename I, int R>
-__global__ void write_rows(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I size,
-                           const long long* __restrict__ start, long long step) {
+__global__ void write_rows(const T* x, T* y, const Axes<I, R, 2> axes, I size, const long long* start, long long step) {
+  start_next_launch();
+  wait_for_launches();
   set_items(y + *start * step, axes, size, [&](const I(&at)[R]) { return x[offset(axes, at, 0)]; });
 }
 
@@ -38,10 +43,11 @@ __global__ void write_rows(const T* __restrict__ x, T* __restrict__ y, const Axe
 // stride. A block of 32 x 8 threads moves a tile through shared memory. The tile's pitch is an odd number of words,
 // which avoids bank conflicts.
 template <typename T, typename I, int R>
-__global__ void copy_transposed(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I rows, I columns,
-                                I source_stride, I target_stride) {
+__global__ void copy_transposed(const T* x, T* y, const Axes<I, R, 2> axes, I rows, I columns, I source_stride,
+                                I target_stride) {
   constexpr int TILE = sizeof(T) < 4 ? 64 : 32, PAD = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
   OVGPU_SHARED(T, tile, [TILE][TILE + PAD]);
+  start_next_launch();
   const I column_tiles = (columns + TILE - 1) / TILE, row_tiles = (rows + TILE - 1) / TILE;
   const I block_index = blockIdx.x, batch = block_index / (column_tiles * row_tiles),
           tile_index = block_index - batch * (column_tiles * row_tiles);
@@ -50,6 +56,7 @@ __global__ void copy_transposed(const T* __restrict__ x, T* __restrict__ y, cons
   unravel(axes, batch, at);
   x += offset(axes, at, 0);
   y += offset(axes, at, 1);
+  wait_for_launches();
 #pragma unroll
   for (int j = threadIdx.y; j < TILE; j += 8) {
 #pragma unroll
@@ -77,6 +84,8 @@ struct Numbers {
 template <typename T, int COUNT, int R>
 __global__ void write_numbers(T* y, const Axes<int, R, 1> axes, const Numbers<T, COUNT> numbers, int first, int count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  start_next_launch();
+  wait_for_launches();
   if (i >= count) return;
   int at[R];
   unravel(axes, first + i, at);

@@ -1,12 +1,15 @@
 // Gather, GatherElements, GatherND: elements or rows of a tensor by index. T only determines the size of an element,
 // or of a group of neighbouring ones. GatherTree: token sequences of beams from their parents.
 #include "items.cuh"
+#include "ptx.cuh"
 
 // Gather along one axis of x, whose extent and stride are `extent` and `axis_stride`. The axes are those of y;
 // operands: x, index, y. Indices out of range give zeros.
 template <typename T, typename Index, typename I, int R>
-__global__ void gather(const T* __restrict__ x, const Index* __restrict__ index, T* __restrict__ y,
-                       const Axes<I, R, 3> axes, I size, I extent, I axis_stride) {
+__global__ void gather(const T* x, const Index* index, T* y, const Axes<I, R, 3> axes, I size, I extent,
+                       I axis_stride) {
+  start_next_launch();
+  wait_for_launches();
   set_items(y, axes, size, [&](const I(&at)[R]) {
     const I selected = normalize_index(index[offset(axes, at, 1)], extent);
     return selected >= 0 ? x[offset(axes, at, 0) + selected * axis_stride] : T();
@@ -21,8 +24,10 @@ struct Indexed {
 
 // Like gather, but by tuples of `count` indices, which are `step` apart.
 template <typename T, typename Index, typename I, int R>
-__global__ void gather_nd(const T* __restrict__ x, const Index* __restrict__ index, T* __restrict__ y,
-                          const Axes<I, R, 3> axes, const Indexed<I> indexed, I size, I count, I step) {
+__global__ void gather_nd(const T* x, const Index* index, T* y, const Axes<I, R, 3> axes, const Indexed<I> indexed,
+                          I size, I count, I step) {
+  start_next_launch();
+  wait_for_launches();
   set_items(y, axes, size, [&](const I(&at)[R]) {
     const Index* tuple = index + offset(axes, at, 1);
     I from = offset(axes, at, 0);

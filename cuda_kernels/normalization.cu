@@ -4,6 +4,7 @@
 #include "bytes.cuh"
 #include "norms.cuh"
 #include "ptx.cuh"
+#include "quantizer.cuh"
 
 // Where the elements of a normalised row are written, V at a time.
 template <class T, int V>
@@ -14,14 +15,13 @@ struct Row {
   __device__ __forceinline__ void write(unsigned i, const T (&part)[V]) const { store<V>(part, out + i); }
 };
 
-// Likewise, unless `out` is null, and where their codes are: round(element * factor * reciprocal) + zero, within low
-// and high. factor: [n], or null.
+// Likewise, unless `out` is null, and where the codes of element * factor are. factor: [n], or null.
 template <class T, int V>
 struct CodedRow {
   T* out;
   signed char* codes;
   const float* factor;
-  float reciprocal, zero, low, high;
+  Quantizer quantizer;
   float factors[V];
 
   __device__ __forceinline__ void prepare(unsigned i) {
@@ -35,9 +35,7 @@ struct CodedRow {
     signed char found[V];
 #pragma unroll
     for (int j = 0; j < V; j++) {
-      const float value = factor ? float(part[j]) * factors[j] : float(part[j]);
-      const float clipped = fminf(fmaxf(value * reciprocal, low - zero), high - zero);
-      found[j] = static_cast<signed char>(__float_as_int(clipped + 12582912.f) + static_cast<int>(zero));  // 1.5 * 2^23
+      found[j] = quantizer(factor ? float(part[j]) * factors[j] : float(part[j]));
     }
     Bytes<sizeof(found)> bytes;
     memcpy(&bytes, found, sizeof(bytes));
@@ -199,7 +197,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     normalize_rows_to_codes(const T* x, const T* y, const T* z, T* out, T* total, const T* scale, const T* shift,
                             unsigned x_rows, unsigned y_rows, unsigned z_rows, unsigned rows, unsigned n,
                             typename Accumulator<T>::Type eps, int mode, signed char* codes, const float* factor,
-                            float reciprocal, float zero, float low, float high) {
+                            const Quantizer quantizer) {
   using A = typename Accumulator<T>::Type;
   start_next_launch();
   const Terms<T> terms = {x, y, z, total, x_rows, y_rows, z_rows};
@@ -209,7 +207,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   wait_for_launches();
   A value[N][V];
   const A sum = terms.load_row(row, n, size, value);
-  const CodedRow<T, V> to = {out ? out + start : nullptr, codes + start, factor, reciprocal, zero, low, high};
+  const CodedRow<T, V> to = {out ? out + start : nullptr, codes + start, factor, quantizer};
   write_row<KIND>(value, sum, inverse_n, to, scale, shift, size, n, eps, mode);
 }
 

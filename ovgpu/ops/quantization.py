@@ -4,6 +4,7 @@ Dequantize, have codes in between."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import ml_dtypes
@@ -131,6 +132,24 @@ class Quantize(_Coded):
         if self.kind.is_real():
             return f"{rounded} - 12582912.f"
         return f"static_cast<signed char>(__float_as_int({rounded}) + static_cast<int>(zero))"
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Codes i8 that a kernel writes into ``array``: ``clip(round(element * factor * reciprocal) + zero, low, high)`` of
+    its results, rounded to their type, where the array ``factor`` f32 is optional."""
+
+    array: Array
+    factor: Array | None
+    reciprocal: float
+    zero: int
+    low: int
+    high: int
+
+    def arguments(self) -> tuple[Any, Any]:
+        """Return the arguments of a kernel: the factor, and a `Quantizer` (cuda_kernels/quantizer.cuh)."""
+        numbers = np.array([self.reciprocal, self.low - self.zero, self.high - self.zero], np.float32)
+        return self.factor, np.append(numbers.view(np.int32), np.int32(self.zero))
 
 
 @internal_op

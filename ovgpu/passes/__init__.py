@@ -11,6 +11,7 @@ from ovgpu.passes._graph import HALVES
 from ovgpu.passes.activation import fuse_activations
 from ovgpu.passes.add_norm import add_norms
 from ovgpu.passes.attention import fuse_attention
+from ovgpu.passes.attention_codes import quantized_attention
 from ovgpu.passes.batch_norm import scale_channels
 from ovgpu.passes.canonicalise import canonicalise
 from ovgpu.passes.channels_last import channels_last
@@ -146,6 +147,8 @@ PASSES = (
     Pass(fuse_matmul_epilogues, "fuse", CUDA, "MatMul → bias → residual → activation", "MatMulWithEpilogue"),
     Pass(add_norms, "fuse", CUDA, "Add → ScaledMVN or ScaledRMS", "AddNorm"),
     Pass(quantized_norms, "fuse", CUDA, "norm → Quantize", "NormWithCodes"),
+    Pass(quantized_attention, "fuse", CUDA, "ScaledDotProductAttention → Transpose → Reshape → Quantize",
+         "AttentionWithCodes → Transpose → Reshape"),
 )
 
 

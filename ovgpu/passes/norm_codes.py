@@ -33,22 +33,20 @@ def quantized_norms(model: Model) -> None:
         source = node.sources[0] if node.sources else None
         if source is None or source in moved or source.index or not isinstance(source.node.op, (ScaledMVN, AddNorm)):
             continue
-        codes = _codes(node, source)
-        if codes is not None:
+        codes = quantization(node, source)
+        if codes is not None and all(_is_factor(port, source) for port in node.sources[1 : codes.chain.inputs]):
             _rewrite(source.node, node, codes, len(users[source]) > 1, moved)
     redirect(model, moved)
     model.changed()
 
 
-def _codes(node: Node, source: Output) -> Fused | None:
-    """Return a node's layers if `NormWithCodes` takes them: Convert to f32 of another type, Multiply by a constant with
-    an element for each normalised one, or none, and Quantize by numbers; else None."""
+def quantization(node: Node, source: Output) -> Fused | None:
+    """Return a node's layers if an `OpWithCodes` takes them: Convert to f32 of another type, Multiply by the second
+    input, or none, and Quantize by numbers; else None."""
     op: Any = fused([node])[0] if isinstance(node.op, Quantize) else op_of(node)
     if not isinstance(op, Fused) or op.chain.inputs > 2 or source.spec.type not in (*HALVES, Type.f32):
         return None
     chain, convert = op.chain, source.spec.type != Type.f32
-    if chain.inputs == 2 and not _is_factor(node.sources[1], source):
-        return None
     wanted = [*[Convert] * convert, *[Multiply] * (chain.inputs - 1), Quantize]
     if [type(part.op) for part in chain.parts] != wanted:
         return None

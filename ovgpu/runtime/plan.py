@@ -28,12 +28,12 @@ from ovgpu.lowering.program import (
 )
 from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Op
+from ovgpu.ops.fused._codes import OpWithCodes
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.fused.add_norm import AddNorm
 from ovgpu.ops.fused.channels_last import ChannelsLastConvolution
 from ovgpu.ops.fused.matmul_prologue import MatMulWithPrologue
-from ovgpu.ops.fused.norm_codes import NormWithCodes
 from ovgpu.ops.fused.rotary_attention import RotaryAttention
 from ovgpu.ops.infrastructure.control_flow import If
 from ovgpu.runtime.backend import Counts, RoundingCall, counts
@@ -299,7 +299,7 @@ def _operands(plan: Plan) -> Iterator[Operand]:
 
 def layers_of(op: Op) -> tuple[Layer, ...]:
     """Return the layers that a fused op computes; empty for another op."""
-    fused = (Fused, OpWithEpilogue, ChannelsLastConvolution, AddNorm, MatMulWithPrologue, NormWithCodes)
+    fused = (Fused, OpWithEpilogue, ChannelsLastConvolution, AddNorm, MatMulWithPrologue, OpWithCodes)
     return op.layers if isinstance(op, fused) else ()
 
 

@@ -9,6 +9,7 @@ from ovgpu.backends.cuda import CudaBackend
 from ovgpu.ops.attention import _attention
 from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.test_attention import attend
+from tests.kernels.test_attention_codes import HEADS, run
 from tests.kernels.test_attention_mma import attend_masked
 from tests.kernels.test_kv_cache import check, rotary_attention
 
@@ -62,7 +63,27 @@ def appending() -> None:
         check(backend, op, shapes, "f16", 1, 6e-3, scratch)
 
 
+def coded(streamed: bool = True) -> None:
+    """Attend with codes as results, which factors multiply before."""
+    backend = CudaBackend()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_attention, "STREAMED_WIDTH", 64 if streamed else 0)
+        run(backend, **HEADS, factor=True, zero=5, limits=(-10, 15))
+
+
+def coded_by_tiles() -> None:
+    coded(False)
+
+
 FAULTS = [
+    Fault("codes of other columns", coded, STREAM, "convert(result[e] * rescale, factor[0][e])",
+          "convert(result[e] * rescale, factor[0][0])"),
+    Fault("factors of the first head", coded, STREAM, "  convert.select_batch(batch, static_cast<I>(blockIdx.x)",
+          "  convert.select_batch(batch, static_cast<I>(0)"),
+    Fault("codes of other columns, by tiles", coded_by_tiles, "attention_mma.cuh", "convert(y, factor[1])",
+          "convert(y, factor[0])"),
+    Fault("factors of the first head, by tiles", coded_by_tiles, FILE, "convert.select_batch(batch, head);", ";"),
+    Fault("codes beyond the largest", coded, "quantizer.cuh", ", high)", ", high + 1)"),
     Fault("new rows not waited for", appending, STREAM, "depth, width);\n      __syncthreads();",
           "depth, width);"),
     Fault("new rows in another place", appending, STREAM, "fresh.append(key_cache + (k - key_cache + known",

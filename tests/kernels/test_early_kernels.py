@@ -16,6 +16,8 @@ TILES = [*gate.table()["product_tiles.cu"]][::8]
 CONVOLUTIONS = [*gate.table()["implicit_gemm.cu"]][::3]
 NORMS = [name for name in gate.table()["normalization.cu"] if "normalize_rows" in name][::6]
 ATTENTIONS = [name for name in gate.table()["attention_stream.cu"] if "true" in name or ", 64, 64, " in name][::4]
+OTHERS = [(file, name) for file, step in (("attention_mma.cu", 40), ("gather.cu", 40), ("copy.cu", 30))
+          for name in [n for n in gate.table()[file] if "tree" not in n][::step]]
 
 
 def accesses(file: str, name: str) -> list[str]:
@@ -52,6 +54,11 @@ def test_convolutions_copy_kernels(name: str) -> None:
 @pytest.mark.parametrize("name", NORMS)
 def test_norms_load_nothing(name: str) -> None:
     assert not accesses("normalization.cu", name)
+
+
+@pytest.mark.parametrize(("file", "name"), OTHERS)
+def test_others_load_nothing(file: str, name: str) -> None:
+    assert not accesses(file, name)
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)

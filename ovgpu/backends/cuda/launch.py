@@ -89,7 +89,7 @@ class Launcher(KernelRecorder):
             self.elementwise(Convert(destination_type=bits), [source.view(bits.storage)], target.view(bits.storage))
             return
         for launch in found:
-            self.kernel("copy.cu", *launch)
+            self.kernel("copy.cu", *launch, early=True)
 
     def scratch(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return rt.cupy().empty(shape, dtype)

@@ -18,6 +18,7 @@ import numpy as np
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.strided import Axes, strides_of
+from ovgpu.ops.quantization import Codes
 
 TILE_QUERIES = 64  # queries per block of the kernels for many queries, or twice as many
 SPLIT_QUERIES = 8  # queries up to which the kernel that splits the keys is used
@@ -32,6 +33,7 @@ STREAMED_QUERIES = 32  # queries up to which `attention_stream.cu` is used whate
 STREAMED_WIDTH = 128  # elements of a row up to which it has registers
 MIN_CAPABILITY = 80  # first compute capability whose tensor cores `attention_mma.cu` uses
 BAND = 64  # keys per tile of a mask, as in attention_mma.cu
+CODE = "signed char"  # type of codes in kernels
 MIN_MARKED = 256  # queries, and keys, from which on classifying the mask's tiles beforehand pays
 
 
@@ -59,14 +61,17 @@ class NewRows:
 
 
 def attend(k: KernelRecorder, inputs: Sequence[Any], out: Array, causal: bool, length: Array | None = None,
-           fresh: NewRows | None = None) -> Any:
+           fresh: NewRows | None = None, codes: Codes | None = None) -> Any:
     """Record the kernel that computes attention. Return NotImplemented for long rows and unsupported layouts.
 
     ``inputs`` are q, k and v, then mask, scale and sink or None, all f32, f16, bf16 or f64 except a boolean mask.
     ``length`` [1], i64 on the device, is the number of keys to attend to; None stands for all keys. ``fresh``: the last
-    of these keys, and its value, which only the kernel that streams keys appends.
+    of these keys, and its value, which only the kernel that streams keys appends. ``codes``: ``out`` has these codes,
+    which only the kernels on tensor cores write; their factor is [.., 1, Ev].
     """
     q, key, v, mask, scale, sink = inputs
+    if codes is not None and not (key.shape[-2] and all(map(_has_unit_stride, (q, key, v)))):
+        return NotImplemented
     if key.shape[-2] == 0:
         k.copy(np.zeros((), out.dtype), out)
     if out.size == 0 or key.shape[-2] == 0:
@@ -83,7 +88,10 @@ def attend(k: KernelRecorder, inputs: Sequence[Any], out: Array, causal: bool, l
                 _broadcast_strides(mask, (*batch, queries, key.shape[-2])),
                 _broadcast_strides(sink, (*batch, queries, 1)), strides_of(out),
                 *(_broadcast_strides(x, (*batch, *x.shape[-2:])) for x in (fresh.arrays if fresh else ()))]
-    if queries == 1 and batch and not causal and not operands[1][-3] and not operands[2][-3]:
+    if codes is not None:
+        operands.append(_broadcast_strides(codes.factor, (*batch, 1, out.shape[-1])))
+    shares_keys = queries == 1 and batch and not causal and not operands[1][-3] and not operands[2][-3]
+    if shares_keys and (codes is None or codes.factor is None):
         # heads that share their keys become queries of one head (multi-query attention)
         if batch[-1] > 1 and any(s[-3] for s in operands[6:]):
             return NotImplemented
@@ -103,17 +111,19 @@ def attend(k: KernelRecorder, inputs: Sequence[Any], out: Array, causal: bool, l
     vector = _vector_elements((q, key, v), (depth, width), operands[:3])
     if (kind.itemsize == 2 and k.capability >= MIN_CAPABILITY and vector > 1 and max(depth, width) <= STREAMED_WIDTH
             and (queries <= STREAMED_QUERIES or axes.size * -(-queries // TILE_QUERIES) < k.multiprocessors)):
-        _attend_stream(k, kernel, axes, (queries, keys, depth, width), args, fresh)
+        _attend_stream(k, kernel, axes, (queries, keys, depth, width), args, fresh, codes)
         return None
     if fresh is not None:
         return NotImplemented
     rounds = k.tf32 and kind == np.float32 and max(depth, width) <= TF32_WIDTH
     if queries > SPLIT_QUERIES and (rounds or (kind.itemsize == 2 and k.capability >= MIN_CAPABILITY)):
-        vector = min(vector, _vector_elements((out,), (), operands[5:]))
+        vector = vector if _is_aligned(out, operands[5], 2) else 1
         marks = _mark_mask_tiles(k, kernel, mask, (queries, keys), axes.size) if vector > 1 and length is None else None
         staged = 0 if mask is None or causal else queries if operands[3][-2] else 1
-        _attend_mma(k, kernel, axes, (queries, depth, width), vector, (staged, mask), (*args, marks), rounds)
+        _attend_mma(k, kernel, axes, (queries, depth, width), vector, (staged, mask), (*args, marks), rounds, codes)
         return None
+    if codes is not None:
+        return NotImplemented
     if queries > SPLIT_QUERIES and kind != np.float64:
         columns = -(-width // TILE_QUERIES)
         k.kernel("attention.cu", f"attend_tiles<{kernel}, {columns}, {axes.index}, {axes.rank}>",
@@ -145,7 +155,7 @@ def _split(k: KernelRecorder, blocks: int, blocks_per_sm: int, max_splits: int, 
 
 
 def _attend_stream(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, int, int, int],
-                   args: Sequence[Any], fresh: NewRows | None) -> None:
+                   args: Sequence[Any], fresh: NewRows | None, codes: Codes | None) -> None:
     """Record the kernel that streams keys through registers; ``extents`` are queries, keys, depth and width."""
     queries, keys = extents[:2]
     depth, width = -(-extents[2] // 32) * 32, -(-extents[3] // 64) * 64
@@ -159,13 +169,15 @@ def _attend_stream(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[in
     new_rows, seconds = (None,) * 4, (0, 0)
     if fresh is not None:
         new_rows, seconds = fresh.arrays, tuple(x.shape[-1] // depth * depth // 2 for x in (fresh.cos, fresh.sin))
+    form = ", true" if fresh is not None else f", false, {CODE}" if codes is not None else ""
     k.kernel("attention_stream.cu", f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {axes.index}, "
-             f"{axes.rank}{', true' * (fresh is not None)}>", (blocks, splits), (WARPS * 32,),
-             (*args, *scratch, *new_rows, *axes.numbers(*seconds)), 4 * WARPS * rows * (width + 4), early=True)
+             f"{axes.rank}{form}>", (blocks, splits), (WARPS * 32,),
+             (*args, *scratch, *new_rows, *axes.numbers(*seconds), *_code_arguments(codes)),
+             4 * WARPS * rows * (width + 4), early=True)
 
 
 def _attend_mma(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, int, int], vector: int,
-                masked: tuple[int, Array | None], args: Sequence[Any], rounds: bool) -> None:
+                masked: tuple[int, Array | None], args: Sequence[Any], rounds: bool, codes: Codes | None) -> None:
     """Record the kernel for tensor cores.
 
     ``extents`` are queries, depth and width; ``masked`` is the number of rows that are read of the mask, and the mask;
@@ -182,8 +194,10 @@ def _attend_mma(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, 
     shared = itemsize * (rows * depth + 2 * keys * (depth + width))
     if masked[0] and masked[1] is not None:
         shared += (rows if masked[0] > 1 else 1) * (keys * masked[1].itemsize + 16)
+    form = "" if codes is None else f", {CODE}"
     k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {depth}, {width}, {tiles}, {keys}, {vector}, {axes.index}, "
-             f"{axes.rank}>", (axes.size * -(-queries // rows),), (WARPS * 32,), args, shared, tf32=rounds)
+             f"{axes.rank}{form}>", (axes.size * -(-queries // rows),), (WARPS * 32,), (*args, *_code_arguments(codes)),
+             shared, tf32=rounds, early=True)
 
 
 def _mark_mask_tiles(k: KernelRecorder, kernel: str, mask: Array | None, extents: tuple[int, int],
@@ -198,7 +212,7 @@ def _mark_mask_tiles(k: KernelRecorder, kernel: str, mask: Array | None, extents
     strips, tiles, planes = -(-queries // (2 * TILE_QUERIES)) * 8, -(-keys // BAND), mask.size // (queries * keys)
     marks = k.scratch((planes, tiles, strips), np.dtype(np.uint8))
     k.kernel("attention_mma.cu", f"mark_tiles<{kernel}>", (strips, planes), (512,),
-             (mask, np.int32(queries), np.int32(keys), marks), tiles)
+             (mask, np.int32(queries), np.int32(keys), marks), tiles, early=True)
     return marks
 
 
@@ -207,6 +221,15 @@ def _vector_elements(arrays: Sequence[Array], extents: Sequence[int], strides: S
     vector = 16 // arrays[0].dtype.itemsize
     counts = (*extents, *(n for s in strides for n in s[:-1]))
     return 1 if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in arrays) else vector
+
+
+def _code_arguments(codes: Codes | None) -> tuple[Any, Any]:
+    return (None, np.zeros(4, np.int32)) if codes is None else codes.arguments()
+
+
+def _is_aligned(x: Array, strides: tuple[int, ...], elements: int) -> bool:
+    """Return whether each group of neighbouring elements of a row lies at a multiple of its size."""
+    return not any(n % elements for n in strides[:-1]) and not x.data.ptr % (elements * x.dtype.itemsize)
 
 
 def _has_unit_stride(x: Array) -> bool:

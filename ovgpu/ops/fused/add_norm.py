@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.normalization.normalization import EPSILON, ScaledMVN
+from ovgpu.ops.quantization import Codes
 from ovgpu.spec import Spec
 from ovgpu.types import Type
 
@@ -71,23 +71,6 @@ class AddNorm(Op):
         return [terms[i] for i in (*first, *(i for i in range(len(terms)) if i not in first))]
 
 
-@dataclass(frozen=True)
-class Codes:
-    """Codes i8 of the elements of a norm: ``clip(round(element * factor * reciprocal) + zero, low, high)``, where the
-    array ``factor`` f32 [n] is optional."""
-
-    array: Array
-    factor: Array | None
-    reciprocal: float
-    zero: int
-    low: int
-    high: int
-
-    def arguments(self) -> tuple[Any, ...]:
-        numbers = (self.reciprocal, self.zero, self.low, self.high)
-        return (self.array, self.factor, *map(np.float32, numbers))
-
-
 def normalize_sum(k: KernelRecorder, norm: ScaledMVN, scaled: Sequence[Any], terms: Sequence[Any], out: Any,
                   total: Any = None, codes: Codes | None = None) -> bool:
     """Record one kernel that normalises the sum of one to three terms. Return False if it does not take these arrays.
@@ -113,7 +96,7 @@ def normalize_sum(k: KernelRecorder, norm: ScaledMVN, scaled: Sequence[Any], ter
              (launch.ceildiv(rows, block[1]),), block,
              (x, y, z, out, total, *scaled, *each, np.uint32(rows), np.uint32(n), launch.real(norm.eps, terms[0]),
               np.int32(EPSILON.index("INSIDE" if norm.inside else "OUTSIDE")),
-              *(() if codes is None else codes.arguments())), early=True)
+              *(() if codes is None else (codes.array, *codes.arguments()))), early=True)
     return True
 
 

@@ -81,7 +81,7 @@ class Reorder(Op):
             return NotImplemented
         k.kernel("gather.cu", f"gather<{bits(out.dtype.itemsize)}, {k.c_type(beams.dtype)}, {axes.index}, "
                  f"{axes.rank}>", blocks(axes.size), (THREADS,),
-                 (x, beams, out, axes.packed(), *axes.numbers(axes.size, len(x), row)))
+                 (x, beams, out, axes.packed(), *axes.numbers(axes.size, len(x), row)), early=True)
         return None
 
 
@@ -136,7 +136,7 @@ class CacheWrite(Op):
             return NotImplemented
         k.kernel("copy.cu", f"write_rows<{bits(width)}, {axes.index}, {axes.rank}>", blocks(axes.size), (THREADS,),
                  (new, cache, axes.packed(), *axes.numbers(axes.size), lengths,
-                  np.int64(step * cache.dtype.itemsize // width)))
+                  np.int64(step * cache.dtype.itemsize // width)), early=True)
         return None
 
 

@@ -5,35 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, evaluate, internal_op
+from ovgpu.ops.base.op import Array, Arrays, Workspace, evaluate, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder
-from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.xp import Adapter
-from ovgpu.ops.fused._elementwise import Fused, Layer
-from ovgpu.ops.fused.add_norm import AddNorm, Codes, normalize_sum
+from ovgpu.ops.fused._codes import OpWithCodes
+from ovgpu.ops.fused._elementwise import Layer
+from ovgpu.ops.fused.add_norm import AddNorm, normalize_sum
 from ovgpu.ops.normalization.normalization import ScaledMVN
-from ovgpu.ops.quantization import Quantize
 from ovgpu.spec import Spec
 from ovgpu.types import Type
 
 
 @internal_op
-class NormWithCodes(Op):
-    """A norm, and the layers after it that end in a `Quantize`: ``inputs of the norm...[, factor [n]] -> [norm [...],]
-    [sum [...],] codes [...]``.
+class NormWithCodes(OpWithCodes):
+    """A norm, and the codes of its result: ``inputs of the norm...[, factor [n]] -> [norm [...],] [sum [...],] codes
+    [...]``.
 
-    ``codes`` converts the norm to f32, multiplies it by the factor, and quantises it by constants of one element; the
-    first two are optional. ``keep``: True if the norm itself has users, and is an output. The sum is the second result
-    of an `AddNorm`. ``layer`` is the norm's origin.
+    ``keep``: True if the norm itself has users, and is an output. The sum is the second result of an `AddNorm`.
     """
 
     norm: ScaledMVN | AddNorm
-    codes: Fused
-    layer: Layer
     keep: bool
 
     name: ClassVar[str] = "NormWithCodes"
-    exact = True  # because its parts decode and encode
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -42,11 +36,6 @@ class NormWithCodes(Op):
 
     def attributes(self) -> dict[str, Any]:
         return self.norm.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
-
-    def split(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the norm's inputs, and the factor, if there is one."""
-        count = len(inputs) + 1 - self.codes.chain.inputs
-        return inputs[:count], inputs[count:]
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         own, factors = self.split(inputs)
@@ -81,17 +70,9 @@ class NormWithCodes(Op):
             norm, (x, scale, shift) = self.norm, own
             terms = [x]
         total = arrays[0] if arrays else None
-        if normalize_sum(k, norm, (scale, shift), terms, out, total, self._codes(codes, factors)):
+        if normalize_sum(k, norm, (scale, shift), terms, out, total, self.written(codes, factors)):
             return None
         out = workspace[0] if out is None else out
         if self.norm.cuda(k, own, (out, *arrays), ()) is NotImplemented:
             return NotImplemented
         return self.codes.cuda(k, (out, *factors), (codes,), ())
-
-    def _codes(self, codes: Array, factors: Arrays) -> Codes:
-        chain = self.codes.chain
-        *_, last = chain.parts
-        assert isinstance(last.op, Quantize)
-        numbers = [self.codes.literals[i - chain.inputs] for i in last.operands[1:]]
-        reciprocal, zero = (*(float(decode(number).item()) for number in numbers), 0)[:2]
-        return Codes(codes, factors[0] if factors else None, reciprocal, int(zero), last.op.low, last.op.high)

@@ -144,7 +144,7 @@ class Gather(Op):
             return NotImplemented
         k.kernel("gather.cu", f"gather<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
                  blocks(axes.size), (THREADS,), (x, indices, out, axes.packed(), *axes.numbers(
-                     axes.size, x.shape[where], row * out.dtype.itemsize // width)))
+                     axes.size, x.shape[where], row * out.dtype.itemsize // width)), early=True)
         return None
 
 

@@ -83,7 +83,7 @@ class GatherElements(Op):
             return NotImplemented
         k.kernel("gather.cu", f"gather<{bits(out.dtype.itemsize)}, {k.c_type(indices.dtype)}, {axes.index}, "
                  f"{axes.rank}>", blocks(axes.size), (THREADS,),
-                 (x, indices, out, axes.packed(), *axes.numbers(axes.size, x.shape[axis], row)))
+                 (x, indices, out, axes.packed(), *axes.numbers(axes.size, x.shape[axis], row)), early=True)
         return None
 
 
@@ -180,7 +180,7 @@ class _GatherND(Op):
         k.kernel("gather.cu", f"gather_nd<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
                  blocks(axes.size), (THREADS,),
                  (x, indices, out, axes.packed(), np.array(axes.numbers(*extents, *padding, *rows, *padding)),
-                  *axes.numbers(axes.size, count, index[-1])))
+                  *axes.numbers(axes.size, count, index[-1])), early=True)
         return None
 
 

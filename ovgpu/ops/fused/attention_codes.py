@@ -1,0 +1,55 @@
+"""Internal op of attention and the codes of its result in one kernel, for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ovgpu.ops.attention._attention import attend
+from ovgpu.ops.attention.attention import ScaledDotProductAttention
+from ovgpu.ops.base.op import Array, Arrays, evaluate, internal_op
+from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.xp import Adapter
+from ovgpu.ops.fused._codes import OpWithCodes
+from ovgpu.spec import Spec
+from ovgpu.types import Type
+
+
+@internal_op
+class AttentionWithCodes(OpWithCodes):
+    """Attention, and the codes of its result: ``q, k, v[, mask, scale, sink][, factor] -> codes [..., L, Ev]``.
+
+    The factor is constant along the rows of a head, [..., 1, Ev].
+    """
+
+    attention: ScaledDotProductAttention
+
+    name: ClassVar[str] = "AttentionWithCodes"
+
+    layout = "blas"
+    strided_outputs = True
+
+    def attributes(self) -> dict[str, Any]:
+        return self.attention.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        own, factors = self.split(inputs)
+        return self.codes.infer(*self.layer.infer(self.attention, *own), *factors)
+
+    def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
+        own, factors = self.split(inputs)
+        return self.codes.evaluate(xp, *evaluate(self.attention, xp, own, (Type.of(own[0].dtype),)), *factors)
+
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
+        own, factors = self.split(inputs)
+        q, key, v, mask, scale, sink = (*own, None, None, None)[:6]
+        operands: Sequence[Any] = (q, key, v, self.attention.mask(mask), scale, sink)
+        (out,) = outputs
+        if is_plain(q.dtype) and attend(k, operands, out, self.attention.causal,
+                                        codes=self.written(out, factors)) is not NotImplemented:
+            return None
+        attended = k.scratch(out.shape, q.dtype)
+        if self.attention.cuda(k, own, (attended,), ()) is NotImplemented:
+            return NotImplemented
+        return self.codes.cuda(k, (attended, *factors), (out,), ())
