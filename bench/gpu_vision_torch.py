@@ -31,7 +31,7 @@ def _parameter(*arrays: Array) -> Any:
     return torch.nn.Parameter(torch.from_numpy(array), requires_grad=False)
 
 
-def _conv(weights: Weights, name: str, stride: int = 1, padding: int | None = None) -> Any:
+def convolution(weights: Weights, name: str, stride: int = 1, padding: int | None = None) -> Any:
     """Return a convolution over one or two axes, depthwise if the weights are."""
     from torch import nn
 
@@ -72,10 +72,10 @@ def resnet(weights: Weights, sizes: ResNetSizes) -> Any:
     class Bottleneck(nn.Module):
         def __init__(self, name: str, stride: int) -> None:
             super().__init__()
-            self.conv_1, self.conv_3 = _conv(weights, f"{name}.conv_1"), _conv(weights, f"{name}.conv_3")
-            self.conv_2 = _conv(weights, f"{name}.conv_2", stride)
+            self.conv_1, self.conv_3 = convolution(weights, f"{name}.conv_1"), convolution(weights, f"{name}.conv_3")
+            self.conv_2 = convolution(weights, f"{name}.conv_2", stride)
             first = f"{name}.shortcut.weight" in weights
-            self.shortcut = _conv(weights, f"{name}.shortcut", stride) if first else nn.Identity()
+            self.shortcut = convolution(weights, f"{name}.shortcut", stride) if first else nn.Identity()
 
         def forward(self, x: Any) -> Any:
             y = F.relu(self.conv_1(x), inplace=True)
@@ -86,7 +86,7 @@ def resnet(weights: Weights, sizes: ResNetSizes) -> Any:
     class ResNet(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.stem, self.head = _conv(weights, "stem", 2), _dense(weights, "head")
+            self.stem, self.head = convolution(weights, "stem", 2), _dense(weights, "head")
             self.blocks = nn.Sequential(*(Bottleneck(f"{level}.{k}", 2 if level and not k else 1)
                                           for level, count in enumerate(sizes.blocks) for k in range(count)))
 
@@ -105,9 +105,9 @@ def mobilenet(weights: Weights, sizes: MobileNetSizes) -> Any:
     class Block(nn.Module):
         def __init__(self, name: str, stride: int) -> None:
             super().__init__()
-            self.expand = _conv(weights, f"{name}.expand") if f"{name}.expand.weight" in weights else None
-            self.depthwise = _conv(weights, f"{name}.depthwise", stride)
-            self.project = _conv(weights, f"{name}.project")
+            self.expand = convolution(weights, f"{name}.expand") if f"{name}.expand.weight" in weights else None
+            self.depthwise = convolution(weights, f"{name}.depthwise", stride)
+            self.project = convolution(weights, f"{name}.project")
             self.residual = stride == 1 and self.project.out_channels == (self.expand or self.depthwise).in_channels
 
         def forward(self, x: Any) -> Any:
@@ -118,7 +118,8 @@ def mobilenet(weights: Weights, sizes: MobileNetSizes) -> Any:
     class MobileNet(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.stem, self.last, self.head = _conv(weights, "stem", 2), _conv(weights, "last"), _dense(weights, "head")
+            self.stem, self.last = convolution(weights, "stem", 2), convolution(weights, "last")
+            self.head = _dense(weights, "head")
             self.blocks = nn.Sequential(*(Block(f"{level}.{k}", 1 if k else stride)
                                           for level, (_, _, count, stride) in enumerate(sizes.stages)
                                           for k in range(count)))
@@ -161,7 +162,7 @@ def vit(weights: Weights, patch: int, sizes: Sizes) -> Any:
     class ViT(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.patches, self.head = _conv(weights, "patches", patch, 0), _dense(weights, "head")
+            self.patches, self.head = convolution(weights, "patches", patch, 0), _dense(weights, "head")
             self.first, self.positions = _parameter(weights["class"]), _parameter(weights["positions"])
             self.layers, self.norm = _layers(weights, sizes, 1e-12), _norm(weights, "norm", 1e-12)
 
@@ -181,7 +182,7 @@ def whisper(weights: Weights, sizes: Sizes) -> Any:
     class Encoder(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv_1, self.conv_2 = _conv(weights, "conv_1"), _conv(weights, "conv_2", 2)
+            self.conv_1, self.conv_2 = convolution(weights, "conv_1"), convolution(weights, "conv_2", 2)
             self.positions = _parameter(weights["positions"])
             self.layers, self.norm = _layers(weights, sizes, 1e-5), _norm(weights, "norm", 1e-5)
 
@@ -201,10 +202,10 @@ def unet(weights: Weights, sizes: UNetSizes) -> Any:
         def __init__(self, name: str) -> None:
             super().__init__()
             self.norm_1, self.norm_2 = (_norm(weights, f"{name}.{n}", 1e-5, sizes.groups) for n in ("norm_1", "norm_2"))
-            self.conv_1, self.conv_2 = _conv(weights, f"{name}.conv_1"), _conv(weights, f"{name}.conv_2")
+            self.conv_1, self.conv_2 = convolution(weights, f"{name}.conv_1"), convolution(weights, f"{name}.conv_2")
             self.time = _dense(weights, f"{name}.time")
             skips = f"{name}.skip.weight" in weights
-            self.skip = _conv(weights, f"{name}.skip") if skips else torch.nn.Identity()
+            self.skip = convolution(weights, f"{name}.skip") if skips else torch.nn.Identity()
 
         def forward(self, x: Any, time: Any) -> Any:
             y = self.conv_1(F.silu(self.norm_1(x))) + self.time(time)[:, :, None, None]
@@ -215,10 +216,10 @@ def unet(weights: Weights, sizes: UNetSizes) -> Any:
             super().__init__()
             levels = range(len(sizes.widths))
             self.time_1, self.time_2 = _dense(weights, "time_1"), _dense(weights, "time_2")
-            self.stem, self.head = _conv(weights, "stem"), _conv(weights, "head")
+            self.stem, self.head = convolution(weights, "stem"), convolution(weights, "head")
             self.norm, self.middle = _norm(weights, "norm", 1e-5, sizes.groups), Block("middle")
-            self.shrink = torch.nn.ModuleList(_conv(weights, f"down.{level}.shrink", 2) for level in levels[1:])
-            self.grow = torch.nn.ModuleList(_conv(weights, f"up.{level}.grow") for level in levels[1:])
+            self.shrink = torch.nn.ModuleList(convolution(weights, f"down.{level}.shrink", 2) for level in levels[1:])
+            self.grow = torch.nn.ModuleList(convolution(weights, f"up.{level}.grow") for level in levels[1:])
             self.down, self.up = (
                 torch.nn.ModuleList(torch.nn.ModuleList(Block(f"{way}.{level}.{k}") for k in range(count))
                                     for level in levels)

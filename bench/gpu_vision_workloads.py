@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import gpu_vision_ir, gpu_vision_torch
+from bench import gpu_vision_ir, gpu_vision_torch, gpu_vision_yolo
 from bench.gpu_vision_ir import Built, MobileNetSizes, ResNetSizes, UNetSizes
+from bench.gpu_vision_yolo import YoloSizes
 from bench.gpu_workloads import EXACT, Workload, encoder
 from ovgpu import Core, Type, serialize
 from ovgpu.ops.infrastructure.graph import Constant
@@ -88,6 +89,14 @@ def mobilenet(sizes: MobileNetSizes, half: bool) -> Configured:
                      partial(gpu_vision_torch.mobilenet, built.weights, sizes), half, image=True)
 
 
+def yolo(sizes: YoloSizes, batch: int) -> Configured:
+    """Return the workload of YOLOv8n in f16."""
+    built = gpu_vision_yolo.yolo(18, batch, sizes)
+    return _workload(f"YOLOv8n, {sizes.image} x {sizes.image}, batch {batch}", built,
+                     {"x": images(batch, sizes.image)}, batch * (4 + sizes.classes) * sizes.cells,
+                     partial(gpu_vision_yolo.module, built.weights, sizes), True, image=True)
+
+
 def vit(image: int, classes: int, sizes: Sizes) -> Configured:
     """Return the workload of a vision transformer in f16."""
     built = gpu_vision_ir.vit(13, image, 16, classes, sizes)
@@ -155,11 +164,15 @@ WORKLOADS: Makers = {
     "resnet50_b64_int8": partial(quantized, partial(resnet, ResNetSizes(), 64, True)),
     "bert_int8": partial(quantized, partial(bert, BERT_BASE, 1, 128)),
     "bert_b32_int8": partial(quantized, partial(bert, BERT_BASE, 32, 128)),
+    "yolo_f16": partial(yolo, YoloSizes(), 1),
+    "yolo_int8": partial(quantized, partial(yolo, YoloSizes(), 1)),
+    "yolo_b16_f16": partial(yolo, YoloSizes(), 16),
     "unet_320_f16": partial(unet, UNetSizes(widths=(320, 640))),
     "whisper_base_f16": partial(whisper, "Whisper-base encoder, 30 s", 80, Sizes(6, 512, 8, 2048, 0, 1500)),
 }
 _RESNET, _BERT = ResNetSizes(32, 8, (1, 1), 10), Sizes(1, 24, 2, 48, 50, 16)
 _RESNET_INT8, _BERT_INT8 = ResNetSizes(32, 16, (1, 1), 10), Sizes(1, 32, 2, 64, 50, 16)  # of 16 codes
+_YOLO = YoloSizes(64, 16, (1, 1, 1, 1), 16)
 _MOBILENET = MobileNetSizes(24, 8, ((1, 8, 1, 1), (6, 12, 2, 2)), 32, 10)
 TINY: Makers = {
     "resnet50": partial(resnet, _RESNET, 1, False),
@@ -182,5 +195,8 @@ TINY: Makers = {
     "bert_int8": partial(quantized, partial(bert, _BERT_INT8, 1, 8)),
     "bert_b32_int8": partial(quantized, partial(bert, _BERT_INT8, 2, 8)),
     "unet_320_f16": partial(unet, UNetSizes(8, (8,), 1, 4)),
+    "yolo_f16": partial(yolo, _YOLO, 1),
+    "yolo_int8": partial(quantized, partial(yolo, _YOLO, 1)),
+    "yolo_b16_f16": partial(yolo, _YOLO, 2),
     "whisper_base_f16": partial(whisper, "Whisper encoder", 8, Sizes(2, 24, 2, 48, 0, 10)),
 }

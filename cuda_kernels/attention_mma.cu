@@ -515,8 +515,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   out = own_out[warp];
   Conversion<T, Out> convert(factors, quantizer);
   convert.select_batch(batch, head);
-  float smooth[WIDTH / 8][2], inverse_total[TILES][2];
-  convert.load_factors(lane % 4 * 2, 8, static_cast<int>(width), smooth);
+  float column_factor[WIDTH / 8][2], inverse_total[TILES][2];
+  convert.load_factors(lane % 4 * 2, 8, static_cast<int>(width), column_factor);
 #pragma unroll
   for (int i = 0; i < TILES * 2; i++) inverse_total[i / 2][i % 2] = 1.f / row_sum(total[i / 2][i % 2]);
 #pragma unroll
@@ -530,10 +530,10 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
         const float x = sum[m][n][2 * h] * inverse_total[m][h], y = sum[m][n][2 * h + 1] * inverse_total[m][h];
         Out* to = out + r * stride.out + column;
         if (V == CHUNK<T>) {
-          store_pair(x, y, smooth[n], convert, to, r < queries && column < width);
+          store_pair(x, y, column_factor[n], convert, to, r < queries && column < width);
         } else {
-          if (r < queries && column < width) to[0] = convert(x, smooth[n][0]);
-          if (r < queries && column + 1 < width) to[1] = convert(y, smooth[n][1]);
+          if (r < queries && column < width) to[0] = convert(x, column_factor[n][0]);
+          if (r < queries && column + 1 < width) to[1] = convert(y, column_factor[n][1]);
         }
       }
     }

@@ -88,9 +88,9 @@ template <class T, Mask MASK, int DEPTH, int WIDTH, int ROWS, int STEP, class I,
 __global__ void __launch_bounds__(THREADS, 2)
     attend_stream(const T* q, typename Cache<T, APPENDS>::Pointer key_cache,
                   typename Cache<T, APPENDS>::Pointer value_cache, const void* mask, const T* scale, const T* sink,
-                  Out* out, Axes<I, R, APPENDS ? 10 : OPERANDS<Out>> batch, Strides<I> stride, I queries, I keys, I depth, I width,
-                  float factor, const long long* length, float* parts, unsigned* arrived, const T* new_key,
-                  const T* new_value, const T* cos, const T* sin, I cos_second, I sin_second,
+                  Out* out, Axes<I, R, APPENDS ? 10 : OPERANDS<Out>> batch, Strides<I> stride, I queries, I keys,
+                  I depth, I width, float factor, const long long* length, float* parts, unsigned* arrived,
+                  const T* new_key, const T* new_value, const T* cos, const T* sin, I cos_second, I sin_second,
                   const float* factors, Quantizer quantizer) {
   constexpr int TILES = (ROWS + 15) / 16, HALVES = ROWS == 8 ? 1 : 2;
   constexpr int N = STEP / 8, LANE_KEYS = STEP / 4, D = DEPTH / 32, C = WIDTH / 64, PITCH = WIDTH + 4;

@@ -15,6 +15,7 @@ from .stream import enqueue, find_stream
 class CUresult(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = state.INVALID_VALUE
+    CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701
     CUDA_ERROR_INVALID_CLUSTER_SIZE = 912
 
 

@@ -18,17 +18,26 @@ from ovgpu.types import Type
 
 LEVELS = 256
 MULTIPLIED = ("Convolution", "GroupConvolution", "MatMul")
+MOVING = ("MaxPool", "Transpose", "Reshape", "Split", "VariadicSplit")
 
 
 def quantize(model: Model, inputs: Any) -> Model:
     """Return the model with 8-bit weights, and a FakeQuantize for what is multiplied by them, for queries and keys of
-    attention, and for both operands of sums of images. ``inputs`` are those of an inference that shows the ranges."""
+    attention, and for both operands of sums of images. Parts of a Concat have one range. ``inputs`` are those of an
+    inference that shows the ranges."""
     model = model.clone()
-    places, multiplied = list(dict.fromkeys(_places(model))), [*_multiplied(model)]
-    ports = list(dict.fromkeys(node.sources[i] for node, i in places))
-    faked = {port: _fake(port, low, high) for port, (low, high) in zip(ports, _ranges(model, ports, inputs))}
-    for node, i in places:
-        node.sources[i] = faked[node.sources[i]]
+    groups, multiplied = _groups(model), [*_multiplied(model)]
+    ports = [node.sources[i] for places in groups for node, i in places]
+    ranges = dict(zip(ports, _ranges(model, ports, inputs)))
+    faked = dict[Any, Output]()
+    for places in groups:
+        lows, highs = zip(*(ranges[node.sources[i]] for node, i in places))
+        for node, i in places:
+            port = node.sources[i]
+            faked[port] = faked.get(port) or _fake(port, min(lows), max(highs))
+    for places in groups:
+        for node, i in places:
+            node.sources[i] = faked[node.sources[i]]
     for node, _ in multiplied:
         if node.op.name in MULTIPLIED:
             node.sources[1] = _weights(node)
@@ -37,12 +46,22 @@ def quantize(model: Model, inputs: Any) -> Model:
     return model
 
 
-def _places(model: Model) -> Iterator[tuple[Node, int]]:
-    """Yield nodes and the numbers of their inputs that are quantised."""
-    yield from (_head(node, i) for node, i in _multiplied(model))
+Place = tuple[Node, int]  # a node and the number of its input
 
 
-def _multiplied(model: Model) -> Iterator[tuple[Node, int]]:
+def _groups(model: Model) -> list[list[Place]]:
+    """Return the inputs that are quantised; those of the same tensors, or of parts of one, in a group."""
+    groups = list[list[Place]]()
+    for node, i in _multiplied(model):
+        found = _heads(node, i)
+        ports = {node.sources[i] for node, i in found}
+        met = [group for group in groups if ports & {node.sources[i] for node, i in group}]
+        groups = [group for group in groups if group not in met]
+        groups.append(list(dict.fromkeys([place for group in met for place in group] + found)))
+    return groups
+
+
+def _multiplied(model: Model) -> Iterator[Place]:
     """Yield nodes that compute with 8 bits, and the numbers of their inputs."""
     for node in model.ops:
         has_weights = len(node.sources) > 1 and constant_of(node.sources[1]) is not None
@@ -56,12 +75,14 @@ def _multiplied(model: Model) -> Iterator[tuple[Node, int]]:
             yield from ((node, 0), (node, 1))
 
 
-def _head(node: Node, i: int) -> tuple[Node, int]:
-    """Return the first of the layers that only choose or move elements of an input, and the number of its input."""
+def _heads(node: Node, i: int) -> list[Place]:
+    """Return the first of the layers that only choose or move elements of an input, and the numbers of its inputs."""
     source: Any = node.sources[i]
-    while source.node.op.name in ("MaxPool", "Transpose", "Reshape"):
-        node, i, source = source.node, 0, source.node.sources[0]
-    return node, i
+    before = source.node
+    if before.op.name == "Concat":
+        return [place for k in range(len(before.sources)) for place in _heads(before, k)]
+    nearest = before.op.name == "Interpolate" and before.op.mode == "nearest"
+    return _heads(before, 0) if nearest or before.op.name in MOVING else [(node, i)]
 
 
 def _ranges(model: Model, ports: Sequence[Any], inputs: Any) -> list[tuple[float, float]]:

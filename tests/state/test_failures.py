@@ -11,7 +11,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.backends.cuda import CudaBackend
-from tests.emulator import cupy_emu, kernel
+from tests.emulator import cupy_emu, driver_emu, kernel
 from tests.harness import Net
 from tests.harness.layers import add, numbers, reshape
 
@@ -50,6 +50,17 @@ class Failing:
         self.left -= 1
         return self.function(*args, **named)
 
+    def of_driver(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of the driver, which returns a status, that counts and fails together with this one."""
+        def call(*args: Any) -> Any:
+            if self.left:
+                self.left -= 1
+                return function(*args)
+            self.failed = True
+            return (driver_emu.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,)
+
+        return call
+
     def __get__(self, owner: Any, kind: Any) -> Any:
         return lambda *args, **named: self(owner, *args, **named)
 
@@ -75,6 +86,8 @@ def fault(kind: str, times: int, device: str, inputs: dict[str, Any]) -> Iterato
             failing = Failing(getattr(owner, name), times, lambda: cupy_emu.cuda.runtime.CUDARuntimeError(
                 9, "cudaErrorInvalidConfiguration: invalid configuration argument"))
             patch.setattr(owner, name, failing)
+            if kind == "launch":
+                patch.setattr(driver_emu, "cuLaunchKernelEx", failing.of_driver(driver_emu.cuLaunchKernelEx))
             yield failing
 
 
