@@ -1,7 +1,7 @@
 """A detector of the YOLOv8 family with random weights: its IR as OpenVINO's converter writes it, and in plain torch.
 
-Blocks split channels and concatenate all that their halves become; the largest of them take no copy. Boxes are
-distributions over distances to the sides, from the centre of each cell. Only functions import torch.
+Blocks split the channels, and concatenate the parts and what convolutions make of the second one. Boxes are
+distributions over the distances from the centre of a cell to their sides. Only functions import torch.
 """
 
 from __future__ import annotations

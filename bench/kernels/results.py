@@ -59,7 +59,7 @@ The worst estimates of ovgpu's own kernels, and why:
   it was measured, rows were padded in shared memory, and copies took 10.5 rounds instead of 4.
 - `attend_stream` with few keys (3.7 for a cache of 128): one block per head merges nothing, which the path through its
   code still counts. In a model, behind other kernels, it took 5.8 us when it was measured; it stored single elements
-  then, and was estimated at 4.5. Now it is at 4.0.
+  then, and was estimated at 4.5. Now the estimate is 4.0.
 - `topk_parts` and `topk_join` of 50 elements (0.6): the estimate takes each loop over digits once.
 
 Models in 8 bits (`bert_int8`, `resnet50_int8`, `yolo_int8`), and with them `implicit_gemm`, have not run on a card

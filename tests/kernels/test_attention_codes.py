@@ -57,7 +57,8 @@ def run(backend: CudaBackend, q: Shape, key: Shape, v: Shape, mask: Shape | None
         first, second = Launcher(backend.stream, backend.blas), Launcher(backend.stream, backend.blas)
         assert attention.cuda(first, given, [values], ()) is None
         op = AttentionWithCodes(attention=attention, codes=after, layer=Layer(attention, "attention", ""))
-        assert op.cuda(second, [*given, *map(cupy_emu.asarray, factors)], [found], ()) is None
+        workspace = [cupy_emu.empty(values.shape, kind)]
+        assert op.cuda(second, [*given, *map(cupy_emu.asarray, factors)], [found], workspace) is None
         run_calls([*first.calls, *second.calls])
     (wanted,) = after.evaluate(NUMPY, values.get(), *factors)
     np.testing.assert_array_equal(found.get(), wanted)
@@ -127,7 +128,7 @@ def test_no_keys(backend: CudaBackend) -> None:
     with backend.stream:
         arrays = [cupy_emu.asarray(np.ones((1, n, 8), np.float16)) for n in (3, 0, 0)]
         found, launcher = cupy_emu.empty((1, 3, 8), np.int8), Launcher(backend.stream, backend.blas)
-        assert op.cuda(launcher, arrays, [found], ()) is None
+        assert op.cuda(launcher, arrays, [found], [cupy_emu.empty(found.shape, F16)]) is None
         run_calls(launcher.calls)
     np.testing.assert_array_equal(found.get(), 5)
 

@@ -19,6 +19,7 @@ from ovgpu.types import Type
 LEVELS = 256
 MULTIPLIED = ("Convolution", "GroupConvolution", "MatMul")
 MOVING = ("MaxPool", "Transpose", "Reshape", "Split", "VariadicSplit")
+Place = tuple[Node, int]  # a node and the number of its input
 
 
 def quantize(model: Model, inputs: Any) -> Model:
@@ -27,26 +28,21 @@ def quantize(model: Model, inputs: Any) -> Model:
     inference that shows the ranges."""
     model = model.clone()
     groups, multiplied = _groups(model), [*_multiplied(model)]
-    ports = [node.sources[i] for places in groups for node, i in places]
+    joined = [list(dict.fromkeys(node.sources[i] for node, i in places)) for places in groups]
+    ports = [port for group in joined for port in group]
     ranges = dict(zip(ports, _ranges(model, ports, inputs)))
     faked = dict[Any, Output]()
-    for places in groups:
-        lows, highs = zip(*(ranges[node.sources[i]] for node, i in places))
-        for node, i in places:
-            port = node.sources[i]
-            faked[port] = faked.get(port) or _fake(port, min(lows), max(highs))
-    for places in groups:
-        for node, i in places:
-            node.sources[i] = faked[node.sources[i]]
+    for group in joined:
+        lows, highs = zip(*(ranges[port] for port in group))
+        faked |= {port: _fake(port, min(lows), max(highs)) for port in group}
+    for node, i in (place for places in groups for place in places):
+        node.sources[i] = faked[node.sources[i]]
     for node, _ in multiplied:
         if node.op.name in MULTIPLIED:
             node.sources[1] = _weights(node)
     model.changed()
     model.validate_nodes_and_infer_types()
     return model
-
-
-Place = tuple[Node, int]  # a node and the number of its input
 
 
 def _groups(model: Model) -> list[list[Place]]:

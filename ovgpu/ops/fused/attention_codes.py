@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ovgpu.ops.attention._attention import attend
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
-from ovgpu.ops.base.op import Array, Arrays, evaluate, internal_op
+from ovgpu.ops.base.op import Array, Arrays, Workspace, evaluate, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.xp import Adapter
@@ -41,6 +41,12 @@ class AttentionWithCodes(OpWithCodes):
         own, factors = self.split(inputs)
         return self.codes.evaluate(xp, *evaluate(self.attention, xp, own, (Type.of(own[0].dtype),)), *factors)
 
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """Return the attention's result, for kernels that write no codes."""
+        q = inputs[0]
+        assert q is not None
+        return ((q.type, outputs[0].shape or ()),)
+
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         own, factors = self.split(inputs)
         q, key, v, mask, scale, sink = (*own, None, None, None)[:6]
@@ -49,7 +55,6 @@ class AttentionWithCodes(OpWithCodes):
         if is_plain(q.dtype) and attend(k, operands, out, self.attention.causal,
                                         codes=self.written(out, factors)) is not NotImplemented:
             return None
-        attended = k.scratch(out.shape, q.dtype)
-        if self.attention.cuda(k, own, (attended,), ()) is NotImplemented:
+        if self.attention.cuda(k, own, workspace, ()) is NotImplemented:
             return NotImplemented
-        return self.codes.cuda(k, (attended, *factors), (out,), ())
+        return self.codes.cuda(k, (*workspace, *factors), outputs, ())
