@@ -160,14 +160,7 @@ __device__ __forceinline__ void set_zero(Integers& integers, V value) {
 template <class Integers>
 __device__ __forceinline__ void set_zero(Integers&, None) {}
 
-// Load with the streaming hint (ld.global.cs), for data that is read once.
-template <class Words>
-__device__ __forceinline__ Words load_streaming(const Words* from) {
-  if constexpr (sizeof(Words) == 16) {
-    return bits<Words>(__ldcs(reinterpret_cast<const uint4*>(from)));
-  } else if constexpr (sizeof(Words) == 8) {
-    return bits<Words>(__ldcs(reinterpret_cast<const uint2*>(from)));
-  } else {
-    return bits<Words>(__ldcs(reinterpret_cast<const unsigned*>(from)));
-  }
-}
+// Return the value of a lane of the same row, whose four lanes are neighbours.
+__device__ __forceinline__ float of_lane(float value, int lane) { return __shfl_sync(0xffffffffu, value, lane, 4); }
+__device__ __forceinline__ int of_lane(int value, int lane) { return __shfl_sync(0xffffffffu, value, lane, 4); }
+__device__ __forceinline__ None of_lane(None, int) { return {}; }

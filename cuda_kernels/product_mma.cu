@@ -6,89 +6,103 @@
 
 constexpr int TILE = 16;         // rows of the weights per warp
 constexpr int PITCH = TILE + 4;  // floats between columns of partial sums; avoids bank conflicts
+constexpr int MAX_ROWS = 32;     // of x in a block; two blocks share more
 
 // Return the number of warps of a block at most: half as many where lanes need more registers.
 template <class X>
-constexpr int max_warps(int rows, bool computed) {
-  return rows <= CHUNK && (sizeof(X) == 2 || (rows == 1 && !computed)) ? MAX_WARPS : MAX_WARPS / 2;
+constexpr int max_warps(int rows) {
+  return rows <= CHUNK && sizeof(X) == 2 ? MAX_WARPS : MAX_WARPS / 2;
 }
 
+// A gate computes an element of out from two of a product, the same one of both halves of its columns; None is no gate.
+template <class Gate>
+constexpr int HALVES = 2;
+template <>
+constexpr int HALVES<None> = 1;
+
 // Compute out [z, m, n] = x [z, m, k] @ weights [z, n, k]^T for every z = blockIdx.z; unless `stacked`, all share x
-// [m, k]. Blocks have 32 x (warps along k) x (warps along n) threads.
+// [m, k]. With a gate, out is [z, m, n / 2].
 // Chain computes elements of x from as many ARRAYS, whose rows have `strides`. `total` is null, or receives them.
-// NORM: how rows of x are normalised, MVN or RMS, in which case shared memory holds all of x; else PLAIN. The weights
-// are constants, and loaded before the launches before this one have ended.
-// TILE rows of the weights are the left operand of mma in a warp. In each step, lanes 4 g to 4 g + 3 load V words of
-// codes each from rows g and g + 8; the order of elements along k is arbitrary, but the same for x. Warps along k take
-// every `parts`-th step (split-K), and their sums are added at the end. A block takes ROWS rows of x, and stages their
-// elements for `rounds` steps per warp in shared memory; 1 << shift threads copy a row.
-// AHEAD: steps whose codes are loaded at once; `rounds` is a multiple of it, or covers all steps. GROUPED: scales or
-// zero points differ along k, but not within a step.
+// NORM: how rows of x are normalised, MVN or RMS, in which case shared memory holds all of x; else PLAIN.
+// Blocks have 32 x (warps along k) x (warps along n) threads. A warp multiplies TILE rows of the weights, the left
+// operand of mma. In each step, lanes 4 g to 4 g + 3 take V words of codes each from rows g and g + 8; the order of
+// elements along k is arbitrary, but the same for x. Warps along k take every `parts`-th step (split-K), `count` each,
+// and their sums are added at the end. With a gate, the second half of the warps along n takes rows of the second half
+// of the weights. A block takes every gridDim.x-th of `groups` of such rows, and ROWS rows of x, whose elements it
+// stages for `rounds` steps per warp in shared memory; 1 << shift threads copy a row.
+// Each thread copies its codes to shared memory, AHEAD steps before it needs them. The weights are constants: the first
+// copies begin before the launches before this one have ended. `rounds` is a multiple of AHEAD, or covers all steps.
+// GROUPED: scales or zero points differ along k, but not within a step.
 template <class Codes, class Scale, class Zero, class X, int V, int ROWS, int AHEAD, bool GROUPED,
-          class Chain = Identity, int ARRAYS = 1, Kind NORM = PLAIN>
-__global__ void __launch_bounds__(32 * max_warps<X>(ROWS, ARRAYS > 1 || NORM != PLAIN), 2)
+          class Chain = Identity, int ARRAYS = 1, Kind NORM = PLAIN, class Gate = None>
+__global__ void __launch_bounds__(32 * max_warps<X>(ROWS), 2)
     product_mma(const X* x, const X* y, const X* z, const RowStrides strides, X* total, const X* norm_scale,
                 const X* norm_shift, float eps, int eps_mode, X* out, const void* __restrict__ codes,
                 const Scale* __restrict__ scale, const Zero* __restrict__ zero, const QuantParamIndices indices, int m,
-                int n, int k, int stacked, int rounds, int shift) {
+                int n, int k, int stacked, int groups, int count, int rounds, int shift) {
   using T = typename RightOperand<X>::T;
   constexpr int TERMS = RightOperand<X>::TERMS;
   constexpr int PER_WORD = Codes::PER_WORD, LANE_CODES = V * PER_WORD,
                 STEP = 4 * LANE_CODES, CHUNKS = LANE_CODES / CHUNK;
   constexpr int N = (ROWS + CHUNK - 1) / CHUNK;  // right operands of mma
-  constexpr int CHAINS = N == 1 && !(GROUPED && CHUNKS < 4) ? 2 : 1;  // independent chains of mma
+  constexpr int CHAINS = N == 1 && !GROUPED ? 2 : 1;  // independent chains of mma
   constexpr int CHUNK_PITCH = StagedRows<X, ROWS, CHUNKS>::PITCH;
   constexpr int BATCH = ROWS == 1 ? 1 : (ROWS <= CHUNK ? 2 : 8) / TERMS;  // rows of x that a thread copies at once
+  constexpr int PARTS = HALVES<Gate>;
+  static_assert(AHEAD <= 4, "four lanes share a row");
   using Exact = Integers<Codes, T>;
   struct alignas(4 * V) Words {
     unsigned at[V];
   };
-  OVGPU_DYN_SHARED(uint4, staged);
+  OVGPU_DYN_SHARED(uint4, memory);  // copied codes, partial sums, and x
   start_next_launch();
-  const int lane = threadIdx.x, part = threadIdx.y, parts = blockDim.y, warps = parts * blockDim.z;
-  const int thread = lane + 32 * (part + parts * threadIdx.z);
-  constexpr bool COMPUTED = ARRAYS > 1 || NORM != PLAIN;  // x: one block takes all of its rows
-  const int batches = COMPUTED ? 1 : (m + ROWS - 1) / ROWS, batch = COMPUTED ? 0 : blockIdx.x % batches * ROWS;
-  const int first_row = blockIdx.x / batches * blockDim.z * TILE, above = blockIdx.z * n;
-  const Sources<X> sources = {stacked ? x + static_cast<long long>(blockIdx.z) * m * k : x, y, z, strides};
-  if (blockIdx.x > 0) total = nullptr;
-  out += static_cast<long long>(above) * m + static_cast<long long>(batch) * n;
-  m = min(m - batch, ROWS);
+  const int part = __shfl_sync(0xffffffffu, threadIdx.y, 0);  // the compiler sees that it is uniform in a warp
+  const int parts = blockDim.y, warps = parts * blockDim.z, warp = part + parts * threadIdx.z;
+  const int lane = threadIdx.x, thread = lane + 32 * warp, row_lane = threadIdx.x / 4, quarter = threadIdx.x % 4;
+  const int width = n / PARTS, tiles = blockDim.z / PARTS, height = TILE * tiles;  // results: of a row, and of a group
+  const int batches = ROWS == MAX_ROWS && m > ROWS ? 2 : 1, batch = batches == 2 ? blockIdx.x % 2 * ROWS : 0;
+  const int first_group = blockIdx.x / batches, group_stride = gridDim.x / batches;
+  const int m_here = min(m - batch, ROWS);
 
-  Exact integers[2];
-  int rows[2], from[2];  // an int can count the code vectors of any weights
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    rows[h] = above + min(first_row + static_cast<int>(threadIdx.z) * TILE + lane / 4 + 8 * h, n - 1);
-    from[h] = rows[h] * (k / LANE_CODES) + part * 4 + lane % 4;
-    if constexpr (!GROUPED) set_zero(integers[h], quant_param(zero, rows[h], indices.zero, 0));
-  }
+  Words* const copied = reinterpret_cast<Words*>(memory) + warp * (AHEAD * 2 * 32) + lane;
+  float* const sums = reinterpret_cast<float*>(memory) + warps * (AHEAD * 2 * 32 * V);
+  const StagedRows<X, ROWS, CHUNKS> staged = {reinterpret_cast<uint4*>(sums + warps * m_here * PITCH)};
 
-  Words words[AHEAD][2];
-  Scale scales[AHEAD][2];
-  Zero zeros[AHEAD][2];
-  int column = part * STEP;  // first one of the next step to be loaded
-  const auto fetch = [&]() {
+  // The steps that are copied, AHEAD of those that are multiplied.
+  int group_ahead = first_group, step_ahead = 0;
+  Scale scales_ahead[2];
+  Zero zeros_ahead[2];
+  const int tile = threadIdx.z, second = PARTS == 2 && tile >= tiles ? 1 : 0;  // the second half of the weights
+  const int above = blockIdx.z * n + second * width, row_warp = (tile - second * tiles) * TILE + row_lane;
+  const auto row_ahead = [&](int h) { return above + min(group_ahead * height + row_warp + 8 * h, width - 1); };
+  const auto load_params = [&]() {  // each of the lanes that share a row takes those of another step
+    if (!GROUPED && step_ahead) return;
+    const int column = GROUPED ? min(((step_ahead + lane % AHEAD) * parts + part) * STEP, k - 1) : 0;
 #pragma unroll
-    for (int slot = 0; slot < AHEAD; slot++) {
-      const bool valid = column + lane % 4 * LANE_CODES < k;
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        words[slot][h] = valid ? load_streaming(static_cast<const Words*>(codes) + from[h]) : Words{};
-        from[h] += parts * 4;
-        if constexpr (GROUPED) {
-          const int at = min(column, k - 1);
-          scales[slot][h] = quant_param(scale, rows[h], indices.scale, at);
-          zeros[slot][h] = quant_param(zero, rows[h], indices.zero, at);
-        }
-      }
-      column += parts * STEP;
+    for (int h = 0; h < 2; h++) {
+      const int row = row_ahead(h);
+      if constexpr (GROUPED) scales_ahead[h] = quant_param(scale, row, indices.scale, column);
+      zeros_ahead[h] = quant_param(zero, row, indices.zero, column);
     }
   };
-  const int count = (k + STEP * parts - 1) / (STEP * parts);  // steps of each warp
+  const auto copy = [&](int slot) {
+    const int column = ((step_ahead + slot) * parts + part) * STEP + quarter * LANE_CODES;
+    if (group_ahead < groups) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {  // an int can count the code vectors of any weights
+        const int from = row_ahead(h) * (k / LANE_CODES) + ((step_ahead + slot) * parts + part) * 4 + quarter;
+        copy_async<sizeof(Words)>(copied + (slot * 2 + h) * 32, static_cast<const Words*>(codes) + from, column < k);
+      }
+    }
+    commit_copies();
+  };
+  load_params();
+#pragma unroll
+  for (int slot = 0; slot < AHEAD; slot++) copy(slot);
+  wait_for_launches();
 
-  const StagedRows<X, ROWS, CHUNKS> staged_rows = {staged};
   const auto stage = [&](int step) {
+    const Sources<X> sources = {stacked ? x + static_cast<long long>(blockIdx.z) * m * k : x, y, z, strides};
     const int chunk_count = min(rounds, count - step) * parts * STEP / CHUNK, row_stride = 32 * warps >> shift;
     for (int chunk = thread & ((1 << shift) - 1); chunk < chunk_count; chunk += 1 << shift) {
       const int at = step * parts * STEP + chunk * CHUNK;
@@ -97,7 +111,7 @@ __global__ void __launch_bounds__(32 * max_warps<X>(ROWS, ARRAYS > 1 || NORM != 
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
           const int row = first + i * row_stride;
-          if (at < k && row < m) sources.template compute<Chain, ARRAYS>(batch + row, at, elements[i]);
+          if (at < k && row < m_here) sources.template compute<Chain, ARRAYS>(batch + row, at, elements[i]);
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
@@ -105,15 +119,16 @@ __global__ void __launch_bounds__(32 * max_warps<X>(ROWS, ARRAYS > 1 || NORM != 
           if (row >= ROWS) continue;
           uint4 terms[TERMS];
           split_terms<PER_WORD>(elements[i], terms);
-          staged_rows.store(terms, staged_rows.at(chunk, row));
+          staged.store(terms, staged.at(chunk, row));
         }
       }
     }
   };
 
-  float sum[GROUPED ? 1 : CHAINS][N][4] = {};
-  const auto add = [&](int slot, const uint4* right) {
-    float grouped[CHAINS][N][4] = {};
+  Exact integers[2];
+  float sum[CHAINS][N][4];
+  const auto add = [&](const Words (&words)[2], const float (&scales)[2], const uint4* right) {
+    float grouped[1][N][4] = {};
     auto& to = [&]() -> auto& {
       if constexpr (GROUPED) {
         return grouped;
@@ -121,15 +136,11 @@ __global__ void __launch_bounds__(32 * max_warps<X>(ROWS, ARRAYS > 1 || NORM != 
         return sum;
       }
     }();
-    if constexpr (GROUPED) {
-#pragma unroll
-      for (int h = 0; h < 2; h++) set_zero(integers[h], zeros[slot][h]);
-    }
 #pragma unroll
     for (int p = 0; p < CHUNKS; p++) {
       unsigned a[2][4];
 #pragma unroll
-      for (int h = 0; h < 2; h++) integers[h].convert(words[slot][h].at + p * (CHUNK / PER_WORD), a[h]);
+      for (int h = 0; h < 2; h++) integers[h].convert(words[h].at + p * (CHUNK / PER_WORD), a[h]);
       const unsigned left[2][4] = {{a[0][0], a[1][0], a[0][1], a[1][1]}, {a[0][2], a[1][2], a[0][3], a[1][3]}};
 #pragma unroll
       for (int i = 0; i < N; i++) {
@@ -142,68 +153,109 @@ __global__ void __launch_bounds__(32 * max_warps<X>(ROWS, ARRAYS > 1 || NORM != 
       }
     }
     if constexpr (GROUPED) {
-      const float row_scales[2] = {scale_of(scales[slot][0]), scale_of(scales[slot][1])};
 #pragma unroll
       for (int i = 0; i < N; i++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-          float total = grouped[0][i][e];
-          if constexpr (CHAINS == 2) total += grouped[1][i][e];
-          sum[0][i][e] += row_scales[e / 2] * total;
-        }
+        for (int e = 0; e < 4; e++) sum[0][i][e] += scales[e / 2] * grouped[0][i][e];
     }
   };
-
-  fetch();
-  wait_for_launches();
-  const int lane_offset = part * CHUNKS * CHUNK_PITCH + min(lane / 4, ROWS - 1) * 4 + lane % 4;
-  const auto multiply = [&](int begin, int end) {
-    for (int step = begin; step < end; step += AHEAD) {
-      const uint4* right = staged + (step - begin) * parts * CHUNKS * CHUNK_PITCH + lane_offset;
+  const auto multiply = [&](int steps) {
+    const uint4* right = staged.memory + part * CHUNKS * CHUNK_PITCH + min(row_lane, ROWS - 1) * 4 + quarter;
+    for (; steps > 0; steps -= AHEAD) {
+      float scales[2];
+      Zero zeros[2];
 #pragma unroll
-      for (int slot = 0; slot < AHEAD; slot++) {
-        if (slot == 0 || step + slot < end) add(slot, right + slot * parts * CHUNKS * CHUNK_PITCH);
+      for (int h = 0; h < 2 && GROUPED; h++) {
+        scales[h] = scale_of(scales_ahead[h]);
+        zeros[h] = zeros_ahead[h];
       }
-      if (step + AHEAD < count) fetch();
+      step_ahead += AHEAD;
+      if (step_ahead >= count) {
+        step_ahead = 0;
+        group_ahead += group_stride;
+      }
+      load_params();
+#pragma unroll 1
+      for (int slot = 0; slot < AHEAD; slot++) {
+        wait_copies_but<AHEAD - 1>();
+        if (slot < steps) {
+          Words words[2];
+          float own_scales[2];
+#pragma unroll
+          for (int h = 0; h < 2; h++) {
+            words[h] = copied[(slot * 2 + h) * 32];
+            if constexpr (GROUPED) {
+              own_scales[h] = of_lane(scales[h], slot);
+              set_zero(integers[h], of_lane(zeros[h], slot));
+            }
+          }
+          add(words, own_scales, right);
+          right += parts * CHUNKS * CHUNK_PITCH;
+        }
+        copy(slot);
+      }
     }
   };
-  if constexpr (NORM != PLAIN) {
-    stage_normalized<NORM, Chain, ARRAYS, PER_WORD>(sources, {norm_scale, norm_shift, eps, eps_mode}, staged_rows,
-                                                    total, m, k, count * parts * STEP / CHUNK, thread, warps);
-    __syncthreads();
-    multiply(0, count);
-  } else {
-    for (int begin = 0; begin < count; begin += rounds) {
-      if (begin) __syncthreads();  // the previous part of x has been read
-      stage(begin);
-      __syncthreads();
-      multiply(begin, min(begin + rounds, count));
-    }
-  }
 
-  __syncthreads();  // x has been read
-  float* const sums = reinterpret_cast<float*>(staged);
-  float* const own_sums = sums + (part * blockDim.z + threadIdx.z) * m * PITCH;
+  if constexpr (NORM != PLAIN) {
+    stage_normalized<NORM, Chain, ARRAYS, PER_WORD>(Sources<X>{x, y, z, strides},
+                                                    {norm_scale, norm_shift, eps, eps_mode}, staged,
+                                                    blockIdx.x ? nullptr : total, m_here, k,
+                                                    count * parts * STEP / CHUNK, thread, warps);
+    __syncthreads();
+  }
+  for (int group = first_group; group < groups; group += group_stride) {
+    const unsigned row = thread & (height - 1);  // of the results that this thread adds up
+    float factors[PARTS];
 #pragma unroll
-  for (int i = 0; i < N; i++)
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const int at = i * CHUNK + lane % 4 * 2 + e % 2;
-      float total = sum[0][i][e];
-      if constexpr (!GROUPED && CHAINS == 2) total += sum[CHAINS - 1][i][e];
-      if (at < m) own_sums[at * PITCH + lane / 4 + e / 2 * 8] = total;
+    for (int i = 0; i < PARTS; i++) {
+      factors[i] = 1.f;
+      if constexpr (!GROUPED) {
+        const int of_weights = blockIdx.z * n + i * width + min(group * height + static_cast<int>(row), width - 1);
+        factors[i] = scale_of(quant_param(scale, of_weights, indices.scale, 0));
+      }
     }
-  __syncthreads();
-  const int height = TILE * blockDim.z;
-  for (int i = thread; i < height * m; i += 32 * warps) {
-    const int row = i % height, at = i / height;
-    if (first_row + row >= n) continue;
-    const float* from_part = sums + (row / TILE * m + at) * PITCH + row % TILE;
-    float total = 0;
-    for (int p = 0; p < parts; p++) total += from_part[p * blockDim.z * m * PITCH];
-    total *= 1.f / Exact::UNIT;
-    if constexpr (!GROUPED)
-      total *= scale_of(quant_param(scale, above + first_row + row, indices.scale, 0));
-    out[static_cast<long long>(at) * n + first_row + row] = X(total);
+    if constexpr (!GROUPED) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) set_zero(integers[h], zeros_ahead[h]);
+    }
+    memset(sum, 0, sizeof(sum));
+    for (int begin = 0; begin < count; begin += rounds) {
+      if (NORM == PLAIN && (group == first_group || rounds < count)) {
+        if (begin || group != first_group) __syncthreads();  // the previous part of x has been read
+        stage(begin);
+        __syncthreads();
+      }
+      multiply(min(rounds, count - begin));
+    }
+
+    if (group != first_group) __syncthreads();  // the sums of the previous group have been read
+    float* const own_sums = sums + (part * blockDim.z + threadIdx.z) * m_here * PITCH;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        const int at = i * CHUNK + quarter * 2 + e % 2;
+        float total = sum[0][i][e];
+        if constexpr (CHAINS == 2) total += sum[1][i][e];
+        if (at < m_here) own_sums[at * PITCH + row_lane + e / 2 * 8] = total;
+      }
+    __syncthreads();
+    if (group * height + row >= width) continue;
+    for (int i = thread; i < height * m_here; i += 32 * warps) {
+      const int at = i >> (__ffs(height) - 1);
+      X results[PARTS];
+#pragma unroll
+      for (int p = 0; p < PARTS; p++) {
+        const float* from = sums + ((p * tiles + row / TILE) * m_here + at) * PITCH + row % TILE;
+        float total = 0;
+#pragma unroll 4
+        for (int j = 0; j < parts; j++, from += blockDim.z * m_here * PITCH) total += *from;
+        results[p] = X(total * (1.f / Exact::UNIT) * factors[p]);
+      }
+      if constexpr (PARTS == 2) results[0] = Gate::of(results[0], [](int) { return 0; }, results + 1);
+      const long long to = static_cast<long long>(blockIdx.z) * m + batch + at;
+      out[to * width + group * height + row] = results[0];
+    }
   }
 }

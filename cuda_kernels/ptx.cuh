@@ -114,13 +114,21 @@ __device__ __forceinline__ void multiply_add<signed char>(const unsigned (&a)[4]
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Start a copy of 16 bytes from global to shared memory (cp.async); write zeros unless `valid`. The data is visible to
-// this thread after wait_copies, to the others after a barrier that follows.
+// Start a copy of 16 bytes, or of 4 or 8, from global to shared memory (cp.async); write zeros unless `valid`. The data is
+// visible to this thread after wait_copies, to the others after a barrier that follows.
+template <int BYTES = 16>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :
-               : "r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
-               : "memory");
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :
+                 : "r"(shared_address(to)), "l"(from), "n"(BYTES), "r"(valid ? BYTES : 0)
+                 : "memory");
+  }
 }
 
 __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }

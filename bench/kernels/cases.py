@@ -111,8 +111,9 @@ NETS = {
 CASES = (*PRODUCTS, *ATTENTIONS, *NETS)
 
 
-def of_case(name: str, card: Card) -> list[StepLaunches]:
-    """Return the steps of a case and their launches on a card; the first one does not begin early."""
+def of_case(name: str, card: Card, repeats: int = 1) -> list[StepLaunches]:
+    """Return the steps of a case and their launches on a card; the first one does not begin early. Products and
+    attentions have one step, which may be repeated."""
     with dry_device(card) as device:
         if name in NETS:
             core = ovgpu.Core()
@@ -122,4 +123,4 @@ def of_case(name: str, card: Card) -> list[StepLaunches]:
         backend = CudaBackend(tf32=name.endswith("tf32"))
         with backend.active():
             step, calls = {**PRODUCTS, **ATTENTIONS}[name](Launcher(backend.stream, backend.blas))
-        return list(overlapping([StepLaunches(step, tuple(launches_of(calls)))]))
+        return list(overlapping([StepLaunches(step, tuple(launches_of(calls)))] * repeats))

@@ -81,7 +81,8 @@ class DryCupy(ModuleType):
         driver = Namespace(cuda.driver, funcSetAttribute=lambda *attribute: None,
                            funcGetAttribute=self._attribute,
                            occupancyMaxActiveBlocksPerMultiprocessor=self._resident)
-        self.driver = Namespace(driver_emu, cuLaunchKernelEx=lambda *launch: (0,))
+        self.driver = Namespace(driver_emu, cuLaunchKernelEx=lambda *launch: (0,),
+                                cuFuncSetAttribute=lambda *attribute: (0,))
         self.cuda = Namespace(cuda, Device=Device, runtime=runtime, driver=driver,
                               compiler=Namespace(cuda.compiler, compile_using_nvrtc=self._compile),
                               function=Namespace(cuda.function, Module=Module))

@@ -2,7 +2,8 @@
 
 A launch takes the time of an empty kernel, that of one warp from its first instruction to its last, and the longest of
 the times below. A launch that begins before the one before it has ended takes less time than an empty kernel, and
-executes what precedes its wait meanwhile.
+executes what precedes its wait meanwhile; bytes that it requests by then arrive while memory is idle
+(`bench/kernels/sequence.py`).
 
 bytes         the bytes of its arrays over the bandwidth that a copy reaches, or of L2 for arrays that L2 holds, and
               for those that blocks read again
@@ -24,12 +25,13 @@ from functools import lru_cache
 from math import ceil, inf, prod
 
 from bench.kernels import work
-from bench.kernels.budget import WORK, Budget
+from bench.kernels.budget import WORK, Budget, amount
 from bench.kernels.cards import Card
 from bench.kernels.dry_device import resident_blocks
 from bench.kernels.launches import Launch, LibraryCall, StepLaunches
 from bench.kernels.machine_code import MachineCode
 from bench.kernels.sass import Instruction
+from bench.kernels.sequence import Estimate, overlap
 from bench.kernels.units import LANES, Timeline, occupied
 from ovgpu.runtime.plan import Operand, Plan, PlanStep
 from ovgpu.types import Type
@@ -40,33 +42,6 @@ LIBRARY_SHARE = 0.75  # of the peak rate that products of libraries reach
 LIBRARY_TILE = 64, 64  # of results, each computed by one multiprocessor
 LIBRARY_DEPTH = 768  # of an f32 tile in cuBLAS, which splits deeper ones among idle multiprocessors
 ON_DEVICE = ("constant", "state", "variable", "input", "output")
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Seconds of a launch by what they are spent on. ``start`` is what one warp takes, ``unit`` the busiest unit."""
-
-    launch: Launch | LibraryCall
-    empty: float
-    start: float = 0.0
-    bytes: float = 0.0
-    instructions: float = 0.0
-    tensor: float = 0.0
-    latency: float = 0.0
-    unit: str = ""
-    trips: float = 0.0
-    products: float = 0.0  # multiply-adds of the step that the launch does
-
-    @property
-    def seconds(self) -> float:
-        return self.empty + self.start + max(self.bytes, self.instructions, self.tensor, self.latency)
-
-    @property
-    def bound(self) -> str:
-        """The part that takes most of the time; "launch" is the time of an empty kernel."""
-        parts = {"launch": self.empty, "latency": self.start + self.latency, "bytes": self.bytes,
-                 self.unit or "instructions": self.instructions, "tensor": self.tensor}
-        return max(parts, key=lambda name: parts[name])
 
 
 @dataclass(frozen=True)
@@ -87,7 +62,14 @@ def of_plan(plan: Plan, steps: Sequence[StepLaunches], card: Card) -> list[tuple
     """Return the estimates of the launches of each step."""
     ports = sum(port.operand.nbytes or 0 for port in (*plan.inputs, *plan.results))
     fits = plan.constants + plan.arena + plan.state + ports <= card.cache
-    return [(row.step, list(of_step(row, card, fits))) for row in steps]
+    return [(row.step, estimates) for row, estimates in zip(steps, of_steps(steps, card, fits))]
+
+
+def of_steps(steps: Sequence[StepLaunches], card: Card, fits: bool = False) -> list[list[Estimate]]:
+    """Return the estimates of the launches of consecutive steps; for ``fits`` see `of_step`."""
+    found = [list(of_step(row, card, fits)) for row in steps]
+    overlapped = iter(overlap([estimate for estimates in found for estimate in estimates]))
+    return [[next(overlapped) for _ in estimates] for estimates in found]
 
 
 def of_step(row: StepLaunches, card: Card, fits: bool = False) -> Iterator[Estimate]:
@@ -184,32 +166,52 @@ def _of_library(call: LibraryCall, traffic: Traffic, total: float, step: PlanSte
 def of_launch(launch: Launch, traffic: Traffic, total: float, step: PlanStep, card: Card) -> Estimate:
     """Return the estimate of a launch that does ``total`` multiply-adds of a step and moves these bytes."""
     found = budget(launch.code, bool(total), not work.merges(launch))
+    before, path, head = _divided(found, launch.early)
     warps = -(-launch.threads // 32)
     needed = (traffic.memory + traffic.cache) if found.work == "bytes" else total * work.padding(step, launch)
     rounds = work.dependent_steps(step) if total and found.outer else 1
     trips = needed / found.per_trip / (launch.blocks * warps) if found.loop and found.per_trip else 1.0
     trips = max(trips, rounds)
-    start, per_round, per_trip = _cycles(found, card, traffic.memory > traffic.cache, launch.early)
-    busiest = warps * -(-launch.blocks // card.multiprocessors)
+    start, per_round, per_trip = _cycles(found, path, card, _latency(traffic, card))
+    each = -(-launch.blocks // card.multiprocessors)
     units: dict[str, float] = defaultdict(float)
-    for code, times in ((found.path, 1.0), (found.outer, rounds - 1.0), (found.loop, trips - rounds)):
+    for code, times in ((path, 1.0), (found.outer, rounds - 1.0), (found.loop, trips - rounds)):
         for name, cycles in occupied(code, card).items():
-            units[name] += busiest * times * cycles
+            units[name] += warps * each * times * cycles
     tensor = units.pop("tensor", 0.0)
     unit = max(units, key=lambda name: units[name])
-    at_once = card.multiprocessors * max(resident_blocks(launch.code, card, launch.threads, launch.shared), 1)
+    resident = max(resident_blocks(launch.code, card, launch.threads, launch.shared), 1)
+    at_once = card.multiprocessors * resident
     one = start + (rounds - 1) * per_round + (trips - rounds) * per_trip
     latency = (-(-launch.blocks // at_once) * one - start) / card.clock + (rounds - 1) * card.barrier
-    empty = card.early_launch if launch.early else card.launch
-    return Estimate(launch, empty, start / card.clock, traffic.seconds(card, launch.blocks),
-                    units[unit] / card.clock, tensor / card.clock, latency, unit, trips, total)
+    ahead = min(min(launch.blocks, at_once) * warps * amount(before, "bytes"), traffic.memory)
+    empty, moved = card.early_launch if launch.early else card.launch, traffic.seconds(card, launch.blocks)
+    return Estimate(
+        launch, empty, start / card.clock, moved, units[unit] / card.clock, tensor / card.clock, latency, unit, trips,
+        total, ahead=ahead / (card.copy_share * card.bandwidth), share=each / resident,
+        head=Timeline(card.architecture, _latency(traffic, card)).run(head) / card.clock)
 
 
-def _cycles(found: Budget, card: Card, far: bool, early: bool) -> tuple[float, float, float]:
-    """Return the cycles of a warp on the whole path, or behind its wait if it is launched ``early``, and of one more
-    trip through the outer and the main loop. Loads come from device memory if ``far``, else from L2."""
+def _divided(found: Budget, early: bool) -> tuple[Sequence[Instruction], Sequence[Instruction], Sequence[Instruction]]:
+    """Return the path of a warp before it waits for the launches before its own, which it does if it is launched
+    ``early``; the path behind that; and the part of the latter before the main loop."""
+    path = found.path
+    waits = [i for i, instruction in enumerate(path) if early and instruction.name == WAIT]
+    wait = waits[0] + 1 if waits else 0
+    loop = {id(instruction) for instruction in found.loop}
+    first = next((i for i, instruction in enumerate(path) if id(instruction) in loop), len(path))
+    return path[:wait], path[wait:], path[wait:first]
+
+
+def _latency(traffic: Traffic, card: Card) -> float:
+    """Return the cycles of a load: from device memory if most bytes are there, else from L2."""
+    return card.architecture.latencies["memory" if traffic.memory > traffic.cache else "cache"]
+
+
+def _cycles(found: Budget, path: Sequence[Instruction], card: Card, memory: float) -> tuple[float, float, float]:
+    """Return the cycles of a warp on this path, and of one more trip through the outer and the main loop. Loads from
+    global memory take ``memory`` cycles."""
     architecture = card.architecture
-    memory = architecture.latencies["memory" if far else "cache"]
 
     def again(code: Sequence[Instruction]) -> float:
         timeline = Timeline(architecture, memory)
@@ -217,6 +219,4 @@ def _cycles(found: Budget, card: Card, far: bool, early: bool) -> tuple[float, f
         second = timeline.run(code)
         return timeline.run(code) - second
 
-    waits = [i for i, instruction in enumerate(found.path) if early and instruction.name == WAIT]
-    path = found.path[waits[0] + 1 :] if waits else found.path
     return Timeline(architecture, memory).run(path), again(found.outer), again(found.loop)

@@ -9,8 +9,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from bench.kernels.budget import Budget
-from bench.kernels.estimate import Estimate, budget
+from bench.kernels.estimate import budget
 from bench.kernels.launches import Launch
+from bench.kernels.sequence import Estimate
 from ovgpu.runtime.plan import PlanStep
 
 Steps = Sequence[tuple[PlanStep, Sequence[Estimate]]]

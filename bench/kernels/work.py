@@ -141,7 +141,7 @@ def reread(step: PlanStep, launch: Launch) -> float:
     out, x = _shape(step.outputs[0]), step.inputs[0]
     if launch.name.startswith("product_mma"):
         rows, matrix = prod(out[:-1]), 1 if step.op != "MatMulWithPrologue" else 0
-        depth = _weights(step.inputs[matrix], out) / out[-1]
+        depth = _weights(step.inputs[matrix], out) / out[-1] / (2 if arguments[-1] == "Gate" else 1)
         each = min(rows, int(arguments[5])) * depth * step.outputs[0].type.size
         return max(launch.blocks * each - rows * depth * step.outputs[0].type.size, 0.0)
     if launch.name.startswith("product_tiles") and x is not None and step.inputs[1] is not None:

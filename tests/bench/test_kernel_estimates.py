@@ -14,8 +14,9 @@ import ovgpu
 from bench.kernels import __main__ as command
 from bench.kernels import cases, report, results, runs, work
 from bench.kernels.cards import CARDS, H100, SM90, Card
-from bench.kernels.estimate import Estimate, of_plan, of_step
+from bench.kernels.estimate import of_plan, of_step
 from bench.kernels.launches import Launch, LibraryCall
+from bench.kernels.sequence import Estimate
 from ovgpu.runtime.plan import Operand, PlanStep
 from ovgpu.types import Type
 from tests.harness.ir import Net

@@ -153,12 +153,14 @@ template <class T>
 inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, int (&sum)[4]) {
   emu::multiply_add<T>(a, b0, b1, sum, __LINE__);
 }
+template <int BYTES = 16>
 inline void copy_async(void* to, const void* from, bool there) {
-  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16) {
-    emu::fail("cp.async from %p to %p, which are not multiples of 16 bytes", from, to);
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "sizes of cp.async");
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % BYTES) {
+    emu::fail("cp.async from %p to %p, which are not multiples of %d bytes", from, to, BYTES);
   }
-  static const char zeros[16] = {};
-  emu::copy_later(to, there ? from : zeros, 16);
+  static const char zeros[BYTES] = {};
+  emu::copy_later(to, there ? from : zeros, BYTES);
 }
 inline void wait_copies() {
   emu::commit_copies();

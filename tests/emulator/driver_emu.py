@@ -1,4 +1,4 @@
-"""The part of cuda.bindings.driver that launches kernels: `cuLaunchKernelEx` with its attributes."""
+"""The part of cuda.bindings.driver that launches kernels: `cuLaunchKernelEx` with its attributes, and preferences."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ class CUlaunchAttributeID(IntEnum):
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 
 
+class CUfunction_attribute(IntEnum):
+    CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9
+
+
+class CUshared_carveout(IntEnum):
+    CU_SHAREDMEM_CARVEOUT_MAX_SHARED = 100
+
+
 class CUlaunchAttribute:
     def __init__(self) -> None:
         self.id = CUlaunchAttributeID(6)
@@ -45,6 +53,12 @@ MAX_CLUSTER = 8  # blocks of a cluster that any device takes
 
 def cuDriverGetVersion() -> tuple[CUresult, int]:
     return CUresult.CUDA_SUCCESS, 13000
+
+
+def cuFuncSetAttribute(hfunc: int, attrib: CUfunction_attribute, value: int) -> tuple[CUresult]:
+    """Set the percentage of a multiprocessor's memory that a kernel prefers as shared memory."""
+    loaded(hfunc).carveout = value
+    return (CUresult.CUDA_SUCCESS if -1 <= value <= 100 else CUresult.CUDA_ERROR_INVALID_VALUE,)
 
 
 def cuLaunchKernelEx(config: CUlaunchConfig, f: int, kernelParams: int, extra: int) -> tuple[CUresult]:

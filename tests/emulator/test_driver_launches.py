@@ -117,6 +117,17 @@ def test_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not driver_launch.begins_early(90)
 
 
+def test_early_kernels_prefer_shared_memory() -> None:
+    """Kernels that prefer other divisions of a multiprocessor's memory would not run on it at the same time."""
+    stream, x = cupy_emu.cuda.Stream(), cupy_emu.zeros(128, np.float32)
+    arguments = x, x, x, np.float32(1), np.int32(128), np.zeros(1, np.dtype((np.void, 8)))
+    for early, wanted in ((False, -1), (True, 100)):
+        call = function(f"scale<{GOOD}>")
+        assert driver_launch.DriverLaunch(early)(call, (1,), (128,), arguments, 0, stream) is early
+        assert call.carveout == wanted
+    stream.synchronize()
+
+
 @pytest.mark.parametrize(("capability", "early"), [(80, False), (89, False), (90, True), (120, True)])
 def test_kernels_that_begin_early(capability: int, early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Launcher, "capability", capability)
@@ -211,4 +222,7 @@ def test_names_are_those_of_the_bindings() -> None:
     extents.x, extents.y, extents.z = 5, 1, 1
     assert bytes(attribute.value.pad)[:12] == np.array([5, 1, 1], np.uint32).tobytes()
     assert int(attribute.id) == driver_emu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    assert callable(driver.cuFuncSetAttribute)
+    for name in ("CUfunction_attribute", "CUshared_carveout"):
+        assert all(int(getattr(getattr(driver, name), member.name)) == member for member in getattr(driver_emu, name))
     assert int(driver.CUfunction(7)) == 7 and driver.CUresult.CUDA_SUCCESS == driver_emu.CUresult.CUDA_SUCCESS

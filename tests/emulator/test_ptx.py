@@ -77,6 +77,15 @@ extern "C" __global__ void copied(const int* from, int* out, int wait, int shift
   if (threadIdx.x < 8) out[threadIdx.x] = to[threadIdx.x];
 }
 
+extern "C" __global__ void narrow(const int* from, int* out) {  // 4 bytes, zeros in place of 4, 8 bytes
+  OVGPU_SHARED(int, to, [4]);
+  copy_async<4>(to, from, true);
+  copy_async<4>(to + 1, from + 1, false);
+  copy_async<8>(to + 2, from + 2, true);
+  wait_copies();
+  for (int i = 0; i < 4; i++) out[i] = to[i];
+}
+
 extern "C" __global__ void grouped(const int* from, int* out) {  // two copies, then one, and one that is in no group
   OVGPU_SHARED(int, to, [16]);
   for (int i = 0; i < 4; i++) {
@@ -145,6 +154,12 @@ def test_copies_arrive_when_they_are_waited_for() -> None:
 def test_a_copy_from_a_misaligned_address() -> None:
     with pytest.raises(CUDARuntimeError, match="which are not multiples of 16 bytes"):
         copied(True, 1)
+
+
+def test_narrow_copies() -> None:
+    out = cp.empty(4, np.int32)
+    kernel(CODE, "narrow")((1,), (1,), (cp.asarray(np.arange(1, 5, dtype=np.int32)), out))
+    assert out.get().tolist() == [1, 0, 3, 4]
 
 
 def test_groups_of_copies() -> None:

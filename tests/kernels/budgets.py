@@ -142,11 +142,12 @@ def hot(results: Path) -> list[tuple[str, str]]:
 
 def _without_epilogue(file: str, name: str) -> str:
     """Return an instance without the epilogue, which is an argument of its own or a default one; or without a generated
-    prologue (Chain). implicit_gemm.cu has the types of values and of results as arguments besides."""
+    prologue (Chain) or gate. implicit_gemm.cu has the types of values and of results as arguments besides."""
     if file == "implicit_gemm.cu":
         kind, _, _, rows, columns, split, *_ = template_arguments(name)
         value = "float" if kind == "signed char" else kind
         return f"implicit_gemm<{kind}, {value}, {value}, {rows}, {columns}, {split}, IdentityEpilogue>"
+    name = name.replace(", Gate>", ">")
     name = re.sub(r", Chain, \d(, \w+)?>", lambda found: f", Identity, 1{found[1]}>" if found[1] else ">", name)
     plain = re.sub(r"\bEpilogue\b", "IdentityEpilogue", name)
     return plain if plain == name or plain in gate.table()[file] else name.replace(", Epilogue", "")

@@ -8,11 +8,11 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops.fused import _product_mma
+from ovgpu.ops.fused import _product_form
 from ovgpu.ops.normalization.normalization import ScaledMVN
 from ovgpu.types import Type
 from tests.kernels.broken import Fault, is_noticed
-from tests.kernels.test_matmul_prologue import GATED, add_norm, run
+from tests.kernels.test_matmul_prologue import GATED, SWAPPED, add_norm, run
 from tests.kernels.test_product_mma import multiply, packed
 
 FILE, CODES, INPUT = "product_mma.cu", "codes.cuh", "product_input.cuh"
@@ -21,7 +21,7 @@ FILE, CODES, INPUT = "product_mma.cu", "codes.cuh", "product_input.cuh"
 def nibbles() -> None:
     backend = CudaBackend()
     with backend.stream, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_product_mma, "SHARED_BYTES", 32 << 10)
+        patch.setattr(_product_form, "SHARED_BYTES", 32 << 10)
         patch.setattr(Launcher, "multiprocessors", 1)
         multiply(backend, packed(Type.u4, 40, 1120), 12, (40, 35), (40, 35))
 
@@ -46,6 +46,22 @@ def normalized() -> None:
         run(backend, add_norm(ScaledMVN), 3, 320, Type.f16)
 
 
+def groups() -> None:
+    """Multiply in blocks that take several groups of rows."""
+    backend = CudaBackend()
+    with backend.stream, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Launcher, "multiprocessors", 1)
+        for _ in range(3):  # in other orders of threads
+            multiply(backend, packed(Type.u4, 600, 640), 1, (600, 5), (600, 5))
+            multiply(backend, packed(Type.u8, 600, 640), 3, (600, 1), (600, 1))
+
+
+def gate() -> None:
+    backend = CudaBackend()
+    with backend.stream:
+        run(backend, None, 3, 320, gate=SWAPPED)
+
+
 def gated() -> None:
     backend = CudaBackend()
     with backend.stream:
@@ -53,22 +69,36 @@ def gated() -> None:
 
 
 FAULTS = [
-    Fault("x is replaced before it is read", nibbles, FILE, "if (begin) __syncthreads();"),
-    Fault("x is read before it is there", whole_bytes, FILE, "stage(begin);\n      __syncthreads();", "stage(begin);"),
-    Fault("sums overwrite x", nibbles, FILE, "__syncthreads();  // x has been read"),
+    Fault("x is replaced before it is read", nibbles, FILE, "if (begin || group != first_group) __syncthreads();"),
+    Fault("x is read before it is there", whole_bytes, FILE, "stage(begin);\n        __syncthreads();",
+          "stage(begin);"),
+    Fault("sums overwrite x", nibbles, FILE, "sums + warps * m_here * PITCH", "sums"),
+    Fault("sums overwrite codes", groups, FILE, "warps * (AHEAD * 2 * 32 * V)", "0"),
+    Fault("sums are replaced before they are read", groups, FILE, "if (group != first_group) __syncthreads();"),
+    Fault("codes are read before they are there", whole_bytes, FILE, "wait_copies_but<AHEAD - 1>();"),
+    Fault("codes are read one step early", groups, FILE, "wait_copies_but<AHEAD - 1>", "wait_copies_but<AHEAD>"),
+    Fault("codes of the first group", groups, FILE, "group_ahead += group_stride;"),
+    Fault("zero points of the first group", groups, FILE, "if (!GROUPED && step_ahead) return;",
+          "if (!GROUPED && group_ahead != first_group) return;"),
+    Fault("scale of the first step", nibbles, FILE, "of_lane(scales[h], slot)", "of_lane(scales[h], 0)"),
+    Fault("rows of the first half", gate, FILE, "+ second * width,", ","),
+    Fault("sums of the first half", gate, FILE, "(p * tiles + row / TILE)", "(row / TILE)"),
+    Fault("halves exchanged", gate, FILE, "Gate::of(results[0], [](int) { return 0; }, results + 1)",
+          "Gate::of(results[1], [](int) { return 0; }, results)"),
     Fault("zero point of another row", whole_bytes, CODES, "row * index.stride", "0"),
-    Fault("scale of the first group", nibbles, FILE, "const int at = min(column, k - 1);", "const int at = 0;"),
-    Fault("x behind its end", whole_bytes, FILE, "at < k && row < m", "row < m"),
+    Fault("scale of the first group", nibbles, FILE, "(step_ahead + lane % AHEAD) * parts + part", "part"),
+    Fault("x behind its end", whole_bytes, FILE, "at < k && row < m_here", "row < m_here"),
     Fault("other pairs", nibbles, INPUT, "(x.x, x.z, 0x5410)", "(x.x, x.z, 0x7632)"),
     Fault("high codes not scaled down", nibbles, CODES, "0x68006800u", "0x78007800u"),
-    Fault("sums of one warp", whole_bytes, FILE, "p < parts", "p < 1"),
+    Fault("sums of one warp", whole_bytes, FILE, "j < parts", "j < 1"),
     Fault("second terms over first ones", terms, INPUT, "to[t * ROWS * 4]", "to[0]"),
     Fault("first terms twice", terms, FILE, "(t * ROWS + i * CHUNK) * 4", "(i * CHUNK) * 4"),
     Fault("signs", whole_bytes, CODES, "words[i / 2] ^ 0x80808080u", "words[i / 2]"),
     Fault("rows are normalised before all parts are there", normalized, INPUT,
           "leave_part(sum, squares[row], thread);\n    }\n    __syncthreads();",
           "leave_part(sum, squares[row], thread);\n    }"),
-    Fault("rows are read before they are normalised", normalized, FILE, "warps);\n    __syncthreads();", "warps);"),
+    Fault("rows are read before they are normalised", normalized, FILE,
+          "thread, warps);\n    __syncthreads();", "thread, warps);"),
     Fault("factor of the first row", normalized, INPUT, "sum_of(squares[row], thread, warps)",
           "sum_of(squares[0], thread, warps)"),
     Fault("no scale", normalized, INPUT, "if (scale) value *=", "if (false) value *="),

@@ -11,7 +11,7 @@ from tests.kernels import gate
 pytestmark = pytest.mark.usefixtures("disassembler")
 
 ACCESSES = ("LD", "ST", "LDG", "STG", "LDL", "STL", "ATOM", "ATOMG", "RED", "REDG", "LDGSTS")
-PRODUCTS = [name for name in gate.table()["product_mma.cu"] if ", 1, 2, " in name or ", 8, 2, " in name][::8]
+PRODUCTS = [name for name in gate.table()["product_mma.cu"] if ", 1, 4, " in name or ", 8, 2, " in name][::8]
 TILES = [*gate.table()["product_tiles.cu"]][::8]
 CONVOLUTIONS = [*gate.table()["implicit_gemm.cu"]][::3]
 NORMS = [name for name in gate.table()["normalization.cu"] if "normalize_rows" in name][::6]
@@ -29,17 +29,12 @@ def accesses(file: str, name: str) -> list[str]:
     return [instruction.opcode for instruction in instructions[:wait] if instruction.name in ACCESSES]
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_products_load_weights(name: str) -> None:
-    """Codes are loaded with the streaming hint, scales and zero points through the cache for constants."""
-    found = accesses("product_mma.cu", name)
-    assert found and all(".EF" in opcode or ".CONSTANT" in opcode for opcode in found)
-
-
-@pytest.mark.parametrize("name", TILES)
-def test_products_in_tiles_copy_codes(name: str) -> None:
-    """Codes are copied to shared memory, and x is not."""
-    found = accesses("product_tiles.cu", name)
+@pytest.mark.parametrize(("file", "name"), [("product_mma.cu", name) for name in PRODUCTS] + [
+    ("product_tiles.cu", name) for name in TILES])
+def test_products_copy_codes(file: str, name: str) -> None:
+    """Codes are copied to shared memory, and x is not. Scales and zero points are loaded through the cache for
+    constants."""
+    found = accesses(file, name)
     copies = [opcode for opcode in found if opcode.startswith("LDGSTS")]
     assert copies and all(".CONSTANT" in opcode for opcode in found if opcode not in copies)
 

@@ -16,9 +16,10 @@ from ovgpu.ops.activation.activation import Swish
 from ovgpu.ops.arithmetic.arithmetic import Add, Multiply
 from ovgpu.ops.base.op import evaluate
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.fused import _product_mma
+from ovgpu.ops.fused import _product_form, _product_mma
 from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part
 from ovgpu.ops.fused._packed import Packed
+from ovgpu.ops.fused._product_form import steps_ahead
 from ovgpu.ops.fused.add_norm import AddNorm
 from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.ops.fused.matmul_prologue import MatMulWithPrologue
@@ -70,31 +71,33 @@ def inputs_of(prologue: Any, m: int, depth: int, kind: Any) -> list[Any]:
     return [rows(m, depth, kind) for _ in range(prologue.chain.inputs)]
 
 
-def product_of(codes: Type, depth: int, kind: Any) -> tuple[Any, list[Any]]:
+def product_of(codes: Type, depth: int, kind: Any, size: float = 1) -> tuple[Any, list[Any]]:
     """Return a product and its weights; compressed ones have scales for groups of 64, or of a row for 8 bits."""
     if codes.bitwidth == 16:
-        return MatMul(transpose_b=True), [RNG.uniform(-1, 1, (N, depth)).astype(kind)]
+        return MatMul(transpose_b=True), [RNG.uniform(-size, size, (N, depth)).astype(kind)]
     weights = Packed(codes, N, depth, _product_mma.TABLES.get(codes, ()))
     op = CompressedMatMul(weights=weights, transpose=True, tile=1 << 14, device=True)
     raw = RNG.integers(0, 256, N * depth // 2 if weights.is_nibbles else (N, depth), np.uint8)
     groups = depth // 64 if weights.is_nibbles else 1
-    return op, [raw, RNG.uniform(0.01, 0.1, (N, groups)).astype(HALF), RNG.integers(0, 16, (N, groups), np.uint8)]
+    scale, zero = RNG.uniform(0.01 * size, 0.1 * size, (N, groups)), RNG.integers(0, 16, (N, groups), np.uint8)
+    return op, [raw, scale.astype(HALF), zero]
 
 
 def run(backend: CudaBackend, prologue: Any, m: int = 1, depth: int = 256, codes: Type = Type.u4, kind: Any = HALF,
-        inputs: Sequence[Any] | None = None, arrays: Sequence[Any] | None = None) -> list[str]:
-    """Check a product with a prologue, and its sum; return the names of its kernels. ``arrays`` are the prologue's
-    inputs on the device, if not just those on the host."""
+        inputs: Sequence[Any] | None = None, arrays: Sequence[Any] | None = None,
+        gate: Fused | None = None) -> list[str]:
+    """Check a product with a prologue and a gate, and its sum; return the names of its kernels. ``arrays`` are the
+    prologue's inputs on the device, if not just those on the host."""
     codes = Type.of(np.dtype(kind)) if codes.bitwidth == 16 else codes
-    product, weights = product_of(codes, depth, kind)
+    product, weights = product_of(codes, depth, kind, 1 / 16 if gate else 1)
     inputs = inputs_of(prologue, m, depth, kind) if inputs is None else inputs
     layer = Layer(product, "product", "product")
-    op = MatMulWithPrologue(prologue=prologue, product=product, weights=len(weights), kind=Type.of(np.dtype(kind)),
-                            before=getattr(prologue, "layers", ()), layer=layer)
+    op = MatMulWithPrologue(prologue=prologue, product=product, gate=gate, weights=len(weights),
+                            kind=Type.of(np.dtype(kind)), before=getattr(prologue, "layers", ()), layer=layer)
     has_sum = isinstance(prologue, AddNorm) and prologue.keep
-    outputs = [cupy_emu.empty((1, m, n), kind) for n in (N, depth)[: 1 + has_sum]]
+    outputs = [cupy_emu.empty((1, m, n), kind) for n in (N // 2 if gate else N, depth)[: 1 + has_sum]]
     scratch = [*([] if prologue is None else [cupy_emu.empty((1, m, depth), kind)]),
-               cupy_emu.empty((1 << 15,), np.float32)]
+               *([] if gate is None else [cupy_emu.empty((1, m, N), kind)]), cupy_emu.empty((1 << 15,), np.float32)]
     launcher = Launcher(backend.stream, backend.blas)
     given = [*weights, *inputs] if arrays is None else weights
     device = [None if x is None else cupy_emu.asarray(x) for x in given] + list(arrays or ())
@@ -108,8 +111,13 @@ def run(backend: CudaBackend, prologue: Any, m: int = 1, depth: int = 256, codes
         matrix = product.weights.values(NUMPY, weights[0], N).astype(np.float64)
         scale, zero = (np.repeat(t.astype(np.float64), depth // t.shape[1], 1) for t in weights[1:])
         matrix = (matrix - zero) * scale
-    size = np.abs(x) @ np.abs(matrix.T)
-    assert (np.abs(outputs[0].get() - x @ matrix.T) <= EPSILON[kind] * size).all()
+    product, size = x @ matrix.T, np.abs(x) @ np.abs(matrix.T)
+    if gate is not None:  # a product of both halves, one of them behind Swish, whose derivative is at most 1.1
+        halves, (size, other) = np.split(product, 2, -1), np.split(size, 2, -1)
+        first, second = map(np.abs, halves)
+        size = 1.1 * (size * second + first * other + EPSILON[kind] * size * other + first * second)
+        (product,) = evaluate(gate, NUMPY, halves, [Type.f64])
+    assert (np.abs(outputs[0].get() - product) <= EPSILON[kind] * size).all()
     for total, expected in zip(outputs[1:], sums):
         np.testing.assert_allclose(total.get().astype(np.float64), expected, 2 * EPSILON[kind], 2 * EPSILON[kind])
     return [kernel_name(call) for call in launcher.calls]
@@ -154,6 +162,39 @@ def test_no_prologue(m: int, backend: CudaBackend) -> None:
     assert not is_joined(run(backend, None, 9, 264, Type.f16))
 
 
+SWAPPED = chain(Part(Swish(), (1,)), Part(Multiply(), (2, 0)), inputs=2)
+
+
+@pytest.mark.parametrize("codes", [Type.u4, Type.u8, Type.f16])
+@pytest.mark.parametrize("prologue", ["rms", "sum, layer norm", "gated", None])
+def test_gates(prologue: str | None, codes: Type, backend: CudaBackend) -> None:
+    """A half of N is no multiple of a block's extents."""
+    for m, kind, gate in ((1, HALF, GATED), (4, HALF, SWAPPED), (7, BF16, GATED)):
+        assert is_joined(run(backend, PROLOGUES.get(prologue), m, 320, codes, kind, gate=gate))
+
+
+def test_gates_in_f32(tf32_backend: CudaBackend) -> None:
+    for m in (1, 3):
+        assert is_joined(run(tf32_backend, PROLOGUES["rms"], m, 256, Type.u8, np.float32, gate=GATED))
+
+
+def test_gates_of_many_rows(backend: CudaBackend) -> None:
+    """Product and gate are kernels of their own."""
+    for prologue, codes in ((None, Type.u4), ("rms", Type.f16)):
+        names = run(backend, PROLOGUES.get(prologue), 9, 256, codes, gate=GATED)
+        assert not is_joined(names) and names[-1].startswith("ovgpu_")
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 2])
+def test_several_groups_of_columns(multiprocessors: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block computes x once for all of its groups."""
+    monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
+    monkeypatch.setattr("tests.kernels.test_matmul_prologue.N", 500)
+    for codes in (Type.u4, Type.u8, Type.f16):
+        for m, prologue, gate in ((1, "sum, rms", GATED), (3, "layer norm", None), (2, "gated", None)):
+            assert is_joined(run(backend, PROLOGUES[prologue], m, 320, codes, gate=gate))
+
+
 def test_many_rows(backend: CudaBackend) -> None:
     """Prologue and product are kernels of their own."""
     for codes in (Type.u4, Type.f16):
@@ -163,7 +204,7 @@ def test_many_rows(backend: CudaBackend) -> None:
 
 def test_long_rows(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows to normalise must fit into shared memory; elementwise layers take them in parts."""
-    monkeypatch.setattr(_product_mma, "SHARED_BYTES", 4 << 10)
+    monkeypatch.setattr(_product_form, "SHARED_BYTES", 4 << 10)
     assert not is_joined(run(backend, PROLOGUES["rms"], 4, 4096))
     assert is_joined(run(backend, GATED, 4, 4096))
     assert is_joined(run(backend, PROLOGUES["rms"], 1, 2048))
@@ -214,11 +255,13 @@ def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> No
                                                             ["RMS", "MVN"], 3)):
         for kind, x in (("__half", HALF), ("__nv_bfloat16", BF16), ("float", np.float32)):
             source = functor("Chain", prologue.chain, (np.dtype(x),) * arrays, _product_mma.MAX_ARRAYS - 1)
+            source += functor("Gate", GATED.chain, (np.dtype(x),) * 2, 1)
             codes = ["Nibbles<true>, __half, None", "Bytes<false>, __half, unsigned char",
                      *(["Dense, None, None"] if kind != "float" else [])]
             names = to_compile("product_mma.cu", [
-                f"product_mma<{code}, {kind}, 4, {rows}, 2, {str('Nibbles' in code).lower()}, Chain, {arrays}, {norm}>"
-                for code in codes for rows in (1, 4, 8) for norm in norms])
+                f"product_mma<{code}, {kind}, 4, {rows}, {steps_ahead(rows)}, {str('Nibbles' in code).lower()}, Chain, "
+                f"{arrays}, {norm}, {gate}>" for code in codes for rows in (1, 4, 8) for norm in norms
+                for gate in ("None", "Gate")])
             usage = nvrtc.compile_file("product_mma.cu", architecture, names, source).usage
             assert len(usage) == len(names)
             assert not {name: u for name, u in usage.items() if u.spill_stores or u.spill_loads}

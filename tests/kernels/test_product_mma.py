@@ -11,8 +11,9 @@ import pytest
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.fused import _product_mma
+from ovgpu.ops.fused import _product_form, _product_mma
 from ovgpu.ops.fused._packed import Packed
+from ovgpu.ops.fused._product_form import steps_ahead
 from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.runtime.backend import RoundingCall
 from ovgpu.types import Type
@@ -152,7 +153,7 @@ def test_batches(of_x: int, backend: CudaBackend) -> None:
 def test_divisions_of_work(multiprocessors: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer warps share the steps of K where there are enough rows; x is staged in several parts."""
     monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
-    monkeypatch.setattr(_product_mma, "SHARED_BYTES", 32 << 10)
+    monkeypatch.setattr(_product_form, "SHARED_BYTES", 32 << 10)
     for m in (1, 8, 40):
         assert is_mma(multiply(backend, packed(Type.i4, 140, 1536), m, (140, 12), None))
         assert is_mma(multiply(backend, packed(Type.u8, 140, 1536), m, (140, 1), (140, 1)))
@@ -160,7 +161,7 @@ def test_divisions_of_work(multiprocessors: int, backend: CudaBackend, monkeypat
 
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
 def test_orders_of_threads(order: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_product_mma, "SHARED_BYTES", 32 << 10)
+    monkeypatch.setattr(_product_form, "SHARED_BYTES", 32 << 10)
     with cupy_emu.thread_order(order):
         for m in (1, 12):
             multiply(backend, packed(Type.u4, 50, 1024), m, (50, 8), (50, 8))
@@ -185,7 +186,7 @@ def test_capabilities(capability: int, backend: CudaBackend, monkeypatch: pytest
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> None:
-    expressions = [f"product_mma<{codes}, __half, {zero}, {kind}, {words}, {rows}, 2, {grouped}>"
+    expressions = [f"product_mma<{codes}, __half, {zero}, {kind}, {words}, {rows}, {steps_ahead(rows)}, {grouped}>"
                    for codes, zero, words in (("Nibbles<true>", "None", 4), ("Nibbles<false>", "unsigned char", 4),
                                               ("Bytes<false>", "unsigned char", 4), ("Bytes<true>", "None", 4))
                    for kind in ("__half", "__nv_bfloat16") for rows in (1, 8, 32) for grouped in ("true", "false")]

@@ -9,9 +9,12 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.model import Model
+from ovgpu.ops.base.op import evaluate
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused.matmul_prologue import MatMulWithPrologue
 from ovgpu.passes import prepare
 from ovgpu.passes.matmul_prologue import fuse_prologues
+from ovgpu.types import Type
 from tests.harness.ir import Port
 from tests.models.drive import Decoder
 
@@ -23,8 +26,15 @@ DATA = Path(__file__).parents[1] / "models" / "data"
 class Layers(Maker):
     """Net in f16 with products by [N, K]."""
 
-    def product(self, x: Port, transpose: bool = True, kind: str = "f16") -> Port:
-        return self.op("MatMul", x, self.const(random(32, 32), kind), transpose_b=transpose)
+    def product(self, x: Port, transpose: bool = True, kind: str = "f16", width: int = 32) -> Port:
+        return self.op("MatMul", x, self.const(random(width, 32), kind), transpose_b=transpose)
+
+    def parts(self, x: Port, *widths: int) -> list[Port]:
+        axis, lengths = self.const(np.array(-1)), self.const(np.array(widths))
+        return [*self.layer("VariadicSplit", "opset1", [x, axis, lengths], outputs=len(widths))]
+
+    def gated(self, first: Port, second: Port) -> Port:
+        return self.op("Multiply", self.op("Swish", first, version=4), second)
 
     def normalized(self, x: Port) -> Port:
         y = self.op("MVN", x, self.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True,
@@ -102,6 +112,55 @@ def test_long_chains() -> None:
     for _ in range(5):
         y = net.op("Gelu", y, version=7, approximation_mode="ERF")
     assert joined(net, net.product(y)) == [""]
+
+
+def gates(net: Layers, *results: Port) -> list[MatMulWithPrologue]:
+    """Return the products with gates in the net's rewritten model."""
+    for port in results:
+        net.result(port)
+    return [n.op for n in rewritten(net).ops if isinstance(n.op, MatMulWithPrologue) and n.op.gate]
+
+
+def test_gate() -> None:
+    """The product behind a gate has no prologue; the gate's result takes the place of the product's."""
+    net = Layers()
+    halves = net.parts(net.product(net.normalized(net.half()), width=64), 32, 32)
+    net.result(net.product(net.gated(*halves)))
+    model = rewritten(net)
+    first, second = (n for n in model.ops if isinstance(n.op, MatMulWithPrologue))
+    assert first.op.prologue is not None and first.op.gate is not None
+    assert second.op.prologue is second.op.gate is None and second.sources[1] is first.ports[0]
+    assert first.ports[0].spec.shape == (1, 1, 32)
+    assert [layer.op.name for layer in first.op.layers][-3:] == ["MatMul", "Swish", "Multiply"]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_orders_of_halves(order: tuple[int, int]) -> None:
+    """The layers may take either half first."""
+    net = Layers()
+    halves = net.parts(net.product(net.half(), width=64), 32, 32)
+    (op,) = gates(net, net.gated(*(halves[i] for i in order)))
+    matrix, x = random(64, 32) / 16, random(1, 1, 32)
+    (found,) = evaluate(op, NUMPY, [matrix, x], [Type.f16])
+    first, second = (np.split(x @ matrix.T, 2, -1)[i] for i in order)
+    np.testing.assert_allclose(found, first / (1 + np.exp(-first)) * second, 2e-3, 1e-3)
+
+
+@pytest.mark.parametrize("case", ["gate", "three parts", "other widths", "two users", "same half twice", "third input",
+                                  "shape"])
+def test_conditions_of_gates(case: str) -> None:
+    """A gate takes the halves of a product's columns alone, and each once."""
+    net = Layers()
+    widths = {"three parts": (32, 32, 32), "other widths": (24, 40)}.get(case, (32, 32))
+    product = net.product(net.x(-1, 1, 32, kind="f16"), width=sum(widths))
+    first, second = net.parts(product, *widths)[:2]
+    other = {"same half twice": first, "third input": net.x(-1, 1, 32, kind="f16")}.get(case, second)
+    results = [net.op("Swish", first, version=4) if case == "other widths" else net.gated(first, other)]
+    if case == "two users":
+        results.append(second)
+    if case == "shape":
+        results.append(net.op("ShapeOf", product, version=3))
+    assert len(gates(net, *results)) == (case == "gate")
 
 
 def test_decode_steps(emulated: str) -> None:

@@ -3,7 +3,8 @@
 Early launches (programmatic dependent launch) may begin before the ones before them have ended. The next kernel's
 blocks start as soon as multiprocessors have room for them. They compute addresses and load what no launch of an
 inference writes, such as weights, while the blocks before them finish; then they wait for these
-(`cuda_kernels/ptx.cuh`). ``OVGPU_EARLY_LAUNCHES=0`` turns it off.
+(`cuda_kernels/ptx.cuh`). Multiprocessors divide their memory into shared memory and L1 cache in the same way for all of
+them: blocks that need another division wait until a multiprocessor is idle. ``OVGPU_EARLY_LAUNCHES=0`` turns it off.
 
 An early launch may begin once the one before it has begun, and so on back to the last one that was not early. That one,
 and copies, begin when all before them has ended. An early launch therefore never overlaps with another inference of its
@@ -65,6 +66,8 @@ class DriverLaunch:
             return False
         if self._prepared_for != (function, early):
             attributes = _attributes(early, self.cluster)
+            if early:
+                _prefer_shared_memory(function)
             self._prepared = _prepared(function, grid, block, arguments, shared, stream, attributes)
             self._prepared_for = function, early
         config, pointer, addresses, _ = self._prepared
@@ -77,6 +80,14 @@ class DriverLaunch:
         text = f"The driver refuses to launch kernels early ({status!r}); they are launched in order instead."
         warnings.warn(text, RuntimeWarning, 3)
         return self(function, grid, block, arguments, shared, stream)
+
+
+def _prefer_shared_memory(function: Any) -> None:
+    """Ask for as much shared memory, and as little L1 cache, as a multiprocessor has. The driver may decline."""
+    driver = rt.driver()
+    driver.cuFuncSetAttribute(driver.CUfunction(function.ptr),
+                              driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                              int(driver.CUshared_carveout.CU_SHAREDMEM_CARVEOUT_MAX_SHARED))
 
 
 def _attributes(early: bool, cluster: int) -> list[Any]:

@@ -12,7 +12,8 @@ from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import MAX_CLUSTER, KernelRecorder
 from ovgpu.ops.base.strided import CHUNK_BYTES, reciprocal
 from ovgpu.ops.fused._packed import Packed
-from ovgpu.ops.fused._product_mma import CAPABILITY, CHUNK, is_linear, quant_param_indices, type_names
+from ovgpu.ops.fused._product_form import CHUNK
+from ovgpu.ops.fused._product_mma import CAPABILITY, is_linear, quant_param_indices, type_names
 
 MAX_ROWS = 256  # rows of x; for more of them it pays to decompress the weights to memory, for cuBLAS
 SMALL, DEEP = 1 << 24, 1 << 12  # see `pays`

@@ -21,17 +21,19 @@ from ovgpu.types import Type
 
 @internal_op
 class MatMulWithPrologue(Op):
-    """A product with a prologue: ``weights..., inputs of the prologue... -> product [..., M, N][, sum [..., M, K]]``.
+    """A product with a prologue: ``weights..., inputs of the prologue... -> result [..., M, N][, sum [..., M, K]]``.
 
     The ``prologue``, a norm or elementwise layers, computes the left operand [..., M, K], which is the last input if it
     is None; the sum is the second result of an AddNorm. The first ``weights`` inputs are the ``product``'s other ones.
-    For few rows, one kernel computes all; each of its blocks computes the left operand again. Otherwise prologue and
-    product run one after the other.
+    A ``gate`` computes the result from the first and the second half of the product's columns, which are 2 N.
+    For few rows, one kernel computes all; each of its blocks computes the left operand again. Otherwise prologue,
+    product and gate run one after the other.
     ``kind`` is the type of operand and product; ``before`` and ``layer`` are the origins of prologue and product.
     """
 
     prologue: AddNorm | ScaledMVN | Fused | None
     product: MatMul | CompressedMatMul
+    gate: Fused | None
     weights: int
     kind: Type
     before: tuple[Layer, ...]
@@ -44,7 +46,7 @@ class MatMulWithPrologue(Op):
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        return (*self.before, self.layer)
+        return (*self.before, self.layer, *(self.gate.layers if self.gate else ()))
 
     def attributes(self) -> dict[str, Any]:
         return self.product.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
@@ -52,40 +54,55 @@ class MatMulWithPrologue(Op):
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         given = inputs[self.weights :]
         x, *sums = given if self.prologue is None else self.prologue.infer(*given)
-        return (*self.layer.infer(self.product, x, *inputs[: self.weights]), *sums)
+        (product,) = self.layer.infer(self.product, x, *inputs[: self.weights])
+        if self.gate is not None and product.shape is not None:
+            half = Spec(product.type, (*product.shape[:-1], product.shape[-1] // 2))
+            (product,) = self.gate.infer(half, half)
+        return product, *sums
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         weights, given = inputs[: self.weights], inputs[self.weights :]
         x, *sums = given
         if self.prologue is not None:
             x, *sums = evaluate(self.prologue, xp, given, (self.kind,) * (1 + self._has_sum))
-        return (*evaluate(self.product, xp, (x, *weights), (self.kind,)), *sums)
+        (product,) = evaluate(self.product, xp, (x, *weights), (self.kind,))
+        if self.gate is not None:
+            (product,) = evaluate(self.gate, xp, _halves(product), (self.kind,))
+        return product, *sums
 
     @property
     def _has_sum(self) -> bool:
         return isinstance(self.prologue, AddNorm) and self.prologue.keep
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Return the left operand, if it is computed, and the product's workspace."""
+        """Return the left operand, if it is computed, the product before a gate, and the product's workspace."""
         matrix, out = inputs[0], outputs[0]
         assert matrix is not None and matrix.shape is not None and out.shape is not None
         depth = self.product.weights.columns if isinstance(self.product, CompressedMatMul) else matrix.shape[1]
-        x = Spec(self.kind, (*out.shape[:-1], depth))
-        computed = () if self.prologue is None else ((x.type, x.shape or ()),)
-        return (*computed, *self.product.workspace((x, *inputs[: self.weights]), outputs[:1]))
+        x, product = Spec(self.kind, (*out.shape[:-1], depth)), out
+        if self.gate is not None:
+            product = Spec(self.kind, (*out.shape[:-1], 2 * out.shape[-1]))
+        before = [spec for spec, used in ((x, self.prologue), (product, self.gate)) if used is not None]
+        return (*((spec.type, spec.shape or ()) for spec in before),
+                *self.product.workspace((x, *inputs[: self.weights]), (product,)))
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         weights, given = inputs[: self.weights], inputs[self.weights :]
         out, *sums = outputs
-        x = self._input(given, sums)
-        if out.size and x is not None and launch(k, self._packed(weights[0]), x, out, self._stored(weights)):
+        x, gate = self._input(given, sums), self.gate
+        if out.size and x is not None and launch(k, self._packed(weights[0]), x, out, self._stored(weights),
+                                                 None if gate is None else gate.chain):
             return None
-        if self.prologue is None:
-            return self.product.cuda(k, (*given, *weights), (out,), workspace)
-        operand, *scratch = workspace
-        if self.prologue.cuda(k, given, (operand, *sums), ()) is NotImplemented:
+        scratch, operand, product = list(workspace), *given[:1], out
+        if self.prologue is not None:
+            operand = scratch.pop(0)
+            if self.prologue.cuda(k, given, (operand, *sums), ()) is NotImplemented:
+                return NotImplemented
+        if gate is not None:
+            product = scratch.pop(0)
+        if self.product.cuda(k, (operand, *weights), (product,), scratch) is NotImplemented:
             return NotImplemented
-        return self.product.cuda(k, (operand, *weights), (out,), scratch)
+        return None if gate is None else gate.cuda(k, _halves(product), (out,), ())
 
     def _input(self, given: Arrays, sums: Arrays) -> Input | None:
         """Return the left operand as the kernel takes it, None if it does not."""
@@ -112,3 +129,9 @@ class MatMulWithPrologue(Op):
     def _stored(self, weights: Arrays) -> Arrays:
         """Return codes, scale and zero point of the weights."""
         return (*weights, None, None)[:3]
+
+
+def _halves(product: Array) -> tuple[Array, Array]:
+    """Return both halves of the columns, as views."""
+    half = product.shape[-1] // 2
+    return product[..., :half], product[..., half:]
