@@ -187,7 +187,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the scenarios; return the exit status."""
     soak = Soak(options.device, options.models)
     done, failed = Counter[str](), list[str]()
-    barrier = threading.Barrier(options.threads + 1)
+    barrier, ended = threading.Barrier(options.threads + 1), threading.Event()
 
     def attempt(scenario: Callable[[random.Random], None], rng: random.Random) -> None:
         try:
@@ -203,7 +203,7 @@ def run(options: argparse.Namespace) -> int:
                 attempt(rng.choice(soak.scenarios), rng)
             barrier.wait()  # all have dropped what they had
             barrier.wait()  # and the process has been measured
-            if time.monotonic() >= until:
+            if ended.is_set():
                 return
 
     for scenario in (*soak.scenarios * 3, soak.all_models):
@@ -213,13 +213,15 @@ def run(options: argparse.Namespace) -> int:
     for thread in threads:
         thread.start()
     marks: list[dict[str, int]] = []
-    while not marks or time.monotonic() < until:
+    while not ended.is_set():
         barrier.wait()
         wait_for_requests(60)
         marks.append(measured(options.device))
         print(f"{sum(done.values())} scenarios, {len(failed)} failed:",
               ", ".join(f"{value} {name}" for name, value in marks[-1].items()), flush=True)
         interval[0] = time.monotonic() + options.every
+        if time.monotonic() >= until:  # the same end for all threads
+            ended.set()
         barrier.wait()
     for thread in threads:
         thread.join()
