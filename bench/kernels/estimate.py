@@ -172,7 +172,8 @@ def of_launch(launch: Launch, traffic: Traffic, total: float, step: PlanStep, ca
     rounds = work.dependent_steps(step) if total and found.outer else 1
     trips = needed / found.per_trip / (launch.blocks * warps) if found.loop and found.per_trip else 1.0
     trips = max(trips, rounds)
-    start, per_round, per_trip = _cycles(found, path, card, _latency(traffic, card))
+    memory = card.architecture.latencies["memory" if traffic.memory > traffic.cache else "cache"]
+    start, per_round, per_trip = _cycles(found, path, card, memory)
     each = -(-launch.blocks // card.multiprocessors)
     units: dict[str, float] = defaultdict(float)
     for code, times in ((path, 1.0), (found.outer, rounds - 1.0), (found.loop, trips - rounds)):
@@ -189,7 +190,7 @@ def of_launch(launch: Launch, traffic: Traffic, total: float, step: PlanStep, ca
     return Estimate(
         launch, empty, start / card.clock, moved, units[unit] / card.clock, tensor / card.clock, latency, unit, trips,
         total, ahead=ahead / (card.copy_share * card.bandwidth), share=each / resident,
-        head=Timeline(card.architecture, _latency(traffic, card)).run(head) / card.clock)
+        head=Timeline(card.architecture, memory).run(head) / card.clock)
 
 
 def _divided(found: Budget, early: bool) -> tuple[Sequence[Instruction], Sequence[Instruction], Sequence[Instruction]]:
@@ -201,11 +202,6 @@ def _divided(found: Budget, early: bool) -> tuple[Sequence[Instruction], Sequenc
     loop = {id(instruction) for instruction in found.loop}
     first = next((i for i, instruction in enumerate(path) if id(instruction) in loop), len(path))
     return path[:wait], path[wait:], path[wait:first]
-
-
-def _latency(traffic: Traffic, card: Card) -> float:
-    """Return the cycles of a load: from device memory if most bytes are there, else from L2."""
-    return card.architecture.latencies["memory" if traffic.memory > traffic.cache else "cache"]
 
 
 def _cycles(found: Budget, path: Sequence[Instruction], card: Card, memory: float) -> tuple[float, float, float]:

@@ -45,10 +45,10 @@ REPEATS = 4  # of a case, behind which its estimate in a row no longer changes
 NOTES = """Estimates add the time of an empty kernel, that of one warp alone, and the longest of bytes, instructions,
 tensor cores and waiting; `bench/kernels/estimate.py` says more. Weights that a launch requests early arrive while
 memory is idle, during the launches before it (`bench/kernels/sequence.py`); no card has shown yet how much that is.
-Measured times are those of
-[the last run on an H100](gpu-h100-kernels.md), by kernel. Libraries (cuBLAS, cuDNN) are estimated by bytes and by
-tiles of products; cuDNN's changes of layout are left out. Convolutional models are run with cuDNN, and, as `own`,
-without it. The floor is the time of the bytes in memory at the full bandwidth, or of the products at the peak rate.
+Measured times are those of [the last run on an H100](gpu-h100-kernels.md), by kernel. Libraries (cuBLAS, cuDNN) are
+estimated by bytes and by tiles of products; cuDNN's changes of layout are left out. Convolutional models are run with
+cuDNN, and, as `own`, without it. The floor is the time of the bytes in memory at the full bandwidth, or of the products
+at the peak rate.
 
 The worst estimates of ovgpu's own kernels, and why:
 
@@ -58,7 +58,7 @@ The worst estimates of ovgpu's own kernels, and why:
   2.3) the loop over parts has no loop inside, and the end of a tile is counted in each of its trips.
 - `product_mma` with 64 rows of x (0.6 to 0.7): blocks wait for each part of x to arrive in shared memory before they
   multiply. The estimate takes the longer of both, not their sum. When it was measured, codes were loaded to registers
-  two steps ahead, and the blocks of a product behind SwiGLU each computed it again, which the estimate took too low.
+  two steps ahead, and each block of the down projection computed SwiGLU again; the estimate of that was too low.
 - `attend_mma` (0.6 to 0.8): few warps per multiprocessor hide little of their waiting behind the work of others. When
   it was measured, rows were padded in shared memory, and copies took 10.5 rounds instead of 4.
 - `attend_stream` with few keys (3.7 for a cache of 128): one block per head merges nothing, which the path through its

@@ -31,7 +31,7 @@ MAX_PARTS = 4  # elementwise layers of a prologue: each block computes them agai
 def fuse_prologues(model: Model) -> None:
     """Rewrite the model in place. Sums must be fused with their norms, and specs inferred, before."""
     users, shape_tensors, moved = users_of(model), shape_tensor_ports(model), dict[Output, Output]()
-    measured = {source for node in model.ops if node.op.name == "ShapeOf" for source in node.sources if source}
+    fixed = shape_tensors | {x for node in model.ops if node.op.name == "ShapeOf" for x in node.sources if x}
     for node in model.ops:
         x = node.sources[0] if _takes_prologue(node) else None
         if x is None or (x.spec.rank or 0) < 2:
@@ -39,7 +39,7 @@ def fuse_prologues(model: Model) -> None:
         product: Any = op_of(node)
         found = _prologue(x.node, shape_tensors) if (
             users[x] == [node] and x not in shape_tensors and x not in moved) else None
-        gated = _gated(node, users, shape_tensors | measured)
+        gated = _gated(node, users, fixed)
         if found is None and gated is None and not isinstance(product, MatMul):
             continue
         prologue, layers = found or (None, ())
@@ -84,7 +84,8 @@ def _prologue(node: Node, shape_tensors: set[Output]) -> tuple[AddNorm | ScaledM
 
 def _gated(node: Node, users: Mapping[Output, list[Node]], fixed: set[Output]) -> tuple[Output, Fused] | None:
     """Return the result of elementwise layers that alone take both halves of a product's columns, and the layers as a
-    gate of the first half and the second. Return None if there are none, or a tensor between them is ``fixed``."""
+    gate of the first half and the second. Return None if there are none, or if a tensor between them is ``fixed``: the
+    model needs it or its shape elsewhere."""
     product, split = node.ports[0], _only_user(node.ports[0], users)
     if split is None or split.op.name not in ("Split", "VariadicSplit") or len(split.ports) != 2:
         return None
