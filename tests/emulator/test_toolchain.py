@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from . import toolchain
+from . import cupy_emu, toolchain
 from .toolchain import EmulatorError
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +52,21 @@ def test_processes_share_an_empty_cache(tmp_path: Path) -> None:
         assert process.returncode == 0, out
     names = [path.name for path in tmp_path.iterdir()]
     assert sorted(Path(name).suffix for name in names) == ["", ".so", ".so", ".so"]  # nothing temporary
+
+
+@pytest.mark.parametrize(("fma", "options", "contracted"), [
+    (None, (), True), (None, ("--fmad=false",), False), ("0", (), False)])
+def test_contraction(fma: str | None, options: tuple[str, ...], contracted: bool,
+                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product and a sum are rounded once if the processor can; not with pytest --no-fma, nor if NVRTC would not."""
+    monkeypatch.delenv("OVGPU_EMU_FMA", raising=False)
+    if fma is not None:
+        monkeypatch.setenv("OVGPU_EMU_FMA", fma)
+    x = cupy_emu.asarray(np.array([1 + 2**-12, -1 - 2**-11], np.float32))
+    code = 'extern "C" __global__ void kernel(float* x) { x[0] = x[0] * x[0] + x[1]; }'
+    cupy_emu.RawKernel(code, "kernel", options)((1,), (1,), (x,))
+    can = toolchain._needs_mfma() or platform.machine() not in ("x86_64", "AMD64")
+    assert x.get()[0] == (2**-24 if contracted and can else 0)
 
 
 def test_portable_context_switch() -> None:

@@ -22,9 +22,6 @@ FLAGS = (
     "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error", "-ftls-model=initial-exec", "-fno-gnu-unique",
     "-fvisibility=hidden", "-fno-exceptions",
 )  # fmt: skip
-# A product and the following sum are rounded one by one, or contracted as on a device (`OVGPU_EMU_FMA`, pytest --fma)
-# unless NVRTC's options forbid that.
-UNCONTRACTED, CONTRACTED = ("-ffp-contract=off",), ("-ffp-contract=fast", "-mfma")
 # The runtime has loaded the standard libraries into the process: linking a kernel without them takes half the time.
 LINK_FLAGS = ("-shared", "-nostdlib", "-lgcc", "-Wl,-z,now")
 RUNTIME_FLAGS = (
@@ -113,8 +110,18 @@ def runtime() -> ctypes.CDLL:
 
 
 def contraction_flags(options: Sequence[str]) -> tuple[str, ...]:
-    """Return g++'s contraction flags for a kernel with these options of NVRTC."""
-    return CONTRACTED if os.environ.get("OVGPU_EMU_FMA") and "--fmad=false" not in options else UNCONTRACTED
+    """Return g++'s flags for a kernel with these options of NVRTC: a product and the following sum are contracted, as
+    by NVRTC, if the host's processor can. With OVGPU_EMU_FMA=0 (pytest --no-fma), they are rounded one by one."""
+    if "--fmad=false" in options or os.environ.get("OVGPU_EMU_FMA") == "0":
+        return ("-ffp-contract=off",)
+    return ("-ffp-contract=fast", "-mfma") if _needs_mfma() else ("-ffp-contract=fast",)
+
+
+@functools.cache
+def _needs_mfma() -> bool:
+    """Return whether this is an x86 processor with FMA, which g++ uses on request alone."""
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and bool(re.search(r"^flags\b.*\bfma\b", cpuinfo.read_text(), re.MULTILINE))
 
 
 @functools.cache

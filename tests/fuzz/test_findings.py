@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness import guarded, judge
 from tests.harness.cases import api
-from tests.harness.recall import recall
+from tests.harness.recall import digest, recall
 from tests.harness.tolerance import compare_all
 
 from . import findings, inference
@@ -20,7 +20,7 @@ CASES = sorted(findings.FOLDER.glob("*.xml"))
 def expected(subject: Subject, inputs: list[judge.Value]) -> list[judge.Expected]:
     """Return the outputs that OpenVINO's plugin gives."""
     parts = [subject.xml, subject.weights, *(part for value in inputs for part in value)]
-    return recall(parts, lambda: guarded.ask(guarded.expect, subject.xml, subject.weights, "cpu", inputs))
+    return recall(digest(parts), lambda: guarded.ask(guarded.expect, subject.xml, subject.weights, "cpu", inputs))
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

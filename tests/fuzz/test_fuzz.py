@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MUTANTS = 800  # about half a minute of one core
+MUTANTS = 300  # about ten seconds of one core
 
 
 @pytest.mark.emulator

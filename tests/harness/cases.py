@@ -18,18 +18,18 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 import pytest
 
-from . import judge, values
+from . import joint, judge, values
 from .elements import as_logical, is_float, name_of
 from .ir import Net, Variant
 from .judge import Value
-from .recall import recall
+from .recall import digest, recall, remember
 from .replay import DEVICES, EMULATED, Watch
 from .tolerance import Tol, compare_all
 
@@ -163,14 +163,29 @@ class Case:
         return net
 
     @cached_property
+    def _drawn(self) -> list[list[Array]]:
+        return [self.arrays(draw) for draw in range(DRAWS)]
+
+    @property
+    def key(self) -> str:
+        """The key by which OpenVINO's answer is recalled."""
+        return digest([*self.net.build(), self.oracle, *chain.from_iterable(self._drawn)])
+
+    def question(self, draws: int = DRAWS) -> joint.Question | None:
+        """Return the question for OpenVINO's CPU plugin, None if the plugin is not the first to ask."""
+        if not self.judged or self.expect is not None or self.oracle not in ("auto", "cpu") or self.op in joint.ALONE:
+            return None
+        if self.oracle == "auto" and any(i.dtype == "f64" and not i.const for i in self.inputs):
+            return None
+        return joint.Question(*self.net.build(), [self.parameters(self.arrays(draw)) for draw in range(draws)])
+
+    @cached_property
     def expected(self) -> list[list[judge.Expected]]:
         """The outputs for every draw of the inputs."""
-        drawn = [self.arrays(draw) for draw in range(DRAWS)]
+        drawn = self._drawn
         if self.oracle != "value" and self.expect is None:
-            ir = self.net.build()
-            stateless = judge.Judge(*ir, self.oracle)
-            return recall([*ir, self.oracle, *chain.from_iterable(drawn)],
-                          lambda: [stateless.expect(self.parameters(arrays)) for arrays in drawn])
+            stateless = judge.Judge(*self.net.build(), self.oracle)
+            return recall(self.key, lambda: [stateless.expect(self.parameters(arrays)) for arrays in drawn])
         with np.errstate(all="ignore"):
             wanted = [self.expect(*arrays) if callable(self.expect) else self.expect for arrays in drawn]
         return [[judge.Expected.of(a) for a in (w if isinstance(w, tuple | list) else [w])] for w in wanted]
@@ -220,15 +235,31 @@ def check(cases: Sequence[Runnable]) -> Callable[..., None]:
         if case.name in seen:
             raise ValueError(f"two cases are called {case.name}: give one an id")
         seen.add(case.name)
+    ask = together(cases)
     rows = [pytest.param(case, variant, device, id=f"{case.name}-{variant}-{device}")
             for case in cases for variant in case.variants for device in case.devices]
 
     @pytest.mark.parametrize(("case", "variant", "device"), rows, indirect=["device"])
     def test(case: Runnable, variant: Variant, device: str) -> None:
+        ask(case)
         case.run(variant, device)
 
     test.cases = tuple(cases)  # type: ignore[attr-defined]  # read by `conformance` and `store`
     return test
+
+
+def together(cases: Sequence[Runnable]) -> Callable[[Runnable], None]:
+    """Return a function that asks OpenVINO's CPU plugin about a case, and about those beside it in the table, which
+    takes little more time. A case that the plugin refuses is judged alone when it runs."""
+    judged = [case for case in cases if isinstance(case, Case)]
+    places = {id(case): place // joint.TOGETHER for place, case in enumerate(judged)}
+
+    @cache
+    def ask(place: int | None) -> None:
+        asked = {case.key: question for case in judged if places[id(case)] == place and (question := case.question())}
+        remember(asked, lambda unknown: joint.answers([asked[key] for key in unknown]))
+
+    return lambda case: ask(places.get(id(case)))
 
 
 def api() -> Any:

@@ -86,12 +86,12 @@ class Plugin:
 
     def __init__(self, xml: bytes, weights: bytes) -> None:
         model = core().read_model(xml, weights)
-        self.declared = _types(model)
+        self.declared = types_of(model)
         self.request = core().compile_model(model, "CPU", CONFIG).create_infer_request()
 
     def expect(self, outputs: Sequence[Value]) -> list[Expected]:
         """Return the request's outputs in the types that the model declares; the plugin computes f64 in f32."""
-        return [_expected(a, kind, "f32") for (a, _), kind in zip(outputs, self.declared)]
+        return [expected_of(a, kind, "f32") for (a, _), kind in zip(outputs, self.declared)]
 
 
 def evaluate(xml: bytes, weights: bytes, inputs: Sequence[Value]) -> list[Expected]:
@@ -105,7 +105,7 @@ def evaluate(xml: bytes, weights: bytes, inputs: Sequence[Value]) -> list[Expect
     for port, tensor in zip(model.outputs, outputs):
         if not port.get_partial_shape().compatible(ov.PartialShape(tensor.shape)):
             raise Refused(f"the reference gives shape {tensor.shape}, not {port.get_partial_shape()}")
-    return [_expected(to_array(t), kind, kind) for t, kind in zip(outputs, _types(model), strict=True)]
+    return [expected_of(to_array(t), kind, kind) for t, kind in zip(outputs, types_of(model), strict=True)]
 
 
 class Judge:
@@ -141,10 +141,12 @@ class Judge:
         return evaluate(*self.ir, inputs)
 
 
-def _types(model: Any) -> list[str]:
+def types_of(model: Any) -> list[str]:
+    """Return the element types of a model's outputs."""
     return [port.get_element_type().get_type_name() for port in model.outputs]
 
 
-def _expected(array: Array, kind: str, computed: str) -> Expected:
+def expected_of(array: Array, kind: str, computed: str) -> Expected:
+    """Return an output of type ``kind``; the judge computed f64 as ``computed``."""
     array = array if kind == "string" else array.astype(ELEMENTS[kind].dtype, copy=False)
     return Expected(array, kind, computed if kind == "f64" else kind)

@@ -23,20 +23,27 @@ loaded: dict[str, Any] = {}
 judged: dict[str, Any] = {}  # answers that this process has requested
 
 
-def recall(parts: Iterable[Any], judge: Callable[[], T]) -> T:
-    """Return the judge's answer for a model and its inputs, given as bytes, arrays, and objects with a unique `repr`.
+def recall(key: str, judge: Callable[[], T]) -> T:
+    """Return the judge's answer for a model and its inputs, see `digest`.
 
-    The answer comes from the loaded file if it is there, otherwise from the judge if openvino is installed. Without
-    either, the test is skipped.
+    The answer comes from the loaded file or from this process if it is there, otherwise from the judge if openvino is
+    installed. Without either, the test is skipped.
     """
-    key = digest(parts)
-    if key in loaded:
-        found: T = loaded[key]
-        return found
+    for known in (loaded, judged):
+        if key in known:
+            found: T = known[key]
+            return found
     if find_spec("openvino") is None:
         pytest.skip("needs openvino, or its judgement in the file that --expectations names")
     found = judged[key] = judge()
     return found
+
+
+def remember(keys: Iterable[str], judge: Callable[[list[str]], Iterable[Any]]) -> None:
+    """Keep the judge's answers to those of some questions that have none, except where it gives None."""
+    unknown = [key for key in keys if key not in loaded and key not in judged]
+    if unknown and find_spec("openvino") is not None:
+        judged.update((key, answer) for key, answer in zip(unknown, judge(unknown)) if answer is not None)
 
 
 def unjudged(folder: Path) -> list[str]:
@@ -64,7 +71,7 @@ def save(path: Path) -> None:
 
 
 def digest(parts: Iterable[Any]) -> str:
-    """Return a hash of the contents."""
+    """Return a hash of the contents: bytes, arrays, and objects with a unique `repr`."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):

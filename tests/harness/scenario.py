@@ -26,7 +26,7 @@ from .cases import api, check_error, compile, variants_of
 from .elements import as_logical, name_of
 from .ir import Net, Variant
 from .judge import Expected, Value
-from .recall import recall
+from .recall import digest, recall
 from .replay import DEVICES, EMULATED, Watch
 from .tolerance import Tol, compare, compare_all
 
@@ -116,7 +116,7 @@ class Scenario:
 
     @cached_property
     def expected(self) -> Wanted:
-        return recall([*self.net.build(), self.oracle, *self._contents()], self.judge)
+        return recall(digest([*self.net.build(), self.oracle, *self._contents()]), self.judge)
 
     def judge(self) -> Wanted:
         """Return OpenVINO's outputs and states of each step; the expectations of a step itself take precedence."""

@@ -10,7 +10,7 @@ OpenVINO refuses does not count; the test fails if OpenVINO refuses most of them
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
-from . import guarded, judge
+from . import guarded, joint, judge
 from .cases import Case, api, compile
 from .ir import Variant
 from .replay import EMULATED
@@ -51,11 +51,17 @@ def sweep(cases: Draws, draws: int = DRAWS) -> Callable[..., None]:
 
 
 def run(cases: Draws, device: str, limits: settings) -> None:
-    """Judge draws of cases and of the variants in which their shapes are declared."""
+    """Judge draws of cases and of the variants in which their shapes are declared. Of a draw that fails, hypothesis
+    looks for a smaller one."""
+    drawn: list[tuple[Case | Scenario, Variant]] = []
+    collects = True
 
     @limits
     @given(cases, VARIANTS)
     def test(case: Case | Scenario, variant: Variant) -> None:
+        if collects:
+            drawn.append((case, variant))
+            return
         note(described(case, variant))
         try:
             judged(case, variant, device)
@@ -63,6 +69,32 @@ def run(cases: Draws, device: str, limits: settings) -> None:
             assume(False)
 
     test()
+    collects, refused = False, 0
+    for (case, variant), expected in zip(drawn, answers([case for case, _ in drawn])):
+        try:
+            judged(case, variant, device, expected)
+        except judge.Refused:
+            refused += 1
+        except Exception as error:
+            test()
+            error.add_note(described(case, variant))
+            raise
+    assert 2 * refused <= len(drawn), f"OpenVINO refuses {refused} of {len(drawn)} draws"
+
+
+def answers(cases: Sequence[Case | Scenario]) -> Iterator[list[judge.Expected] | None]:
+    """Yield what OpenVINO's CPU plugin answers to cases when asked about many at once; None if it has to be asked about
+    one alone."""
+    for start in range(0, len(cases), joint.TOGETHER):
+        some = cases[start:start + joint.TOGETHER]
+        asked = [case.question(draws=1) if isinstance(case, Case) else None for case in some]
+        try:
+            found = iter(guarded.ask(joint.answers, [question for question in asked if question]))
+        except judge.Refused:
+            found = iter([None] * len(some))
+        for question in asked:
+            answer = next(found) if question else None
+            yield answer[0] if answer else None
 
 
 def described(case: Case | Scenario, variant: Variant) -> str:
@@ -72,10 +104,11 @@ def described(case: Case | Scenario, variant: Variant) -> str:
     return f"{case.op} {case.version} {dict(case.attrs)} of {', '.join(map(str, case.inputs))} ({variant})"
 
 
-def judged(case: Case | Scenario, variant: Variant, device: str) -> None:
+def judged(case: Case | Scenario, variant: Variant, device: str, wanted: list[judge.Expected] | None = None) -> None:
     """Compare a case with OpenVINO, or with its own expectation: one inference, or all steps of a scenario.
 
-    Raise `Refused` if OpenVINO does not answer. A case that does not run with dynamic shapes runs with static ones."""
+    ``wanted`` is what OpenVINO has answered to a case already. Raise `Refused` if OpenVINO does not answer. A case that
+    does not run with dynamic shapes runs with static ones."""
     variant = variant if case.dynamic else "static"
     if isinstance(case, Scenario):
         expected = case.judge() if case.oracle == "value" else guarded.ask(case.judge)
@@ -86,7 +119,8 @@ def judged(case: Case | Scenario, variant: Variant, device: str) -> None:
                 raise
             case.watched(variant, device, PASSES, replace(case, steps=case.specified, oracle="value").judge())
         return
-    wanted = case.expected[0] if case.expect else guarded.ask(
-        guarded.expect, *case.net.build(), case.oracle, case.parameters(case.arrays()))
+    if wanted is None:
+        wanted = case.expected[0] if case.expect else guarded.ask(
+            guarded.expect, *case.net.build(), case.oracle, case.parameters(case.arrays()))
     found = judge.infer(api(), compile(case.net, variant, device), case.parameters(case.arrays()))
     compare_all(f"[{case.op}] {case.name} ({variant}, {device})", found, wanted, case.tol)

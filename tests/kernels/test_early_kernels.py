@@ -11,9 +11,9 @@ from tests.kernels import gate
 pytestmark = pytest.mark.usefixtures("disassembler")
 
 ACCESSES = ("LD", "ST", "LDG", "STG", "LDL", "STL", "ATOM", "ATOMG", "RED", "REDG", "LDGSTS")
-PRODUCTS = [name for name in gate.table()["product_mma.cu"] if ", 1, 4, " in name or ", 8, 2, " in name][::8]
-TILES = [*gate.table()["product_tiles.cu"]][::8]
-CONVOLUTIONS = [*gate.table()["implicit_gemm.cu"]][::3]
+PRODUCTS = [name for name in gate.table()["product_mma.cu"] if ", 1, 4, " in name or ", 8, 2, " in name][::16]
+TILES = [*gate.table()["product_tiles.cu"]][::16]
+CONVOLUTIONS = [*gate.table()["implicit_gemm.cu"]][::6]
 NORMS = [name for name in gate.table()["normalization.cu"] if "normalize_rows" in name][::6]
 ATTENTIONS = [name for name in gate.table()["attention_stream.cu"] if "true" in name or ", 64, 64, " in name][::4]
 OTHERS = [(file, name) for file, step in (("attention_mma.cu", 40), ("gather.cu", 40), ("copy.cu", 30))

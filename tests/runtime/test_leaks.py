@@ -15,8 +15,8 @@ from tests.models.drive import replay
 from tests.models.test_models import NAMES, load
 
 ROUNDS = 6  # rounds of a series; the test measures two series
-SOME = ("bert_int8", "detector", "gru", "llama_int4_sym", "lstm_state", "preprocessed", "bilstm",
-        "t5_decoder", "unet", "whisper_decoder")  # the models of a short run
+SOME = "bert_int8", "detector", "gru", "llama_int4_sym", "lstm_state", "preprocessed", "whisper_decoder"
+"""The models of a short run."""
 SLACK = 5  # objects that caches may add in a series: fewer than one per round
 
 

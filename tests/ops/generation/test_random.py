@@ -14,7 +14,7 @@ from tests.harness import Case, In, check, const, given, judge
 from tests.harness.cases import api, compile
 from tests.harness.elements import ELEMENTS
 from tests.harness.ir import Net, Variant, feed, take
-from tests.harness.recall import recall
+from tests.harness.recall import digest, recall
 from tests.harness.replay import EMULATED, Watch
 from tests.harness.sweep import sweep
 from tests.harness.tolerance import compare_all
@@ -221,7 +221,7 @@ def by_plugin(net: Net, inputs: list[judge.Value]) -> list[list[judge.Expected]]
         plugin = judge.Plugin(xml, weights)
         return [plugin.expect(judge.infer(judge.openvino(), plugin.request, [x])) for x in inputs]
 
-    return recall([xml, weights, *(x for x, _ in inputs)], infer)
+    return recall(digest([xml, weights, *(x for x, _ in inputs)]), infer)
 
 
 @pytest.mark.parametrize("kind", ["f32", "i32", "i64"])  # bf16 depends on the processor
