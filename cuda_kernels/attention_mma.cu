@@ -1,6 +1,7 @@
 // Scaled dot product attention on tensor cores, after FlashAttention-2 (Dao 2023). q k^T and weights v are products of
 // 16-bit matrices, or of f32 matrices rounded to TF32, with sums in f32; scores and weights stay in registers.
 #include "attention_mma.cuh"
+#include "divisor.cuh"
 #include "vectors.cuh"
 
 constexpr int WARPS = 4, THREADS = WARPS * 32;
@@ -67,6 +68,37 @@ __device__ __forceinline__ void stage(const T* from, I stride, I rows, I columns
         store(part, target);
       }
     }
+  }
+}
+
+// Rows of several heads that share keys: row r is query r % queries of head r / queries. The members are the number of
+// queries, and how far the rows of neighbouring heads are apart.
+struct Heads {
+  Divisor queries;
+  int q, mask, sink, out;
+
+  // Return the offset of a row, for the strides of rows and of heads. ONE: there is one head.
+  template <bool ONE, class I>
+  __device__ __forceinline__ I offset(I row, I stride, int head_stride) const {
+    if (ONE) return row * stride;
+    const int head = queries.quotient(static_cast<int>(row));
+    return head * head_stride + (row - head * queries.value) * stride;
+  }
+};
+
+// Stage N columns of ROWS rows in shared memory, as `stage` does with chunks; `at` gives the offset of a row.
+template <int ROWS, int N, class T, class I, class F>
+__device__ __forceinline__ void stage_rows(const T* from, const F& at, I rows, I columns, T* to) {
+  constexpr int EACH = CHUNK<T>;
+  const int row = threadIdx.x / 8, column = threadIdx.x % 8 * EACH;
+#pragma unroll
+  for (int r = 0; r < ROWS; r += THREADS / 8) {
+    const bool valid = row + r < rows;
+    const T* const source = from + (valid ? at(static_cast<I>(row + r)) : I(0)) + column;
+#pragma unroll
+    for (int c = 0; c < N; c += 8 * EACH)
+      if (column + c < N)
+        copy_async(to + Staged<T, N>::index(row, column) + r * N + c, source + c, valid && column + c < columns);
   }
 }
 
@@ -259,25 +291,24 @@ __device__ __forceinline__ Window load_window(const unsigned char* marks, int ti
           __ballot_sync(0xffffffffu, own == (ALL & PART)), __ballot_sync(0xffffffffu, own == 0)};
 }
 
-// Stage the mask for ROWS queries and KEYS keys, with zeros outside of the array. A mask that all queries share (row
-// stride 0) is staged as one row.
-template <int ROWS, int KEYS, class Element, class I>
-__device__ __forceinline__ void stage_mask(const Element* from, const Strides<I>& stride, I rows, I columns,
-                                           bool vectored, Element* to) {
+// Stage the mask for `count` rows, ROWS or 1 that they share, and KEYS keys, with zeros outside of the array. `at` gives
+// the offset of a row.
+template <int KEYS, class Element, class I, class F>
+__device__ __forceinline__ void stage_mask(const Element* from, const F& at, int count, I column_stride, I rows,
+                                           I columns, bool vectored, Element* to) {
   constexpr int EACH = 16 / sizeof(Element), CHUNKS = KEYS / EACH;
-  const int count = stride.mask ? ROWS : 1;
   if (vectored) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < count * CHUNKS; i += THREADS) {
       const int row = i / CHUNKS, column = i % CHUNKS * EACH;
-      copy_async(to + row * (KEYS + EACH) + column, from + row * stride.mask + column, row < rows && column < columns);
+      copy_async(to + row * (KEYS + EACH) + column, from + at(row) + column, row < rows && column < columns);
     }
   } else {
 #pragma unroll 1  // saves registers
     for (int i = threadIdx.x; i < count * KEYS; i += THREADS) {
       const int row = i / KEYS, column = i % KEYS;
       to[row * (KEYS + EACH) + column] =
-          row < rows && column < columns ? from[row * stride.mask + column * stride.column] : Element(0.f);
+          row < rows && column < columns ? from[at(row) + column * column_stride] : Element(0.f);
     }
   }
 }
@@ -371,17 +402,58 @@ __device__ __forceinline__ void update_softmax(float unit, float (&score)[TILES]
   }
 }
 
+// Merge the parts of a warp's rows, which are `pitch` elements apart between splits. `write` takes row, column, maximum
+// and total of a row, and its sums of four columns.
+template <int WIDTH, int ROWS, class W>
+__device__ __forceinline__ void merge_parts(const float* parts, int splits, int pitch, const W& write) {
+  constexpr int LOADS = 8;  // splits whose parts are loaded at a time
+#pragma unroll 2
+  for (int i = threadIdx.x % 32; i < ROWS * WIDTH / 4; i += 32) {
+    const int row = i / (WIDTH / 4), column = i % (WIDTH / 4) * 4;
+    const float* const from = parts + row * (WIDTH + 4);
+    float4 sum = {};
+    float highest = minus_infinity(), total = 0;
+#pragma unroll 1
+    for (int first = 0; first < splits; first += LOADS) {
+      float4 loaded[LOADS];
+      float2 state[LOADS];
+#pragma unroll
+      for (int s = 0; s < LOADS; s++) {
+        const float* const part = from + min(first + s, splits - 1) * pitch;
+        loaded[s] = __ldcg(reinterpret_cast<const float4*>(part + column));
+        state[s] = __ldcg(reinterpret_cast<const float2*>(part + WIDTH));
+      }
+#pragma unroll
+      for (int s = 0; s < LOADS; s++) {
+        if (first + s >= splits) break;
+        const float updated = fmaxf(highest, state[s].x), shift = softmax_shift(updated);
+        const float old = exp2_approximate(highest - shift), own = exp2_approximate(state[s].x - shift);
+        sum.x = sum.x * old + loaded[s].x * own, sum.y = sum.y * old + loaded[s].y * own;
+        sum.z = sum.z * old + loaded[s].z * own, sum.w = sum.w * old + loaded[s].w * own;
+        total = total * old + state[s].y * own;
+        highest = updated;
+      }
+    }
+    write(row, column, highest, total, sum);
+  }
+}
+
 // Attention for more than a few queries. A warp computes TILES x 16 rows of the output, in steps of KEYS keys;
 // blockIdx.x enumerates batches and blocks of queries. DEPTH and WIDTH are depth and width rounded up to multiples of
 // 16. A lane has rows lane / 4 and lane / 4 + 8 of each tile, and columns 2 (lane % 4) and the next one of every 8.
 // Keys and values are double-buffered: the next ones arrive during the products. Maxima are base-2 logarithms. With
 // `marks`, the result of mark_tiles, hidden tiles are skipped. In TF32, short rows leave shared memory for four blocks on
 // a multiprocessor, and the launch bounds leave them registers.
-template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R, class Out = T>
+// SPLITS: gridDim.y blocks split the keys of a block of rows (flash-decoding, Dao et al. 2023). Each warp leaves its sums
+// in parts [blocks][splits][rows][WIDTH + 4], in which maximum and total follow the sums of a row; the last warp to
+// arrive merges them. `arrived` [blocks, WARPS] is zero before and after. The rows are those of `heads`.
+template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R, class Out = T,
+          bool SPLITS = false>
 __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH <= 64 && WIDTH <= 64 ? 4 : 2)
     attend_mma(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, Out* out,
                Axes<I, R, OPERANDS<Out>> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor,
-               const long long* length, const unsigned char* marks, const float* factors, Quantizer quantizer) {
+               const long long* length, const unsigned char* marks, const float* factors, Quantizer quantizer,
+               Heads heads, float* parts, unsigned* arrived) {
   constexpr int ROWS = WARPS * TILES * 16;
   using Element = MaskElement<T, MASK>;
   OVGPU_DYN_SHARED(T, q_tile);
@@ -411,9 +483,12 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   const int at_q = Staged<T, DEPTH>::index(warp * TILES * 16 + lane % 16, lane / 16 * CHUNK<T>);
   const int at_k = Staged<T, DEPTH>::index(lane / 16 * 8 + lane % 8, lane / 8 % 2 * CHUNK<T>);
   Element* mask_tile = reinterpret_cast<Element*>(k_tile + 2 * STAGE);
-  const int mask_pitch = stride.mask ? KEYS + 16 / static_cast<int>(sizeof(Element)) : 0;
+  const bool shares_mask = !stride.mask && !(SPLITS && heads.mask);
+  const int mask_pitch = shares_mask ? 0 : KEYS + 16 / static_cast<int>(sizeof(Element));
   const Element* mask_rows = mask_tile + (warp * TILES * 16 + lane / 4) * mask_pitch + lane % 4 * 2;
-  const bool vectored = is_vectored<Element, 16 / sizeof(Element)>(mask, mask_at, stride.mask, stride.column, max_keys);
+  const bool vectored =
+      is_vectored<Element, 16 / sizeof(Element)>(mask, mask_at, stride.mask, stride.column, max_keys) &&
+      !(SPLITS && heads.mask % (16 / static_cast<int>(sizeof(Element))));
   OVGPU_SHARED(Window, windows, [WARPS]);  // in shared memory to save registers
   OVGPU_SHARED(const unsigned char*, own_marks, [WARPS]);
   OVGPU_SHARED(Out*, own_out, [WARPS]);
@@ -435,12 +510,17 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const I r = row + m * 16 + h * 8;
-      const bool has_sink = sink && r < queries;
+      const bool has_sink = !SPLITS && sink && r < queries;
       maximum[m][h] = has_sink ? in_log2(sink[sink_at + r * stride.sink]) : minus_infinity();
       total[m][h] = has_sink && lane % 4 == 0 ? 1.f : 0.f;  // this lane's part of the row's total
     }
   }
-  const I visible = MASK == CAUSAL && first_query + ROWS < keys ? first_query + ROWS : keys;
+  I visible = MASK == CAUSAL && first_query + ROWS < keys ? first_query + ROWS : keys, begin = 0;
+  int splits = 1;
+  if constexpr (SPLITS) {
+    splits = split_keys<KEYS>(visible, begin, visible);
+    if (static_cast<int>(blockIdx.y) >= splits) return;
+  }
   int window_index = -1;
   const auto next_keys = [&](I begin) {  // the first key from `begin` on that the block attends to
     while (marks && begin < visible) {
@@ -465,8 +545,14 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     stage<KEYS, DEPTH, V>(k + from * stride.k, stride.k, keys - from, depth, k_tile + buffer * STAGE, thread);
     stage<KEYS, WIDTH, V>(v + from * stride.v, stride.v, keys - from, width, v_tile + buffer * STAGE, thread);
   };
-  stage<ROWS, DEPTH, V>(q + first_query * stride.q, stride.q, queries - first_query, depth, q_tile);
-  I begin = next_keys(0);
+  if constexpr (SPLITS) {
+    stage_rows<ROWS, DEPTH>(
+        q, [&](I r) { return heads.template offset<false>(first_query + r, stride.q, heads.q); }, queries - first_query,
+        depth, q_tile);
+  } else {
+    stage<ROWS, DEPTH, V>(q + first_query * stride.q, stride.q, queries - first_query, depth, q_tile);
+  }
+  begin = next_keys(begin);
   if (begin < visible) stage_keys(begin, 0);
   if constexpr (sizeof(T) == sizeof(float)) {
     wait_copies();
@@ -485,9 +571,10 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     round_staged<KEYS, WIDTH>(v_tile + buffer * STAGE);
     __syncthreads();  // keys and values have arrived, and the previous ones have been read
     if (mixed) {
-      stage_mask<ROWS, KEYS>(static_cast<const Element*>(mask) + mask_at + first_query * stride.mask +
-                                 first_key * stride.column,
-                             stride, queries - first_query, max_keys - first_key, vectored, mask_tile);
+      stage_mask<KEYS>(
+          static_cast<const Element*>(mask) + mask_at + first_key * stride.column,
+          [&](I r) { return heads.template offset<!SPLITS>(first_query + r, stride.mask, heads.mask); },
+          shares_mask ? 1 : ROWS, stride.column, queries - first_query, max_keys - first_key, vectored, mask_tile);
     }
     begin = next_keys(first_key + KEYS);
     if (begin < visible) stage_keys(begin, buffer ^ 1);
@@ -515,6 +602,44 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   out = own_out[warp];
   Conversion<T, Out> convert(factors, quantizer);
   convert.select_batch(batch, head);
+  if constexpr (SPLITS) {
+    constexpr int PITCH = WIDTH + 4, OWN = TILES * 16;
+    parts += (static_cast<long long>(blockIdx.x) * gridDim.y * ROWS + warp * OWN) * PITCH;
+    float* const own = parts + static_cast<int>(blockIdx.y) * ROWS * PITCH;
+#pragma unroll
+    for (int i = 0; i < TILES * 2; i++) {
+      float* const to = own + (i / 2 * 16 + i % 2 * 8 + lane / 4) * PITCH;
+#pragma unroll
+      for (int n = 0; n < WIDTH / 8; n++)
+        *reinterpret_cast<float2*>(to + n * 8 + lane % 4 * 2) =
+            make_float2(sum[i / 2][n][i % 2 * 2], sum[i / 2][n][i % 2 * 2 + 1]);
+      const float row_total = row_sum(total[i / 2][i % 2]);
+      if (lane % 4 == 0) *reinterpret_cast<float2*>(to + WIDTH) = make_float2(maximum[i / 2][i % 2], row_total);
+    }
+    __syncwarp();
+    const unsigned others = splits - 1;
+    unsigned before = 0;
+    if (lane == 0) before = increment_acquire_release(arrived + blockIdx.x * WARPS + warp, others);
+    if (__shfl_sync(0xffffffffu, before, 0) != others) return;
+    __syncwarp();  // all lanes see what lane 0 has acquired
+    merge_parts<WIDTH, OWN>(parts, splits, ROWS * PITCH, [&](int r, int column, float highest, float all, float4 x) {
+      const I at = top + r;
+      if (at >= queries || column >= width) return;
+      float rescale = 1.f;
+      if (sink) {
+        const float score = in_log2(sink[sink_at + heads.template offset<false>(at, stride.sink, heads.sink)]);
+        const float shift = softmax_shift(fmaxf(score, highest));
+        rescale = exp2_approximate(highest - shift);
+        all = all * rescale + exp2_approximate(score - shift);
+      }
+      rescale /= all;
+      Out* const to = out + heads.template offset<false>(at, stride.out, heads.out) + column;
+      const float none[2] = {};
+      store_pair(x.x * rescale, x.y * rescale, none, convert, to, true);
+      store_pair(x.z * rescale, x.w * rescale, none, convert, to + 2, true);
+    });
+    return;
+  }
   float column_factor[WIDTH / 8][2], inverse_total[TILES][2];
   convert.load_factors(lane % 4 * 2, 8, static_cast<int>(width), column_factor);
 #pragma unroll

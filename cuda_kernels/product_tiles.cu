@@ -107,9 +107,11 @@ struct Copies {
       copy_async(x_target + stage * S::SIZE + i * X_ROWS * S::X_PIECES,
                  x + (x_at + part * S::COLUMNS + i * X_ROWS * extents.k), valid && i * X_ROWS < x_rows);
   }
-  // Go on to unit `number`, the next one.
+  // Go on to unit `number`, the next one. ONE_TILE: it is in the same tile, or the block has no more.
+  template <bool ONE_TILE>
   __device__ __forceinline__ void advance(int number) {
-    if (++part == extents.parts.value) start(number);
+    part++;
+    if (!ONE_TILE && part == extents.parts.value) start(number);
   }
 };
 
@@ -236,7 +238,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (s + 1 < S::STEPS) {
           fetch_params(part, s + 1);
         } else if (unit + 1 < end) {
-          const bool same = part + 1 < parts;
+          const bool same = CLUSTER || part + 1 < parts;
           if (!same) next.start(unit + 1, warp_n * 32 + g, ROWS, extents);
           fetch_params(same ? part + 1 : 0, 0);
         }
@@ -408,7 +410,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
       for (int h = 0; h < 4; h++) set_zero(integers[h], next.zeros[h]);
       const int following = (extents.parts.quotient(unit) + 1) * parts;
-      if (following < end) {
+      if (!CLUSTER && following < end) {
         next.start(following, warp_n * 32 + g, ROWS, extents);
         fetch_params(0, 0);
       }
@@ -422,40 +424,39 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   copies.start(begin);
   for (int unit = begin; unit < min(begin + STAGES - 1, end); unit++) {
     copies.copy_codes(unit - begin);
-    copies.advance(unit + 1);
+    copies.template advance<CLUSTER>(unit + 1);
   }
   wait_for_launches();
   copies.start(begin);
   for (int unit = begin; unit < begin + STAGES - 1; unit++) {
     if (unit < end) {
       copies.copy_x(unit - begin);
-      copies.advance(unit + 1);
+      copies.template advance<CLUSTER>(unit + 1);
     }
     commit_copies();
   }
   start_tile(begin);
-  int stage = 0;
-  for (int unit = begin; unit < end; unit++) {
-    wait_copies_but<STAGES - 2>();
-    __syncthreads();  // the stage has arrived, and the one before has been read
-    if constexpr (S::TERMS > 1) {
-      split_stage<S, ROWS>(stages + stage * S::SIZE);
-      __syncthreads();
-    }
-    if (unit + STAGES - 1 < end) {
-      const int target = stage ? stage - 1 : STAGES - 1;
-      copies.copy_codes(target);
-      copies.copy_x(target);
-      copies.advance(unit + STAGES);
-    }
-    commit_copies();
-    multiply(stage, unit, part);
-    stage = stage + 1 < STAGES ? stage + 1 : 0;
-    part++;
-    if (part == parts || unit + 1 == end) {
-      finish(unit);
-      part = 0;
-      start_tile(unit + 1);
-    }
-  }
+  int stage = 0, unit = begin;
+  do {
+    do {
+      wait_copies_but<STAGES - 2>();
+      __syncthreads();  // the stage has arrived, and the one before has been read
+      if constexpr (S::TERMS > 1) {
+        split_stage<S, ROWS>(stages + stage * S::SIZE);
+        __syncthreads();
+      }
+      if (unit + STAGES - 1 < end) {
+        const int target = stage ? stage - 1 : STAGES - 1;
+        copies.copy_codes(target);
+        copies.copy_x(target);
+        copies.template advance<CLUSTER>(unit + STAGES);
+      }
+      commit_copies();
+      multiply(stage, unit, part);
+      stage = stage + 1 < STAGES ? stage + 1 : 0;
+    } while (++unit < end && ++part < parts);
+    finish(unit - 1);
+    part = 0;
+    start_tile(unit);
+  } while (!CLUSTER && unit < end);
 }

@@ -54,16 +54,17 @@ The worst estimates of ovgpu's own kernels, and why:
 
 - `product_tiles` with 64 rows (0.5 to 0.8): tensor cores wait for codes that are converted and x that is shuffled; the
   estimate takes the longest of these, not their sum. When it was measured, blocks that share a tile took 2.5 us to add
-  their sums through memory, of which 1.3 were a fence; now they are a cluster. With 16 rows and codes of 8 bits (up to
-  2.3) the loop over parts has no loop inside, and the end of a tile is counted in each of its trips.
+  their sums through memory, of which 1.3 were a fence; now they are a cluster.
 - `product_mma` with 64 rows of x (0.6 to 0.7): blocks wait for each part of x to arrive in shared memory before they
   multiply. The estimate takes the longer of both, not their sum. When it was measured, codes were loaded to registers
   two steps ahead, and each block of the down projection computed SwiGLU again; the estimate of that was too low.
 - `attend_mma` (0.6 to 0.8): few warps per multiprocessor hide little of their waiting behind the work of others. When
-  it was measured, rows were padded in shared memory, and copies took 10.5 rounds instead of 4.
+  it was measured, rows were padded in shared memory, and copies took 10.5 rounds instead of 4. Where parts of the keys
+  are merged in the end, the estimate takes one of four round trips to L2.
 - `attend_stream` with few keys (3.7 for a cache of 128): one block per head merges nothing, which the path through its
   code still counts. In a model, behind other kernels, it took 5.8 us when it was measured; it stored single elements
-  then, and was estimated at 4.5. Now the estimate is 4.0.
+  then, and was estimated at 4.5. Now the estimate is 4.0. With 16 and 64 queries (0.5), what was measured had more
+  blocks than run at once, so that a second round had few of them.
 - `topk_parts` and `topk_join` of 50 elements (0.6): the estimate takes each loop over digits once.
 
 Models in 8 bits (`bert_int8`, `resnet50_int8`, `yolo_int8`), and with them `implicit_gemm`, have not run on a card

@@ -16,6 +16,7 @@ CELLS = ("LSTMCell", "GRUCell", "RNNCell", "AUGRUCell")
 TILE_ROWS = 16  # of mma.m16n8k16
 TILE_COLUMNS = 8
 PRODUCT_TILE = 128  # rows of the weights, of product_tiles.cu
+ATTENTION_TILE = 64  # queries of a block of attend_mma that splits the keys
 
 
 def multiply_adds(step: PlanStep) -> float:
@@ -94,6 +95,8 @@ def dependent_steps(step: PlanStep) -> int:
 
 def padding(step: PlanStep, launch: Launch) -> float:
     """Return by which factor tiles of tensor cores exceed the rows of a product or the queries of an attention."""
+    if launch.name.startswith("attend_mma") and "true" in launch.name:  # rows of several heads may share a tile
+        return launch.grid[0] * ATTENTION_TILE / prod(_shape(step.outputs[0])[:-1])
     if launch.name.startswith("implicit_gemm"):
         rows, columns = _tile(launch)
         return tiles(step, rows, columns) * rows * columns / prod(_shape(step.outputs[0]))
@@ -158,10 +161,13 @@ def reread(step: PlanStep, launch: Launch) -> float:
         sums = 8 * launch.blocks * rows * columns if "MEMORY" in template_arguments(launch.name) else 0
         return count * (rows + columns) * depth * x.type.size + sums - sum(
             operand.nbytes or 0 for operand in step.inputs[:2] if operand is not None)
-    if launch.name.startswith("attend_mma") and x is not None:
+    if launch.name.startswith(("attend_mma", "attend_stream")) and x is not None:
         keys, values = (_shape(step.inputs[i]) for i in _attended(step)[1:])  # type: ignore[arg-type]
         each = keys[-2] * (keys[-1] + values[-1]) * x.type.size * unmasked(step, [launch.name])
-        return max(launch.blocks - prod(keys[:-2]), 0) * each
+        splits = launch.grid[1] if len(launch.grid) > 1 else 1
+        in_parts = launch.name.startswith("attend_mma") and splits > 1
+        parts = 8 * launch.blocks * ATTENTION_TILE * values[-1] if in_parts else 0  # written and read
+        return max(launch.blocks // splits - prod(keys[:-2]), 0) * each + parts
     return 0.0
 
 

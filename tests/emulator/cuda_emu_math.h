@@ -49,7 +49,9 @@ template <class T>
 inline T __ldg(const T* address) { return *address; }
 template <class T>
 inline T __ldcg(const T* address) {
-  if constexpr (std::is_class_v<T>) {  // a vector
+  if constexpr (std::is_same_v<T, float2>) {
+    return {__ldcg(&address->x), __ldcg(&address->y)};
+  } else if constexpr (std::is_class_v<T>) {  // a vector of four
     return {__ldcg(&address->x), __ldcg(&address->y), __ldcg(&address->z), __ldcg(&address->w)};
   } else {
     return *const_cast<const volatile T*>(address);

@@ -27,9 +27,10 @@ FORMS = [(case, HALF) for case in (*MANY, GROUPED)] + [(case, BF16) for case in 
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable `attention_stream.cu`, which would run small batches."""
+def _whole_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable `attention_stream.cu`, which would run small batches, and parts of the keys."""
     monkeypatch.setattr(_attention, "STREAMED_WIDTH", 0)
+    monkeypatch.setattr(_attention, "MAX_PARTS", 1)
 
 
 @pytest.mark.parametrize(("case", "kind"), FORMS)

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.attention import _attention
 from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.test_attention import attend
 from tests.kernels.test_attention_codes import HEADS, run
 from tests.kernels.test_attention_mma import attend_masked
+from tests.kernels.test_attention_parts import attend_sinks
 from tests.kernels.test_kv_cache import check, rotary_attention
 
 FILE = "attention_mma.cu"
@@ -47,6 +49,16 @@ def marked() -> None:
         attend_masked(backend, mask)
 
 
+def parted() -> None:
+    """Attend with keys in parts, which the last warps merge, and heads that are rows of one head."""
+    backend = CudaBackend()
+    with backend.stream, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Launcher, "multiprocessors", 4)
+        attend(backend, (1, 20, 3, 16), (1, 530, 1, 16), (1, 530, 1, 16), (1, 3, 1, 530), kind=np.float16,
+               swapped=True)
+        attend_sinks(backend)
+
+
 def few() -> None:
     """Attend with few queries: keys are split, and the last block merges the splits."""
     backend = CudaBackend()
@@ -76,6 +88,20 @@ def coded_by_tiles() -> None:
 
 
 FAULTS = [
+    Fault("queries of one head", parted, FILE, "offset<false>(first_query + r, stride.q, heads.q)",
+          "offset<true>(first_query + r, stride.q, heads.q)"),
+    Fault("masks of one head", parted, FILE, "offset<!SPLITS>(first_query", "offset<true>(first_query"),
+    Fault("sinks of one head", parted, FILE, "offset<false>(at, stride.sink", "offset<true>(at, stride.sink"),
+    Fault("results of one head", parted, FILE, "offset<false>(at, stride.out", "offset<true>(at, stride.out"),
+    Fault("each part has the first keys", parted, FILE, "splits = split_keys<KEYS>(visible, begin, visible);",
+          "splits = split_keys<KEYS>(visible, begin, visible), begin = 0;"),
+    Fault("all parts in one place", parted, FILE, "static_cast<int>(blockIdx.y) * ROWS * PITCH", "0"),
+    Fault("the first warp to arrive merges", parted, FILE, "before, 0) != others", "before, 0) != 0"),
+    Fault("warps are counted together", parted, FILE, "arrived + blockIdx.x * WARPS + warp, others",
+          "arrived + blockIdx.x * WARPS, others"),
+    Fault("sums of different maxima", parted, FILE, "const float old = exp2_approximate(highest - shift)",
+          "const float old = 1.f"),
+    Fault("weights of the last part", parted, FILE, "total = total * old + state[s].y * own;", "total = state[s].y;"),
     Fault("codes of other columns", coded, STREAM, "convert(result[e] * rescale, factor[0][e])",
           "convert(result[e] * rescale, factor[0][0])"),
     Fault("factors of the first head", coded, STREAM, "  convert.select_batch(batch, static_cast<I>(blockIdx.x)",

@@ -22,7 +22,7 @@ def tiled(multiprocessors: int, *arguments: Any, tf32: bool = False, clusters: b
     arguments."""
     backend = CudaBackend(tf32=tf32)
     with backend.stream, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_product_tiles, "pays", lambda weights, m: True)
+        patch.setattr(_product_tiles, "pays", lambda *_: True)
         patch.setattr(Launcher, "multiprocessors", multiprocessors)
         patch.setattr(Launcher, "clusters", clusters)
         multiply(backend, *arguments)
@@ -54,7 +54,7 @@ FAULTS = [
           "wait_copies_but<STAGES - 1>()"),
     Fault("a stage is replaced before it is read", whole_bytes, FILE,
           "__syncthreads();  // the stage has arrived, and the one before has been read"),
-    Fault("terms are read before they are split", terms, FILE, "stages + stage * S::SIZE);\n      __syncthreads();",
+    Fault("terms are read before they are split", terms, FILE, "stages + stage * S::SIZE);\n        __syncthreads();",
           "stages + stage * S::SIZE);"),
     Fault("elements are not split", terms, FILE, "split_stage<S, ROWS>(stages + stage * S::SIZE);", ";"),
     Fault("x behind its end", whole_bytes, FILE, "x_piece() * S::COLUMNS_PER_PIECE < extents.k", "x_piece() >= 0"),

@@ -28,6 +28,12 @@ EPSILON = {HALF: 2**-11, BF16: 2**-8, np.float32: 2**-20}  # relative error of o
 KINDS = (Type.i4, Type.u4, Type.i8, Type.u8)
 
 
+@pytest.fixture(autouse=True)
+def no_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With clusters, `product_tiles.cu` multiplies more than eight rows of x by these small weights."""
+    monkeypatch.setattr(Launcher, "clusters", False)
+
+
 def packed(kind: Type, rows: int, columns: int, matrices: int = 1) -> Packed:
     return Packed(kind, rows, columns, _product_mma.TABLES.get(kind, ()), matrices)
 

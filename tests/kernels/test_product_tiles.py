@@ -24,7 +24,7 @@ PARTIAL = 1 << 22
 @pytest.fixture(autouse=True)
 def pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights of these tests are small; blocks form clusters in those for clusters alone."""
-    monkeypatch.setattr(_product_tiles, "pays", lambda weights, m: True)
+    monkeypatch.setattr(_product_tiles, "pays", lambda *_: True)
     monkeypatch.setattr(Launcher, "clusters", False)
 
 
@@ -184,5 +184,7 @@ def test_forms_without_memory_for_sums() -> None:
     (2048, 2048, 9, False), (2048, 2048, 32, True), (2048, 2048, 64, False), (2048, 2048, 65, True),
     (2048, 8192, 9, True), (16384, 2048, 16, False), (16384, 2048, 33, True), (128256, 2048, 9, True)])
 def test_where_it_pays(n: int, k: int, m: int, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Always with clusters, and without them where partial sums take little time."""
     monkeypatch.undo()
-    assert _product_tiles.pays(packed(Type.i4, n, k), m) is wanted
+    assert _product_tiles.pays(packed(Type.i4, n, k), m, False) is wanted
+    assert _product_tiles.pays(packed(Type.i4, n, k), m, True)

@@ -3,12 +3,13 @@
 `cuda_kernels/attention.cu` has a kernel for few queries, which splits the keys, and one for many. Two more compute on
 tensor cores, where weights are rounded to the type of the values. `attention_stream.cu` splits the keys
 (flash-decoding, Dao et al. 2023) and serves few queries or small batches in f16 and bf16; `attention_mma.cu`
-(FlashAttention-2, Dao 2023) serves the rest, and many queries in TF32.
+(FlashAttention-2, Dao 2023) serves the rest, and many queries in TF32. Where its tiles of queries would leave
+multiprocessors idle, it splits the keys, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
-from ovgpu.ops.base.strided import Axes, strides_of
+from ovgpu.ops.base.strided import CHUNK_BYTES, Axes, reciprocal, strides_of
 from ovgpu.ops.quantization import Codes
 
 TILE_QUERIES = 64  # queries per block of the kernels for many queries, or twice as many
@@ -28,6 +29,9 @@ TF32_WIDTH = 128  # elements of a row up to which `attention_mma.cu` has shared 
 BLOCKS_PER_SM = 4  # blocks per multiprocessor that splitting the keys aims at; half as many on tensor cores
 MIN_SPLIT_KEYS = 64  # keys of each split, at least
 MERGE_TRIPS = 6  # trips through the keys that take as long as merging the splits, in attention_stream.cu
+PARTS_PER_SM = 2  # blocks of `attend_mma` per multiprocessor that splitting the keys aims at
+MIN_PART_TRIPS = 2  # trips of such a block through the keys, at least
+MAX_PARTS = 16  # of the keys: more of them take long to merge
 MAX_SPLITS = 128  # splits of the keys, as in attention.cuh
 STREAMED_QUERIES = 32  # queries up to which `attention_stream.cu` is used whatever the batch
 STREAMED_WIDTH = 128  # elements of a row up to which it has registers
@@ -102,21 +106,31 @@ def attend(k: KernelRecorder, inputs: Sequence[Any], out: Array, causal: bool, l
         abs(s[-2]) * max(keys, queries + TILE_QUERIES) + abs(s[-1]) * keys for s in operands))
     if not axes.rank:
         return NotImplemented
-    index = axes.numbers(0)[0].dtype
-    strides = np.array([*(s[-2] for s in operands[:6]), operands[3][-1]], index)
     mask_mode = "CAUSAL" if causal else "NONE" if mask is None else "BOOLEAN" if mask.dtype == bool else "ADDED"
-    args = (q, key, v, mask, scale, sink, out, axes.packed(), strides, *axes.numbers(queries, keys, depth, width),
-            sum_dtype.type(1 / sqrt(max(depth, 1))), length)
+
+    def arguments(axes: Axes, rows: int) -> tuple[Any, ...]:
+        """Return the arguments that all kernels have, for so many rows of q per batch."""
+        numbers = axes.numbers(rows, keys, depth, width)
+        strides = np.array([*(s[-2] for s in operands[:6]), operands[3][-1]], numbers[0].dtype)
+        return (q, key, v, mask, scale, sink, out, axes.packed(), strides, *numbers,
+                sum_dtype.type(1 / sqrt(max(depth, 1))), length)
+
+    args = arguments(axes, queries)
     kernel = f"{k.c_type(kind)}, {mask_mode}"
     vector = _vector_elements((q, key, v), (depth, width), operands[:3])
+    rounds = k.tf32 and kind == np.float32 and max(depth, width) <= TF32_WIDTH
+    on_tensor_cores = rounds or (kind.itemsize == 2 and k.capability >= MIN_CAPABILITY)
+    if on_tensor_cores and vector > 1 and queries > 1 and fresh is None and codes is None and _is_aligned(
+            out, operands[5], 2) and _attend_parts(
+                k, kernel, (batch, operands), (queries, keys, depth, width), mask, length is None, arguments, rounds):
+        return None
     if (kind.itemsize == 2 and k.capability >= MIN_CAPABILITY and vector > 1 and max(depth, width) <= STREAMED_WIDTH
             and (queries <= STREAMED_QUERIES or axes.size * -(-queries // TILE_QUERIES) < k.multiprocessors)):
         _attend_stream(k, kernel, axes, (queries, keys, depth, width), args, fresh, codes)
         return None
     if fresh is not None:
         return NotImplemented
-    rounds = k.tf32 and kind == np.float32 and max(depth, width) <= TF32_WIDTH
-    if queries > SPLIT_QUERIES and (rounds or (kind.itemsize == 2 and k.capability >= MIN_CAPABILITY)):
+    if queries > SPLIT_QUERIES and on_tensor_cores:
         vector = vector if _is_aligned(out, operands[5], 2) else 1
         marks = _mark_mask_tiles(k, kernel, mask, (queries, keys), axes.size) if vector > 1 and length is None else None
         staged = 0 if mask is None or causal else queries if operands[3][-2] else 1
@@ -146,7 +160,7 @@ def _split(k: KernelRecorder, blocks: int, blocks_per_sm: int, max_splits: int, 
 
     The splits, at most ``max_splits``, aim at ``blocks_per_sm`` blocks per multiprocessor. One split needs no arrays.
     """
-    splits = max(1, min(-(-blocks_per_sm * k.multiprocessors // blocks), max_splits, MAX_SPLITS))
+    splits = max(1, min(blocks_per_sm * k.multiprocessors // blocks, max_splits, MAX_SPLITS))
     if splits == 1:
         return 1, None, None
     arrived = k.scratch((blocks,), np.dtype(np.uint32))
@@ -176,6 +190,75 @@ def _attend_stream(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[in
              4 * WARPS * rows * (width + 4), early=True)
 
 
+def _attend_parts(k: KernelRecorder, kernel: str, walk: tuple[tuple[int, ...], Sequence[tuple[int, ...]]],
+                  extents: tuple[int, int, int, int], mask: Array | None, whole: bool,
+                  arguments: Callable[[Axes, int], tuple[Any, ...]], rounds: bool) -> bool:
+    """Record the kernel for tensor cores if splitting the keys keeps all multiprocessors busy. Return whether it does.
+
+    Heads that share their keys become rows of one head, unless they have whole tiles of queries anyway. ``walk``: the
+    batch and the operands' strides; ``extents``: queries, keys, depth and width; ``whole``: no length says otherwise.
+    """
+    (batch, operands), (queries, keys, depth, width) = walk, extents
+    causal, strides = "CAUSAL" in kernel, [0] * 4
+    group = batch[-1] if batch and not causal and not operands[1][-3] and not operands[2][-3] else 1
+    rows = queries
+    if queries < MIN_MARKED and -(-group * queries // TILE_QUERIES) < group * -(-queries // TILE_QUERIES):
+        strides = [operands[i][-3] for i in (0, 3, 4, 5)]
+        rows, batch = group * queries, (*batch[:-1], 1)
+    axes = Axes.collapse(batch, *(s[:-2] for s in operands), reach=max(
+        abs(s[-2]) * max(keys, queries + TILE_QUERIES) + abs(s[-1]) * keys for s in operands) + group * max(
+            map(abs, strides)))
+    form = _Form.of(depth, width, 1, rounds)
+    blocks = axes.size * -(-rows // form.rows)
+    most = keys // (MIN_PART_TRIPS * form.keys)
+    splits = min(PARTS_PER_SM * k.multiprocessors // blocks, most, MAX_PARTS)
+    if splits < 2 or blocks * splits < k.multiprocessors or not axes.rank or axes.index != "int":
+        return False
+    parts = k.scratch((blocks, splits, form.rows, form.width + 4), np.dtype(np.float32))
+    arrived = k.scratch((blocks, WARPS), np.dtype(np.uint32))
+    arrived.data.memset_async(0, arrived.nbytes, k.stream)
+    heads = np.array([queries, *reciprocal(queries), *strides], np.int64).astype(np.int32)
+    masked = 0 if mask is None or causal else rows if operands[3][-2] or strides[1] else 1
+    marks = _mark_mask_tiles(k, kernel, mask, (queries, keys), axes.size) if whole else None
+    k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {form.depth}, {form.width}, 1, {form.keys}, "
+             f"{CHUNK_BYTES // form.itemsize}, int, {axes.rank}, {kernel.split(',')[0]}, true>", (blocks, splits),
+             (WARPS * 32,), (*arguments(axes, rows), marks, *_code_arguments(None), heads, parts, arrived),
+             form.shared(masked, mask), tf32=rounds, early=True)
+    return True
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Sizes of `attend_mma`: rows of q and of keys and values, rounded up; tiles of 16 queries per warp; keys that are
+    staged at a time; bytes per element."""
+
+    depth: int
+    width: int
+    tiles: int
+    keys: int
+    itemsize: int
+
+    @staticmethod
+    def of(depth: int, width: int, tiles: int, rounds: bool) -> _Form:
+        depth, width = (max(-(-n // 16) * 16, 16) for n in (depth, width))
+        keys = 64 if tiles * width <= 160 else 32 if max(depth, width) <= 192 else 16
+        if rounds:
+            keys = 32 if max(depth, width) <= 64 else 16
+        return _Form(depth, width, tiles, keys, 4 if rounds else 2)
+
+    @property
+    def rows(self) -> int:
+        """The rows of q of a block."""
+        return self.tiles * TILE_QUERIES
+
+    def shared(self, masked: int, mask: Array | None) -> int:
+        """Return the bytes of shared memory; ``masked`` is the number of rows that are read of the mask."""
+        found = self.itemsize * (self.rows * self.depth + 2 * self.keys * (self.depth + self.width))
+        if masked and mask is not None:
+            found += (self.rows if masked > 1 else 1) * (self.keys * mask.itemsize + 16)
+        return found
+
+
 def _attend_mma(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, int, int], vector: int,
                 masked: tuple[int, Array | None], args: Sequence[Any], rounds: bool, codes: Codes | None) -> None:
     """Record the kernel for tensor cores.
@@ -183,21 +266,16 @@ def _attend_mma(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, 
     ``extents`` are queries, depth and width; ``masked`` is the number of rows that are read of the mask, and the mask;
     ``rounds`` is true for f32, which is rounded to TF32.
     """
-    queries, depth, width = extents[0], *(max(-(-n // 16) * 16, 16) for n in extents[1:])
+    queries, depth, width = extents
     many = queries > 2 * TILE_QUERIES and axes.size * -(-queries // (2 * TILE_QUERIES)) >= k.multiprocessors
     # two tiles of 16 queries per warp read less shared memory, where registers suffice for both
     tiles = 2 if many and max(depth, width) <= (64 if rounds else 128) and vector > 1 and axes.index == "int" else 1
-    rows, keys = tiles * TILE_QUERIES, 64 if tiles * width <= 160 else 32 if max(depth, width) <= 192 else 16
-    if rounds:
-        keys = 32 if max(depth, width) <= 64 else 16
-    itemsize = 4 if rounds else 2
-    shared = itemsize * (rows * depth + 2 * keys * (depth + width))
-    if masked[0] and masked[1] is not None:
-        shared += (rows if masked[0] > 1 else 1) * (keys * masked[1].itemsize + 16)
-    form = "" if codes is None else f", {CODE}"
-    k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {depth}, {width}, {tiles}, {keys}, {vector}, {axes.index}, "
-             f"{axes.rank}{form}>", (axes.size * -(-queries // rows),), (WARPS * 32,), (*args, *_code_arguments(codes)),
-             shared, tf32=rounds, early=True)
+    form = _Form.of(depth, width, tiles, rounds)
+    out = "" if codes is None else f", {CODE}"
+    k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {form.depth}, {form.width}, {tiles}, {form.keys}, {vector}, "
+             f"{axes.index}, {axes.rank}{out}>", (axes.size * -(-queries // form.rows),), (WARPS * 32,),
+             (*args, *_code_arguments(codes), np.zeros(7, np.int32), None, None), form.shared(*masked), tf32=rounds,
+             early=True)
 
 
 def _mark_mask_tiles(k: KernelRecorder, kernel: str, mask: Array | None, extents: tuple[int, int],

@@ -27,11 +27,11 @@ RESERVED_BYTES = 1 << 10  # of shared memory, for each block
 MIN_FULL = 0.85  # of the blocks that run at once, in the average round of whole tiles
 
 
-def pays(weights: Packed, m: int) -> bool:
+def pays(weights: Packed, m: int, clustered: bool) -> bool:
     """Return whether the kernel is faster than `_product_mma` for ``m`` rows of x. With few rows and small weights, a
-    launch takes longer to add partial sums than to multiply. Measured on an H100 (`bench.gpu_compressed`), without
-    clusters."""
-    if m > ROWS[-1] or weights.columns >= DEEP:
+    launch takes longer to add partial sums than to multiply, unless the blocks of a tile are ``clustered``. Measured on
+    an H100 (`bench.gpu_compressed`); with clusters by the estimates of `bench.kernels`."""
+    if clustered or m > ROWS[-1] or weights.columns >= DEEP:
         return True
     size = weights.rows * weights.columns
     return size >= (8 * SMALL if m <= ROWS[0] else 0 if m <= ROWS[1] else SMALL)
@@ -121,8 +121,8 @@ def _stages(room: int, rows: int, row_bytes: int) -> int:
 
 def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Sequence[Any], partial: Array) -> bool:
     """Record ``out [E, M, N] = x [1 or E, M, K] @ weights [E, N, K]^T``, where all arrays are contiguous. Return False
-    where the kernel does not apply. ``stored`` are the codes, the scale and the zero point, which are constants;
-    ``partial`` is f32 memory for partial sums."""
+    where the kernel does not apply or does not pay. ``stored`` are the codes, the scale and the zero point, which are
+    constants; ``partial`` is f32 memory for partial sums."""
     (_count, m, n), depth, kind, params = out.shape, weights.columns, out.dtype, stored[1:]
     splits = k.tf32 and kind == np.float32
     if not (splits or kind.itemsize == 2) or k.capability < CAPABILITY or x.dtype != kind or m > MAX_ROWS:
@@ -132,7 +132,7 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
     if any(a.data.ptr % 16 for a in (x, stored[0], out)):
         return False
     shape = form(weights, m, kind.itemsize, params, k.multiprocessors, k.shared_limit, partial.size, k.clusters)
-    if shape is None:
+    if shape is None or not pays(weights, m, shape.cluster > 1):
         return False
     arrived = k.scratch((shape.blocks, WARPS), np.dtype(np.uint32))
     arrived.data.memset_async(0, arrived.nbytes, k.stream)

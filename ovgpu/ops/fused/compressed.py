@@ -111,8 +111,7 @@ class CompressedMatMul(Op):
             return None
         x, out = self._stacks(inputs[0], outputs[0])
         many = x.shape[1] > FEW_ROWS
-        if self.transpose and many and _product_tiles.pays(self.weights, x.shape[1]) and _product_tiles.launch(
-                k, self.weights, x, out, inputs[1:], workspace[0]):
+        if self.transpose and many and _product_tiles.launch(k, self.weights, x, out, inputs[1:], workspace[0]):
             return None
         if self.transpose and _product_mma.launch_stacked(k, self.weights, x, out, inputs[1:]):
             return None

@@ -1,0 +1,155 @@
+"""Attention on tensor cores whose keys are split among blocks, on the emulated device against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops.attention import _attention
+from ovgpu.ops.attention.attention import ScaledDotProductAttention
+from ovgpu.ops.base.xp import NUMPY
+from tests.emulator import cupy_emu
+
+from .recorded import kernel_name, replay, run_calls
+from .test_attention import attend, attend_hidden
+from .test_attention_mma import MASKS, attend_masked
+
+Array = np.ndarray[Any, Any]
+HALF, BF16 = np.float16, ml_dtypes.bfloat16
+HEADS = {"q": (1, 2, 3, 20, 16), "key": (1, 2, 1, 330, 16), "v": (1, 2, 1, 330, 32)}
+FORMS = {
+    "heads that share a mask": {**HEADS, "mask": (1, 1, 1, 20, 330)},
+    "heads with masks of their own": {**HEADS, "mask": (1, 2, 3, 20, 330)},
+    "heads with a row of a mask each": {**HEADS, "mask": (1, 2, 3, 1, 330), "hidden": True},
+    "aligned masks": {**HEADS, "mask": (1, 2, 3, 20, 336), "key": (1, 2, 1, 336, 16), "v": (1, 2, 1, 336, 32)},
+    "one row of a mask": {**HEADS, "mask": (330,), "hidden": True, "sink": (1, 2, 3, 20, 1)},
+    "a tile and a part": {"q": (2, 70, 24), "key": (2, 330, 24), "v": (2, 330, 8), "mask": (70, 330)},
+    "causal": {"q": (2, 400, 16), "key": (2, 330, 16), "v": (2, 330, 16), "causal": True},
+    "rows of other heads in between": {"q": (1, 20, 3, 16), "key": (1, 530, 1, 16), "v": (1, 530, 1, 16),
+                                       "swapped": True},
+    "many heads with one query": {"q": (1, 2, 40, 1, 16), "key": (1, 2, 1, 330, 16), "v": (1, 2, 1, 330, 16)},
+    "long rows": {"q": (1, 3, 20, 256), "key": (1, 1, 330, 256), "v": (1, 1, 330, 200), "mask": (20, 330),
+                  "scale": True},
+}
+
+
+def parts(calls: list[Any]) -> int:
+    """Return the number of parts of the keys of the only kernel."""
+    (call,) = calls
+    assert kernel_name(call).startswith("attend_mma<") and kernel_name(call).endswith(", true>")
+    return int(call.args[0][1])
+
+
+@pytest.fixture
+def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few blocks keep the device busy."""
+    monkeypatch.setattr(Launcher, "multiprocessors", 4)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("kind", [HALF, BF16, np.float32])
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend) -> None:
+    if kind == np.float32 and form == "long rows":
+        pytest.skip("no shared memory for f32")
+    case = FORMS[form]
+    if form == "causal":  # has many blocks
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Launcher, "multiprocessors", 14)
+            assert parts(attend(tf32_backend if kind == np.float32 else backend, **case, kind=kind)) == 2
+    else:
+        assert parts(attend(tf32_backend if kind == np.float32 else backend, **case, kind=kind)) > 1
+
+
+@pytest.mark.parametrize(("shape", "keys", "grid"), [
+    ((8, 4, 64), 8192, (32, 8)),  # of whole tiles of queries, each head has its own
+    ((8, 4, 32), 8192, (16, 16)),
+    ((8, 4, 40), 8192, (24, 11)),
+    ((8, 4, 16), 8192, None),  # 8 tiles in 16 parts do not fill the device
+    ((8, 4, 64), 384, None),  # nor do 32 tiles in 3 parts
+    ((32, 1, 64), 1024, (32, 8)),
+    ((8, 4, 512), 8192, None),  # tiles alone do
+])
+def test_grids(shape: tuple[int, int, int], keys: int, grid: tuple[int, int] | None, backend: CudaBackend) -> None:
+    heads, group, queries = shape
+    q, key = cupy_emu.empty((1, heads, group, queries, 64), HALF), cupy_emu.empty((1, heads, 1, keys, 64), HALF)
+    launcher = Launcher(backend.stream, backend.blas)
+    assert ScaledDotProductAttention().cuda(launcher, [q, key, key], [cupy_emu.empty(q.shape, HALF)], ()) is None
+    if grid is None:
+        assert not any(kernel_name(call).endswith("true>") for call in launcher.calls)
+    else:
+        assert parts(launcher.calls) == grid[1] and launcher.calls[0].args[0] == grid
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("keys", [1, 64, 65, 600, 1000])
+def test_lengths_on_the_device(keys: int, backend: CudaBackend) -> None:
+    """One launch serves all lengths up to the capacity; elements beyond the length are not read."""
+    draws = [[np.random.default_rng(i + n).standard_normal(s).astype(HALF) for n in range(3)]
+             for i, s in enumerate([(1, 2, 4, 9, 16), (1, 2, 1, 1024, 16), (1, 2, 1, 1024, 16), (1, 1, 1, 9, 1024)])]
+    for values in draws[1:3]:
+        for x in values:
+            x[..., keys:, :] = np.nan
+    device = [cupy_emu.empty(d[0].shape, d[0].dtype) for d in draws]
+    length, out = cupy_emu.asarray(np.array([keys])), cupy_emu.empty((1, 2, 4, 9, 16), HALF)
+    op = ScaledDotProductAttention()
+
+    def record() -> list[Any]:
+        launcher = Launcher(backend.stream, backend.blas)
+        assert _attention.attend(launcher, (*device, None, None), out, False, length) is None
+        assert parts(launcher.calls) == 4
+        return launcher.calls
+
+    def wanted(n: int) -> list[Array]:
+        q, k, v, mask = (d[n].astype(np.float64) for d in draws)
+        return list(op.evaluate(NUMPY, q, k[..., :keys, :], v[..., :keys, :], mask[..., :keys]))
+
+    replay(backend, record, list(zip(device, draws)), [out], wanted, 2e-3)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("order", ["ascending", "descending", 7])
+def test_orders_of_threads(order: Any, backend: CudaBackend, tf32_backend: CudaBackend) -> None:
+    with cupy_emu.thread_order(order):
+        assert parts(attend(backend, **FORMS["heads with masks of their own"], kind=HALF)) > 1
+        assert parts(attend(tf32_backend, **FORMS["a tile and a part"])) > 1
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("lowest", [False, True])
+def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend, tf32_backend: CudaBackend) -> None:
+    attend_hidden(backend, 1000, BF16, lowest)
+    attend_hidden(tf32_backend, 1000, np.float32, lowest)
+
+
+@pytest.mark.parametrize("kind", [HALF, np.float32])
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_with_hidden_tiles(name: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Launcher, "multiprocessors", 20 if name == "batch" else 16)
+    with np.errstate(invalid="ignore"):
+        marks, call = attend_masked(tf32_backend if kind == np.float32 else backend, MASKS[name], kind)
+    assert kernel_name(marks).startswith("mark_tiles") and parts([call]) > 1
+
+
+def attend_sinks(backend: CudaBackend) -> None:
+    """Check sinks that take 1/2, 73 % and 88 % of the weights in three heads."""
+    keys, x = cupy_emu.zeros((1, 1, 600, 16), HALF), np.arange(3)
+    arrays = [cupy_emu.zeros((1, 3, 20, 16), HALF), keys, cupy_emu.asarray(np.ones((1, 1, 600, 16), HALF)), None, None,
+              cupy_emu.asarray((np.log(600) + x).astype(HALF).reshape(1, 3, 1, 1))]
+    out, launcher = cupy_emu.empty((1, 3, 20, 16), HALF), Launcher(backend.stream, backend.blas)
+    assert _attention.attend(launcher, arrays, out, False) is None
+    assert parts(launcher.calls) == 4
+    run_calls(launcher.calls)
+    wanted = np.broadcast_to(1 / (1 + np.exp(x))[:, None], (3, 20))
+    np.testing.assert_allclose(out.get()[0, :, :, 3].astype("f4"), wanted, 2e-3)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+def test_sinks(backend: CudaBackend) -> None:
+    attend_sinks(backend)
