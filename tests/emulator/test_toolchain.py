@@ -55,10 +55,10 @@ def test_processes_share_an_empty_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fma", "options", "contracted"), [
-    (None, (), True), (None, ("--fmad=false",), False), ("0", (), False)])
+    ("1", (), True), ("1", ("--fmad=false",), False), (None, (), False)])
 def test_contraction(fma: str | None, options: tuple[str, ...], contracted: bool,
                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product and a sum are rounded once if the processor can; not with pytest --no-fma, nor if NVRTC would not."""
+    """With pytest --fma, a product and a sum are rounded once if the processor can, but not where NVRTC would not."""
     monkeypatch.delenv("OVGPU_EMU_FMA", raising=False)
     if fma is not None:
         monkeypatch.setenv("OVGPU_EMU_FMA", fma)

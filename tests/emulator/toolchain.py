@@ -22,6 +22,7 @@ FLAGS = (
     "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error", "-ftls-model=initial-exec", "-fno-gnu-unique",
     "-fvisibility=hidden", "-fno-exceptions",
 )  # fmt: skip
+CONTRACTION = ("-ffp-contract=fast", "-fexpensive-optimizations")  # g++ contracts only with both
 # The runtime has loaded the standard libraries into the process: linking a kernel without them takes half the time.
 LINK_FLAGS = ("-shared", "-nostdlib", "-lgcc", "-Wl,-z,now")
 RUNTIME_FLAGS = (
@@ -110,11 +111,11 @@ def runtime() -> ctypes.CDLL:
 
 
 def contraction_flags(options: Sequence[str]) -> tuple[str, ...]:
-    """Return g++'s flags for a kernel with these options of NVRTC: a product and the following sum are contracted, as
-    by NVRTC, if the host's processor can. With OVGPU_EMU_FMA=0 (pytest --no-fma), they are rounded one by one."""
-    if "--fmad=false" in options or os.environ.get("OVGPU_EMU_FMA") == "0":
+    """Return g++'s flags for a kernel with these options of NVRTC: a product and the following sum are rounded one by
+    one; with OVGPU_EMU_FMA (pytest --fma) they are contracted, as by NVRTC, if the host's processor can."""
+    if "--fmad=false" in options or not os.environ.get("OVGPU_EMU_FMA"):
         return ("-ffp-contract=off",)
-    return ("-ffp-contract=fast", "-mfma") if _needs_mfma() else ("-ffp-contract=fast",)
+    return (*CONTRACTION, "-mfma") if _needs_mfma() else CONTRACTION
 
 
 @functools.cache
