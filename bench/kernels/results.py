@@ -63,8 +63,9 @@ The worst estimates of ovgpu's own kernels, and why:
   are merged in the end, the estimate takes one of four round trips to L2.
 - `attend_stream` with few keys (3.7 for a cache of 128): one block per head merges nothing, which the path through its
   code still counts. In a model, behind other kernels, it took 5.8 us when it was measured; it stored single elements
-  then, and was estimated at 4.5. Now the estimate is 4.0. With 16 and 64 queries (0.5), what was measured had more
-  blocks than run at once, so that a second round had few of them.
+  then, and was estimated at 4.5. Now the estimate is 4.0. With 16 and 64 queries (0.6 and 0.2), this kernel
+  was measured with more blocks than run at once, so that few were left for a second round; for 64 queries, `attend_mma`
+  now splits the keys.
 - `topk_parts` and `topk_join` of 50 elements (0.6): the estimate takes each loop over digits once.
 
 Models in 8 bits (`bert_int8`, `resnet50_int8`, `yolo_int8`), and with them `implicit_gemm`, have not run on a card

@@ -95,7 +95,7 @@ def dependent_steps(step: PlanStep) -> int:
 
 def padding(step: PlanStep, launch: Launch) -> float:
     """Return by which factor tiles of tensor cores exceed the rows of a product or the queries of an attention."""
-    if launch.name.startswith("attend_mma") and "true" in launch.name:  # rows of several heads may share a tile
+    if _in_parts(launch):  # rows of several heads may share a tile
         return launch.grid[0] * ATTENTION_TILE / prod(_shape(step.outputs[0])[:-1])
     if launch.name.startswith("implicit_gemm"):
         rows, columns = _tile(launch)
@@ -165,10 +165,14 @@ def reread(step: PlanStep, launch: Launch) -> float:
         keys, values = (_shape(step.inputs[i]) for i in _attended(step)[1:])  # type: ignore[arg-type]
         each = keys[-2] * (keys[-1] + values[-1]) * x.type.size * unmasked(step, [launch.name])
         splits = launch.grid[1] if len(launch.grid) > 1 else 1
-        in_parts = launch.name.startswith("attend_mma") and splits > 1
-        parts = 8 * launch.blocks * ATTENTION_TILE * values[-1] if in_parts else 0  # written and read
+        parts = 8 * launch.blocks * ATTENTION_TILE * values[-1] if _in_parts(launch) else 0  # written and read
         return max(launch.blocks // splits - prod(keys[:-2]), 0) * each + parts
     return 0.0
+
+
+def _in_parts(launch: Launch) -> bool:
+    """Return whether blocks of attend_mma split the keys."""
+    return launch.name.startswith("attend_mma") and len(launch.grid) > 1
 
 
 def template_arguments(name: str) -> list[str]:

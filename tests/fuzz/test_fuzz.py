@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MUTANTS = 300  # about ten seconds of one core
+MUTANTS = 300  # about half a minute of one core, a third of it to start
 
 
 @pytest.mark.emulator

@@ -164,6 +164,7 @@ class Case:
 
     @cached_property
     def _drawn(self) -> list[list[Array]]:
+        """The inputs of every draw."""
         return [self.arrays(draw) for draw in range(DRAWS)]
 
     @property
@@ -177,17 +178,16 @@ class Case:
             return None
         if self.oracle == "auto" and any(i.dtype == "f64" and not i.const for i in self.inputs):
             return None
-        return joint.Question(*self.net.build(), [self.parameters(self.arrays(draw)) for draw in range(draws)])
+        return joint.Question(*self.net.build(), [self.parameters(arrays) for arrays in self._drawn[:draws]])
 
     @cached_property
     def expected(self) -> list[list[judge.Expected]]:
         """The outputs for every draw of the inputs."""
-        drawn = self._drawn
         if self.oracle != "value" and self.expect is None:
             stateless = judge.Judge(*self.net.build(), self.oracle)
-            return recall(self.key, lambda: [stateless.expect(self.parameters(arrays)) for arrays in drawn])
+            return recall(self.key, lambda: [stateless.expect(self.parameters(arrays)) for arrays in self._drawn])
         with np.errstate(all="ignore"):
-            wanted = [self.expect(*arrays) if callable(self.expect) else self.expect for arrays in drawn]
+            wanted = [self.expect(*arrays) if callable(self.expect) else self.expect for arrays in self._drawn]
         return [[judge.Expected.of(a) for a in (w if isinstance(w, tuple | list) else [w])] for w in wanted]
 
     def run(self, variant: Variant, device: str) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 from .judge import CONFIG, Expected, Value, core, expected_of, infer, openvino, types_of
 
 TOGETHER = 64  # models per compilation
-# Operations that read stray memory, which differs beside others.
-ALONE = frozenset({"BinaryConvolution", "DeformableConvolution"})
+ALONE = frozenset({"DeformableConvolution"})  # operations that read stray memory, which is another beside others
 
 
 @dataclass(frozen=True)

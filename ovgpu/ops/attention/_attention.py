@@ -31,6 +31,7 @@ MIN_SPLIT_KEYS = 64  # keys of each split, at least
 MERGE_TRIPS = 6  # trips through the keys that take as long as merging the splits, in attention_stream.cu
 PARTS_PER_SM = 2  # blocks of `attend_mma` per multiprocessor that splitting the keys aims at
 MIN_PART_TRIPS = 2  # trips of such a block through the keys, at least
+NO_HEADS = np.zeros(7, np.int32)  # struct Heads of `attention_mma.cu`, which only parts of the keys need
 MAX_PARTS = 16  # of the keys: more of them take long to merge
 MAX_SPLITS = 128  # splits of the keys, as in attention.cuh
 STREAMED_QUERIES = 32  # queries up to which `attention_stream.cu` is used whatever the batch
@@ -196,7 +197,7 @@ def _attend_parts(k: KernelRecorder, kernel: str, walk: tuple[tuple[int, ...], S
     """Record the kernel for tensor cores if splitting the keys keeps all multiprocessors busy. Return whether it does.
 
     Heads that share their keys become rows of one head, unless they have whole tiles of queries anyway. ``walk``: the
-    batch and the operands' strides; ``extents``: queries, keys, depth and width; ``whole``: no length says otherwise.
+    batch and the operands' strides; ``extents``: queries, keys, depth and width; ``whole``: all keys are attended to.
     """
     (batch, operands), (queries, keys, depth, width) = walk, extents
     causal, strides = "CAUSAL" in kernel, [0] * 4
@@ -274,7 +275,7 @@ def _attend_mma(k: KernelRecorder, kernel: str, axes: Axes, extents: tuple[int, 
     out = "" if codes is None else f", {CODE}"
     k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {form.depth}, {form.width}, {tiles}, {form.keys}, {vector}, "
              f"{axes.index}, {axes.rank}{out}>", (axes.size * -(-queries // form.rows),), (WARPS * 32,),
-             (*args, *_code_arguments(codes), np.zeros(7, np.int32), None, None), form.shared(*masked), tf32=rounds,
+             (*args, *_code_arguments(codes), NO_HEADS, None, None), form.shared(*masked), tf32=rounds,
              early=True)
 
 
