@@ -51,19 +51,16 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Launcher, "multiprocessors", 4)
 
 
-@pytest.mark.usefixtures("few_multiprocessors")
 @pytest.mark.parametrize("kind", [HALF, BF16, np.float32])
 @pytest.mark.parametrize("form", FORMS)
-def test_forms(form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend) -> None:
+def test_forms(form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend,
+               monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == np.float32 and form == "long rows":
         pytest.skip("no shared memory for f32")
-    case = FORMS[form]
-    if form == "causal":  # has many blocks
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Launcher, "multiprocessors", 14)
-            assert parts(attend(tf32_backend if kind == np.float32 else backend, **case, kind=kind)) == 2
-    else:
-        assert parts(attend(tf32_backend if kind == np.float32 else backend, **case, kind=kind)) > 1
+    many_tiles = form == "causal"
+    monkeypatch.setattr(Launcher, "multiprocessors", 14 if many_tiles else 4)
+    found = parts(attend(tf32_backend if kind == np.float32 else backend, **FORMS[form], kind=kind))
+    assert found == 2 if many_tiles else found > 1
 
 
 @pytest.mark.parametrize(("shape", "keys", "grid"), [
