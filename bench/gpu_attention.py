@@ -63,6 +63,7 @@ CASES = [
     Case("decode 8192", 1, 8, 4, 1, 8192, "added", 8192),
     Case("decode 32768", 1, 8, 4, 1, 32768, "added", 32768, layers=4),
     Case("decode 8192 of 8 B", 1, 8, 4, 1, 8192, "added", 8192, 128, 8),
+    Case("4 queries 8192", 1, 8, 4, 4, 8192, "added", 8192),
     Case("16 queries 8192", 1, 8, 4, 16, 8192, "added", 8192),
     Case("64 queries 8192", 1, 8, 4, 64, 8192, "added", 8192),
     Case("prefill 2048", 1, 8, 4, 2048, 2048, "added", layers=4),

@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
   const I query_blocks = (queries + Q - 1) / Q, first_query = static_cast<I>(blockIdx.x) % query_blocks * Q;
   if (length) keys = static_cast<I>(*length);
   I begin, end;
-  const int splits = split_keys<4 * GROUPS>(keys, begin, end);
+  const int splits = split_keys<4 * GROUPS, I>(keys, gridDim.y, blockIdx.y, begin, end);
   if (static_cast<int>(blockIdx.y) >= splits) return;
   I mask_at, sink_at;
   select_batch(batch, static_cast<I>(blockIdx.x) / query_blocks, q, k, v, mask_at, sink_at, out);
@@ -268,6 +268,8 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
     }
   }
   if (!is_last_block(arrived + blockIdx.x, splits, last)) return;
-  merge_splits<Q, N>(parts, splits, RECORD, shared, sink, stride.sink, rows, static_cast<int>(width),
-                     [&](int row, int column, A x) { out[row * stride.out + column] = T(x); });
+  merge_splits<Q, N>(
+      parts, splits, RECORD, shared, rows, static_cast<int>(width),
+      [&](int row) { return sink ? A(sink[row * stride.sink]) : A(minus_infinity()); },
+      [&](int row, int column, A x) { out[row * stride.out + column] = T(x); });
 }

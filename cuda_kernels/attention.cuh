@@ -97,13 +97,12 @@ __device__ __forceinline__ A masked(A score, const void* mask, I at, I row, I ke
 
 constexpr int MAX_SPLITS = 128;
 
-// Split the keys into at most gridDim.y ranges, whose length is a multiple of STEP. Return the number of ranges that
-// have keys; [begin, end) is the range of this block.
+// Split the keys into at most `splits` ranges, whose length is a multiple of STEP. Return the number of ranges that
+// have keys; [begin, end) is range number `own`.
 template <int STEP, class I>
-__device__ __forceinline__ int split_keys(I keys, I& begin, I& end) {
-  const I splits = gridDim.y;
+__device__ __forceinline__ int split_keys(I keys, I splits, I own, I& begin, I& end) {
   const I each = ((keys + splits - 1) / splits + STEP - 1) / STEP * STEP;
-  begin = each * static_cast<I>(blockIdx.y);
+  begin = each * own;
   end = begin + each < keys ? begin + each : keys;
   return splits == 1 || !each ? 1 : static_cast<int>((keys + each - 1) / each);
 }
@@ -121,10 +120,10 @@ __device__ __forceinline__ bool is_last_block(unsigned* arrived, unsigned splits
 // Merge the partial results of the splits, as in flash-decoding (Dao et al. 2023). A row of parts [splits][Q][pitch]
 // has unnormalised sums and, at indices N and N + 1, the maximum of its scores and the total of its weights. `weight`
 // [rows][splits] is in shared memory. A thread issues LOADS loads for each of two outputs before it uses the first.
-// `write` takes row, column and value of an output.
-template <int Q, int N, class T, class A, class I, class W>
-__device__ __forceinline__ void merge_splits(const A* parts, int splits, int pitch, A* weight, const T* sink,
-                                             I sink_stride, int rows, int width, const W& write) {
+// `sink` returns the sink of a row, or -inf; `write` takes row, column and value of an output.
+template <int Q, int N, class A, class S, class W>
+__device__ __forceinline__ void merge_splits(const A* parts, int splits, int pitch, A* weight, int rows, int width,
+                                             const S& sink, const W& write) {
   constexpr int EACH = MAX_SPLITS / 32, LOADS = sizeof(A) == 4 ? 32 : 8;
   const int lane = threadIdx.x % 32, threads = static_cast<int>(blockDim.x), count = rows * width;
   int row[2], column[2];
@@ -143,7 +142,7 @@ __device__ __forceinline__ void merge_splits(const A* parts, int splits, int pit
   };
   fetch(threadIdx.x, 0);
   for (int r = threadIdx.x / 32; r < rows; r += threads / 32) {
-    const A sink_score = sink ? A(sink[r * sink_stride]) : A(minus_infinity());
+    const A sink_score = sink(r);
     A highest = sink_score, total = 0, maxima[EACH], totals[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
@@ -162,7 +161,7 @@ __device__ __forceinline__ void merge_splits(const A* parts, int splits, int pit
       total += maxima[i] * totals[i];
     }
     for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
-    if (sink) total += math::exp_fast(sink_score - shift);
+    total += math::exp_fast(sink_score - shift);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
       if (lane + i * 32 < splits) weight[r * splits + lane + i * 32] = maxima[i] / total;

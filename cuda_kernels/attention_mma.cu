@@ -1,9 +1,10 @@
 // Scaled dot product attention on tensor cores, after FlashAttention-2 (Dao 2023). q k^T and weights v are products of
 // 16-bit matrices, or of f32 matrices rounded to TF32, with sums in f32; scores and weights stay in registers.
+#include "attention_cluster.cuh"
 #include "attention_mma.cuh"
-#include "divisor.cuh"
 #include "vectors.cuh"
 
+enum Parts { WHOLE, IN_MEMORY, IN_CLUSTER };  // of the keys
 constexpr int WARPS = 4, THREADS = WARPS * 32;
 constexpr float LOG2E = 1.44269504f;
 
@@ -70,21 +71,6 @@ __device__ __forceinline__ void stage(const T* from, I stride, I rows, I columns
     }
   }
 }
-
-// Rows of several heads that share keys: row r is query r % queries of head r / queries. The members are the number of
-// queries, and how far the rows of neighbouring heads are apart.
-struct Heads {
-  Divisor queries;
-  int q, mask, sink, out;
-
-  // Return the offset of a row, for the strides of rows and of heads. ONE: there is one head.
-  template <bool ONE, class I>
-  __device__ __forceinline__ I offset(I row, I stride, int head_stride) const {
-    if (ONE) return row * stride;
-    const int head = queries.quotient(static_cast<int>(row));
-    return head * head_stride + (row - head * queries.value) * stride;
-  }
-};
 
 // Stage N columns of ROWS rows in shared memory, as `stage` does with chunks; `at` gives the offset of a row.
 template <int ROWS, int N, class T, class I, class F>
@@ -444,11 +430,12 @@ __device__ __forceinline__ void merge_parts(const float* parts, int splits, int 
 // Keys and values are double-buffered: the next ones arrive during the products. Maxima are base-2 logarithms. With
 // `marks`, the result of mark_tiles, hidden tiles are skipped. In TF32, short rows leave shared memory for four blocks on
 // a multiprocessor, and the launch bounds leave them registers.
-// SPLITS: gridDim.y blocks split the keys of a block of rows (flash-decoding, Dao et al. 2023). Each warp leaves its sums
-// in parts [blocks][splits][rows][WIDTH + 4], in which maximum and total follow the sums of a row; the last warp to
-// arrive merges them. `arrived` [blocks, WARPS] is zero before and after. The rows are those of `heads`.
+// Several blocks may split the keys of a block of rows (flash-decoding, Dao et al. 2023), which are those of `heads`.
+// IN_MEMORY: blockIdx.y enumerates the parts. Each warp leaves its sums in parts [blocks][splits][rows][WIDTH + 4], in
+// which maximum and total follow the sums of a row; the last warp to arrive merges them. `arrived` [blocks, WARPS] is
+// zero before and after. IN_CLUSTER: the blocks of a row of the grid, a cluster, merge their sums in shared memory.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R, class Out = T,
-          bool SPLITS = false>
+          Parts PARTS = WHOLE>
 __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH <= 64 && WIDTH <= 64 ? 4 : 2)
     attend_mma(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, Out* out,
                Axes<I, R, OPERANDS<Out>> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor,
@@ -462,14 +449,16 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   T* v_tile = k_tile + KEYS * DEPTH;
   start_next_launch();
   wait_for_launches();
+  constexpr bool SPLITS = PARTS != WHOLE;
+  const I part = PARTS == IN_CLUSTER ? blockIdx.x : blockIdx.y, block = PARTS == IN_CLUSTER ? blockIdx.y : blockIdx.x;
   const I max_keys = keys;
   if (length) keys = static_cast<I>(*length);
   const I blocks = (queries + ROWS - 1) / ROWS;
   if constexpr (V == 1) marks = nullptr;
-  I head = static_cast<I>(blockIdx.x) / blocks, first_query = static_cast<I>(blockIdx.x) % blocks;
+  I head = block / blocks, first_query = block % blocks;
   if (MASK == CAUSAL || marks) {  // blocks with the most keys start first, in all heads
-    const I heads = static_cast<I>(gridDim.x) / blocks;
-    head = static_cast<I>(blockIdx.x) % heads, first_query = blocks - 1 - static_cast<I>(blockIdx.x) / heads;
+    const I heads = static_cast<I>(PARTS == IN_CLUSTER ? gridDim.y : gridDim.x) / blocks;
+    head = block % heads, first_query = blocks - 1 - block / heads;
   }
   first_query *= ROWS;
   I mask_at, sink_at;
@@ -518,8 +507,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   I visible = MASK == CAUSAL && first_query + ROWS < keys ? first_query + ROWS : keys, begin = 0;
   int splits = 1;
   if constexpr (SPLITS) {
-    splits = split_keys<KEYS>(visible, begin, visible);
-    if (static_cast<int>(blockIdx.y) >= splits) return;
+    splits = split_keys<KEYS, I>(visible, PARTS == IN_CLUSTER ? gridDim.x : gridDim.y, part, begin, visible);
+    if (static_cast<int>(part) >= splits && (PARTS == IN_MEMORY || splits == 1)) return;
   }
   int window_index = -1;
   const auto next_keys = [&](I begin) {  // the first key from `begin` on that the block attends to
@@ -575,13 +564,15 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
           static_cast<const Element*>(mask) + mask_at + first_key * stride.column,
           [&](I r) { return heads.template offset<!SPLITS>(first_query + r, stride.mask, heads.mask); },
           shares_mask ? 1 : ROWS, stride.column, queries - first_query, max_keys - first_key, vectored, mask_tile);
+      commit_copies();
     }
     begin = next_keys(first_key + KEYS);
     if (begin < visible) stage_keys(begin, buffer ^ 1);
     float score[TILES][KEYS / 8][4] = {};
     if (active) add_products<DEPTH>(q_tile, at_q, k_tile, at_k + buffer * STAGE, score);
     if (mixed) {
-      wait_copies();
+      commit_copies();  // the next keys and values need not have arrived
+      wait_copies_but<1>();
       __syncthreads();  // the mask has arrived
     }
     if (!active) continue;
@@ -604,26 +595,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   convert.select_batch(batch, head);
   if constexpr (SPLITS) {
     constexpr int PITCH = WIDTH + 4, OWN = TILES * 16;
-    parts += (static_cast<long long>(blockIdx.x) * gridDim.y * ROWS + warp * OWN) * PITCH;
-    float* const own = parts + static_cast<int>(blockIdx.y) * ROWS * PITCH;
-#pragma unroll
-    for (int i = 0; i < TILES * 2; i++) {
-      float* const to = own + (i / 2 * 16 + i % 2 * 8 + lane / 4) * PITCH;
-#pragma unroll
-      for (int n = 0; n < WIDTH / 8; n++)
-        *reinterpret_cast<float2*>(to + n * 8 + lane % 4 * 2) =
-            make_float2(sum[i / 2][n][i % 2 * 2], sum[i / 2][n][i % 2 * 2 + 1]);
-      const float row_total = row_sum(total[i / 2][i % 2]);
-      if (lane % 4 == 0) *reinterpret_cast<float2*>(to + WIDTH) = make_float2(maximum[i / 2][i % 2], row_total);
-    }
-    __syncwarp();
-    const unsigned others = splits - 1;
-    unsigned before = 0;
-    if (lane == 0) before = increment_acquire_release(arrived + blockIdx.x * WARPS + warp, others);
-    if (__shfl_sync(0xffffffffu, before, 0) != others) return;
-    __syncwarp();  // all lanes see what lane 0 has acquired
-    merge_parts<WIDTH, OWN>(parts, splits, ROWS * PITCH, [&](int r, int column, float highest, float all, float4 x) {
-      const I at = top + r;
+    const auto write = [&](I at, int column, float highest, float all, const float4& x) {
       if (at >= queries || column >= width) return;
       float rescale = 1.f;
       if (sink) {
@@ -637,7 +609,56 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
       const float none[2] = {};
       store_pair(x.x * rescale, x.y * rescale, none, convert, to, true);
       store_pair(x.z * rescale, x.w * rescale, none, convert, to + 2, true);
-    });
+    };
+    const ClusterSums<WIDTH> cluster(
+        q_tile, static_cast<int>(queries - first_query < ROWS ? queries - first_query : ROWS), splits);
+    if constexpr (PARTS == IN_CLUSTER) {
+      __syncthreads();  // the tiles have been read: other blocks store to their memory
+      cluster.expect();
+      cluster.ready();
+    }
+    float* const block_parts = parts + (static_cast<long long>(block) * gridDim.y * ROWS + warp * OWN) * PITCH;
+    const auto put = [&](int r, int chunk, const float4& x) {
+      if constexpr (PARTS == IN_CLUSTER) {
+        cluster.send(warp * OWN + r, chunk, x);
+      } else {
+        *reinterpret_cast<float4*>(block_parts + (static_cast<int>(part) * ROWS + r) * PITCH + chunk * 4) = x;
+      }
+    };
+    if (static_cast<int>(part) < splits) {
+#pragma unroll
+      for (int i = 0; i < TILES * 2; i++) {
+        const int r = i / 2 * 16 + i % 2 * 8 + lane / 4;
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n += 2) {  // even lanes get four columns of this tile, odd ones of the next
+          const float *here = sum[i / 2][n] + i % 2 * 2, *next = sum[i / 2][n + 1] + i % 2 * 2;
+          const bool odd = lane % 2;
+          const float x = __shfl_xor_sync(0xffffffffu, odd ? here[0] : next[0], 1);
+          const float y = __shfl_xor_sync(0xffffffffu, odd ? here[1] : next[1], 1);
+          put(r, (n + lane % 2) * 2 + lane % 4 / 2,
+              odd ? make_float4(x, y, next[0], next[1]) : make_float4(here[0], here[1], x, y));
+        }
+        const float row_total = row_sum(total[i / 2][i % 2]);
+        if (lane % 4 == 0) put(r, WIDTH / 4, make_float4(maximum[i / 2][i % 2], row_total, 0, 0));
+      }
+    }
+    if constexpr (PARTS == IN_CLUSTER) {
+      cluster.merge([](float x) { return exp2_approximate(x); },
+                    [&](int r, int column, float highest, float all, const float4& x) {
+                      write(first_query + r, column, highest, all, x);
+                    });
+    } else {
+      __syncwarp();
+      const unsigned others = splits - 1;
+      unsigned before = 0;
+      if (lane == 0) before = increment_acquire_release(arrived + block * WARPS + warp, others);
+      if (__shfl_sync(0xffffffffu, before, 0) != others) return;
+      __syncwarp();  // all lanes see what lane 0 has acquired
+      merge_parts<WIDTH, OWN>(block_parts, splits, ROWS * PITCH,
+                              [&](int r, int column, float highest, float all, const float4& x) {
+                                write(top + r, column, highest, all, x);
+                              });
+    }
     return;
   }
   float column_factor[WIDTH / 8][2], inverse_total[TILES][2];

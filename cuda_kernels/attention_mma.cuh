@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.cuh"
+#include "divisor.cuh"
 #include "ptx.cuh"
 
 template <class T>
@@ -61,6 +62,21 @@ __device__ __forceinline__ void store_pair(float x, float y, const float (&facto
   const Packed<signed char, 2> pair = {convert(x, factor[0]), convert(y, factor[1])};
   if (valid) *reinterpret_cast<Packed<signed char, 2>*>(to) = pair;
 }
+
+// Rows of several heads that share keys: row r is query r % queries of head r / queries. The members are the number of
+// queries, and how far the rows of neighbouring heads are apart.
+struct Heads {
+  Divisor queries;
+  int q, mask, sink, out;
+
+  // Return the offset of a row, for the strides of rows and of heads. ONE: there is one head.
+  template <bool ONE, class I>
+  __device__ __forceinline__ I offset(I row, I stride, int head_stride) const {
+    if (ONE) return row * stride;
+    const int head = queries.quotient(static_cast<int>(row));
+    return head * head_stride + (row - head * queries.value) * stride;
+  }
+};
 
 template <class T, bool FLAGS>
 struct ElementOfMask {

@@ -2,6 +2,7 @@
 // into ranges, and the warps of a block split its range. Keys and values go from global memory to registers, 16 bytes
 // per load, without shared memory: the order of a sum's terms does not matter, so a lane uses the elements that it
 // loads as mma fragments.
+#include "attention_cluster.cuh"
 #include "attention_mma.cuh"
 
 constexpr int WARPS = 4, THREADS = WARPS * 32;
@@ -76,53 +77,72 @@ struct NewRows {
   }
 };
 
-// A block computes ROWS rows of the output (8, 16 or 32) over one range of keys. blockIdx.x enumerates batches and
-// blocks of rows, blockIdx.y ranges. DEPTH and WIDTH are depth and width rounded up to multiples of 32 and 64. A warp
-// processes STEP keys at a time. Column c of score tile n is key c / 2 * (STEP / 4) + 2 n + c % 2 among them, so that a
-// lane's keys are neighbours. Column n of sum tile (c, e) is column 64 c + 8 n + e of the output.
-// Shared memory holds sums [WARPS][ROWS][WIDTH + 4], later a weight per row and split.
+// Values that a block needs behind its last key. Shared memory keeps them, to save registers.
+template <class Out, class I>
+struct Results {
+  Out* out;
+  I sink_at, first_query;
+  int split, splits;
+};
+
+// A block computes ROWS rows of the output (8, 16 or 32) over one range of keys; the rows are those of `heads`.
+// blockIdx.x enumerates batches and blocks of rows, blockIdx.y ranges. With CLUSTER, it is the other way round, and the
+// blocks of a row of the grid are a cluster. DEPTH and WIDTH are depth and width rounded up to multiples of 32 and 64. A
+// warp processes STEP keys at a time. Column c of score tile n is key c / 2 * (STEP / 4) + 2 n + c % 2 among them, so
+// that a lane's keys are neighbours. Column n of sum tile (c, e) is column 64 c + 8 n + e of the output.
+// Shared memory holds the ClusterSums of a cluster, and sums [WARPS][ROWS][WIDTH + 4], later a weight per row and split.
 // APPENDS: rotate the queries, and append the new rows to the caches first, as their last rows. The last four operands of
 // `batch` are those of the new rows.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int ROWS, int STEP, class I, int R, bool APPENDS = false,
-          class Out = T>
+          class Out = T, bool CLUSTER = false>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_stream(const T* q, typename Cache<T, APPENDS>::Pointer key_cache,
                   typename Cache<T, APPENDS>::Pointer value_cache, const void* mask, const T* scale, const T* sink,
                   Out* out, Axes<I, R, APPENDS ? 10 : OPERANDS<Out>> batch, Strides<I> stride, I queries, I keys,
                   I depth, I width, float factor, const long long* length, float* parts, unsigned* arrived,
                   const T* new_key, const T* new_value, const T* cos, const T* sin, I cos_second, I sin_second,
-                  const float* factors, Quantizer quantizer) {
+                  const float* factors, Quantizer quantizer, Heads heads) {
   constexpr int TILES = (ROWS + 15) / 16, HALVES = ROWS == 8 ? 1 : 2;
   constexpr int N = STEP / 8, LANE_KEYS = STEP / 4, D = DEPTH / 32, C = WIDTH / 64, PITCH = WIDTH + 4;
   static_assert(WARPS * PITCH >= MAX_SPLITS, "shared memory holds a weight per split");
   constexpr int EACH = 4;  // neighbouring outputs of a thread
   using OutChunk = Packed<Out, EACH>;
+  constexpr bool ONE_HEAD = sizeof(I) == sizeof(long long);  // has rows of only one head
   constexpr bool HAS_MASK = MASK == ADDED || MASK == BOOLEAN;
   constexpr bool PREFETCHES_MASK = ROWS <= 16;  // the mask is loaded along with the keys if registers suffice
   using Element = MaskElement<T, MASK>;
-  OVGPU_DYN_SHARED(float, shared);
+  OVGPU_DYN_SHARED(float, memory);
+  float* const shared = memory + (CLUSTER ? ClusterSums<WIDTH>::nbytes(ROWS) / static_cast<int>(sizeof(float)) : 0);
   start_next_launch();
   if (!APPENDS) wait_for_launches();
   OVGPU_SHARED(float, maxima, [WARPS * ROWS]);
   OVGPU_SHARED(float, totals, [WARPS * ROWS]);
   OVGPU_SHARED(bool, last, [1]);
   const I max_keys = keys, query_blocks = (queries + ROWS - 1) / ROWS,
-          first_query = static_cast<I>(blockIdx.x) % query_blocks * ROWS;
+          block = CLUSTER ? blockIdx.y : blockIdx.x, first_query = block % query_blocks * ROWS;
   if (length) keys = static_cast<I>(*length);
   if (MASK == CAUSAL && first_query + ROWS < keys) keys = first_query + ROWS;
+  const auto rows_of = [&](I first) { return static_cast<int>(queries - first < ROWS ? queries - first : ROWS); };
   I begin, end;
-  const int splits = split_keys<WARPS * STEP>(keys, begin, end);
-  if (static_cast<int>(blockIdx.y) >= splits) return;
+  const int split = CLUSTER ? blockIdx.x : blockIdx.y;
+  const int splits = split_keys<WARPS * STEP, I>(keys, CLUSTER ? gridDim.x : gridDim.y, split, begin, end);
+  if (split >= splits && (!CLUSTER || splits == 1)) return;
+  if constexpr (CLUSTER) ClusterSums<WIDTH>(memory, rows_of(first_query), splits).expect();
   const T *k = key_cache, *v = value_cache;
   I mask_at, sink_at;
-  select_batch(batch, static_cast<I>(blockIdx.x) / query_blocks, q, k, v, mask_at, sink_at, out);
+  select_batch(batch, block / query_blocks, q, k, v, mask_at, sink_at, out);
   // the shuffle tells the compiler that the value is uniform in a warp
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32,
             group = lane / 4, quad = lane % 4;
-  const bool vectored = is_vectored<Element, LANE_KEYS>(mask, mask_at, stride.mask, stride.column, max_keys);
+  const bool vectored = is_vectored<Element, LANE_KEYS>(mask, mask_at, stride.mask, stride.column, max_keys) &&
+                        heads.mask % LANE_KEYS == 0;
+  using OfBlock = Results<Out, I>;
+  OVGPU_SHARED(OfBlock, results, [WARPS]);
+  if (lane == 0) results[warp] = {out, sink_at, first_query, split, splits};
+  __syncwarp();
 
   uint4 key[N][D], value[LANE_KEYS][C], query[TILES][HALVES][D];
-  I known = APPENDS && end == keys ? end - 1 : end;  // rows of this range that are in the caches
+  I known = APPENDS && begin < end && end == keys ? end - 1 : end;  // rows of this range that are in the caches
   const auto load_keys = [&](I start) {
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -169,7 +189,8 @@ __global__ void __launch_bounds__(THREADS, 2)
   MaskChunk mask_chunks[TILES][HALVES];
   const auto read_mask = [&](I start, int m, int h) {
     const I row = first_query + m * 16 + h * 8 + group, lane_key = start + quad * LANE_KEYS;
-    const Element* at = static_cast<const Element*>(mask) + mask_at + row * stride.mask + lane_key * stride.column;
+    const Element* at = static_cast<const Element*>(mask) + mask_at +
+                        heads.template offset<ONE_HEAD>(row, stride.mask, heads.mask) + lane_key * stride.column;
     MaskChunk chunk = {};
     if (row < queries && lane_key < end) {
       if (vectored) {
@@ -198,7 +219,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     wait_for_launches();
     load_masks(start);
     I at[R];
-    unravel(batch, static_cast<I>(blockIdx.x) / query_blocks, at);
+    unravel(batch, block / query_blocks, at);
     fresh.key += offset(batch, at, 6), fresh.value += offset(batch, at, 7);
     fresh.cos += offset(batch, at, 8), fresh.sin += offset(batch, at, 9);
     if (known < end) {
@@ -215,10 +236,11 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
       const I row = first_query + m * 16 + h * 8 + group;
+      const T* const q_row = q + heads.template offset<ONE_HEAD>(row, stride.q, heads.q);
 #pragma unroll
       for (int d = 0; d < D; d++) {
         const I column = d * 32 + quad * CHUNK<T>;
-        query[m][h][d] = load_chunk(q + row * stride.q + column, row < queries && column < depth);
+        query[m][h][d] = load_chunk(q_row + column, row < queries && column < depth);
       }
     }
   }
@@ -338,54 +360,75 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
   }
   __syncthreads();
-  const int rows = static_cast<int>(queries - first_query < ROWS ? queries - first_query : ROWS);
-  sink = sink ? sink + sink_at + first_query * stride.sink : nullptr;
-  out += first_query * stride.out;
-  parts += static_cast<long long>(blockIdx.x) * gridDim.y * ROWS * PITCH;
+  const OfBlock found = results[warp];
+  const int rows = rows_of(found.first_query);
+  const auto sink_of = [&](int row) {
+    const I at = heads.template offset<ONE_HEAD>(found.first_query + row, stride.sink, heads.sink);
+    return sink ? float(sink[found.sink_at + at]) : minus_infinity();
+  };
+  const auto out_row = [&](int row) {
+    return found.out + heads.template offset<ONE_HEAD>(found.first_query + row, stride.out, heads.out);
+  };
   Conversion<T, Out> convert(factors, quantizer);
-  convert.select_batch(batch, static_cast<I>(blockIdx.x) / query_blocks);
-  const bool aligned = stride.out % EACH == 0 && reinterpret_cast<unsigned long long>(out) % sizeof(OutChunk) == 0;
-  for (int i = threadIdx.x * EACH; i < rows * WIDTH; i += THREADS * EACH) {
-    const int row = i / WIDTH, column = i % WIDTH;
-    float highest = minus_infinity(), row_total = 0, result[EACH] = {}, factor[1][EACH];
+  convert.select_batch(batch, block / query_blocks);
+  const bool aligned = stride.out % EACH == 0 && heads.out % EACH == 0 &&
+                       reinterpret_cast<unsigned long long>(found.out) % sizeof(OutChunk) == 0;
+  const auto write = [&](int row, int column, float highest, float row_total, const float4& x) {
+    if (column >= width) return;
+    float factor[1][EACH];
     convert.load_factors(column, 0, static_cast<int>(width), factor);
+    float rescale = 1;
+    if (sink) {
+      const float sink_score = sink_of(row), shift = softmax_shift(fmaxf(sink_score, highest));
+      rescale = math::exp_fast(highest - shift);
+      row_total = row_total * rescale + math::exp_fast(sink_score - shift);
+    }
+    rescale /= row_total;
+    const OutChunk chunk = {convert(x.x * rescale, factor[0][0]), convert(x.y * rescale, factor[0][1]),
+                            convert(x.z * rescale, factor[0][2]), convert(x.w * rescale, factor[0][3])};
+    Out* const to = out_row(row) + column;
+    if (aligned) {
+      *reinterpret_cast<OutChunk*>(to) = chunk;
+    } else {
+#pragma unroll
+      for (int e = 0; e < EACH; e++) to[e] = chunk.at[e];
+    }
+  };
+  float* const block_parts = parts + static_cast<long long>(block) * gridDim.y * ROWS * PITCH;
+  const ClusterSums<WIDTH> cluster(memory, rows, found.splits);
+  if constexpr (CLUSTER) cluster.ready();
+  const int count = found.split < found.splits ? rows * WIDTH : 0;
+  for (int i = threadIdx.x * EACH; i < count; i += THREADS * EACH) {
+    const int row = i / WIDTH, column = i % WIDTH;
+    float highest = minus_infinity(), row_total = 0;
+    float4 sums = {};
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
       highest = fmaxf(highest, maxima[w * ROWS + row]);
       row_total += totals[w * ROWS + row];
       const float4 part = *reinterpret_cast<const float4*>(shared + (w * ROWS + row) * PITCH + column);
-      result[0] += part.x, result[1] += part.y, result[2] += part.z, result[3] += part.w;
+      sums.x += part.x, sums.y += part.y, sums.z += part.z, sums.w += part.w;
     }
-    if (splits > 1) {
-      float* part = parts + (static_cast<int>(blockIdx.y) * ROWS + row) * PITCH;
-      *reinterpret_cast<float4*>(part + column) = make_float4(result[0], result[1], result[2], result[3]);
+    if constexpr (CLUSTER) {
+      cluster.send(row, column / EACH, sums);
+      if (column == 0) cluster.send(row, WIDTH / EACH, make_float4(highest, row_total, 0, 0));
+    } else if (found.splits == 1) {
+      write(row, column, highest, row_total, sums);
+    } else {
+      float* const part = block_parts + (found.split * ROWS + row) * PITCH;
+      *reinterpret_cast<float4*>(part + column) = sums;
       if (column == 0) part[WIDTH] = highest, part[WIDTH + 1] = row_total;
-    } else if (column < width) {
-      float rescale = 1;
-      if (sink) {
-        const float sink_score = float(sink[row * stride.sink]), shift = softmax_shift(fmaxf(sink_score, highest));
-        rescale = math::exp_fast(highest - shift);
-        row_total = row_total * rescale + math::exp_fast(sink_score - shift);
-      }
-      rescale /= row_total;
-      OutChunk chunk;
-#pragma unroll
-      for (int e = 0; e < EACH; e++) chunk.at[e] = convert(result[e] * rescale, factor[0][e]);
-      Out* to = out + row * stride.out + column;
-      if (aligned) {
-        *reinterpret_cast<OutChunk*>(to) = chunk;
-      } else {
-#pragma unroll
-        for (int e = 0; e < EACH; e++) to[e] = chunk.at[e];
-      }
     }
   }
-  if (splits == 1 || !is_last_block(arrived + blockIdx.x, splits, last)) return;
-  merge_splits<ROWS, WIDTH>(
-      parts, splits, PITCH, shared, sink, stride.sink, rows, static_cast<int>(width),
-      [&](int row, int column, float x) {
-        float factor[1][1];
-        convert.load_factors(column, 0, static_cast<int>(width), factor);
-        out[row * stride.out + column] = convert(x, factor[0][0]);
-      });
+  if constexpr (CLUSTER) {
+    cluster.merge([](float x) { return math::exp_fast(x); }, write);
+    return;
+  }
+  if (found.splits == 1 || !is_last_block(arrived + blockIdx.x, found.splits, last)) return;
+  merge_splits<ROWS, WIDTH>(block_parts, found.splits, PITCH, shared, rows, static_cast<int>(width), sink_of,
+                            [&](int row, int column, float x) {
+                              float factor[1][1];
+                              convert.load_factors(column, 0, static_cast<int>(width), factor);
+                              out_row(row)[column] = convert(x, factor[0][0]);
+                            });
 }

@@ -59,14 +59,22 @@ The worst estimates of ovgpu's own kernels, and why:
   multiply. The estimate takes the longer of both, not their sum. When it was measured, codes were loaded to registers
   two steps ahead, and each block of the down projection computed SwiGLU again; the estimate of that was too low.
 - `attend_mma` (0.6 to 0.8): few warps per multiprocessor hide little of their waiting behind the work of others. When
-  it was measured, rows were padded in shared memory, and copies took 10.5 rounds instead of 4. Where parts of the keys
-  are merged in the end, the estimate takes one of four round trips to L2.
-- `attend_stream` with few keys (3.7 for a cache of 128): one block per head merges nothing, which the path through its
-  code still counts. In a model, behind other kernels, it took 5.8 us when it was measured; it stored single elements
-  then, and was estimated at 4.5. Now the estimate is 4.0. With 16 and 64 queries (0.6 and 0.2), this kernel
-  was measured with more blocks than run at once, so that few were left for a second round; for 64 queries, `attend_mma`
-  now splits the keys.
+  it was measured, rows were padded in shared memory, and copies took 10.5 rounds instead of 4. Whisper's encoder did
+  not split the keys then.
+- `attend_stream` with long keys (0.8 to 0.9): when it was measured, the last block merged the parts of the keys through
+  memory; now they are a cluster. With few keys (2.1 for a cache of 128), one block per head merges nothing, which the
+  path through its code still counts. In a model, behind other kernels, it took 5.8 us when it was measured; it stored
+  single elements then. With 16 and 64 queries (0.5 and 0.2), it was measured with one block per head and part of the
+  keys, more than run at once; now heads that share keys are rows of one tile of `attend_mma`.
 - `topk_parts` and `topk_join` of 50 elements (0.6): the estimate takes each loop over digits once.
+
+One aim is missed: a product of 16 rows should be as fast as one of 4. In a row, that of 16384 x 2048 is slower by 0.8
+us (int4) and 0.6 us (int8). `product_mma` has 256 blocks, two per multiprocessor, each of which copies x to shared
+memory: 64 KiB per block, 17 MB in all, at 64 bytes per clock. Its loop is not the limit: 153 instructions for 16 HMMA,
+4.7 us where bytes take 6.3. Two attempts were slower. With half the blocks, of twice the rows, x is read half as often,
+but 8 warps per multiprocessor request too few weights at a time: 7.3 us. `product_tiles` reads x in stages, once per
+tile of 128 rows of the weights, and has only 128 tiles for 132 multiprocessors: each has one block, whose warps wait
+for each other at every stage: 9.4 us.
 
 Models in 8 bits (`bert_int8`, `resnet50_int8`, `yolo_int8`), and with them `implicit_gemm`, have not run on a card
 yet. With large batches, three limits of this kernel are close together: shared memory, which is written once and read

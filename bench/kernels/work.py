@@ -16,7 +16,7 @@ CELLS = ("LSTMCell", "GRUCell", "RNNCell", "AUGRUCell")
 TILE_ROWS = 16  # of mma.m16n8k16
 TILE_COLUMNS = 8
 PRODUCT_TILE = 128  # rows of the weights, of product_tiles.cu
-ATTENTION_TILE = 64  # queries of a block of attend_mma that splits the keys
+ATTENTION_WARPS = 4  # of a block of attend_mma
 
 
 def multiply_adds(step: PlanStep) -> float:
@@ -96,7 +96,7 @@ def dependent_steps(step: PlanStep) -> int:
 def padding(step: PlanStep, launch: Launch) -> float:
     """Return by which factor tiles of tensor cores exceed the rows of a product or the queries of an attention."""
     if _in_parts(launch):  # rows of several heads may share a tile
-        return launch.grid[0] * ATTENTION_TILE / prod(_shape(step.outputs[0])[:-1])
+        return launch.blocks // _splits(launch) * _block_queries(launch) / prod(_shape(step.outputs[0])[:-1])
     if launch.name.startswith("implicit_gemm"):
         rows, columns = _tile(launch)
         return tiles(step, rows, columns) * rows * columns / prod(_shape(step.outputs[0]))
@@ -117,10 +117,15 @@ def _rows(step: PlanStep, launch: Launch) -> tuple[int, int] | None:
     if launch.name.startswith("attend_stream"):
         arguments = template_arguments(launch.name)
         queries, keys = (_shape(step.inputs[i]) for i in _attended(step)[:2])  # type: ignore[arg-type]
-        return prod(queries[:-1]) // max(prod(keys[:-2]), 1), int(arguments[4])
+        return prod(queries[:-1]) // max(prod(keys[:-2]), 1), max(int(arguments[4]), TILE_ROWS)
     if launch.name.startswith("attend_mma"):
-        return out[-2], TILE_ROWS * int(template_arguments(launch.name)[4])
+        return out[-2], _block_queries(launch) // ATTENTION_WARPS
     return None
+
+
+def _block_queries(launch: Launch) -> int:
+    """Return the queries of a block of attend_mma."""
+    return ATTENTION_WARPS * TILE_ROWS * int(template_arguments(launch.name)[4])
 
 
 def _tile(launch: Launch) -> tuple[int, int]:
@@ -164,15 +169,25 @@ def reread(step: PlanStep, launch: Launch) -> float:
     if launch.name.startswith(("attend_mma", "attend_stream")) and x is not None:
         keys, values = (_shape(step.inputs[i]) for i in _attended(step)[1:])  # type: ignore[arg-type]
         each = keys[-2] * (keys[-1] + values[-1]) * x.type.size * unmasked(step, [launch.name])
-        splits = launch.grid[1] if len(launch.grid) > 1 else 1
-        parts = 8 * launch.blocks * ATTENTION_TILE * values[-1] if _in_parts(launch) else 0  # written and read
-        return max(launch.blocks // splits - prod(keys[:-2]), 0) * each + parts
+        in_memory = template_arguments(launch.name)[10] == "IN_MEMORY"
+        parts = 8 * launch.blocks * _block_queries(launch) * values[-1] if in_memory else 0  # written and read
+        return max(launch.blocks // _splits(launch) - prod(keys[:-2]), 0) * each + parts
     return 0.0
 
 
 def _in_parts(launch: Launch) -> bool:
     """Return whether blocks of attend_mma split the keys."""
-    return launch.name.startswith("attend_mma") and len(launch.grid) > 1
+    return launch.name.startswith("attend_mma") and template_arguments(launch.name)[10] != "WHOLE"
+
+
+def _splits(launch: Launch) -> int:
+    """Return how many blocks of an attention share the keys of their queries."""
+    return launch.grid[not _in_cluster(launch)] if len(launch.grid) > 1 else 1
+
+
+def _in_cluster(launch: Launch) -> bool:
+    """Return whether blocks of an attention that share the keys of their queries are a cluster."""
+    return template_arguments(launch.name)[10] in ("IN_CLUSTER", "true")
 
 
 def template_arguments(name: str) -> list[str]:

@@ -26,6 +26,7 @@ class CUlaunchAttributeID(IntEnum):
 
 class CUfunction_attribute(IntEnum):
     CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9
+    CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 
 
 class CUshared_carveout(IntEnum):
@@ -48,7 +49,7 @@ class CUlaunchConfig:
 
 
 CUfunction = int
-MAX_CLUSTER = 8  # blocks of a cluster that any device takes
+MAX_CLUSTER, PORTABLE_CLUSTER = 16, 8  # blocks of a cluster that this device takes, and that any device takes
 
 
 def cuDriverGetVersion() -> tuple[CUresult, int]:
@@ -56,7 +57,11 @@ def cuDriverGetVersion() -> tuple[CUresult, int]:
 
 
 def cuFuncSetAttribute(hfunc: int, attrib: CUfunction_attribute, value: int) -> tuple[CUresult]:
-    """Set the percentage of a multiprocessor's memory that a kernel prefers as shared memory."""
+    """Set the percentage of a multiprocessor's memory that a kernel prefers as shared memory, or whether its clusters
+    may be larger than any device takes."""
+    if attrib == CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+        loaded(hfunc).large_clusters = bool(value)
+        return (CUresult.CUDA_SUCCESS,)
     loaded(hfunc).carveout = value
     return (CUresult.CUDA_SUCCESS if -1 <= value <= 100 else CUresult.CUDA_ERROR_INVALID_VALUE,)
 
@@ -76,7 +81,8 @@ def cuLaunchKernelEx(config: CUlaunchConfig, f: int, kernelParams: int, extra: i
     early = values.get(CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
     clusters = values.get(CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
     cluster = 1 if clusters is None else clusters.clusterDim.x
-    if clusters is not None and not (0 < cluster <= MAX_CLUSTER and grid[0] % cluster == 0
+    most = MAX_CLUSTER if found.large_clusters else PORTABLE_CLUSTER
+    if clusters is not None and not (0 < cluster <= most and grid[0] % cluster == 0
                                      and clusters.clusterDim.y == clusters.clusterDim.z == 1):
         return (CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE,)
     enqueue(KernelNode(function, grid, block, arguments, config.sharedMemBytes, found.max_shared, pointers,

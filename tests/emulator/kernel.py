@@ -325,7 +325,7 @@ class LoadedFunction:
     def __init__(self, function: Function) -> None:
         self.function, self.cooperative_function = function, replace(function, cooperative=True)
         self.max_shared = 0
-        self.carveout = -1
+        self.carveout, self.large_clusters = -1, False
         self.ptr = next(_pointers)
         _loaded[self.ptr] = self
 

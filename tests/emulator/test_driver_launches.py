@@ -176,14 +176,14 @@ def exchanged(cluster: int, waits: int = 3, ranks: int = 0, blocks: int = 0) -> 
     out, stream = cupy_emu.empty(x.shape, np.float32), cupy_emu.cuda.Stream()
     run = function(f"exchange<{waits}, {ranks}>", EXCHANGE)
     grid = (blocks or CLUSTERS * cluster,)
-    shared = 16 + 16 * 8 * THREADS
+    shared = 16 + 16 * cluster * THREADS
     driver_launch.DriverLaunch(False, cluster)(run, grid, (THREADS,), (x, out, np.int32(cluster)), shared, stream)
     stream.synchronize()
     return out.get()
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("cluster", [2, 5, 8])
+@pytest.mark.parametrize("cluster", [2, 5, 8, 16])
 def test_clusters(cluster: int, order: Any) -> None:
     with cupy_emu.thread_order(order):
         x = np.arange(CLUSTERS * cluster * THREADS, dtype=np.float32).reshape(CLUSTERS, cluster, THREADS)
@@ -200,9 +200,10 @@ def test_faulty_clusters(waits: int, ranks: int, message: str) -> None:
         exchanged(2, waits, ranks)
 
 
-def test_grids_of_no_clusters() -> None:
+@pytest.mark.parametrize(("cluster", "blocks"), [(2, 5), (32, 96)])
+def test_grids_of_no_clusters(cluster: int, blocks: int) -> None:
     with pytest.raises(cupy_emu.cuda.driver.CUDADriverError, match="912"):
-        exchanged(2, blocks=5)
+        exchanged(cluster, blocks=blocks)
 
 
 def test_names_are_those_of_the_bindings() -> None:

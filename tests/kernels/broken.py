@@ -28,10 +28,10 @@ class Fault:
     broken: str = ""
 
 
-def evidence(fault: Fault) -> list[str]:
-    """Return the errors that reveal the fault, for all thread orders: wrong results, or failed device checks."""
+def evidence(fault: Fault) -> str:
+    """Return the first error that reveals the fault in any order of threads, or "": wrong results, or a failed check of
+    the device."""
     sound = sources.folder()
-    seen = []
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for source in sound.glob("*.cu*"):
             text = source.read_text()
@@ -48,8 +48,8 @@ def evidence(fault: Fault) -> list[str]:
                 try:
                     fault.run()
                 except (AssertionError, CUDARuntimeError) as e:
-                    seen.append(f"{type(e).__name__}: {e}")
-    return seen
+                    return f"{type(e).__name__}: {e}"
+    return ""
 
 
 def _sound(fault: Fault) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
 from tests.kernels import gate
 
 
@@ -26,6 +27,14 @@ def tf32_backend(emulated: str) -> Iterator[CudaBackend]:
     found = CudaBackend(tf32=True)
     with found.active():
         yield found
+
+
+@pytest.fixture(params=[True, False], ids=["clusters", "memory"])
+def clusters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Let blocks exchange their sums in clusters, or through memory."""
+    if not request.param:
+        monkeypatch.setattr(Launcher, "clusters", False)
+    return bool(request.param)
 
 
 @pytest.fixture

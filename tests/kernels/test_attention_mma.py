@@ -10,7 +10,7 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops.attention import _attention
+from ovgpu.ops.attention import _splits, _tensor_cores
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.ops.base.strided import Axes
 from ovgpu.ops.base.xp import NUMPY
@@ -29,8 +29,9 @@ FORMS = [(case, HALF) for case in (*MANY, GROUPED)] + [(case, BF16) for case in 
 @pytest.fixture(autouse=True)
 def _whole_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable `attention_stream.cu`, which would run small batches, and parts of the keys."""
-    monkeypatch.setattr(_attention, "STREAMED_WIDTH", 0)
-    monkeypatch.setattr(_attention, "MAX_PARTS", 1)
+    monkeypatch.setattr(_tensor_cores, "STREAMED_WIDTH", 0)
+    monkeypatch.setattr(_splits, "MAX_CLUSTER", 1)
+    monkeypatch.setattr(_tensor_cores, "MAX_PARTS", 1)
 
 
 @pytest.mark.parametrize(("case", "kind"), FORMS)
@@ -53,7 +54,7 @@ def test_sizes_of_heads_in_tf32(size: int, tiles: int, keys: int, tf32_backend: 
     shape, width = (1, 130 if tiles == 2 else 60, size), -(-size // 16) * 16
     (call,) = attend(tf32_backend, shape, (1, 140, size), (1, 140, size), causal=True)
     tiles = tiles if size <= 64 else 1
-    assert kernel_name(call) == f"attend_mma<float, CAUSAL, {width}, {width}, {tiles}, {keys}, 4, int, 2>"
+    assert kernel_name(call) == f"attend_mma<float, CAUSAL, {width}, {width}, {tiles}, {keys}, 4, int, 2, float, WHOLE>"
 
 
 def test_what_is_not_in_tf32(backend: CudaBackend, tf32_backend: CudaBackend) -> None:
@@ -84,14 +85,14 @@ def test_sizes_of_heads(size: int, tiles: int, keys: int, backend: CudaBackend,
     monkeypatch.setattr(Launcher, "multiprocessors", 1)
     shape = (1, 130 if tiles == 2 else 60, size)
     (call,) = attend(backend, shape, (1, 140, size), (1, 140, size), kind=HALF, causal=True)
-    assert kernel_name(call) == f"attend_mma<__half, CAUSAL, {size}, {size}, {tiles}, {keys}, 8, int, 2>"
+    assert kernel_name(call) == f"attend_mma<__half, CAUSAL, {size}, {size}, {tiles}, {keys}, 8, int, 2, __half, WHOLE>"
 
 
 def test_large_arrays(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel has 64-bit indices, which arrays of 2**31 elements need."""
     monkeypatch.setattr(Axes, "index", "long long")
     (call,) = attend(backend, (2, 70, 24), (2, 40, 24), (2, 40, 8), (2, 70, 40), kind=BF16)
-    assert kernel_name(call) == "attend_mma<__nv_bfloat16, ADDED, 32, 16, 1, 64, 8, long long, 2>"
+    assert kernel_name(call) == "attend_mma<__nv_bfloat16, ADDED, 32, 16, 1, 64, 8, long long, 2, __nv_bfloat16, WHOLE>"
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])

@@ -1,4 +1,5 @@
-"""Attention on tensor cores whose keys are split among blocks, on the emulated device against NumPy."""
+"""Attention on tensor cores whose keys are split among blocks, which merge their sums in a cluster or through memory,
+on the emulated device against NumPy."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ FORMS = {
 def parts(calls: list[Any]) -> int:
     """Return the number of parts of the keys of the only kernel."""
     (call,) = calls
-    assert kernel_name(call).startswith("attend_mma<") and kernel_name(call).endswith(", true>")
-    return int(call.args[0][1])
+    assert kernel_name(call).startswith("attend_mma<") and kernel_name(call).endswith((", IN_MEMORY>", ", IN_CLUSTER>"))
+    return int(call.args[0][kernel_name(call).endswith("IN_MEMORY>")])
 
 
 @pytest.fixture
@@ -51,39 +52,43 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Launcher, "multiprocessors", 4)
 
 
+@pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("kind", [HALF, BF16, np.float32])
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend,
                monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == np.float32 and form == "long rows":
         pytest.skip("no shared memory for f32")
-    many_tiles = form == "causal"
-    monkeypatch.setattr(Launcher, "multiprocessors", 14 if many_tiles else 4)
-    found = parts(attend(tf32_backend if kind == np.float32 else backend, **FORMS[form], kind=kind))
-    assert found == 2 if many_tiles else found > 1
+    monkeypatch.setattr(Launcher, "multiprocessors", 14 if form == "causal" else 4)
+    assert parts(attend(tf32_backend if kind == np.float32 else backend, **FORMS[form], kind=kind)) > 1
 
 
-@pytest.mark.parametrize(("shape", "keys", "grid"), [
-    ((8, 4, 64), 8192, (32, 8)),  # of whole tiles of queries, each head has its own
-    ((8, 4, 32), 8192, (16, 16)),
-    ((8, 4, 40), 8192, (24, 11)),
-    ((8, 4, 16), 8192, None),  # 8 tiles in 16 parts do not fill the device
-    ((8, 4, 64), 384, None),  # nor do 32 tiles in 3 parts
-    ((32, 1, 64), 1024, (32, 8)),
-    ((8, 4, 512), 8192, None),  # tiles alone do
+@pytest.mark.parametrize(("shape", "keys", "grid", "in_memory"), [
+    ((8, 4, 64, 64), 8192, (16, 16), (16, 16)),  # tiles of two heads
+    ((8, 4, 32, 64), 8192, (16, 8), (8, 16)),
+    ((8, 4, 40, 64), 8192, (16, 16), (16, 16)),
+    ((8, 4, 16, 64), 8192, (16, 8), (8, 16)),
+    ((8, 4, 64, 64), 384, None, None),  # 16 tiles in 3 parts do not fill the device
+    ((32, 1, 64, 64), 1024, (8, 32), (32, 8)),
+    ((8, 4, 64, 128), 8192, (16, 16), (16, 16)),
+    ((8, 4, 64, 256), 8192, (8, 32), (32, 8)),
+    ((8, 4, 512, 64), 8192, (2, 128), (128, 2)),
+    ((8, 4, 1024, 64), 8192, None, None),  # tiles alone do
 ])
-def test_grids(shape: tuple[int, int, int], keys: int, grid: tuple[int, int] | None, backend: CudaBackend) -> None:
-    heads, group, queries = shape
-    q, key = cupy_emu.empty((1, heads, group, queries, 64), HALF), cupy_emu.empty((1, heads, 1, keys, 64), HALF)
+def test_grids(shape: tuple[int, int, int, int], keys: int, grid: tuple[int, int] | None,
+               in_memory: tuple[int, int] | None, clusters: bool, backend: CudaBackend) -> None:
+    heads, group, queries, size = shape
+    q, key = cupy_emu.empty((1, heads, group, queries, size), HALF), cupy_emu.empty((1, heads, 1, keys, size), HALF)
     launcher = Launcher(backend.stream, backend.blas)
     assert ScaledDotProductAttention().cuda(launcher, [q, key, key], [cupy_emu.empty(q.shape, HALF)], ()) is None
-    if grid is None:
-        assert not any(kernel_name(call).endswith("true>") for call in launcher.calls)
+    wanted = grid if clusters else in_memory
+    if wanted is None:
+        assert not any("IN_" in kernel_name(call) for call in launcher.calls)
     else:
-        assert parts(launcher.calls) == grid[1] and launcher.calls[0].args[0] == grid
+        assert parts(launcher.calls) == wanted[not clusters] and launcher.calls[0].args[0] == wanted
 
 
-@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.usefixtures("few_multiprocessors", "clusters")
 @pytest.mark.parametrize("keys", [1, 64, 65, 600, 1000])
 def test_lengths_on_the_device(keys: int, backend: CudaBackend) -> None:
     """One launch serves all lengths up to the capacity; elements beyond the length are not read."""
@@ -109,7 +114,7 @@ def test_lengths_on_the_device(keys: int, backend: CudaBackend) -> None:
     replay(backend, record, list(zip(device, draws)), [out], wanted, 2e-3)
 
 
-@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.usefixtures("few_multiprocessors", "clusters")
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
 def test_orders_of_threads(order: Any, backend: CudaBackend, tf32_backend: CudaBackend) -> None:
     with cupy_emu.thread_order(order):
@@ -117,13 +122,14 @@ def test_orders_of_threads(order: Any, backend: CudaBackend, tf32_backend: CudaB
         assert parts(attend(tf32_backend, **FORMS["a tile and a part"])) > 1
 
 
-@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.usefixtures("few_multiprocessors", "clusters")
 @pytest.mark.parametrize("lowest", [False, True])
 def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend, tf32_backend: CudaBackend) -> None:
     attend_hidden(backend, 1000, BF16, lowest)
     attend_hidden(tf32_backend, 1000, np.float32, lowest)
 
 
+@pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("kind", [HALF, np.float32])
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_with_hidden_tiles(name: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend,
@@ -147,6 +153,6 @@ def attend_sinks(backend: CudaBackend) -> None:
     np.testing.assert_allclose(out.get()[0, :, :, 3].astype("f4"), wanted, 2e-3)
 
 
-@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.usefixtures("few_multiprocessors", "clusters")
 def test_sinks(backend: CudaBackend) -> None:
     attend_sinks(backend)

@@ -7,7 +7,7 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops.attention import _attention
+from ovgpu.ops.attention import _tensor_cores
 from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.test_attention import attend
 from tests.kernels.test_attention_codes import HEADS, run
@@ -17,6 +17,7 @@ from tests.kernels.test_kv_cache import check, rotary_attention
 
 FILE = "attention_mma.cu"
 STREAM = "attention_stream.cu"
+CLUSTER = "attention_cluster.cuh"
 KEYS = "__syncthreads();  // keys and values have arrived, and the previous ones have been read"
 ROUND = "round_staged<KEYS, DEPTH>"
 MASK = "__syncthreads();  // the mask has arrived"
@@ -25,7 +26,7 @@ MASK = "__syncthreads();  // the mask has arrived"
 def many(causal: bool = False) -> None:
     backend = CudaBackend()
     with backend.stream, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_attention, "STREAMED_WIDTH", 0)
+        patch.setattr(_tensor_cores, "STREAMED_WIDTH", 0)
         attend(backend, (1, 140 if causal else 40, 16), (1, 140, 16), (1, 140, 16), kind=np.float16, causal=causal)
 
 
@@ -45,26 +46,44 @@ def marked() -> None:
     mask[0] = -65504
     backend = CudaBackend()
     with backend.stream, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_attention, "STREAMED_WIDTH", 0)
+        patch.setattr(_tensor_cores, "STREAMED_WIDTH", 0)
         attend_masked(backend, mask)
 
 
-def parted() -> None:
-    """Attend with keys in parts, which the last warps merge, and heads that are rows of one head."""
+def parted(clusters: bool = False) -> None:
+    """Attend with keys in parts, which the last warps or clusters merge, and heads that are rows of one head."""
     backend = CudaBackend()
     with backend.stream, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Launcher, "multiprocessors", 4)
+        patch.setattr(Launcher, "clusters", clusters)
         attend(backend, (1, 20, 3, 16), (1, 530, 1, 16), (1, 530, 1, 16), (1, 3, 1, 530), kind=np.float16,
                swapped=True)
         attend_sinks(backend)
 
 
-def few() -> None:
-    """Attend with few queries: keys are split, and the last block merges the splits."""
+def clustered() -> None:
+    parted(True)
+
+
+def few(clusters: bool = False) -> None:
+    """Attend with few queries: keys are split, and the last block or the cluster merges the splits."""
     backend = CudaBackend()
-    with backend.stream:
+    with backend.stream, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Launcher, "clusters", clusters)
         keys = (1, 2, 1, 1000, 40)
         attend(backend, (1, 2, 4, 1, 40), keys, keys, (1, 1, 1, 1, 1000), kind=np.float16)
+
+
+def few_clustered() -> None:
+    few(True)
+
+
+def grouped() -> None:
+    """Attend with few queries of heads that share their keys: they are rows of one tile."""
+    backend = CudaBackend()
+    with backend.stream:
+        keys = (1, 140, 1, 32)
+        attend(backend, (1, 5, 3, 32), keys, keys, (1, 1, 5, 140), sink=(1, 3, 1, 1), kind=np.float16, swapped=True)
 
 
 def appending() -> None:
@@ -79,7 +98,7 @@ def coded(streamed: bool = True) -> None:
     """Attend with codes as results, which factors multiply before."""
     backend = CudaBackend()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_attention, "STREAMED_WIDTH", 64 if streamed else 0)
+        patch.setattr(_tensor_cores, "STREAMED_WIDTH", 64 if streamed else 0)
         run(backend, **HEADS, factor=True, zero=5, limits=(-10, 15))
 
 
@@ -93,19 +112,19 @@ FAULTS = [
     Fault("masks of one head", parted, FILE, "offset<!SPLITS>(first_query", "offset<true>(first_query"),
     Fault("sinks of one head", parted, FILE, "offset<false>(at, stride.sink", "offset<true>(at, stride.sink"),
     Fault("results of one head", parted, FILE, "offset<false>(at, stride.out", "offset<true>(at, stride.out"),
-    Fault("each part has the first keys", parted, FILE, "splits = split_keys<KEYS>(visible, begin, visible);",
-          "splits = split_keys<KEYS>(visible, begin, visible), begin = 0;"),
-    Fault("all parts in one place", parted, FILE, "static_cast<int>(blockIdx.y) * ROWS * PITCH", "0"),
+    Fault("each part has the first keys", parted, FILE, "part, begin, visible);",
+          "part, begin, visible), begin = 0;"),
+    Fault("all parts in one place", parted, FILE, "static_cast<int>(part) * ROWS + r", "r"),
     Fault("the first warp to arrive merges", parted, FILE, "before, 0) != others", "before, 0) != 0"),
-    Fault("warps are counted together", parted, FILE, "arrived + blockIdx.x * WARPS + warp, others",
-          "arrived + blockIdx.x * WARPS, others"),
+    Fault("warps are counted together", parted, FILE, "arrived + block * WARPS + warp, others",
+          "arrived + block * WARPS, others"),
     Fault("sums of different maxima", parted, FILE, "const float old = exp2_approximate(highest - shift)",
           "const float old = 1.f"),
     Fault("weights of the last part", parted, FILE, "total = total * old + state[s].y * own;", "total = state[s].y;"),
-    Fault("codes of other columns", coded, STREAM, "convert(result[e] * rescale, factor[0][e])",
-          "convert(result[e] * rescale, factor[0][0])"),
-    Fault("factors of the first head", coded, STREAM, "  convert.select_batch(batch, static_cast<I>(blockIdx.x)",
-          "  convert.select_batch(batch, static_cast<I>(0)"),
+    Fault("codes of other columns", coded, STREAM, "convert(x.y * rescale, factor[0][1])",
+          "convert(x.y * rescale, factor[0][0])"),
+    Fault("factors of the first head", coded, STREAM, "convert.select_batch(batch, block / query_blocks)",
+          "convert.select_batch(batch, I(0))"),
     Fault("codes of other columns, by tiles", coded_by_tiles, "attention_mma.cuh", "convert(y, factor[1])",
           "convert(y, factor[0])"),
     Fault("factors of the first head, by tiles", coded_by_tiles, FILE, "convert.select_batch(batch, head);", ";"),
@@ -128,7 +147,9 @@ FAULTS = [
           "to += row * N + column;\n#pragma unroll(V"),
     Fault("columns of another row", in_tf32, FILE, "columns % GROUP", "0"),
     Fault("no barrier before keys are read", many, FILE, KEYS),
-    Fault("mask not waited for", marked, FILE, f"wait_copies();\n      {MASK}", MASK),
+    Fault("mask not waited for", marked, FILE, f"wait_copies_but<1>();\n      {MASK}", MASK),
+    Fault("mask in the group of the next keys", marked, FILE, "vectored, mask_tile);\n      commit_copies();",
+          "vectored, mask_tile);"),
     Fault("no barrier before the mask is read", marked, FILE, MASK),
     Fault("marks of the last tiles", marked, FILE, "window.plain >> bit", "window.plain >> (bit + 1)"),
     Fault("tiles hidden from one strip", marked, FILE, "seen == WHOLE)", "own == (ALL & PART))"),
@@ -149,7 +170,24 @@ FAULTS = [
           "for (int first"),
     Fault("warps of one maximum", few, STREAM, "maximum[m][h] - softmax_shift(highest)", "0.f"),
     Fault("maxima of warps not waited for", few, STREAM, "__syncthreads();\n#pragma unroll", "#pragma unroll"),
-    Fault("sums of warps not waited for", few, STREAM, "__syncthreads();\n  const int rows", "const int rows"),
+    Fault("sums of warps not waited for", few, STREAM, "__syncthreads();\n  const auto sink_of", "const auto sink_of"),
+    Fault("splits of one maximum in a cluster", few_clustered, CLUSTER, "exponential(state.x - lowered)", "1.f"),
+    Fault("total of the last split of a cluster", few_clustered, CLUSTER, "total += weight", "total = weight"),
+    Fault("all splits of a cluster in one place", few_clustered, CLUSTER, "parts + blockIdx.x) * CHUNKS",
+          "parts) * CHUNKS"),
+    Fault("rows of another block of a cluster", few_clustered, CLUSTER, "row & ((1 << shift) - 1)",
+          "(row + 1) & ((1 << shift) - 1)"),
+    Fault("sums of a cluster not waited for", few_clustered, CLUSTER, "    stores->wait();\n"),
+    Fault("blocks of a cluster not waited for", clustered, FILE, "      cluster.ready();\n"),
+    Fault("columns of another tile", clustered, FILE, "(n + lane % 2) * 2 + lane % 4 / 2", "n * 2 + lane % 4 / 2"),
+    Fault("queries of one head, streamed", grouped, STREAM, "q + heads.template offset<ONE_HEAD>(row",
+          "q + heads.template offset<true>(row"),
+    Fault("masks of one head, streamed", grouped, STREAM, "offset<ONE_HEAD>(row, stride.mask",
+          "offset<true>(row, stride.mask"),
+    Fault("sinks of one head, streamed", grouped, STREAM, "offset<ONE_HEAD>(first_query + row, stride.sink",
+          "offset<true>(first_query + row, stride.sink"),
+    Fault("results of one head, streamed", grouped, STREAM, "offset<ONE_HEAD>(first_query + row, stride.out",
+          "offset<true>(first_query + row, stride.out"),
     Fault("values of other keys", few, STREAM, "value[4 * i + 2][c], value[4 * i + 3][c]",
           "value[4 * i + 3][c], value[4 * i + 2][c]"),
     Fault("keys of other tiles", few, STREAM, "group / 2 * LANE_KEYS + 2 * n + group % 2", "n * 8 + group"),

@@ -153,6 +153,7 @@ def test_rotary_attention_of_several_rows(backend: CudaBackend) -> None:
     assert check(backend, op, shapes, "f16", 3, 6e-3, (*scratch[:-2], 3, scratch[-1])) == 2
 
 
+@pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
 def test_rotary_attention_in_other_orders(order: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys are split among several blocks, of which one appends."""

@@ -182,7 +182,8 @@ def test_forms_without_memory_for_sums() -> None:
 
 @pytest.mark.parametrize(("n", "k", "m", "wanted"), [
     (2048, 2048, 9, False), (2048, 2048, 32, True), (2048, 2048, 64, False), (2048, 2048, 65, True),
-    (2048, 8192, 9, True), (16384, 2048, 16, False), (16384, 2048, 33, True), (128256, 2048, 9, True)])
+    (2048, 8192, 9, True), (16384, 2048, 16, False), (16384, 2048, 33, True), (128256, 2048, 16, False),
+    (128256, 2048, 17, True)])
 def test_where_it_pays(n: int, k: int, m: int, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Always with clusters, and without them where partial sums take little time."""
     monkeypatch.undo()

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cuda import rt
+from ovgpu.ops.base.recorder import MAX_CLUSTER
 
 CAPABILITY = 90  # first compute capability whose devices have such launches
 DRIVER_VERSION = 12030  # of CUDA, the first whose graphs have early launches
@@ -42,6 +43,11 @@ def forms_clusters(capability: int) -> bool:
         return False
     status, version = rt.driver().cuDriverGetVersion()
     return not int(status) and version >= DRIVER_VERSION
+
+
+def max_cluster(capability: int) -> int:
+    """Return the most blocks of a cluster on a device that has them: in data centres twice as many as elsewhere."""
+    return 2 * MAX_CLUSTER if capability < 120 else MAX_CLUSTER
 
 
 class DriverLaunch:
@@ -68,6 +74,8 @@ class DriverLaunch:
             attributes = _attributes(early, self.cluster)
             if early:
                 _prefer_shared_memory(function)
+            if self.cluster > MAX_CLUSTER:
+                _allow_large_clusters(function)
             self._prepared = _prepared(function, grid, block, arguments, shared, stream, attributes)
             self._prepared_for = function, early
         config, pointer, addresses, _ = self._prepared
@@ -88,6 +96,12 @@ def _prefer_shared_memory(function: Any) -> None:
     driver.cuFuncSetAttribute(driver.CUfunction(function.ptr),
                               driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
                               int(driver.CUshared_carveout.CU_SHAREDMEM_CARVEOUT_MAX_SHARED))
+
+
+def _allow_large_clusters(function: Any) -> None:
+    driver = rt.driver()
+    name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    driver.cuFuncSetAttribute(driver.CUfunction(function.ptr), name, 1)
 
 
 def _attributes(early: bool, cluster: int) -> list[Any]:

@@ -70,6 +70,10 @@ class Launcher(KernelRecorder):
         return driver_launch.forms_clusters(self.capability)
 
     @property
+    def max_cluster(self) -> int:
+        return driver_launch.max_cluster(self.capability) if self.clusters else 1
+
+    @property
     def tf32(self) -> bool:
         return bool(self.blas.tf32)
 

@@ -49,6 +49,10 @@ class KernelRecorder(Protocol):
         """True if blocks of a launch may form clusters, in which they store to each other's shared memory."""
 
     @property
+    def max_cluster(self) -> int:
+        """The most blocks of a cluster; 1 if there are no `clusters`."""
+
+    @property
     def tf32(self) -> bool:
         """True if products of f32 may round their operands to TF32; never below compute capability 8.0."""
 
@@ -72,7 +76,7 @@ class KernelRecorder(Protocol):
         source that is put before the file's. ``tf32``: whether the kernel rounds f32 operands to TF32. ``early``:
         whether it may begin before the launches before it have ended; it must wait for them (`cuda_kernels/ptx.cuh`)
         before it touches memory that another launch of the inference writes. ``cluster``: how many consecutive blocks
-        form a cluster, at most `MAX_CLUSTER`; more than one only where there are `clusters`.
+        form a cluster, at most `max_cluster`.
         """
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,

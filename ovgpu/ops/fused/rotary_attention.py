@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from ovgpu.ops.attention._attention import NewRows, attend
+from ovgpu.ops.attention._attention import attend
+from ovgpu.ops.attention._operands import NewRows
 from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder

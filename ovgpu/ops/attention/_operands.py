@@ -1,0 +1,176 @@
+"""Operands of attention as CUDA kernels take them: arrays, sizes and strides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.strided import Axes, reciprocal, strides_of
+from ovgpu.ops.quantization import Codes
+
+MARGIN = 64  # rows of q behind the last one that kernels count at most
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows of a decode step that the kernel rotates and appends to the caches before attention, one per batch and head:
+    ``key`` [.., 1, E], ``value`` [.., 1, Ev], and the factors ``cos`` and ``sin`` [.., 1, E or E / 2] of key and
+    queries, whose halves are paired."""
+
+    key: Array
+    value: Array
+    cos: Array
+    sin: Array
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        return self.key, self.value, self.cos, self.sin
+
+    def fit(self, queries: int, others: Sequence[Array]) -> bool:
+        """Return whether the kernel takes the arrays, for this number of queries per head; ``others`` are q, k, v."""
+        arrays, depth = (*self.arrays, *others), self.key.shape[-1]
+        return queries == self.key.shape[-2] == 1 and depth % 64 == 0 and all(map(has_unit_stride, arrays)) and (
+            len({x.dtype for x in arrays}) == 1) and _vector_elements(
+                self.arrays[2:], (), [strides_of(x) for x in self.arrays[2:]]) > 1
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Arrays, the axes of batches and heads, and strides in elements (*batch, row, column) of q, k, v, mask, sink, out,
+    and of new rows or the factor of the codes; they are 0 where an array is broadcast or absent.
+
+    ``rows``: rows of q per batch, those of one head or of several that share keys, which have ``queries`` rows each and
+    are ``apart`` in q, mask, sink and out. ``length`` [1], on the device, is the number of keys that are attended to;
+    None stands for all.
+    """
+
+    q: Array
+    key: Array
+    value: Array
+    mask: Array | None
+    scale: Array | None
+    sink: Array | None
+    out: Array
+    causal: bool
+    length: Array | None
+    fresh: NewRows | None
+    codes: Codes | None
+    batch: tuple[int, ...]
+    strides: tuple[Strides, ...]
+    queries: int
+    rows: int
+    apart: Strides = (0,) * 4
+
+    @staticmethod
+    def of(inputs: Sequence[Any], out: Array, causal: bool, length: Array | None, fresh: NewRows | None,
+           codes: Codes | None) -> Operands:
+        q, key, value, mask, scale, sink = inputs
+        batch, queries, keys = out.shape[:-2], out.shape[-2], key.shape[-2]
+        shapes: list[tuple[Array | None, Sequence[int]]] = [
+            (q, (queries, q.shape[-1])), (key, key.shape[-2:]), (value, value.shape[-2:]), (mask, (queries, keys)),
+            (sink, (queries, 1)), (out, out.shape[-2:]), *((x, x.shape[-2:]) for x in (fresh.arrays if fresh else ()))]
+        if codes is not None:
+            shapes.append((codes.factor, (1, out.shape[-1])))
+        strides = tuple((0,) * (len(batch) + 2) if x is None else strides_of(x, (*batch, *matrix))
+                        for x, matrix in shapes)
+        return Operands(q, key, value, mask, scale, sink, out, causal, length, fresh, codes, batch, strides, queries,
+                        queries)
+
+    @property
+    def sharing(self) -> int:
+        """The number of neighbouring heads that share their keys, and their factor of codes if they have one."""
+        if not self.batch or self.causal or any(s[-3] for s in (*self.strides[1:3], *self.strides[6:])):
+            return 1
+        return self.batch[-1]
+
+    def with_heads_as_queries(self) -> Operands:
+        """Return the operands whose heads, with one query each, are queries of one head (multi-query attention)."""
+        strides = tuple((*s[:-3], 0, s[-3], s[-1]) if i in (0, 3, 4, 5) else s for i, s in enumerate(self.strides))
+        return replace(self, batch=(*self.batch[:-1], 1), strides=strides, queries=self.sharing, rows=self.sharing)
+
+    def grouped(self, tile: int) -> Operands:
+        """Return the operands whose heads that share their keys are rows of one head, if that takes fewer tiles of
+        rows and the kernels' numbers suffice."""
+        rows = self.sharing * self.queries
+        if -(-rows // tile) >= self.sharing * -(-self.queries // tile):
+            return self
+        found = replace(self, batch=(*self.batch[:-1], 1), rows=rows,
+                        apart=tuple(self.strides[i][-3] for i in (0, 3, 4, 5)))
+        return found if found.axes.rank and found.axes.index == "int" else self
+
+    @cached_property
+    def axes(self) -> Axes:
+        """The batches, with their strides in all operands."""
+        reach = max(abs(s[-2]) * max(self.keys, self.queries + MARGIN) + abs(s[-1]) * self.keys for s in self.strides)
+        return Axes.collapse(self.batch, *(s[:-2] for s in self.strides),
+                             reach=reach + self.rows // self.queries * max(map(abs, self.apart)))
+
+    @property
+    def keys(self) -> int:
+        return int(self.key.shape[-2])
+
+    @property
+    def depth(self) -> int:
+        """The elements of a row of q, and of a key."""
+        return int(self.q.shape[-1])
+
+    @property
+    def width(self) -> int:
+        """The elements of a row of the values, and of out."""
+        return int(self.value.shape[-1])
+
+    @cached_property
+    def vector(self) -> int:
+        """The elements per access to q, k and v: 16 bytes' worth if sizes and addresses allow, else 1."""
+        return _vector_elements((self.q, self.key, self.value), (self.depth, self.width), self.strides[:3])
+
+    @property
+    def writes_pairs(self) -> bool:
+        """True if each pair of neighbouring elements of a row of out lies at a multiple of its size."""
+        return not any(n % 2 for n in self.strides[5][:-1]) and not self.out.data.ptr % (2 * self.out.dtype.itemsize)
+
+    @property
+    def mask_rows(self) -> int:
+        """The rows of the mask that a batch reads: none, one that all rows of q share, or all."""
+        if self.mask is None or self.causal:
+            return 0
+        return self.rows if self.strides[3][-2] or self.apart[1] else 1
+
+    def heads(self) -> np.ndarray[Any, Any]:
+        """Return the struct Heads of the kernels on tensor cores."""
+        return np.array([self.queries, *reciprocal(self.queries), *self.apart], np.int64).astype(np.int32)
+
+    def kernel(self, k: KernelRecorder) -> str:
+        """Return the first template arguments of all kernels: the type of the elements and the mask's form."""
+        form = "NONE" if self.mask is None else "BOOLEAN" if self.mask.dtype == bool else "ADDED"
+        return f"{k.c_type(self.q.dtype)}, {'CAUSAL' if self.causal else form}"
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Return the first arguments of all kernels."""
+        numbers = self.axes.numbers(self.rows, self.keys, self.depth, self.width)
+        strides = np.array([*(s[-2] for s in self.strides[:6]), self.strides[3][-1]], numbers[0].dtype)
+        kind = np.float64 if self.q.dtype == np.float64 else np.float32
+        return (self.q, self.key, self.value, self.mask, self.scale, self.sink, self.out, self.axes.packed(), strides,
+                *numbers, kind(1 / sqrt(max(self.depth, 1))), self.length)
+
+    def code_arguments(self) -> tuple[Any, Any]:
+        return (None, np.zeros(4, np.int32)) if self.codes is None else self.codes.arguments()
+
+
+def has_unit_stride(x: Array) -> bool:
+    """Return whether rows have a unit stride."""
+    return bool(x.shape[-1] == 1 or x.strides[-1] == x.dtype.itemsize)
+
+
+def _vector_elements(arrays: Sequence[Array], extents: Sequence[int], strides: Sequence[Strides]) -> int:
+    vector = 16 // arrays[0].dtype.itemsize
+    counts = (*extents, *(n for s in strides for n in s[:-1]))
+    return 1 if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in arrays) else vector

@@ -1,0 +1,152 @@
+"""Launches of attention on tensor cores, where weights are rounded to the type of the values.
+
+`attention_stream.cu` streams keys through registers, for few queries or small batches in f16 and bf16;
+`attention_mma.cu` (FlashAttention-2, Dao 2023) stages keys in shared memory, for more queries, and in TF32. Both split
+the keys among blocks (flash-decoding, Dao et al. 2023) where few blocks would leave multiprocessors idle. Blocks that
+split keys merge their sums in a cluster if there are clusters, else through memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ovgpu.ops.attention._operands import Operands
+from ovgpu.ops.attention._splits import BLOCKS_PER_SM, WARPS, Splits, cluster_bytes
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.recorder import KernelRecorder
+
+TILE_QUERIES = 64  # rows of q per block of `attend_mma`, or twice as many
+STREAMED_ROWS = 32  # rows of q per block of `attend_stream`, at most
+STREAMED_WIDTH = 128  # elements of a row up to which `attend_stream` has registers
+TF32_WIDTH = 128  # elements of a row up to which `attend_mma` has shared memory for f32
+MERGE_TRIPS = 6  # trips of `attend_stream` through the keys that take as long as merging through memory
+CLUSTER_TRIPS = 2  # the same for merging in a cluster
+MIN_PART_TRIPS = 2  # trips of `attend_mma` through its part of the keys, at least
+MAX_PARTS = 16  # of the keys in `attend_mma`: more take long to merge through memory
+BAND = 64  # keys per tile of a mask, as in attention_mma.cu
+MIN_MARKED = 256  # queries, and keys, from which on classifying the mask's tiles beforehand pays
+CODE = "signed char"  # type of codes in kernels
+
+
+def streams(k: KernelRecorder, x: Operands) -> bool:
+    """Return whether `attend_stream` takes the operands: elements of 16 bits in short rows that can be read in chunks,
+    and few queries, or so few tiles of them that multiprocessors would be idle."""
+    return x.q.dtype.itemsize == 2 and x.vector > 1 and max(x.depth, x.width) <= STREAMED_WIDTH and (
+        x.rows <= STREAMED_ROWS or x.axes.size * -(-x.rows // TILE_QUERIES) < k.multiprocessors)
+
+
+def stream(k: KernelRecorder, x: Operands) -> None:
+    """Record the kernel that streams keys through registers."""
+    depth, width = -(-x.depth // 32) * 32, -(-x.width // 64) * 64
+    step = 32 if max(depth, width) <= 64 else 16  # keys that a warp takes at a time
+    trips = x.keys // (WARPS * step)
+    splittable = trips if trips > MERGE_TRIPS else 1
+    fills_device = x.axes.size * -(-x.rows // STREAMED_ROWS) * splittable >= k.multiprocessors
+    rows = 8 if x.rows <= 8 else 32 if x.rows > 16 and step == 32 and fills_device else 16
+    blocks = x.axes.size * -(-x.rows // rows)
+    splits = Splits.of_cluster(k, blocks, trips if trips > CLUSTER_TRIPS else 1) or Splits.of(
+        k, blocks, splittable, (rows, width + 4))
+    new_rows, seconds = (None,) * 4, (0, 0)
+    if x.fresh is not None:
+        new_rows, seconds = x.fresh.arrays, tuple(f.shape[-1] // depth * depth // 2 for f in x.fresh.arrays[2:])
+    kernel, index = x.kernel(k), x.axes.index
+    out = CODE if x.codes is not None else kernel.split(",")[0]
+    form = f"{str(x.fresh is not None).lower()}, {out}, {str(splits.is_cluster).lower()}"
+    k.kernel("attention_stream.cu", f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {index}, "
+             f"{x.axes.rank}, {form}>", splits.grid(blocks), (WARPS * 32,),
+             (*x.arguments(), *splits.scratch, *new_rows, *x.axes.numbers(*seconds), *x.code_arguments(), x.heads()),
+             4 * WARPS * rows * (width + 4) + splits.shared(rows, width), early=True, cluster=splits.cluster)
+
+
+def attend_parts(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
+    """Record `attend_mma` with keys split among blocks if that keeps all multiprocessors busy. Return whether it does.
+
+    Heads that share their keys become rows of one head, unless they have whole tiles of queries anyway. f32 is rounded
+    to TF32 if ``rounds``.
+    """
+    if not (x.vector > 1 and x.writes_pairs and x.fresh is None and x.codes is None):
+        return False
+    tiles = 2 if x.sharing * x.queries > TILE_QUERIES and max(x.depth, x.width) <= (64 if rounds else 128) else 1
+    for form in (_Form.of(x.depth, x.width, n, rounds) for n in range(tiles, 0, -1)):
+        grouped = x.grouped(form.rows) if x.queries < MIN_MARKED else x
+        blocks, most = grouped.axes.size * -(-grouped.rows // form.rows), x.keys // (MIN_PART_TRIPS * form.keys)
+        at_once = k.shared_limit // max(form.shared(grouped), cluster_bytes(form.rows, form.width))
+        splits = Splits.of_cluster(k, blocks, most, min(BLOCKS_PER_SM, at_once)) if at_once else None
+        count = splits.count if splits else min(BLOCKS_PER_SM * k.multiprocessors // blocks, most, MAX_PARTS)
+        if count > 1 and blocks * count >= 0.9 * k.multiprocessors and grouped.axes.index == "int":
+            splits = splits or Splits.of(k, blocks, count, (form.rows, form.width + 4), WARPS)
+            _launch(k, grouped, form, splits, rounds)
+            return True
+    return False
+
+
+def attend_mma(k: KernelRecorder, x: Operands, rounds: bool) -> None:
+    """Record `attend_mma`, each of whose blocks has all keys. f32 is rounded to TF32 if ``rounds``."""
+    many = x.rows > 2 * TILE_QUERIES and x.axes.size * -(-x.rows // (2 * TILE_QUERIES)) >= k.multiprocessors
+    # two tiles of 16 queries per warp read less shared memory, where registers suffice for both
+    tiles = 2 if many and max(x.depth, x.width) <= (64 if rounds else 128) and x.vector > 1 and (
+        x.writes_pairs and x.axes.index == "int") else 1
+    _launch(k, x, _Form.of(x.depth, x.width, tiles, rounds), None, rounds)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Sizes of `attend_mma`: rows of q and of keys and values, rounded up; tiles of 16 queries per warp; keys that are
+    staged at a time; bytes per element."""
+
+    depth: int
+    width: int
+    tiles: int
+    keys: int
+    itemsize: int
+
+    @staticmethod
+    def of(depth: int, width: int, tiles: int, rounds: bool) -> _Form:
+        depth, width = (max(-(-n // 16) * 16, 16) for n in (depth, width))
+        keys = 64 if tiles * width <= 160 else 32 if max(depth, width) <= 192 else 16
+        if rounds:
+            keys = 32 if max(depth, width) <= 64 else 16
+        return _Form(depth, width, tiles, keys, 4 if rounds else 2)
+
+    @property
+    def rows(self) -> int:
+        """The rows of q of a block."""
+        return self.tiles * TILE_QUERIES
+
+    def shared(self, x: Operands) -> int:
+        """Return the bytes of shared memory."""
+        found = self.itemsize * (self.rows * self.depth + 2 * self.keys * (self.depth + self.width))
+        if x.mask is not None and x.mask_rows:
+            found += (self.rows if x.mask_rows > 1 else 1) * (self.keys * x.mask.itemsize + 16)
+        return found
+
+
+def _launch(k: KernelRecorder, x: Operands, form: _Form, splits: Splits | None, rounds: bool) -> None:
+    """Record `attend_mma`, without splits or with several."""
+    vector = x.vector if x.writes_pairs else 1
+    marks = _mark_mask_tiles(k, x) if vector > 1 and x.length is None else None
+    kernel, blocks, splits = x.kernel(k), x.axes.size * -(-x.rows // form.rows), splits or Splits()
+    parts = "WHOLE" if splits.count == 1 else "IN_CLUSTER" if splits.is_cluster else "IN_MEMORY"
+    out = CODE if x.codes is not None else kernel.split(",")[0]
+    k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {form.depth}, {form.width}, {form.tiles}, {form.keys}, "
+             f"{vector}, {x.axes.index}, {x.axes.rank}, {out}, {parts}>",
+             splits.grid(blocks), (WARPS * 32,),
+             (*x.arguments(), marks, *x.code_arguments(), x.heads(), *splits.scratch),
+             max(form.shared(x), splits.shared(form.rows, form.width)), tf32=rounds, early=True, cluster=splits.cluster)
+
+
+def _mark_mask_tiles(k: KernelRecorder, x: Operands) -> Array | None:
+    """Record the kernel that classifies the tiles of a (queries, keys) mask shared by several heads, and return its
+    marks. Return None if that does not pay."""
+    mask, heads, extents = x.mask, x.axes.size, (x.rows, x.keys)
+    if (mask is None or x.causal or mask.shape[-2:] != extents or min(extents) < MIN_MARKED or x.keys % 8
+            or 2 * mask.size > heads * x.rows * x.keys or not mask.flags.c_contiguous
+            or mask.data.ptr % (8 * mask.itemsize)):
+        return None
+    strips, tiles, planes = -(-x.rows // (2 * TILE_QUERIES)) * 8, -(-x.keys // BAND), mask.size // (x.rows * x.keys)
+    marks = k.scratch((planes, tiles, strips), np.dtype(np.uint8))
+    k.kernel("attention_mma.cu", f"mark_tiles<{x.kernel(k)}>", (strips, planes), (512,),
+             (mask, np.int32(x.rows), np.int32(x.keys), marks), tiles, early=True)
+    return marks
