@@ -63,8 +63,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("emulator", "arrays", "cuda"), default="emulator",
                      help="device for tests of the CUDA backend: the emulator, the emulator with CuPy's own arrays, or "
                      "a card through CuPy")
-    parser.addoption("--no-fma", action="store_true", help="emulated kernels round products before they add them; "
-                     "otherwise they contract both, as NVRTC's do")
+    parser.addoption("--fma", action="store_true", help="emulated kernels contract products and the sums that follow, "
+                     "as NVRTC's do by default")
     parser.addoption("--long", action="store_true", help="forty times as many random cases, on the device as well")
     parser.addoption("--expectations", type=Path, metavar="FILE",
                      help="OpenVINO's judgements, where it is not installed (python -m tests.harness.store FILE)")
@@ -107,7 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set options and markers. A worker that dies ends the run: xdist may wait for ever for the worker it replaced."""
     if getattr(config.option, "maxworkerrestart", "unknown") is None:
         config.option.maxworkerrestart = "0"
-    if not config.getoption("--no-fma"):
+    if config.getoption("--fma"):
         os.environ["OVGPU_EMU_FMA"] = "1"  # of worker processes, too
     config.addinivalue_line("markers", "emulator: looks into the emulator, which does not run with --device cuda")
     if config.getoption("--expectations"):

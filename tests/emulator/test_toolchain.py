@@ -58,7 +58,7 @@ def test_processes_share_an_empty_cache(tmp_path: Path) -> None:
     ("1", (), True), ("1", ("--fmad=false",), False), (None, (), False)])
 def test_contraction(fma: str | None, options: tuple[str, ...], contracted: bool,
                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product and a sum are rounded once if the processor can, but not where NVRTC would not."""
+    """With pytest --fma, a product and a sum are rounded once if the processor can, but not where NVRTC would not."""
     monkeypatch.delenv("OVGPU_EMU_FMA", raising=False)
     if fma is not None:
         monkeypatch.setenv("OVGPU_EMU_FMA", fma)

@@ -112,7 +112,7 @@ def runtime() -> ctypes.CDLL:
 
 def contraction_flags(options: Sequence[str]) -> tuple[str, ...]:
     """Return g++'s flags for a kernel with these options of NVRTC: a product and the following sum are rounded one by
-    one; with OVGPU_EMU_FMA (set by pytest without --no-fma) they are contracted, as by NVRTC, if the processor can."""
+    one; with OVGPU_EMU_FMA (pytest --fma) they are contracted, as by NVRTC, if the host's processor can."""
     if "--fmad=false" in options or not os.environ.get("OVGPU_EMU_FMA"):
         return ("-ffp-contract=off",)
     return (*CONTRACTION, "-mfma") if _needs_mfma() else CONTRACTION
