@@ -66,6 +66,7 @@ CASES = [
     Case("4 queries 8192", 1, 8, 4, 4, 8192, "added", 8192),
     Case("16 queries 8192", 1, 8, 4, 16, 8192, "added", 8192),
     Case("64 queries 8192", 1, 8, 4, 64, 8192, "added", 8192),
+    Case("16 queries of 32 sequences", 32, 8, 4, 16, 2048, "added", 2048, layers=4),
     Case("prefill 2048", 1, 8, 4, 2048, 2048, "added", layers=4),
     Case("prefill 2048 causal", 1, 8, 4, 2048, 2048, "causal", layers=4),
     Case("prefill 2048 of 8 B", 1, 8, 4, 2048, 2048, "added", head=128, layers=4),

@@ -4,7 +4,9 @@
 #include "attention_mma.cuh"
 #include "vectors.cuh"
 
-enum Parts { WHOLE, IN_MEMORY, IN_CLUSTER };  // of the keys
+// A block's part of the keys: all of them, for rows of one head or of several that share keys; or one of several parts,
+// which are merged in device memory or in a cluster.
+enum Parts { WHOLE, GROUPED, IN_MEMORY, IN_CLUSTER };
 constexpr int WARPS = 4, THREADS = WARPS * 32;
 constexpr float LOG2E = 1.44269504f;
 
@@ -264,8 +266,8 @@ __device__ __forceinline__ Window load_window(const unsigned char* marks, int ti
                                               int begin) {
   const int tile = first_tile + static_cast<int>(threadIdx.x) % 32;
   constexpr unsigned long long ALL = 0x0202020202020202ull;
-  constexpr unsigned long long WHOLE = QUERY_TILES == 8 ? ALL : ALL >> 32;
-  unsigned long long seen = WHOLE;
+  constexpr unsigned long long FULL = QUERY_TILES == 8 ? ALL : ALL >> 32;
+  unsigned long long seen = FULL;
   if (tile < tiles) {
     const unsigned char* row_marks = marks + static_cast<long long>(tile) * pitch;
     if (QUERY_TILES == 8) seen = *reinterpret_cast<const unsigned long long*>(row_marks);
@@ -273,7 +275,7 @@ __device__ __forceinline__ Window load_window(const unsigned char* marks, int ti
   }
   constexpr unsigned long long PART = (1ull << 8 * OWN) - 1;
   const unsigned long long own = seen >> 8 * begin & PART;
-  return {__ballot_sync(0xffffffffu, seen == WHOLE), __ballot_sync(0xffffffffu, seen == 0),
+  return {__ballot_sync(0xffffffffu, seen == FULL), __ballot_sync(0xffffffffu, seen == 0),
           __ballot_sync(0xffffffffu, own == (ALL & PART)), __ballot_sync(0xffffffffu, own == 0)};
 }
 
@@ -430,7 +432,8 @@ __device__ __forceinline__ void merge_parts(const float* parts, int splits, int 
 // Keys and values are double-buffered: the next ones arrive during the products. Maxima are base-2 logarithms. With
 // `marks`, the result of mark_tiles, hidden tiles are skipped. In TF32, short rows leave shared memory for four blocks on
 // a multiprocessor, and the launch bounds leave them registers.
-// Several blocks may split the keys of a block of rows (flash-decoding, Dao et al. 2023), which are those of `heads`.
+// A block's rows are those of one head if PARTS is WHOLE, else those of `heads`. Several blocks may split the keys of a
+// block of rows (flash-decoding, Dao et al. 2023).
 // IN_MEMORY: blockIdx.y enumerates the parts. Each warp leaves its sums in parts [blocks][splits][rows][WIDTH + 4], in
 // which maximum and total follow the sums of a row; the last warp to arrive merges them. `arrived` [blocks, WARPS] is
 // zero before and after. IN_CLUSTER: the blocks of a row of the grid, a cluster, merge their sums in shared memory.
@@ -449,7 +452,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   T* v_tile = k_tile + KEYS * DEPTH;
   start_next_launch();
   wait_for_launches();
-  constexpr bool SPLITS = PARTS != WHOLE;
+  constexpr bool ONE_HEAD = PARTS == WHOLE, SPLITS = PARTS == IN_MEMORY || PARTS == IN_CLUSTER;
   const I part = PARTS == IN_CLUSTER ? blockIdx.x : blockIdx.y, block = PARTS == IN_CLUSTER ? blockIdx.y : blockIdx.x;
   const I max_keys = keys;
   if (length) keys = static_cast<I>(*length);
@@ -472,12 +475,12 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   const int at_q = Staged<T, DEPTH>::index(warp * TILES * 16 + lane % 16, lane / 16 * CHUNK<T>);
   const int at_k = Staged<T, DEPTH>::index(lane / 16 * 8 + lane % 8, lane / 8 % 2 * CHUNK<T>);
   Element* mask_tile = reinterpret_cast<Element*>(k_tile + 2 * STAGE);
-  const bool shares_mask = !stride.mask && !(SPLITS && heads.mask);
+  const bool shares_mask = !stride.mask && (ONE_HEAD || !heads.mask);
   const int mask_pitch = shares_mask ? 0 : KEYS + 16 / static_cast<int>(sizeof(Element));
   const Element* mask_rows = mask_tile + (warp * TILES * 16 + lane / 4) * mask_pitch + lane % 4 * 2;
   const bool vectored =
       is_vectored<Element, 16 / sizeof(Element)>(mask, mask_at, stride.mask, stride.column, max_keys) &&
-      !(SPLITS && heads.mask % (16 / static_cast<int>(sizeof(Element))));
+      (ONE_HEAD || heads.mask % (16 / static_cast<int>(sizeof(Element))) == 0);
   OVGPU_SHARED(Window, windows, [WARPS]);  // in shared memory to save registers
   OVGPU_SHARED(const unsigned char*, own_marks, [WARPS]);
   OVGPU_SHARED(Out*, own_out, [WARPS]);
@@ -500,7 +503,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     for (int h = 0; h < 2; h++) {
       const I r = row + m * 16 + h * 8;
       const bool has_sink = !SPLITS && sink && r < queries;
-      maximum[m][h] = has_sink ? in_log2(sink[sink_at + r * stride.sink]) : minus_infinity();
+      const I at = sink_at + heads.template offset<ONE_HEAD>(r, stride.sink, heads.sink);
+      maximum[m][h] = has_sink ? in_log2(sink[at]) : minus_infinity();
       total[m][h] = has_sink && lane % 4 == 0 ? 1.f : 0.f;  // this lane's part of the row's total
     }
   }
@@ -534,7 +538,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     stage<KEYS, DEPTH, V>(k + from * stride.k, stride.k, keys - from, depth, k_tile + buffer * STAGE, thread);
     stage<KEYS, WIDTH, V>(v + from * stride.v, stride.v, keys - from, width, v_tile + buffer * STAGE, thread);
   };
-  if constexpr (SPLITS) {
+  if constexpr (!ONE_HEAD) {
     stage_rows<ROWS, DEPTH>(
         q, [&](I r) { return heads.template offset<false>(first_query + r, stride.q, heads.q); }, queries - first_query,
         depth, q_tile);
@@ -562,7 +566,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     if (mixed) {
       stage_mask<KEYS>(
           static_cast<const Element*>(mask) + mask_at + first_key * stride.column,
-          [&](I r) { return heads.template offset<!SPLITS>(first_query + r, stride.mask, heads.mask); },
+          [&](I r) { return heads.template offset<ONE_HEAD>(first_query + r, stride.mask, heads.mask); },
           shares_mask ? 1 : ROWS, stride.column, queries - first_query, max_keys - first_key, vectored, mask_tile);
       commit_copies();
     }
@@ -661,6 +665,11 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     }
     return;
   }
+  I result_row = row;
+  if constexpr (!ONE_HEAD) {  // the compiler would keep the heads of rows, found for the sink, in registers
+    const int thread = __shfl_sync(0xffffffffu, threadIdx.x, lane);
+    result_row = first_query + thread / 32 * TILES * 16 + thread % 32 / 4;
+  }
   float column_factor[WIDTH / 8][2], inverse_total[TILES][2];
   convert.load_factors(lane % 4 * 2, 8, static_cast<int>(width), column_factor);
 #pragma unroll
@@ -672,9 +681,9 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     for (int m = 0; m < TILES; m++) {
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const I r = row + m * 16 + h * 8;
+        const I r = result_row + m * 16 + h * 8;
         const float x = sum[m][n][2 * h] * inverse_total[m][h], y = sum[m][n][2 * h + 1] * inverse_total[m][h];
-        Out* to = out + r * stride.out + column;
+        Out* to = out + heads.template offset<ONE_HEAD>(r, stride.out, heads.out) + column;
         if (V == CHUNK<T>) {
           store_pair(x, y, column_factor[n], convert, to, r < queries && column < width);
         } else {

@@ -77,7 +77,7 @@ struct NewRows {
   }
 };
 
-// Values that a block needs behind its last key. Shared memory keeps them, to save registers.
+// Values that a block needs behind its last key. Shared memory keeps them where registers are few.
 template <class Out, class I>
 struct Results {
   Out* out;
@@ -108,6 +108,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   constexpr int EACH = 4;  // neighbouring outputs of a thread
   using OutChunk = Packed<Out, EACH>;
   constexpr bool ONE_HEAD = sizeof(I) == sizeof(long long);  // has rows of only one head
+  constexpr bool SAVES_REGISTERS = TILES == 2 || ONE_HEAD;
   constexpr bool HAS_MASK = MASK == ADDED || MASK == BOOLEAN;
   constexpr bool PREFETCHES_MASK = ROWS <= 16;  // the mask is loaded along with the keys if registers suffice
   using Element = MaskElement<T, MASK>;
@@ -138,8 +139,11 @@ __global__ void __launch_bounds__(THREADS, 2)
                         heads.mask % LANE_KEYS == 0;
   using OfBlock = Results<Out, I>;
   OVGPU_SHARED(OfBlock, results, [WARPS]);
-  if (lane == 0) results[warp] = {out, sink_at, first_query, split, splits};
-  __syncwarp();
+  OfBlock found = {out, sink_at, first_query, split, splits};
+  if constexpr (SAVES_REGISTERS) {
+    if (lane == 0) results[warp] = found;
+    __syncwarp();
+  }
 
   uint4 key[N][D], value[LANE_KEYS][C], query[TILES][HALVES][D];
   I known = APPENDS && begin < end && end == keys ? end - 1 : end;  // rows of this range that are in the caches
@@ -360,7 +364,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
   }
   __syncthreads();
-  const OfBlock found = results[warp];
+  if constexpr (SAVES_REGISTERS) found = results[warp];
   const int rows = rows_of(found.first_query);
   const auto sink_of = [&](int row) {
     const I at = heads.template offset<ONE_HEAD>(found.first_query + row, stride.sink, heads.sink);

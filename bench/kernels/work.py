@@ -95,7 +95,7 @@ def dependent_steps(step: PlanStep) -> int:
 
 def padding(step: PlanStep, launch: Launch) -> float:
     """Return by which factor tiles of tensor cores exceed the rows of a product or the queries of an attention."""
-    if _in_parts(launch):  # rows of several heads may share a tile
+    if _groups_heads(launch):
         return launch.blocks // _splits(launch) * _block_queries(launch) / prod(_shape(step.outputs[0])[:-1])
     if launch.name.startswith("implicit_gemm"):
         rows, columns = _tile(launch)
@@ -175,8 +175,8 @@ def reread(step: PlanStep, launch: Launch) -> float:
     return 0.0
 
 
-def _in_parts(launch: Launch) -> bool:
-    """Return whether blocks of attend_mma split the keys."""
+def _groups_heads(launch: Launch) -> bool:
+    """Return whether rows of several heads may share a tile of attend_mma."""
     return launch.name.startswith("attend_mma") and template_arguments(launch.name)[10] != "WHOLE"
 
 

@@ -63,6 +63,18 @@ def test_forms(form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBac
     assert parts(attend(tf32_backend if kind == np.float32 else backend, **FORMS[form], kind=kind)) > 1
 
 
+@pytest.mark.parametrize("kind", [HALF, BF16, np.float32])
+@pytest.mark.parametrize("form", ["heads that share a mask", "heads with masks of their own", "aligned masks",
+                                  "heads with a row of a mask each", "one row of a mask"])
+def test_heads_as_rows_of_a_tile(form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads that share keys are rows of one tile also where all keys of a tile are one block's."""
+    monkeypatch.setattr(Launcher, "multiprocessors", 1)
+    (call,) = attend(tf32_backend if kind == np.float32 else backend, **FORMS[form], kind=kind)
+    assert kernel_name(call).startswith("attend_mma<") and kernel_name(call).endswith(", GROUPED>")
+    assert call.args[0] == (2, 1)
+
+
 @pytest.mark.parametrize(("shape", "keys", "grid", "in_memory"), [
     ((8, 4, 64, 64), 8192, (16, 16), (16, 16)),  # tiles of two heads
     ((8, 4, 32, 64), 8192, (16, 8), (8, 16)),
@@ -74,6 +86,7 @@ def test_forms(form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBac
     ((8, 4, 64, 256), 8192, (8, 32), (32, 8)),
     ((8, 4, 512, 64), 8192, (2, 128), (128, 2)),
     ((8, 4, 1024, 64), 8192, None, None),  # tiles alone do
+    ((256, 4, 16, 64), 1024, None, None),
 ])
 def test_grids(shape: tuple[int, int, int, int], keys: int, grid: tuple[int, int] | None,
                in_memory: tuple[int, int] | None, clusters: bool, backend: CudaBackend) -> None:
@@ -84,6 +97,7 @@ def test_grids(shape: tuple[int, int, int, int], keys: int, grid: tuple[int, int
     wanted = grid if clusters else in_memory
     if wanted is None:
         assert not any("IN_" in kernel_name(call) for call in launcher.calls)
+        assert any(kernel_name(call).endswith("GROUPED>") for call in launcher.calls) is (heads == 256)
     else:
         assert parts(launcher.calls) == wanted[not clusters] and launcher.calls[0].args[0] == wanted
 

@@ -9,6 +9,7 @@ from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.attention import _tensor_cores
 from tests.kernels.broken import Fault, is_noticed
+from tests.kernels.recorded import kernel_name
 from tests.kernels.test_attention import attend
 from tests.kernels.test_attention_codes import HEADS, run
 from tests.kernels.test_attention_mma import attend_masked
@@ -65,6 +66,16 @@ def clustered() -> None:
     parted(True)
 
 
+def whole() -> None:
+    """Attend with all keys in each block, and heads that are rows of one tile."""
+    backend = CudaBackend()
+    with backend.stream, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Launcher, "multiprocessors", 1)
+        (call,) = attend(backend, (1, 20, 3, 16), (1, 130, 1, 16), (1, 130, 1, 16), (1, 3, 1, 130), sink=(1, 3, 1, 1),
+                         kind=np.float16, swapped=True)
+        assert kernel_name(call).endswith(", GROUPED>")
+
+
 def few(clusters: bool = False) -> None:
     """Attend with few queries: keys are split, and the last block or the cluster merges the splits."""
     backend = CudaBackend()
@@ -109,9 +120,11 @@ def coded_by_tiles() -> None:
 FAULTS = [
     Fault("queries of one head", parted, FILE, "offset<false>(first_query + r, stride.q, heads.q)",
           "offset<true>(first_query + r, stride.q, heads.q)"),
-    Fault("masks of one head", parted, FILE, "offset<!SPLITS>(first_query", "offset<true>(first_query"),
+    Fault("masks of one head", parted, FILE, "offset<ONE_HEAD>(first_query", "offset<true>(first_query"),
     Fault("sinks of one head", parted, FILE, "offset<false>(at, stride.sink", "offset<true>(at, stride.sink"),
     Fault("results of one head", parted, FILE, "offset<false>(at, stride.out", "offset<true>(at, stride.out"),
+    Fault("sinks of one head in all keys", whole, FILE, "offset<ONE_HEAD>(r, stride.sink", "offset<true>(r, stride.sink"),
+    Fault("results of one head in all keys", whole, FILE, "offset<ONE_HEAD>(r, stride.out", "offset<true>(r, stride.out"),
     Fault("each part has the first keys", parted, FILE, "part, begin, visible);",
           "part, begin, visible), begin = 0;"),
     Fault("all parts in one place", parted, FILE, "static_cast<int>(part) * ROWS + r", "r"),
@@ -152,7 +165,7 @@ FAULTS = [
           "vectored, mask_tile);"),
     Fault("no barrier before the mask is read", marked, FILE, MASK),
     Fault("marks of the last tiles", marked, FILE, "window.plain >> bit", "window.plain >> (bit + 1)"),
-    Fault("tiles hidden from one strip", marked, FILE, "seen == WHOLE)", "own == (ALL & PART))"),
+    Fault("tiles hidden from one strip", marked, FILE, "seen == FULL)", "own == (ALL & PART))"),
     Fault("rows that see nothing", marked, FILE, "mark != LOW ? mark : visible ? HIDDEN : MIXED",
           "mark != LOW ? mark : HIDDEN"),
     Fault("keys behind the end", many, FILE, "row + r < rows && column + c < columns", "column + c < columns"),
@@ -170,8 +183,8 @@ FAULTS = [
           "for (int first"),
     Fault("warps of one maximum", few, STREAM, "maximum[m][h] - softmax_shift(highest)", "0.f"),
     Fault("maxima of warps not waited for", few, STREAM, "__syncthreads();\n#pragma unroll", "#pragma unroll"),
-    Fault("sums of warps not waited for", few, STREAM, "__syncthreads();\n  const OfBlock found",
-          "const OfBlock found"),
+    Fault("sums of warps not waited for", few, STREAM, "__syncthreads();\n  if constexpr (SAVES_REGISTERS) found",
+          "if constexpr (SAVES_REGISTERS) found"),
     Fault("splits of one maximum in a cluster", few_clustered, CLUSTER, "exponential(state.x - lowered)", "1.f"),
     Fault("total of the last split of a cluster", few_clustered, CLUSTER, "total += weight", "total = weight"),
     Fault("all splits of a cluster in one place", few_clustered, CLUSTER, "parts + blockIdx.x) * CHUNKS",

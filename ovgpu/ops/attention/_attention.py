@@ -62,7 +62,7 @@ def _record(k: KernelRecorder, x: Operands) -> Any:
         is_streamed = _tensor_cores.streams(k, x)
         if is_streamed and x.sharing * x.queries <= _tensor_cores.STREAMED_ROWS:
             return _tensor_cores.stream(k, x.grouped(_tensor_cores.STREAMED_ROWS))
-        if _tensor_cores.attend_parts(k, x, rounds):
+        if _tensor_cores.attend_grouped(k, x, rounds):
             return None
         if is_streamed:
             return _tensor_cores.stream(k, x)

@@ -60,12 +60,9 @@ def stream(k: KernelRecorder, x: Operands) -> None:
              4 * WARPS * rows * (width + 4) + splits.shared(rows, width), early=True, cluster=splits.cluster)
 
 
-def attend_parts(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
-    """Record `attend_mma` with keys split among blocks if that keeps all multiprocessors busy. Return whether it does.
-
-    Heads that share their keys become rows of one head, unless they have whole tiles of queries anyway. f32 is rounded
-    to TF32 if ``rounds``.
-    """
+def attend_grouped(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
+    """Record `attend_mma` with heads that share their keys as rows of one tile, or with keys split among blocks, or
+    both, if that keeps all multiprocessors busy. Return whether it does. f32 is rounded to TF32 if ``rounds``."""
     if not (x.vector > 1 and x.writes_pairs and x.fresh is None and x.codes is None):
         return False
     tiles = 2 if x.sharing * x.queries > TILE_QUERIES and max(x.depth, x.width) <= (64 if rounds else 128) else 1
@@ -75,7 +72,8 @@ def attend_parts(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
         at_once = k.shared_limit // max(form.shared(grouped), cluster_bytes(form.rows, form.width))
         splits = Splits.of_cluster(k, blocks, most, min(BLOCKS_PER_SM, at_once)) if at_once else None
         count = splits.count if splits else min(BLOCKS_PER_SM * k.multiprocessors // blocks, most, MAX_PARTS)
-        if count > 1 and blocks * count >= 0.9 * k.multiprocessors and grouped.axes.index == "int":
+        pays = grouped is not x or count > 1
+        if pays and blocks * max(count, 1) >= 0.9 * k.multiprocessors and grouped.axes.index == "int":
             splits = splits or Splits.of(k, blocks, count, (form.rows, form.width + 4), WARPS)
             _launch(k, grouped, form, splits, rounds)
             return True
@@ -83,7 +81,8 @@ def attend_parts(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
 
 
 def attend_mma(k: KernelRecorder, x: Operands, rounds: bool) -> None:
-    """Record `attend_mma`, each of whose blocks has all keys. f32 is rounded to TF32 if ``rounds``."""
+    """Record `attend_mma`, each of whose blocks has all keys and rows of one head. f32 is rounded to TF32 if
+    ``rounds``."""
     many = x.rows > 2 * TILE_QUERIES and x.axes.size * -(-x.rows // (2 * TILE_QUERIES)) >= k.multiprocessors
     # two tiles of 16 queries per warp read less shared memory, where registers suffice for both
     tiles = 2 if many and max(x.depth, x.width) <= (64 if rounds else 128) and x.vector > 1 and (
@@ -128,7 +127,8 @@ def _launch(k: KernelRecorder, x: Operands, form: _Form, splits: Splits | None, 
     vector = x.vector if x.writes_pairs else 1
     marks = _mark_mask_tiles(k, x) if vector > 1 and x.length is None else None
     kernel, blocks, splits = x.kernel(k), x.axes.size * -(-x.rows // form.rows), splits or Splits()
-    parts = "WHOLE" if splits.count == 1 else "IN_CLUSTER" if splits.is_cluster else "IN_MEMORY"
+    parts = "IN_CLUSTER" if splits.is_cluster else "IN_MEMORY" if splits.count > 1 else (
+        "GROUPED" if x.rows > x.queries else "WHOLE")
     out = CODE if x.codes is not None else kernel.split(",")[0]
     k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {form.depth}, {form.width}, {form.tiles}, {form.keys}, "
              f"{vector}, {x.axes.index}, {x.axes.rank}, {out}, {parts}>",
