@@ -111,20 +111,20 @@ def rows(times: dict[str, list[float]], launches: int) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: -float(row["us"]))
 
 
-def host_times(call: Callable[[], object]) -> dict[str, Any]:
-    """Return the microseconds of a call, and the functions that take longest under the profiler."""
+def host_times(call: Callable[[], object], count: int) -> dict[str, Any]:
+    """Return the microseconds of one of so many calls, and the functions that take longest under the profiler."""
     start = time.perf_counter()
-    for _ in range(CALLS):
+    for _ in range(count):
         call()
-    plain = (time.perf_counter() - start) / CALLS
+    plain = (time.perf_counter() - start) / count
     profile = cProfile.Profile()
     profile.enable()
-    for _ in range(CALLS):
+    for _ in range(count):
         call()
     profile.disable()
     statistics: Any = pstats.Stats(profile).stats  # type: ignore[attr-defined]
-    functions = [{"function": f"{Path(file).name}:{line}({function})", "calls": row[0] / CALLS,
-                  "us": 1e6 * row[2] / CALLS} for (file, line, function), row in statistics.items()]
+    functions = [{"function": f"{Path(file).name}:{line}({function})", "calls": row[0] / count,
+                  "us": 1e6 * row[2] / count} for (file, line, function), row in statistics.items()]
     return {"us": 1e6 * plain, "functions": sorted(functions, key=lambda row: -float(row["us"]))[:FUNCTIONS]}
 
 
@@ -137,7 +137,7 @@ def profiled(name: str, options: argparse.Namespace) -> dict[str, Any]:
     else:
         row["kernels"] = rows(kernel_times(found.launch, found.timer.synchronize), LAUNCHES)
     row["device_us"] = sum(kernel["us"] for kernel in row["kernels"])
-    return row | {"host": host_times(call)}
+    return row | {"host": host_times(call, 3 if options.tiny else CALLS)}
 
 
 def table(result: dict[str, Any]) -> str:

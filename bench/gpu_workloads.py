@@ -101,15 +101,15 @@ def _map(title: str, net: Net, rows: int, columns: int, kind: str, module: Calla
                     1e-5 if kind == "f32" else 3e-3)
 
 
-def tensor_iterator() -> Workload:
+def tensor_iterator(steps: int = 25, features: int = 512, hidden: int = 256) -> Workload:
     """Return an LSTM as a TensorIterator."""
-    ir = spec_tensor_iterator(11)
+    ir = spec_tensor_iterator(11, steps=steps, features=features, hidden=hidden)
     random = np.random.default_rng(2)
-    shapes = {"x": (1, 25, 512), "h": (1, 256), "c": (1, 256)}
+    shapes = {"x": (1, steps, features), "h": (1, hidden), "c": (1, hidden)}
     inputs = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     weights = weights_of(ir)
-    return Workload("TensorIterator LSTM [1,25,512], 256 units", ir, inputs,
-                    partial(torch_lstm, *weights, every_state=False), _total(weights, inputs) + 25 * 256 * 4,
+    return Workload(f"TensorIterator LSTM [1,{steps},{features}], {hidden} units", ir, inputs,
+                    partial(torch_lstm, *weights, every_state=False), _total(weights, inputs) + steps * hidden * 4,
                     tf32=True)
 
 
@@ -167,7 +167,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "topk_row": partial(topk, 128256, 50),
 }
 TINY: dict[str, Callable[[], Workload]] = {
-    "tensor_iterator_lstm": tensor_iterator,
+    "tensor_iterator_lstm": partial(tensor_iterator, 5, 24, 16),
     "lstm_sequence": partial(sequence, 5, 24, 16),
     "bert_base": partial(encoder, Sizes(1, 24, 2, 48, 50, 16), 1, 8),
     "bert_base_b32": partial(encoder, Sizes(1, 24, 2, 48, 50, 16), 2, 8),

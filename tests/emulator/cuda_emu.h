@@ -2,8 +2,10 @@
 // is a fiber that runs until it finishes or waits for others. The scheduler is in cuda_emu.cc.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
+// Without the special functions of <cmath>, g++ takes a third less time for a small kernel.
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -9,28 +9,30 @@ from tests.harness.ir import Net, feed, take
 STEPS, FEATURES, HIDDEN = 25, 512, 256
 
 
-def spec_tensor_iterator(seed: int, *, document: bool = False) -> tuple[bytes, bytes]:
+def spec_tensor_iterator(seed: int, *, document: bool = False, steps: int = STEPS, features: int = FEATURES,
+                         hidden: int = HIDDEN) -> tuple[bytes, bytes]:
     """Build the "full TensorIterator layer" in a net: inputs x, h, c, output y [1,25,256]. Returns (xml, weights).
 
     With `document`, the layer is written as in the document, with only its elided attributes filled in: input
     ports have no precision, Parameter and Const take type and shape from their ports, and the cell has the
-    older form of one weight matrix [W R]. Otherwise it is written in today's form, which OpenVINO reads too.
+    older form of one weight matrix [W R]. Otherwise it is written in today's form, which OpenVINO reads too,
+    and may have other sizes.
     """
     # NumPy never changes RandomState's stream, so that stored expectations stay valid.
     random = np.random.RandomState(seed)
-    wr = random.uniform(-0.08, 0.08, (4 * HIDDEN, FEATURES + HIDDEN)).astype(np.float32)
-    bias = random.uniform(-0.2, 0.2, 4 * HIDDEN).astype(np.float32)
-    to_cell, to_sequence = np.array([1, FEATURES], np.int64), np.array([1, 1, HIDDEN], np.int64)
+    wr = random.uniform(-0.08, 0.08, (4 * hidden, features + hidden)).astype(np.float32)
+    bias = random.uniform(-0.2, 0.2, 4 * hidden).astype(np.float32)
+    to_cell, to_sequence = np.array([1, features], np.int64), np.array([1, 1, hidden], np.int64)
     if document:
         return _DOCUMENT.encode(), b"".join(a.tobytes() for a in (to_cell, wr, bias, to_sequence))
     net, body = Net("tensor_iterator"), Net("body")
-    x = net.parameter("f32", (1, STEPS, FEATURES), "x")
-    h, c = (net.parameter("f32", (1, HIDDEN), name) for name in "hc")
-    xi = body.parameter("f32", (1, 1, FEATURES))
-    hi, ci = (body.parameter("f32", (1, HIDDEN)) for _ in range(2))
+    x = net.parameter("f32", (1, steps, features), "x")
+    h, c = (net.parameter("f32", (1, hidden), name) for name in "hc")
+    xi = body.parameter("f32", (1, 1, features))
+    hi, ci = (body.parameter("f32", (1, hidden)) for _ in range(2))
     flat = body.layer("Reshape", "opset1", [xi, body.const(to_cell)], {"special_zero": False})
-    weights = [body.const(a) for a in (wr[:, :FEATURES], wr[:, FEATURES:], bias)]
-    ho, co = body.layer("LSTMCell", "opset4", [flat, hi, ci, *weights], {"hidden_size": HIDDEN}, outputs=2)
+    weights = [body.const(a) for a in (wr[:, :features], wr[:, features:], bias)]
+    ho, co = body.layer("LSTMCell", "opset4", [flat, hi, ci, *weights], {"hidden_size": hidden}, outputs=2)
     yi = body.layer("Reshape", "opset1", [ho, body.const(to_sequence)], {"special_zero": False})
     co, ho, yi = (body.result(value) for value in (co, ho, yi))
     slices = {"axis": 1, "start": 0, "end": -1, "stride": 1, "part_size": 1}
