@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -12,10 +13,14 @@ PACKAGE = str(Path(ovgpu.__file__).parent)
 
 
 class Interruption:
-    """Context that raises KeyboardInterrupt before the ``at``-th line of ovgpu that runs, and counts the lines."""
+    """Context that raises KeyboardInterrupt before the ``at``-th line of ovgpu that runs, and counts the lines.
+
+    ``passed`` are the lines in the order in which they ran.
+    """
 
     def __init__(self, at: int) -> None:
         self.at, self.lines = at, 0
+        self.passed: list[tuple[str, int]] = []
 
     def __enter__(self) -> Self:
         sys.settrace(self._called)
@@ -31,6 +36,17 @@ class Interruption:
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "line":
             self.lines += 1
+            self.passed.append((frame.f_code.co_filename, frame.f_lineno))
             if self.lines == self.at:
                 raise KeyboardInterrupt
         return self._line
+
+    def passes(self, times: int) -> list[int]:
+        """Return where each line ran for the first ``times`` times, to be interrupted there; the first line is 1."""
+        seen: Counter[tuple[str, int]] = Counter()
+        found = []
+        for at, line in enumerate(self.passed, 1):
+            seen[line] += 1
+            if seen[line] <= times:
+                found.append(at)
+        return found
