@@ -86,8 +86,8 @@ def test_a_loop_is_cancelled(name: str, device: str) -> None:
 
 def test_a_loop_is_interrupted(device: str) -> None:
     request = request_of(LOOPS["2^40"], device)
-    threading.Timer(0.2, _thread.interrupt_main).start()
     with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.2, _thread.interrupt_main).start()
         request.infer([X])
     assert count_of(request) == 0
 
