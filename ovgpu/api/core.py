@@ -22,7 +22,7 @@ from ovgpu.errors import Error
 from ovgpu.model import Model, all_nodes
 from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.request.remote_tensor import RemoteContext
-from ovgpu.runtime.backend import is_remote
+from ovgpu.runtime.backend import Backend, is_remote
 from ovgpu.tensor import Tensor
 from ovgpu.version import Version
 
@@ -113,10 +113,13 @@ class Core:
             compiled: CompiledModel = compile_for_cpu(model, self._extensions, settings.exported())
             return compiled
         settings.model_name = model.friendly_name
-        backend = devices.open_backend(settings.device, settings["CACHE_DIR"], settings.tf32,
-                                       settings["COMPILATION_NUM_THREADS"])
+        backend = self._open_backend(settings)
         backend.import_kernels(kernels or {})
         return CompiledModel(Compilation(model, backend, settings, source or model, bind))
+
+    def _open_backend(self, settings: Settings) -> Backend:
+        return devices.open_backend(settings.device, settings["CACHE_DIR"], settings.tf32,
+                                    settings["COMPILATION_NUM_THREADS"])
 
     def query_model(self, model: Model, device_name: str, config: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Return a dict from friendly name to device for the nodes that the device can run."""

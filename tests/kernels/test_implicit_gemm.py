@@ -25,7 +25,7 @@ from ovgpu.ops.convolution._implicit_gemm import (
     TILES,
     Scales,
     convolve_pixels,
-    form,
+    forms,
     multiplies_pixels,
     partial_elements,
 )
@@ -324,7 +324,7 @@ def test_forms(pixels: int, outputs: int, row_bytes: int, wanted: tuple[int, ...
                with_clusters: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     for clusters, limit, expected in ((False, RTX_4090, wanted), (True, H100, with_clusters or wanted)):
-        found = form(pixels, outputs, row_bytes, 132, limit, clusters=clusters)
+        found = forms(pixels, outputs, row_bytes, 132, limit, clusters=clusters)[0]
         assert (found.rows, found.columns, found.tiles, found.parts) == expected
         stages = -(-row_bytes // 128)
         assert found.shared <= limit and found.steps * (found.parts - 1) < stages <= found.steps * found.parts
@@ -334,7 +334,7 @@ def test_forms(pixels: int, outputs: int, row_bytes: int, wanted: tuple[int, ...
 def test_memory_of_partial_sums(partial: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """There are as many parts as fit the memory, which only long rows need."""
     monkeypatch.undo()
-    found = form(49, 512, 4608, 132, H100, partial)
+    found = forms(49, 512, 4608, 132, H100, partial)[0]
     assert found.parts == {0: 1, 2 * 32 << 10: 2}.get(partial, 6)
     assert found.parts == 1 or found.parts * found.tiles * found.rows * found.columns <= partial
     assert partial_elements(768) == 0 and partial_elements(4608) == 1 << 20
@@ -344,7 +344,7 @@ def test_memory_of_partial_sums(partial: int, monkeypatch: pytest.MonkeyPatch) -
     (50176, 512, H100, (256, 128)), (4096, 768, H100, (256, 128)), (4096, 768, RTX_4090, (128, 128)),
     (3136, 64, H100, (64, 64))])
 def test_shared_memory_of_the_largest_tile(pixels: int, outputs: int, limit: int, tile: tuple[int, int]) -> None:
-    found = form(pixels, outputs, 768, 132, limit)
+    found = forms(pixels, outputs, 768, 132, limit)[0]
     assert (found.rows, found.columns) == tile and found.shared <= limit
 
 
@@ -353,8 +353,8 @@ def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> No
     """Kernels with an epilogue, too."""
     source = functor("Epilogue", REQUANTIZED, (F32, F32, S8), MAX_EPILOGUE_OPERANDS, result=S8)
     operands = "Operand<4, false, true>, Operand<1, true, true>"
-    forms = [f"{rows}, {columns}, {split}" for split in ("NONE", "MEMORY", "CLUSTER") for rows, columns in TILES]
+    shapes = [f"{rows}, {columns}, {split}" for split in ("NONE", "MEMORY", "CLUSTER") for rows, columns in TILES]
     names = to_compile(FILE, [f"implicit_gemm<{kind}, float, signed char, {form}, Epilogue, {operands}>"
-                              for form in forms for kind in ("signed char", "__half")])
+                              for form in shapes for kind in ("signed char", "__half")])
     usage = nvrtc.compile_file(FILE, architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -11,6 +11,7 @@ import numpy as np
 
 from ovgpu.backends.cuda import errors, rt
 from ovgpu.backends.cuda.blas import Blas
+from ovgpu.backends.cuda.choices import Choices, measured
 from ovgpu.backends.cuda.cudnn import Dnn, Plans
 from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.elementwise import NoKernelError
@@ -38,7 +39,7 @@ class CudaBackend:
 
     Each request has its own stream, cuBLAS and cuDNN handles, and cuFFT plans. The requests of a compiled model share
     the store of its ``kernels`` and the cuDNN ``plans``. ``tf32``: products, convolutions and attention may round f32
-    to TF32.
+    to TF32. ``choices``: among kernels; by default those that `ovgpu tune` measured on the card.
     """
 
     name = "NVIDIA"
@@ -47,7 +48,7 @@ class CudaBackend:
     replays = True
 
     def __init__(self, number: int = 0, kernels: KernelStore | None = None, plans: Plans | None = None,
-                 tf32: bool = False) -> None:
+                 tf32: bool = False, choices: Choices | None = None) -> None:
         self.cupy, self.number, self.kernels = rt.cupy(), number, kernels or KernelStore()
         self.xp: Adapter = CupyAdapter(self.cupy)
         self.device = self.cupy.cuda.Device(number)
@@ -55,6 +56,7 @@ class CudaBackend:
             self.stream = stream_for(self)
         self.blas, self.dnn, self.ffts = Blas(self.stream, tf32), Dnn(self.stream, plans, tf32), Fft()
         self.graphs = Graphs(self.stream)
+        self.choices = measured(self.kernels, number) if choices is None else choices
         self.waiter = StreamWaiter(self.stream, number)
 
     def channels_last(self) -> Sequence[Type]:
@@ -67,7 +69,7 @@ class CudaBackend:
         return errors.Active(self.device, self.stream, self.kernels)
 
     def for_request(self) -> CudaBackend:
-        return CudaBackend(self.number, self.kernels, self.dnn.plans, self.blas.tf32)
+        return CudaBackend(self.number, self.kernels, self.dnn.plans, self.blas.tf32, self.choices)
 
     def allocate(self, nbytes: int) -> Any:
         with self.active():
@@ -152,11 +154,17 @@ class CudaBackend:
 
     def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
              types: Sequence[Type]) -> Sequence[Call]:
-        launcher = Launcher(self.stream, self.blas, self.dnn, self.ffts)
+        calls = self.record(op, inputs, outputs, workspace, self.choices)
+        return [HostCall(self._evaluate_into, op, inputs, outputs, types)] if calls is None else calls
+
+    def record(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
+               choices: Choices) -> Sequence[Call] | None:
+        """Return the calls of a step's kernels, or None if there are none for it."""
+        launcher = Launcher(self.stream, self.blas, self.dnn, self.ffts, choices)
         with suppress(NoKernelError):
             if op.cuda is not None and op.cuda(launcher, inputs, outputs, workspace) is not NotImplemented:
                 return launcher.calls
-        return [HostCall(self._evaluate_into, op, inputs, outputs, types)]
+        return None
 
     def copy(self, source: Array, target: Array) -> Sequence[Call]:
         launcher = Launcher(self.stream, self.blas)

@@ -97,24 +97,25 @@ def load(key: str, store: KernelStore) -> Binary | None:
     """Return the kernel of this key, None if it is neither imported nor cached, or its file is damaged."""
     if key in store.imported:
         return store.imported[key]
-    folder = _folder(store)
-    payload = None if folder is None else read(folder / key)
+    cached = folder(store)
+    payload = None if cached is None else read(cached / key)
     return None if payload is None else Binary.parse(payload)
 
 
 def save(key: str, binary: Binary, store: KernelStore) -> None:
     """Cache a kernel. Warn if CACHE_DIR cannot be written: the next process compiles the kernel again."""
-    folder = _folder(store)
-    if folder is None:
+    cached = folder(store)
+    if cached is None:
         return
     try:
-        write(folder / key, binary.payload())
+        write(cached / key, binary.payload())
     except OSError as e:
         if store.folder:
-            warnings.warn(f"CACHE_DIR {str(folder)!r} does not keep kernels: {e.strerror or e}", RuntimeWarning, 2)
+            warnings.warn(f"CACHE_DIR {str(cached)!r} does not keep kernels: {e.strerror or e}", RuntimeWarning, 2)
 
 
-def _folder(store: KernelStore) -> Path | None:
+def folder(store: KernelStore) -> Path | None:
+    """Return the folder in which kernels are cached, None if they are not."""
     if store.folder:
         return Path(store.folder)
     return None if rt.replaced() else Path(os.environ.get("CUPY_CACHE_DIR") or DEFAULT_FOLDER, "ovgpu")

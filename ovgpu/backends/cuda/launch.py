@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cuda import copy, driver_launch, elementwise, kernels, rt
+from ovgpu.backends.cuda.choices import Choices
 from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.driver_launch import DriverLaunch
 from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.recorder import KernelRecorder, T
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.convolution._convolved import Convolved
 from ovgpu.ops.fused._elementwise import Chain
@@ -30,9 +31,14 @@ class Launcher(KernelRecorder):
     c_type = staticmethod(c_type)
     functor = staticmethod(elementwise.functor)
 
-    def __init__(self, stream: Any, blas: Any, dnn: Any = None, ffts: Fft | None = None) -> None:
+    def __init__(self, stream: Any, blas: Any, dnn: Any = None, ffts: Fft | None = None,
+                 choices: Choices | None = None) -> None:
         self.stream, self.blas, self.dnn, self.ffts = stream, blas, dnn, ffts or Fft()
+        self.choices = choices or Choices()
         self.calls: list[Call] = []
+
+    def choose(self, question: str, answers: Mapping[str, T]) -> T:
+        return self.choices.choose(question, answers)
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
                args: Sequence[Any], shared: int = 0, cooperative: bool = False, prelude: str = "",

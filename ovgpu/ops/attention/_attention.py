@@ -6,7 +6,8 @@ cores (`_tensor_cores.py`) take the place of both where they can.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ovgpu.ops.attention import _tensor_cores
 from ovgpu.ops.attention._operands import NewRows, Operands, has_unit_stride
 from ovgpu.ops.attention._splits import WARPS, Splits
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.recorder import KernelRecorder, first_of
 from ovgpu.ops.quantization import Codes
 
 TILE_QUERIES = 64  # queries per block of the kernel for many queries
@@ -59,19 +60,27 @@ def _record(k: KernelRecorder, x: Operands) -> Any:
     """Record the kernel for these operands, or return NotImplemented."""
     rounds = k.tf32 and x.q.dtype == np.float32 and max(x.depth, x.width) <= _tensor_cores.TF32_WIDTH
     if rounds or (x.q.dtype.itemsize == 2 and k.capability >= MIN_CAPABILITY):
-        is_streamed = _tensor_cores.streams(k, x)
-        if is_streamed and x.sharing * x.queries <= _tensor_cores.STREAMED_ROWS:
-            return _tensor_cores.stream(k, x.grouped(_tensor_cores.STREAMED_ROWS))
-        if _tensor_cores.attend_grouped(k, x, rounds):
+        if _on_tensor_cores(k, x, rounds):
             return None
-        if is_streamed:
-            return _tensor_cores.stream(k, x)
-        if x.fresh is None and x.queries > SPLIT_QUERIES:
-            return _tensor_cores.attend_mma(k, x, rounds)
     if x.fresh is not None or x.codes is not None:
         return NotImplemented
     _attend(k, x)
     return None
+
+
+def _on_tensor_cores(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
+    """Record a kernel on tensor cores. Return False if none takes the operands."""
+    few, streams = x.sharing * x.queries <= _tensor_cores.STREAMED_ROWS, _tensor_cores.streams(k, x)
+    attempts: dict[str, Callable[[], bool]] = {}
+    if _tensor_cores.can_stream(x) and (streams or x.fresh is None):
+        attempts["stream"] = partial(_tensor_cores.stream, k, x.grouped(_tensor_cores.STREAMED_ROWS) if few else x)
+    if x.fresh is None:
+        attempts["grouped"] = partial(_tensor_cores.attend_grouped, k, x, rounds)
+    if x.fresh is None and x.queries > SPLIT_QUERIES:
+        attempts["tiles"] = partial(_tensor_cores.attend_mma, k, x, rounds)
+    usual = ("stream", "grouped", "tiles") if streams and few else (
+        ("grouped", "stream", "tiles") if streams else ("grouped", "tiles", "stream"))
+    return first_of(k, x.question(), {name: attempts[name] for name in usual if name in attempts})
 
 
 def _attend(k: KernelRecorder, x: Operands) -> None:

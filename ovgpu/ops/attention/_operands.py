@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -152,6 +152,13 @@ class Operands:
         """Return the first template arguments of all kernels: the type of the elements and the mask's form."""
         form = "NONE" if self.mask is None else "BOOLEAN" if self.mask.dtype == bool else "ADDED"
         return f"{k.c_type(self.q.dtype)}, {'CAUSAL' if self.causal else form}"
+
+    def question(self) -> str:
+        """Return kind and sizes, for `KernelRecorder.choose`; numbers of keys up to a power of two are alike."""
+        mask = "causal" if self.causal else "no mask" if self.mask is None else f"mask of {self.mask.dtype}"
+        keys = 1 << (self.keys - 1).bit_length()
+        return (f"attention {self.q.dtype}: {prod(self.batch) // self.sharing} x {self.sharing} x {self.queries} "
+                f"queries, {keys} keys, {self.depth} and {self.width} wide, {mask}")
 
     def arguments(self) -> tuple[Any, ...]:
         """Return the first arguments of all kernels."""

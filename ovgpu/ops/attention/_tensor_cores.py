@@ -30,15 +30,20 @@ MIN_MARKED = 256  # queries, and keys, from which on classifying the mask's tile
 CODE = "signed char"  # type of codes in kernels
 
 
+def can_stream(x: Operands) -> bool:
+    """Return whether `attend_stream` takes the operands: elements of 16 bits in short rows that can be read in
+    chunks."""
+    return x.q.dtype.itemsize == 2 and x.vector > 1 and max(x.depth, x.width) <= STREAMED_WIDTH
+
+
 def streams(k: KernelRecorder, x: Operands) -> bool:
-    """Return whether `attend_stream` takes the operands: elements of 16 bits in short rows that can be read in chunks,
-    and few queries, or so few tiles of them that multiprocessors would be idle."""
-    return x.q.dtype.itemsize == 2 and x.vector > 1 and max(x.depth, x.width) <= STREAMED_WIDTH and (
-        x.rows <= STREAMED_ROWS or x.axes.size * -(-x.rows // TILE_QUERIES) < k.multiprocessors)
+    """Return whether `attend_stream` is usual for operands that it takes: for few queries, or so few tiles of them that
+    multiprocessors would be idle."""
+    return x.rows <= STREAMED_ROWS or x.axes.size * -(-x.rows // TILE_QUERIES) < k.multiprocessors
 
 
-def stream(k: KernelRecorder, x: Operands) -> None:
-    """Record the kernel that streams keys through registers."""
+def stream(k: KernelRecorder, x: Operands) -> bool:
+    """Record the kernel that streams keys through registers. Return True."""
     depth, width = -(-x.depth // 32) * 32, -(-x.width // 64) * 64
     step = 32 if max(depth, width) <= 64 else 16  # keys that a warp takes at a time
     trips = x.keys // (WARPS * step)
@@ -58,6 +63,7 @@ def stream(k: KernelRecorder, x: Operands) -> None:
              f"{x.axes.rank}, {form}>", splits.grid(blocks), (WARPS * 32,),
              (*x.arguments(), *splits.scratch, *new_rows, *x.axes.numbers(*seconds), *x.code_arguments(), x.heads()),
              4 * WARPS * rows * (width + 4) + splits.shared(rows, width), early=True, cluster=splits.cluster)
+    return True
 
 
 def attend_grouped(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
@@ -80,14 +86,15 @@ def attend_grouped(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
     return False
 
 
-def attend_mma(k: KernelRecorder, x: Operands, rounds: bool) -> None:
+def attend_mma(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
     """Record `attend_mma`, each of whose blocks has all keys and rows of one head. f32 is rounded to TF32 if
-    ``rounds``."""
+    ``rounds``. Return True."""
     many = x.rows > 2 * TILE_QUERIES and x.axes.size * -(-x.rows // (2 * TILE_QUERIES)) >= k.multiprocessors
     # two tiles of 16 queries per warp read less shared memory, where registers suffice for both
     tiles = 2 if many and max(x.depth, x.width) <= (64 if rounds else 128) and x.vector > 1 and (
         x.writes_pairs and x.axes.index == "int") else 1
     _launch(k, x, _Form.of(x.depth, x.width, tiles, rounds), None, rounds)
+    return True
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 MAX_CLUSTER = 8  # blocks of a cluster, on any device that has clusters
+T = TypeVar("T")
 
 
 class HostRecorder(Protocol):
@@ -55,6 +56,11 @@ class KernelRecorder(Protocol):
     @property
     def tf32(self) -> bool:
         """True if products of f32 may round their operands to TF32; never below compute capability 8.0."""
+
+    def choose(self, question: str, answers: Mapping[str, T]) -> T:
+        """Return one of several ``answers``, by name, which all give right results: the one that took the least time on
+        this card (`ovgpu tune`), or the first one if that was not measured. ``question`` names the kind and the sizes
+        of the work."""
 
     @staticmethod
     def c_type(dtype: np.dtype[Any]) -> str:
@@ -110,3 +116,10 @@ class KernelRecorder(Protocol):
 
     def fft(self, source: Array, target: Array, axes: int, inverse: bool) -> bool:
         """Transform the last axes through cuFFT."""
+
+
+def first_of(k: KernelRecorder, question: str, attempts: Mapping[str, Callable[[], bool]]) -> bool:
+    """Call functions until one records its kernels and returns True; return False if none does. The chosen one
+    comes first, see `KernelRecorder.choose`, then the others in their order."""
+    chosen = k.choose(question, attempts) if len(attempts) > 1 else None
+    return any(attempt() for attempt in sorted(attempts.values(), key=lambda attempt: attempt is not chosen))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from ovgpu.ops.base.launch import dense
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.recorder import KernelRecorder, first_of
 from ovgpu.ops.base.storage import compute_dtype, is_plain
 from ovgpu.ops.base.strided import CHUNK_BYTES, Axes, bits, has_chunks, pixel_step, reciprocal, strides_of
 from ovgpu.ops.convert import Convert
@@ -58,12 +59,8 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
         _in_compute_type(k, bare, workspace)
     elif c.out.dtype.kind in "iu" or _has_few_channels(c):
         return _by_elements(k, c)
-    elif c.epilogue is not None and not _gemm_beats_cudnn(k, c) and k.convolve(c):
+    elif _by_matrices(k, c):
         return None
-    elif (c.pointwise and _pointwise_gemm(k, bare)) or k.convolve(bare):  # cuDNN, where it is installed
-        pass
-    elif multiplies_pixels(k, c, None):
-        return convolve_pixels(k, c, None, c.out.dtype)
     elif c.transposed:
         return _gemm_col2im(k, c, workspace[0])
     elif c.out.dtype.itemsize == 2 and _im2col_gemm(k, bare, workspace[0]):  # tensor cores outweigh the columns
@@ -72,6 +69,31 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
         return _implicit_gemm(k, c)
     _apply_epilogue(k, c)
     return None
+
+
+def _by_matrices(k: KernelRecorder, c: Convolved) -> bool:
+    """Record cuDNN's convolution or cuBLAS's product, or that of `implicit_gemm.cu`. Return False if none can."""
+    def by_pixels() -> bool:
+        convolve_pixels(k, c, None, c.out.dtype)
+        return True
+
+    attempts: dict[str, Callable[[], bool]] = {"cuDNN": partial(_by_libraries, k, c)}
+    if multiplies_pixels(k, c, None):
+        attempts["implicit_gemm"] = by_pixels
+    sizes = f"{list(c.x.shape)} with {list(c.kernel.shape)} to {list(c.out.shape[2:])}"
+    return first_of(k, f"convolution {c.x.dtype} {sizes}", attempts)
+
+
+def _by_libraries(k: KernelRecorder, c: Convolved) -> bool:
+    """Record cuDNN's convolution or cuBLAS's product, and a kernel for an epilogue that they do not compute. Return
+    whether they can."""
+    if c.epilogue is not None and not _gemm_beats_cudnn(k, c) and k.convolve(c):
+        return True
+    bare = replace(c, epilogue=None)
+    if not (c.pointwise and _pointwise_gemm(k, bare)) and not k.convolve(bare):
+        return False
+    _apply_epilogue(k, c)
+    return True
 
 
 def _is_cut(x: Array) -> bool:

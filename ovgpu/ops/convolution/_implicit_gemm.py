@@ -33,6 +33,7 @@ EPILOGUE = 0.12  # clocks of an element
 RESULT_BYTES = 2  # of an element
 # Estimated clocks to exchange sums of parts of K, and to add one part: through memory, and in a cluster
 MEMORY_COST, CLUSTER_COST = (1600, 100), (1300, 200)
+MAX_CHOICES = 8  # launch shapes that are measured (`ovgpu tune`)
 PARTIAL_ELEMENTS = 1 << 20  # of f32, for sums of parts in memory: more than tiles that are too few for a card have
 
 
@@ -84,10 +85,10 @@ def partial_elements(row_bytes: int) -> int:
     return PARTIAL_ELEMENTS if alone * stages / 2 > fixed + 2 * each else 0
 
 
-def form(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, shared_limit: int,
-         partial: int = PARTIAL_ELEMENTS, clusters: bool = False) -> Form:
-    """Return the launch shape for so many rows and columns of the result, with ``row_bytes`` bytes of K, that takes the
-    least time by the estimates above.
+def forms(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, shared_limit: int,
+          partial: int = PARTIAL_ELEMENTS, clusters: bool = False) -> list[Form]:
+    """Return the launch shapes for so many rows and columns of the result, with ``row_bytes`` bytes of K. Those that
+    take less time by the estimates above come first.
 
     K is only split where multiprocessors would be idle: among the blocks of a cluster if there are ``clusters``, else
     through memory for ``partial`` elements.
@@ -110,7 +111,7 @@ def form(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, shared
             computed = steps * max(alone, rounds * crowded) + EPILOGUE * prod(tile) * epilogues
             time = max(copied, computed) + (fixed + each * parts if parts > 1 else 0)
             found.append((time, Form(*tile, tiles, parts, steps, shared)))
-    return min(found, key=lambda item: item[0])[1]
+    return [shape for _, shape in sorted(found, key=lambda item: item[0])]
 
 
 def multiplies_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None) -> bool:
@@ -154,8 +155,10 @@ def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, valu
     window, _, scalar = _window(c)
     pixels, row_bytes = c.out.size // c.outputs, c.channels * prod(c.taps) * c.x.dtype.itemsize
     clusters = k.clusters
-    shape = form(pixels, c.outputs, row_bytes, k.multiprocessors, k.shared_limit,
-                 PARTIAL_ELEMENTS if partial is None else partial.size, clusters)
+    shapes = forms(pixels, c.outputs, row_bytes, k.multiprocessors, k.shared_limit,
+                   PARTIAL_ELEMENTS if partial is None else partial.size, clusters)
+    shape = k.choose(f"implicit_gemm {c.x.dtype}: {pixels} pixels, {c.outputs} outputs, {row_bytes} bytes",
+                     {f"{s.rows} x {s.columns}, {s.parts} parts": s for s in shapes[:MAX_CHOICES]})
     split = "NONE" if shape.parts == 1 else "CLUSTER" if clusters else "MEMORY"
     arrived = None
     if split == "MEMORY":

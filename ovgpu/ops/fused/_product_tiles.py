@@ -118,10 +118,17 @@ def _stages(room: int, rows: int, row_bytes: int) -> int:
     return (room - _sum_bytes(rows)) // _stage_bytes(rows, row_bytes)
 
 
+def is_usual(k: KernelRecorder, weights: Packed, x: Array, stored: Sequence[Any], partial: Array) -> bool:
+    """Return whether the kernel takes these arrays and `pays`; see `launch`."""
+    shape = form(weights, x.shape[1], x.itemsize, stored[1:], k.multiprocessors, k.shared_limit, partial.size,
+                 k.clusters)
+    return shape is not None and pays(weights, x.shape[1], shape.cluster > 1)
+
+
 def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Sequence[Any], partial: Array) -> bool:
     """Record ``out [E, M, N] = x [1 or E, M, K] @ weights [E, N, K]^T``, where all arrays are contiguous. Return False
-    where the kernel does not apply or does not pay. ``stored`` are the codes, the scale and the zero point, which are
-    constants; ``partial`` is f32 memory for partial sums."""
+    where the kernel does not apply. ``stored`` are the codes, the scale and the zero point, which are constants;
+    ``partial`` is f32 memory for partial sums."""
     (_count, m, n), depth, kind, params = out.shape, weights.columns, out.dtype, stored[1:]
     splits = k.tf32 and kind == np.float32
     if not (splits or kind.itemsize == 2) or k.capability < CAPABILITY or x.dtype != kind or m > MAX_ROWS:
@@ -131,7 +138,7 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
     if any(a.data.ptr % 16 for a in (x, stored[0], out)):
         return False
     shape = form(weights, m, kind.itemsize, params, k.multiprocessors, k.shared_limit, partial.size, k.clusters)
-    if shape is None or not pays(weights, m, shape.cluster > 1):
+    if shape is None:
         return False
     arrived = k.scratch((shape.blocks, WARPS), np.dtype(np.uint32))
     arrived.data.memset_async(0, arrived.nbytes, k.stream)

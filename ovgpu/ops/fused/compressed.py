@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, internal_op
-from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
+from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder, first_of
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.view import View
 from ovgpu.ops.base.xp import Adapter
@@ -110,18 +111,27 @@ class CompressedMatMul(Op):
         if not outputs[0].size:
             return None
         x, out = self._stacks(inputs[0], outputs[0])
-        many = x.shape[1] > FEW_ROWS
-        if self.transpose and many and _product_tiles.launch(k, self.weights, x, out, inputs[1:], workspace[0]):
-            return None
-        if self.transpose and _product_mma.launch_stacked(k, self.weights, x, out, inputs[1:]):
-            return None
-        if many:
-            return self._panels(k, x, out, inputs[1:], workspace[0])
+        if x.shape[1] > FEW_ROWS:
+            return None if self._by_tiles(k, x, out, inputs[1:], workspace[0]) else NotImplemented
         if self.transpose:
-            self._by_rows(k, x, out, inputs[1:])
+            if not _product_mma.launch_stacked(k, self.weights, x, out, inputs[1:]):
+                self._by_rows(k, x, out, inputs[1:])
         else:
             self._by_columns(k, x, out, inputs[1:], workspace[0])
         return None
+
+    def _by_tiles(self, k: KernelRecorder, x: Any, out: Any, stored: Sequence[Any], buffer: Any) -> bool:
+        """Record a product of many rows of x: a kernel on tensor cores, or decompression and cuBLAS."""
+        panels = partial(self._panels, k, x, out, stored, buffer)
+        (count, m, n), depth = out.shape, x.shape[2]
+        if not self.transpose or m > _product_tiles.MAX_ROWS:
+            return panels()
+        tiles = "product_tiles", partial(_product_tiles.launch, k, self.weights, x, out, stored, buffer)
+        few = "product_mma", partial(_product_mma.launch_stacked, k, self.weights, x, out, stored)
+        usual = _product_tiles.is_usual(k, self.weights, x, stored, buffer)
+        groups = max(1 if values is None else values.shape[1] for values in stored[1:])
+        question = f"[{m}, {depth}] {x.dtype} x [{count}, {n}, {depth}] {self._types(k, stored)}, groups: {groups}"
+        return first_of(k, question, dict([*((tiles, few) if usual else (few, tiles)), ("cuBLAS", panels)]))
 
     def _by_rows(self, k: KernelRecorder, x: Any, out: Any, stored: Sequence[Any]) -> None:
         """Record a kernel whose warps multiply rows of the weights by all of x."""
@@ -150,8 +160,8 @@ class CompressedMatMul(Op):
             k.kernel("compressed.cu", f"add_parts<{k.c_type(x.dtype)}>", (-(-out.size // THREADS),), (THREADS,),
                      (parts, out, np.int32(count), np.int32(out.size)))
 
-    def _panels(self, k: KernelRecorder, x: Any, out: Any, stored: Sequence[Any], buffer: Any) -> Any:
-        """Record for each tile its decompression and a product of cuBLAS."""
+    def _panels(self, k: KernelRecorder, x: Any, out: Any, stored: Sequence[Any], buffer: Any) -> bool:
+        """Record for each tile its decompression and a product of cuBLAS. Return False if cuBLAS does not take it."""
         buffer = buffer.view(x.dtype)
         for tile in self.weights.tiles(self._axis, self.tile):
             location, shape = self.weights.location(tile)
@@ -159,8 +169,8 @@ class CompressedMatMul(Op):
             expand(k, self.weights, part.reshape(-1, shape[2]), stored, location)
             if not k.gemm(x if len(x) == 1 else x[tile.matrices], part if self._axis else part.swapaxes(1, 2),
                           out[tile.matrices, :, tile.cut]):
-                return NotImplemented
-        return None
+                return False
+        return True
 
     def _types(self, k: KernelRecorder, stored: Sequence[Any]) -> str:
         return self.weights.c_types(k.c_type, *stored[1:])
