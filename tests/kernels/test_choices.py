@@ -19,7 +19,9 @@ from ovgpu.backends.cuda.kernel_cache import KernelStore
 from ovgpu.cli import main
 from ovgpu.ops.base.recorder import T, first_of
 from ovgpu.runtime.backend import Call
+from tests.emulator import kernel, runtime
 from tests.harness.replay import EMULATED
+from tests.kernels.limits import SHARED
 from tests.kernels.recorded import kernel_name
 from tests.models.test_models import DATA
 from tests.models.test_precision import NOISE, UNITS, errors, roundings
@@ -38,6 +40,13 @@ class Numbered(Choices):
     def choose(self, question: str, answers: Mapping[str, T]) -> T:
         self.asked.add(question)
         return list(answers.values())[min(self.number, len(answers) - 1)]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let blocks have the shared memory of all cards with tensor cores for 16 bits."""
+    monkeypatch.setattr(runtime, "PROPERTIES", runtime.PROPERTIES | {"sharedMemPerBlockOptin": SHARED["sm_86"]})
+    monkeypatch.setattr(kernel, "SHARED_LIMIT", SHARED["sm_86"])
 
 
 @pytest.fixture

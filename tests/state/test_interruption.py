@@ -129,6 +129,7 @@ CASES = {
     "reordered": Case(attending(), [fed(5, 0), fed(1, 5)], {**fed(1, 6), "beams": np.array([1, 0], np.int32)}),
     "no-room": Case(attending(), [fed(14, 0), fed(1, 14)], fed(9, 15)),
 }
+WARM_UP = 8  # inferences after which the same lines run each time
 QUICK = ("first", "totals", "any-rank")
 
 
@@ -142,7 +143,7 @@ def test_every_line(name: str, device: str, pytestconfig: pytest.Config) -> None
     """Every line of a warm inference, which binds nothing, is interrupted."""
     case = CASES[name]
     request = case.request(device)
-    for _ in range(3):
+    for _ in range(WARM_UP):
         case.lead(request)
         request.infer(case.step)
     case.lead(request)
