@@ -172,6 +172,20 @@ def test_the_command(emulated: str, quick: None, open_backend: Any, tmp_path: Pa
     assert CudaBackend(kernels=KernelStore(str(tmp_path))).choices.known.items() > found["choices"].items()
 
 
+def test_calls_that_cannot_be_captured(emulated: str, quick: None) -> None:
+    """They run one by one, as often as those of a graph."""
+    found, ran = tuner.Tuner(CudaBackend()), []
+
+    def call() -> None:
+        ran.append(found.stream.is_capturing())
+        if ran[-1]:
+            raise RuntimeError("no capture")
+
+    with found.active():
+        assert found._seconds([call]) > 0
+    assert ran.count(False) == 1 + tuner.ROUNDS * (tuner.REPEATS + 1)
+
+
 def test_only_cards_are_tuned(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", str(DATA / "unet"), "-d", "CPU"]) == 1
     assert "kernels are chosen on NVIDIA cards, not on CPU" in capsys.readouterr().err

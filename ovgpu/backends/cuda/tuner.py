@@ -88,15 +88,20 @@ class Tuner(CudaBackend):
         times = []
         for _ in range(REPEATS + 1):
             start = clock.mark()
-            try:
-                self.graphs.replay(recording)
-            except Uncaptured:
+            if not self._replay(recording):
                 for call in calls:
                     call()
             end = clock.mark()
             self.synchronize()
             times.append(clock.seconds(start, end))
         return min(times[1:])
+
+    def _replay(self, recording: _Calls) -> bool:
+        """Launch a graph of the calls. Return False if they cannot be captured."""
+        try:
+            return self.graphs.replay(recording)
+        except Uncaptured:
+            return False
 
 
 def _launches(calls: Sequence[Call]) -> tuple[Any, ...]:
