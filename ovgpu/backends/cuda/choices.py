@@ -6,7 +6,6 @@ model, with the name of the fastest answer to each question; see `KernelRecorder
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Mapping
@@ -44,10 +43,12 @@ def measured(kernels: KernelStore, number: int) -> Choices:
     """Return the choices that were measured on the card of this number; none, with a warning, if the file is damaged or
     of another version of ovgpu."""
     file = path(kernels, number)
+    if file is None or not file.exists():
+        return Choices()
+    import json  # here, since few programs need it
+
     try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file is not None and file.exists() else None
-        if found is None:
-            return Choices()
+        found = json.loads(file.read_text(encoding="utf-8"))
         if found["version"] == OWN:
             return Choices({str(question): str(name) for question, name in found["choices"].items()})
         reason = f"is of ovgpu {found['version']}"
@@ -59,6 +60,8 @@ def measured(kernels: KernelStore, number: int) -> Choices:
 
 def write(file: Path, choices: Choices) -> None:
     """Write a file for `measured`. OSError if that fails."""
+    import json
+
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as (stream,):
         text = json.dumps({"version": OWN, "choices": dict(sorted(choices.known.items()))}, indent=1)
