@@ -80,7 +80,7 @@ def test_optional_libraries_are_imported_only_at_home(file: Path) -> None:
 
 
 @pytest.mark.parametrize("unwanted", [
-    ("cupy", "nvmath", "openvino", "torch"), ("rich", "logging", "tempfile", "hashlib"),
+    ("cupy", "nvmath", "openvino", "torch"), ("rich", "logging", "tempfile", "hashlib", "json"),
 ], ids=["optional", "slow"])
 def test_import_loads_no_optional_or_slow_modules(unwanted: tuple[str, ...]) -> None:
     code = f"import sys, ovgpu; print(sys.modules.keys() & {{*{unwanted}}} or 'none')"

@@ -76,7 +76,7 @@ class Asked:
 
 @pytest.fixture(autouse=True)
 def no_cache() -> Iterator[None]:
-    with patch.object(kernel_cache, "_folder", lambda store: Path(store.folder) if store.folder else None):
+    with patch.object(kernel_cache, "folder", lambda store: Path(store.folder) if store.folder else None):
         yield
 
 
