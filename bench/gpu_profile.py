@@ -112,7 +112,7 @@ def rows(times: dict[str, list[float]], launches: int) -> list[dict[str, Any]]:
 
 
 def host_times(call: Callable[[], object], count: int) -> dict[str, Any]:
-    """Return the microseconds of one of so many calls, and the functions that take longest under the profiler."""
+    """Return the mean microseconds of ``count`` calls, and the functions that take longest under the profiler."""
     start = time.perf_counter()
     for _ in range(count):
         call()

@@ -8,6 +8,7 @@ from typing import Any
 from ovgpu.api.core import Core
 from ovgpu.api.settings import Settings
 from ovgpu.backends.cuda import CudaBackend, choices
+from ovgpu.backends.cuda.tuner import Tuner
 from ovgpu.cli._feed import Feed
 from ovgpu.cli._inputs import add_options, build_feed
 from ovgpu.cli._print import MODEL, console, table
@@ -34,16 +35,14 @@ def add_to(commands: Any) -> None:
 class TuningCore(Core):
     """Core whose compiled models measure choices when they run; ``tuner`` is the backend of the last one."""
 
-    tuner: Any = None
+    tuner: Tuner
 
     def _open_backend(self, settings: Settings) -> Backend:
-        from ovgpu.backends.cuda.tuner import Tuner
-
         backend = super()._open_backend(settings)
         if not isinstance(backend, CudaBackend):
             raise DeviceError(f"kernels are chosen on NVIDIA cards, not on {settings.device}")
-        self.tuner = tuner = Tuner(backend)
-        return tuner
+        self.tuner = Tuner(backend)
+        return self.tuner
 
 
 def run(args: argparse.Namespace) -> None:
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
         feed = Feed(model.inputs, feed.arrays, True, args.prompt)
     for _ in range(args.steps + bool(args.prompt)):
         request.infer(feed.next())
-    found, tuner = core.tuner.found, core.tuner
+    tuner, found = core.tuner, core.tuner.found
     seconds = {question: times for question, times in found.seconds.items() if len(times) > 1}
     rows = [(question, *_row(times, found.choices.known[question])) for question, times in seconds.items()]
     out.print(table("Choices", ("step", "usual", "us", "fastest", "us", "gain"), rows, right=(2, 4, 5)))

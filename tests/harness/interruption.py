@@ -13,14 +13,19 @@ PACKAGE = str(Path(ovgpu.__file__).parent)
 
 
 class Interruption:
-    """Context that raises KeyboardInterrupt before the ``at``-th line of ovgpu that runs, and counts the lines.
+    """Context that raises KeyboardInterrupt before the ``at``-th line of ovgpu that runs.
 
     ``passed`` are the lines in the order in which they ran.
     """
 
     def __init__(self, at: int) -> None:
-        self.at, self.lines = at, 0
+        self.at = at
         self.passed: list[tuple[str, int]] = []
+
+    @property
+    def lines(self) -> int:
+        """The number of lines that ran."""
+        return len(self.passed)
 
     def __enter__(self) -> Self:
         sys.settrace(self._called)
@@ -35,7 +40,6 @@ class Interruption:
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "line":
-            self.lines += 1
             self.passed.append((frame.f_code.co_filename, frame.f_lineno))
             if self.lines == self.at:
                 raise KeyboardInterrupt

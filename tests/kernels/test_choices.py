@@ -16,6 +16,7 @@ from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend, choices, device, tuner
 from ovgpu.backends.cuda.choices import Choices
 from ovgpu.backends.cuda.kernel_cache import KernelStore
+from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.cli import main
 from ovgpu.ops.base.recorder import T, first_of
 from ovgpu.runtime.backend import Call
@@ -44,7 +45,7 @@ class Numbered(Choices):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let blocks have the shared memory of all cards with tensor cores for 16 bits."""
+    """Let blocks have only the shared memory that all cards of compute capability 8.0 and more have."""
     monkeypatch.setattr(runtime, "PROPERTIES", runtime.PROPERTIES | {"sharedMemPerBlockOptin": SHARED["sm_86"]})
     monkeypatch.setattr(kernel, "SHARED_LIMIT", SHARED["sm_86"])
 
@@ -77,14 +78,11 @@ class Kernel:
         return self.name
 
 
-class Steps:
+class Steps(Launcher):
     """Recorder of a step with questions that depend on answers; its kernels have known `SECONDS`."""
 
     def __init__(self, answers: Choices) -> None:
-        self.choices, self.calls = answers, list[Call]()
-
-    def choose(self, question: str, answers: Mapping[str, T]) -> T:
-        return self.choices.choose(question, answers)
+        super().__init__(None, None, choices=answers)
 
     def run(self, name: str) -> bool:
         self.calls.append(partial(Kernel(name), 1, 1))
@@ -94,7 +92,7 @@ class Steps:
         return self.run(self.choose("tiles", {"fast": "fast", "small": "small", "large": "large", "none": "fast"}))
 
     def record(self) -> Sequence[Call]:
-        first_of(self, "form", {"slow": lambda: self.run("slow"), "tiles": self.tiles})  # type: ignore[arg-type]
+        first_of(self, "form", {"slow": lambda: self.run("slow"), "tiles": self.tiles})
         return self.calls
 
 
@@ -136,9 +134,9 @@ def test_the_first_attempt_that_can_is_taken() -> None:
     attempts = {"a": attempt("a", False), "b": attempt("b", True), "c": attempt("c", False)}
     for known, expected in (({}, "ab"), ({"q": "c"}, "cab"), ({"q": "b"}, "b"), ({"q": "unknown"}, "ab")):
         done.clear()
-        assert first_of(Steps(Choices(known)), "q", attempts)  # type: ignore[arg-type]
+        assert first_of(Steps(Choices(known)), "q", attempts)
         assert "".join(done) == expected
-    assert not first_of(Steps(Choices()), "q", {"a": attempts["a"]})  # type: ignore[arg-type]
+    assert not first_of(Steps(Choices()), "q", {"a": attempts["a"]})
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 from ovgpu.backends.cuda import CudaBackend, rt
 from ovgpu.backends.cuda.choices import Choices
+from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.ops.base.op import Array, Op
 from ovgpu.ops.base.recorder import T
 from ovgpu.runtime.backend import Call, HostCall, Uncaptured
@@ -106,9 +107,11 @@ class Tuner(CudaBackend):
 
 def _launches(calls: Sequence[Call]) -> tuple[Any, ...]:
     """Return the functions that are called; for kernels, also grid and block. The operands of a step are the same."""
-    functions = [getattr(call, "func", call) for call in calls]
-    return tuple([(f, call.args[:2] if hasattr(f, "name") else ())  # type: ignore[attr-defined]
-                  for f, call in zip(functions, calls)])
+    found = list[tuple[Any, Any]]()
+    for call in calls:
+        is_kernel = isinstance(call, partial) and isinstance(call.func, Kernel)
+        found.append((getattr(call, "func", call), getattr(call, "args", ())[:2] if is_kernel else ()))
+    return tuple(found)
 
 
 class _Asked(Choices):
