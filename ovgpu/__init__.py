@@ -98,6 +98,7 @@ __all__ = [
 ]
 
 
+BATCHING = ("BatchFullError", "BatchedSequence", "DynamicBatcher", "SequenceBatcher")
 LAZY_MODULES = ("exceptions", "helpers", "layout_helpers", "utils")
 
 sys.meta_path.append(names.Finder())
@@ -105,11 +106,13 @@ passes.__getattr__ = names.names_of("ovgpu.passes")  # type: ignore[method-assig
 
 
 def __getattr__(name: str) -> Any:
-    """Return `install` or `uninstall`, or a name that is openvino's: all are imported when they are first used."""
+    """Return a name that is imported when it is first used: of batching, `install`, `uninstall`, or openvino's."""
     if name in ("install", "uninstall"):
         from ovgpu.integrations import openvino
 
         return getattr(openvino, name)
+    if name in BATCHING:
+        return getattr(import_module("ovgpu.batching"), name)
     if name in names.MODULES or name in LAZY_MODULES:
         return import_module(f"ovgpu.{name}")
     if name in names.NAMES:

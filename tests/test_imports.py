@@ -27,6 +27,7 @@ LAYERS = [
     {"debug"},
     {"request"},
     {"api"},
+    {"batching"},
     {"cli", "exceptions", "helpers", "integrations", "layout_helpers", "run_with_openvino", "utils", "__init__",
      "__main__"},
 ]

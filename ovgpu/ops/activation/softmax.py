@@ -21,8 +21,7 @@ from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, maximum, minimum, product
 from ovgpu.types import Type
 
-ONE_PASS_ELEMENTS = 4096  # with fewer elements, looking for a shared bound does not pay
-MAX_SHARED_RANGE = 60.0  # of values that share one bound: exp(-60) is far above the smallest f32
+ONE_PASS_ELEMENTS = 4096  # with fewer elements, a maximum over rows is faster than an argmax
 
 
 def block_rows(rows: Int, columns: Int) -> Int:
@@ -172,16 +171,12 @@ def softmax_rows(x: Any, out: Any, column: Any, statistics: Any, index: Any, scr
 
 
 def shift_rows(x: Any, out: Any, bound: Any, index: Any) -> None:
-    """Write an upper ``bound`` [M, 1] of every row of x [M, N], and ``out = x - bound``, whose exp cannot overflow.
+    """Write the maximum of every row of x [M, N] to ``bound`` [M, 1], and ``out = x - bound``.
 
     index: [M] integers, scratch.
     """
     if x.size < ONE_PASS_ELEMENTS:
         np.maximum.reduce(x, 1, out=bound, keepdims=True)
-    elif (highest := x.max()) - x.min() < MAX_SHARED_RANGE:  # one bound serves all rows, and nothing underflows
-        bound.fill(highest)
-        np.subtract(x, highest, out)
-        return
     else:  # an argmax over rows is several times faster than a maximum
         np.argmax(x, 1, index)
         np.add(index, _row_starts(*x.shape), index)

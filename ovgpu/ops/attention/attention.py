@@ -154,7 +154,8 @@ class ScaledDotProductAttention(Op):
             highest, total = workspace[2][:rows].reshape(*shape, 1), workspace[3][:rows].reshape(*shape, 1)
             k(attend_few, q, factor, scaled, key.swapaxes(-1, -2), scores, mask, highest, total, v, out)
             return None
-        many = out.shape[-2] >= MIN_BOUNDED_QUERIES
+        # A bound of all scores would let one row of a batch decide how those of the others are rounded.
+        many = out.shape[-2] >= MIN_BOUNDED_QUERIES and out.shape[0] == 1
         exp = np.exp2 if USE_EXP2 and many and mask is None and sink is None and not self.causal else np.exp
         k(np.multiply, q, factor, scaled)
         if exp is np.exp2:

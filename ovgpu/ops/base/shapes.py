@@ -97,7 +97,7 @@ def at_most(a: Int, b: Int, message: str) -> None:
     """Demand ``a <= b``: raise OpError now, or at run time if they are symbolic. ``message`` may use ``{0}`` for a and
     ``{1}`` for b."""
     (alo, ahi), (blo, bhi) = bounds(a), bounds(b)
-    if ahi is not None and ahi <= blo:
+    if a is b or (ahi is not None and ahi <= blo):
         return
     if bhi is not None and alo > bhi:
         raise OpError(message.format(a, b))

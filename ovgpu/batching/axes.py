@@ -1,0 +1,151 @@
+"""Batch axes: the axis of each tensor of a model along which the rows of a batch lie.
+
+`Batch` follows them through a model whose shapes were inferred with a symbolic number of rows. `ovgpu.batching.rules`
+has a rule for each op that computes each row from that row alone. Everything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ovgpu.batching.row_numbers import RowNumbers, computed, counted
+from ovgpu.errors import OpError
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.shapes import constant_axis
+from ovgpu.ops.base.view import equal
+from ovgpu.ops.movement.gather import Gather
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym, atoms
+
+
+@dataclass(frozen=True)
+class BatchAxis:
+    """Axis of a tensor with the rows of a batch. Element ``(o * rows + row) * inner + i`` belongs to ``row``, for ``o``
+    below ``outer`` and ``i`` below ``inner``."""
+
+    axis: int
+    outer: Int = 1
+    inner: Int = 1
+
+    def moved(self, axis: int) -> BatchAxis:
+        """Return the same rows on another axis."""
+        return BatchAxis(axis, self.outer, self.inner)
+
+
+Axes = Sequence[BatchAxis | None]
+"""The batch axis of each input or output of a node, None for tensors that all rows share."""
+
+
+class Batch:
+    """Batch of a symbolic number of rows, ``size``.
+
+    ``variables`` has the batch axis of each variable. ``assigned`` gets that of each value that `trace` sees assigned.
+    """
+
+    def __init__(self, size: Sym, variables: Mapping[str, int] | None = None) -> None:
+        self.size, self.variables = size, variables or {}
+        self.assigned: dict[str, BatchAxis | None] = {}
+        self.numbers: dict[Output, RowNumbers] = {}  # of the tensors that `RowNumbers` describe
+        self.required: list[tuple[Int, Int]] = []  # pairs (a, b): rows are independent if a <= b
+        (self._atom,) = atoms(size)
+
+    def trace(self, model: Model, parameters: Axes) -> list[BatchAxis | None]:
+        """Return the batch axes of a model's results, given those of its parameters. Shapes are already inferred.
+
+        Raises: OpError for a node that mixes rows.
+        """
+        axes: dict[Output, BatchAxis | None] = {p.ports[0]: a for p, a in zip(model.parameters, parameters)}
+        for node in model.ops:
+            if node.op.name != "Parameter":
+                self.follow(node, axes)
+        return [axes[result.ports[0]] for result in model.results]
+
+    def follow(self, node: Node, axes: dict[Output, BatchAxis | None]) -> None:
+        """Add the batch axes of a node's outputs. Raise OpError if the node mixes rows."""
+        given = [None if source is None else axes[source] for source in node.sources]
+        specs = [None if source is None else source.spec for source in node.sources]
+        outputs = [port.spec for port in node.ports]
+        try:
+            found = self._follow(node, given, specs, outputs)
+            for axis, spec in zip(found, outputs, strict=True):
+                self._check(axis, spec)
+        except OpError as error:
+            raise error.at(node.op.name, node.source_location) from None
+        axes.update(zip(node.ports, found))
+
+    def _follow(self, node: Node, axes: Axes, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Axes:
+        from ovgpu.batching import rules  # the rules of loops trace their bodies
+
+        op: Any = op_of(node)
+        if op.name == "ReadValue":
+            axis = self.variables.get(op.variable_id)
+            return [None if axis is None else BatchAxis(axis)]
+        if op.name == "Assign":
+            self.assigned[op.variable_id] = axes[0]
+            return axes
+        if op.effect:
+            raise OpError("the layer's random numbers would be the same for all rows of a batch")
+        if all(spec.value is not None for spec in outputs):  # shape arithmetic
+            return [None] * len(outputs)
+        count = counted(op, inputs, self.size)
+        if count is not None:
+            self.numbers[node.ports[0]] = count
+            return [BatchAxis(0) if count.step else None]
+        numbers = [None if source is None else self.numbers.get(source) for source in node.sources]
+        if any(numbers):
+            found = computed(op, numbers, inputs)
+            if found is not None:
+                self.numbers[node.ports[0]] = found
+            if isinstance(op, Gather) and axes[0] is not None and axes[1] is not None and numbers[1] is not None:
+                return [self._gathered(axes[0], axes[1], numbers[1], inputs)]
+        for number, spec in enumerate(inputs):
+            if self._counts(spec) and not (number in op.host_inputs and isinstance(op, rules.SHAPED)):
+                raise OpError("the layer computes with the number of rows in the batch")
+        if not any(axes) and not any(self.depends(d) for spec in outputs for d in spec.shape or ()):
+            return [None] * len(outputs)
+        rule = rules.rule_of(op)
+        if rule is None:
+            raise OpError("the layer may mix the rows of a batch")
+        if any(spec is not None and spec.shape is None for spec in (*inputs, *outputs)):
+            raise OpError("the layer may mix the rows of a batch: the rank of a tensor is known only at run time")
+        return rule(self, op, axes, inputs, outputs)
+
+    def _gathered(self, data: BatchAxis, indices: BatchAxis, numbers: RowNumbers,
+                  inputs: Sequence[Spec | None]) -> BatchAxis:
+        """Return the batch axis of a Gather by flat indices, which contain the number of the row that they select."""
+        x, _, axis = inputs
+        assert x is not None and axis is not None and x.rank is not None
+        where = constant_axis(axis, x.rank)
+        if data != BatchAxis(where, 1, data.inner) or not equal(numbers.step, data.inner):  # type: ignore[arg-type]
+            raise OpError("the layer gathers rows of the batch by index")
+        if not equal(numbers.below, data.inner):
+            self.required.append((numbers.below, data.inner))
+        return indices.moved(where + indices.axis)  # type: ignore[operator]
+
+    def depends(self, value: Int) -> bool:
+        """Return whether an integer depends on the number of rows."""
+        return self._atom in atoms(value)
+
+    def _counts(self, spec: Spec | None) -> bool:
+        """Return whether a tensor's value depends on the number of rows."""
+        return spec is not None and spec.symbolic and any(self.depends(v) for v in spec.ints() or ())
+
+    def _check(self, axis: BatchAxis | None, spec: Spec) -> None:
+        """Raise OpError unless the batch axis, and no other one, has the extent of the batch."""
+        for number, extent in enumerate(spec.shape or ()):
+            expected = axis.outer * self.size * axis.inner if axis is not None and number == axis.axis else None
+            if self.depends(extent) if expected is None else not equal(extent, expected):
+                raise OpError(f"axis {number} of a result does not have one part for each row of the batch")
+
+
+def shared(axes: Iterable[BatchAxis | None]) -> BatchAxis:
+    """Return the one batch axis of several tensors. Raise OpError if they differ."""
+    found = {axis for axis in axes if axis is not None}
+    if not found:
+        raise OpError("no result has the rows of the batch")
+    if len(found) > 1:
+        raise OpError("the rows of the batch lie on different axes of the inputs")
+    return found.pop()

@@ -1,0 +1,30 @@
+"""Compilation of models with a dynamic batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ovgpu._util.openvino_package import owns
+from ovgpu.api.compiled_model import CompiledModel
+from ovgpu.api.core import Core
+from ovgpu.batching.model import BatchedModel, batched
+from ovgpu.model import Model
+
+
+def compile_batched(model: Any, device: str | None, config: Mapping[str, Any] | None,
+                    batch_axes: Mapping[Any, int | None] | None) -> tuple[CompiledModel, BatchedModel]:
+    """Compile a model with a dynamic batch; see `SequenceBatcher` for the arguments and errors.
+
+    A compiled model gives its model, device and properties. ``config`` has further properties.
+    """
+    properties = dict(config or {})
+    if isinstance(model, CompiledModel):
+        compilation = model._compilation
+        found = batched(compilation.source, batch_axes)
+        device = compilation.settings.device if device is None else device
+        properties = {**compilation.settings.exported(), **properties}
+    else:
+        source = model if isinstance(model, Model) and not owns(model) else Core().read_model(model)
+        found = batched(source, batch_axes)
+    return Core().compile_model(found.model, device, properties), found

@@ -1,0 +1,127 @@
+"""Class DynamicBatcher: inferences of many threads in the batch of one request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Self
+from weakref import finalize
+
+from ovgpu._util import forks
+from ovgpu.api.compiled_model import CompiledModel
+from ovgpu.batching.compilation import compile_batched
+from ovgpu.batching.gathering import Gatherer, Work, complete, run
+from ovgpu.batching.model import BatchedModel
+from ovgpu.batching.request import BatchRequest
+from ovgpu.batching.row_inputs import RowInputs, RowOutputs
+from ovgpu.errors import Error
+from ovgpu.request.results import OVDict
+
+
+class DynamicBatcher:
+    """Batches of inferences that arrive from many threads, for models without states.
+
+    ``model`` is a model of ovgpu, a file, or a `CompiledModel`, of which model and properties are taken. Its inputs and
+    outputs must have a batch axis, of extent 1 or dynamic, and every row must be computed from that row alone, which is
+    proven when the batcher is made.
+
+    Inferences whose inputs differ in the batch only are gathered until they have ``max_batch_size`` rows, or until
+    ``max_wait_ms`` after the first one arrived. The batch is padded to the next of ``batch_sizes``, by default the
+    powers of two and ``max_batch_size``. Up to ``requests`` batches run in parallel. Threads may share a batcher. Close
+    it, or use it as a context. See `SequenceBatcher` for ``batch_axes`` and errors.
+    """
+
+    def __init__(self, model: Any, max_batch_size: int = 32, device: str | None = None,
+                 config: Mapping[str, Any] | None = None, *, max_wait_ms: float = 2.0,
+                 batch_sizes: Sequence[int] | None = None, requests: int = 1,
+                 batch_axes: Mapping[Any, int | None] | None = None) -> None:
+        if max_batch_size < 1 or requests < 1:
+            raise ValueError(f"max_batch_size {max_batch_size} and requests {requests} must be positive")
+        sizes = [1 << i for i in range(max_batch_size.bit_length())] if batch_sizes is None else list(batch_sizes)
+        if any(size < 1 for size in sizes):
+            raise ValueError(f"batch_sizes {sizes} must be positive")
+        compiled, batched = compile_batched(model, device, config, batch_axes)
+        if batched.variables:
+            raise Error(f"the model has states, such as '{next(iter(batched.variables))}': use a SequenceBatcher")
+        self._batches = _Batches(compiled, batched, sorted({n for n in sizes if n < max_batch_size} | {max_batch_size}),
+                                 max_wait_ms / 1000)
+        self._threads = [threading.Thread(target=self._batches.work, name="ovgpu-batches", daemon=True)
+                         for _ in range(requests)]
+        for thread in self._threads:
+            thread.start()
+        self._closing = finalize(self, self._batches.gatherer.close)
+
+    @property
+    def compiled_model(self) -> CompiledModel:
+        """The compiled model with a dynamic batch."""
+        return self._batches.compiled
+
+    @property
+    def max_batch_size(self) -> int:
+        """The most rows of a batch."""
+        return self._batches.sizes[-1]
+
+    def infer(self, inputs: Any = None) -> OVDict:
+        """Run an inference as part of a batch and return its outputs.
+
+        ``inputs`` are those of `InferRequest.infer`, with one row or several, up to ``max_batch_size``.
+
+        Raises: RuntimeError for inputs that do not fit the model and for errors of the inference.
+        """
+        return self.submit(inputs).result()
+
+    def submit(self, inputs: Any = None) -> Future[OVDict]:
+        """Submit an inference, and return the future of its outputs. It is left out if it is cancelled before it
+        runs."""
+        return self._batches.submit(inputs)
+
+    def close(self) -> None:
+        """Run the inferences that wait, and refuse further ones."""
+        self._closing()
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Batches:
+    """Queue of inferences and the loop that runs them, shared by the batcher and its threads."""
+
+    def __init__(self, compiled: CompiledModel, batched: BatchedModel, sizes: list[int], max_wait: float) -> None:
+        self.compiled, self.sizes = compiled, sizes
+        self._batched = batched
+        self._ports = compiled._compilation.inputs
+        self._inputs, self._outputs = RowInputs(self._ports, batched), RowOutputs(compiled.outputs, batched)
+        self.gatherer = Gatherer(max_wait, lambda: sizes[-1])
+        self._forks = forks.count
+
+    def submit(self, inputs: Any) -> Future[OVDict]:
+        if self._forks != forks.count:
+            raise Error("the batcher was made in the process that this one was forked from")
+        arrays, rows, key = self._inputs.convert(inputs, self.sizes[-1])
+        work = Work(key, arrays, rows)
+        self.gatherer.put(work)
+        return work.future
+
+    def work(self) -> None:
+        """Run batches with a request of their own until the gatherer is closed and empty."""
+        request = BatchRequest(self.compiled._compilation.current, self._batched)
+        inputs = RowInputs(self._ports, self._batched)
+        while (batch := self.gatherer.take()) is not None:
+            batch = [work for work in batch if work.future.set_running_or_notify_cancel()]
+            complete(batch, run(batch, partial(self._infer, request, inputs)))
+
+    def _infer(self, request: BatchRequest, inputs: RowInputs, batch: Sequence[Work]) -> list[OVDict]:
+        starts = [0]
+        for work in batch:
+            starts.append(starts[-1] + work.rows)
+        size = next(n for n in self.sizes if n >= starts[-1])
+        stacked = inputs.stack([(start, work.arrays) for start, work in zip(starts, batch)], size, batch[0].key)
+        outputs = request.infer_rows(stacked, (), ())
+        return [self._outputs.rows(outputs, start, work.rows) for start, work in zip(starts, batch)]

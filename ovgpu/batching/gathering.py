@@ -1,0 +1,114 @@
+"""Gathering of work from many threads into batches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from ovgpu.errors import Error, OpError
+
+
+class Work:
+    """Rows to compute together with others of the same ``key``, and the future of their results."""
+
+    def __init__(self, key: Hashable, arrays: list[Any], rows: int, owner: Any = None) -> None:
+        self.key, self.arrays, self.rows, self.owner = key, arrays, rows, owner
+        self.future: Future[Any] = Future()
+        self.arrived = time.perf_counter()
+
+
+def run(batch: Sequence[Work], infer: Callable[[Sequence[Work]], Sequence[Any]]) -> list[Any]:
+    """Return the result, or the exception, of each work of a batch, which ``infer`` computes.
+
+    If a layer raises OpError, the values of one work may be at fault: each is then computed alone.
+    """
+    try:
+        return list(infer(batch)) if batch else []
+    except OpError as error:
+        return [error] if len(batch) == 1 else [result for work in batch for result in run([work], infer)]
+    except BaseException as error:
+        return [error] * len(batch)
+
+
+def complete(batch: Sequence[Work], results: Sequence[Any]) -> None:
+    """Set the results or exceptions of the futures."""
+    for work, result in zip(batch, results):
+        if isinstance(result, BaseException):
+            work.future.set_exception(result)
+        else:
+            work.future.set_result(result)
+
+
+class Gatherer:
+    """Queue that hands out work of the same key in batches.
+
+    A batch is handed out when it has ``capacity()`` rows, or ``max_wait`` seconds after its first work arrived. Several
+    threads may put and take.
+    """
+
+    def __init__(self, max_wait: float, capacity: Callable[[], int]) -> None:
+        self._max_wait, self._capacity = max_wait, capacity
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self._groups: dict[Hashable, list[Work]] = {}  # oldest first
+        self.closed = False
+
+    def put(self, work: Work) -> None:
+        """Add work. Raise Error if the queue is closed."""
+        with self.changed:
+            if self.closed:
+                raise Error("the batcher is closed")
+            self.put_next(work)
+
+    def put_next(self, work: Work) -> None:
+        """Add work that follows work from before the queue was closed."""
+        with self.changed:
+            group = self._groups.setdefault(work.key, [])
+            group.append(work)
+            if len(group) == 1 or self._is_full(group):
+                self.changed.notify()
+
+    def take(self) -> list[Work] | None:
+        """Wait for a batch and return it; None when the queue is closed and empty. Its futures may be cancelled."""
+        with self.changed:
+            while True:
+                if self._groups:
+                    group = next(filter(self._is_full, self._groups.values()), None)
+                    oldest = next(iter(self._groups.values()))
+                    left = oldest[0].arrived + self._max_wait - time.perf_counter()
+                    if group is None and (left <= 0 or self.closed):
+                        group = oldest
+                    if group is not None:
+                        return self._cut(group)
+                    self.changed.wait(left)
+                elif self.closed:
+                    return None
+                else:
+                    self.changed.wait()
+
+    def close(self) -> None:
+        """Refuse new work. Work that waits is handed out at once."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+    def _is_full(self, group: list[Work]) -> bool:
+        return sum(work.rows for work in group) >= self._capacity()
+
+    def _cut(self, group: list[Work]) -> list[Work]:
+        """Remove as much work from a group as fits into a batch, but at least one."""
+        count, rows, capacity = 1, group[0].rows, self._capacity()
+        while count < len(group) and rows + group[count].rows <= capacity:
+            rows += group[count].rows
+            count += 1
+        taken, left = group[:count], group[count:]
+        del self._groups[taken[0].key]
+        if left:  # it is older than what other groups have, or becomes so soon: put it in order of arrival
+            self._groups[left[0].key] = left
+            ordered = sorted(self._groups.items(), key=lambda item: item[1][0].arrived)
+            self._groups = dict(ordered)
+            self.changed.notify()
+        return taken

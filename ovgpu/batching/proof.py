@@ -1,0 +1,144 @@
+"""Proof that rows of a batch are independent, by symbolic shape inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ovgpu.batching.axes import Batch, BatchAxis
+from ovgpu.batching.rewriting import rewrite
+from ovgpu.errors import OpError
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops.infrastructure.state import ReadValue3
+from ovgpu.spec import Spec, dims_of
+from ovgpu.symbolic import HELPERS, ExpressionCodegen, Int, Sym, Table, active
+from ovgpu.types import PartialShape
+
+BATCH = "batch"  # the atom that stands for the number of rows
+
+Dim = tuple[Any, int]
+"""A dynamic extent other than the batch: number of an input or id of a variable, and axis."""
+
+ALL_DIFFER: tuple[int, ...] = ()
+"""Equalities of a proof that holds for all dynamic extents."""
+
+
+def equalities_of(extents: Sequence[int]) -> tuple[int, ...]:
+    """Return for each extent the number of the first one that is equal to it, or -1 for an extent of 1."""
+    return tuple([-1 if extent == 1 else extents.index(extent) for extent in extents])
+
+
+def dynamic_dims(model: Model, inputs: Sequence[int | None], variables: Mapping[str, int]) -> list[Dim]:
+    """Return the dynamic extents of inputs and variables other than the batch."""
+    shapes: list[tuple[Any, PartialShape, int | None]] = [
+        (i, p.op.shape, axis) for i, (p, axis) in enumerate(zip(model.parameters, inputs))]  # type: ignore[attr-defined]
+    shapes += [(name, node.ports[0].partial_shape, variables[name]) for name, node in reads(model).items()]
+    return [(key, axis) for key, shape, batch in shapes for axis, extent in enumerate(shape)
+            if extent.is_dynamic and axis != batch]
+
+
+def reads(model: Model) -> dict[str, Node]:
+    """Return a ReadValue node of each variable, by id."""
+    return {node.op.variable_id: node for node in model.ops if isinstance(node.op, ReadValue3)}
+
+
+class _SharedTable(Table):
+    """Symbols of an inference in which the batch axes of inputs and variables have the same extent. ``others`` has the
+    dynamic extents that are equal to another one, or 1."""
+
+    def __init__(self, batch: set[Dim], others: Mapping[Dim, Dim | int]) -> None:
+        super().__init__()
+        self._batch_dims, self._others = batch, others
+        self.batch: Sym = super().atom(BATCH, lo=2)
+
+    def atom(self, op: str, *args: Any, lo: int = 0, hi: int | None = None) -> Int:
+        if op == "dim" and args in self._batch_dims:
+            return self.batch
+        other = self._others.get(args) if op == "dim" else None
+        if isinstance(other, int):
+            return other
+        return super().atom(op, *(args if other is None else other), lo=lo, hi=hi)
+
+
+class Proof:
+    """Proof that a model computes each row of a batch from that row alone.
+
+    It follows the batch axes through the model, and rewrites nodes that are for a batch of 1 on the way. It holds for
+    dynamic extents with these ``equalities``: `ALL_DIFFER`, or as `equalities_of` returns them.
+    """
+
+    def __init__(self, model: Model, inputs: Sequence[int | None], variables: Mapping[str, int], beams: int | None,
+                 equalities: tuple[int, ...]) -> None:
+        self.model, self.inputs, self.beams, self.equalities = model, inputs, beams, equalities
+        self._batch_dims = {(i, axis) for i, axis in enumerate(inputs) if axis is not None} | set(variables.items())
+        self._variables = variables
+        self._dims = dynamic_dims(model, inputs, variables)
+        self._others: dict[Dim, Dim | int] = {
+            dim: 1 if first < 0 else self._dims[first] for dim, first in zip(self._dims, equalities)}
+        self.axes: dict[Output, BatchAxis | None] = {}
+
+    def run(self) -> bool:
+        """Infer shapes and batch axes. Return False if a node was rewritten, so that the trace has to begin again."""
+        table = _SharedTable(self._batch_dims, self._others)
+        self.batch = Batch(table.batch, self._variables)
+        self.axes.clear()
+        with table:
+            for node in self.model.ops:
+                table.layer = node
+                if node.op.name == "Parameter":
+                    self._begin(node)
+                elif rewrite(node, [None if s is None else self.axes[s] for s in node.sources], self.batch,
+                             self._batch_source()):
+                    return False
+                else:
+                    specs = node.infer([None if source is None else source.spec for source in node.sources])
+                    for port, spec in zip(node.ports, specs):
+                        port.spec = spec
+                    self._follow(node)
+            table.layer = None
+        for check in table.checks:
+            if self.batch.depends(check.a) or self.batch.depends(check.b):
+                error = OpError(f"{check.message.format(check.a, check.b)} for any number of rows in a batch")
+                raise error if check.where is None else error.at(*check.where)
+        return True
+
+    def changed_axes(self) -> dict[str, BatchAxis | None]:
+        """Return the batch axes of assigned values that are not those of their variables."""
+        return {name: axis for name, axis in self.batch.assigned.items() if axis != BatchAxis(self._variables[name])}
+
+    def conditions(self) -> Callable[[Sequence[int]], bool]:
+        """Return a function from the extents of `BatchedModel.dims` to whether rows are independent with these."""
+        codegen = ExpressionCodegen(lambda atom: f"E[{self._dims.index(atom.args)}]")
+        tests = [f"{codegen.expression(a)} <= {codegen.expression(b)}" for a, b in self.batch.required]
+        names: dict[str, Any] = dict(HELPERS)
+        exec("\n ".join(["def conditions(E):", *codegen.lines, f"return {' and '.join(tests) or True}"]), names)
+        return names["conditions"]  # type: ignore[no-any-return]
+
+    def outputs(self) -> tuple[int, ...]:
+        """Return the batch axes of the outputs. Raise OpError for an output that is not one value for each row."""
+        found = []
+        for result in self.model.results:
+            axis = self.axes[result.ports[0]]
+            if axis is None or axis != BatchAxis(axis.axis):
+                raise OpError("the output is not one value for each row of the batch").at(
+                    result.op.name, result.source_location)
+            found.append(axis.axis)
+        return tuple(found)
+
+    def _begin(self, parameter: Node) -> None:
+        number, op = self.model.parameters.index(parameter), parameter.op
+        parameter.ports[0].spec = Spec(op.element_type, dims_of(op.shape, active(), number))  # type: ignore[attr-defined]
+        axis = self.inputs[number]
+        self.axes[parameter.ports[0]] = None if axis is None else BatchAxis(axis)
+
+    def _follow(self, node: Node) -> None:
+        if self.beams is not None and node.sources[1:2] == [self.model.parameters[self.beams].ports[0]]:
+            state = node.sources[0]  # every row continues its own state
+            assert state is not None
+            self.axes[node.ports[0]] = self.axes[state]
+        else:
+            self.batch.follow(node, self.axes)
+
+    def _batch_source(self) -> tuple[Output, int]:
+        """Return an input with a batch axis, and that axis."""
+        return next((p.ports[0], axis) for p, axis in zip(self.model.parameters, self.inputs) if axis is not None)

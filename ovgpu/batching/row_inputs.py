@@ -1,0 +1,133 @@
+"""Inputs of rows that are gathered into batches, and the outputs of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu._util import host_memory
+from ovgpu.batching.model import BatchedModel
+from ovgpu.errors import Error
+from ovgpu.request.inputs import InputSlot, numbered
+from ovgpu.request.ports import ConstOutput, PortList
+from ovgpu.request.results import OVDict
+from ovgpu.tensor import Tensor, on_device
+
+MAX_CACHED = 16  # stacked arrays, by shape
+
+
+class _RowInput(InputSlot):
+    """Converter of the values of one input."""
+
+    def array(self, value: Any) -> np.ndarray[Any, Any]:
+        """Return a copy of a value as an array of the input's type. Raises errors as `InputSlot.set` does."""
+        if isinstance(value, Tensor):
+            if self._kind is not None and value.element_type is not self._kind:
+                raise Error(f"[Parameter] the tensor has type {value.element_type.get_type_name()}, the input "
+                            f"{self._kind.get_type_name()} ({self.port.node.source_location})")
+            self._check_host(value)
+            array = value.array
+        else:
+            array = self._converted(value)
+        self._check(array.shape)
+        return np.array(array, array.dtype if self._dtype is None else self._dtype, order="C")
+
+    def _check_host(self, source: Any) -> None:
+        if on_device(source):
+            raise Error(f"[Parameter] the array is on a CUDA device: rows are gathered on the host "
+                        f"({self.port.node.source_location})")
+
+
+class RowInputs:
+    """Converter of the inputs of rows, and the arrays into which rows are stacked."""
+
+    def __init__(self, ports: PortList, batched: BatchedModel) -> None:
+        self._ports, self._batched = ports, batched
+        self._slots = [_RowInput(port) for port in ports]
+        self._axes = batched.inputs
+        self._dims = [(key, axis) for key, axis in batched.dims if isinstance(key, int)]
+        self._stacked: dict[Hashable, list[Any]] = {}
+
+    def convert(self, inputs: Any, most: int) -> tuple[list[Any], int, Hashable]:
+        """Return the inputs as arrays, their number of rows (at most ``most``), and the key of inputs that fit them.
+
+        Raises: RuntimeError or TypeError for inputs that do not fit the model, or that are missing.
+        """
+        given = dict(numbered(self._ports, inputs))
+        arrays: list[Any] = [None] * len(self._slots)
+        rows, key = 0, list[Any]()
+        for number, (slot, axis) in enumerate(zip(self._slots, self._axes)):
+            if number == self._batched.beams:
+                self._check_beams(given.get(number))
+                continue
+            if number not in given:
+                raise Error(f"[Parameter] the input has no value ({slot.port.node.source_location})")
+            array = arrays[number] = slot.array(given[number])
+            if axis is None:
+                key.append((array.shape, array.tobytes()))
+                continue
+            count = array.shape[axis]
+            rows = rows or count
+            if count != rows or not 0 < count <= most:
+                allowed = f"{rows}, as another input has" if count != rows else f"1 to {most}"
+                raise Error(f"[Parameter] the input has {count} rows on axis {axis}, not {allowed} "
+                            f"({slot.port.node.source_location})")
+            key.append((*array.shape[:axis], *array.shape[axis + 1 :]))
+        self._batched.check([arrays[number].shape[axis] for number, axis in self._dims])
+        return arrays, rows, tuple(key)
+
+    def _check_beams(self, value: Any) -> None:
+        if value is not None and any(np.asarray(value).ravel()):
+            raise Error("the beams of a sequence in a batch are 0: each sequence continues its own state")
+
+    def stack(self, parts: Sequence[tuple[int, Sequence[Any]]], rows: int, key: Hashable) -> dict[int, Any]:
+        """Return arrays of ``rows`` rows with the arrays of each part (first row, arrays) in place.
+
+        Rows of no part have the values of the first one, which are valid.
+        """
+        stacked = self._stacked.get((rows, key))
+        if stacked is None:
+            stacked = self._stacked[rows, key] = [self._empty(number, array, rows)
+                                                  for number, array in enumerate(parts[0][1])]
+            if len(self._stacked) > MAX_CACHED:
+                del self._stacked[next(iter(self._stacked))]
+        for number, (target, axis) in enumerate(zip(stacked, self._axes)):
+            valid = parts[0][1][number]
+            if valid is None or axis is None:
+                continue
+            free = np.ones(rows, bool)
+            for first, arrays in parts:
+                end = first + arrays[number].shape[axis]
+                target[part(axis, slice(first, end))] = arrays[number]
+                free[first:end] = False
+            if free.any():
+                target[part(axis, free)] = valid[part(axis, slice(0, 1))]
+        return {number: parts[0][1][number] if axis is None else stacked[number]
+                for number, axis in enumerate(self._axes)}
+
+    def _empty(self, number: int, array: Any, rows: int) -> Any:
+        axis = self._axes[number]
+        if array is None:  # beams: every row continues its own state
+            return np.arange(rows, dtype=self._ports[number].element_type.storage)
+        if axis is None:
+            return None
+        return host_memory.empty((*array.shape[:axis], rows, *array.shape[axis + 1 :]), array.dtype)
+
+
+class RowOutputs:
+    """Outputs of a batch, which are handed out by rows."""
+
+    def __init__(self, ports: Sequence[ConstOutput], batched: BatchedModel) -> None:
+        self._ports, self._axes = ports, batched.outputs
+
+    def rows(self, outputs: Sequence[Any], first: int, count: int) -> OVDict:
+        """Return copies of ``count`` rows of the outputs, from row ``first`` on."""
+        return OVDict({port: np.array(array[part(axis, slice(first, first + count))])
+                       for port, array, axis in zip(self._ports, outputs, self._axes)})
+
+
+def part(axis: int, index: Any) -> tuple[Any, ...]:
+    """Return the index of a part of an array along an axis."""
+    return (*(slice(None),) * axis, index)

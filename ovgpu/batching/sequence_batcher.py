@@ -1,0 +1,301 @@
+"""Class SequenceBatcher: many sequences, each with its own states, in the batch of one request."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Self
+from weakref import finalize
+
+from ovgpu._util import forks
+from ovgpu.api.compiled_model import CompiledModel
+from ovgpu.batching.compilation import compile_batched
+from ovgpu.batching.gathering import Gatherer, Work, complete, run
+from ovgpu.batching.model import BatchedModel
+from ovgpu.batching.request import BatchRequest
+from ovgpu.batching.row_inputs import RowInputs, RowOutputs
+from ovgpu.errors import Error, OpError
+from ovgpu.request.results import OVDict
+from ovgpu.tensor import Tensor
+
+MAX_SEQUENCES = 4096
+CLOSED = "the sequence is closed"
+
+
+class BatchFullError(Error):
+    """Error of a sequence that cannot be opened because all slots of the batch are taken."""
+
+
+class SequenceBatcher:
+    """Batch of sequences with independent states, which run side by side in one request.
+
+    ``model`` is a model of ovgpu, a file, or a `CompiledModel`, of which model and properties are taken. Its inputs,
+    states and outputs must have a batch axis, of extent 1 or dynamic, and every row must be computed from that row
+    alone, which is proven when the batcher is made. A model for one sequence at a time (batch 1) qualifies.
+
+    Steps of different sequences are gathered until all open sequences have one, or until ``max_wait_ms`` after the
+    first one arrived, and run in one inference. A sequence without a step keeps its state to the last bit. What a
+    sequence gets does not depend on the values of the others. The batch has as many slots as sequences are open,
+    rounded up to a power of two. Threads may share a batcher and its sequences. Close it, or use it as a context.
+
+    ``batch_axes`` has the batch axes of inputs by name or number, None for an input that all rows share: steps in which
+    such inputs differ run in different inferences. By default, the batch axis is the axis N of an input's layout, or
+    else its first axis of extent 1 or of dynamic extent.
+
+    Raises: OpError that names the layer for a model that mixes the rows of a batch, Error for a model without a batch
+    axis, or with states whose size changes, such as KV caches.
+    """
+
+    def __init__(self, model: Any, max_sequences: int = 64, device: str | None = None,
+                 config: Mapping[str, Any] | None = None, *, max_wait_ms: float = 2.0,
+                 batch_axes: Mapping[Any, int | None] | None = None) -> None:
+        if not 1 <= max_sequences <= MAX_SEQUENCES:
+            raise ValueError(f"max_sequences is {max_sequences}, not 1 to {MAX_SEQUENCES}")
+        compiled, batched = compile_batched(model, device, config, batch_axes)
+        self._slots = _Slots(compiled, batched, max_sequences, max_wait_ms / 1000)
+        threading.Thread(target=self._slots.work, name="ovgpu-sequences", daemon=True).start()
+        self._closing = finalize(self, self._slots.gatherer.close)
+
+    @property
+    def compiled_model(self) -> CompiledModel:
+        """The compiled model with a dynamic batch."""
+        return self._slots.compiled
+
+    @property
+    def max_sequences(self) -> int:
+        """The most sequences that can be open at a time."""
+        return self._slots.most
+
+    def open(self) -> BatchedSequence:
+        """Return a new sequence, which begins with the initial state. Raise BatchFullError if too many are open."""
+        return BatchedSequence(self._slots, self._slots.open())
+
+    def __len__(self) -> int:
+        """Return the number of open sequences."""
+        return len(self._slots.opened)
+
+    @property
+    def batch_size(self) -> int:
+        """The number of slots of the last inference."""
+        return self._slots.request.rows
+
+    def close(self) -> None:
+        """Run the steps that wait, and refuse further ones."""
+        self._closing()
+        self._slots.done.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class BatchedSequence:
+    """Sequence of a `SequenceBatcher`, with its own state. Its steps run in the order in which they were submitted."""
+
+    def __init__(self, slots: _Slots, entry: _Entry) -> None:
+        self._slots, self._entry = slots, entry
+        self._closing = finalize(self, slots.close, entry)
+
+    def infer(self, inputs: Any = None) -> OVDict:
+        """Run a step and return its outputs. ``inputs`` are those of `InferRequest.infer`, for a batch of one row.
+
+        Raises: RuntimeError for inputs that do not fit the model and for errors of the step, which leaves the state
+        unchanged, and for a sequence that is closed.
+        """
+        return self.submit(inputs).result()
+
+    def submit(self, inputs: Any = None) -> Future[OVDict]:
+        """Submit a step, and return the future of its outputs. A step that is cancelled before it runs is left out."""
+        return self._slots.submit(self._entry, inputs)
+
+    def reset(self) -> None:
+        """Reset the state to the initial one, after the steps that were submitted before."""
+        self._slots.reset(self._entry)
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the state by variable, for one row, after the steps that were submitted before.
+
+        A sequence of another batcher of the same model can take it, and so can `VariableState.state` of a request with
+        batch 1. Values that depend on inputs are zeros before the first step.
+        """
+        return self._slots.read(self._entry)
+
+    @state.setter
+    def state(self, state: Mapping[str, Any]) -> None:
+        """Set the values of all variables, which are tensors or arrays for one row."""
+        self._slots.write(self._entry, state)
+
+    def close(self) -> None:
+        """End the sequence, and cancel its steps that have not begun."""
+        self._closing()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Entry:
+    """An open sequence: its slot, and its steps. The first step is with the gatherer, the others wait behind it."""
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        self.steps: deque[Work] = deque()
+        self.initial = True  # whether the next step begins with the initial state
+        self.closed = False
+
+
+class _Slots:
+    """Slots of a batch, and the loop that runs it. It is shared by the batcher, its sequences and its thread.
+
+    The gatherer's condition guards ``opened`` and the entries, ``running`` guards the request.
+    """
+
+    def __init__(self, compiled: CompiledModel, batched: BatchedModel, most: int, max_wait: float) -> None:
+        self.compiled, self.most = compiled, most
+        self.request = BatchRequest(compiled._compilation.current, batched)
+        self.inputs = RowInputs(compiled._compilation.inputs, batched)
+        self.outputs = RowOutputs(compiled.outputs, batched)
+        self.opened: dict[int, _Entry] = {}  # by slot
+        self.gatherer = Gatherer(max_wait, lambda: max(len(self.opened), 1))
+        self.running = threading.Lock()
+        self.advanced = threading.Condition(self.gatherer.lock)  # steps of a sequence have ended
+        self.done = threading.Event()  # the thread has ended
+        self.thread = 0  # id of the thread in `work`
+        self._forks = forks.count
+
+    # ---- sequences
+
+    def open(self) -> _Entry:
+        self._check_process()
+        with self.gatherer.changed:
+            if self.gatherer.closed:
+                raise Error("the batcher is closed")
+            slot = next((i for i in range(self.most) if i not in self.opened), None)
+            if slot is None:
+                raise BatchFullError(f"all {self.most} sequences are open")
+            entry = self.opened[slot] = _Entry(slot)
+            return entry
+
+    def close(self, entry: _Entry) -> None:
+        with self.gatherer.changed:
+            entry.closed = True
+            for step in entry.steps:
+                step.future.cancel()
+            if self.opened.get(entry.slot) is entry:
+                del self.opened[entry.slot]
+            self.advanced.notify_all()
+            self.gatherer.changed.notify()  # fewer sequences may be enough for a batch
+
+    def submit(self, entry: _Entry, inputs: Any) -> Future[OVDict]:
+        arrays, _, key = self.inputs.convert(inputs, 1)
+        return self._submit(entry, Work(key, arrays, 1, entry))
+
+    def _submit(self, entry: _Entry, step: Work) -> Future[OVDict]:
+        self._check_process()
+        with self.gatherer.changed:
+            if entry.closed:
+                raise Error(CLOSED)
+            if not entry.steps:
+                self.gatherer.put(step)
+            elif self.gatherer.closed:
+                raise Error("the batcher is closed")
+            entry.steps.append(step)
+        return step.future
+
+    def _check_process(self) -> None:
+        if self._forks != forks.count:
+            raise Error("the batcher was made in the process that this one was forked from")
+
+    # ---- states
+
+    def _after_steps(self, entry: _Entry) -> None:
+        """Wait for the steps that were submitted. Raise Error if the sequence is closed."""
+        self._check_process()
+        if threading.get_ident() == self.thread and entry.steps:
+            raise Error("a callback of a step would wait for the next step of its sequence")
+        with self.gatherer.changed:
+            self.advanced.wait_for(lambda: not entry.steps or entry.closed)
+            if entry.closed:
+                raise Error(CLOSED)
+
+    def reset(self, entry: _Entry) -> None:
+        self._after_steps(entry)
+        entry.initial = True
+
+    def read(self, entry: _Entry) -> dict[str, Tensor]:
+        self._after_steps(entry)
+        with self.running:
+            return self.request.read_row(None if entry.initial else entry.slot)
+
+    def write(self, entry: _Entry, state: Mapping[str, Any]) -> None:
+        self._after_steps(entry)
+        with self.running:
+            self._resize()
+            self.request.write_row(entry.slot, state)
+            entry.initial = False
+
+    # ---- running
+
+    def work(self) -> None:
+        """Run batches until the gatherer is closed and empty."""
+        self.thread = threading.get_ident()
+        while (batch := self.gatherer.take()) is not None:
+            steps = [step for step in batch if step.future.set_running_or_notify_cancel()]
+            with self.running:
+                results = run(steps, self._infer)
+            with self.gatherer.changed:
+                for step in batch:
+                    self._advance(step.owner)
+                self.advanced.notify_all()
+            complete(steps, results)
+        self.done.set()
+
+    def _advance(self, entry: _Entry) -> None:
+        """Hand the next step of a sequence to the gatherer."""
+        entry.steps.popleft()
+        if entry.steps:
+            self.gatherer.put_next(entry.steps[0])
+
+    def _infer(self, steps: Sequence[Work]) -> list[OVDict]:
+        self._resize()
+        if any(step.owner.closed for step in steps):  # others may have its slot
+            raise OpError(CLOSED)
+        entries: list[_Entry] = [step.owner for step in steps]
+        inputs = self.inputs.stack([(entry.slot, step.arrays) for entry, step in zip(entries, steps)],
+                                   self.request.rows, steps[0].key)
+        outputs = self.request.infer_rows(inputs, [entry.slot for entry in entries],
+                                          [entry.slot for entry in entries if entry.initial])
+        for entry in entries:
+            entry.initial = False
+        return [self.outputs.rows(outputs, entry.slot, 1) for entry in entries]
+
+    def _resize(self) -> None:
+        """Give the batch a slot for each open sequence: more at once, fewer if at most a quarter are needed."""
+        rows = self.request.rows
+        with self.gatherer.changed:
+            entries = sorted(self.opened.values(), key=lambda entry: entry.slot)
+            needed = _power_of_two(entries[-1].slot + 1) if entries else 1
+            fewest = _power_of_two(len(entries))
+            if needed <= rows and fewest > rows // 4:
+                return
+            kept = [entry for entry in entries if entry.slot < rows]
+            moves = [(entry.slot, entry.slot) for entry in kept]
+            if fewest <= rows // 4:
+                moves = [(entry.slot, slot) for slot, entry in enumerate(entries) if entry.slot < rows]
+                self.opened = {slot: entry for slot, entry in enumerate(entries)}
+                for slot, entry in self.opened.items():
+                    entry.slot = slot
+                needed = fewest
+        self.request.resize(needed, moves)
+
+
+def _power_of_two(count: int) -> int:
+    """Return the least power of two that is not less than ``count``, at least 1."""
+    return 1 << max(count - 1, 0).bit_length()
