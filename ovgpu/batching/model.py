@@ -170,7 +170,7 @@ def _proven(model: Model, inputs: Sequence[int | None], variables: dict[str, int
                                      variable_shape=shape)
         proof = Proof(model, inputs, variables, beams, equalities)
         while not proof.run():  # a node was rewritten: prove again from the beginning
-            model.changed()
+            pass
         assigned = proof.changed_axes()
         if not assigned:
             found = BatchedModel(model, tuple(inputs), variables, beams, proof)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ovgpu.batching.axes import Batch, BatchAxis
 from ovgpu.batching.rewriting import rewrite
 from ovgpu.errors import OpError
 from ovgpu.model import Model, Node, Output
+from ovgpu.ops.infrastructure.control_flow import If, Loop, TensorIterator
 from ovgpu.ops.infrastructure.state import ReadValue3
 from ovgpu.spec import Spec, dims_of
-from ovgpu.symbolic import HELPERS, ExpressionCodegen, Int, Sym, Table, active
+from ovgpu.symbolic import HELPERS, OPAQUE, ExpressionCodegen, Int, Sym, Table, active, atoms
 from ovgpu.types import PartialShape
 
 BATCH = "batch"  # the atom that stands for the number of rows
@@ -40,6 +41,34 @@ def dynamic_dims(model: Model, inputs: Sequence[int | None], variables: Mapping[
 def reads(model: Model) -> dict[str, Node]:
     """Return a ReadValue node of each variable, by id."""
     return {node.op.variable_id: node for node in model.ops if isinstance(node.op, ReadValue3)}
+
+
+def bodies_of(node: Node) -> Iterator[tuple[Model, list[tuple[int, Spec]]]]:
+    """Yield the bodies of a node, each with (number of the node's input, spec) of its parameters in the first
+    iteration; the number of a loop's counter is -1."""
+    op: Any = node.op
+    if isinstance(op, If):
+        entries = [(op.then_body, op.then_inputs), (op.else_body, op.else_inputs)]
+    elif isinstance(op, (Loop, TensorIterator)):
+        entries = [(op.body, op.inputs)]
+    else:
+        return
+    for body, inputs in entries:
+        found = [(-1, _declared(parameter, object())) for parameter in body.parameters]
+        for entry in inputs:
+            source = node.sources[entry.port]
+            if source is not None and source.spec.shape is not None:
+                shape = list(source.spec.shape)
+                if entry.axis is not None:
+                    shape[entry.axis] = entry.part_size
+                found[entry.parameter] = entry.port, Spec(source.spec.type, tuple(shape))
+        yield body, found
+
+
+def _declared(parameter: Node, key: Any) -> Spec:
+    """Return the spec that a parameter declares, with symbols of ``key``."""
+    op: Any = parameter.op
+    return Spec(op.element_type, dims_of(op.shape, active(), key))
 
 
 class _SharedTable(Table):
@@ -83,24 +112,56 @@ class Proof:
         self.batch = Batch(table.batch, self._variables)
         self.axes.clear()
         with table:
-            for node in self.model.ops:
-                table.layer = node
-                if node.op.name == "Parameter":
-                    self._begin(node)
-                elif rewrite(node, [None if s is None else self.axes[s] for s in node.sources], self.batch,
-                             self._batch_source()):
-                    return False
-                else:
-                    specs = node.infer([None if source is None else source.spec for source in node.sources])
-                    for port, spec in zip(node.ports, specs):
-                        port.spec = spec
-                    self._follow(node)
-            table.layer = None
+            for node in self.model.parameters:
+                self._begin(node)
+            if not self._walk(self.model, self._batch_source()):
+                return False
         for check in table.checks:
             if self.batch.depends(check.a) or self.batch.depends(check.b):
                 error = OpError(f"{check.message.format(check.a, check.b)} for any number of rows in a batch")
                 raise error if check.where is None else error.at(*check.where)
         return True
+
+    def _walk(self, model: Model, source: tuple[Output, int] | None) -> bool:
+        """Infer shapes and batch axes of a model or body, of which the parameters have theirs. Return False if a node
+        was rewritten. ``source`` is an input with a batch axis, and that axis, in the model itself."""
+        table = active()
+        for node in model.ops:
+            if node.op.name == "Parameter":
+                continue
+            table.layer = node
+            if rewrite(node, [None if s is None else self.axes[s] for s in node.sources], self.batch, source):
+                model.changed()
+                return False
+            for body, parameters in bodies_of(node):
+                if not self._walk_body(node, body, parameters):
+                    return False
+            specs = node.infer([None if s is None else s.spec for s in node.sources])
+            for port, spec in zip(node.ports, specs):
+                port.spec = spec
+            self._follow(node)
+        table.layer = None
+        return True
+
+    def _walk_body(self, node: Node, body: Model, parameters: Sequence[tuple[int, Spec]]) -> bool:
+        """Rewrite nodes of a body that are for a batch of 1. Return False if there was one.
+
+        ``parameters`` are pairs of the number of the node's input that a parameter gets, -1 for a loop's counter, and
+        the parameter's spec. Errors are left to the inference of the node, which also generalises shapes.
+        """
+        table, layer = active(), active().layer
+        checks = len(table.checks)
+        for parameter, (number, spec) in zip(body.parameters, parameters):
+            source = node.sources[number] if number >= 0 else None
+            parameter.ports[0].spec = spec
+            self.axes[parameter.ports[0]] = None if source is None else self.axes[source]
+        try:
+            return self._walk(body, None)
+        except OpError:
+            return True
+        finally:
+            table.layer = layer
+            del table.checks[checks:]
 
     def changed_axes(self) -> dict[str, BatchAxis | None]:
         """Return the batch axes of assigned values that are not those of their variables."""
@@ -108,6 +169,9 @@ class Proof:
 
     def conditions(self) -> Callable[[Sequence[int]], bool]:
         """Return a function from the extents of `BatchedModel.dims` to whether rows are independent with these."""
+        found = {atom for pair in self.batch.required for value in pair for atom in atoms(value)}
+        if any(atom.op in OPAQUE and atom.args not in self._dims for atom in found):
+            raise OpError("a layer gathers by flat indices, and how many there are is known only at run time")
         codegen = ExpressionCodegen(lambda atom: f"E[{self._dims.index(atom.args)}]")
         tests = [f"{codegen.expression(a)} <= {codegen.expression(b)}" for a, b in self.batch.required]
         names: dict[str, Any] = dict(HELPERS)
@@ -126,8 +190,8 @@ class Proof:
         return tuple(found)
 
     def _begin(self, parameter: Node) -> None:
-        number, op = self.model.parameters.index(parameter), parameter.op
-        parameter.ports[0].spec = Spec(op.element_type, dims_of(op.shape, active(), number))  # type: ignore[attr-defined]
+        number = self.model.parameters.index(parameter)
+        parameter.ports[0].spec = _declared(parameter, number)
         axis = self.inputs[number]
         self.axes[parameter.ports[0]] = None if axis is None else BatchAxis(axis)
 

@@ -22,16 +22,19 @@ from ovgpu.passes._graph import Graph
 from ovgpu.symbolic import Int, Sym, product
 
 
-def rewrite(node: Node, axes: Axes, batch: Batch, source: tuple[Output, int]) -> bool:
+def rewrite(node: Node, axes: Axes, batch: Batch, source: tuple[Output, int] | None) -> bool:
     """Rewrite a node that is for a batch of one row. Return whether it was changed.
 
-    ``axes`` are the batch axes of its inputs, ``source`` is an input of the model with the rows, and its batch axis.
+    ``axes`` are the batch axes of its inputs, ``source`` is an input of the model with the rows, and its batch axis;
+    None in bodies.
     """
     if isinstance(node.op, Reshape) and axes[0] is not None:
         return _rewrite_target(node, axes[0], batch)
-    if isinstance(node.op, (Concat, Cell, SequenceOfCells)) and any(axes):
+    if isinstance(node.op, (Concat, Cell, SequenceOfCells)) and any(axes) and source is not None:
         axis = next(a for a in axes if a is not None)
         count = len(axes) if isinstance(node.op, Concat) else 1 + node.op.states
+        if isinstance(node.op, SequenceOfCells):
+            count += 1  # the lengths
         return any([_repeat(node, i, axis, source) for i in range(count) if axes[i] is None])
     return False
 
