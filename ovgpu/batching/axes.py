@@ -18,7 +18,7 @@ from ovgpu.ops.base.shapes import constant_axis
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.movement.gather import Gather
 from ovgpu.spec import Spec
-from ovgpu.symbolic import Int, Sym, atoms
+from ovgpu.symbolic import Check, Int, Sym, atoms
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Batch:
             found = computed(op, numbers, inputs)
             if found is not None:
                 self.numbers[node.ports[0]] = found
-            if isinstance(op, Gather) and axes[0] is not None and axes[1] is not None and numbers[1] is not None:
-                return [self._gathered(axes[0], axes[1], numbers[1], inputs)]
+            if isinstance(op, Gather) and axes[1] is not None and numbers[1] is not None:
+                return [self._gathered(op, axes[0], axes[1], numbers[1], inputs)]
         for number, spec in enumerate(inputs):
             if self._counts(spec) and not (number in op.host_inputs and isinstance(op, rules.SHAPED)):
                 raise OpError("the layer computes with the number of rows in the batch")
@@ -113,17 +113,23 @@ class Batch:
             raise OpError("the layer may mix the rows of a batch: the rank of a tensor is known only at run time")
         return rule(self, op, axes, inputs, outputs)
 
-    def _gathered(self, data: BatchAxis, indices: BatchAxis, numbers: RowNumbers,
-                  inputs: Sequence[Spec | None]) -> BatchAxis:
+    def _gathered(self, op: Gather, data: BatchAxis | None, indices: BatchAxis, numbers: RowNumbers,
+                  inputs: Sequence[Any]) -> BatchAxis:
         """Return the batch axis of a Gather by flat indices, which contain the number of the row that they select."""
-        x, _, axis = inputs
-        assert x is not None and axis is not None and x.rank is not None
-        where = constant_axis(axis, x.rank)
-        if data != BatchAxis(where, 1, data.inner) or not equal(numbers.step, data.inner):  # type: ignore[arg-type]
+        where = constant_axis(inputs[2], inputs[0].rank)
+        flat = data is not None and where is not None and data == BatchAxis(where, 1, data.inner)
+        if data is None or where is None or not flat or op.batch(inputs[1].rank) or not equal(numbers.step, data.inner):
             raise OpError("the layer gathers rows of the batch by index")
         if not equal(numbers.below, data.inner):
             self.required.append((numbers.below, data.inner))
-        return indices.moved(where + indices.axis)  # type: ignore[operator]
+        return indices.moved(where + indices.axis)
+
+    def require(self, checks: Iterable[Check]) -> None:
+        """Raise OpError for a check of shapes that holds for some numbers of rows only."""
+        for check in checks:
+            if self.depends(check.a) or self.depends(check.b):
+                error = OpError(f"{check.message.format(check.a, check.b)} for any number of rows in a batch")
+                raise error if check.where is None else error.at(*check.where)
 
     def depends(self, value: Int) -> bool:
         """Return whether an integer depends on the number of rows."""

@@ -76,13 +76,11 @@ class Gatherer:
         with self.changed:
             while True:
                 if self._groups:
-                    group = next(filter(self._is_full, self._groups.values()), None)
                     oldest = next(iter(self._groups.values()))
                     left = oldest[0].arrived + self._max_wait - time.perf_counter()
-                    if group is None and (left <= 0 or self.closed):
-                        group = oldest
-                    if group is not None:
-                        return self._cut(group)
+                    full = next(filter(self._is_full, self._groups.values()), None)
+                    if left <= 0 or self.closed or full is not None:
+                        return self._cut(oldest if left <= 0 or full is None else full)
                     self.changed.wait(left)
                 elif self.closed:
                     return None
@@ -106,9 +104,8 @@ class Gatherer:
             count += 1
         taken, left = group[:count], group[count:]
         del self._groups[taken[0].key]
-        if left:  # it is older than what other groups have, or becomes so soon: put it in order of arrival
+        if left:
             self._groups[left[0].key] = left
-            ordered = sorted(self._groups.items(), key=lambda item: item[1][0].arrived)
-            self._groups = dict(ordered)
+            self._groups = dict(sorted(self._groups.items(), key=lambda item: item[1][0].arrived))
             self.changed.notify()
         return taken

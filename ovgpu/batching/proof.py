@@ -116,10 +116,7 @@ class Proof:
                 self._begin(node)
             if not self._walk(self.model, self._batch_source()):
                 return False
-        for check in table.checks:
-            if self.batch.depends(check.a) or self.batch.depends(check.b):
-                error = OpError(f"{check.message.format(check.a, check.b)} for any number of rows in a batch")
-                raise error if check.where is None else error.at(*check.where)
+        self.batch.require(table.checks)
         return True
 
     def _walk(self, model: Model, source: tuple[Output, int] | None) -> bool:
@@ -147,7 +144,7 @@ class Proof:
         """Rewrite nodes of a body that are for a batch of 1. Return False if there was one.
 
         ``parameters`` are pairs of the number of the node's input that a parameter gets, -1 for a loop's counter, and
-        the parameter's spec. Errors are left to the inference of the node, which also generalises shapes.
+        the parameter's spec in the first iteration. The node's own rule then traces the body for all iterations.
         """
         table, layer = active(), active().layer
         checks = len(table.checks)
@@ -155,13 +152,11 @@ class Proof:
             source = node.sources[number] if number >= 0 else None
             parameter.ports[0].spec = spec
             self.axes[parameter.ports[0]] = None if source is None else self.axes[source]
-        try:
-            return self._walk(body, None)
-        except OpError:
-            return True
-        finally:
-            table.layer = layer
-            del table.checks[checks:]
+        done = self._walk(body, None)
+        self.batch.require(table.checks[checks:])
+        del table.checks[checks:]  # those of a body that never runs need not hold
+        table.layer = layer
+        return done
 
     def changed_axes(self) -> dict[str, BatchAxis | None]:
         """Return the batch axes of assigned values that are not those of their variables."""

@@ -70,7 +70,7 @@ class SequenceBatcher:
 
     def open(self) -> BatchedSequence:
         """Return a new sequence, which begins with the initial state. Raise BatchFullError if too many are open."""
-        return BatchedSequence(self._slots, self._slots.open())
+        return BatchedSequence(self, self._slots.open())
 
     def __len__(self) -> int:
         """Return the number of open sequences."""
@@ -96,9 +96,10 @@ class SequenceBatcher:
 class BatchedSequence:
     """Sequence of a `SequenceBatcher`, with its own state. Its steps run in the order in which they were submitted."""
 
-    def __init__(self, slots: _Slots, entry: _Entry) -> None:
-        self._slots, self._entry = slots, entry
-        self._closing = finalize(self, slots.close, entry)
+    def __init__(self, batcher: SequenceBatcher, entry: _Entry) -> None:
+        self._batcher = batcher  # which closes itself when nothing refers to it
+        self._slots, self._entry = batcher._slots, entry
+        self._closing = finalize(self, self._slots.close, entry)
 
     def infer(self, inputs: Any = None) -> OVDict:
         """Run a step and return its outputs. ``inputs`` are those of `InferRequest.infer`, for a batch of one row.

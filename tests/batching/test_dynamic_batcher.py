@@ -10,8 +10,8 @@ import pytest
 
 import ovgpu as ov
 from tests.batching import nets
-from tests.harness.ir import Net
-from tests.harness.layers import add, matmul, mul, relu, reshape
+from tests.harness.ir import Net, Port
+from tests.harness.layers import add, convert, extent, gather, i64, matmul, mul, relu, reshape
 from tests.models.drive import DATA, Expected
 
 Array = np.ndarray[Any, Any]
@@ -166,6 +166,13 @@ def test_a_model_without_a_batch_axis() -> None:
         ov.DynamicBatcher(nets.model(net), device="CPU", batch_axes={"x": 1})
 
 
+def row_numbers(net: Net, x: Port) -> Port:
+    """Return 0, 1, ... for the rows of x."""
+    rows = net.layer("Range", "opset4", [i64(net, 0), reshape(net, extent(net, x, 0), []), i64(net, 1)],
+                     {"output_type": "i64"})
+    return rows  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(("build", "layer"), [
     (lambda net, x: net.layer("ReduceMean", "opset1", [x, net.const([0])], {"keep_dims": True}), "ReduceMean"),
     (lambda net, x: net.layer("Softmax", "opset8", [x], {"axis": 0}), "Softmax"),
@@ -176,10 +183,26 @@ def test_a_model_without_a_batch_axis() -> None:
         "ShapeOf", "opset3", [x], {"output_type": "i64"}, ["i64"]), net.const(np.float32(0)), net.const(np.float32(1))],
         {"output_type": "f32", "global_seed": 1, "op_seed": 1}, ["f32"]), "RandomUniform"),
     (lambda net, x: net.layer("NonZero", "opset3", [x], {"output_type": "i64"}, ["i64"]), "NonZero"),
-], ids=["reduce", "softmax", "matmul", "reshape", "count", "random", "unknown"])
+    (lambda net, x: add(net, gather(net, net.const(np.ones((9, nets.SIZE), np.float32)), row_numbers(net, x)), x),
+     "Gather"),
+    (lambda net, x: mul(net, x, reshape(net, convert(net, row_numbers(net, x), "f32"), [-1, 1])), "Multiply"),
+], ids=["reduce", "softmax", "matmul", "reshape", "count", "random", "unknown", "position", "row-number"])
 def test_layers_that_mix_rows(build: Any, layer: str) -> None:
     net = Net()
     x = net.parameter("i64" if layer == "Multiply" else "f32", (1, 2) if layer == "Multiply" else (1, nets.SIZE), "x")
     net.result(build(net, x))
     with pytest.raises(ov.OpError, match=rf"^\[{layer}\] "):
         ov.DynamicBatcher(nets.model(net), device="CPU")
+
+
+def test_inputs_whose_shapes_do_not_fit_each_other() -> None:
+    """BERT indexes its mask by row * keys + key: a mask that is shorter than the tokens would give keys of the next
+    row. Rows of equal shapes are accepted at once; other shapes are proven again, or refused."""
+    with ov.DynamicBatcher(DATA / "bert" / "model.xml", 4, "CPU", max_wait_ms=0) as batcher:
+        names = [port.any_name for port in batcher.compiled_model.inputs]
+        ones = {name: np.ones((1, 6), np.int64) for name in names}
+        assert batcher.infer(ones)[0].shape[:2] == (1, 6)
+        for length in (4, 8):
+            with pytest.raises(RuntimeError):
+                batcher.infer({**ones, "attention_mask": np.ones((1, length), np.int64)})
+        assert batcher.infer({name: np.ones((3, 1), np.int64) for name in names})[0].shape[:2] == (3, 1)

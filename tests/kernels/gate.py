@@ -257,10 +257,12 @@ def main(arguments: Sequence[str]) -> int:
         command = [sys.executable, "-m", "pytest", "-q", f"--instances={seen}", *arguments]
         failed = subprocess.run(command, cwd=ROOT, check=False).returncode
         met: set[Instance] = {(file, name) for file, name in json.loads(seen.read_text())}
-    files = {file for file, _ in met}
     rest = table() if arguments or failed else {}
-    met |= {(file, name) for file, expressions in rest.items() if file in files for name in expressions}
-    record(met, {file: expressions for file, expressions in rest.items() if file not in files})
+    known = {(file, name) for file, expressions in rest.items() if is_compiled(file) for name in expressions}
+    files = {file for file, name in met if (file, name) not in known}
+    met |= {(file, name) for file, expressions in rest.items() for name in expressions}
+    record([(file, name) for file, name in met if file in files],
+           {file: expressions for file, expressions in rest.items() if file not in files})
     return failed
 
 
