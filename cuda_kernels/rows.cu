@@ -32,3 +32,43 @@ __global__ void copy_rows(const RowCopies<COUNT> copies, const RowPairs pairs) {
     target[outer * copy.target_rows * copy.inner + at] = source[outer * copy.source_rows * copy.inner + at];
   }
 }
+
+// A KV cache [slots, outer, capacity, inner], in elements of T.
+struct Cache {
+  void* memory;
+  long long outer, capacity, inner;
+};
+
+template <int COUNT>
+struct Caches {
+  Cache cache[COUNT];
+};
+
+// Slots whose rows are moved, and the first row that each writes; CLEAR for a slot whose rows become zero in place.
+constexpr unsigned int CLEAR = 0xffffffff;
+
+struct Moves {
+  unsigned int to[MAX_PAIRS];
+  unsigned short slot[MAX_PAIRS];
+};
+
+// Move `count` rows of caches from row `from` on to row to[p] < from, in slot slot[p]. The ranges may overlap: a thread
+// moves an element of all rows in ascending order. Blocks (x: elements of a row, y: slot, z: caches).
+template <typename T, int COUNT>
+__global__ void move_rows(const Caches<COUNT> caches, const Moves moves, unsigned int from, unsigned int count) {
+  const Cache& cache = caches.cache[blockIdx.z];
+  const long long row = cache.outer * cache.inner, step = static_cast<long long>(gridDim.x) * blockDim.x;
+  T* memory = static_cast<T*>(cache.memory) + moves.slot[blockIdx.y] * row * cache.capacity;
+  const unsigned int to = moves.to[blockIdx.y];
+  for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < row; i += step) {
+    const long long outer = i / cache.inner, at = i - outer * cache.inner;
+    T* elements = memory + outer * cache.capacity * cache.inner + at;
+    for (unsigned int k = 0; k < count; k++) {
+      if (to == CLEAR) {
+        elements[(from + k) * cache.inner] = T{};
+      } else {
+        elements[(to + k) * cache.inner] = elements[(from + k) * cache.inner];
+      }
+    }
+  }
+}

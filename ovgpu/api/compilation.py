@@ -125,6 +125,18 @@ class Compilation:
                     self._decode_programs, self._unsplit = found, None
         return self._decode_programs
 
+    def cache_programs(self) -> DecodePrograms | None:
+        """Return new programs that append any number of rows to KV caches, or None if the model does not split."""
+        with self.lock:
+            model = self._unsplit
+            if model is None:
+                model = simplify(self.source, self.backend.fuses, self.settings.tensor_type, self.settings.cache,
+                                 self.backend.multiplies_i8)
+            found = DecodePrograms.of(model, self.backend, few_rows=False)
+            if found is not None:
+                self._load(found.device)()
+            return found
+
     def program(self, inputs: Sequence[Array]) -> Program:
         """Return the program for inputs of these ranks and types; build it at the first use."""
         if self._single_program is not None:

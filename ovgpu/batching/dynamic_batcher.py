@@ -123,5 +123,5 @@ class _Batches:
             starts.append(starts[-1] + work.rows)
         size = next(n for n in self.sizes if n >= starts[-1])
         stacked = inputs.stack([(start, work.arrays) for start, work in zip(starts, batch)], size, batch[0].key)
-        outputs = request.infer_rows(stacked, (), ())
+        outputs = request.infer_rows(stacked, {}, ())
         return [self._outputs.rows(outputs, start, work.rows) for start, work in zip(starts, batch)]

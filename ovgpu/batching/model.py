@@ -57,7 +57,7 @@ class BatchedModel:
                     self._proofs[equalities] = proof.conditions()
                 conditions = self._proofs[equalities]
         if not conditions(extents):
-            raise Error("the inputs' shapes do not fit each other: a layer that indexes a mask would read the next row")
+            raise OpError("the shapes of the inputs do not fit each other: a layer would read the mask of another row")
 
 
 def batched(model: Model, axes: Mapping[Any, int | None] | None = None) -> BatchedModel:

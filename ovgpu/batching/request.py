@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ovgpu.api.compilation import Compilation
@@ -31,19 +31,27 @@ class BatchRequest(InferRequest):
         self.rows = 0
         self._active: frozenset[int] = frozenset()
         self._starting: frozenset[int] = frozenset()
+        self.unstacked: frozenset[int] = frozenset()  # numbers of inputs of which each row has its own, of any shape
+        self.check_states()
+
+    def check_states(self) -> None:
+        """Raise Error unless all states have fixed sizes."""
         for name, variable in self._variables.all.items():
             shape = variable.info.shape
             if any(d.is_dynamic for axis, d in enumerate(shape) if axis != self._batch_axes[name]):
                 raise Error(f"variable '{name}' has shape {shape}: sequences share a batch only if their states have "
                             f"fixed sizes")
 
-    def infer_rows(self, inputs: Mapping[int, Any], active: Iterable[int], starting: Iterable[int]) -> list[Any]:
+    def infer_rows(self, inputs: Mapping[int, Any], active: Mapping[int, Sequence[Any]],
+                   begun: Collection[int]) -> list[Any]:
         """Run the batch. Return the outputs as arrays that the next inference overwrites.
 
-        States change in the rows that are ``active``. Those ``starting`` begin with the initial state. If the inference
-        fails, all states stay as they were, but those that were starting are initial.
+        States change in the rows that are ``active``, which have these inputs of their own. Rows that have ``begun``
+        have a state from before; others that are active begin with the initial state. If the inference fails, all
+        states stay as they were.
         """
-        self._active, self._starting = frozenset(active), frozenset(starting)
+        self._active = frozenset(active)
+        self._starting = self._active.difference(begun)
         found = self.infer(inputs, not self._backend.remote, True)
         return list(found.to_tuple())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,8 @@ class _RowInput(InputSlot):
 class RowInputs:
     """Converter of the inputs of rows, and the arrays into which rows are stacked."""
 
-    def __init__(self, ports: PortList, batched: BatchedModel) -> None:
-        self._ports, self._batched = ports, batched
+    def __init__(self, ports: PortList, batched: BatchedModel, unstacked: Collection[int] = ()) -> None:
+        self._ports, self._batched, self._unstacked = ports, batched, unstacked
         self._slots = [_RowInput(port) for port in ports]
         self._axes = batched.inputs
         self._dims = [(key, axis) for key, axis in batched.dims if isinstance(key, int)]
@@ -74,8 +74,10 @@ class RowInputs:
                 allowed = f"{rows}, as another input has" if count != rows else f"1 to {most}"
                 raise Error(f"[Parameter] the input has {count} rows on axis {axis}, not {allowed} "
                             f"({slot.port.node.source_location})")
-            key.append((*array.shape[:axis], *array.shape[axis + 1 :]))
-        self._batched.check([arrays[number].shape[axis] for number, axis in self._dims])
+            if number not in self._unstacked:
+                key.append((*array.shape[:axis], *array.shape[axis + 1 :]))
+        if len(self._dims) == len(self._batched.dims):  # else the lengths of states count as well
+            self._batched.check([arrays[number].shape[axis] for number, axis in self._dims])
         return arrays, rows, tuple(key)
 
     def _check_beams(self, value: Any) -> None:
@@ -95,7 +97,7 @@ class RowInputs:
                 del self._stacked[next(iter(self._stacked))]
         for number, (target, axis) in enumerate(zip(stacked, self._axes)):
             valid = parts[0][1][number]
-            if valid is None or axis is None:
+            if valid is None or target is None or axis is None:
                 continue
             free = np.ones(rows, bool)
             for first, arrays in parts:
@@ -104,15 +106,15 @@ class RowInputs:
                 free[first:end] = False
             if free.any():
                 target[part(axis, free)] = valid[part(axis, slice(0, 1))]
-        return {number: parts[0][1][number] if axis is None else stacked[number]
-                for number, axis in enumerate(self._axes)}
+        return {number: parts[0][1][number] if array is None else array for number, array in enumerate(stacked)
+                if number not in self._unstacked}
 
     def _empty(self, number: int, array: Any, rows: int) -> Any:
         axis = self._axes[number]
         if array is None:  # beams: every row continues its own state
             return np.arange(rows, dtype=self._ports[number].element_type.storage)
-        if axis is None:
-            return None
+        if axis is None or number in self._unstacked:
+            return None  # the value of one row serves all, or each has its own
         return host_memory.empty((*array.shape[:axis], rows, *array.shape[axis + 1 :]), array.dtype)
 
 

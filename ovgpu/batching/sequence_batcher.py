@@ -11,6 +11,7 @@ from weakref import finalize
 
 from ovgpu._util import forks
 from ovgpu.api.compiled_model import CompiledModel
+from ovgpu.batching.cache_request import CacheRequest
 from ovgpu.batching.compilation import compile_batched
 from ovgpu.batching.gathering import Gatherer, Work, complete, run
 from ovgpu.batching.model import BatchedModel
@@ -44,8 +45,11 @@ class SequenceBatcher:
     such inputs differ run in different inferences. By default, the batch axis is the axis N of an input's layout, or
     else its first axis of extent 1 or of dynamic extent.
 
-    Raises: OpError that names the layer for a model that mixes the rows of a batch, Error for a model without a batch
-    axis, or with states whose size changes, such as KV caches.
+    KV caches have slots of equal capacity, and each sequence has a length of its own. The model must have a mask, which
+    hides rows that only longer sequences have. Steps with equally many new rows run together.
+
+    Raises: OpError that names the layer for a model that mixes the rows of a batch, or whose attention has no such
+    mask; Error for a model without a batch axis, or with states whose size changes, except KV caches.
     """
 
     def __init__(self, model: Any, max_sequences: int = 64, device: str | None = None,
@@ -160,8 +164,10 @@ class _Slots:
 
     def __init__(self, compiled: CompiledModel, batched: BatchedModel, most: int, max_wait: float) -> None:
         self.compiled, self.most = compiled, most
-        self.request = BatchRequest(compiled._compilation.current, batched)
-        self.inputs = RowInputs(compiled._compilation.inputs, batched)
+        compilation = compiled._compilation.current
+        grows = any(info.axis for info in compilation.initial.infos.values())
+        self.request = CacheRequest(compilation, batched) if grows else BatchRequest(compilation, batched)
+        self.inputs = RowInputs(compiled._compilation.inputs, batched, self.request.unstacked)
         self.outputs = RowOutputs(compiled.outputs, batched)
         self.opened: dict[int, _Entry] = {}  # by slot
         self.gatherer = Gatherer(max_wait, lambda: max(len(self.opened), 1))
@@ -271,8 +277,9 @@ class _Slots:
         entries: list[_Entry] = [step.owner for step in steps]
         inputs = self.inputs.stack([(entry.slot, step.arrays) for entry, step in zip(entries, steps)],
                                    self.request.rows, steps[0].key)
-        outputs = self.request.infer_rows(inputs, [entry.slot for entry in entries],
-                                          [entry.slot for entry in entries if entry.initial])
+        begun = {slot for slot, entry in self.opened.copy().items() if not entry.initial}
+        outputs = self.request.infer_rows(
+            inputs, {entry.slot: step.arrays for entry, step in zip(entries, steps)}, begun)
         for entry in entries:
             entry.initial = False
         return [self.outputs.rows(outputs, entry.slot, 1) for entry in entries]

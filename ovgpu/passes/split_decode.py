@@ -214,7 +214,9 @@ class _Split:
             if new is None or new.spec.shape is None or whole.shape is None:
                 return None
             axis = op.axis % len(whole.shape)
-            shape = (*whole.shape[:axis], new.spec.shape[axis], *whole.shape[axis + 1 :])
+            # Apart from the axis, the new rows have the extents of the whole, which may be only those of the variable.
+            shape = tuple(d if i != axis and is_of_inputs(d) else n
+                          for i, (d, n) in enumerate(zip(whole.shape, new.spec.shape)))
             if not all(map(is_of_inputs, shape)):
                 return None
             found.append(Cache(name, axis, whole.type, shape))

@@ -44,18 +44,20 @@ class DecodePrograms:
     """Programs of the host part and the device part of a model, shared by its requests.
 
     ``read`` has the numbers of the inputs that the device part reads; ``used`` adds the inputs that only its shape
-    functions read. ``hosts`` has the programs of the host part by ranks and types of its inputs.
+    functions read. ``hosts`` has the programs of the host part by ranks and types of its inputs. With ``few_rows``,
+    layers are fused into kernels for up to `MAX_APPENDED_ROWS` rows.
     """
 
-    def __init__(self, parts: DecodeSplit, backend: Backend) -> None:
+    def __init__(self, parts: DecodeSplit, backend: Backend, few_rows: bool = True) -> None:
         self.parts = parts
         table = Table()
         specs = parts.specs(table)
-        append_rotated(parts.device)
-        if backend.fuses:
+        if few_rows:
+            append_rotated(parts.device)
+        if few_rows and backend.fuses:
             attend_rotated(parts.device)
         fuse_layers(parts.device, fuse=backend.fuses, epilogues=not backend.remote)
-        if backend.fuses:
+        if few_rows and backend.fuses:
             fuse_prologues(parts.device)
         self.device = build(parts.device, specs, table, uploads=backend.remote, downloads=backend.remote)
         first = len(specs) - len(parts.caches)
@@ -69,10 +71,10 @@ class DecodePrograms:
         self.shapes = _shapes([cache.shape for cache in parts.caches])
 
     @staticmethod
-    def of(model: Any, backend: Backend) -> DecodePrograms | None:
+    def of(model: Any, backend: Backend, few_rows: bool = True) -> DecodePrograms | None:
         """Return the programs of a model, or None if it cannot be split."""
         parts = split_decode(model)
-        return None if parts is None else DecodePrograms(parts, backend)
+        return None if parts is None else DecodePrograms(parts, backend, few_rows)
 
 
 def _shapes(append_shapes: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
@@ -94,7 +96,7 @@ class DecodeSteps:
         self._variables = variables
         self.executor = Executor(programs.device, backend, constants, cancellation)
         self._feeds = [_FeedMemory(backend, feed) for feed in programs.parts.feeds]
-        self._host_parts: dict[Any, _HostPart] = {}
+        self._host_parts: dict[Any, HostPart] = {}
         self._host_constants: Constants = {}
         self._cached_replay: tuple[list[Array], Replay] | None = None
         self._last: tuple[Shapes, list[Array], int] | None = None  # see `_inspect_caches`
@@ -118,7 +120,7 @@ class DecodeSteps:
             return None
         parts = self.programs.parts
         past_rows, keys = self._lengths.host.tolist()
-        inputs = [*hosts, *[_placeholder(whole_caches[i].shape, past_rows, parts.caches[i])
+        inputs = [*hosts, *[placeholder(whole_caches[i].shape, past_rows, parts.caches[i])
                             for i in parts.shape_caches]]
         part, capacity = self._host_part(inputs), whole_caches[0].shape[parts.caches[0].axis]
         count = len(parts.feeds)
@@ -139,13 +141,13 @@ class DecodeSteps:
                 whole_caches, [self._lengths, *(HostDevicePair(whole, whole) for whole in whole_caches)])
         return [*feed_pairs, *self._cache_arguments[1]]
 
-    def _host_part(self, inputs: Sequence[Array]) -> _HostPart:
+    def _host_part(self, inputs: Sequence[Array]) -> HostPart:
         """Return the host part for inputs of these ranks and types."""
         key = tuple([(x.ndim, x.dtype) for x in inputs])
         found = self._host_parts.get(key)
         if found is None:
             program = program_for(self.programs.parts.host, inputs, self.programs.hosts)
-            found = self._host_parts[key] = _HostPart(Executor(program, HOST_BACKEND, self._host_constants))
+            found = self._host_parts[key] = HostPart(Executor(program, HOST_BACKEND, self._host_constants))
         return found
 
     def _reserve_rows(self, shapes: Shapes) -> list[Array] | None:
@@ -211,7 +213,7 @@ class DecodeSteps:
         return int(self._lengths.host[1])
 
 
-class _HostPart:
+class HostPart:
     """Host part of decode steps: a result is one number if intervals prove it uniform, else computed in full."""
 
     def __init__(self, executor: Executor) -> None:
@@ -264,7 +266,7 @@ class _FeedMemory:
 HOST_BACKEND = CpuBackend()
 
 
-def _placeholder(whole: tuple[int, ...], rows: int, cache: Cache) -> Array:
+def placeholder(whole: tuple[int, ...], rows: int, cache: Cache) -> Array:
     """Return an array with type and shape of a cache of ``rows`` rows. Its elements are never read."""
     dtype = cache.type.storage
     shape = (*whole[: cache.axis], rows, *whole[cache.axis + 1 :])

@@ -7,7 +7,7 @@ import numpy as np
 
 import ovgpu as ov
 from tests.harness.ir import Net, Port, feed, take
-from tests.harness.layers import add, i64, mul, relu, reshape, tanh, transpose
+from tests.harness.layers import add, i64, matmul, mul, relu, reshape, tanh, transpose
 from tests.models.recurrent import lstm_state
 
 SIZE = 8
@@ -113,4 +113,26 @@ def picky() -> ov.Model:
     new = add(net, s, moved)
     net.assign("s", new)
     net.result(net.layer("Relu", "opset1", [new], names=["y"]))
+    return model(net)
+
+
+def decoder(masked: bool = True) -> ov.Model:
+    """Attention of frames [1, S, SIZE] to all frames so far, with a mask [1, past + S] of 0 and 1, as decoders have it.
+
+    The mask and positions are added to the scores; a frame also attends to those after it in the same step.
+    """
+    net = Net("decoder")
+    x, mask = net.parameter("f32", (1, -1, SIZE), "x"), net.parameter("f32", (1, -1), "mask")
+    frames = net.layer("Unsqueeze", "opset1", [x, i64(net, [1])])
+    whole = []
+    for name in ("keys", "values"):
+        past = net.read_value(name, "f32", (1, 1, -1, SIZE))
+        new = matmul(net, frames, weights(net, SIZE, SIZE, seed=len(whole)))
+        whole.append(net.layer("Concat", "opset1", [past, new], {"axis": 2}))
+        net.assign(name, whole[-1])
+    hidden = mul(net, add(net, mask, net.const(np.float32(-1))), net.const(np.float32(1e9)))
+    bias = net.layer("Unsqueeze", "opset1", [hidden, i64(net, [1, 2])])
+    given = [bias] if masked else []
+    y = net.layer("ScaledDotProductAttention", "opset13", [frames, *whole, *given], {"causal": False}, name="attend")
+    net.result(net.layer("Squeeze", "opset1", [y, i64(net, [1])], names=["y"]))
     return model(net)

@@ -1,4 +1,4 @@
-"""Copies of rows between batches: the states of sequences."""
+"""Copies of rows between batches, and moves of rows in KV caches: the states of sequences."""
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.ops.fused.copy_rows import MAX_PAIRS, CopyRows
+from ovgpu.ops.fused.copy_rows import MAX_PAIRS, CopyRows, MoveRows
 
 Array = np.ndarray[Any, Any]
 ROWS = ((2, 0), (0, 3), (1, 1))
@@ -82,3 +82,44 @@ def test_many_rows(emulated: str) -> None:
         backend.synchronize()
         np.testing.assert_array_equal(backend.to_host(arrays[1]), source[::-1])
     assert len(calls) == 3
+
+
+CACHES = {
+    "16-bytes": [((3, 2, 9, 8), np.float32)] * 2,
+    "8-bytes": [((3, 2, 9, 6), np.float32)],
+    "4-bytes": [((3, 2, 9, 5), np.float32), ((3, 1, 9, 8), np.float16)],
+    "2-bytes": [((3, 1, 9, 3), np.float16)],
+    "1-byte": [((3, 2, 9, 3), np.int8)],
+    "many": [((3, 2, 9, 8), np.float32)] * 9,
+    "more-than-a-launch": [((3, 1, 9, 4), np.float32)] * 35,
+    "long": [((3, 40, 9, 1024), np.float32)],
+}
+
+
+@pytest.mark.parametrize(("count", "moves", "cleared"), [
+    (1, ((2, 0), (0, 4)), (1,)), (4, ((1, 3), (2, 0)), ()), (4, ((0, 4),), (1, 2)), (2, (), (0, 2)),
+], ids=["one-row", "overlapping", "shifted-by-one", "cleared"])
+@pytest.mark.parametrize("name", CACHES)
+def test_rows_of_caches_are_moved(name: str, count: int, moves: Any, cleared: Any, emulated: str) -> None:
+    rng = np.random.default_rng(0)
+    caches = [rng.integers(-99, 99, shape).astype(dtype) for shape, dtype in CACHES[name]]
+    wanted = [x.copy() for x in caches]
+    for x, old in zip(wanted, caches):
+        for slot, target in moves:
+            x[slot, :, target : target + count] = old[slot, :, 5 : 5 + count]
+        x[list(cleared), :, 5 : 5 + count] = 0
+    op = MoveRows(axis=2, source=5, count=count, moves=moves, cleared=cleared)
+    backend = CudaBackend()
+    with backend.active():
+        arrays = [backend.constant(x) for x in caches]
+        calls = backend.bind(op, arrays, (), (), ())
+        for call in calls:
+            call()
+        backend.synchronize()
+        for x, right in zip(arrays, wanted):
+            np.testing.assert_array_equal(backend.to_host(x), right)
+    assert len(calls) == (2 if name == "more-than-a-launch" else 1)
+    for call in CpuBackend().bind(op, caches, (), (), ()):
+        call()
+    for x, right in zip(caches, wanted):
+        np.testing.assert_array_equal(x, right)

@@ -1,4 +1,4 @@
-"""Internal op that copies rows of batches, such as the states of sequences that share a batch."""
+"""Internal ops on the states of sequences that share a batch: copies of rows, and moves of rows of KV caches."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ovgpu.ops.base.strided import THREADS, bits
 MAX_PAIRS = 256  # of rows, in one launch
 COUNTS = (2, 8, 32)  # pairs of tensors that a launch takes by value
 MAX_BLOCKS = 64  # that copy one row of one tensor
+CLEAR = 0xFFFFFFFF  # in place of a row to move to: zeros
 
 
 @internal_op
@@ -49,11 +50,54 @@ class CopyRows(Op):
         count = next(n for n in COUNTS if n >= len(copies))
         table = [n for source, target, outer, inner, *rows in copies
                  for n in (source, target, outer, inner // width, *rows)]
+        table += [0] * (6 * count - len(table))
         numbers = [n for i in (0, 1) for n in (*(pair[i] for pair in pairs), *(0,) * (MAX_PAIRS - len(pairs)))]
         blocks = min(max(-(-outer * inner // width // THREADS) for _, _, outer, inner, *_ in copies), MAX_BLOCKS)
         k.kernel("rows.cu", f"copy_rows<{bits(width)}, {count}>", (blocks, len(pairs), len(copies)), (THREADS,),
-                 (np.frombuffer(struct.pack(f"{6 * count}q", *table, *(0,) * (6 * count - len(table))), np.int64),
-                  np.array(numbers, np.uint16)))
+                 (np.array(table, np.int64), np.array(numbers, np.uint16)))
+
+
+@internal_op
+class MoveRows(Op):
+    """Moves of rows of KV caches ``[slots, ..., capacity, ...]``, in place, which grow along the same ``axis``.
+
+    ``count`` rows from row ``source`` on are moved to row ``target`` <= source, for all pairs (slot, target) in
+    ``moves``. In the slots ``cleared`` they become zero where they are.
+    """
+
+    axis: int
+    source: int
+    count: int
+    moves: tuple[tuple[int, int], ...]
+    cleared: tuple[int, ...] = ()
+
+    name: ClassVar[str] = "MoveRows"
+
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
+        between = (slice(None),) * (self.axis - 1)
+        rows = slice(self.source, self.source + self.count)
+        for cache in inputs:
+            for slot, target in self.moves:
+                k(_copy, cache, (slot, *between, rows), cache, (slot, *between, slice(target, target + self.count)))
+            if self.cleared:
+                k(cache.__setitem__, (list(self.cleared), *between, rows), 0)
+
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
+        caches = [(x.data.ptr, prod(x.shape[1 : self.axis]), x.shape[self.axis],
+                   prod(x.shape[self.axis + 1 :]) * x.dtype.itemsize) for x in inputs if x.size]
+        for part in _parts(caches, COUNTS[-1]):
+            width = gcd(16, *(n for pointer, _, _, inner in part for n in (pointer, inner)))
+            count = next(n for n in COUNTS if n >= len(part))
+            table = [n for pointer, outer, capacity, inner in part for n in (pointer, outer, capacity, inner // width)]
+            table += [0] * (4 * count - len(table))
+            blocks = min(max(-(-outer * inner // width // THREADS) for _, outer, _, inner in part), MAX_BLOCKS)
+            for moves in _parts((*self.moves, *((slot, CLEAR) for slot in self.cleared)), MAX_PAIRS):
+                free = (0,) * (MAX_PAIRS - len(moves))
+                packed = struct.pack(f"{MAX_PAIRS}I{MAX_PAIRS}H", *(to for _, to in moves), *free,
+                                     *(slot for slot, _ in moves), *free)
+                k.kernel("rows.cu", f"move_rows<{bits(width)}, {count}>", (blocks, len(moves), len(part)), (THREADS,),
+                         (np.array(table, np.int64), np.frombuffer(packed, np.uint8), np.uint32(self.source),
+                          np.uint32(self.count)))
 
 
 def _pairs(inputs: Arrays) -> Sequence[tuple[Any, Any]]:

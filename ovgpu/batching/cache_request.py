@@ -1,0 +1,282 @@
+"""Class CacheRequest: a request for a batch of sequences with KV caches, each of a length of its own.
+
+Caches have slots of equal capacity. The device part of the model (`ovgpu.passes.split_decode`) appends to all slots
+behind the longest one, and attends to all rows before. The host part computes the mask of each sequence as if it were
+alone; columns of rows that the sequence does not have are hidden. Afterwards one kernel moves the new rows to the end
+of their sequence, and clears those of slots that had no step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.api.compilation import Compilation
+from ovgpu.batching.model import BatchedModel
+from ovgpu.batching.request import BatchRequest, RowPairs
+from ovgpu.batching.row_inputs import part
+from ovgpu.cache_capacity import cache_capacity
+from ovgpu.errors import Error, OpError
+from ovgpu.lowering.program_for import program_for
+from ovgpu.model import Output
+from ovgpu.ops.attention.attention import CachedAttention
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.fused.copy_rows import MoveRows
+from ovgpu.ops.shape.reshape import Unsqueeze
+from ovgpu.passes.split_decode import Cache
+from ovgpu.request.device_io import backend_array, binding_addresses, tensor_copy
+from ovgpu.request.kv_decode import HOST_BACKEND, HostPart, placeholder
+from ovgpu.request.pinned import HostDevicePair, StagingBuffer
+from ovgpu.runtime.backend import FreshMemory
+from ovgpu.runtime.executor import Executor
+from ovgpu.runtime.state import Snapshot
+from ovgpu.symbolic import Sym
+from ovgpu.tensor import Tensor
+from ovgpu.types import Type
+
+Extents = tuple[int, ...]
+
+
+class CacheRequest(BatchRequest):
+    """Request that runs a batch of sequences with KV caches. See `BatchRequest`."""
+
+    def __init__(self, compilation: Compilation, batched: BatchedModel) -> None:
+        programs = compilation.cache_programs()
+        if programs is None:
+            raise Error("other layers than attention read the KV caches: sequences of different lengths cannot share a "
+                        "batch")
+        super().__init__(compilation, batched)
+        self._programs, self._batched = programs, batched
+        self._caches, self._axis = programs.parts.caches, programs.parts.caches[0].axis
+        # Every sequence has its own value of inputs that only the host part reads, such as its mask.
+        self.unstacked = frozenset(range(len(self._inputs))) - {*programs.read, batched.beams}
+        self._check_caches()
+        self._executor_of_parts = Executor(programs.device, self._backend, compilation.constants, self._cancellation)
+        self._host_parts: dict[Any, HostPart] = {}
+        self._arrays: list[Array] = []
+        self._lengths: list[int] = []  # rows of each slot
+        self._feeds = [StagingBuffer(self._backend, True) for _ in programs.parts.feeds]
+        self._rows_pair = self._staged(StagingBuffer(self._backend, False), (2,), Type.i64)
+        self._inputs_of_rows: Mapping[int, Sequence[Any]] = {}
+
+    def check_states(self) -> None:
+        pass
+
+    def _check_caches(self) -> None:
+        """Raise Error if sequences of different lengths cannot share the caches."""
+        parts, names = self._programs.parts, {cache.name for cache in self._caches}
+        for name in self._variables.all:
+            if name not in names:
+                raise Error(f"variable '{name}' is no KV cache, but others are: such a model has no batch of sequences")
+        for cache in self._caches:
+            fixed = [d for axis, d in enumerate(cache.shape) if axis not in (0, cache.axis)]
+            if self._batch_axes[cache.name] or any(isinstance(d, Sym) for d in fixed):
+                raise Error(f"variable '{cache.name}' has a batch axis other than the first one, or rows of unknown "
+                            f"size")
+        if any(cache.axis != self._axis for cache in self._caches):
+            raise Error("the KV caches grow along different axes")
+        fed = {p.ports[0]: feed for p, feed in zip(parts.device.parameters[len(self._inputs) :], parts.feeds)}
+        for feed in parts.feeds:
+            shape = feed.port.spec.shape or ()
+            if not shape or not isinstance(shape[0], Sym):
+                raise OpError("the layer's result depends on the length of the KV caches, but is the same for all "
+                              "sequences of a batch").at(feed.port.node.op.name, feed.port.node.source_location)
+        for node in parts.device.ops:
+            if isinstance(node.op, CachedAttention):
+                mask = _fed(node.sources[3])
+                if mask is None or mask not in fed or not fed[mask].grows:
+                    raise OpError("attention has no mask that hides the rows of longer sequences in the batch").at(
+                        node.op.name, node.source_location)
+
+    # ---- running
+
+    def infer_rows(self, inputs: Mapping[int, Any], active: Mapping[int, Sequence[Any]],
+                   begun: Collection[int]) -> list[Any]:
+        self._inputs_of_rows = active
+        with self._backend.active():
+            for row in range(self.rows):
+                if row not in begun:
+                    self._clear(row)
+        found = super().infer_rows(inputs, active, range(self.rows))
+        for row in active:
+            self._lengths[row] += self._new_rows
+        return found
+
+    def _clear(self, row: int) -> None:
+        """Remove a slot's rows. Zeros replace them, because a mask would not hide elements that are not numbers."""
+        if self._lengths[row]:
+            for array in self._arrays:
+                self._write(np.zeros((), array.dtype), array[row])
+            self._lengths[row] = 0
+
+    def _infer(self) -> Snapshot:
+        pairs = [self._stand_in(number) if number in self.unstacked else slot.pair(slot.read())
+                 for number, slot in enumerate(self._inputs)]
+        shapes = self._programs.shapes([pair.host.shape for pair in pairs])
+        self._new_rows, past = shapes[0][self._axis], max(self._lengths)
+        self._reserve(past + self._new_rows)
+        self._rows_pair.host[:] = past, past + self._new_rows
+        pairs += [*self._fill_feeds(past), self._rows_pair, *(HostDevicePair(x, x) for x in self._arrays)]
+        hosts = [pair.host for pair in pairs] if self._backend.remote else None
+        key = binding_addresses([pairs[i] for i in self._programs.read], self._outputs) if hosts is not None else None
+        results = self._executor_of_parts.run([pair.device for pair in pairs], {}, self._memory, key, hosts=hosts)
+        for slot, result in zip(self._outputs, results):
+            slot.store(result)
+        self._last = self._executor_of_parts
+        self._move_rows(past)
+        self._backend.synchronize()
+        return self._variables.now
+
+    def _move_rows(self, past: int) -> None:
+        """Move the new rows, from row ``past`` on, to the end of their sequences. Rows appended to other slots
+        are cleared: a mask would not hide elements that are not numbers."""
+        moves = tuple((row, self._lengths[row]) for row in self._inputs_of_rows if self._lengths[row] < past)
+        cleared = tuple(row for row in range(self.rows) if row not in self._inputs_of_rows)
+        if self._new_rows and (moves or cleared):
+            op = MoveRows(axis=self._axis, source=past, count=self._new_rows, moves=moves, cleared=cleared)
+            for call in self._backend.bind(op, self._arrays, (), (), ()):
+                call()
+
+    def _stand_in(self, number: int) -> HostDevicePair:
+        """Return an array for an input of which the device part knows the number of rows alone."""
+        array = next(iter(self._inputs_of_rows.values()))[number]
+        axis = self._batched.inputs[number]
+        shape = array.shape if axis is None else (*array.shape[:axis], self.rows, *array.shape[axis + 1 :])
+        found = np.ndarray(shape, array.dtype, bytes(array.itemsize), 0, (0,) * len(shape))
+        return HostDevicePair(found, found)
+
+    def _fill_feeds(self, past: int) -> list[HostDevicePair]:
+        """Return the tensors that the host computes for the device, with the values of each sequence."""
+        parts, capacity = self._programs.parts, self._arrays[0].shape[self._axis]
+        pairs: list[HostDevicePair] = []
+        for row, arrays in self._inputs_of_rows.items():
+            values = self._host_values(arrays, self._lengths[row])
+            for number, (feed, (shape, value)) in enumerate(zip(parts.feeds, values)):
+                if len(pairs) <= number:
+                    whole = (self.rows, *shape[1:-1], capacity if feed.grows else shape[-1])
+                    pairs.append(self._staged(self._feeds[number], whole, feed.port.spec.type))
+                target = pairs[number].host[row]
+                if not feed.grows:
+                    target[...] = value if np.ndim(value) == 0 else value[0]
+                    continue
+                length, new = self._lengths[row], slice(past, past + self._new_rows)
+                target[..., : new.stop] = False if target.dtype == bool else -np.inf
+                if np.ndim(value) == 0:
+                    target[..., :length] = target[..., new] = value
+                else:
+                    target[..., :length], target[..., new] = value[0, ..., :length], value[0, ..., length:]
+        first = next(iter(self._inputs_of_rows))
+        idle = [row for row in range(self.rows) if row not in self._inputs_of_rows]
+        for pair in pairs:  # rows that are not active compute something finite as well
+            pair.host[idle] = pair.host[first]
+        return pairs
+
+    def _staged(self, staging: StagingBuffer, shape: Extents, kind: Type) -> HostDevicePair:
+        """Return arrays on the host and on the device; the same array twice if the device is the host."""
+        pair = staging.pair(shape, kind)
+        return pair if self._backend.remote else HostDevicePair(pair.host, pair.host)
+
+    def _host_values(self, arrays: Sequence[Any], length: int) -> list[tuple[Extents, Any]]:
+        """Return (shape, elements or the number that fills it) of each feed for a sequence of ``length`` rows."""
+        parts = self._programs.parts
+        inputs = [np.zeros(1, slot.port.element_type.storage) if array is None else array
+                  for slot, array in zip(self._inputs, arrays)]
+        inputs += [placeholder(self._shape(self._caches[i], 1, 0), length, self._caches[i]) for i in parts.shape_caches]
+        self._batched.check([*(inputs[key].shape[axis] if isinstance(key, int) else length
+                               for key, axis in self._batched.dims)])
+        key = tuple([(x.ndim, x.dtype) for x in inputs])
+        host = self._host_parts.get(key)
+        if host is None:
+            program = program_for(parts.host, inputs, self._programs.hosts)
+            host = self._host_parts[key] = HostPart(Executor(program, HOST_BACKEND, {}))
+        values = host.uniform(inputs)
+        if values is None:
+            values = [(x.shape, x) for x in host.executor.run(inputs, {}, FreshMemory(HOST_BACKEND))]
+        for feed, (shape, _) in zip(parts.feeds, values):
+            if feed.grows and shape[-1] != length + self._new_rows:
+                raise OpError(f"the mask has {shape[-1]} columns for {length + self._new_rows} keys").at(
+                    feed.port.node.op.name, feed.port.node.source_location)
+        return values[: len(parts.feeds)]
+
+    # ---- caches
+
+    def _reserve(self, needed: int) -> None:
+        """Give every slot capacity for ``needed`` rows."""
+        old = self._arrays[0].shape[self._axis] if self._arrays else 0
+        if old < needed or not self._arrays:
+            elements = max(min(prod(cache.shape[self._axis + 1 :]) for cache in self._caches), 1)
+            capacity = cache_capacity(needed * elements, old * elements, elements) // elements
+            self._replace(capacity, self.rows, [(row, row) for row in range(self.rows)])
+
+    def _shape(self, cache: Cache, rows: int, capacity: int) -> Extents:
+        """Return the shape of a cache with so many slots and rows."""
+        return (rows, *cache.shape[1 : self._axis], capacity, *cache.shape[self._axis + 1 :])
+
+    def _replace(self, capacity: int, rows: int, moves: RowPairs) -> None:
+        """Replace the caches by larger or smaller ones. ``moves`` are pairs of the old and new slot of a sequence."""
+        new = [self._backend.xp.zeros(self._shape(cache, rows, capacity), cache.type.storage) for cache in self._caches]
+        for source, target in zip(self._arrays, new):
+            for a, b in moves:
+                if self._lengths[a]:
+                    self._write(source[a], target[(b, *part(self._axis - 1, slice(0, source.shape[self._axis])))])
+        self._arrays = new
+
+    def _write(self, source: Array, target: Array) -> None:
+        for call in self._backend.copy(source, target):
+            call()
+
+    def resize(self, rows: int, moves: RowPairs) -> None:
+        lengths = [0] * rows
+        for old, new in moves:
+            lengths[new] = self._lengths[old]
+        with self._backend.active():
+            if self._arrays:
+                self._replace(self._arrays[0].shape[self._axis], rows, moves)
+            self._backend.synchronize()
+        self._lengths, self.rows = lengths, rows
+
+    def read_row(self, row: int | None) -> dict[str, Tensor]:
+        self._check_idle()
+        found = {}
+        with self._backend.active():
+            for number, cache in enumerate(self._caches):
+                if row is None or not self._arrays:
+                    value = self._backend.xp.zeros(self._shape(cache, 1, 0), cache.type.storage)
+                else:
+                    value = self._arrays[number][row : row + 1][part(self._axis, slice(0, self._lengths[row]))]
+                variable = self._variables.all[cache.name]
+                found[cache.name] = tensor_copy(*variable.in_public_type(value), self._backend)
+        return found
+
+    def write_row(self, row: int, state: Mapping[str, Any]) -> None:
+        self._check_idle()
+        values = list[Array]()
+        with self._backend.active():
+            for cache in self._caches:
+                if cache.name not in state:
+                    raise Error(f"the state has no value of variable '{cache.name}'")
+                given = state[cache.name]
+                value = self._variables.all[cache.name].accept(
+                    backend_array(given if isinstance(given, Tensor) else Tensor(given), self._backend))
+                expected = self._shape(cache, 1, (values or [value])[0].shape[self._axis])
+                if value.shape != expected:
+                    raise Error(f"variable '{cache.name}' of one sequence has shape {list(expected)}, the new value "
+                                f"{list(value.shape)}")
+                values.append(value)
+            length = values[0].shape[self._axis]
+            self._reserve(length)
+            self._clear(row)
+            for array, value in zip(self._arrays, values):
+                self._write(value[0], array[(row, *part(self._axis - 1, slice(0, length)))])
+            self._backend.synchronize()
+        self._lengths[row] = length
+
+
+def _fed(mask: Output | None) -> Output | None:
+    """Return the tensor behind axes that Unsqueeze adds to a mask."""
+    while mask is not None and isinstance(mask.node.op, Unsqueeze):
+        mask = mask.node.sources[0]
+    return mask

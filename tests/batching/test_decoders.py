@@ -1,0 +1,197 @@
+"""Decoders in a SequenceBatcher: sequences of different lengths share KV caches of equal capacity."""
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.batching.cache_request import CacheRequest
+from tests.batching import nets
+from tests.batching.test_sequences import close_to
+from tests.models.drive import DATA
+
+Array = np.ndarray[Any, Any]
+MODELS = ("gemma2", "gpt2", "llama", "llama_int8", "mistral", "qwen3")  # gemma2 and mistral have sliding windows
+VOCABULARY = 40
+
+
+def tokens(model: ov.Model, ids: Any, past: int) -> dict[str, Array]:
+    """Return the inputs of a step of ``ids`` after ``past`` tokens."""
+    count = len(ids)
+    given = {"input_ids": np.array([ids], np.int64), "attention_mask": np.ones((1, past + count), np.int64),
+             "position_ids": np.arange(past, past + count)[None], "beam_idx": np.zeros(1, np.int32)}
+    return {port.any_name: given[port.any_name] for port in model.inputs}
+
+
+def dialogue(model: ov.Model, seed: int, steps: int = 5) -> list[dict[str, Array]]:
+    """Return the inputs of a prompt of random length, then of steps of one token, and one step of three."""
+    rng = np.random.default_rng(seed)
+    counts = [int(rng.integers(1, 9)), *[1] * steps]
+    counts[3 % len(counts)] = 3
+    found, past = [], 0
+    for count in counts:
+        found.append(tokens(model, rng.integers(1, VOCABULARY, count).tolist(), past))
+        past += count
+    return found
+
+
+def frames(count: int, past: int, seed: int = 0) -> dict[str, Array]:
+    x = np.random.default_rng([seed, past]).standard_normal((1, count, nets.SIZE)).astype(np.float32)
+    return {"x": x, "mask": np.ones((1, past + count), np.float32)}
+
+
+def alone(model: Any, inputs: Any) -> list[tuple[Array, ...]]:
+    request = ov.Core().compile_model(model, "CPU").create_infer_request()
+    return [request.infer(x).to_tuple() for x in inputs]
+
+
+def nearly(found: Any, wanted: Any) -> None:
+    for a, b in zip(found, wanted, strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, 1e-4, 1e-5 * np.abs(b).max())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_many_threads(name: str, device: str) -> None:
+    model = ov.Core().read_model(DATA / name / "model.xml")
+    data = [dialogue(model, i, 3 + i % 3) for i in range(6)]
+    found: dict[int, Any] = {}
+
+    def run(i: int) -> None:
+        time.sleep(0.01 * i)
+        with batcher.open() as sequence:
+            found[i] = [sequence.infer(x).to_tuple() for x in data[i]]
+
+    with ov.SequenceBatcher(model, 6, device, {"INFERENCE_PRECISION_HINT": "f32"}, max_wait_ms=5) as batcher:
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for i, inputs in enumerate(data):
+        for got, wanted in zip(found[i], alone(model, inputs), strict=True):
+            nearly(got, wanted)
+
+
+def test_lengths_beyond_the_capacity(device: str) -> None:
+    """Caches grow while sequences are in them, and a slot that is free again begins with nothing."""
+    model = nets.decoder()
+    with ov.SequenceBatcher(model, 4, device, max_wait_ms=0) as batcher:
+        short, long = batcher.open(), batcher.open()
+        first = [frames(2, 0), frames(1, 2), frames(3, 3)]
+        second = [frames(100, 0, 1), frames(60, 100, 1), frames(200, 160, 1), frames(1, 360, 1)]
+        wanted, beside = alone(model, first), alone(model, second)
+        close_to(short.infer(first[0]).to_tuple(), wanted[0])
+        for inputs, results in zip(second, beside):
+            nearly(long.infer(inputs).to_tuple(), results)
+        nearly(short.infer(first[1]).to_tuple(), wanted[1])
+        assert [state.shape for state in short.state.values()] == [ov.Shape([1, 1, 3, nets.SIZE])] * 2
+        long.close()
+        with batcher.open() as again:
+            nearly(again.infer(first[0]).to_tuple(), wanted[0])
+            nearly(short.infer(first[2]).to_tuple(), wanted[2])
+            again.reset()
+            nearly(again.infer(first[0]).to_tuple(), wanted[0])
+
+
+def test_values_of_other_sequences_do_not_matter(device: str) -> None:
+    """To the last bit, even if others are not numbers; these do not stay behind in a slot."""
+    model, mine = nets.decoder(), [frames(2, 0), frames(1, 2), frames(1, 3)]
+    found = []
+    for other in (1.0, np.nan, np.inf):
+        with ov.SequenceBatcher(model, 2, device, max_wait_ms=1000) as batcher:
+            first, second = batcher.open(), batcher.open()
+            results = []
+            for i, inputs in enumerate(mine):
+                beside = frames(len(inputs["x"][0]), (0, 2, 3)[i], 5)
+                future = first.submit({**beside, "x": beside["x"] * np.float32(other)})
+                results.append(second.submit(inputs).result()["y"])
+                future.result()
+            with pytest.MonkeyPatch.context() as patch:  # a step of the first one alone
+                patch.setattr(batcher._slots.gatherer, "_max_wait", 0)
+                first.infer({**beside, **frames(1, 4, 6), "x": beside["x"] * np.float32(other)})
+            first.close()
+            with batcher.open() as third:
+                futures = third.submit(mine[0]), second.submit(frames(2, 4))
+                results += [future.result()["y"] for future in futures]
+            found.append(np.concatenate(results, 1))
+    assert np.isfinite(found[0]).all()
+    assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+
+
+def test_states_move_between_batchers_and_requests(device: str) -> None:
+    model = ov.Core().read_model(DATA / "llama" / "model.xml")
+    config = {"INFERENCE_PRECISION_HINT": "f32"}
+    inputs = dialogue(model, 1, 4)
+    wanted = alone(model, inputs)
+    request = ov.Core().compile_model(model, device, config).create_infer_request()
+    with ov.SequenceBatcher(model, 4, device, config, max_wait_ms=0) as first, \
+            ov.SequenceBatcher(model, 4, device, config, max_wait_ms=0) as second:
+        sequence, long, other = first.open(), second.open(), second.open()
+        assert all(state.shape[2] == 0 for state in sequence.state.values())
+        nearly(sequence.infer(inputs[0]).to_tuple(), wanted[0])
+        long.infer(tokens(model, [1] * 12, 0))
+        other.state = sequence.state
+        nearly(other.infer(inputs[1]).to_tuple(), wanted[1])
+        for state in request.query_state():
+            state.state = other.state[state.name]
+        nearly(request.infer(inputs[2]).to_tuple(), wanted[2])
+        sequence.state = {state.name: state.state.data for state in request.query_state()}
+        nearly(sequence.infer(inputs[3]).to_tuple(), wanted[3])
+        state = {name: value.data for name, value in sequence.state.items()}
+        name = next(iter(state))
+        for wrong, message in (({**state, name: state[name][:, :, :-1]}, "of one sequence has shape"),
+                               ({key: value for key, value in state.items() if key != name}, "no value of variable"),
+                               ({**state, name: state[name].astype(np.float64)}, "has type")):
+            with pytest.raises(ov.Error, match=message):
+                sequence.state = wrong
+        nearly(sequence.infer(inputs[4]).to_tuple(), wanted[4])
+
+
+def test_a_mask_of_another_length_is_an_error(device: str) -> None:
+    with ov.SequenceBatcher(nets.decoder(), 2, device, max_wait_ms=50) as batcher:
+        sequence, other = batcher.open(), batcher.open()
+        sequence.infer(frames(2, 0))
+        wrong, right = sequence.submit(frames(1, 3)), other.submit(frames(1, 0))
+        with pytest.raises(ov.OpError, match=r"the mask has 4 columns for 3 keys \(layer"):
+            wrong.result()
+        close_to(right.result().to_tuple(), alone(nets.decoder(), [frames(1, 0)])[0])
+        nearly(sequence.infer(frames(1, 2)).to_tuple(), alone(nets.decoder(), [frames(2, 0), frames(1, 2)])[1])
+
+
+def test_attention_without_a_mask_is_refused_with_the_layer() -> None:
+    with pytest.raises(ov.OpError, match=r"^\[CachedAttention\] attention has no mask .*attend"):
+        ov.SequenceBatcher(nets.decoder(masked=False), 2, "CPU")
+
+
+def test_a_step_is_one_graph_and_one_kernel_that_moves_rows(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.emulator import state
+
+    moved: list[int] = []
+    infer = CacheRequest._infer
+
+    def watched(self: CacheRequest) -> Any:
+        before = state.counters.launches
+        found = infer(self)
+        moved.append(state.counters.launches - before)
+        return found
+
+    with ov.SequenceBatcher(nets.decoder(), 2, emulated, max_wait_ms=1000) as batcher:
+        short, long = batcher.open(), batcher.open()
+        past = [1, 4]
+        for sequence, count in zip((short, long), past):
+            with pytest.MonkeyPatch.context() as patch:  # prompts of different lengths run one after the other
+                patch.setattr(batcher._slots.gatherer, "_max_wait", 0)
+                sequence.infer(frames(count, 0))
+        for step in range(5):
+            if step == 3:
+                state.counters.reset()
+                monkeypatch.setattr(CacheRequest, "_infer", watched)
+            futures = [s.submit(frames(1, n + step)) for s, n in zip((short, long), past)]
+            for future in futures:
+                future.result()
+        assert state.counters.graph_launches == 2 and moved == [1, 1] and state.counters.allocs == 0
