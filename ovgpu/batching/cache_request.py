@@ -26,6 +26,7 @@ from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.fused.copy_rows import MoveRows
 from ovgpu.ops.shape.reshape import Unsqueeze
+from ovgpu.passes._graph import users_of
 from ovgpu.passes.split_decode import Cache
 from ovgpu.request.device_io import backend_array, binding_addresses, tensor_copy
 from ovgpu.request.kv_decode import HOST_BACKEND, HostPart, placeholder
@@ -37,6 +38,7 @@ from ovgpu.symbolic import Sym
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
 
+MAX_CACHED_VALUES = 8192
 Extents = tuple[int, ...]
 
 
@@ -56,6 +58,10 @@ class CacheRequest(BatchRequest):
         self._check_caches()
         self._executor_of_parts = Executor(programs.device, self._backend, compilation.constants, self._cancellation)
         self._host_parts: dict[Any, HostPart] = {}
+        self._cached_values: dict[Any, Sequence[tuple[Extents, Any]]] = {}
+        host = programs.parts.host
+        users = users_of(host)
+        self._read_by_host = {i for i, p in enumerate(host.parameters[: len(self._inputs)]) if users.get(p.ports[0])}
         self._arrays: list[Array] = []
         self._lengths: list[int] = []  # rows of each slot
         self._feeds = [StagingBuffer(self._backend, True) for _ in programs.parts.feeds]
@@ -179,8 +185,24 @@ class CacheRequest(BatchRequest):
         pair = staging.pair(shape, kind)
         return pair if self._backend.remote else HostDevicePair(pair.host, pair.host)
 
-    def _host_values(self, arrays: Sequence[Any], length: int) -> list[tuple[Extents, Any]]:
-        """Return (shape, elements or the number that fills it) of each feed for a sequence of ``length`` rows."""
+    def _host_values(self, arrays: Sequence[Any], length: int) -> Sequence[tuple[Extents, Any]]:
+        """Return (shape, elements or the number that fills it) of each feed for a sequence of ``length`` rows.
+
+        Numbers are cached: sequences come to the same lengths, mostly with a mask of ones.
+        """
+        key = (length, *(None if x is None else (x.shape, x.tobytes() if number in self._read_by_host else b"")
+                         for number, x in enumerate(arrays)))
+        values = self._cached_values.get(key)
+        if values is None:
+            values = self._compute_values(arrays, length)
+            if all(np.ndim(value) == 0 for _, value in values):
+                if len(self._cached_values) >= MAX_CACHED_VALUES:
+                    self._cached_values.clear()
+                self._cached_values[key] = values
+        return values
+
+    def _compute_values(self, arrays: Sequence[Any], length: int) -> Sequence[tuple[Extents, Any]]:
+        """Run the host part for one sequence; see `_host_values`."""
         parts = self._programs.parts
         inputs = [np.zeros(1, slot.port.element_type.storage) if array is None else array
                   for slot, array in zip(self._inputs, arrays)]
