@@ -9,6 +9,7 @@ of their sequence, and clears those of slots that had no step.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -24,6 +25,7 @@ from ovgpu.lowering.program_for import program_for
 from ovgpu.model import Output
 from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Array
+from ovgpu.ops.convert import converted
 from ovgpu.ops.fused.copy_rows import MoveRows
 from ovgpu.ops.shape.reshape import Unsqueeze
 from ovgpu.passes._graph import users_of
@@ -33,6 +35,7 @@ from ovgpu.request.kv_decode import HOST_BACKEND, HostPart, placeholder
 from ovgpu.request.pinned import HostDevicePair, StagingBuffer
 from ovgpu.runtime.backend import FreshMemory
 from ovgpu.runtime.executor import Executor
+from ovgpu.runtime.overflow import OverflowWatch
 from ovgpu.runtime.state import Snapshot
 from ovgpu.symbolic import Sym
 from ovgpu.tensor import Tensor
@@ -46,30 +49,45 @@ class CacheRequest(BatchRequest):
     """Request that runs a batch of sequences with KV caches. See `BatchRequest`."""
 
     def __init__(self, compilation: Compilation, batched: BatchedModel) -> None:
+        super().__init__(compilation, batched)
+        self._batched = batched
+        self._arrays: list[Array] = []
+        self._lengths: list[int] = []  # rows of each slot
+        self._new_rows = 0  # that the last inference appended
+        self._inputs_of_rows: Mapping[int, Sequence[Any]] = {}
+        self._rows_pair = self._staged(StagingBuffer(self._backend, False), (2,), Type.i64)
+        self._use(compilation)
+        self._check_caches()
+
+    def check_states(self) -> None:
+        pass
+
+    def _use(self, compilation: Compilation) -> None:
+        """Take the programs of a compilation of the model."""
         programs = compilation.cache_programs()
         if programs is None:
             raise Error("other layers than attention read the KV caches: sequences of different lengths cannot share a "
                         "batch")
-        super().__init__(compilation, batched)
-        self._programs, self._batched = programs, batched
+        self._programs = programs
         self._caches, self._axis = programs.parts.caches, programs.parts.caches[0].axis
         # Every sequence has its own value of inputs that only the host part reads, such as its mask.
-        self.unstacked = frozenset(range(len(self._inputs))) - {*programs.read, batched.beams}
-        self._check_caches()
-        self._executor_of_parts = Executor(programs.device, self._backend, compilation.constants, self._cancellation)
+        self.unstacked = frozenset(range(len(self._inputs))) - {*programs.read, self._batched.beams}
+        self._device_part: Executor | None = None
         self._host_parts: dict[Any, HostPart] = {}
         self._cached_values: dict[Any, Sequence[tuple[Extents, Any]]] = {}
+        self._feeds = [StagingBuffer(self._backend, True) for _ in programs.parts.feeds]
         host = programs.parts.host
         users = users_of(host)
         self._read_by_host = {i for i, p in enumerate(host.parameters[: len(self._inputs)]) if users.get(p.ports[0])}
-        self._arrays: list[Array] = []
-        self._lengths: list[int] = []  # rows of each slot
-        self._feeds = [StagingBuffer(self._backend, True) for _ in programs.parts.feeds]
-        self._rows_pair = self._staged(StagingBuffer(self._backend, False), (2,), Type.i64)
-        self._inputs_of_rows: Mapping[int, Sequence[Any]] = {}
 
-    def check_states(self) -> None:
-        pass
+    def _change_to(self, compilation: Compilation) -> None:
+        super()._change_to(compilation)
+        self._use(compilation)
+        self._arrays = [converted(self._backend.xp, x, cache.type) for x, cache in zip(self._arrays, self._caches)]
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._device_part = None
 
     def _check_caches(self) -> None:
         """Raise Error if sequences of different lengths cannot share the caches."""
@@ -106,7 +124,13 @@ class CacheRequest(BatchRequest):
             for row in range(self.rows):
                 if row not in begun:
                     self._clear(row)
-        found = super().infer_rows(inputs, active, range(self.rows))
+        try:
+            found = super().infer_rows(inputs, active, range(self.rows))
+        except BaseException:
+            with suppress(Exception):
+                self._move_rows(())
+            raise
+        self._move_rows(active)
         for row in active:
             self._lengths[row] += self._new_rows
         return found
@@ -119,6 +143,8 @@ class CacheRequest(BatchRequest):
             self._lengths[row] = 0
 
     def _infer(self) -> Snapshot:
+        if self._compilation.current is not self._compilation:
+            self._change_to(self._compilation.current)
         pairs = [self._stand_in(number) if number in self.unstacked else slot.pair(slot.read())
                  for number, slot in enumerate(self._inputs)]
         shapes = self._programs.shapes([pair.host.shape for pair in pairs])
@@ -128,23 +154,32 @@ class CacheRequest(BatchRequest):
         pairs += [*self._fill_feeds(past), self._rows_pair, *(HostDevicePair(x, x) for x in self._arrays)]
         hosts = [pair.host for pair in pairs] if self._backend.remote else None
         key = binding_addresses([pairs[i] for i in self._programs.read], self._outputs) if hosts is not None else None
-        results = self._executor_of_parts.run([pair.device for pair in pairs], {}, self._memory, key, hosts=hosts)
+        executor = self._device_part
+        if executor is None:
+            executor = self._device_part = Executor(self._programs.device, self._backend, self._compilation.constants,
+                                                    self._cancellation)
+        watch = (OverflowWatch(executor) if self._compilation.may_widen and executor not in self._in_range else None)
+        results = executor.run([pair.device for pair in pairs], {}, self._memory, key, hosts=hosts, observe=watch)
+        self._in_range.add(executor)
         for slot, result in zip(self._outputs, results):
             slot.store(result)
-        self._last = self._executor_of_parts
-        self._move_rows(past)
+        self._last = executor
         self._backend.synchronize()
         return self._variables.now
 
-    def _move_rows(self, past: int) -> None:
-        """Move the new rows, from row ``past`` on, to the end of their sequences. Rows appended to other slots
-        are cleared: a mask would not hide elements that are not numbers."""
-        moves = tuple((row, self._lengths[row]) for row in self._inputs_of_rows if self._lengths[row] < past)
-        cleared = tuple(row for row in range(self.rows) if row not in self._inputs_of_rows)
-        if self._new_rows and (moves or cleared):
-            op = MoveRows(axis=self._axis, source=past, count=self._new_rows, moves=moves, cleared=cleared)
-            for call in self._backend.bind(op, self._arrays, (), (), ()):
-                call()
+    def _move_rows(self, active: Collection[int]) -> None:
+        """Move the rows that were appended to active slots to the end of their sequences. Those of other slots are
+        cleared: a mask would not hide elements that are not numbers."""
+        past = max(self._lengths)
+        moves = tuple((row, self._lengths[row]) for row in active if self._lengths[row] < past)
+        cleared = tuple(row for row in range(self.rows) if row not in active)
+        capacity = self._arrays[0].shape[self._axis] if self._arrays else 0
+        count = min(self._new_rows, capacity - past)  # there may be no capacity for what failed
+        if count > 0 and (moves or cleared):
+            op = MoveRows(axis=self._axis, source=past, count=count, moves=moves, cleared=cleared)
+            with self._backend.active():
+                for call in self._backend.bind(op, self._arrays, (), (), ()):
+                    call()
 
     def _stand_in(self, number: int) -> HostDevicePair:
         """Return an array for an input of which the device part knows the number of rows alone."""

@@ -152,6 +152,21 @@ def test_states_move_between_batchers_and_requests(device: str) -> None:
         nearly(sequence.infer(inputs[4]).to_tuple(), wanted[4])
 
 
+def test_a_model_that_leaves_the_range_of_f16_goes_on_in_bf16(device: str) -> None:
+    """Compiled anew in the middle of sequences, which keep their caches."""
+    inputs = [frames(2, 0), frames(1, 2), frames(1, 3)]
+    inputs[1]["x"] *= np.float32(1e6)
+    wanted = alone(nets.decoder(), inputs)
+    config = {"EXECUTION_MODE_HINT": "PERFORMANCE"}
+    with ov.SequenceBatcher(nets.decoder(), 2, device, config, max_wait_ms=0) as batcher:
+        other, sequence = batcher.open(), batcher.open()
+        other.infer(frames(5, 0, 7))
+        for x, results in zip(inputs, wanted):
+            found = sequence.infer(x)["y"]
+            assert np.abs(found - results[0]).max() <= 0.02 * np.abs(results[0]).max()
+        assert np.isfinite(other.infer(frames(1, 5, 7))["y"]).all()
+
+
 def test_a_mask_of_another_length_is_an_error(device: str) -> None:
     with ov.SequenceBatcher(nets.decoder(), 2, device, max_wait_ms=50) as batcher:
         sequence, other = batcher.open(), batcher.open()
@@ -172,11 +187,11 @@ def test_a_step_is_one_graph_and_one_kernel_that_moves_rows(emulated: str, monke
     from tests.emulator import state
 
     moved: list[int] = []
-    infer = CacheRequest._infer
+    infer = CacheRequest.infer_rows
 
-    def watched(self: CacheRequest) -> Any:
+    def watched(self: CacheRequest, *arguments: Any) -> Any:
         before = state.counters.launches
-        found = infer(self)
+        found = infer(self, *arguments)
         moved.append(state.counters.launches - before)
         return found
 
@@ -190,7 +205,7 @@ def test_a_step_is_one_graph_and_one_kernel_that_moves_rows(emulated: str, monke
         for step in range(5):
             if step == 3:
                 state.counters.reset()
-                monkeypatch.setattr(CacheRequest, "_infer", watched)
+                monkeypatch.setattr(CacheRequest, "infer_rows", watched)
             futures = [s.submit(frames(1, n + step)) for s, n in zip((short, long), past)]
             for future in futures:
                 future.result()
