@@ -78,7 +78,7 @@ class CacheRequest(BatchRequest):
         self._feeds = [StagingBuffer(self._backend, True) for _ in programs.parts.feeds]
         host = programs.parts.host
         users = users_of(host)
-        self._read_by_host = {i for i, p in enumerate(host.parameters[: len(self._inputs)]) if users.get(p.ports[0])}
+        self._read_by_host = [i for i, p in enumerate(host.parameters[: len(self._inputs)]) if users.get(p.ports[0])]
 
     def _change_to(self, compilation: Compilation) -> None:
         super()._change_to(compilation)
@@ -223,10 +223,12 @@ class CacheRequest(BatchRequest):
     def _host_values(self, arrays: Sequence[Any], length: int) -> Sequence[tuple[Extents, Any]]:
         """Return (shape, elements or the number that fills it) of each feed for a sequence of ``length`` rows.
 
-        Numbers are cached: sequences come to the same lengths, mostly with a mask of ones.
+        Numbers are cached for inputs of one value each: sequences come to the same lengths, mostly with a mask of ones.
         """
-        key = (length, *(None if x is None else (x.shape, x.tobytes() if number in self._read_by_host else b"")
-                         for number, x in enumerate(arrays)))
+        read = [arrays[number] for number in self._read_by_host if arrays[number] is not None]
+        if not all(x.size and (x == x.flat[0]).all() for x in read):
+            return self._compute_values(arrays, length)
+        key = (length, *(None if x is None else x.shape for x in arrays), *(x.flat[0] for x in read))
         values = self._cached_values.get(key)
         if values is None:
             values = self._compute_values(arrays, length)

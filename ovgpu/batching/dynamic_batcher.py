@@ -47,11 +47,12 @@ class DynamicBatcher:
             raise Error(f"the model has states, such as '{next(iter(batched.variables))}': use a SequenceBatcher")
         self._batches = _Batches(compiled, batched, sorted({n for n in sizes if n < max_batch_size} | {max_batch_size}),
                                  max_wait_ms / 1000)
-        self._threads = [threading.Thread(target=self._batches.work, name="ovgpu-batches", daemon=True)
-                         for _ in range(requests)]
+        self._threads = [threading.Thread(target=self._batches.work, name="ovgpu-batches", daemon=True, args=(request,))
+                         for request in [self._batches.request() for _ in range(requests)]]
         for thread in self._threads:
             thread.start()
         self._closing = finalize(self, self._batches.gatherer.close)
+        self._closing.atexit = False  # in a forked process another thread may have held the lock
 
     @property
     def compiled_model(self) -> CompiledModel:
@@ -78,10 +79,13 @@ class DynamicBatcher:
         return self._batches.submit(inputs)
 
     def close(self) -> None:
-        """Run the inferences that wait, and refuse further ones."""
+        """Run the inferences that wait, and refuse further ones. A callback of an inference does not wait for them."""
+        if self._batches.is_forked:
+            return
         self._closing()
-        for thread in self._threads:
-            thread.join()
+        if threading.current_thread() not in self._threads:
+            for thread in self._threads:
+                thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -102,16 +106,24 @@ class _Batches:
         self._forks = forks.count
 
     def submit(self, inputs: Any) -> Future[OVDict]:
-        if self._forks != forks.count:
+        if self.is_forked:
             raise Error("the batcher was made in the process that this one was forked from")
         arrays, rows, key = self._inputs.convert(inputs, self.sizes[-1])
         work = Work(key, arrays, rows)
         self.gatherer.put(work)
         return work.future
 
-    def work(self) -> None:
-        """Run batches with a request of their own until the gatherer is closed and empty."""
-        request = BatchRequest(self.compiled._compilation.current, self._batched)
+    @property
+    def is_forked(self) -> bool:
+        """True in a process that was forked from the batcher's, and does not have its threads."""
+        return self._forks != forks.count
+
+    def request(self) -> BatchRequest:
+        """Return a new request for batches."""
+        return BatchRequest(self.compiled._compilation.current, self._batched)
+
+    def work(self, request: BatchRequest) -> None:
+        """Run batches with a request until the gatherer is closed and empty."""
         inputs = RowInputs(self._ports, self._batched)
         while (batch := self.gatherer.take()) is not None:
             batch = [work for work in batch if work.future.set_running_or_notify_cancel()]

@@ -61,6 +61,7 @@ class SequenceBatcher:
         self._slots = _Slots(compiled, batched, max_sequences, max_wait_ms / 1000)
         threading.Thread(target=self._slots.work, name="ovgpu-sequences", daemon=True).start()
         self._closing = finalize(self, self._slots.gatherer.close)
+        self._closing.atexit = False  # in a forked process another thread may have held the lock
 
     @property
     def compiled_model(self) -> CompiledModel:
@@ -86,9 +87,12 @@ class SequenceBatcher:
         return self._slots.request.rows
 
     def close(self) -> None:
-        """Run the steps that wait, and refuse further ones."""
+        """Run the steps that wait, and refuse further ones. A callback of a step does not wait for them."""
+        if self._slots.is_forked:
+            return
         self._closing()
-        self._slots.done.wait()
+        if threading.get_ident() != self._slots.thread:
+            self._slots.done.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -216,8 +220,13 @@ class _Slots:
             entry.steps.append(step)
         return step.future
 
+    @property
+    def is_forked(self) -> bool:
+        """True in a process that was forked from the batcher's, and does not have its thread."""
+        return self._forks != forks.count
+
     def _check_process(self) -> None:
-        if self._forks != forks.count:
+        if self.is_forked:
             raise Error("the batcher was made in the process that this one was forked from")
 
     # ---- states

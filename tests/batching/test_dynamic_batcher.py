@@ -168,9 +168,9 @@ def test_a_model_without_a_batch_axis() -> None:
 
 def row_numbers(net: Net, x: Port) -> Port:
     """Return 0, 1, ... for the rows of x."""
-    rows = net.layer("Range", "opset4", [i64(net, 0), reshape(net, extent(net, x, 0), []), i64(net, 1)],
+    rows: Port = net.layer("Range", "opset4", [i64(net, 0), reshape(net, extent(net, x, 0), []), i64(net, 1)],
                      {"output_type": "i64"})
-    return rows  # type: ignore[no-any-return]
+    return rows
 
 
 @pytest.mark.parametrize(("build", "layer"), [

@@ -244,6 +244,14 @@ def test_closing() -> None:
     batcher.close()
 
 
+def test_a_callback_may_close_the_batcher() -> None:
+    batcher = ov.SequenceBatcher(nets.sums(), 1, "CPU", max_wait_ms=0)
+    closed = threading.Event()
+    future = batcher.open().submit(np.ones((1, nets.SIZE), np.float32))
+    future.add_done_callback(lambda _: (batcher.close(), closed.set()))
+    assert closed.wait(10)
+
+
 def test_cancelled_steps_are_left_out() -> None:
     with ov.SequenceBatcher(nets.sums(), 2, "CPU", max_wait_ms=200) as batcher:
         _idle, sequence = batcher.open(), batcher.open()
