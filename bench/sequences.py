@@ -26,7 +26,7 @@ from tests.models.transformer import Sizes, llama
 FEATURES, HIDDEN, OUTPUTS = 80, 512, 64
 DECODER = Sizes(4, 256, 8, 1024, 4096, 1024, shared=2)
 COUNTS = (1, 4, 16, 64, 256)
-MAX_EMULATED = 64  # sequences: the emulator takes minutes for more
+MAX_EMULATED = 16  # sequences: the emulator takes many minutes for more
 STEPS = {"lstm": 100, "decoder": 40}  # that are timed
 HEADS = {"slots": "ovgpu, slots of a batch", "ovgpu": "ovgpu, a request each", "openvino": "OpenVINO, a request each"}
 
