@@ -28,6 +28,7 @@ LAYERS = [
     {"request"},
     {"api"},
     {"batching"},
+    {"serve"},
     {"cli", "exceptions", "helpers", "integrations", "layout_helpers", "run_with_openvino", "utils", "__init__",
      "__main__"},
 ]
@@ -37,7 +38,8 @@ LAYER = {unit: number for number, layer in enumerate(LAYERS) for unit in layer}
 HOMES = {
     "cupy": ("backends/cuda/",), "cupyx": ("backends/cuda/",), "nvmath": ("backends/cuda/",),
     "cudnn": ("backends/cuda/",), "openvino": ("integrations/", "interop/"),
-    "ray": ("integrations/",), "torch": (), "pytest": (), "tests": (),
+    "grpc": ("serve/",), "prometheus_client": ("serve/",), "starlette": ("serve/",), "tritonclient": ("serve/",),
+    "uvicorn": ("serve/",), "opentelemetry": ("serve/",), "google": ("serve/",), "ray": ("integrations/",), "torch": (), "pytest": (), "tests": (),
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))

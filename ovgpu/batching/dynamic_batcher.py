@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -12,7 +13,7 @@ from weakref import finalize
 from ovgpu._util import forks
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.batching.compilation import compile_batched
-from ovgpu.batching.gathering import Gatherer, Work, complete, run
+from ovgpu.batching.gathering import Gatherer, Observer, Work, complete, report, run
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.request import BatchRequest
 from ovgpu.batching.row_inputs import RowInputs, RowOutputs
@@ -30,13 +31,13 @@ class DynamicBatcher:
     Inferences whose inputs differ in the batch only are gathered until they have ``max_batch_size`` rows, or until
     ``max_wait_ms`` after the first one arrived. The batch is padded to the next of ``batch_sizes``, by default the
     powers of two and ``max_batch_size``. Up to ``requests`` batches run in parallel. Threads may share a batcher. Close
-    it, or use it as a context. See `SequenceBatcher` for ``batch_axes`` and errors.
+    it, or use it as a context. See `SequenceBatcher` for ``batch_axes``, ``observer`` and errors.
     """
 
     def __init__(self, model: Any, max_batch_size: int = 32, device: str | None = None,
                  config: Mapping[str, Any] | None = None, *, max_wait_ms: float = 2.0,
                  batch_sizes: Sequence[int] | None = None, requests: int = 1,
-                 batch_axes: Mapping[Any, int | None] | None = None) -> None:
+                 batch_axes: Mapping[Any, int | None] | None = None, observer: Observer | None = None) -> None:
         if max_batch_size < 1 or requests < 1:
             raise ValueError(f"max_batch_size {max_batch_size} and requests {requests} must be positive")
         sizes = [1 << i for i in range(max_batch_size.bit_length())] if batch_sizes is None else list(batch_sizes)
@@ -46,7 +47,7 @@ class DynamicBatcher:
         if batched.variables:
             raise Error(f"the model has states, such as '{next(iter(batched.variables))}': use a SequenceBatcher")
         self._batches = _Batches(compiled, batched, sorted({n for n in sizes if n < max_batch_size} | {max_batch_size}),
-                                 max_wait_ms / 1000)
+                                 max_wait_ms / 1000, observer)
         self._threads = [threading.Thread(target=self._batches.work, name="ovgpu-batches", daemon=True, args=(request,))
                          for request in [self._batches.request() for _ in range(requests)]]
         for thread in self._threads:
@@ -63,6 +64,16 @@ class DynamicBatcher:
     def max_batch_size(self) -> int:
         """The most rows of a batch."""
         return self._batches.sizes[-1]
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The sizes to which batches are padded."""
+        return tuple(self._batches.sizes)
+
+    @property
+    def batch_axes(self) -> tuple[int | None, ...]:
+        """The batch axis of each input, None for one that all rows share."""
+        return self._batches.batched.inputs
 
     def infer(self, inputs: Any = None) -> OVDict:
         """Run an inference as part of a batch and return its outputs.
@@ -97,9 +108,10 @@ class DynamicBatcher:
 class _Batches:
     """Queue of inferences and the loop that runs them, shared by the batcher and its threads."""
 
-    def __init__(self, compiled: CompiledModel, batched: BatchedModel, sizes: list[int], max_wait: float) -> None:
-        self.compiled, self.sizes = compiled, sizes
-        self._batched = batched
+    def __init__(self, compiled: CompiledModel, batched: BatchedModel, sizes: list[int], max_wait: float,
+                 observer: Observer | None) -> None:
+        self.compiled, self.sizes, self._observer = compiled, sizes, observer
+        self.batched = batched
         self._ports = compiled._compilation.inputs
         self._inputs, self._outputs = RowInputs(self._ports, batched), RowOutputs(compiled.outputs, batched)
         self.gatherer = Gatherer(max_wait, lambda: sizes[-1])
@@ -120,20 +132,27 @@ class _Batches:
 
     def request(self) -> BatchRequest:
         """Return a new request for batches."""
-        return BatchRequest(self.compiled._compilation.current, self._batched)
+        return BatchRequest(self.compiled._compilation.current, self.batched)
 
     def work(self, request: BatchRequest) -> None:
         """Run batches with a request until the gatherer is closed and empty."""
-        inputs = RowInputs(self._ports, self._batched)
+        inputs = RowInputs(self._ports, self.batched)
         while (batch := self.gatherer.take()) is not None:
             batch = [work for work in batch if work.future.set_running_or_notify_cancel()]
-            complete(batch, run(batch, partial(self._infer, request, inputs)))
+            started = time.perf_counter()
+            results = run(batch, partial(self._infer, request, inputs))
+            report(self._observer, batch, self._size(sum(work.rows for work in batch)), started)
+            complete(batch, results)
+
+    def _size(self, rows: int) -> int:
+        """Return the size of a batch with so many rows."""
+        return next(size for size in self.sizes if size >= rows)
 
     def _infer(self, request: BatchRequest, inputs: RowInputs, batch: Sequence[Work]) -> list[OVDict]:
         starts = [0]
         for work in batch:
             starts.append(starts[-1] + work.rows)
-        size = next(n for n in self.sizes if n >= starts[-1])
+        size = self._size(starts[-1])
         stacked = inputs.stack([(start, work.arrays) for start, work in zip(starts, batch)], size, batch[0].key)
         outputs = request.infer_rows(stacked, {}, ())
         return [self._outputs.rows(outputs, start, work.rows) for start, work in zip(starts, batch)]

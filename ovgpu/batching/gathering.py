@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from ovgpu.errors import Error, OpError
@@ -18,6 +20,20 @@ class Work:
         self.key, self.arrays, self.rows, self.owner = key, arrays, rows, owner
         self.future: Future[Any] = Future()
         self.arrived = time.perf_counter()
+
+
+@dataclass(frozen=True)
+class BatchRun:
+    """Measurements of a batch: times in seconds, ``waited`` for each work from its submission to its start."""
+
+    rows: int  # with work
+    slots: int  # rows that were computed
+    waited: tuple[float, ...]
+    computed: float
+
+
+Observer = Callable[[BatchRun], None]
+"""Function that is called, on the thread of a batcher, after every batch."""
 
 
 def run(batch: Sequence[Work], infer: Callable[[Sequence[Work]], Sequence[Any]]) -> list[Any]:
@@ -40,6 +56,17 @@ def complete(batch: Sequence[Work], results: Sequence[Any]) -> None:
             work.future.set_exception(result)
         else:
             work.future.set_result(result)
+
+
+def report(observer: Observer | None, batch: Sequence[Work], slots: int, started: float) -> None:
+    """Call the observer of a batch that ended now. Its errors are printed: they concern nobody who waits."""
+    if observer is None or not batch:
+        return
+    try:
+        observer(BatchRun(sum(work.rows for work in batch), slots, tuple([started - work.arrived for work in batch]),
+                          time.perf_counter() - started))
+    except Exception:
+        sys.excepthook(*sys.exc_info())
 
 
 class Gatherer:

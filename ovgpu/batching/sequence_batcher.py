@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -13,7 +14,7 @@ from ovgpu._util import forks
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.batching.cache_request import CacheRequest
 from ovgpu.batching.compilation import compile_batched
-from ovgpu.batching.gathering import Gatherer, Work, complete, run
+from ovgpu.batching.gathering import Gatherer, Observer, Work, complete, report, run
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.request import BatchRequest
 from ovgpu.batching.row_inputs import RowInputs, RowOutputs
@@ -48,17 +49,19 @@ class SequenceBatcher:
     KV caches have slots of equal capacity, and each sequence has a length of its own. The model must have a mask, which
     hides rows that only longer sequences have. Steps with equally many new rows run together.
 
+    ``observer`` is called with the measurements of every batch.
+
     Raises: OpError that names the layer for a model that mixes the rows of a batch, or whose attention has no such
     mask; Error for a model without a batch axis, or with states whose size changes, except KV caches.
     """
 
     def __init__(self, model: Any, max_sequences: int = 64, device: str | None = None,
                  config: Mapping[str, Any] | None = None, *, max_wait_ms: float = 2.0,
-                 batch_axes: Mapping[Any, int | None] | None = None) -> None:
+                 batch_axes: Mapping[Any, int | None] | None = None, observer: Observer | None = None) -> None:
         if not 1 <= max_sequences <= MAX_SEQUENCES:
             raise ValueError(f"max_sequences is {max_sequences}, not 1 to {MAX_SEQUENCES}")
         compiled, batched = compile_batched(model, device, config, batch_axes)
-        self._slots = _Slots(compiled, batched, max_sequences, max_wait_ms / 1000)
+        self._slots = _Slots(compiled, batched, max_sequences, max_wait_ms / 1000, observer)
         threading.Thread(target=self._slots.work, name="ovgpu-sequences", daemon=True).start()
         self._closing = finalize(self, self._slots.gatherer.close)
         self._closing.atexit = False  # in a forked process another thread may have held the lock
@@ -85,6 +88,22 @@ class SequenceBatcher:
     def batch_size(self) -> int:
         """The number of slots of the last inference."""
         return self._slots.request.rows
+
+    @property
+    def batch_axes(self) -> tuple[int | None, ...]:
+        """The batch axis of each input, None for one that all rows share."""
+        return self._slots.batched.inputs
+
+    @property
+    def output_batch_axes(self) -> tuple[int, ...]:
+        """The batch axis of each output."""
+        return self._slots.batched.outputs
+
+    @property
+    def optional_inputs(self) -> frozenset[int]:
+        """The numbers of inputs that steps may leave out: the beams, since each sequence continues its own state."""
+        beams = self._slots.batched.beams
+        return frozenset() if beams is None else frozenset({beams})
 
     def close(self) -> None:
         """Run the steps that wait, and refuse further ones. A callback of a step does not wait for them."""
@@ -166,8 +185,9 @@ class _Slots:
     The gatherer's condition guards ``opened`` and the entries, ``running`` guards the request.
     """
 
-    def __init__(self, compiled: CompiledModel, batched: BatchedModel, most: int, max_wait: float) -> None:
-        self.compiled, self.most = compiled, most
+    def __init__(self, compiled: CompiledModel, batched: BatchedModel, most: int, max_wait: float,
+                 observer: Observer | None) -> None:
+        self.compiled, self.batched, self.most, self._observer = compiled, batched, most, observer
         compilation = compiled._compilation.current
         grows = any(info.axis for info in compilation.initial.infos.values())
         self.request = CacheRequest(compilation, batched) if grows else BatchRequest(compilation, batched)
@@ -264,8 +284,10 @@ class _Slots:
         self.thread = threading.get_ident()
         while (batch := self.gatherer.take()) is not None:
             steps = [step for step in batch if step.future.set_running_or_notify_cancel()]
+            started = time.perf_counter()
             with self.running:
                 results = run(steps, self._infer)
+            report(self._observer, steps, self.request.rows, started)
             with self.gatherer.changed:
                 for step in batch:
                     self._advance(step.owner)

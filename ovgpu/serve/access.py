@@ -1,0 +1,42 @@
+"""Access to the server: its token, and the addresses on which it may listen without one."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+from ipaddress import ip_address
+from pathlib import Path
+
+from ovgpu.errors import Error
+
+MIN_TOKEN = 16  # characters
+
+
+class Token:
+    """Secret that clients send as ``Authorization: Bearer TOKEN``."""
+
+    def __init__(self, file: Path) -> None:
+        self._expected = file.read_text().strip().encode()
+        if len(self._expected) < MIN_TOKEN:
+            raise Error(f"{file} has no token of at least {MIN_TOKEN} characters")
+
+    def allows(self, authorization: str) -> bool:
+        """Return whether a header has the token. The comparison takes the same time for all wrong tokens."""
+        scheme, _, given = authorization.partition(" ")
+        return hmac.compare_digest(given.strip().encode(), self._expected) and scheme.lower() == "bearer"
+
+
+def resolve(host: str) -> str:
+    """Return the address of a host. Raise Error if it has none."""
+    try:
+        found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise Error(f"host {host!r} has no address: {error}") from None
+    address: str = found[0][4][0]  # type: ignore[assignment]
+    return address
+
+
+def check_exposure(address: str, token: Token | None, insecure: bool) -> None:
+    """Raise Error if anyone on a network could call the server, and that was not asked for."""
+    if not ip_address(address).is_loopback and token is None and not insecure:
+        raise Error(f"{address} can be reached from other machines: set --token-file, or --insecure if that is meant")

@@ -1,0 +1,68 @@
+"""Record of calls: a line of JSON for each in the access log, and a span where OpenTelemetry is installed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from ovgpu.serve.errors import Status
+
+access = logging.getLogger("ovgpu.serve.access")
+
+try:
+    from opentelemetry import propagate, trace
+
+    tracer: Any = trace.get_tracer("ovgpu.serve")
+except ImportError:
+    tracer = None
+
+
+class Call:
+    """A call of a client. ``status`` and the other attributes are set while it is answered."""
+
+    def __init__(self, interface: str, method: str, peer: str) -> None:
+        self.interface, self.method, self.peer = interface, method, peer
+        self.model = self.version = self.id = ""
+        self.sequence: int | str = ""
+        self.status = Status.OK
+        self.error = ""
+
+
+@contextmanager
+def recorded(interface: str, method: str, peer: str, headers: Mapping[str, str]) -> Iterator[Call]:
+    """Log a call when the block ends. Its span continues the trace in the headers."""
+    call = Call(interface, method, peer)
+    started = time.perf_counter()
+    with _span(call, headers):
+        try:
+            yield call
+        finally:
+            if access.isEnabledFor(logging.INFO):
+                access.info(_line(call, time.perf_counter() - started))
+
+
+def _line(call: Call, seconds: float) -> str:
+    fields = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "interface": call.interface,
+              "method": call.method, "peer": call.peer, "model": call.model, "version": call.version, "id": call.id,
+              "sequence": call.sequence, "status": call.status.name, "ms": round(1e3 * seconds, 3), "error": call.error}
+    return json.dumps({name: value for name, value in fields.items() if value != ""})
+
+
+@contextmanager
+def _span(call: Call, headers: Mapping[str, str]) -> Iterator[None]:
+    if tracer is None:
+        yield
+        return
+    with tracer.start_as_current_span(f"{call.interface} {call.method}", propagate.extract(dict(headers)),
+                                      kind=trace.SpanKind.SERVER) as span:
+        try:
+            yield
+        finally:
+            span.set_attributes({"model": call.model, "version": call.version, "status": call.status.name})
+            if call.status.value >= 500:
+                span.set_status(trace.StatusCode.ERROR, call.error)

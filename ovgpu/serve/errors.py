@@ -1,0 +1,57 @@
+"""Errors of calls, with the status codes of gRPC and HTTP, and without the paths of files."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import CancelledError
+from enum import Enum
+
+from ovgpu.batching import BatchFullError
+from ovgpu.errors import DeviceError, Error, is_out_of_memory
+
+PATH = re.compile(r"(?<![\w.:/])/(?:[^/\s'\"]+/)+")  # the folders of an absolute path
+
+
+class Status(Enum):
+    """Outcome of a call: the name is a status code of gRPC, the value one of HTTP."""
+
+    OK = 200
+    INVALID_ARGUMENT = 400
+    UNAUTHENTICATED = 401
+    NOT_FOUND = 404
+    ALREADY_EXISTS = 409
+    RESOURCE_EXHAUSTED = 429
+    CANCELLED = 499
+    INTERNAL = 500
+    UNIMPLEMENTED = 501
+    UNAVAILABLE = 503
+    DEADLINE_EXCEEDED = 504
+
+
+class ServeError(Error):
+    """Error of a call, with its status. ``retry_after`` is in seconds, for calls that may succeed later."""
+
+    def __init__(self, status: Status, message: str, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
+
+
+def invalid(message: str) -> ServeError:
+    """Return the error of a call with wrong arguments."""
+    return ServeError(Status.INVALID_ARGUMENT, message)
+
+
+def public(error: BaseException) -> ServeError:
+    """Return an exception as an error that a client may see: no paths, and nothing about errors of the server."""
+    if isinstance(error, ServeError):
+        return error
+    text = PATH.sub("", str(error))
+    if isinstance(error, BatchFullError):
+        return ServeError(Status.RESOURCE_EXHAUSTED, text, 1)
+    if is_out_of_memory(error):
+        return ServeError(Status.RESOURCE_EXHAUSTED, text)
+    if isinstance(error, CancelledError):
+        return ServeError(Status.CANCELLED, "the inference was cancelled")
+    if isinstance(error, DeviceError) or not isinstance(error, (Error, TypeError, ValueError)):
+        return ServeError(Status.INTERNAL, "internal error of the server")
+    return ServeError(Status.INVALID_ARGUMENT, text)

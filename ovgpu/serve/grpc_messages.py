@@ -1,0 +1,88 @@
+"""Inferences in the messages of gRPC, which the package tritonclient carries."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import Message
+from tritonclient.grpc import service_pb2
+
+from ovgpu.serve.errors import invalid
+from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor
+from ovgpu.serve.rest import MAX_TENSORS, check_parameters, deadline
+from ovgpu.serve.tensors import NAMES, Array, check_shape, element_type, from_bytes, from_json, to_bytes
+from ovgpu.types import Type
+
+messages: Any = service_pb2  # whose classes are made when it is imported
+
+FIELDS = {
+    Type.boolean: "bool_contents", Type.i8: "int_contents", Type.i16: "int_contents", Type.i32: "int_contents",
+    Type.i64: "int64_contents", Type.u8: "uint_contents", Type.u16: "uint_contents", Type.u32: "uint_contents",
+    Type.u64: "uint64_contents", Type.f32: "fp32_contents", Type.f64: "fp64_contents", Type.string: "bytes_contents",
+}
+
+
+def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
+    """Return the request in a ModelInferRequest. Raise ServeError if it does not follow the protocol."""
+    if not 0 < len(message.inputs) <= MAX_TENSORS or len(message.outputs) > MAX_TENSORS:
+        raise invalid(f"the request has {len(message.inputs)} inputs and {len(message.outputs)} outputs, not 1 to "
+                      f"{MAX_TENSORS}")
+    raw = message.raw_input_contents
+    if raw and len(raw) != len(message.inputs):
+        raise invalid(f"the request has {len(message.inputs)} inputs, but raw contents of {len(raw)}")
+    inputs = []
+    for number, tensor in enumerate(message.inputs):
+        check_parameters(_parameters(tensor))
+        kind, shape = element_type(tensor.name, tensor.datatype), check_shape(tensor.name, list(tensor.shape))
+        array = (from_bytes(tensor.name, kind, shape, raw[number]) if raw
+                 else _from_contents(tensor.name, kind, shape, tensor.contents))
+        inputs.append(NamedTensor(tensor.name, kind, array))
+    for output in message.outputs:
+        check_parameters(_parameters(output))
+    parameters = _parameters(message)
+    ends = deadline(parameters)
+    if time_remaining is not None:
+        ends = min(time.monotonic() + time_remaining, ends or float("inf"))
+    return InferenceRequest(message.model_name, message.model_version, inputs,
+                            tuple([output.name for output in message.outputs]), message.id, parameters, ends)
+
+
+def _parameters(message: Any) -> dict[str, Any]:
+    found = {}
+    for name, parameter in message.parameters.items():
+        field = parameter.WhichOneof("parameter_choice")
+        found[name] = getattr(parameter, field) if field else None
+    return found
+
+
+def _from_contents(name: str, kind: Type, shape: tuple[int, ...], contents: Message) -> Array:
+    field = FIELDS.get(kind)
+    if field is None:
+        raise invalid(f"input '{name}' of {NAMES[kind]} must have raw contents")
+    values = list(getattr(contents, field))
+    if kind is not Type.string:
+        return from_json(name, kind, shape, values)
+    array = np.empty(len(values), object)
+    array[:] = values
+    if array.size != np.prod(shape, dtype=int):
+        raise invalid(f"input '{name}' of shape {list(shape)} has {array.size} elements")
+    return array.reshape(shape)
+
+
+def format(response: InferenceResponse) -> Any:
+    """Return a response as a ModelInferResponse, with raw contents."""
+    message = messages.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
+    for name, value in response.parameters.items():
+        parameter = message.parameters[name]
+        if isinstance(value, bool):
+            parameter.bool_param = value
+        elif isinstance(value, int):
+            parameter.int64_param = value
+        else:
+            parameter.string_param = value
+    for tensor in response.outputs:
+        message.outputs.add(name=tensor.name, datatype=NAMES[tensor.kind], shape=tensor.array.shape)
+        message.raw_output_contents.append(to_bytes(tensor.array, tensor.kind))
+    return message

@@ -1,0 +1,191 @@
+"""GRPCInferenceService of KServe v2, with Triton's streams, repository, configuration and statistics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2_grpc
+
+from ovgpu.serve import descriptions
+from ovgpu.serve.access import Token
+from ovgpu.serve.calls import Call, recorded
+from ovgpu.serve.errors import ServeError, Status, public
+from ovgpu.serve.grpc_messages import format, messages, parse
+from ovgpu.serve.service import Service
+
+INTERFACE = "gRPC"
+MAX_OUTSTANDING = 128  # inferences of a stream: no more are read until the client has taken their responses
+
+
+class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Methods of the service, named as the protocol has them."""
+
+    def __init__(self, service: Service, token: Token | None) -> None:
+        self._service, self._token = service, token
+        self._readers: set[asyncio.Task[None]] = set()
+
+    # ---- inference
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        """Run an inference."""
+        return await self._answer("ModelInfer", request, context, lambda call: self._infer(request, context, call))
+
+    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Run the inferences of a stream, side by side, and yield their responses in the order of the requests."""
+        await self._check_token("ModelStreamInfer", context)
+        answers = asyncio.Queue[asyncio.Task[Any] | None]()
+        room = asyncio.Semaphore(MAX_OUTSTANDING)
+        running = set[asyncio.Task[Any]]()
+
+        async def read() -> None:
+            try:
+                while True:
+                    await room.acquire()
+                    task = asyncio.create_task(self._streamed(await anext(requests), context))
+                    running.add(task)
+                    task.add_done_callback(running.discard)
+                    answers.put_nowait(task)
+            except StopAsyncIteration:
+                pass
+            finally:
+                answers.put_nowait(None)
+
+        reader = asyncio.create_task(read())
+        self._readers.add(reader)
+        reader.add_done_callback(self._readers.discard)
+        try:
+            while (task := await answers.get()) is not None:
+                yield await task
+                room.release()
+        finally:
+            for task in (reader, *running):
+                task.cancel()
+
+    def end_streams(self) -> None:
+        """Read no more requests from streams; they end with the responses to those that were read."""
+        for reader in self._readers:
+            reader.cancel()
+
+    async def _streamed(self, request: Any, context: Any) -> Any:
+        """Return the response to an inference of a stream; an error is part of it."""
+        with recorded(INTERFACE, "ModelStreamInfer", context.peer(), _metadata(context)) as call:
+            call.model, call.id = request.model_name, request.id
+            try:
+                return messages.ModelStreamInferResponse(infer_response=await self._infer(request, None, call))
+            except ServeError as error:
+                call.status, call.error = error.status, str(error)
+                empty = messages.ModelInferResponse(model_name=request.model_name, id=request.id)
+                return messages.ModelStreamInferResponse(error_message=str(error), infer_response=empty)
+
+    async def _infer(self, request: Any, context: Any | None, call: Call) -> Any:
+        found = parse(request, None if context is None else context.time_remaining())
+        response = await self._service.infer(found, INTERFACE, call.method)
+        call.version, call.sequence = response.version, response.parameters.get("sequence_id", "")
+        return format(response)
+
+    # ---- server and models
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        """Tell that the server runs."""
+        return messages.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, context: Any) -> Any:
+        """Tell whether inferences are accepted."""
+        return messages.ServerReadyResponse(ready=self._service.ready)
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:
+        """Tell whether a model is loaded."""
+        def ready() -> Any:
+            try:
+                self._service.models.find(request.name, request.version)
+            except ServeError:
+                return messages.ModelReadyResponse(ready=False)
+            return messages.ModelReadyResponse(ready=self._service.ready)
+
+        return await self._describe("ModelReady", request, context, ready)
+
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:
+        """Return the server's metadata."""
+        return await self._describe("ServerMetadata", request, context,
+                                    lambda: messages.ServerMetadataResponse(**descriptions.server()))
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:
+        """Return a model's metadata."""
+        return await self._describe("ModelMetadata", request, context, lambda: messages.ModelMetadataResponse(
+            **descriptions.model(self._service.models.find(request.name, request.version))))
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        """Return a model's configuration."""
+        return await self._describe("ModelConfig", request, context, lambda: messages.ModelConfigResponse(
+            config=descriptions.config(self._service.models.find(request.name, request.version))))
+
+    async def ModelStatistics(self, request: Any, context: Any) -> Any:
+        """Return the statistics of a model, or of all."""
+        return await self._describe("ModelStatistics", request, context, lambda: messages.ModelStatisticsResponse(
+            model_stats=descriptions.all_statistics(self._service.models, request.name, request.version)))
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        """Return the models of the repository."""
+        return await self._describe("RepositoryIndex", request, context, lambda: messages.RepositoryIndexResponse(
+            models=descriptions.index(self._service.models, request.ready)))
+
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
+        """Load a model."""
+        async def load(call: Call) -> Any:
+            call.model = request.model_name
+            if request.parameters:
+                raise ServeError(Status.UNIMPLEMENTED, "parameters of load are not supported")
+            await self._service.models.load(request.model_name)
+            return messages.RepositoryModelLoadResponse()
+
+        return await self._answer("RepositoryModelLoad", request, context, load)
+
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
+        """Unload a model."""
+        async def unload(call: Call) -> Any:
+            call.model = request.model_name
+            await self._service.models.unload(request.model_name)
+            return messages.RepositoryModelUnloadResponse()
+
+        return await self._answer("RepositoryModelUnload", request, context, unload)
+
+    # ---- calls
+
+    async def _describe(self, method: str, request: Any, context: Any, describe: Callable[[], Any]) -> Any:
+        async def answer(call: Call) -> Any:
+            return describe()
+
+        return await self._answer(method, request, context, answer)
+
+    async def _answer(self, method: str, request: Any, context: Any, answer: Callable[[Call], Awaitable[Any]]) -> Any:
+        """Return the response of a call, which is logged. End the call with the status of an error."""
+        await self._check_token(method, context)
+        with recorded(INTERFACE, method, context.peer(), _metadata(context)) as call:
+            call.model = getattr(request, "model_name", "") or getattr(request, "name", "")
+            call.id = getattr(request, "id", "")
+            try:
+                return await answer(call)
+            except Exception as error:
+                found = public(error)
+                call.status, call.error = found.status, str(found)
+            except asyncio.CancelledError:
+                call.status = Status.CANCELLED
+                raise
+            await _abort(context, found)
+
+    async def _check_token(self, method: str, context: Any) -> None:
+        if self._token is not None and not self._token.allows(_metadata(context).get("authorization", "")):
+            await _abort(context, ServeError(Status.UNAUTHENTICATED, "the call has no valid token"))
+
+
+async def _abort(context: Any, error: ServeError) -> None:
+    retry = error.retry_after
+    pushback = () if retry is None else (("grpc-retry-pushback-ms", str(1000 * retry)),)
+    await context.abort(getattr(grpc.StatusCode, error.status.name), str(error), pushback)
+
+
+def _metadata(context: Any) -> dict[str, str]:
+    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}

@@ -1,0 +1,241 @@
+"""KServe v2 over REST, with Triton's repository, configuration and statistics, metrics and a status page."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from ovgpu.serve import descriptions, rest
+from ovgpu.serve.access import Token
+from ovgpu.serve.calls import Call, recorded
+from ovgpu.serve.errors import ServeError, Status, public
+from ovgpu.serve.metrics import CONTENT_TYPE, Metrics
+from ovgpu.serve.protocol import InferenceRequest, InferenceResponse
+from ovgpu.serve.service import Service
+from ovgpu.serve.status_page import status_page
+
+INTERFACE = "REST"
+JSON_LENGTH = "inference-header-content-length"
+LARGE = 1 << 18  # bytes: more than these are converted on another thread than the event loop's
+BODY_SECONDS = 60.0  # in which a body must arrive
+
+Handler = Callable[[Request, Call], Awaitable[Response]]
+
+
+class TooLargeError(ServeError):
+    """Error of a body that is larger than allowed."""
+
+
+class HttpApp:
+    """Application of ASGI. ``body_bytes`` limits a request's body, ``total_bytes`` all that are held at a time."""
+
+    def __init__(self, service: Service, token: Token | None, body_bytes: int, total_bytes: int) -> None:
+        self._service, self._models, self._token = service, service.models, token
+        self._body_bytes, self._free_bytes = body_bytes, total_bytes
+        self._metrics = Metrics(service.models)
+        model = "/v2/models/{model}"
+        self.asgi = Starlette(routes=[
+            self._route("GET", "/", "StatusPage", self._page),
+            self._route("GET", "/metrics", "Metrics", self._scrape),
+            self._route("GET", "/v2", "ServerMetadata", self._server_metadata),
+            self._route("GET", "/v2/health/live", "ServerLive", self._live, False),
+            self._route("GET", "/v2/health/ready", "ServerReady", self._ready, False),
+            self._route("GET", "/v2/models/stats", "ModelStatistics", self._statistics),
+            *[route for path in (model, model + "/versions/{version}") for route in (
+                self._route("GET", path, "ModelMetadata", self._metadata),
+                self._route("GET", path + "/ready", "ModelReady", self._model_ready),
+                self._route("GET", path + "/config", "ModelConfig", self._config),
+                self._route("GET", path + "/stats", "ModelStatistics", self._statistics),
+                self._route("POST", path + "/infer", "ModelInfer", self._infer))],
+            self._route("POST", "/v2/repository/index", "RepositoryIndex", self._index),
+            self._route("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad", self._load),
+            self._route("POST", "/v2/repository/models/{model}/unload", "RepositoryModelUnload", self._unload),
+        ])
+
+    def _route(self, verb: str, path: str, method: str, handler: Handler, guarded: bool = True) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return await self._answer(request, method, handler, guarded)
+
+        return Route(path, endpoint, methods=[verb])
+
+    async def _answer(self, request: Request, method: str, handler: Handler, guarded: bool) -> Response:
+        """Return the response to a request, which is logged, or to its error."""
+        peer = "" if request.client is None else f"{request.client.host}:{request.client.port}"
+        with recorded(INTERFACE, method, peer, request.headers) as call:
+            call.model = request.path_params.get("model", "")
+            try:
+                if guarded and self._token is not None and not self._token.allows(
+                        request.headers.get("authorization", "")):
+                    raise ServeError(Status.UNAUTHENTICATED, "the request has no valid token")
+                return await handler(request, call)
+            except ClientDisconnect:
+                call.status = Status.CANCELLED
+                return Response(status_code=Status.CANCELLED.value)
+            except Exception as error:
+                found = public(error)
+            call.status, call.error = found.status, str(found)
+        headers = {} if found.retry_after is None else {"Retry-After": str(found.retry_after)}
+        if found.status is Status.UNAUTHENTICATED:
+            headers["WWW-Authenticate"] = "Bearer"
+        code = 413 if isinstance(found, TooLargeError) else found.status.value
+        return JSONResponse({"error": str(found)}, code, headers)
+
+    # ---- inference
+
+    async def _infer(self, request: Request, call: Call) -> Response:
+        json_length = _number(request, JSON_LENGTH)
+        with self._body() as body:
+            await body.read(request)
+            inference, wanted = await _call(len(body.data), rest.parse, bytes(body.data), json_length,
+                                            request.path_params["model"], request.path_params.get("version", ""))
+            call.id = inference.id
+            response = await self._until_disconnect(request, inference)
+        call.version, call.sequence = response.version, response.parameters.get("sequence_id", "")
+        size = sum(tensor.array.nbytes for tensor in response.outputs)
+        content, length = await _call(size, rest.format, response, wanted)
+        if length is None:
+            return Response(content, media_type="application/json")
+        return Response(content, media_type="application/octet-stream", headers={JSON_LENGTH: str(length)})
+
+    async def _until_disconnect(self, request: Request, inference: InferenceRequest) -> InferenceResponse:
+        """Run an inference. Cancel it if the client goes."""
+        running = asyncio.ensure_future(self._service.infer(inference, INTERFACE, "ModelInfer"))
+        gone = asyncio.ensure_future(request.receive())
+        try:
+            await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                raise ClientDisconnect
+            return running.result()
+        finally:
+            for task in (running, gone):
+                task.cancel()
+
+    @contextmanager
+    def _body(self) -> Iterator[_Body]:
+        body = _Body(self, self._body_bytes)
+        try:
+            yield body
+        finally:
+            self._free_bytes += body.reserved
+
+    def reserve(self, size: int) -> None:
+        """Count bytes that are held. Raise ServeError if there are too many."""
+        if size > self._free_bytes:
+            raise ServeError(Status.UNAVAILABLE, "the server holds as many bytes of requests as it may", 1)
+        self._free_bytes -= size
+
+    # ---- server and models
+
+    async def _page(self, request: Request, call: Call) -> Response:
+        return HTMLResponse(status_page(self._service))
+
+    async def _scrape(self, request: Request, call: Call) -> Response:
+        return Response(await asyncio.to_thread(self._metrics.text), media_type=CONTENT_TYPE)
+
+    async def _live(self, request: Request, call: Call) -> Response:
+        return Response()
+
+    async def _ready(self, request: Request, call: Call) -> Response:
+        return Response(status_code=200 if self._service.ready else 503)
+
+    async def _model_ready(self, request: Request, call: Call) -> Response:
+        self._found(request)
+        return await self._ready(request, call)
+
+    async def _server_metadata(self, request: Request, call: Call) -> Response:
+        return JSONResponse(descriptions.server())
+
+    async def _metadata(self, request: Request, call: Call) -> Response:
+        return JSONResponse(descriptions.model(self._found(request)))
+
+    async def _config(self, request: Request, call: Call) -> Response:
+        return JSONResponse(descriptions.config(self._found(request)))
+
+    async def _statistics(self, request: Request, call: Call) -> Response:
+        parameters = request.path_params
+        return JSONResponse({"model_stats": descriptions.all_statistics(
+            self._models, parameters.get("model", ""), parameters.get("version", ""))})
+
+    async def _index(self, request: Request, call: Call) -> Response:
+        return JSONResponse(descriptions.index(self._models, bool((await self._json(request)).get("ready"))))
+
+    async def _load(self, request: Request, call: Call) -> Response:
+        if (await self._json(request)).get("parameters"):
+            raise ServeError(Status.UNIMPLEMENTED, "parameters of load are not supported")
+        await self._models.load(request.path_params["model"])
+        return JSONResponse({})
+
+    async def _unload(self, request: Request, call: Call) -> Response:
+        await self._models.unload(request.path_params["model"])
+        return JSONResponse({})
+
+    def _found(self, request: Request) -> Any:
+        return self._models.find(request.path_params["model"], request.path_params.get("version", ""))
+
+    async def _json(self, request: Request) -> dict[str, Any]:
+        with self._body() as body:
+            await body.read(request)
+            return rest.load(bytes(body.data))
+
+
+class _Body:
+    """Body of a request, whose bytes are reserved before they are held."""
+
+    def __init__(self, app: HttpApp, limit: int) -> None:
+        self._app, self._limit = app, limit
+        self.data = bytearray()
+        self.reserved = 0
+
+    async def read(self, request: Request) -> None:
+        """Read and decompress the body. Raise ServeError if it is too large, malformed, or takes too long."""
+        expected = _number(request, "content-length")
+        encoding = request.headers.get("content-encoding", "identity")
+        if encoding not in ("identity", "gzip", "deflate"):
+            raise ServeError(Status.INVALID_ARGUMENT, f"the content encoding {encoding[:40]!r} is unknown")
+        if expected is not None:
+            self._reserve(expected)
+        decoder = zlib.decompressobj(47) if encoding != "identity" else None  # 47: gzip or zlib
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in request.stream():
+                    self._add(decoder.decompress(chunk, self._limit + 1) if decoder else chunk)
+        except TimeoutError:
+            raise ServeError(Status.DEADLINE_EXCEEDED, "the body has not arrived in time") from None
+        except zlib.error as error:
+            raise ServeError(Status.INVALID_ARGUMENT, f"the body is not {encoding}: {error}") from None
+        if decoder is not None and not decoder.eof:
+            raise ServeError(Status.INVALID_ARGUMENT, f"the body ends before its {encoding} does")
+
+    def _add(self, chunk: bytes) -> None:
+        if len(self.data) + len(chunk) > self.reserved:
+            self._reserve(len(self.data) + len(chunk))
+        self.data += chunk
+
+    def _reserve(self, size: int) -> None:
+        if size > self._limit:
+            raise TooLargeError(Status.RESOURCE_EXHAUSTED, f"the body has more than {self._limit} bytes")
+        self._app.reserve(size - self.reserved)
+        self.reserved = size
+
+
+async def _call(size: int, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function, on another thread than the event loop's if it has many bytes to convert."""
+    return function(*args) if size < LARGE else await asyncio.to_thread(function, *args)
+
+
+def _number(request: Request, header: str) -> int | None:
+    """Return the number in a header, None without it. Raise ServeError for anything else."""
+    text = request.headers.get(header)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise ServeError(Status.INVALID_ARGUMENT, f"{header} is no number")
+    return int(text)

@@ -1,0 +1,182 @@
+"""Models that are served: versions that are loaded beside each other, and replaced without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ovgpu.batching.gathering import Observer
+from ovgpu.errors import Error
+from ovgpu.serve.engines import Engine
+from ovgpu.serve.errors import ServeError, Status, public
+from ovgpu.serve.repository import ModelFiles, Repository
+from ovgpu.serve.statistics import Statistics
+
+log = logging.getLogger(__name__)
+
+OpenEngine = Callable[[Path, Observer], Engine]
+
+
+class Version:
+    """A version of a model that is loaded. It is closed when it is retired, and nobody uses it any more."""
+
+    def __init__(self, files: ModelFiles, engine: Engine, statistics: Statistics, max_queue: int) -> None:
+        self.name, self.number, self.files = files.name, str(files.version), files
+        self.engine, self.statistics = engine, statistics
+        self.in_flight = 0  # inferences
+        self.sequences = 0
+        self._max_queue = max_queue
+        self._retired = False
+        self.closed = asyncio.Event()
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Count an inference in the block. Raise ServeError if too many wait already."""
+        if self.in_flight >= self._max_queue:
+            raise ServeError(Status.UNAVAILABLE, f"{self.in_flight} inferences of model '{self.name}' wait already", 1)
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            self._close_if_unused()
+
+    def add_sequence(self) -> None:
+        """Count a sequence, which keeps the version."""
+        self.sequences += 1
+
+    def remove_sequence(self) -> None:
+        """Count a sequence that has ended."""
+        self.sequences -= 1
+        self._close_if_unused()
+
+    def retire(self) -> None:
+        """Close the version as soon as its inferences and sequences have ended."""
+        self._retired = True
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._retired and not self.in_flight and not self.sequences and not self.closed.is_set():
+            self.closed.set()
+            asyncio.get_running_loop().run_in_executor(None, self.engine.close)
+
+
+class Models:
+    """Models of a repository, of each the newest version."""
+
+    def __init__(self, repository: Repository, open_engine: OpenEngine, max_queue: int) -> None:
+        self._repository, self._open_engine, self._max_queue = repository, open_engine, max_queue
+        self.current: dict[str, Version] = {}
+        self.retired: list[Version] = []  # which have inferences or sequences
+        self.failures: dict[str, str] = {}  # reasons, by model
+        self._tried: dict[str, ModelFiles] = {}  # files of the last attempt
+        self._seen: dict[str, ModelFiles] = {}  # files of the last scan
+        self._unloaded: set[str] = set()  # by clients
+        self._changing = asyncio.Lock()
+
+    def find(self, name: str, number: str = "") -> Version:
+        """Return the version of a model, by default the current one. Raise ServeError if it is not loaded."""
+        version = self.current.get(name)
+        if version is None:
+            known = name in self.failures or name in self._unloaded
+            raise ServeError(Status.UNAVAILABLE if known else Status.NOT_FOUND,
+                             f"model '{name}' is not loaded" if known else f"there is no model '{name}'")
+        if number not in ("", version.number):
+            raise ServeError(Status.NOT_FOUND, f"model '{name}' has version {version.number}, not {number}")
+        return version
+
+    def versions(self) -> list[Version]:
+        """Return all versions that are loaded, also those that end."""
+        self.retired = [version for version in self.retired if not version.closed.is_set()]
+        return [*self.current.values(), *self.retired]
+
+    def index(self) -> list[tuple[str, str, str, str]]:
+        """Return (name, version, state, reason) of each model of the repository."""
+        rows = [(v.name, v.number, "READY", "") for v in self.current.values()]
+        others = {name: files for name, files in self._seen.items() if name not in self.current}
+        rows += [(name, str(files.version), "UNAVAILABLE",
+                  "unloaded" if name in self._unloaded else self.failures.get(name, "loading"))
+                 for name, files in others.items()]
+        return sorted(rows)
+
+    async def refresh(self, settled: bool = True) -> None:
+        """Load models that are new or have changed, and retire those whose files are gone.
+
+        With ``settled``, files must have been the same in the last scan: they may be written right now.
+        """
+        async with self._changing:
+            found = await asyncio.to_thread(self._repository.scan)
+            seen, self._seen = self._seen, found
+            for name, files in found.items():
+                if files != self._tried.get(name) and name not in self._unloaded and (
+                        not settled or seen.get(name) == files):
+                    await self._load(files)
+            for name in self.current.keys() - found.keys():
+                log.info("model '%s' is gone", name)
+                self._retire(name)
+            self._tried = {name: files for name, files in self._tried.items() if name in found}
+            self.failures = {name: reason for name, reason in self.failures.items() if name in found}
+            self._unloaded &= found.keys()
+
+    async def load(self, name: str) -> None:
+        """Load the newest version of a model, again if it is loaded. Raise ServeError if that fails."""
+        async with self._changing:
+            self._seen = await asyncio.to_thread(self._repository.scan)
+            if name not in self._seen:
+                raise ServeError(Status.NOT_FOUND, f"there is no model '{name}' in the repository")
+            self._unloaded.discard(name)
+            await self._load(self._seen[name])
+            if name in self.failures:
+                raise ServeError(Status.INVALID_ARGUMENT, f"model '{name}' was not loaded: {self.failures[name]}")
+
+    async def unload(self, name: str) -> None:
+        """Unload a model until `load` is called. Its inferences and sequences go on until they end."""
+        async with self._changing:
+            if name not in self._seen and name not in self.current:
+                raise ServeError(Status.NOT_FOUND, f"there is no model '{name}' in the repository")
+            self._unloaded.add(name)
+            self._tried.pop(name, None)
+            self._retire(name)
+
+    async def close(self) -> None:
+        """Retire all versions, and wait until their inferences and sequences have ended."""
+        for name in list(self.current):
+            self._retire(name)
+        for version in self.versions():
+            await version.closed.wait()
+
+    async def _load(self, files: ModelFiles) -> None:
+        """Load a version, and let it take over when it is warm. If it fails, the current version stays."""
+        self._tried[files.name] = files
+        log.info("loading version %d of model '%s'", files.version, files.name)
+        statistics = Statistics()
+        try:
+            engine = await asyncio.to_thread(self._opened, files, statistics)
+        except Exception as error:
+            log.error("version %d of model '%s' was not loaded: %s", files.version, files.name, error)
+            self.failures[files.name] = str(public(error))
+            return
+        self.failures.pop(files.name, None)
+        self._retire(files.name)
+        self.current[files.name] = Version(files, engine, statistics, self._max_queue)
+        log.info("version %d of model '%s' is ready: %s", files.version, files.name, engine.description)
+
+    def _opened(self, files: ModelFiles, statistics: Statistics) -> Engine:
+        """Return the engine of a version, after it ran inferences of the usual sizes."""
+        warming = True
+        engine = self._open_engine(files.path, lambda run: None if warming else statistics.add_batch(run))
+        try:
+            engine.warm_up()
+        except Error as error:  # zeros may be no valid inputs
+            log.info("model '%s' runs for the first time when a client asks for it: %s", files.name, error)
+        warming = False
+        return engine
+
+    def _retire(self, name: str) -> None:
+        version = self.current.pop(name, None)
+        if version is not None:
+            self.retired.append(version)
+            version.retire()

@@ -1,0 +1,85 @@
+"""Files of models: one model, or a repository of folders ``name/version/model.xml``, as other servers have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ovgpu.errors import ModelError
+
+FORMATS = (".xml", ".onnx", ".pdmodel", ".pb", ".tflite")  # all but the first are read by openvino
+
+Signature = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """Files of one version of a model. The signature, (name, bytes, time of change) of each, changes with them."""
+
+    name: str
+    version: int
+    path: Path
+    signature: Signature
+
+
+class Repository:
+    """Models under a path: a model's file, its folder, or a folder of models with numbered versions."""
+
+    def __init__(self, path: Path, name: str = "") -> None:
+        self.path = path
+        if not path.exists():
+            raise ModelError(f"there is no file or folder {path}")
+        self._single = path.is_file() or _model_file(path) is not None
+        if name and not self._single:
+            raise ModelError(f"{path} is a repository: its folders name the models")
+        self._name = name or (path.stem if path.is_file() and path.stem != "openvino_model"
+                              else path.resolve().parent.name if path.is_file() else path.resolve().name)
+
+    def scan(self) -> dict[str, ModelFiles]:
+        """Return the newest version of each model that exists now, by name."""
+        if self._single:
+            found = _files(self._name, 1, self.path)
+            return {self._name: found} if found else {}
+        models = {}
+        for folder in sorted(_folders(self.path)):
+            newest = next((found for version in sorted(_versions(folder), reverse=True)
+                           if (found := _files(folder.name, version, folder / str(version)))), None)
+            if newest is not None:
+                models[folder.name] = newest
+        return models
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    for folder in path.iterdir():
+        if folder.is_dir() and not folder.name.startswith("."):
+            yield folder
+
+
+def _versions(folder: Path) -> Iterator[int]:
+    for version in _folders(folder):
+        if version.name.isdecimal() and str(int(version.name)) == version.name:
+            yield int(version.name)
+
+
+def _model_file(folder: Path) -> Path | None:
+    """Return the file of a model in its folder: ``model.xml`` if there are several, else the only one of a format."""
+    for suffix in FORMATS:
+        files = sorted(folder.glob(f"*{suffix}"))
+        named = [file for file in files if file.stem in ("model", "openvino_model")]
+        if len(files) == 1 or named:
+            return (named or files)[0]
+    return None
+
+
+def _files(name: str, version: int, path: Path) -> ModelFiles | None:
+    """Return the files of a version; None if there are none, or if they vanish."""
+    try:
+        file = _model_file(path) if path.is_dir() else path
+        if file is None:
+            return None
+        parts = [file, *([weights] if (weights := file.with_suffix(".bin")).exists() else [])]
+        signature = tuple([(part.name, part.stat().st_size, part.stat().st_mtime_ns) for part in parts])
+    except FileNotFoundError:
+        return None
+    return ModelFiles(name, version, file, signature)

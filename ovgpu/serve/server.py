@@ -1,0 +1,227 @@
+"""Class Server: the sockets, the event loop, and the life of a server from its start to its last response."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import uvicorn
+from tritonclient.grpc import service_pb2_grpc
+
+from ovgpu.errors import Error
+from ovgpu.serve.access import Token, check_exposure, resolve
+from ovgpu.serve.engines import EngineOptions, open_engine
+from ovgpu.serve.grpc_service import GrpcService
+from ovgpu.serve.http_app import HttpApp
+from ovgpu.serve.models import Models, OpenEngine
+from ovgpu.serve.repository import Repository
+from ovgpu.serve.sequences import Sequences
+from ovgpu.serve.service import Service
+from ovgpu.serve.states import StateFolder
+
+log = logging.getLogger(__name__)
+
+MIB = 1 << 20
+KEEP_ALIVE_SECONDS = 75
+BACKLOG = 4096
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Options of a server; see ``ovgpu serve --help``. A port of 0 means any free one."""
+
+    path: Path
+    name: str = ""
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    host: str = "127.0.0.1"
+    port: int = 8000
+    grpc_port: int | None = 8001
+    max_queue: int = 1024
+    idle_seconds: float = 300.0
+    poll_seconds: float = 1.0
+    body_mib: int = 64
+    held_mib: int = 1024
+    token_file: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    insecure: bool = False
+    state_dir: Path | None = None
+    grace_seconds: float = 30.0
+
+
+class Server:
+    """Server of the models under a path. `run` serves until `stop` is called or a signal arrives.
+
+    Raises: Error for options that do not fit each other, or would let anyone on a network call the server.
+    """
+
+    def __init__(self, options: ServerOptions, opener: OpenEngine | None = None) -> None:
+        self._options = options
+        self._token = Token(options.token_file) if options.token_file else None
+        self._address = resolve(options.host)
+        check_exposure(self._address, self._token, options.insecure)
+        if (options.tls_cert is None) != (options.tls_key is None):
+            raise Error("--tls-cert and --tls-key need each other")
+        self._repository = Repository(options.path, options.name)
+        self._opener = opener or partial(_open_engine, options.engine)
+        self.port = self.grpc_port = 0  # once `run` has opened them
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def stop(self) -> None:
+        """Stop serving, from any thread: see `run`."""
+        if self._loop is not None and self._stop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._stop.set)
+
+    async def run(self, ready: asyncio.Event | None = None) -> None:
+        """Serve until `stop`, SIGTERM or SIGINT. Then new inferences are refused, and those that run end first.
+
+        ``ready`` is set when the models are loaded. A second signal ends inferences as well.
+        """
+        options = self._options
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._handle_signals()
+        _allow_open_files()
+        models = Models(self._repository, self._opener, options.max_queue)
+        service = Service(models, Sequences(options.idle_seconds),
+                          StateFolder(options.state_dir) if options.state_dir else None)
+        http = self._http_server(service)
+        listening = self._listen()
+        grpc_service, grpc_server = await self._grpc_server(service)
+        serving = asyncio.create_task(http.serve([listening]))
+        log.info("REST on %s, gRPC on %s", _shown(self._address, self.port),
+                 _shown(self._address, self.grpc_port) if grpc_server else "no port")
+        watching = None
+        try:
+            starting = asyncio.create_task(service.start())
+            stopping = asyncio.create_task(self._stop.wait())
+            await asyncio.wait((starting, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                watching = asyncio.create_task(self._watch(service))
+                if ready is not None:
+                    ready.set()
+                log.info("ready: %s", ", ".join(models.current) or "no models")
+                await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            log.info("stopping")
+            if watching is not None:
+                watching.cancel()
+            await service.stop(options.grace_seconds)
+            grpc_service.end_streams()
+            http.should_exit = True
+            if grpc_server is not None:
+                await grpc_server.stop(options.grace_seconds)
+            await serving
+            await models.close()
+            log.info("stopped")
+
+    def _handle_signals(self) -> None:
+        assert self._loop is not None and self._stop is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(ValueError, RuntimeError):  # of a loop that is not on the main thread
+                self._loop.add_signal_handler(number, self._signalled)
+
+    def _signalled(self) -> None:
+        assert self._stop is not None
+        if self._stop.is_set():
+            for task in asyncio.all_tasks():
+                task.cancel()
+        self._stop.set()
+
+    async def _watch(self, service: Service) -> None:
+        """Look for new models and idle sequences, again and again."""
+        polled = 0.0
+        assert self._loop is not None
+        while True:
+            await asyncio.sleep(min(self._options.poll_seconds or 1.0, 1.0))
+            service.sequences.end_idle()
+            if self._options.poll_seconds and self._loop.time() - polled >= self._options.poll_seconds:
+                polled = self._loop.time()
+                try:
+                    await service.models.refresh()
+                except OSError as error:
+                    log.error("the repository cannot be read: %s", error)
+
+    # ---- sockets
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
+        # Of a socket without its protocol, asyncio would not switch off Nagle's algorithm: 40 ms per response.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((self._address, self._options.port))
+        except OSError as error:
+            listening.close()
+            raise Error(f"REST cannot listen on {_shown(self._address, self._options.port)}: {error}") from None
+        listening.listen(BACKLOG)
+        self.port = listening.getsockname()[1]
+        return listening
+
+    def _http_server(self, service: Service) -> uvicorn.Server:
+        options = self._options
+        app = HttpApp(service, self._token, options.body_mib * MIB, options.held_mib * MIB)
+        tls: dict[str, Any] = {}
+        if options.tls_cert and options.tls_key:
+            tls = {"ssl_certfile": str(options.tls_cert), "ssl_keyfile": str(options.tls_key)}
+        config = uvicorn.Config(
+            app.asgi, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
+            timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=round(options.grace_seconds) or 1,
+            backlog=BACKLOG, **tls)
+        return _HttpServer(config)
+
+    async def _grpc_server(self, service: Service) -> tuple[GrpcService, Any]:
+        """Return the service of gRPC, and its server if there is to be one."""
+        options, found = self._options, GrpcService(service, self._token)
+        if options.grpc_port is None:
+            return found, None
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", options.body_mib * MIB),
+                                          ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)])
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(found, server)
+        address = _shown(self._address, options.grpc_port)
+        try:
+            if options.tls_cert and options.tls_key:
+                keys = grpc.ssl_server_credentials([(options.tls_key.read_bytes(), options.tls_cert.read_bytes())])
+                self.grpc_port = server.add_secure_port(address, keys)
+            else:
+                self.grpc_port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise Error(f"gRPC cannot listen on {address}: {error}") from None
+        await server.start()
+        return found, server
+
+
+class _HttpServer(uvicorn.Server):
+    """HTTP server that leaves signals to `Server`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _open_engine(options: EngineOptions, path: Path, observer: Any) -> Any:
+    return open_engine(path, options, observer)
+
+
+def _allow_open_files() -> None:
+    """Raise the number of open files, and so of connections, to what the system allows."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _shown(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -1,0 +1,200 @@
+"""Class Service: the inferences of all interfaces, from a request to its response."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from ovgpu.serve.engines import Engine, Port
+from ovgpu.serve.errors import ServeError, Status, invalid, public
+from ovgpu.serve.models import Models, Version
+from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor, SequenceStep
+from ovgpu.serve.sequences import Sequences
+from ovgpu.serve.states import SavedSequence, StateFolder
+from ovgpu.types import Type
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """Models, the sequences of clients, and the way of an inference through them.
+
+    It belongs to the thread of an event loop.
+    """
+
+    def __init__(self, models: Models, sequences: Sequences, states: StateFolder | None = None) -> None:
+        self.models, self.sequences, self._states = models, sequences, states
+        self.stopping = asyncio.Event()
+        self.loaded = False  # whether the models of the repository have been loaded once
+        self.started = time.time()
+
+    @property
+    def ready(self) -> bool:
+        """True if inferences are accepted."""
+        return self.loaded and not self.stopping.is_set()
+
+    async def infer(self, request: InferenceRequest, interface: str, method: str) -> InferenceResponse:
+        """Run an inference. Raise ServeError, which a client may see.
+
+        If the task is cancelled, or the deadline passes, an inference that has not begun is not computed.
+        """
+        started = time.perf_counter()
+        if self.stopping.is_set():
+            raise ServeError(Status.UNAVAILABLE, "the server is stopping", 1)
+        version, step = self._version(request)
+        try:
+            with version.admitted():
+                response = await self._infer(version, step, request)
+        except BaseException as error:
+            status = Status.CANCELLED if isinstance(error, asyncio.CancelledError) else public(error).status
+            version.statistics.add_request(interface, method, status, time.perf_counter() - started)
+            if isinstance(error, Exception):
+                if status is Status.INTERNAL:
+                    log.exception("an inference of model '%s' failed", request.model)
+                raise public(error) from error
+            raise
+        version.statistics.add_request(interface, method, Status.OK, time.perf_counter() - started)
+        return response
+
+    def _version(self, request: InferenceRequest) -> tuple[Version, SequenceStep | None]:
+        """Return the version of a model that runs an inference, and the place of the inference in its sequence."""
+        current = self.models.current.get(request.model)
+        names = frozenset[str]().union(*(port.names for port in current.engine.inputs)) if current else frozenset()
+        step = request.sequence(names)
+        if step is not None:
+            version = self.sequences.version_of(request.model, step)
+            if version is not None:
+                if request.version not in ("", version.number):
+                    raise invalid(f"sequence {step.id!r} began on version {version.number}, not {request.version}")
+                return version, step
+        return self.models.find(request.model, request.version), step
+
+    async def _infer(self, version: Version, step: SequenceStep | None, request: InferenceRequest) -> InferenceResponse:
+        engine = version.engine
+        inputs = _numbered(engine, request, step is not None and step.strict)
+        wanted = _wanted(engine, request)
+        left = None if request.deadline is None else request.deadline - time.monotonic()
+        parameters: dict[str, Any] = {}
+        try:
+            async with asyncio.timeout(left):
+                if not engine.stateful:
+                    outputs = await _wait(engine.submit(inputs))
+                elif step is None:
+                    raise invalid(f"model '{request.model}' has states: an inference needs a sequence_id")
+                else:
+                    step = self.sequences.numbered(request.model, step)
+                    parameters = {"sequence_id": step.id, "sequence_start": step.start, "sequence_end": step.end}
+                    outputs = await self.sequences.infer(version, request.model, step, inputs, _wait)
+        except TimeoutError:
+            raise ServeError(Status.DEADLINE_EXCEEDED, "the deadline of the inference has passed") from None
+        found = [_output(engine.outputs[number], outputs[number]) for number in wanted]
+        if step is not None and step.strict and engine.stateful:
+            found.append(NamedTensor(CONTROL_ID, Type.u64, np.array([step.id], np.uint64)))
+        return InferenceResponse(request.model, version.number, request.id, found, parameters)
+
+    # ---- start and stop
+
+    async def start(self) -> None:
+        """Load the models, and open the sequences that were saved."""
+        await self.models.refresh(settled=False)
+        for saved in list(self._states.load()) if self._states else ():
+            await self._restore(saved)
+        self.loaded = True
+
+    async def _restore(self, saved: SavedSequence) -> None:
+        version = self.models.current.get(saved.model)
+        if version is None or version.number != saved.version or not version.engine.stateful:
+            log.warning("sequence %r of model '%s' is not restored: version %s is not loaded", saved.id, saved.model,
+                        saved.version)
+            return
+        try:
+            sequence = self.sequences.restore(version, saved.model, saved.id)
+        except Exception as error:
+            log.warning("sequence %r of model '%s' is not restored: %s", saved.id, saved.model, error)
+            return
+        assert sequence.slot is not None
+        try:
+            await asyncio.to_thread(sequence.slot.write, saved.state)
+        except Exception as error:
+            log.warning("sequence %r of model '%s' is not restored: %s", saved.id, saved.model, error)
+            self.sequences.end(saved.model, sequence)
+            return
+        saved.file.unlink(missing_ok=True)
+
+    async def stop(self, grace: float) -> None:
+        """Refuse new inferences, wait up to ``grace`` seconds for those that run, save and end the sequences."""
+        self.stopping.set()
+        deadline = time.monotonic() + grace
+        while any(version.in_flight for version in self.models.versions()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        for model, sequence in self.sequences.all():
+            if self._states and sequence.slot is not None:
+                try:
+                    state = await asyncio.to_thread(sequence.slot.read)
+                    await asyncio.to_thread(self._states.save, model, sequence.version.number, sequence.id, state)
+                except Exception as error:
+                    log.error("sequence %r of model '%s' is not saved: %s", sequence.id, model, error)
+            self.sequences.end(model, sequence)
+
+
+async def _wait(future: Future[Any]) -> Any:
+    """Wait for outputs. If the waiting task is cancelled, so is an inference that has not begun."""
+    return (await asyncio.wrap_future(future)).to_tuple()
+
+
+def _output(port: Port, array: Any) -> NamedTensor:
+    if port.kind is Type.bf16:  # results show its bits as float16
+        array = array.view(Type.bf16.storage)
+    return NamedTensor(port.name, port.kind, array)
+
+
+def _numbered(engine: Engine, request: InferenceRequest, controlled: bool) -> dict[int, Any]:
+    """Return the inputs of a request by number. Raise ServeError for inputs that the model does not take."""
+    inputs: dict[int, Any] = {}
+    for tensor in request.inputs:
+        number = next((i for i, port in enumerate(engine.inputs) if tensor.name in port.names), None)
+        if number is None:
+            if controlled and tensor.name in (CONTROL_ID, CONTROL):
+                continue
+            known = ", ".join(port.name for port in engine.inputs)
+            raise invalid(f"model '{request.model}' has no input '{tensor.name}'; it has {known}")
+        port = engine.inputs[number]
+        if tensor.kind is not port.kind:
+            raise invalid(f"input '{tensor.name}' of model '{request.model}' has the datatype {port.datatype}")
+        if number in inputs:
+            raise invalid(f"input '{port.name}' is given twice")
+        if not fits(tensor.array.shape, port, engine.batch_axis(number)):
+            raise invalid(f"input '{tensor.name}' of model '{request.model}' has the shape {list(port.shape or ())}, "
+                          f"not {list(tensor.array.shape)}")
+        inputs[number] = tensor.array
+    for number, port in enumerate(engine.inputs):
+        if number not in inputs and number not in engine.optional_inputs:
+            raise invalid(f"input '{port.name}' of model '{request.model}' is missing")
+    return inputs
+
+
+def fits(shape: tuple[int, ...], port: Port, batch_axis: int | None) -> bool:
+    """Return whether an input of this shape can be one of a port."""
+    return port.shape is None or (len(shape) == len(port.shape) and all(
+        extent in (-1, given) or axis == batch_axis for axis, (extent, given) in enumerate(zip(port.shape, shape))))
+
+
+def _wanted(engine: Engine, request: InferenceRequest) -> list[int]:
+    """Return the numbers of the outputs that a request asks for."""
+    if not request.outputs:
+        return list(range(len(engine.outputs)))
+    found = []
+    for name in request.outputs:
+        number = next((i for i, port in enumerate(engine.outputs) if name in port.names), None)
+        if number is None:
+            if name == CONTROL_ID:
+                continue
+            known = ", ".join(port.name for port in engine.outputs)
+            raise invalid(f"model '{request.model}' has no output '{name}'; it has {known}")
+        found.append(number)
+    return found

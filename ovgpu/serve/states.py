@@ -1,0 +1,80 @@
+"""Files of sequences, which a server writes when it stops and reads when it starts again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from ovgpu._util.atomic_file import replacing
+from ovgpu.errors import Error
+from ovgpu.serve.engines import State
+from ovgpu.serve.protocol import SequenceId
+from ovgpu.serve.tensors import DATATYPES, datatype
+from ovgpu.tensor import Tensor
+from ovgpu.types import Type
+
+log = logging.getLogger(__name__)
+
+HEADER = "sequence"  # entry with JSON; the others are bytes of variables, by number
+
+
+@dataclass(frozen=True)
+class SavedSequence:
+    """Sequence of a version of a model, and its file."""
+
+    model: str
+    version: str
+    id: SequenceId
+    state: State
+    file: Path
+
+
+class StateFolder:
+    """Folder with a file for each sequence that was open when a server stopped."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+
+    def save(self, model: str, version: str, id: SequenceId, state: State) -> None:
+        """Write a sequence. Raise Error for a state of strings, OSError if the file cannot be written."""
+        variables, arrays = [], dict[str, Any]()
+        for number, (name, tensor) in enumerate(state.items()):
+            kind = tensor.element_type
+            if kind is Type.string:
+                raise Error(f"variable '{name}' has strings, which are not saved")
+            variables.append({"name": name, "type": datatype(f"variable '{name}'", kind), "shape": list(tensor.shape)})
+            arrays[str(number)] = np.frombuffer(tensor.read().tobytes(), np.uint8)
+        header = {"model": model, "version": version, "id": id, "variables": variables}
+        arrays[HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        name = sha256(json.dumps([model, id]).encode()).hexdigest()[:32]
+        with replacing(self._folder / f"{name}.npz") as (file,):
+            np.savez(file, **arrays)
+
+    def load(self) -> Iterator[SavedSequence]:
+        """Yield the sequences of all files. Files that cannot be read are logged."""
+        for file in sorted(self._folder.glob("*.npz")):
+            try:
+                yield self._read(file)
+            except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
+                log.error("%s is no saved sequence: %s", file, error)
+
+    @staticmethod
+    def _read(file: Path) -> SavedSequence:
+        with np.load(file, allow_pickle=False) as arrays:
+            header = json.loads(arrays[HEADER].tobytes())
+            state = {}
+            for number, variable in enumerate(header["variables"]):
+                kind = DATATYPES[variable["type"]]
+                array = np.frombuffer(arrays[str(number)], kind.storage).reshape(variable["shape"])
+                state[variable["name"]] = Tensor.from_array(array.copy(), kind)
+        return SavedSequence(header["model"], header["version"], header["id"], state, file)

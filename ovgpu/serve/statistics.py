@@ -1,0 +1,108 @@
+"""Measurements of a served model: counts and times, for statistics, metrics and the status page."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+from ovgpu.batching.gathering import BatchRun
+from ovgpu.serve.errors import Status
+
+TIMES = tuple([round(10 * 1.8**i) for i in range(30)])  # upper bounds of times in us, up to 4 minutes
+SIZES = tuple([1 << i for i in range(13)])
+RECENT = 20_000  # requests whose latencies are kept
+
+
+class Histogram:
+    """Counts of values by upper bounds, and their sum."""
+
+    def __init__(self, bounds: tuple[int, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        """The number of values."""
+        return sum(self.counts)
+
+
+@dataclass
+class Interface:
+    """Calls of one method through one interface, such as gRPC."""
+
+    succeeded: int = 0
+    failed: int = 0
+    microseconds: Histogram = field(default_factory=lambda: Histogram(TIMES))
+
+
+@dataclass
+class Size:
+    """Batches with the same number of rows, and the nanoseconds of their inferences."""
+
+    count: int = 0
+    nanoseconds: int = 0
+
+
+class Statistics:
+    """Measurements of one version of a model. Threads may add to them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.interfaces: dict[tuple[str, str], Interface] = defaultdict(Interface)  # by interface and method
+        self.waited, self.computed = Histogram(TIMES), Histogram(TIMES)  # us of each inference, of each batch
+        self.rows = Histogram(SIZES)  # of each batch
+        self.sizes: dict[int, Size] = defaultdict(Size)  # by rows
+        self.succeeded = self.failed = 0  # inferences
+        self.nanoseconds = [0, 0]  # of inferences that succeeded and failed
+        self.inference_nanoseconds = self.queue_nanoseconds = 0  # summed over inferences
+        self.last_inference = 0  # in ms since 1970
+        self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (time.monotonic() at the end, seconds)
+
+    def add_batch(self, run: BatchRun) -> None:
+        """Add a batch. It is the observer of a batcher."""
+        with self.lock:
+            for seconds in run.waited:
+                self.waited.observe(1e6 * seconds)
+            self.computed.observe(1e6 * run.computed)
+            self.rows.observe(run.rows)
+            size = self.sizes[run.rows]
+            size.count += 1
+            size.nanoseconds += round(1e9 * run.computed)
+            self.queue_nanoseconds += round(1e9 * sum(run.waited))
+            self.inference_nanoseconds += round(1e9 * run.computed) * len(run.waited)
+
+    def add_request(self, interface: str, method: str, status: Status, seconds: float) -> None:
+        """Add a call, with its time from the arrival of the request to the response."""
+        succeeded = status is Status.OK
+        with self.lock:
+            found = self.interfaces[interface, method]
+            found.microseconds.observe(1e6 * seconds)
+            if succeeded:
+                found.succeeded += 1
+                self.succeeded += 1
+                self.last_inference = time.time_ns() // 1_000_000
+                self.recent.append((time.monotonic(), seconds))
+            else:
+                found.failed += 1
+                self.failed += 1
+            self.nanoseconds[not succeeded] += round(1e9 * seconds)
+
+    def latencies(self, seconds: float) -> list[tuple[float, float]]:
+        """Return (age, latency), in seconds, of requests that succeeded in the last ``seconds``."""
+        now = time.monotonic()
+        with self.lock:
+            return [(now - end, latency) for end, latency in self.recent if now - end <= seconds]
+
+
+def percentile(values: list[float], percent: float) -> float:
+    """Return the least of sorted values that ``percent`` of them do not exceed; 0 without values."""
+    return values[min(int(len(values) * percent / 100), len(values) - 1)] if values else 0.0

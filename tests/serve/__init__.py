@@ -1,0 +1,1 @@
+"""Tests of the server, through clients that others wrote."""
