@@ -16,9 +16,13 @@ class Token:
     """Secret that clients send as ``Authorization: Bearer TOKEN``."""
 
     def __init__(self, file: Path) -> None:
-        self._expected = file.read_text().strip().encode()
-        if len(self._expected) < MIN_TOKEN:
-            raise Error(f"{file} has no token of at least {MIN_TOKEN} characters")
+        try:
+            token = file.read_text(errors="replace").strip()
+        except OSError as error:
+            raise Error(f"the token cannot be read: {error}") from None
+        if len(token) < MIN_TOKEN or not (token.isascii() and token.isprintable()):
+            raise Error(f"{file} has no token of at least {MIN_TOKEN} printable ASCII characters")
+        self._expected = token.encode()
 
     def allows(self, authorization: str) -> bool:
         """Return whether a header has the token. The comparison takes the same time for all wrong tokens."""

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from ovgpu.serve.errors import Status
+from ovgpu.serve.errors import ServeError, Status, public
 
+log = logging.getLogger(__name__)
 access = logging.getLogger("ovgpu.serve.access")
 
 try:
@@ -31,6 +32,14 @@ class Call:
         self.sequence: int | str = ""
         self.status = Status.OK
         self.error = ""
+
+    def fail(self, error: Exception) -> ServeError:
+        """Return an error of the call as its client may see it. Errors of the server are logged."""
+        found = public(error)
+        self.status, self.error = found.status, str(found)
+        if found.status is Status.INTERNAL:
+            log.error("%s of model '%s' failed", self.method, self.model, exc_info=error)
+        return found
 
 
 @contextmanager

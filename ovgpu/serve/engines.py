@@ -362,8 +362,7 @@ def _devices(compiled: Any) -> str:
 
 
 def _memory(compiled: Any) -> dict[str, int]:
-    return {device: Core().get_property(device, "GPU_MEMORY_STATISTICS")["held"]
-            for device in compiled.get_property("EXECUTION_DEVICES") if device != "CPU"}
+    return {device: compiled.memory_held() for device in compiled.get_property("EXECUTION_DEVICES") if device != "CPU"}
 
 
 def open_engine(path: Path, options: EngineOptions, observer: Observer) -> Engine:

@@ -9,7 +9,9 @@ from enum import Enum
 from ovgpu.batching import BatchFullError
 from ovgpu.errors import DeviceError, Error, is_out_of_memory
 
-PATH = re.compile(r"(?<![\w.:/])/(?:[^/\s'\"]+/)+")  # the folders of an absolute path
+# The folders of an absolute path, which may have spaces inside their names. Names of layers may look the same.
+PATH = re.compile(r"(?<![\w./])(?<!layer ')/(?:[^/\s'\"]+(?: [^/\s'\"]+)*/)+")
+MAX_BYTES = 2000  # of an error's text: it may have names that a client made up, and gRPC sends it as a header
 
 
 class Status(Enum):
@@ -32,7 +34,8 @@ class ServeError(Error):
     """Error of a call, with its status. ``retry_after`` is in seconds, for calls that may succeed later."""
 
     def __init__(self, status: Status, message: str, retry_after: int | None = None) -> None:
-        super().__init__(message)
+        encoded = message.encode(errors="replace")  # JSON may have halves of surrogate pairs, which have no encoding
+        super().__init__(encoded[:MAX_BYTES].decode(errors="ignore") + "..." * (len(encoded) > MAX_BYTES))
         self.status, self.retry_after = status, retry_after
 
 

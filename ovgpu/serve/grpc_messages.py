@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from ovgpu.serve.errors import invalid
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor
 from ovgpu.serve.rest import MAX_TENSORS, check_parameters, deadline
-from ovgpu.serve.tensors import NAMES, Array, check_shape, element_type, from_bytes, from_json, to_bytes
+from ovgpu.serve.tensors import NAMES, Array, check_shape, element_type, from_bytes, objects, shaped, to_bytes
 from ovgpu.types import Type
 
 messages: Any = service_pb2  # whose classes are made when it is imported
@@ -22,6 +22,8 @@ FIELDS = {
     Type.i64: "int64_contents", Type.u8: "uint_contents", Type.u16: "uint_contents", Type.u32: "uint_contents",
     Type.u64: "uint64_contents", Type.f32: "fp32_contents", Type.f64: "fp64_contents", Type.string: "bytes_contents",
 }
+
+WIDE = {"int_contents": np.int32, "uint_contents": np.uint32}  # types of fields for several element types
 
 
 def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
@@ -46,7 +48,7 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
     if time_remaining is not None:
         ends = min(time.monotonic() + time_remaining, ends or float("inf"))
     return InferenceRequest(message.model_name, message.model_version, inputs,
-                            tuple([output.name for output in message.outputs]), message.id, parameters, ends)
+                            tuple(dict.fromkeys(output.name for output in message.outputs)), message.id, parameters, ends)
 
 
 def _parameters(message: Any) -> dict[str, Any]:
@@ -61,14 +63,14 @@ def _from_contents(name: str, kind: Type, shape: tuple[int, ...], contents: Mess
     field = FIELDS.get(kind)
     if field is None:
         raise invalid(f"input '{name}' of {NAMES[kind]} must have raw contents")
-    values = list(getattr(contents, field))
-    if kind is not Type.string:
-        return from_json(name, kind, shape, values)
-    array = np.empty(len(values), object)
-    array[:] = values
-    if array.size != np.prod(shape, dtype=int):
-        raise invalid(f"input '{name}' of shape {list(shape)} has {array.size} elements")
-    return array.reshape(shape)
+    values = getattr(contents, field)
+    if kind is Type.string:
+        return shaped(name, shape, objects(values))
+    found = np.fromiter(values, WIDE.get(field, kind.storage), len(values))
+    array = found.astype(kind.storage)
+    if kind.integral and not np.array_equal(array, found):
+        raise invalid(f"input '{name}' has a number out of the range of {NAMES[kind]}")
+    return shaped(name, shape, array)
 
 
 def format(response: InferenceResponse) -> Any:
@@ -78,6 +80,8 @@ def format(response: InferenceResponse) -> Any:
         parameter = message.parameters[name]
         if isinstance(value, bool):
             parameter.bool_param = value
+        elif isinstance(value, int) and value >= 2**63:
+            parameter.uint64_param = value
         elif isinstance(value, int):
             parameter.int64_param = value
         else:

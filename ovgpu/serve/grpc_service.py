@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2_grpc
 from ovgpu.serve import descriptions
 from ovgpu.serve.access import Token
 from ovgpu.serve.calls import Call, recorded
-from ovgpu.serve.errors import ServeError, Status, public
+from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.grpc_messages import format, messages, parse
 from ovgpu.serve.service import Service
 
@@ -75,10 +75,9 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
             call.model, call.id = request.model_name, request.id
             try:
                 return messages.ModelStreamInferResponse(infer_response=await self._infer(request, None, call))
-            except ServeError as error:
-                call.status, call.error = error.status, str(error)
+            except Exception as error:
                 empty = messages.ModelInferResponse(model_name=request.model_name, id=request.id)
-                return messages.ModelStreamInferResponse(error_message=str(error), infer_response=empty)
+                return messages.ModelStreamInferResponse(error_message=str(call.fail(error)), infer_response=empty)
 
     async def _infer(self, request: Any, context: Any | None, call: Call) -> Any:
         found = parse(request, None if context is None else context.time_remaining())
@@ -169,12 +168,11 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
             try:
                 return await answer(call)
             except Exception as error:
-                found = public(error)
-                call.status, call.error = found.status, str(found)
+                found = call.fail(error)
             except asyncio.CancelledError:
                 call.status = Status.CANCELLED
                 raise
-            await _abort(context, found)
+        await _abort(context, found)
 
     async def _check_token(self, method: str, context: Any) -> None:
         if self._token is not None and not self._token.allows(_metadata(context).get("authorization", "")):

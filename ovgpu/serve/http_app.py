@@ -16,7 +16,7 @@ from starlette.routing import Route
 from ovgpu.serve import descriptions, rest
 from ovgpu.serve.access import Token
 from ovgpu.serve.calls import Call, recorded
-from ovgpu.serve.errors import ServeError, Status, public
+from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.metrics import CONTENT_TYPE, Metrics
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse
 from ovgpu.serve.service import Service
@@ -26,6 +26,7 @@ INTERFACE = "REST"
 JSON_LENGTH = "inference-header-content-length"
 LARGE = 1 << 18  # bytes: more than these are converted on another thread than the event loop's
 BODY_SECONDS = 60.0  # in which a body must arrive
+PIECE = 1 << 20  # bytes that are decompressed at a time
 
 Handler = Callable[[Request, Call], Awaitable[Response]]
 
@@ -80,8 +81,7 @@ class HttpApp:
                 call.status = Status.CANCELLED
                 return Response(status_code=Status.CANCELLED.value)
             except Exception as error:
-                found = public(error)
-            call.status, call.error = found.status, str(found)
+                found = call.fail(error)
         headers = {} if found.retry_after is None else {"Retry-After": str(found.retry_after)}
         if found.status is Status.UNAUTHENTICATED:
             headers["WWW-Authenticate"] = "Bearer"
@@ -94,7 +94,7 @@ class HttpApp:
         json_length = _number(request, JSON_LENGTH)
         with self._body() as body:
             await body.read(request)
-            inference, wanted = await _call(len(body.data), rest.parse, bytes(body.data), json_length,
+            inference, wanted = await _call(len(body.data), rest.parse, body.data, json_length,
                                             request.path_params["model"], request.path_params.get("version", ""))
             call.id = inference.id
             response = await self._until_disconnect(request, inference)
@@ -183,7 +183,7 @@ class HttpApp:
     async def _json(self, request: Request) -> dict[str, Any]:
         with self._body() as body:
             await body.read(request)
-            return rest.load(bytes(body.data))
+            return rest.load(body.data)
 
 
 class _Body:
@@ -193,6 +193,7 @@ class _Body:
         self._app, self._limit = app, limit
         self.data = bytearray()
         self.reserved = 0
+        self._received = 0  # bytes as they are sent
 
     async def read(self, request: Request) -> None:
         """Read and decompress the body. Raise ServeError if it is too large, malformed, or takes too long."""
@@ -206,13 +207,26 @@ class _Body:
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 async for chunk in request.stream():
-                    self._add(decoder.decompress(chunk, self._limit + 1) if decoder else chunk)
+                    if decoder is None:
+                        self._add(chunk)
+                    else:
+                        self._decompress(decoder, chunk)
         except TimeoutError:
             raise ServeError(Status.DEADLINE_EXCEEDED, "the body has not arrived in time") from None
         except zlib.error as error:
             raise ServeError(Status.INVALID_ARGUMENT, f"the body is not {encoding}: {error}") from None
         if decoder is not None and not decoder.eof:
             raise ServeError(Status.INVALID_ARGUMENT, f"the body ends before its {encoding} does")
+
+    def _decompress(self, decoder: Any, chunk: bytes) -> None:
+        self._received += len(chunk)
+        if self._received > self._limit:  # without that many bytes coming out of it
+            raise self._too_large()
+        while chunk and not decoder.eof:
+            self._add(decoder.decompress(chunk, PIECE))
+            chunk = decoder.unconsumed_tail or decoder.unused_data
+        if chunk:
+            raise ServeError(Status.INVALID_ARGUMENT, "the body has bytes behind the compressed ones")
 
     def _add(self, chunk: bytes) -> None:
         if len(self.data) + len(chunk) > self.reserved:
@@ -221,9 +235,12 @@ class _Body:
 
     def _reserve(self, size: int) -> None:
         if size > self._limit:
-            raise TooLargeError(Status.RESOURCE_EXHAUSTED, f"the body has more than {self._limit} bytes")
+            raise self._too_large()
         self._app.reserve(size - self.reserved)
         self.reserved = size
+
+    def _too_large(self) -> ServeError:
+        return TooLargeError(Status.RESOURCE_EXHAUSTED, f"the body has more than {self._limit} bytes")
 
 
 async def _call(size: int, function: Callable[..., Any], *args: Any) -> Any:

@@ -60,10 +60,14 @@ class InferenceRequest:
 
         Raises: ServeError for parameters or control inputs of a wrong type.
         """
-        controls = {tensor.name: tensor for tensor in self.inputs
-                    if tensor.name in (CONTROL_ID, CONTROL) and tensor.name not in names}
-        if controls:
+        given = [tensor for tensor in self.inputs if tensor.name in (CONTROL_ID, CONTROL) and tensor.name not in names]
+        if given:
+            controls = {tensor.name: tensor for tensor in given}
+            if len(controls) < len(given):
+                raise invalid(f"input '{given[0].name}' or '{given[-1].name}' is given twice")
             number = _scalar(controls.get(CONTROL_ID))
+            if number < 0:
+                raise invalid(f"{CONTROL_ID} {number} is negative")
             control = _scalar(controls.get(CONTROL))
             if not NO_CONTROL <= control <= END:
                 raise invalid(f"{CONTROL} is {control}, not 0, 1 (start) or 2 (end)")

@@ -13,6 +13,7 @@ from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTenso
 from ovgpu.serve.tensors import NAMES, check_shape, element_type, from_bytes, from_json, to_bytes, to_json
 
 MAX_TENSORS = 1024
+MAX_TIMEOUT = 10**15  # us: longer ones have no end
 UNSUPPORTED = ("shared_memory_region", "classification")  # parameters of tensors
 
 
@@ -24,7 +25,7 @@ class Wanted:
     binary_by_default: bool
 
 
-def parse(body: bytes, json_length: int | None, model: str, version: str) -> tuple[InferenceRequest, Wanted]:
+def parse(body: bytes | bytearray, json_length: int | None, model: str, version: str) -> tuple[InferenceRequest, Wanted]:
     """Return the request in a body, of which the first ``json_length`` bytes are JSON, and the response's form.
 
     Raises: ServeError for a body that does not follow the protocol.
@@ -69,10 +70,10 @@ def deadline(parameters: Mapping[str, Any]) -> float | None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
         raise invalid(f"timeout {timeout!r} is no number of microseconds")
-    return time.monotonic() + timeout / 1e6 if timeout else None
+    return time.monotonic() + min(timeout, MAX_TIMEOUT) / 1e6 if timeout else None
 
 
-def load(text: bytes) -> dict[str, Any]:
+def load(text: bytes | bytearray) -> dict[str, Any]:
     """Return the JSON object in a text; empty for an empty text. Raise ServeError for anything else."""
     try:
         found = json.loads(text) if text else {}

@@ -75,7 +75,8 @@ class Server:
             raise Error("--tls-cert and --tls-key need each other")
         self._repository = Repository(options.path, options.name)
         self._opener = opener or partial(_open_engine, options.engine)
-        self.port = self.grpc_port = 0  # once `run` has opened them
+        self.port = self.grpc_port = 0  # until `run` has opened them
+        self.service: Service | None = None  # while `run` does
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -95,7 +96,7 @@ class Server:
         self._handle_signals()
         _allow_open_files()
         models = Models(self._repository, self._opener, options.max_queue)
-        service = Service(models, Sequences(options.idle_seconds),
+        self.service = service = Service(models, Sequences(options.idle_seconds),
                           StateFolder(options.state_dir) if options.state_dir else None)
         http = self._http_server(service)
         listening = self._listen()

@@ -39,13 +39,14 @@ class Service:
         return self.loaded and not self.stopping.is_set()
 
     async def infer(self, request: InferenceRequest, interface: str, method: str) -> InferenceResponse:
-        """Run an inference. Raise ServeError, which a client may see.
+        """Run an inference, which `interface` and `method` have asked for.
 
         If the task is cancelled, or the deadline passes, an inference that has not begun is not computed.
         """
         started = time.perf_counter()
-        if self.stopping.is_set():
-            raise ServeError(Status.UNAVAILABLE, "the server is stopping", 1)
+        if not self.ready:
+            doing = "stopping" if self.stopping.is_set() else "loading its models"
+            raise ServeError(Status.UNAVAILABLE, f"the server is {doing}", 1)
         version, step = self._version(request)
         try:
             with version.admitted():
@@ -53,10 +54,6 @@ class Service:
         except BaseException as error:
             status = Status.CANCELLED if isinstance(error, asyncio.CancelledError) else public(error).status
             version.statistics.add_request(interface, method, status, time.perf_counter() - started)
-            if isinstance(error, Exception):
-                if status is Status.INTERNAL:
-                    log.exception("an inference of model '%s' failed", request.model)
-                raise public(error) from error
             raise
         version.statistics.add_request(interface, method, Status.OK, time.perf_counter() - started)
         return response

@@ -20,6 +20,7 @@ DATATYPES = {
 }
 NAMES = {kind: name for name, kind in DATATYPES.items()}
 MAX_RANK = 32
+MAX_EMPTY = 1 << 24  # product of the other extents of an input without elements: results may have as many
 LENGTH = struct.Struct("<I")  # of an element of BYTES, before it
 
 Array = np.ndarray[Any, Any]
@@ -31,6 +32,8 @@ def check_shape(name: str, shape: Sequence[Any]) -> tuple[int, ...]:
         raise invalid(f"the shape of input '{name}' is not a list of at most {MAX_RANK} extents")
     if any(type(extent) is not int or not 0 <= extent < 2**31 for extent in shape):
         raise invalid(f"the shape of input '{name}' has an extent that is no number from 0 to 2147483647")
+    if 0 in shape and prod(extent or 1 for extent in shape) > MAX_EMPTY:
+        raise invalid(f"the shape of input '{name}' has no elements, but extents of more than {MAX_EMPTY} in all")
     return tuple(shape)
 
 
@@ -49,10 +52,7 @@ def from_bytes(name: str, kind: Type, shape: tuple[int, ...], data: bytes | memo
     """
     count = prod(shape)
     if kind is Type.string:
-        strings = list(_strings(name, memoryview(data), count))
-        array = np.empty(count, object)
-        array[:] = strings
-        return array.reshape(shape)
+        return objects(list(_strings(name, memoryview(data), count))).reshape(shape)
     needed = count * kind.size
     if len(data) != needed:
         raise invalid(f"input '{name}' of shape {list(shape)} needs {needed} bytes, but has {len(data)}")
@@ -83,36 +83,32 @@ def from_json(name: str, kind: Type, shape: tuple[int, ...], data: Any) -> Array
     """
     if not isinstance(data, list):
         raise invalid(f"the data of input '{name}' is no list")
+    allowed = {str} if kind is Type.string else {bool} if kind is Type.boolean else {int} if kind.integral else {
+        int, float}
     try:
+        elements = np.array(data, object)  # else NumPy would make numbers as long as the longest string beside them
+        if not set(map(type, elements.flat)) <= allowed:
+            raise invalid(f"the data of input '{name}' has elements that are not {NAMES[kind]}")
         if kind is Type.string:
-            array = np.array(data, object)
-            for element in array.flat:
-                if not isinstance(element, str):
-                    raise invalid(f"input '{name}' has an element that is no string")
-            array = np.array([element.encode() for element in array.flat] or [b""], object)[: array.size]
-        else:
-            array = _numbers(name, kind, data)
-    except (ValueError, OverflowError, TypeError) as error:
+            return shaped(name, shape, objects([element.encode() for element in elements.flat]))
+        with np.errstate(over="ignore"):  # as infinity
+            return shaped(name, shape, elements.astype(kind.storage))
+    except (ValueError, OverflowError) as error:
         raise invalid(f"the data of input '{name}' cannot be read as {NAMES[kind]}: {error}") from None
+
+
+def objects(elements: Sequence[Any]) -> Array:
+    """Return an array of Python's objects."""
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array
+
+
+def shaped(name: str, shape: tuple[int, ...], array: Array) -> Array:
+    """Return an input of this shape. Raise ServeError if it has more elements, or fewer."""
     if array.size != prod(shape):
         raise invalid(f"input '{name}' of shape {list(shape)} has {array.size} elements, not {prod(shape)}")
     return array.reshape(shape)
-
-
-def _numbers(name: str, kind: Type, data: list[Any]) -> Array:
-    found = np.asarray(data)
-    if kind.integral and found.dtype.kind in "fO":  # NumPy has no type for large integers beside small ones
-        elements = np.array(data, object)
-        if all(type(element) is int for element in elements.flat):
-            return elements.astype(kind.storage)
-    allowed = "b" if kind is Type.boolean else "iu" if kind.integral else "iuf"
-    if found.size and found.dtype.kind not in allowed:
-        raise invalid(f"the data of input '{name}' has elements that are not {NAMES[kind]}")
-    if kind.integral and found.size:  # NumPy would wrap integers that do not fit
-        limits = np.iinfo(kind.storage) if kind is not Type.boolean else None
-        if limits and not (limits.min <= int(found.min()) and int(found.max()) <= limits.max):
-            raise invalid(f"input '{name}' has a number out of the range of {NAMES[kind]}")
-    return found.astype(kind.storage)
 
 
 def to_bytes(array: Array, kind: Type) -> bytes:

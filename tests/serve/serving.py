@@ -3,18 +3,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from tritonclient.utils import InferenceServerException
 
 import ovgpu as ov
 from ovgpu.serve.engines import EngineOptions
+from ovgpu.serve.errors import Status
 from ovgpu.serve.models import OpenEngine
 from ovgpu.serve.server import Server, ServerOptions
 
@@ -148,3 +151,18 @@ def expected(model: ov.Model, inputs: Inputs, device: str = "CPU") -> dict[str, 
     """Return what a single request computes."""
     found = ov.Core().compile_model(model, device)(inputs)
     return {min(port.get_names()): np.asarray(value) for port, value in found.items()}
+
+
+def status(error: InferenceServerException) -> str:
+    """Return an error's status as gRPC names it."""
+    names = {str(status.value): status.name for status in Status}
+    return names.get(str(error.status()), str(error.status()).removeprefix("StatusCode."))
+
+
+def fails(wanted: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+    """Check that a call fails with a status, and return its message."""
+    with pytest.raises(InferenceServerException) as error:
+        call(*arguments, **options)
+    assert status(error.value) == wanted, error.value.message()
+    text: str = error.value.message()
+    return text

@@ -1,0 +1,247 @@
+"""Repositories: versions that are found, loaded beside each other, replaced and unloaded."""
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.errors import ModelError
+from ovgpu.serve.repository import Repository
+from tests.harness.ir import Net
+from tests.serve.serving import INTERFACES, SECONDS, Serving, fails, serving, write
+
+X = np.ones((1, 4), np.float32)
+
+
+def counting(first: float) -> ov.Model:
+    """A state that counts from ``first``, plus an input: y = x + state."""
+    net = Net("counting")
+    x = net.parameter("f32", (1, 4), "x")
+    state = net.read_value("n", "f32", (1, 4), net.const(np.full((1, 4), first, np.float32)))
+    total = net.layer("Add", "opset1", [state, net.const(np.ones((1, 1), np.float32))])
+    net.assign("n", total)
+    net.result(net.layer("Add", "opset1", [x, total], names=["y"]))
+    return ov.Core().read_model(*net.build())
+
+
+def adding(number: float) -> ov.Model:
+    """y = x + number."""
+    net = Net("adding")
+    x = net.parameter("f32", (-1, 4), "x")
+    net.result(net.layer("Add", "opset1", [x, net.const(np.full((1, 4), number, np.float32))], names=["y"]))
+    return ov.Core().read_model(*net.build())
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def version(server: Serving, name: str) -> str:
+    """Return the number of the version that serves a model, "" if there is none."""
+    found = server.server.service.models.current.get(name)
+    return found.number if found else ""
+
+
+# ---- files
+
+
+def test_a_model_is_found_by_its_file_its_folder_and_its_repository(tmp_path: Path) -> None:
+    folder = write(tmp_path / "all", adding(1), "add", 2)
+    write(tmp_path / "all", adding(1), "add", 10)
+    write(tmp_path / "all", adding(1), "other", 1)
+    found = Repository(tmp_path / "all").scan()
+    assert {name: files.version for name, files in found.items()} == {"add": 10, "other": 1}
+    assert found["add"].path == tmp_path / "all" / "add" / "10" / "model.xml"
+    assert list(Repository(folder / "model.xml").scan()) == ["model"]
+    assert list(Repository(folder).scan()) == ["2"]
+    assert list(Repository(folder, "mine").scan()) == ["mine"]
+    exported = tmp_path / "tiny-llama"
+    shutil.copytree(folder, exported)
+    for suffix in ("xml", "bin"):
+        (exported / f"model.{suffix}").rename(exported / f"openvino_model.{suffix}")
+    (exported / "openvino_tokenizer.xml").write_text("another model")
+    assert list(Repository(exported).scan()) == ["tiny-llama"]
+    assert Repository(exported).scan()["tiny-llama"].path.name == "openvino_model.xml"
+    assert list(Repository(exported / "openvino_model.xml").scan()) == ["tiny-llama"]
+
+
+def test_folders_that_are_no_versions_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path, adding(1), "add", 1)
+    for name in ("add/02", "add/-3", "add/latest", "add/9", ".hidden/1", "empty"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "README.md").write_text("no model")
+    found = Repository(tmp_path).scan()
+    assert {name: files.version for name, files in found.items()} == {"add": 1}
+
+
+def test_a_path_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="there is no file or folder"):
+        Repository(tmp_path / "nothing")
+    write(tmp_path, adding(1), "add")
+    with pytest.raises(ModelError, match="is a repository"):
+        Repository(tmp_path, "name")
+
+
+# ---- versions
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_a_new_version_takes_over_without_losing_a_request(tmp_path: Path, interface: str) -> None:
+    write(tmp_path, adding(1), "add", 1)
+    with serving(tmp_path, poll_seconds=0.05) as server:
+        stop = threading.Event()
+        found: list[list[float]] = [[] for _ in range(4)]
+
+        def ask(number: int) -> None:
+            with server.client(interface) as client:
+                while not stop.is_set():
+                    found[number].append(float(client.infer("add", {"x": X})["y"][0, 0]))
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for number in (2, 3, 4):
+            write(tmp_path, adding(number), "add", number)
+            until(lambda number=number: version(server, "add") == str(number))
+        until(lambda: all(values and values[-1] == 5 for values in found))
+        stop.set()
+        for thread in threads:
+            thread.join(SECONDS)
+        until(lambda: len(server.server.service.models.versions()) == 1)
+    for values in found:
+        assert values == sorted(values)
+        assert set(values) <= {2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_a_sequence_ends_on_the_version_on_which_it_began(tmp_path: Path, interface: str) -> None:
+    write(tmp_path, counting(0), "count", 1)
+    with serving(tmp_path, poll_seconds=0.05) as server, server.client(interface) as client:
+        def step(id: int, **flags: bool) -> float:
+            return float(client.infer("count", {"x": X}, sequence_id=id, **flags)["y"][0, 0])
+
+        assert step(1, sequence_start=True) == 2
+        write(tmp_path, counting(100), "count", 2)
+        until(lambda: version(server, "count") == "2")
+        assert step(2, sequence_start=True) == 102
+        assert [step(1), step(2), step(1)] == [3, 103, 4]
+        fails("INVALID_ARGUMENT", client.infer, "count", {"x": X}, "2", sequence_id=1)
+        assert len(server.server.service.models.versions()) == 2
+        assert step(1, sequence_end=True) == 5
+        until(lambda: len(server.server.service.models.versions()) == 1)
+        assert step(1, sequence_start=True) == 102  # the next one is on the new version
+        assert step(2, sequence_end=True) == 104
+
+
+def test_files_that_change_in_place_are_loaded_again(tmp_path: Path) -> None:
+    write(tmp_path, adding(1), "add")
+    with serving(tmp_path, poll_seconds=0.05) as server, server.client("gRPC") as client:
+        assert client.infer("add", {"x": X})["y"][0, 0] == 2
+        write(tmp_path, adding(7), "add")
+        until(lambda: client.infer("add", {"x": X})["y"][0, 0] == 8)
+
+
+def test_a_version_that_cannot_be_loaded_leaves_the_old_one(tmp_path: Path) -> None:
+    write(tmp_path, adding(1), "add", 1)
+    with serving(tmp_path, poll_seconds=0.05) as server, server.client("REST") as client:
+        (tmp_path / "add" / "2").mkdir()
+        (tmp_path / "add" / "2" / "model.xml").write_text("<net")
+        (tmp_path / "bad" / "1").mkdir(parents=True)
+        (tmp_path / "bad" / "1" / "model.xml").write_text("<net")
+        until(lambda: {"add", "bad"} <= server.server.service.models.failures.keys())
+        assert client.infer("add", {"x": X})["y"][0, 0] == 2
+        index = {x["name"]: x for x in client.client.get_model_repository_index()}
+        assert index["add"]["state"] == "READY"
+        assert index["bad"]["state"] == "UNAVAILABLE"
+        assert index["bad"]["reason"] not in ("", "loading")
+        assert str(tmp_path) not in index["bad"]["reason"]
+        fails("UNAVAILABLE", client.infer, "bad", {"x": X})
+        write(tmp_path, adding(4), "bad")
+        until(lambda: version(server, "bad"))
+        assert client.infer("bad", {"x": X})["y"][0, 0] == 5
+
+
+def test_a_model_that_is_removed_is_no_longer_served(tmp_path: Path) -> None:
+    write(tmp_path, adding(1), "add")
+    write(tmp_path, counting(0), "count")
+    with serving(tmp_path, poll_seconds=0.05) as server, server.client("gRPC") as client:
+        client.infer("count", {"x": X}, sequence_id=1, sequence_start=True)
+        shutil.rmtree(tmp_path / "add")
+        shutil.rmtree(tmp_path / "count")
+        until(lambda: not version(server, "add") and not version(server, "count"))
+        fails("NOT_FOUND", client.infer, "add", {"x": X})
+        fails("NOT_FOUND", client.infer, "count", {"x": X}, sequence_id=2, sequence_start=True)
+        # What has begun still ends.
+        assert client.infer("count", {"x": X}, sequence_id=1, sequence_end=True)["y"][0, 0] == 3
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_clients_load_and_unload(tmp_path: Path, interface: str) -> None:
+    write(tmp_path, adding(1), "add")
+    with serving(tmp_path, poll_seconds=0) as server, server.client(interface) as client:
+        api = client.client
+        api.unload_model("add")
+        assert not api.is_model_ready("add")
+        fails("UNAVAILABLE", client.infer, "add", {"x": X})
+        api.load_model("add")
+        assert client.infer("add", {"x": X})["y"][0, 0] == 2
+        write(tmp_path, adding(2), "add", 2)  # without polls, it waits for a client
+        assert client.infer("add", {"x": X})["y"][0, 0] == 2
+        api.load_model("add")
+        assert client.infer("add", {"x": X})["y"][0, 0] == 3
+        fails("NOT_FOUND", api.load_model, "nothing")
+        fails("NOT_FOUND", api.unload_model, "nothing")
+        fails("UNIMPLEMENTED", api.load_model, "add", config="{}")
+        (tmp_path / "add" / "3").mkdir()
+        (tmp_path / "add" / "3" / "model.xml").write_text("<net")
+        fails("INVALID_ARGUMENT", api.load_model, "add")
+        assert client.infer("add", {"x": X})["y"][0, 0] == 3
+
+
+def test_a_model_that_was_unloaded_stays_so_until_it_is_loaded(tmp_path: Path) -> None:
+    write(tmp_path, adding(1), "add")
+    with serving(tmp_path, poll_seconds=0.02) as server, server.client("REST") as client:
+        client.client.unload_model("add")
+        write(tmp_path, adding(2), "add", 2)
+        write(tmp_path, adding(3), "later")
+        until(lambda: version(server, "later"))
+        assert version(server, "add") == ""
+        client.client.load_model("add")
+        assert client.infer("add", {"x": X})["y"][0, 0] == 3
+
+
+def test_models_run_before_clients_ask(tmp_path: Path) -> None:
+    """All sizes of batches run when a model is loaded. They do not count."""
+    write(tmp_path, adding(1), "add")
+    write(tmp_path, counting(0), "count")
+    with serving(tmp_path, engine={"max_batch_size": 8, "max_sequences": 4}) as server:
+        for current in server.server.service.models.current.values():
+            assert current.statistics.computed.count == 0
+        engines: Any = [current.engine for current in server.server.service.models.current.values()]
+        assert engines[1]._batcher.batch_size == 4
+        with server.client("gRPC") as client:
+            assert client.infer("count", {"x": X}, sequence_id=1, sequence_start=True)["y"][0, 0] == 2
+
+
+def test_onnx_models(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu",
+                              [helper.make_tensor_value_info("x", kind, ["n", 4])],
+                              [helper.make_tensor_value_info("y", kind, ["n", 4])])
+    (tmp_path / "relu" / "1").mkdir(parents=True)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+              tmp_path / "relu" / "1" / "model.onnx")
+    with serving(tmp_path) as server, server.client("gRPC") as client:
+        assert client.infer("relu", {"x": -X})["y"].tolist() == [[0] * 4]

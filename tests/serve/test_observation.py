@@ -1,0 +1,164 @@
+"""Metrics, the status page, the access log and traces."""
+from __future__ import annotations
+
+import json
+import logging
+import urllib.request
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lxml import etree
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client.parser import text_string_to_metric_families
+
+from ovgpu.serve import calls
+from ovgpu.serve.errors import Status
+from ovgpu.serve.statistics import Statistics, percentile
+from tests.serve.serving import Serving, fails, serving, write
+from tests.serve.test_models import X, adding, counting
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("repository")
+    write(folder, adding(1), "add")
+    write(folder, counting(0), "count")
+    write(folder, adding(1), "<b>&'")
+    (folder / "bad" / "1").mkdir(parents=True)
+    (folder / "bad" / "1" / "model.xml").write_text("<net")
+    with serving(folder, engine={"max_wait_ms": 0}) as found:
+        yield found
+
+
+def get(server: Serving, path: str) -> str:
+    with urllib.request.urlopen(f"http://{server.http}{path}", timeout=60) as response:
+        return response.read().decode()
+
+
+def metrics(server: Serving) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Return all samples by name and values of the labels, in the order of the labels' names."""
+    return {(sample.name, tuple(sample.labels.values())): sample.value
+            for family in text_string_to_metric_families(get(server, "/metrics")) for sample in family.samples}
+
+
+def test_metrics_count_what_clients_did(server: Serving) -> None:
+    before = metrics(server)
+    with server.client("REST") as rest, server.client("gRPC") as grpc:
+        for client in (rest, grpc, grpc):
+            client.infer("add", {"x": np.ones((3, 4), np.float32)})
+        fails("INVALID_ARGUMENT", grpc.infer, "add", {"y": X})
+        grpc.infer("count", {"x": X}, sequence_id=1, sequence_start=True)
+        rest.infer("count", {"x": X}, sequence_id=2, sequence_start=True)
+        after = metrics(server)
+
+        def gained(name: str, *labels: str) -> float:
+            return after[name, labels] - before.get((name, labels), 0)
+
+        assert gained("ovgpu_requests_success_total", "REST", "ModelInfer", "add", "1") == 1
+        assert gained("ovgpu_requests_success_total", "gRPC", "ModelInfer", "add", "1") == 2
+        assert gained("ovgpu_requests_fail_total", "gRPC", "ModelInfer", "add", "1") == 1
+        assert gained("ovgpu_request_time_us_count", "gRPC", "ModelInfer", "add", "1") == 3
+        assert gained("ovgpu_batch_size_sum", "add", "1") == 9
+        assert gained("ovgpu_batch_size_bucket", "4", "add", "1") == 3
+        assert gained("ovgpu_batch_size_bucket", "2", "add", "1") == 0
+        assert gained("ovgpu_inference_time_us_count", "add", "1") == 3
+        assert gained("ovgpu_wait_for_infer_req_time_us_count", "add", "1") == 3
+        assert after["ovgpu_sequences", ("count", "1")] == 2
+        assert after["ovgpu_batch_slots", ("count", "1")] >= 2
+        assert after["ovgpu_current_requests", ("add", "1")] == 0
+        grpc.infer("count", {"x": X}, sequence_id=1, sequence_end=True)
+        grpc.infer("count", {"x": X}, sequence_id=2, sequence_end=True)
+    assert metrics(server)["ovgpu_sequences", ("count", "1")] == 0
+
+
+def test_metrics_of_a_card(tmp_path: Path, emulated: str) -> None:
+    write(tmp_path, adding(1), "add")
+    with serving(tmp_path, emulated) as server:
+        (used,) = [value for (name, _), value in metrics(server).items() if name == "ovgpu_device_memory_bytes"]
+    assert used > 0
+
+
+def test_the_status_page_shows_every_model(server: Serving) -> None:
+    with server.client("gRPC") as client:
+        for rows in range(1, 30):
+            client.infer("add", {"x": np.ones((rows, 4), np.float32)})
+    text = get(server, "/")
+
+    class Reader(HTMLParser):
+        pictures = 0
+        words: list[str] = []  # noqa: RUF012
+
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            self.pictures += tag == "svg"
+
+        def handle_data(self, data: str) -> None:
+            self.words.append(data)
+
+    reader = Reader()
+    reader.feed(text)
+    shown = " ".join(reader.words)
+    for word in ("add", "count", "<b>&'", "bad", "unavailable", "p99", "ready", "sequences in a batch on CPU"):
+        assert word in shown, word
+    assert "<b>&" not in text
+    assert reader.pictures >= 1
+    picture = etree.fromstring(text[text.index("<svg"): text.index("</svg>") + 6])  # well-formed
+    assert len(picture.findall("path")) == 3
+
+
+def test_latencies_are_kept_for_a_time() -> None:
+    statistics = Statistics()
+    for number in range(100):
+        statistics.add_request("REST", "ModelInfer", Status.OK, number / 1000)
+    statistics.add_request("REST", "ModelInfer", Status.INTERNAL, 100)
+    latencies = sorted(latency for _, latency in statistics.latencies(300))
+    assert [percentile(latencies, percent) for percent in (0, 50, 99, 100)] == [0, 0.05, 0.099, 0.099]
+    assert statistics.latencies(-1) == []
+    assert percentile([], 50) == 0
+
+
+def test_the_access_log_has_a_line_of_json_for_each_call(server: Serving, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "ovgpu.serve.access"):
+        with server.client("REST") as rest, server.client("gRPC") as grpc:
+            rest.infer("add", {"x": X}, request_id="first")
+            grpc.infer("count", {"x": X}, sequence_id="s", sequence_start=True, sequence_end=True)
+            fails("NOT_FOUND", grpc.infer, "nothing", {"x": X})
+    lines = [json.loads(record.getMessage()) for record in caplog.records if record.name == "ovgpu.serve.access"]
+    for line in lines:
+        assert line.pop("time").endswith("+00:00")
+        assert line.pop("ms") >= 0
+        assert "127.0.0.1" in line.pop("peer")
+    assert lines == [
+        {"interface": "REST", "method": "ModelInfer", "model": "add", "version": "1", "id": "first", "status": "OK"},
+        {"interface": "gRPC", "method": "ModelInfer", "model": "count", "version": "1", "sequence": "s",
+         "status": "OK"},
+        {"interface": "gRPC", "method": "ModelInfer", "model": "nothing", "status": "NOT_FOUND",
+         "error": "there is no model 'nothing'"}]
+
+
+@pytest.mark.parametrize("interface", ["REST", "gRPC"])
+def test_spans_continue_the_trace_of_the_client(server: Serving, interface: str,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(calls, "tracer", provider.get_tracer("test"))
+    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    with server.client(interface) as client:
+        client.infer("add", {"x": X}, headers={"traceparent": f"00-{trace}-{parent}-01"})
+    (span,) = exporter.get_finished_spans()
+    assert span.name == f"{interface} ModelInfer"
+    assert span.context is not None and span.parent is not None
+    assert f"{span.context.trace_id:032x}" == trace
+    assert f"{span.parent.span_id:016x}" == parent
+    assert dict(span.attributes or {}) == {"model": "add", "version": "1", "status": "OK"}
+
+
+def test_calls_are_answered_without_opentelemetry(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "tracer", None)
+    with server.client("gRPC") as client:
+        assert client.infer("add", {"x": X})["y"][0, 0] == 2
