@@ -39,6 +39,7 @@ class Call:
         self.status, self.error = found.status, str(found)
         if found.status is Status.INTERNAL:
             log.error("%s of model '%s' failed", self.method, self.model, exc_info=error)
+        error.__traceback__ = None  # whose frames hold the body, and this error: a cycle
         return found
 
 

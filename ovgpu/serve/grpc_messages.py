@@ -22,7 +22,6 @@ FIELDS = {
     Type.i64: "int64_contents", Type.u8: "uint_contents", Type.u16: "uint_contents", Type.u32: "uint_contents",
     Type.u64: "uint64_contents", Type.f32: "fp32_contents", Type.f64: "fp64_contents", Type.string: "bytes_contents",
 }
-
 WIDE = {"int_contents": np.int32, "uint_contents": np.uint32}  # types of fields for several element types
 
 
@@ -47,8 +46,8 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
     ends = deadline(parameters)
     if time_remaining is not None:
         ends = min(time.monotonic() + time_remaining, ends or float("inf"))
-    return InferenceRequest(message.model_name, message.model_version, inputs,
-                            tuple(dict.fromkeys(output.name for output in message.outputs)), message.id, parameters, ends)
+    outputs = tuple(dict.fromkeys(output.name for output in message.outputs))  # each once
+    return InferenceRequest(message.model_name, message.model_version, inputs, outputs, message.id, parameters, ends)
 
 
 def _parameters(message: Any) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ovgpu.serve import descriptions, rest
+from ovgpu.serve import descriptions, predict, rest
 from ovgpu.serve.access import Token
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.metrics import CONTENT_TYPE, Metrics
+from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse
 from ovgpu.serve.service import Service
 from ovgpu.serve.status_page import status_page
@@ -56,6 +57,10 @@ class HttpApp:
                 self._route("GET", path + "/config", "ModelConfig", self._config),
                 self._route("GET", path + "/stats", "ModelStatistics", self._statistics),
                 self._route("POST", path + "/infer", "ModelInfer", self._infer))],
+            *[route for path in ("/v1/models/{model}", "/v1/models/{model}/versions/{version}") for route in (
+                self._route("GET", path, "ModelReady", self._predict_status),
+                self._route("GET", path + "/metadata", "ModelMetadata", self._predict_metadata),
+                self._route("POST", path + ":predict", "Predict", self._predict))],
             self._route("POST", "/v2/repository/index", "RepositoryIndex", self._index),
             self._route("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad", self._load),
             self._route("POST", "/v2/repository/models/{model}/unload", "RepositoryModelUnload", self._unload),
@@ -95,25 +100,25 @@ class HttpApp:
         with self._body() as body:
             await body.read(request)
             inference, wanted = await _call(len(body.data), rest.parse, body.data, json_length,
-                                            request.path_params["model"], request.path_params.get("version", ""))
-            call.id = inference.id
-            response = await self._until_disconnect(request, inference)
-        call.version, call.sequence = response.version, response.parameters.get("sequence_id", "")
-        size = sum(tensor.array.nbytes for tensor in response.outputs)
-        content, length = await _call(size, rest.format, response, wanted)
+                                            *self._names(request))
+            response = await self._run(request, inference, call)
+        content, length = await _call(_bytes(response), rest.format, response, wanted)
         if length is None:
             return Response(content, media_type="application/json")
         return Response(content, media_type="application/octet-stream", headers={JSON_LENGTH: str(length)})
 
-    async def _until_disconnect(self, request: Request, inference: InferenceRequest) -> InferenceResponse:
+    async def _run(self, request: Request, inference: InferenceRequest, call: Call) -> InferenceResponse:
         """Run an inference. Cancel it if the client goes."""
-        running = asyncio.ensure_future(self._service.infer(inference, INTERFACE, "ModelInfer"))
+        call.id = inference.id
+        running = asyncio.ensure_future(self._service.infer(inference, INTERFACE, call.method))
         gone = asyncio.ensure_future(request.receive())
         try:
             await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
                 raise ClientDisconnect
-            return running.result()
+            response = running.result()
+            call.version, call.sequence = response.version, response.parameters.get("sequence_id", "")
+            return response
         finally:
             for task in (running, gone):
                 task.cancel()
@@ -132,6 +137,21 @@ class HttpApp:
             raise ServeError(Status.UNAVAILABLE, "the server holds as many bytes of requests as it may", 1)
         self._free_bytes -= size
 
+    async def _predict(self, request: Request, call: Call) -> Response:
+        with self._body() as body:
+            await body.read(request)
+            engine = self._found(request).engine
+            found = await _call(len(body.data), rest.load, bytes(body.data))
+            inference, rows = await _call(len(body.data), predict.parse, found, engine, *self._names(request))
+            response = await self._run(request, inference, call)
+        return JSONResponse(await _call(_bytes(response), predict.format, response, rows))
+
+    async def _predict_status(self, request: Request, call: Call) -> Response:
+        return JSONResponse(predict.status(self._found(request)))
+
+    async def _predict_metadata(self, request: Request, call: Call) -> Response:
+        return JSONResponse(predict.metadata(self._found(request)))
+
     # ---- server and models
 
     async def _page(self, request: Request, call: Call) -> Response:
@@ -141,14 +161,15 @@ class HttpApp:
         return Response(await asyncio.to_thread(self._metrics.text), media_type=CONTENT_TYPE)
 
     async def _live(self, request: Request, call: Call) -> Response:
-        return Response()
+        return JSONResponse({"live": True})
 
     async def _ready(self, request: Request, call: Call) -> Response:
-        return Response(status_code=200 if self._service.ready else 503)
+        ready = self._service.ready
+        return JSONResponse({"ready": ready}, 200 if ready else 503)
 
     async def _model_ready(self, request: Request, call: Call) -> Response:
-        self._found(request)
-        return await self._ready(request, call)
+        ready = self._service.ready
+        return JSONResponse({"name": self._found(request).name, "ready": ready}, 200 if ready else 503)
 
     async def _server_metadata(self, request: Request, call: Call) -> Response:
         return JSONResponse(descriptions.server())
@@ -160,9 +181,9 @@ class HttpApp:
         return JSONResponse(descriptions.config(self._found(request)))
 
     async def _statistics(self, request: Request, call: Call) -> Response:
-        parameters = request.path_params
-        return JSONResponse({"model_stats": descriptions.all_statistics(
-            self._models, parameters.get("model", ""), parameters.get("version", ""))})
+        found = (descriptions.statistics(self._found(request)),) if request.path_params else (
+            descriptions.all_statistics(self._models))
+        return JSONResponse({"model_stats": found})
 
     async def _index(self, request: Request, call: Call) -> Response:
         return JSONResponse(descriptions.index(self._models, bool((await self._json(request)).get("ready"))))
@@ -177,8 +198,14 @@ class HttpApp:
         await self._models.unload(request.path_params["model"])
         return JSONResponse({})
 
-    def _found(self, request: Request) -> Any:
-        return self._models.find(request.path_params["model"], request.path_params.get("version", ""))
+    def _found(self, request: Request) -> Version:
+        return self._models.find(*self._names(request))
+
+    @staticmethod
+    def _names(request: Request) -> tuple[str, str]:
+        """Return the names of model and version in a path; version 0 is the current one."""
+        version = request.path_params.get("version", "")
+        return request.path_params["model"], "" if version == "0" else version
 
     async def _json(self, request: Request) -> dict[str, Any]:
         with self._body() as body:
@@ -246,6 +273,11 @@ class _Body:
 async def _call(size: int, function: Callable[..., Any], *args: Any) -> Any:
     """Call a function, on another thread than the event loop's if it has many bytes to convert."""
     return function(*args) if size < LARGE else await asyncio.to_thread(function, *args)
+
+
+def _bytes(response: InferenceResponse) -> int:
+    """Return the size of a response's outputs in memory."""
+    return sum(tensor.array.nbytes for tensor in response.outputs)
 
 
 def _number(request: Request, header: str) -> int | None:

@@ -25,14 +25,14 @@ class Wanted:
     binary_by_default: bool
 
 
-def parse(body: bytes | bytearray, json_length: int | None, model: str, version: str) -> tuple[InferenceRequest, Wanted]:
+def parse(body: bytearray, json_length: int | None, model: str, version: str) -> tuple[InferenceRequest, Wanted]:
     """Return the request in a body, of which the first ``json_length`` bytes are JSON, and the response's form.
 
     Raises: ServeError for a body that does not follow the protocol.
     """
     if json_length is not None and not 0 <= json_length <= len(body):
         raise invalid(f"the header's length of {json_length} bytes does not fit a body of {len(body)} bytes")
-    found = load(body[:json_length])
+    found = load(body if json_length is None else body[:json_length])
     data = memoryview(body)[json_length:] if json_length is not None else memoryview(b"")
     tensors = _objects(found, "inputs")
     if not tensors:
@@ -73,7 +73,7 @@ def deadline(parameters: Mapping[str, Any]) -> float | None:
     return time.monotonic() + min(timeout, MAX_TIMEOUT) / 1e6 if timeout else None
 
 
-def load(text: bytes | bytearray) -> dict[str, Any]:
+def load(text: bytearray) -> dict[str, Any]:
     """Return the JSON object in a text; empty for an empty text. Raise ServeError for anything else."""
     try:
         found = json.loads(text) if text else {}

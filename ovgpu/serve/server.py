@@ -22,8 +22,10 @@ from tritonclient.grpc import service_pb2_grpc
 from ovgpu.errors import Error
 from ovgpu.serve.access import Token, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions, open_engine
+from ovgpu.serve.grpc_decoding import DecodingInterceptor
 from ovgpu.serve.grpc_service import GrpcService
 from ovgpu.serve.http_app import HttpApp
+from ovgpu.serve.http_protocol import HttpProtocol
 from ovgpu.serve.models import Models, OpenEngine
 from ovgpu.serve.repository import Repository
 from ovgpu.serve.sequences import Sequences
@@ -180,8 +182,8 @@ class Server:
             tls = {"ssl_certfile": str(options.tls_cert), "ssl_keyfile": str(options.tls_key)}
         config = uvicorn.Config(
             app.asgi, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
-            timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=round(options.grace_seconds) or 1,
-            backlog=BACKLOG, **tls)
+            http=HttpProtocol, timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=round(options.grace_seconds) or 1, backlog=BACKLOG, **tls)
         return _HttpServer(config)
 
     async def _grpc_server(self, service: Service) -> tuple[GrpcService, Any]:
@@ -190,7 +192,8 @@ class Server:
         if options.grpc_port is None:
             return found, None
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", options.body_mib * MIB),
-                                          ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)])
+                                          ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)],
+                                 interceptors=[DecodingInterceptor()])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(found, server)
         address = _shown(self._address, options.grpc_port)
         try:

@@ -86,11 +86,12 @@ def from_json(name: str, kind: Type, shape: tuple[int, ...], data: Any) -> Array
     allowed = {str} if kind is Type.string else {bool} if kind is Type.boolean else {int} if kind.integral else {
         int, float}
     try:
-        elements = np.array(data, object)  # else NumPy would make numbers as long as the longest string beside them
-        if not set(map(type, elements.flat)) <= allowed:
+        # Of numbers and a string, another array would have elements that are all as long as the string.
+        elements = np.array(data, object).reshape(-1)
+        if not set(map(type, elements)) <= allowed:
             raise invalid(f"the data of input '{name}' has elements that are not {NAMES[kind]}")
         if kind is Type.string:
-            return shaped(name, shape, objects([element.encode() for element in elements.flat]))
+            return shaped(name, shape, objects([element.encode() for element in elements]))
         with np.errstate(over="ignore"):  # as infinity
             return shaped(name, shape, elements.astype(kind.storage))
     except (ValueError, OverflowError) as error:

@@ -1,0 +1,121 @@
+"""TensorFlow Serving's REST API, which clients of OpenVINO Model Server use: status, metadata and predict.
+
+Its JSON has no element types: values are converted to the types of the model.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import numpy as np
+
+from ovgpu.serve.engines import Engine, Port
+from ovgpu.serve.errors import invalid
+from ovgpu.serve.models import Version
+from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor
+from ovgpu.serve.tensors import from_json, objects, shaped, to_json
+from ovgpu.types import Type
+
+DTYPES = {Type.boolean: "DT_BOOL", Type.string: "DT_STRING", Type.f16: "DT_HALF", Type.bf16: "DT_BFLOAT16",
+          Type.f32: "DT_FLOAT", Type.f64: "DT_DOUBLE", Type.i8: "DT_INT8", Type.i16: "DT_INT16", Type.i32: "DT_INT32",
+          Type.i64: "DT_INT64", Type.u8: "DT_UINT8", Type.u16: "DT_UINT16", Type.u32: "DT_UINT32",
+          Type.u64: "DT_UINT64"}
+
+
+def parse(found: dict[str, Any], engine: Engine, model: str, version: str) -> tuple[InferenceRequest, bool]:
+    """Return the request in a JSON object, and whether it has rows ("instances") instead of columns ("inputs").
+
+    Raises: ServeError for an object that does not follow the API.
+    """
+    rows = "instances" in found
+    if rows == ("inputs" in found):
+        raise invalid("the request has neither or both of 'inputs' and 'instances'")
+    columns = _columns(found["instances"]) if rows else found["inputs"]
+    if not isinstance(columns, dict) or set(columns) == {"b64"}:
+        columns = {engine.inputs[0].name: columns}
+    return InferenceRequest(model, version, [_tensor(name, value, engine) for name, value in columns.items()]), rows
+
+
+def _columns(instances: Any) -> Any:
+    """Return the columns of rows, which are objects with the same names, or the values of the only input."""
+    if not isinstance(instances, list) or not instances:
+        raise invalid("'instances' is no list of rows")
+    if not all(isinstance(row, dict) and set(row) != {"b64"} for row in instances):
+        return instances
+    if any(row.keys() != instances[0].keys() for row in instances):
+        raise invalid("the rows of 'instances' have different names")
+    return {name: [row[name] for row in instances] for name in instances[0]}
+
+
+def _tensor(name: str, value: Any, engine: Engine) -> NamedTensor:
+    port = next((port for port in engine.inputs if name in port.names), None)
+    if port is None and name not in (CONTROL, CONTROL_ID):
+        known = ", ".join(port.name for port in engine.inputs)
+        raise invalid(f"the model has no input '{name}'; it has {known}")
+    kind = Type.u64 if port is None else port.kind
+    data = value if isinstance(value, list) else [value]
+    shape = _shape(name, data)
+    if kind is Type.string:
+        strings = objects([_string(name, element) for element in np.array(data, object).flat])
+        return NamedTensor(name, kind, shaped(name, shape, strings))
+    return NamedTensor(name, kind, from_json(name, kind, shape, data))
+
+
+def _shape(name: str, data: Any) -> tuple[int, ...]:
+    """Return the shape of nested lists. Raise ServeError if they have different lengths."""
+    if not isinstance(data, list):
+        return ()
+    shapes = {_shape(name, element) for element in data} or {()}
+    if len(shapes) > 1:
+        raise invalid(f"the data of input '{name}' has lists of different lengths")
+    return (len(data), *shapes.pop())
+
+
+def _string(name: str, element: Any) -> bytes:
+    """Return a string, or one in base64."""
+    if isinstance(element, str):
+        return element.encode()
+    if isinstance(element, dict) and set(element) == {"b64"} and isinstance(element["b64"], str):
+        try:
+            return base64.b64decode(element["b64"], validate=True)
+        except binascii.Error as error:
+            raise invalid(f"input '{name}' has malformed base64: {error}") from None
+    raise invalid(f"the data of input '{name}' has elements that are not BYTES")
+
+
+def format(response: InferenceResponse, rows: bool) -> dict[str, Any]:
+    """Return the JSON object of a response, with the outputs as columns or rows."""
+    outputs = {tensor.name: _nested(tensor) for tensor in response.outputs}
+    if not rows:
+        return {"outputs": next(iter(outputs.values())) if len(outputs) == 1 else outputs}
+    if len(outputs) == 1:
+        return {"predictions": next(iter(outputs.values()))}
+    return {"predictions": [dict(zip(outputs, row)) for row in zip(*outputs.values())]}
+
+
+def _nested(tensor: NamedTensor) -> Any:
+    flat = np.array([*to_json(tensor.array, tensor.kind), None], object)[:-1]
+    return flat.reshape(tensor.array.shape).tolist()
+
+
+def status(version: Version) -> dict[str, Any]:
+    """Return the status of a model."""
+    return {"model_version_status": [{"version": version.number, "state": "AVAILABLE",
+                                      "status": {"error_code": "OK", "error_message": "OK"}}]}
+
+
+def metadata(version: Version) -> dict[str, Any]:
+    """Return the metadata of a model."""
+    def described(ports: tuple[Port, ...]) -> dict[str, Any]:
+        return {port.name: {"dtype": DTYPES[port.kind], "name": port.name, "tensorShape": {
+            "dim": [{"size": str(extent), "name": ""} for extent in port.shape or ()],
+            "unknownRank": port.shape is None}} for port in ports}
+
+    signature = {"inputs": described(version.engine.inputs), "outputs": described(version.engine.outputs),
+                 "methodName": ""}
+    return {"modelSpec": {"name": version.name, "signatureName": "", "version": version.number},
+            "metadata": {"signature_def": {
+                "@type": "type.googleapis.com/tensorflow.serving.SignatureDefMap",
+                "signatureDef": {"serving_default": signature}}}}

@@ -1,0 +1,120 @@
+"""TensorFlow Serving's REST API; `tests.serve.other_clients` runs a client of it."""
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from tests.batching.nets import SIZE, sums
+from tests.harness.ir import Net
+from tests.serve.serving import Serving, expected, serving, write
+from tests.serve.test_inference import affine, echo
+
+
+def strings() -> ov.Model:
+    """Strings as they are."""
+    net = Net("strings")
+    x = net.parameter("string", (-1,), "x")
+    shape = net.const(np.array([-1]))
+    net.result(net.layer("Reshape", "opset1", [x, shape], {"special_zero": False}, names=["y"]))
+    return ov.Core().read_model(*net.build())
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("repository")
+    for name, model in {"affine": affine(), "echo": echo("i64"), "strings": strings(), "sums": sums()}.items():
+        write(folder, model, name, 2)
+    with serving(folder) as found:
+        yield found
+
+
+def call(server: Serving, path: str, body: Any = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(server.http, timeout=60)
+    connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+    response = connection.getresponse()
+    found = json.loads(response.read())
+    connection.close()
+    return response.status, found
+
+
+def test_columns_and_rows(server: Serving) -> None:
+    a, b = [[1.0, 2, 3, 4], [0.5, 0, 0, 1]], [[4, 3, 2, 1], [1, 1, 1, 1]]
+    wanted = expected(affine(), {"a": np.array(a, np.float32), "b": np.array(b, np.float32)})
+    for path in ("/v1/models/affine:predict", "/v1/models/affine/versions/2:predict",
+                 "/v1/models/affine/versions/0:predict"):
+        status, found = call(server, path, {"inputs": {"a": a, "b": b}})
+        assert status == 200, found
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found["outputs"][name], value, 1e-6)
+    status, found = call(server, path, {"instances": [{"a": x, "b": y} for x, y in zip(a, b)]})
+    assert status == 200, found
+    for row in range(2):
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found["predictions"][row][name], value[row], 1e-6)
+
+
+def test_a_model_with_one_input_and_one_output_needs_no_names(server: Serving) -> None:
+    path = "/v1/models/echo:predict"
+    assert call(server, path, {"inputs": [[1, 2, 3]]}) == (200, {"outputs": [[3, 2, 1]]})
+    assert call(server, path, {"instances": [[1, 2, 3], [4, 5, 2**40]]}) == (
+        200, {"predictions": [[3, 2, 1], [2**40, 5, 4]]})
+    assert call(server, path, {"instances": [{"x": [1, 2, 3]}], "signature_name": ""}) == (
+        200, {"predictions": [[3, 2, 1]]})
+
+
+def test_strings_and_base64(server: Serving) -> None:
+    encoded = {"b64": base64.b64encode("\u00fcber".encode()).decode()}
+    for inputs in (["a", encoded], {"x": ["a", encoded]}):
+        status, found = call(server, "/v1/models/strings:predict", {"inputs": inputs})
+        assert (status, found) == (200, {"outputs": ["a", "\u00fcber"]})
+    assert call(server, "/v1/models/strings:predict", {"instances": [encoded]}) == (
+        200, {"predictions": ["\u00fcber"]})
+
+
+def test_sequences(server: Serving) -> None:
+    x = np.ones((1, SIZE)).tolist()
+    for step, control in enumerate((1, 0, 2)):
+        status, found = call(server, "/v1/models/sums:predict", {"inputs": {
+            "x": x, "sequence_id": [6], "sequence_control_input": [control]}})
+        assert status == 200, found
+        assert (found["outputs"]["steps"], found["outputs"]["sequence_id"]) == ([step + 1], [6])
+
+
+def test_status_and_metadata(server: Serving) -> None:
+    for path in ("/v1/models/echo", "/v1/models/echo/versions/2"):
+        assert call(server, path) == (200, {"model_version_status": [{
+            "version": "2", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": "OK"}}]})
+    status, found = call(server, "/v1/models/echo/metadata")
+    assert status == 200
+    signature = found["metadata"]["signature_def"]["signatureDef"]["serving_default"]
+    assert signature["inputs"]["x"]["dtype"] == "DT_INT64"
+    assert [dim["size"] for dim in signature["inputs"]["x"]["tensorShape"]["dim"]] == ["-1", "3"]
+
+
+@pytest.mark.parametrize(("model", "body", "status", "text"), [
+    ("nothing", {"inputs": [[1, 2, 3]]}, 404, "no model 'nothing'"),
+    ("echo", {}, 400, "'inputs' and 'instances'"),
+    ("echo", {"inputs": [[1, 2, 3]], "instances": []}, 400, "'inputs' and 'instances'"),
+    ("echo", {"instances": []}, 400, "no list of rows"),
+    ("echo", {"instances": 3}, 400, "no list of rows"),
+    ("affine", {"instances": [{"a": 1, "b": 2}, {"a": 1}]}, 400, "different names"),
+    ("echo", {"inputs": [[1, 2], [3]]}, 400, "different lengths"),
+    ("echo", {"inputs": [[1, 2], 3]}, 400, "different lengths"),
+    ("echo", {"inputs": [[1.5, 2, 3]]}, 400, "INT64"),
+    ("echo", {"inputs": [["1", "2", "3"]]}, 400, "INT64"),
+    ("echo", {"inputs": {"z": 1}}, 400, "has no input 'z'; it has x"),
+    ("strings", {"inputs": [{"b64": "?"}]}, 400, "base64"),
+    ("strings", {"inputs": [1]}, 400, "BYTES"),
+    ("affine", {"inputs": {"a": [[1, 2, 3, 4]]}}, 400, "'b' of model 'affine' is missing"),
+], ids=str)
+def test_wrong_requests(server: Serving, model: str, body: Any, status: int, text: str) -> None:
+    found = call(server, f"/v1/models/{model}:predict", body)
+    assert found[0] == status
+    assert text in found[1]["error"]
