@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from ovgpu.batching.gathering import Observer
@@ -141,6 +141,26 @@ class Models:
             self._tried.pop(name, None)
             self._retire(name)
 
+    @asynccontextmanager
+    async def ending(self, name: str, number: str) -> AsyncIterator[Version | None]:
+        """Give a version for sequences that began on it, None if it cannot be loaded.
+
+        It is loaded if it is not the current one, and closed when its sequences have ended.
+        """
+        current = self.current.get(name)
+        if current is not None and current.number == number:
+            yield current
+            return
+        files = await asyncio.to_thread(self._repository.version, name, number)
+        try:
+            version = None if files is None else await self._version(files)
+        except Exception:  # is logged
+            version = None
+        yield version
+        if version is not None:
+            self.retired.append(version)
+            version.retire()
+
     async def close(self) -> None:
         """Retire all versions, and wait until their inferences and sequences have ended."""
         for name in list(self.current):
@@ -151,18 +171,26 @@ class Models:
     async def _load(self, files: ModelFiles) -> None:
         """Load a version, and let it take over when it is warm. If it fails, the current version stays."""
         self._tried[files.name] = files
+        try:
+            version = await self._version(files)
+        except Exception as error:
+            self.failures[files.name] = str(public(error))
+            return
+        self.failures.pop(files.name, None)
+        self._retire(files.name)
+        self.current[files.name] = version
+
+    async def _version(self, files: ModelFiles) -> Version:
+        """Load a version. Its errors are logged."""
         log.info("loading version %d of model '%s'", files.version, files.name)
         statistics = Statistics()
         try:
             engine = await asyncio.to_thread(self._opened, files, statistics)
         except Exception as error:
             log.error("version %d of model '%s' was not loaded: %s", files.version, files.name, error)
-            self.failures[files.name] = str(public(error))
-            return
-        self.failures.pop(files.name, None)
-        self._retire(files.name)
-        self.current[files.name] = Version(files, engine, statistics, self._max_queue)
+            raise
         log.info("version %d of model '%s' is ready: %s", files.version, files.name, engine.description)
+        return Version(files, engine, statistics, self._max_queue)
 
     def _opened(self, files: ModelFiles, statistics: Statistics) -> Engine:
         """Return the engine of a version, after it ran inferences of the usual sizes."""

@@ -49,6 +49,16 @@ class Repository:
                 models[folder.name] = newest
         return models
 
+    def version(self, name: str, number: str) -> ModelFiles | None:
+        """Return a version of a model, also one that is not the newest; None if it does not exist."""
+        if self._single:
+            found = self.scan().get(name)
+            return found if number == "1" else None
+        folder = self.path / name
+        if name not in {found.name for found in _folders(self.path)} or number not in map(str, _versions(folder)):
+            return None
+        return _files(name, int(number), folder / number)
+
 
 def _folders(path: Path) -> Iterator[Path]:
     for folder in path.iterdir():

@@ -6,10 +6,12 @@ import asyncio
 import logging
 import time
 from concurrent.futures import Future
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
+from ovgpu.errors import Error
 from ovgpu.serve.engines import Engine, Port
 from ovgpu.serve.errors import ServeError, Status, invalid, public
 from ovgpu.serve.models import Models, Version
@@ -99,28 +101,26 @@ class Service:
     async def start(self) -> None:
         """Load the models, and open the sequences that were saved."""
         await self.models.refresh(settled=False)
-        for saved in list(self._states.load()) if self._states else ():
-            await self._restore(saved)
+        saved = sorted(self._states.load(), key=lambda found: (found.model, found.version)) if self._states else []
+        for (model, number), sequences in groupby(saved, lambda found: (found.model, found.version)):
+            async with self.models.ending(model, number) as version:
+                for sequence in sequences:
+                    try:
+                        await self._restore(version, sequence)
+                    except Exception as error:
+                        log.warning("sequence %r of model '%s' is not restored: %s", sequence.id, model, error)
         self.loaded = True
 
-    async def _restore(self, saved: SavedSequence) -> None:
-        version = self.models.current.get(saved.model)
-        if version is None or version.number != saved.version or not version.engine.stateful:
-            log.warning("sequence %r of model '%s' is not restored: version %s is not loaded", saved.id, saved.model,
-                        saved.version)
-            return
-        try:
-            sequence = self.sequences.restore(version, saved.model, saved.id)
-        except Exception as error:
-            log.warning("sequence %r of model '%s' is not restored: %s", saved.id, saved.model, error)
-            return
+    async def _restore(self, version: Version | None, saved: SavedSequence) -> None:
+        if version is None or not version.engine.stateful:
+            raise Error(f"its version {saved.version} is not loaded")
+        sequence = self.sequences.restore(version, saved.model, saved.id)
         assert sequence.slot is not None
         try:
             await asyncio.to_thread(sequence.slot.write, saved.state)
-        except Exception as error:
-            log.warning("sequence %r of model '%s' is not restored: %s", saved.id, saved.model, error)
+        except Exception:
             self.sequences.end(saved.model, sequence)
-            return
+            raise
         saved.file.unlink(missing_ok=True)
 
     async def stop(self, grace: float) -> None:

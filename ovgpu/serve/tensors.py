@@ -83,7 +83,7 @@ def from_json(name: str, kind: Type, shape: tuple[int, ...], data: Any) -> Array
     """
     if not isinstance(data, list):
         raise invalid(f"the data of input '{name}' is no list")
-    allowed = {str} if kind is Type.string else {bool} if kind is Type.boolean else {int} if kind.integral else {
+    allowed = {str, bytes} if kind is Type.string else {bool} if kind is Type.boolean else {int} if kind.integral else {
         int, float}
     try:
         # Of numbers and a string, another array would have elements that are all as long as the string.
@@ -91,7 +91,7 @@ def from_json(name: str, kind: Type, shape: tuple[int, ...], data: Any) -> Array
         if not set(map(type, elements)) <= allowed:
             raise invalid(f"the data of input '{name}' has elements that are not {NAMES[kind]}")
         if kind is Type.string:
-            return shaped(name, shape, objects([element.encode() for element in elements]))
+            return shaped(name, shape, objects([_encoded(element) for element in elements]))
         with np.errstate(over="ignore"):  # as infinity
             return shaped(name, shape, elements.astype(kind.storage))
     except (ValueError, OverflowError) as error:

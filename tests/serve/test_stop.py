@@ -25,6 +25,7 @@ from tests.batching.nets import SIZE, streaming_lstm, sums
 from tests.models.transformer import llama
 from tests.serve.serving import INTERFACES, SECONDS, Client, fails, serving, write
 from tests.serve.test_inference import echo
+from tests.serve.test_models import counting, until
 from tests.serve.test_served_sequences import DECODER, alone, frame, tokens
 
 ROOT = Path(__file__).parents[2]
@@ -155,11 +156,31 @@ def test_saved_sequences_that_fit_nothing_are_left_out(tmp_path: Path, caplog: p
         assert len(server.server.service.sequences) == 2
     assert "all 2 sequences are open" in caplog.text
     assert "broken.npz is no saved sequence" in caplog.text
-    write(tmp_path / "models", sums(), "sums", 2)
+    (tmp_path / "models" / "sums" / "1").rename(tmp_path / "models" / "sums" / "2")
     with serving(tmp_path / "models", state_dir=states) as server, server.client("gRPC") as client:
         assert len(server.server.service.sequences) == 0
         fails("NOT_FOUND", client.infer, "sums", {"x": X}, sequence_id=1)
-    assert "version 1 is not loaded" in caplog.text
+    assert "its version 1 is not loaded" in caplog.text
+
+
+def test_saved_sequences_go_on_on_the_version_on_which_they_began(tmp_path: Path) -> None:
+    write(tmp_path / "models", counting(0), "count", 1)
+    states, x = tmp_path / "states", np.ones((1, 4), np.float32)
+
+    def step(client: Client, id: int, **flags: bool) -> float:
+        return float(client.infer("count", {"x": x}, sequence_id=id, **flags)["y"][0, 0])
+
+    with serving(tmp_path / "models", state_dir=states) as server, server.client("gRPC") as client:
+        assert [step(client, id, sequence_start=True) for id in (1, 2)] == [2, 2]
+    write(tmp_path / "models", counting(100), "count", 2)
+    for part in (3, 4):
+        with serving(tmp_path / "models", state_dir=states) as server, server.client("gRPC") as client:
+            assert [step(client, 1), step(client, 2)] == [part, part]
+            assert step(client, 3, sequence_start=True, sequence_end=True) == 102
+            assert len(server.server.service.models.versions()) == 2
+            if part == 4:
+                assert [step(client, id, sequence_end=True) for id in (1, 2)] == [5, 5]
+                until(lambda: len(server.server.service.models.versions()) == 1)
 
 
 CLIENT = """

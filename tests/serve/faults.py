@@ -1,0 +1,307 @@
+"""A server under load and faults: nothing is lost, nothing is doubled, no sequence sees another's state.
+
+    python -m tests.serve.faults --minutes 20
+
+Sequences send their steps at a fixed rate through REST and gRPC, and check every answer: the state of the model is a
+number that depends on all inputs of the sequence in their order. Meanwhile clients are killed, read slowly, send
+malformed requests and open thousands of connections; new versions of the model replace the old ones; and, in the last
+third of the time, the server is stopped by SIGTERM and started again. Steps that were refused are sent again. The
+memory of the server must stay the same until the first restart. Prints a summary as JSON.
+"""
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+import ovgpu as ov
+from tests.harness.ir import Net
+from tests.serve.load import Client
+from tests.serve.serving import SECONDS, write
+
+ROOT = Path(__file__).parents[2]
+INTERFACES = ("REST", "gRPC")
+FACTOR, MODULUS = 31, 1_000_003
+REFUSED = {"503", "429", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"}  # the step was not computed
+IDLE_SECONDS = 5
+KEPT_VERSIONS = 8  # longer than sequences last
+
+
+def ledger() -> ov.Model:
+    """A state that becomes (31 state + x) mod 1,000,003 in each step."""
+    net = Net("ledger")
+    x = net.parameter("i64", (1, 1), "x")
+    state = net.read_value("s", "i64", (1, 1), net.const(np.zeros((1, 1), np.int64)))
+    times = net.layer("Multiply", "opset1", [state, net.const(np.full((1, 1), FACTOR))])
+    total = net.layer("Add", "opset1", [times, x])
+    new = net.layer("FloorMod", "opset1", [total, net.const(np.full((1, 1), MODULUS))])
+    net.assign("s", new)
+    net.result(net.layer("Add", "opset1", [new, net.const(np.zeros((1, 1), np.int64))], names=["y"]))
+    return ov.Core().read_model(*net.build())
+
+
+@dataclass
+class Run:
+    """Figures of a run."""
+
+    answers: Counter[str] = field(default_factory=Counter)  # by interface
+    refusals: Counter[str] = field(default_factory=Counter)  # by status
+    sequences: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    mistakes: list[str] = field(default_factory=list)
+    megabytes: list[float] = field(default_factory=list)  # of the server, until the first restart
+    latencies: list[float] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures for people."""
+        quarter = max(len(self.megabytes) // 4, 1)
+        return {"answers": dict(self.answers), "refusals": dict(self.refusals), "sequences": self.sequences,
+                "faults": dict(self.faults), "mistakes": self.mistakes[:5],
+                "p50_ms": round(1e3 * statistics.median(self.latencies), 1) if self.latencies else None,
+                "megabytes": [round(statistics.median(part), 1)
+                              for part in (self.megabytes[:quarter], self.megabytes[-quarter:]) if part]}
+
+
+class Faults:
+    """A server in a process of its own, its load and its faults."""
+
+    def __init__(self, folder: Path, sequences: int, rate: float, connections: int) -> None:
+        self._models, self._states = folder / "models", folder / "states"
+        self._sequences, self._rate, self._connections = sequences, rate, connections
+        self._ports = _free_ports(2)
+        self._ids = count(1)
+        self._version = 1
+        self._stopping = False
+        self.run = Run()
+        self._random = random.Random(0)
+        write(self._models, ledger(), "ledger", 1)
+        self._server = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        options = {"--port": self._ports[0], "--grpc-port": self._ports[1], "--max-sequences": 4 * self._sequences,
+                   "--idle-seconds": IDLE_SECONDS, "--state-dir": self._states, "--poll-seconds": 0.2, "-d": "CPU",
+                   "--max-body-mib": 1}
+        command = [sys.executable, "-m", "ovgpu", "serve", str(self._models), "--no-access-log"]
+        command += [str(word) for option in options.items() for word in option]
+        log = (self._models.parent / "server.log").open("ab")
+        return subprocess.Popen(command, cwd=ROOT, stderr=log, stdout=log)
+
+    def _address(self, interface: str) -> str:
+        return f"127.0.0.1:{self._ports[INTERFACES.index(interface)]}"
+
+    # ---- load
+
+    async def serve(self, seconds: float) -> Run:
+        """Run load and faults for so many seconds. The result's mistakes are what went wrong."""
+        try:
+            await self._until_ready()
+            async with Client("REST", self._address("REST"), 1000) as rest, Client(
+                    "gRPC", self._address("gRPC"), 1000) as grpc:
+                clients = [asyncio.create_task(self._sequence_after_sequence(client, interface, number))
+                           for interface, client in (("REST", rest), ("gRPC", grpc))
+                           for number in range(self._sequences // 2)]
+                await self._faults(seconds)
+                self._stopping = True
+                for client in await asyncio.gather(*clients, return_exceptions=True):
+                    if isinstance(client, BaseException):
+                        self.run.mistakes.append(repr(client))
+        finally:
+            self._server.send_signal(signal.SIGTERM)
+            if await asyncio.to_thread(self._server.wait, SECONDS):
+                self.run.mistakes.append(f"the server ended with status {self._server.returncode}")
+        return self.run
+
+    async def _until_ready(self) -> None:
+        end = time.monotonic() + SECONDS
+        while True:
+            with suppress(Exception):
+                async with Client("gRPC", self._address("gRPC")) as client:
+                    if await client.client.is_server_ready():
+                        return
+            if self._server.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("the server did not start")
+            await asyncio.sleep(0.1)
+
+    async def _sequence_after_sequence(self, client: Client, interface: str, number: int) -> None:
+        rng = random.Random(number)
+        period = self._sequences / self._rate
+        due = time.monotonic() + period * rng.random()
+        while not self._stopping:
+            id, state, steps = next(self._ids), 0, rng.randint(1, 60)
+            self.run.sequences += 1
+            for step in range(steps):
+                due = max(due + period, time.monotonic() - period)
+                await asyncio.sleep(due - time.monotonic())
+                x = rng.randrange(MODULUS)
+                state = (FACTOR * state + x) % MODULUS
+                found = await self._answer(client, interface, x, id, step == 0, step == steps - 1)
+                if found != state:
+                    self.run.mistakes.append(f"{interface}, sequence {id}, step {step}: {found}, not {state}")
+                    return
+
+    async def _answer(self, client: Client, interface: str, x: int, id: int, start: bool, end: bool) -> int:
+        """Return the answer to a step, which is sent again as often as it is refused."""
+        inputs = client.inputs({"x": np.array([[x]])})
+        given_up = time.monotonic() + SECONDS
+        while True:
+            began = time.monotonic()
+            try:
+                result = await client.infer("ledger", inputs, sequence_id=id, sequence_start=start, sequence_end=end)
+                self.run.answers[interface] += 1
+                self.run.latencies.append(time.monotonic() - began)
+                return int(result.as_numpy("y")[0, 0])
+            except InferenceServerException as error:
+                status = str(error.status()).removeprefix("StatusCode.")
+                if status not in REFUSED:
+                    raise RuntimeError(f"{interface}, sequence {id}: {status}: {error.message()}") from error
+            except Exception as error:  # of the connection: the server is starting
+                status = type(error).__name__
+            self.run.refusals[status] += 1
+            if time.monotonic() > given_up:
+                raise RuntimeError(f"{interface}, sequence {id}: refused for too long ({status})")
+            await asyncio.sleep(0.05)
+
+    # ---- faults
+
+    async def _faults(self, seconds: float) -> None:
+        began = time.monotonic()
+        faults: list[Callable[[], Awaitable[None]]] = [
+            self._kill_client, self._read_slowly, self._send_nonsense, self._open_connections, self._replace_model]
+        restarts = False
+        for number in count():
+            passed = time.monotonic() - began
+            if passed > seconds or self.run.mistakes:
+                return
+            if passed > seconds * 2 / 3:
+                restarts = True
+            if restarts and number % len(faults) == 0:
+                await self._restart()
+            fault = faults[number % len(faults)]
+            await fault()
+            self.run.faults[fault.__name__.strip("_")] += 1
+            if not restarts:
+                self.run.megabytes.append(_resident_bytes(self._server.pid) / 1e6)
+            await asyncio.sleep(0.1)
+
+    async def _kill_client(self) -> None:
+        """Kill a client in the middle of a step, with kill -9."""
+        interface = self._random.choice(INTERFACES)
+        victim = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.serve.load", "--url", self._address(interface), "--interface", interface,
+            "--model", "ledger", "--sequences", "4", "--steps", "100000", "--first-id", str(10**9 + 10 * next(
+                self._ids)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        await asyncio.sleep(1.5 + self._random.random())
+        with suppress(ProcessLookupError):
+            victim.kill()
+        await victim.wait()
+
+    async def _read_slowly(self) -> None:
+        """Send inferences through connections, and do not read the answers."""
+        body = json.dumps({"inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [1]}],
+                           "parameters": {"sequence_id": "slow", "sequence_start": True}}).encode()
+        head = f"POST /v2/models/ledger/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        with ExitStack() as stack:
+            for _ in range(20):
+                connection = stack.enter_context(socket.create_connection(("127.0.0.1", self._ports[0]), SECONDS))
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+                connection.setblocking(False)
+                with suppress(BlockingIOError):
+                    connection.send((head + body) * 200)
+            await asyncio.sleep(0.5)
+
+    async def _send_nonsense(self) -> None:
+        """Send bytes that are no requests, or only the beginning of one."""
+        heads = [b"POST /v2/models/ledger/infer HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{\"inputs\": [",
+                 b"POST /v2/models/ledger/infer HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", b"GET / HTT",
+                 b"POST /v2/models/ledger/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
+                 b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x04\x08"]
+        for port in self._ports:
+            for head in heads:
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port), SECONDS) as connection:
+                    connection.sendall(head + self._random.randbytes(2000))
+            await asyncio.sleep(0)
+
+    async def _open_connections(self) -> None:
+        """Open many connections at a time, which send nothing."""
+        with ExitStack() as stack:
+            for number in range(self._connections):
+                connection = stack.enter_context(socket.socket())
+                connection.setblocking(False)
+                with suppress(BlockingIOError):
+                    connection.connect(("127.0.0.1", self._ports[0]))
+                if number % 100 == 99:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)
+
+    async def _replace_model(self) -> None:
+        """Put a new version of the model beside the old one, and remove older ones."""
+        self._version += 1
+        hidden = write(self._models.parent / "new", ledger(), "ledger", self._version)
+        shutil.move(hidden, self._models / "ledger" / str(self._version))
+        old = self._models / "ledger" / str(self._version - KEPT_VERSIONS)
+        if old.exists():
+            shutil.rmtree(old)
+        await asyncio.sleep(1)
+
+    async def _restart(self) -> None:
+        """Stop the server in full load, and start it again."""
+        self._server.send_signal(signal.SIGTERM)
+        status = await asyncio.to_thread(self._server.wait, SECONDS)
+        if status:
+            self.run.mistakes.append(f"the server ended with status {status}")
+        self._server = self._started()
+        await self._until_ready()
+        self.run.faults["restart"] += 1
+
+
+def _free_ports(number: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for found in sockets:
+            found.bind(("127.0.0.1", 0))
+        return [found.getsockname()[1] for found in sockets]
+
+
+def _resident_bytes(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--sequences", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=400.0, help="steps per second, of all sequences together (400)")
+    parser.add_argument("--connections", type=int, default=10_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        faults = Faults(Path(folder), options.sequences, options.rate, options.connections)
+        run = asyncio.run(faults.serve(60 * options.minutes))
+        if run.mistakes:
+            sys.stderr.write((Path(folder) / "server.log").read_text()[-5000:])
+    print(json.dumps(run.summary(), indent=1))
+    sys.exit(bool(run.mistakes))
+
+
+if __name__ == "__main__":
+    main()
