@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,14 @@ def add_to(commands: Any) -> None:
     """Add the command to the subparsers ``commands``."""
     parser = commands.add_parser("demo", help="run two small models that need no file: a loop and a state")
     parser.add_argument("--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="keep the models there, for `ovgpu serve FOLDER`")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run both models. Raises Error if a result differs from NumPy's."""
     out, core = console(), Core()
-    with tempfile.TemporaryDirectory(prefix="ovgpu-demo-") as folder:
+    with nullcontext(args.save) if args.save else tempfile.TemporaryDirectory(prefix="ovgpu-demo-") as folder:
         _loop(out, core, Path(folder), args.device)
         _state(out, core, Path(folder), args.device)
 
@@ -97,7 +99,8 @@ def lstm_in_numpy(x: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
 
 
 def _compile(core: Core, model: Any, folder: Path, device: str) -> tuple[CompiledModel, float]:
-    path = folder / f"{model.friendly_name}.xml"
+    path = folder / model.friendly_name / "1" / "model.xml"
+    path.parent.mkdir(parents=True, exist_ok=True)
     serialize(model, path)
     start = time.perf_counter()
     compiled = core.compile_model(core.read_model(path), device, {"EXECUTION_MODE_HINT": "ACCURACY"})  # as NumPy

@@ -17,7 +17,7 @@ CURVES = ((50, "#2a7"), (90, "#27a"), (99, "#c33"))  # percentiles and their col
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#222}
 table{border-collapse:collapse;width:100%}td,th{padding:.3rem .6rem;border-bottom:1px solid #ddd;text-align:left}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}
+th{white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}
 .f{color:#c33}small{color:#666}
 @media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}td,th{border-color:#444}small{color:#999}}"""
 
@@ -73,6 +73,7 @@ def _picture(version: Version) -> str:
         y = TOP + HEIGHT * (1 - fraction)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y}" y2="{y}" stroke="#8884"/><text x="{LEFT - 6}" '
                      f'y="{y + 4}" text-anchor="end">{highest * fraction:g} ms</text>')
+    parts.append(f'<text x="{WIDTH}" y="{TOP + HEIGHT + 20}" text-anchor="end">now</text>')
     for number, (percent, colour) in enumerate(CURVES):
         path, drawing = "", False
         for index, found in enumerate(bins):
@@ -98,5 +99,7 @@ def _round_up(value: float) -> float:
 
 
 def _duration(seconds: float) -> str:
-    minutes, hours, days = int(seconds) // 60, int(seconds) // 3600, int(seconds) // 86400
-    return f"{days} days" if days > 1 else f"{hours} hours" if hours > 1 else f"{minutes} minutes"
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds) // size} {unit}"
+    return f"{int(seconds)} seconds"
