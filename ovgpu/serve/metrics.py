@@ -45,7 +45,8 @@ class Metrics(Collector):
         memory = GaugeMetricFamily("ovgpu_device_memory_bytes", "Memory that models take on a device.",
                                    labels=("device",))
         devices: dict[str, int] = {}
-        for version in self._models.versions():
+        versions = {(version.name, version.number): version for version in reversed(self._models.versions())}
+        for version in versions.values():  # of versions with the same number, the current one
             labels = [version.name, version.number]
             statistics = version.statistics
             with statistics.lock:

@@ -75,12 +75,15 @@ class Service:
 
     async def _infer(self, version: Version, step: SequenceStep | None, request: InferenceRequest) -> InferenceResponse:
         engine = version.engine
-        inputs = _numbered(engine, request, step is not None and step.strict)
+        controlled = engine.stateful and step is not None and step.strict
+        inputs = _numbered(engine, request, controlled)
         wanted = _wanted(engine, request)
         left = None if request.deadline is None else request.deadline - time.monotonic()
         parameters: dict[str, Any] = {}
         try:
             async with asyncio.timeout(left):
+                if left is not None and left <= 0:
+                    raise TimeoutError
                 if not engine.stateful:
                     outputs = await _wait(engine.submit(inputs))
                 elif step is None:
@@ -92,7 +95,7 @@ class Service:
         except TimeoutError:
             raise ServeError(Status.DEADLINE_EXCEEDED, "the deadline of the inference has passed") from None
         found = [_output(engine.outputs[number], outputs[number]) for number in wanted]
-        if step is not None and step.strict and engine.stateful:
+        if controlled and step is not None:
             found.append(NamedTensor(CONTROL_ID, Type.u64, np.array([step.id], np.uint64)))
         return InferenceResponse(request.model, version.number, request.id, found, parameters)
 

@@ -162,3 +162,15 @@ def test_calls_are_answered_without_opentelemetry(server: Serving, monkeypatch: 
     monkeypatch.setattr(calls, "tracer", None)
     with server.client("gRPC") as client:
         assert client.infer("add", {"x": X})["y"][0, 0] == 2
+
+
+def test_a_version_that_was_replaced_in_place_is_not_counted_twice(tmp_path: Path) -> None:
+    write(tmp_path, counting(0), "count")
+    with serving(tmp_path) as server, server.client("gRPC") as client:
+        client.infer("count", {"x": X}, sequence_id=1, sequence_start=True)
+        client.client.load_model("count")
+        client.infer("count", {"x": X}, sequence_id=2, sequence_start=True)
+        assert len(server.server.service.models.versions()) == 2
+        lines = [line.split(" ")[0] for line in get(server, "/metrics").splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines))
+    assert 'ovgpu_sequences{name="count",version="1"}' in lines

@@ -13,6 +13,7 @@ import ovgpu as ov
 from tests.batching.nets import SIZE, iterated, streaming_lstm, sums
 from tests.models.transformer import Sizes, llama
 from tests.serve.serving import INTERFACES, SECONDS, Client, Inputs, Serving, fails, serving, write
+from tests.serve.test_inference import echo
 
 DECODER = Sizes(2, 32, 4, 64, 50, 64, shared=2)
 STEPS = 4
@@ -247,3 +248,12 @@ def test_models_without_a_batch_have_a_request_for_each_sequence(tmp_path: Path,
     for ours, theirs in zip(found[::2], alone(model, inputs, device), strict=True):
         assert np.array_equal(ours, theirs)
     assert all(np.array_equal(a, b) for a, b in zip(found[::2], found[1::2]))
+
+
+def test_control_inputs_of_a_model_without_states_are_unknown(tmp_path: Path) -> None:
+    write(tmp_path, echo("f32"), "echo")
+    inputs = {"x": np.ones((1, 3), np.float32), "sequence_id": np.ones(1, np.uint64)}
+    with serving(tmp_path) as server, server.client("gRPC") as client:
+        assert "has no input 'sequence_id'" in fails("INVALID_ARGUMENT", client.infer, "echo", inputs)
+        del inputs["sequence_id"]
+        assert client.infer("echo", inputs, sequence_id=1, sequence_start=True)["y"].shape == (1, 3)
