@@ -23,12 +23,13 @@ OpenEngine = Callable[[Path, Observer], Engine]
 class Version:
     """A version of a model that is loaded. It is closed when it is retired, and nobody uses it any more."""
 
-    def __init__(self, files: ModelFiles, engine: Engine, statistics: Statistics, max_queue: int) -> None:
+    def __init__(self, files: ModelFiles, engine: Engine, statistics: Statistics, max_queue: int,
+                 forget: Callable[[Version], None]) -> None:
         self.name, self.number, self.files = files.name, str(files.version), files
         self.engine, self.statistics = engine, statistics
         self.in_flight = 0  # inferences
         self.sequences = 0
-        self._max_queue = max_queue
+        self._max_queue, self._forget = max_queue, forget
         self._retired = False
         self.closed = asyncio.Event()
 
@@ -61,6 +62,7 @@ class Version:
     def _close_if_unused(self) -> None:
         if self._retired and not self.in_flight and not self.sequences and not self.closed.is_set():
             self.closed.set()
+            self._forget(self)
             asyncio.get_running_loop().run_in_executor(None, self.engine.close)
 
 
@@ -70,7 +72,7 @@ class Models:
     def __init__(self, repository: Repository, open_engine: OpenEngine, max_queue: int) -> None:
         self._repository, self._open_engine, self._max_queue = repository, open_engine, max_queue
         self.current: dict[str, Version] = {}
-        self.retired: list[Version] = []  # which have inferences or sequences
+        self.retired: set[Version] = set()  # which have inferences or sequences
         self.failures: dict[str, str] = {}  # reasons, by model
         self._tried: dict[str, ModelFiles] = {}  # files of the last attempt
         self._seen: dict[str, ModelFiles] = {}  # files of the last scan
@@ -90,7 +92,6 @@ class Models:
 
     def versions(self) -> list[Version]:
         """Return all versions that are loaded, also those that end."""
-        self.retired = [version for version in self.retired if not version.closed.is_set()]
         return [*self.current.values(), *self.retired]
 
     def index(self) -> list[tuple[str, str, str, str]]:
@@ -158,7 +159,7 @@ class Models:
             version = None
         yield version
         if version is not None:
-            self.retired.append(version)
+            self.retired.add(version)
             version.retire()
 
     async def close(self) -> None:
@@ -190,7 +191,7 @@ class Models:
             log.error("version %d of model '%s' was not loaded: %s", files.version, files.name, error)
             raise
         log.info("version %d of model '%s' is ready: %s", files.version, files.name, engine.description)
-        return Version(files, engine, statistics, self._max_queue)
+        return Version(files, engine, statistics, self._max_queue, self.retired.discard)
 
     def _opened(self, files: ModelFiles, statistics: Statistics) -> Engine:
         """Return the engine of a version, after it ran inferences of the usual sizes."""
@@ -206,5 +207,5 @@ class Models:
     def _retire(self, name: str) -> None:
         version = self.current.pop(name, None)
         if version is not None:
-            self.retired.append(version)
+            self.retired.add(version)
             version.retire()

@@ -117,14 +117,12 @@ class Faults:
             await self._until_ready()
             async with Client("REST", self._address("REST"), 1000) as rest, Client(
                     "gRPC", self._address("gRPC"), 1000) as grpc:
-                clients = [asyncio.create_task(self._sequence_after_sequence(client, interface, number))
+                clients = [asyncio.create_task(self._watched(self._sequence_after_sequence(client, interface, number)))
                            for interface, client in (("REST", rest), ("gRPC", grpc))
                            for number in range(self._sequences // 2)]
                 await self._faults(seconds)
                 self._stopping = True
-                for client in await asyncio.gather(*clients, return_exceptions=True):
-                    if isinstance(client, BaseException):
-                        self.run.mistakes.append(repr(client))
+                await asyncio.gather(*clients)
         finally:
             self._server.send_signal(signal.SIGTERM)
             if await asyncio.to_thread(self._server.wait, SECONDS):
@@ -141,6 +139,12 @@ class Faults:
             if self._server.poll() is not None or time.monotonic() > end:
                 raise RuntimeError("the server did not start")
             await asyncio.sleep(0.1)
+
+    async def _watched(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            self.run.mistakes.append(f"{time.strftime('%H:%M:%S')} {error!r}")
 
     async def _sequence_after_sequence(self, client: Client, interface: str, number: int) -> None:
         rng = random.Random(number)
@@ -293,12 +297,13 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--rate", type=float, default=400.0, help="steps per second, of all sequences together (400)")
     parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--log", type=Path, metavar="FILE", help="where to keep the server's log")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         faults = Faults(Path(folder), options.sequences, options.rate, options.connections)
         run = asyncio.run(faults.serve(60 * options.minutes))
-        if run.mistakes:
-            sys.stderr.write((Path(folder) / "server.log").read_text()[-5000:])
+        if options.log:
+            shutil.copy(Path(folder) / "server.log", options.log)
     print(json.dumps(run.summary(), indent=1))
     sys.exit(bool(run.mistakes))
 

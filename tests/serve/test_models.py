@@ -1,9 +1,11 @@
 """Repositories: versions that are found, loaded beside each other, replaced and unloaded."""
 from __future__ import annotations
 
+import gc
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,3 +247,21 @@ def test_onnx_models(tmp_path: Path) -> None:
               tmp_path / "relu" / "1" / "model.onnx")
     with serving(tmp_path) as server, server.client("gRPC") as client:
         assert client.infer("relu", {"x": -X})["y"].tolist() == [[0] * 4]
+
+
+@pytest.mark.parametrize("make", [adding, counting], ids=["batches", "sequences"])
+def test_a_version_that_has_ended_is_freed(tmp_path: Path, make: Callable[[float], ov.Model]) -> None:
+    write(tmp_path, make(0), "m")
+    with serving(tmp_path) as server, server.client("REST") as client:
+        client.infer("m", {"x": X}, sequence_id=1, sequence_start=True, sequence_end=True)
+        engines = [weakref.ref(server.server.service.models.current["m"].engine)]
+        for _ in range(3):
+            client.client.load_model("m")
+            engines.append(weakref.ref(server.server.service.models.current["m"].engine))
+
+        def freed() -> bool:
+            gc.collect()
+            return [engine() is None for engine in engines] == [True, True, True, False]
+
+        until(freed)
+        until(lambda: sum(thread.name.startswith("ovgpu-") for thread in threading.enumerate()) == 1)
