@@ -15,7 +15,7 @@ from ovgpu.serve.engines import Engine, Port
 from ovgpu.serve.errors import invalid
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor
-from ovgpu.serve.tensors import from_json, objects, shaped, to_json
+from ovgpu.serve.tensors import MAX_RANK, from_json, objects, shaped, to_json
 from ovgpu.types import Type
 
 DTYPES = {Type.boolean: "DT_BOOL", Type.string: "DT_STRING", Type.f16: "DT_HALF", Type.bf16: "DT_BFLOAT16",
@@ -63,11 +63,13 @@ def _tensor(name: str, value: Any, engine: Engine) -> NamedTensor:
     return NamedTensor(name, kind, from_json(name, kind, shape, data))
 
 
-def _shape(name: str, data: Any) -> tuple[int, ...]:
-    """Return the shape of nested lists. Raise ServeError if they have different lengths."""
+def _shape(name: str, data: Any, depth: int = 0) -> tuple[int, ...]:
+    """Return the shape of nested lists. Raise ServeError if they have different lengths, or are nested too deeply."""
     if not isinstance(data, list):
         return ()
-    shapes = {_shape(name, element) for element in data} or {()}
+    if depth == MAX_RANK:
+        raise invalid(f"the data of input '{name}' is nested more than {MAX_RANK} times")
+    shapes = {_shape(name, element, depth + 1) for element in data} or {()}
     if len(shapes) > 1:
         raise invalid(f"the data of input '{name}' has lists of different lengths")
     return (len(data), *shapes.pop())

@@ -84,7 +84,7 @@ class InferenceRequest:
 def _scalar(tensor: NamedTensor | None) -> int:
     if tensor is None:
         return 0
-    if not tensor.kind.integral or tensor.array.size != 1:
+    if not tensor.kind.integral or tensor.kind is Type.string or tensor.array.size != 1:
         raise invalid(f"input '{tensor.name}' is not one integer")
     return int(tensor.array.reshape(()))
 

@@ -20,7 +20,7 @@ import uvicorn
 from tritonclient.grpc import service_pb2_grpc
 
 from ovgpu.errors import Error
-from ovgpu.serve.access import Token, check_exposure, resolve
+from ovgpu.serve.access import Token, check_certificate, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions, open_engine
 from ovgpu.serve.grpc_decoding import DecodingInterceptor
 from ovgpu.serve.grpc_service import GrpcService
@@ -35,6 +35,7 @@ from ovgpu.serve.states import StateFolder
 log = logging.getLogger(__name__)
 
 MIB = 1 << 20
+MAX_MESSAGE = 2**31 - 1  # bytes, of gRPC
 KEEP_ALIVE_SECONDS = 75
 BACKLOG = 4096
 
@@ -73,8 +74,8 @@ class Server:
         self._token = Token(options.token_file) if options.token_file else None
         self._address = resolve(options.host)
         check_exposure(self._address, self._token, options.insecure)
-        if (options.tls_cert is None) != (options.tls_key is None):
-            raise Error("--tls-cert and --tls-key need each other")
+        check_certificate(options.tls_cert, options.tls_key)
+        _check_numbers(options)
         self._repository = Repository(options.path, options.name)
         self._opener = opener or partial(_open_engine, options.engine)
         self.port = self.grpc_port = 0  # until `run` has opened them
@@ -102,7 +103,11 @@ class Server:
                           StateFolder(options.state_dir) if options.state_dir else None)
         http = self._http_server(service)
         listening = self._listen()
-        grpc_service, grpc_server = await self._grpc_server(service)
+        try:
+            grpc_service, grpc_server = await self._grpc_server(service)
+        except BaseException:
+            listening.close()
+            raise
         serving = asyncio.create_task(http.serve([listening]))
         log.info("REST on %s, gRPC on %s", _shown(self._address, self.port),
                  _shown(self._address, self.grpc_port) if grpc_server else "no port")
@@ -162,7 +167,7 @@ class Server:
 
     def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
-        # Of a socket without its protocol, asyncio would not switch off Nagle's algorithm: 40 ms per response.
+        # Without the socket's protocol, asyncio would not switch off Nagle's algorithm: 40 ms per response.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -191,7 +196,7 @@ class Server:
         options, found = self._options, GrpcService(service, self._token)
         if options.grpc_port is None:
             return found, None
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", options.body_mib * MIB),
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", min(options.body_mib * MIB, MAX_MESSAGE)),
                                           ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)],
                                  interceptors=[DecodingInterceptor()])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(found, server)
@@ -214,6 +219,17 @@ class _HttpServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _check_numbers(options: ServerOptions) -> None:
+    """Raise Error for ports and limits that make no sense."""
+    for port in (options.port, options.grpc_port or 0):
+        if not 0 <= port < 1 << 16:
+            raise Error(f"there is no port {port}")
+    if not 0 < options.body_mib <= options.held_mib:
+        raise Error(f"--max-body-mib {options.body_mib} is not from 1 to --max-held-mib {options.held_mib}")
+    if options.max_queue < 1:
+        raise Error(f"--max-queue {options.max_queue} is not positive")
 
 
 def _open_engine(options: EngineOptions, path: Path, observer: Any) -> Any:

@@ -83,15 +83,15 @@ def from_json(name: str, kind: Type, shape: tuple[int, ...], data: Any) -> Array
     """
     if not isinstance(data, list):
         raise invalid(f"the data of input '{name}' is no list")
-    allowed = {str, bytes} if kind is Type.string else {bool} if kind is Type.boolean else {int} if kind.integral else {
+    allowed = {str} if kind is Type.string else {bool} if kind is Type.boolean else {int} if kind.integral else {
         int, float}
     try:
-        # Of numbers and a string, another array would have elements that are all as long as the string.
+        # An array of numbers and a string, without this dtype, would make all elements as long as the string.
         elements = np.array(data, object).reshape(-1)
         if not set(map(type, elements)) <= allowed:
             raise invalid(f"the data of input '{name}' has elements that are not {NAMES[kind]}")
         if kind is Type.string:
-            return shaped(name, shape, objects([_encoded(element) for element in elements]))
+            return shaped(name, shape, objects([element.encode() for element in elements]))
         with np.errstate(over="ignore"):  # as infinity
             return shaped(name, shape, elements.astype(kind.storage))
     except (ValueError, OverflowError) as error:
