@@ -19,7 +19,13 @@ class Work:
     def __init__(self, key: Hashable, arrays: list[Any], rows: int, owner: Any = None) -> None:
         self.key, self.arrays, self.rows, self.owner = key, arrays, rows, owner
         self.future: Future[Any] = Future()
+        self.future.add_done_callback(self._free)
         self.arrived = time.perf_counter()
+
+    def _free(self, future: Future[Any]) -> None:
+        """Drop the arrays of work that was cancelled: it may wait for long until it is left out."""
+        if future.cancelled():
+            self.arrays = []
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
                         help="inferences of a model that wait or run; others are refused (1024)")
     limits.add_argument("--max-body-mib", type=int, default=64, metavar="MIB", help="size of a request (64)")
     limits.add_argument("--max-held-mib", type=int, default=1024, metavar="MIB",
-                        help="size of all HTTP requests that are held at a time (1024)")
+                        help="size of all requests that are held at a time (1024)")
     limits.add_argument("--poll-seconds", type=float, default=1.0, metavar="S",
                         help="look for new models and versions this often (1); 0 means only when a client asks")
     limits.add_argument("--grace-seconds", type=float, default=30.0, metavar="S",

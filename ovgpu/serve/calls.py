@@ -12,6 +12,8 @@ from typing import Any
 
 from ovgpu.serve.errors import ServeError, Status, public
 
+MAX_FIELD = 500  # characters of a field in the access log: clients make up names and ids
+
 log = logging.getLogger(__name__)
 access = logging.getLogger("ovgpu.serve.access")
 
@@ -60,7 +62,8 @@ def _line(call: Call, seconds: float) -> str:
     fields = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "interface": call.interface,
               "method": call.method, "peer": call.peer, "model": call.model, "version": call.version, "id": call.id,
               "sequence": call.sequence, "status": call.status.name, "ms": round(1e3 * seconds, 3), "error": call.error}
-    return json.dumps({name: value for name, value in fields.items() if value != ""})
+    return json.dumps({name: value[:MAX_FIELD] if isinstance(value, str) else value
+                       for name, value in fields.items() if value != ""})
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -271,7 +271,14 @@ class RequestEngine(Engine):
                             else f"requests: {options.requests}") + f" on {_devices(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
-        return self._pool.submit(self._infer_idle, inputs, time.perf_counter())
+        return self.run(self._infer_idle, inputs)
+
+    def run(self, infer: Callable[[Inputs, float], Any], inputs: Inputs) -> Future[Any]:
+        """Submit a call of a function with the inputs and this time. Inputs are dropped if it is cancelled."""
+        kept, submitted = [inputs], time.perf_counter()
+        future = self._pool.submit(lambda: infer(kept[0], submitted))
+        future.add_done_callback(lambda _: kept.clear())
+        return future
 
     def _infer_idle(self, inputs: Inputs, submitted: float) -> Any:
         request = self._idle.get()
@@ -293,10 +300,6 @@ class RequestEngine(Engine):
             raise BatchFullError(f"all {self._most} sequences are open")
         self._open += 1
         return RequestSequence(self, self._compiled.create_infer_request())
-
-    def submit_step(self, sequence: RequestSequence, inputs: Inputs, submitted: float) -> Future[Any]:
-        """Submit a step of a sequence."""
-        return self._pool.submit(sequence.infer, inputs, submitted)
 
     def closed(self) -> None:
         """Count a sequence that has ended."""
@@ -333,10 +336,9 @@ class RequestSequence(EngineSequence):
         self._closed = False
 
     def submit(self, inputs: Inputs) -> Future[Any]:
-        return self._engine.submit_step(self, inputs, time.perf_counter())
+        return self._engine.run(self._infer, inputs)
 
-    def infer(self, inputs: Inputs, submitted: float) -> Any:
-        """Run a step."""
+    def _infer(self, inputs: Inputs, submitted: float) -> Any:
         with self._running:
             return self._engine.infer(self._request, inputs, submitted)
 

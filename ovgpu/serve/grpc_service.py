@@ -14,17 +14,19 @@ from ovgpu.serve.access import Token
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.grpc_messages import format, messages, parse
+from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.service import Service
 
 INTERFACE = "gRPC"
+LARGE = 1 << 18  # bytes: longer messages are converted on another thread than the event loop's
 MAX_OUTSTANDING = 128  # inferences of a stream: no more are read until the client has taken their responses
 
 
 class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Methods of the service, named as the protocol has them."""
 
-    def __init__(self, service: Service, token: Token | None) -> None:
-        self._service, self._token = service, token
+    def __init__(self, service: Service, token: Token | None, held: HeldBytes) -> None:
+        self._service, self._token, self._held = service, token, held
         self._readers: set[asyncio.Task[None]] = set()
 
     # ---- inference
@@ -80,8 +82,10 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
                 return messages.ModelStreamInferResponse(error_message=str(call.fail(error)), infer_response=empty)
 
     async def _infer(self, request: Any, context: Any | None, call: Call) -> Any:
-        found = parse(request, None if context is None else context.time_remaining())
-        response = await self._service.infer(found, INTERFACE, call.method)
+        size, left = request.ByteSize(), None if context is None else context.time_remaining()
+        with self._held.holding(size):
+            found = parse(request, left) if size < LARGE else await asyncio.to_thread(parse, request, left)
+            response = await self._service.infer(found, INTERFACE, call.method)
         call.version, call.sequence = response.version, response.parameters.get("sequence_id", "")
         return format(response)
 

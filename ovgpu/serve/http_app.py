@@ -17,6 +17,7 @@ from ovgpu.serve import descriptions, predict, rest
 from ovgpu.serve.access import Token
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
+from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.metrics import CONTENT_TYPE, Metrics
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse
@@ -26,6 +27,7 @@ from ovgpu.serve.status_page import status_page
 INTERFACE = "REST"
 JSON_LENGTH = "inference-header-content-length"
 LARGE = 1 << 18  # bytes: more than these are converted on another thread than the event loop's
+JSON_FACTOR = 8  # bytes of Python's objects for a byte of JSON, while it is read
 BODY_SECONDS = 60.0  # in which a body must arrive
 PIECE = 1 << 20  # bytes that are decompressed at a time
 
@@ -37,11 +39,11 @@ class TooLargeError(ServeError):
 
 
 class HttpApp:
-    """Application of ASGI. ``body_bytes`` limits a request's body, ``total_bytes`` all that are held at a time."""
+    """Application of ASGI. ``body_bytes`` limits a request's body, ``held`` all that are held at a time."""
 
-    def __init__(self, service: Service, token: Token | None, body_bytes: int, total_bytes: int) -> None:
+    def __init__(self, service: Service, token: Token | None, body_bytes: int, held: HeldBytes) -> None:
         self._service, self._models, self._token = service, service.models, token
-        self._body_bytes, self._free_bytes = body_bytes, total_bytes
+        self._body_bytes, self._held = body_bytes, held
         self._metrics = Metrics(service.models)
         model = "/v2/models/{model}"
         self.asgi = Starlette(routes=[
@@ -99,8 +101,10 @@ class HttpApp:
         json_length = _number(request, JSON_LENGTH)
         with self._body() as body:
             await body.read(request)
-            inference, wanted = await _call(len(body.data), rest.parse, body.data, json_length,
-                                            *self._names(request))
+            size = len(body.data)
+            with self._held.holding(JSON_FACTOR * (size if json_length is None else min(json_length, size))):
+                inference, wanted = await _call(len(body.data), rest.parse, body.data, json_length,
+                                                *self._names(request))
             response = await self._run(request, inference, call)
         content, length = await _call(_bytes(response), rest.format, response, wanted)
         if length is None:
@@ -125,24 +129,19 @@ class HttpApp:
 
     @contextmanager
     def _body(self) -> Iterator[_Body]:
-        body = _Body(self, self._body_bytes)
+        body = _Body(self._held, self._body_bytes)
         try:
             yield body
         finally:
-            self._free_bytes += body.reserved
-
-    def reserve(self, size: int) -> None:
-        """Count bytes that are held. Raise ServeError if there are too many."""
-        if size > self._free_bytes:
-            raise ServeError(Status.UNAVAILABLE, "the server holds as many bytes of requests as it may", 1)
-        self._free_bytes -= size
+            self._held.release(body.reserved)
 
     async def _predict(self, request: Request, call: Call) -> Response:
         with self._body() as body:
             await body.read(request)
             engine = self._found(request).engine
-            found = await _call(len(body.data), rest.load, bytes(body.data))
-            inference, rows = await _call(len(body.data), predict.parse, found, engine, *self._names(request))
+            with self._held.holding(JSON_FACTOR * len(body.data)):
+                found = await _call(len(body.data), rest.load, body.data)
+                inference, rows = await _call(len(body.data), predict.parse, found, engine, *self._names(request))
             response = await self._run(request, inference, call)
         return JSONResponse(await _call(_bytes(response), predict.format, response, rows))
 
@@ -216,8 +215,8 @@ class HttpApp:
 class _Body:
     """Body of a request, whose bytes are reserved before they are held."""
 
-    def __init__(self, app: HttpApp, limit: int) -> None:
-        self._app, self._limit = app, limit
+    def __init__(self, held: HeldBytes, limit: int) -> None:
+        self._held, self._limit = held, limit
         self.data = bytearray()
         self.reserved = 0
         self._received = 0  # bytes as they are sent
@@ -263,7 +262,7 @@ class _Body:
     def _reserve(self, size: int) -> None:
         if size > self._limit:
             raise self._too_large()
-        self._app.reserve(size - self.reserved)
+        self._held.reserve(size - self.reserved)
         self.reserved = size
 
     def _too_large(self) -> ServeError:

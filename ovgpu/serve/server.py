@@ -24,6 +24,7 @@ from ovgpu.serve.access import Token, check_certificate, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions, open_engine
 from ovgpu.serve.grpc_decoding import DecodingInterceptor
 from ovgpu.serve.grpc_service import GrpcService
+from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.http_app import HttpApp
 from ovgpu.serve.http_protocol import HttpProtocol
 from ovgpu.serve.models import Models, OpenEngine
@@ -101,10 +102,11 @@ class Server:
         models = Models(self._repository, self._opener, options.max_queue)
         self.service = service = Service(models, Sequences(options.idle_seconds),
                           StateFolder(options.state_dir) if options.state_dir else None)
-        http = self._http_server(service)
+        held = HeldBytes(options.held_mib * MIB)
+        http = self._http_server(service, held)
         listening = self._listen()
         try:
-            grpc_service, grpc_server = await self._grpc_server(service)
+            grpc_service, grpc_server = await self._grpc_server(service, held)
         except BaseException:
             listening.close()
             raise
@@ -179,9 +181,9 @@ class Server:
         self.port = listening.getsockname()[1]
         return listening
 
-    def _http_server(self, service: Service) -> uvicorn.Server:
+    def _http_server(self, service: Service, held: HeldBytes) -> uvicorn.Server:
         options = self._options
-        app = HttpApp(service, self._token, options.body_mib * MIB, options.held_mib * MIB)
+        app = HttpApp(service, self._token, options.body_mib * MIB, held)
         tls: dict[str, Any] = {}
         if options.tls_cert and options.tls_key:
             tls = {"ssl_certfile": str(options.tls_cert), "ssl_keyfile": str(options.tls_key)}
@@ -191,9 +193,9 @@ class Server:
             timeout_graceful_shutdown=round(options.grace_seconds) or 1, backlog=BACKLOG, **tls)
         return _HttpServer(config)
 
-    async def _grpc_server(self, service: Service) -> tuple[GrpcService, Any]:
+    async def _grpc_server(self, service: Service, held: HeldBytes) -> tuple[GrpcService, Any]:
         """Return the service of gRPC, and its server if there is to be one."""
-        options, found = self._options, GrpcService(service, self._token)
+        options, found = self._options, GrpcService(service, self._token, held)
         if options.grpc_port is None:
             return found, None
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", min(options.body_mib * MIB, MAX_MESSAGE)),

@@ -159,11 +159,11 @@ def test_streams_need_the_token(server: Serving) -> None:
 
 def test_bodies_without_a_token_are_not_read(guarded: tuple[Serving, HttpApp]) -> None:
     server, app = guarded
-    free = app._free_bytes
+    free = app._held.free
     with socket.create_connection(("127.0.0.1", server.server.port), SECONDS) as connection:
         connection.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{")
         assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")
-        assert app._free_bytes == free
+        assert app._held.free == free
 
 
 def test_comparisons_take_the_same_time(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
 """Limits of the server: what is too large, too late or too much is refused, and costs nothing."""
 from __future__ import annotations
 
+import gc
 import gzip
 import http.client
 import json
 import threading
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +21,7 @@ import pytest
 from ovgpu.batching.gathering import BatchRun, Observer
 from ovgpu.serve import http_app, http_protocol
 from ovgpu.serve import server as server_module
-from ovgpu.serve.engines import Engine, EngineOptions, open_engine
+from ovgpu.serve.engines import Engine, EngineOptions, RequestEngine, open_engine
 from ovgpu.serve.http_app import HttpApp
 from tests.serve.serving import INTERFACES, SECONDS, Serving, fails, serving, write
 from tests.serve.test_inference import echo
@@ -60,10 +62,10 @@ def wire(served: tuple[Serving, HttpApp]) -> Iterator[Wire]:
 @pytest.fixture
 def app(served: tuple[Serving, HttpApp]) -> Iterator[HttpApp]:
     """The application, which holds no bytes of bodies before and after."""
-    free = served[1]._free_bytes
+    free = served[1]._held.free
     assert free == 2 * MIB
     yield served[1]
-    until(lambda: served[1]._free_bytes == free)
+    until(lambda: served[1]._held.free == free)
 
 
 # ---- sizes
@@ -133,13 +135,13 @@ def test_bodies_that_never_end(wire: Wire, app: HttpApp, length: bool) -> None:
     head = b"Content-Length: %d\r\n\r\n" % MIB if length else b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % MIB
     sent = b"x" if length else half
     slow = [wire.open(HEAD, head, sent) for _ in range(2)]
-    until(lambda: app._free_bytes < 1000)
+    until(lambda: app._held.free < 1000)
     answer = wire.post({"inputs": [JSON_INPUT], "id": 1000 * "x"})
     assert (answer.status, answer.retry) == ("UNAVAILABLE", 1)
     assert "as many bytes" in answer.text
     for connection in slow:
         connection.close()
-    until(lambda: app._free_bytes == 2 * MIB)
+    until(lambda: app._held.free == 2 * MIB)
     wire.check_served()
 
 
@@ -148,7 +150,7 @@ def test_bodies_that_are_late(wire: Wire, app: HttpApp, monkeypatch: pytest.Monk
     connection = wire.open(HEAD, b"Content-Length: 1000\r\n\r\n{")
     assert connection.recv(1000).startswith(b"HTTP/1.1 504 ")
     connection.close()
-    until(lambda: app._free_bytes == 2 * MIB)
+    until(lambda: app._held.free == 2 * MIB)
 
 
 @pytest.mark.parametrize("head", [
@@ -347,3 +349,29 @@ def test_clients_that_leave_while_they_are_served(gated: Gated, how: str) -> Non
     until(lambda: gated.in_flight == 0)
     gated.gate.opened.set()
     gated.wire.check_served()
+
+
+@pytest.mark.parametrize("batching", [False, True], ids=["requests", "batches"])
+def test_inputs_of_cancelled_inferences_are_not_kept(repository: Path, batching: bool) -> None:
+    """Inferences that clients gave up wait until the engine leaves them out, without their inputs."""
+    options = EngineOptions("CPU", batching=batching, max_wait_ms=60_000)
+    engine = open_engine(repository / "echo" / "1" / "model.xml", options, lambda run: None)
+    inputs = {0: np.zeros((1, 3), np.float32)}
+    blocking = threading.Event()
+    if isinstance(engine, RequestEngine):
+        engine.run(lambda inputs, submitted: blocking.wait(SECONDS), {})
+    kept = weakref.ref(inputs[0])
+    future = engine.submit(inputs)
+    if batching:
+        (work,) = next(iter(engine._batcher._batches.gatherer._groups.values()))
+        kept = weakref.ref(work.arrays[0])
+        del work
+    del inputs
+    gc.collect()
+    assert kept() is not None
+    assert future.cancel()
+    del future
+    gc.collect()
+    assert kept() is None
+    blocking.set()
+    engine.close()
