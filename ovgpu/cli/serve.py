@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,6 +57,8 @@ def add_to(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Serve until SIGTERM or Ctrl-C."""
+    import asyncio  # slow to import, as the server is
+
     try:
         from ovgpu.serve.engines import EngineOptions
         from ovgpu.serve.server import Server, ServerOptions
@@ -80,6 +80,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _log(access: bool) -> None:
     """Print messages to stderr, and the access log to stdout."""
+    import logging
+
     messages = logging.StreamHandler(sys.stderr)
     messages.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("ovgpu.serve")
