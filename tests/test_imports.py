@@ -39,7 +39,8 @@ HOMES = {
     "cupy": ("backends/cuda/",), "cupyx": ("backends/cuda/",), "nvmath": ("backends/cuda/",),
     "cudnn": ("backends/cuda/",), "openvino": ("integrations/", "interop/"),
     "grpc": ("serve/",), "prometheus_client": ("serve/",), "starlette": ("serve/",), "tritonclient": ("serve/",),
-    "uvicorn": ("serve/",), "opentelemetry": ("serve/",), "google": ("serve/",), "ray": ("integrations/",), "torch": (), "pytest": (), "tests": (),
+    "uvicorn": ("serve/",), "opentelemetry": ("serve/",), "google": ("serve/",), "ray": ("integrations/",),
+    "torch": (), "pytest": (), "tests": (),
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from pathlib import Path
 from typing import Any
 
 from ovgpu.errors import Error
+from ovgpu.ops.base import tasks
 
 
 def add_to(commands: Any) -> None:
@@ -75,6 +77,8 @@ def run(args: argparse.Namespace) -> None:
         args.host, args.port, None if args.grpc_port < 0 else args.grpc_port, args.max_queue, args.idle_seconds,
         args.poll_seconds, args.max_body_mib, args.max_held_mib, args.token_file, args.tls_cert, args.tls_key,
         args.insecure, args.state_dir, args.grace_seconds))
+    gc.set_threshold(10_000, 10, 10)  # requests make many objects, and no cycles
+    tasks.leave_core()
     asyncio.run(server.run())
 
 

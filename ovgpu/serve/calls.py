@@ -20,9 +20,16 @@ access = logging.getLogger("ovgpu.serve.access")
 try:
     from opentelemetry import propagate, trace
 
-    tracer: Any = trace.get_tracer("ovgpu.serve")
+    has_opentelemetry = True
 except ImportError:
-    tracer = None
+    has_opentelemetry = False
+
+
+def tracer() -> Any:
+    """Return the tracer of spans, None where OpenTelemetry is not installed or not set up."""
+    if not has_opentelemetry or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return None
+    return trace.get_tracer("ovgpu.serve")
 
 
 class Call:
@@ -68,10 +75,11 @@ def _line(call: Call, seconds: float) -> str:
 
 @contextmanager
 def _span(call: Call, headers: Mapping[str, str]) -> Iterator[None]:
-    if tracer is None:
+    found = tracer()
+    if found is None:
         yield
         return
-    with tracer.start_as_current_span(f"{call.interface} {call.method}", propagate.extract(dict(headers)),
+    with found.start_as_current_span(f"{call.interface} {call.method}", propagate.extract(dict(headers)),
                                       kind=trace.SpanKind.SERVER) as span:
         try:
             yield

@@ -46,7 +46,9 @@ class HttpApp:
         self._body_bytes, self._held = body_bytes, held
         self._metrics = Metrics(service.models)
         model = "/v2/models/{model}"
-        self.asgi = Starlette(routes=[
+        self.asgi = Starlette(routes=[  # are tried one after the other: those that are used most come first
+            *[self._route("POST", path + "/infer", "ModelInfer", self._infer)
+              for path in (model, model + "/versions/{version}")],
             self._route("GET", "/", "StatusPage", self._page),
             self._route("GET", "/metrics", "Metrics", self._scrape),
             self._route("GET", "/v2", "ServerMetadata", self._server_metadata),
@@ -57,8 +59,7 @@ class HttpApp:
                 self._route("GET", path, "ModelMetadata", self._metadata),
                 self._route("GET", path + "/ready", "ModelReady", self._model_ready),
                 self._route("GET", path + "/config", "ModelConfig", self._config),
-                self._route("GET", path + "/stats", "ModelStatistics", self._statistics),
-                self._route("POST", path + "/infer", "ModelInfer", self._infer))],
+                self._route("GET", path + "/stats", "ModelStatistics", self._statistics))],
             *[route for path in ("/v1/models/{model}", "/v1/models/{model}/versions/{version}") for route in (
                 self._route("GET", path, "ModelReady", self._predict_status),
                 self._route("GET", path + "/metadata", "ModelMetadata", self._predict_metadata),

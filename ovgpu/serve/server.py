@@ -188,8 +188,8 @@ class Server:
         if options.tls_cert and options.tls_key:
             tls = {"ssl_certfile": str(options.tls_cert), "ssl_keyfile": str(options.tls_key)}
         config = uvicorn.Config(
-            app.asgi, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
-            http=HttpProtocol, timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            app.asgi, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="off",
+            ws="none", http=HttpProtocol, timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=round(options.grace_seconds) or 1, backlog=BACKLOG, **tls)
         return _HttpServer(config)
 

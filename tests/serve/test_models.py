@@ -184,7 +184,7 @@ def test_a_model_that_is_removed_is_no_longer_served(tmp_path: Path) -> None:
         until(lambda: not version(server, "add") and not version(server, "count"))
         fails("NOT_FOUND", client.infer, "add", {"x": X})
         fails("NOT_FOUND", client.infer, "count", {"x": X}, sequence_id=2, sequence_start=True)
-        # What has begun still ends.
+        # Sequences that have begun still end.
         assert client.infer("count", {"x": X}, sequence_id=1, sequence_end=True)["y"][0, 0] == 3
 
 

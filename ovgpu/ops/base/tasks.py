@@ -180,6 +180,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def leave_core() -> None:
+    """Leave a core of the process to other threads than those of BLAS, which wait for work by spinning."""
+    if BLAS_THREADS:
+        BLAS_THREADS[1](max(cores() - 1, 1))
+
+
 BLAS_THREADS = _blas_threads()
 WORKERS = min(cores(), 8) if BLAS_THREADS else 1
 _blas = BLAS_THREADS and ProcessSetting(BLAS_THREADS[0], partial(BLAS_THREADS[1], 1), BLAS_THREADS[1])

@@ -1,0 +1,173 @@
+"""The benchmark of the server: engines agree, and latency in an open loop includes the time in queues."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from bench import engines
+from tests.serve import load
+
+SECONDS = 0.01  # of an inference of `Server`
+
+
+@pytest.fixture
+def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(Path(engines.__file__).parent))
+    yield __import__("serving")
+    for name in ("serving", "sequences"):
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(("engine", "kind", "interface"), [
+    ("slots", "decoder", "gRPC"), ("requests", "lstm", "REST"), ("openvino", "decoder", "REST")])
+def test_engines_agree(engine: str, kind: str, interface: str, serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "INTERFACES", (interface,))
+    rates = {kind: {interface: [None, 200.0]}}
+    runs = serving.worker(engine, "tiny", "CPU", [kind], rates)[kind][interface]
+    size = serving.SIZES["tiny"]
+    (wanted,) = serving.alone(kind, size, serving.WARM_UP + size.steps)
+    engines.agree(kind, {"a single request": wanted, engine: runs["closed"]["sample"]})
+    assert runs["closed"]["count"] == size.sequences * size.steps
+    assert all(run["throughput"] > 0 and run["p99_ms"] >= run["p50_ms"] > 0 for run in runs.values())
+
+
+@pytest.mark.parametrize(("kind", "launches"), [("lstm", 0), ("decoder", 1)])
+def test_a_step_of_all_sequences_is_one_graph(kind: str, launches: int, serving: Any) -> None:
+    """A decoder's new rows are moved to the end of their sequences by one kernel more."""
+    counts = serving.emulated(kind, "tiny")
+    assert (counts["launches"], counts["graph_launches"], counts["allocations"]) == (launches, 1, 0)
+
+
+def test_tables(serving: Any, tmp_path: Path) -> None:
+    size, rate = serving.SIZES["tiny"], {"slots": 900.0, "requests": 300.0, "openvino": 850.0}
+    (wanted,) = serving.alone("lstm", size, serving.WARM_UP + size.steps)
+    closed = {engine: [{"lstm": {interface: {"closed": {"throughput": rate[engine], "start_ms": 20, "sample": wanted}}
+                                 for interface in serving.INTERFACES}}] for engine in rate}
+    result = {"lstm": serving.closed_loops("lstm", size, closed)}
+    rates = serving.rates_of(result["lstm"]["throughput"])
+    assert rates == {interface: [150.0, 450.0] for interface in serving.INTERFACES}
+    serving.open_loops(result, {engine: [{"lstm": {interface: {
+        str(wanted): {"throughput": min(wanted, rate[engine]), "p50_ms": 2, "p99_ms": 4.56, "late_p99_ms": 0}
+        for wanted in found} for interface, found in rates.items()}}] for engine in rate})
+    counts = {"launches": 1, "graph_launches": 2, "kernels": 3, "allocations": 4, "h2d_bytes": 5, "d2h_bytes": 6000}
+    serving.publish(argparse.Namespace(out=tmp_path, device="CPU", rounds=1), size, result, {"lstm": counts})
+    text = (tmp_path / "serving.md").read_text()
+    for row in ("| lstm | REST | 900 | 300 | 850 | 3.0 | 1.1 |", "| lstm | gRPC | 150 | 2.0 / 4.6 | 2.0 / 4.6 |",
+                "| lstm | gRPC | 450 | 2.0 / 4.6 | overloaded: 300/s | 2.0 / 4.6 |",
+                "| lstm | REST | 0.02 | 0.02 | 0.02 |", "| lstm | 1 | 2 | 3 | 4 | 0.0 kB | 6.0 kB |"):
+        assert row in text
+    assert json.loads((tmp_path / "serving.json").read_text())["models"]["lstm"]["open"]["REST"]["450.0"]
+    closed["openvino"][0]["lstm"]["gRPC"]["closed"]["sample"] = [2 * value for value in wanted]
+    with pytest.raises(SystemExit, match="OpenVINO and a single request differ"):
+        serving.closed_loops("lstm", size, closed)
+
+
+# ---- load
+
+
+class Server:
+    """Client and server in one, which runs one inference at a time. ``fails`` may raise an exception for a call."""
+
+    def __init__(self, fails: Any = lambda options: None) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self._fails, self._lock = fails, asyncio.Lock()
+
+    def inputs(self, arrays: load.Inputs) -> list[Any]:
+        return list(arrays.values())
+
+    async def infer(self, model: str, inputs: list[Any], **options: Any) -> Any:
+        self.calls.append(options)
+        async with self._lock:
+            await asyncio.sleep(SECONDS)
+        self._fails(options)
+        return inputs[0]
+
+    def outputs(self, result: Any) -> dict[str, Any]:
+        return {"y": result}
+
+
+LOAD = load.Load("m", lambda sequence, step: {"x": np.array([sequence, step])}, 4, 10)
+
+
+def drive(found: load.Load, server: Server | None = None) -> list[load.Record]:
+    return asyncio.run(load.drive(server or Server(), found))  # type: ignore[arg-type]
+
+
+def test_an_open_loop_counts_time_in_queues() -> None:
+    """Inferences are due twice as fast as they are answered: half of the time of the load is still to do at its end."""
+    server = Server()
+    open_loop = replace(LOAD, rate=2 / SECONDS)
+    records = drive(open_loop, server)
+    assert {record.status for record in records} == {load.OK}
+    assert sorted(record.due for record in records) == sorted(open_loop.due().ravel().tolist())
+    assert max(record.latency for record in records) > 15 * SECONDS
+    assert all(record.start > record.possible - 1e-3 and record.possible >= record.due for record in records)
+    for sequence in range(4):
+        steps = [record for record in records if record.sequence == sequence]
+        assert [record.step for record in steps] == [*range(10)]
+        assert all(later.start >= former.end for former, later in pairwise(steps))
+    flags = [(c["sequence_id"], c["sequence_start"], c["sequence_end"]) for c in server.calls]
+    assert [flag for flag in flags if flag[0] == 2] == [(2, True, False), *[(2, False, False)] * 8, (2, False, True)]
+    found = load.summary(records)
+    assert found["count"] == 40
+    assert found["throughput"] < 1.05 / SECONDS
+    assert found["p50_ms"] < found["p99_ms"]
+
+
+def test_a_closed_loop_sends_the_next_step_after_the_answer() -> None:
+    records = drive(replace(LOAD, keep=lambda sequence, step: step == 9))
+    assert all(record.due == record.possible for record in records)
+    outputs = {record.sequence: record.outputs["y"].tolist() for record in records if record.outputs}
+    assert outputs == {sequence: [sequence, 9] for sequence in range(4)}
+
+
+def test_a_load_goes_on_where_another_has_ended() -> None:
+    server = Server()
+    drive(replace(LOAD, steps=2, ends=False), server)
+    drive(replace(LOAD, first=2, steps=1), server)
+    last = server.calls[-4:]
+    assert not any(call["sequence_end"] for call in server.calls[:-4])
+    assert all(call["sequence_end"] and not call["sequence_start"] for call in last)
+
+
+def test_single_inferences_do_not_wait_for_each_other() -> None:
+    server = Server()
+    records = drive(replace(LOAD, stateful=False, rate=2 / SECONDS), server)
+    assert server.calls == [{}] * 40
+    assert max(record.start - record.due for record in records) < 10 * SECONDS
+
+
+def test_errors_are_counted() -> None:
+    def fails(options: dict[str, Any]) -> None:
+        if options["sequence_id"] == 1:
+            raise InferenceServerException("no slot", "StatusCode.RESOURCE_EXHAUSTED")
+        if options["sequence_id"] == 2 and options["sequence_end"]:
+            raise ConnectionResetError("gone")
+
+    records = drive(LOAD, Server(fails))
+    assert load.summary(records)["errors"] == {"RESOURCE_EXHAUSTED": 10, "ConnectionResetError": 1}
+    assert {record.error for record in records} == {"", "no slot", "gone"}
+    stopped = load.summary(drive(replace(LOAD, stop_at_error=True), Server(fails)))
+    assert (stopped["count"], stopped["errors"]) == (31, {"RESOURCE_EXHAUSTED": 1, "ConnectionResetError": 1})
+
+
+def test_inputs_by_metadata() -> None:
+    ports = [{"name": "frame", "datatype": "FP32", "shape": ["-1", "3"]}]  # as gRPC has them in JSON
+    frame = load.feeds({"inputs": ports}, 50)(1, 2)["frame"]
+    assert (frame.shape, frame.dtype) == ((1, 3), np.float32)
+    ports = [{"name": name, "datatype": "INT64", "shape": [1, -1]} for name in ("input_ids", "attention_mask")]
+    inputs = load.feeds({"inputs": ports}, 4)
+    assert {name: array.tolist() for name, array in inputs(1, 1).items()} == {
+        "input_ids": [[1]], "attention_mask": [[1] * 9]}
