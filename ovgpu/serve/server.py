@@ -79,6 +79,7 @@ class Server:
         _check_numbers(options)
         self._repository = Repository(options.path, options.name)
         self._opener = opener or partial(_open_engine, options.engine)
+        self.held = HeldBytes(options.held_mib * MIB)
         self.port = self.grpc_port = 0  # until `run` has opened them
         self.service: Service | None = None  # while `run` does
         self._stop: asyncio.Event | None = None
@@ -100,35 +101,34 @@ class Server:
         self._handle_signals()
         _allow_open_files()
         models = Models(self._repository, self._opener, options.max_queue)
-        self.service = service = Service(models, Sequences(options.idle_seconds),
-                          StateFolder(options.state_dir) if options.state_dir else None)
-        held = HeldBytes(options.held_mib * MIB)
-        http = self._http_server(service, held)
+        states = StateFolder(options.state_dir) if options.state_dir else None
+        self.service = service = Service(models, Sequences(options.idle_seconds), states)
+        http = self._http_server(service)
         listening = self._listen()
         try:
-            grpc_service, grpc_server = await self._grpc_server(service, held)
+            grpc_service, grpc_server = await self._grpc_server(service)
         except BaseException:
             listening.close()
             raise
         serving = asyncio.create_task(http.serve([listening]))
         log.info("REST on %s, gRPC on %s", _shown(self._address, self.port),
                  _shown(self._address, self.grpc_port) if grpc_server else "no port")
-        watching = None
+        watching: list[asyncio.Task[None]] = []
         try:
             starting = asyncio.create_task(service.start())
             stopping = asyncio.create_task(self._stop.wait())
             await asyncio.wait((starting, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
-                watching = asyncio.create_task(self._watch(service))
+                watching = [asyncio.create_task(self._end_idle(service)), asyncio.create_task(self._poll(models))]
                 if ready is not None:
                     ready.set()
                 log.info("ready: %s", ", ".join(models.current) or "no models")
                 await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
         finally:
             log.info("stopping")
-            if watching is not None:
-                watching.cancel()
+            for task in watching:
+                task.cancel()
             await service.stop(options.grace_seconds)
             grpc_service.end_streams()
             http.should_exit = True
@@ -151,19 +151,20 @@ class Server:
                 task.cancel()
         self._stop.set()
 
-    async def _watch(self, service: Service) -> None:
-        """Look for new models and idle sequences, again and again."""
-        polled = 0.0
-        assert self._loop is not None
+    async def _end_idle(self, service: Service) -> None:
+        """End idle sequences, again and again."""
         while True:
-            await asyncio.sleep(min(self._options.poll_seconds or 1.0, 1.0))
+            await asyncio.sleep(min(self._options.idle_seconds / 4, 1.0))
             service.sequences.end_idle()
-            if self._options.poll_seconds and self._loop.time() - polled >= self._options.poll_seconds:
-                polled = self._loop.time()
-                try:
-                    await service.models.refresh()
-                except OSError as error:
-                    log.error("the repository cannot be read: %s", error)
+
+    async def _poll(self, models: Models) -> None:
+        """Look for new models, again and again."""
+        while self._options.poll_seconds:
+            await asyncio.sleep(self._options.poll_seconds)
+            try:
+                await models.refresh()
+            except Exception:
+                log.exception("the repository cannot be read")
 
     # ---- sockets
 
@@ -181,9 +182,9 @@ class Server:
         self.port = listening.getsockname()[1]
         return listening
 
-    def _http_server(self, service: Service, held: HeldBytes) -> uvicorn.Server:
+    def _http_server(self, service: Service) -> uvicorn.Server:
         options = self._options
-        app = HttpApp(service, self._token, options.body_mib * MIB, held)
+        app = HttpApp(service, self._token, options.body_mib * MIB, self.held)
         tls: dict[str, Any] = {}
         if options.tls_cert and options.tls_key:
             tls = {"ssl_certfile": str(options.tls_cert), "ssl_keyfile": str(options.tls_key)}
@@ -193,9 +194,9 @@ class Server:
             timeout_graceful_shutdown=round(options.grace_seconds) or 1, backlog=BACKLOG, **tls)
         return _HttpServer(config)
 
-    async def _grpc_server(self, service: Service, held: HeldBytes) -> tuple[GrpcService, Any]:
+    async def _grpc_server(self, service: Service) -> tuple[GrpcService, Any]:
         """Return the service of gRPC, and its server if there is to be one."""
-        options, found = self._options, GrpcService(service, self._token, held)
+        options, found = self._options, GrpcService(service, self._token, self.held)
         if options.grpc_port is None:
             return found, None
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", min(options.body_mib * MIB, MAX_MESSAGE)),
@@ -230,8 +231,12 @@ def _check_numbers(options: ServerOptions) -> None:
             raise Error(f"there is no port {port}")
     if not 0 < options.body_mib <= options.held_mib:
         raise Error(f"--max-body-mib {options.body_mib} is not from 1 to --max-held-mib {options.held_mib}")
-    if options.max_queue < 1:
-        raise Error(f"--max-queue {options.max_queue} is not positive")
+    engine = options.engine
+    for name, value in (("max-queue", options.max_queue), ("idle-seconds", options.idle_seconds),
+                        ("max-batch-size", engine.max_batch_size), ("max-sequences", engine.max_sequences),
+                        ("requests", engine.requests)):
+        if value <= 0:
+            raise Error(f"--{name} {value} is not positive")
 
 
 def _open_engine(options: EngineOptions, path: Path, observer: Any) -> Any:

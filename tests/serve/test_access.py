@@ -22,7 +22,6 @@ from starlette.routing import Route
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from ovgpu.errors import Error
-from ovgpu.serve import server as server_module
 from ovgpu.serve.access import Token, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions
 from ovgpu.serve.http_app import HttpApp
@@ -54,24 +53,10 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---- tokens
 
 @pytest.fixture(scope="module")
-def guarded(repository: Path, token_file: Path) -> Iterator[tuple[Serving, HttpApp]]:
-    """A server that asks for a token, and its application."""
-    apps: list[HttpApp] = []
-
-    class Noted(HttpApp):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            apps.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_module, "HttpApp", Noted)
-        with serving(repository, token_file=token_file) as server:
-            yield server, apps[0]
-
-
-@pytest.fixture(scope="module")
-def server(guarded: tuple[Serving, HttpApp]) -> Serving:
-    return guarded[0]
+def server(repository: Path, token_file: Path) -> Iterator[Serving]:
+    """A server that asks for a token."""
+    with serving(repository, token_file=token_file) as found:
+        yield found
 
 
 def call(server: Serving, verb: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, Any, bytes]:
@@ -106,8 +91,9 @@ def test_a_header_that_is_no_ascii(server: Serving) -> None:
         assert call(server, "GET", "/v2", {"Authorization": value})[0] == 401
 
 
-def test_all_routes_need_the_token_but_health(guarded: tuple[Serving, HttpApp]) -> None:
-    server, app = guarded
+def test_all_routes_need_the_token_but_health(server: Serving) -> None:
+    assert server.server.service is not None
+    app = HttpApp(server.server.service, None, 1, server.server.held)
     refused, open_ = set(), set()
     for route in app.asgi.routes:
         assert isinstance(route, Route)
@@ -157,13 +143,12 @@ def test_streams_need_the_token(server: Serving) -> None:
             [[2, 1, 0]] * 3)
 
 
-def test_bodies_without_a_token_are_not_read(guarded: tuple[Serving, HttpApp]) -> None:
-    server, app = guarded
-    free = app._held.free
+def test_bodies_without_a_token_are_not_read(server: Serving) -> None:
+    free = server.server.held.free
     with socket.create_connection(("127.0.0.1", server.server.port), SECONDS) as connection:
         connection.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{")
         assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")
-        assert app._held.free == free
+        assert server.server.held.free == free
 
 
 def test_comparisons_take_the_same_time(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +299,10 @@ def test_hosts_without_an_address(repository: Path, host: str) -> None:
 @pytest.mark.parametrize(("options", "text"), [
     ({"port": 65536}, "no port 65536"), ({"port": -1}, "no port -1"), ({"grpc_port": 70_000}, "no port 70000"),
     ({"body_mib": 0}, "--max-body-mib 0"), ({"body_mib": 9, "held_mib": 8}, "--max-held-mib 8"),
-    ({"max_queue": 0}, "--max-queue 0"), ({"name": "model"}, "is a repository: its folders name the models"),
+    ({"max_queue": 0}, "--max-queue 0"), ({"idle_seconds": 0}, "--idle-seconds 0"),
+    ({"engine": EngineOptions(max_batch_size=0)}, "--max-batch-size 0"),
+    ({"engine": EngineOptions(requests=-1)}, "--requests -1"),
+    ({"name": "model"}, "is a repository: its folders name the models"),
     ({"path": Path("nothing")}, "there is no file or folder nothing"),
 ])
 def test_options_that_make_no_sense(repository: Path, options: dict[str, Any], text: str) -> None:

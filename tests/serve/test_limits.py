@@ -20,9 +20,8 @@ import pytest
 
 from ovgpu.batching.gathering import BatchRun, Observer
 from ovgpu.serve import http_app, http_protocol
-from ovgpu.serve import server as server_module
 from ovgpu.serve.engines import Engine, EngineOptions, RequestEngine, open_engine
-from ovgpu.serve.http_app import HttpApp
+from ovgpu.serve.held_bytes import HeldBytes
 from tests.serve.serving import INTERFACES, SECONDS, Serving, fails, serving, write
 from tests.serve.test_inference import echo
 from tests.serve.wire import JSON_INPUT, MIB, Answer, Input, Output, Wire, body, little_memory, message, until
@@ -38,34 +37,25 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(repository: Path) -> Iterator[tuple[Serving, HttpApp]]:
-    """A server of bodies of 1 MiB, which holds 2 MiB of them; and its application."""
-    apps: list[HttpApp] = []
-
-    class Noted(HttpApp):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            apps.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_module, "HttpApp", Noted)
-        with serving(repository, body_mib=1, held_mib=2) as found:
-            yield found, apps[0]
+def served(repository: Path) -> Iterator[Serving]:
+    """A server of bodies of 1 MiB, which holds 2 MiB of them."""
+    with serving(repository, body_mib=1, held_mib=2) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
-def wire(served: tuple[Serving, HttpApp]) -> Iterator[Wire]:
-    with Wire(served[0]) as found:
+def wire(served: Serving) -> Iterator[Wire]:
+    with Wire(served) as found:
         yield found
 
 
 @pytest.fixture
-def app(served: tuple[Serving, HttpApp]) -> Iterator[HttpApp]:
-    """The application, which holds no bytes of bodies before and after."""
-    free = served[1]._held.free
-    assert free == 2 * MIB
-    yield served[1]
-    until(lambda: served[1]._held.free == free)
+def held(served: Serving) -> Iterator[HeldBytes]:
+    """The bytes that the server holds: none before the test and after it."""
+    held = served.server.held
+    assert held.free == 2 * MIB
+    yield held
+    until(lambda: held.free == 2 * MIB)
 
 
 # ---- sizes
@@ -85,7 +75,7 @@ TOO_LARGE: dict[str, tuple[dict[str, str], Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize("attack", TOO_LARGE)
-def test_bodies_that_are_too_large(wire: Wire, app: HttpApp, attack: str) -> None:
+def test_bodies_that_are_too_large(wire: Wire, held: HeldBytes, attack: str) -> None:
     headers, make = TOO_LARGE[attack]
     sent = make()
     with little_memory():
@@ -117,47 +107,47 @@ def test_the_status_of_a_large_body_is_413(wire: Wire) -> None:
     ("gzip", ZIPPED + b"{", "behind"), ("gzip", [ZIPPED, b"{"], "behind"),
     ("gzip", [ZIPPED, *repeat(bytes(1 << 16), 64)], "behind"),
 ])
-def test_malformed_compression(wire: Wire, app: HttpApp, encoding: str, sent: Any, text: str) -> None:
+def test_malformed_compression(wire: Wire, held: HeldBytes, encoding: str, sent: Any, text: str) -> None:
     with little_memory():
         answer = wire.post(iter(sent) if isinstance(sent, list) else sent, {"Content-Encoding": encoding})
     assert answer.status == "INVALID_ARGUMENT"
     assert text in answer.text
 
 
-def test_compressed_bytes_may_arrive_one_by_one(wire: Wire, app: HttpApp) -> None:
+def test_compressed_bytes_may_arrive_one_by_one(wire: Wire, held: HeldBytes) -> None:
     assert wire.post((ZIPPED[i : i + 1] for i in range(len(ZIPPED))), {"Content-Encoding": "gzip"}).status == "OK"
 
 
 @pytest.mark.parametrize("length", [True, False], ids=["content-length", "chunks"])
-def test_bodies_that_never_end(wire: Wire, app: HttpApp, length: bool) -> None:
+def test_bodies_that_never_end(wire: Wire, held: HeldBytes, length: bool) -> None:
     """Together they hold no more than allowed. Their bytes are free when their clients leave."""
     half = b"x" * (MIB - 100)
     head = b"Content-Length: %d\r\n\r\n" % MIB if length else b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % MIB
     sent = b"x" if length else half
     slow = [wire.open(HEAD, head, sent) for _ in range(2)]
-    until(lambda: app._held.free < 1000)
+    until(lambda: held.free < 1000)
     answer = wire.post({"inputs": [JSON_INPUT], "id": 1000 * "x"})
     assert (answer.status, answer.retry) == ("UNAVAILABLE", 1)
     assert "as many bytes" in answer.text
     for connection in slow:
         connection.close()
-    until(lambda: app._held.free == 2 * MIB)
+    until(lambda: held.free == 2 * MIB)
     wire.check_served()
 
 
-def test_bodies_that_are_late(wire: Wire, app: HttpApp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_that_are_late(wire: Wire, held: HeldBytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_app, "BODY_SECONDS", 0.05)
     connection = wire.open(HEAD, b"Content-Length: 1000\r\n\r\n{")
     assert connection.recv(1000).startswith(b"HTTP/1.1 504 ")
     connection.close()
-    until(lambda: app._held.free == 2 * MIB)
+    until(lambda: held.free == 2 * MIB)
 
 
 @pytest.mark.parametrize("head", [
     b"POST /" + b"x" * 4 * MIB, HEAD + b"X: " + b"x" * 4 * MIB, HEAD + b"X: x\r\n" * MIB,
     HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: x\r\n" * MIB,
 ], ids=["address", "header", "headers", "trailers"])
-def test_heads_that_never_end(wire: Wire, app: HttpApp, head: bytes) -> None:
+def test_heads_that_never_end(wire: Wire, held: HeldBytes, head: bytes) -> None:
     """The connection is closed before the head has taken much memory."""
     connection = wire.open()
     with little_memory(), suppress(ConnectionError):
@@ -178,7 +168,7 @@ def test_heads_that_are_late(wire: Wire, monkeypatch: pytest.MonkeyPatch, sent: 
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", ["x", "y"])
-def test_requests_that_failed_are_not_kept(wire: Wire, app: HttpApp, interface: str, name: str) -> None:
+def test_requests_that_failed_are_not_kept(wire: Wire, held: HeldBytes, interface: str, name: str) -> None:
     """Neither those that are malformed, nor those that the model refuses."""
     large = Input(bytes(900_000), (3, 75_000) if name == "y" else (1, 3), name=name)
     assert wire.send(interface, large).status == "INVALID_ARGUMENT"
