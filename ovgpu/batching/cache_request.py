@@ -143,8 +143,7 @@ class CacheRequest(BatchRequest):
             self._lengths[row] = 0
 
     def _infer(self) -> Snapshot:
-        if self._compilation.current is not self._compilation:
-            self._change_to(self._compilation.current)
+        self.update()
         pairs = [self._stand_in(number) if number in self.unstacked else slot.pair(slot.read())
                  for number, slot in enumerate(self._inputs)]
         shapes = self._programs.shapes([pair.host.shape for pair in pairs])
@@ -282,6 +281,21 @@ class CacheRequest(BatchRequest):
                 if self._lengths[a]:
                     self._write(source[a], target[(b, *part(self._axis - 1, slice(0, source.shape[self._axis])))])
         self._arrays = new
+
+    def copy_states(self, source: BatchRequest, rows: RowPairs) -> None:
+        assert isinstance(source, CacheRequest)
+        self.update()
+        source.update()
+        with self._backend.active():
+            if rows:
+                self._reserve(max(source._lengths[a] for a, _ in rows))
+            for a, b in rows:
+                self._clear(b)
+                length = self._lengths[b] = source._lengths[a]
+                part_of_row = part(self._axis - 1, slice(0, length))
+                for array, target in zip(source._arrays, self._arrays):
+                    self._write(array[(a, *part_of_row)], target[(b, *part_of_row)])
+            self._backend.synchronize()
 
     def _write(self, source: Array, target: Array) -> None:
         for call in self._backend.copy(source, target):

@@ -123,6 +123,25 @@ class BatchRequest(InferRequest):
             self._backend.synchronize()
         self.rows = rows
 
+    @property
+    def is_remote(self) -> bool:
+        """True if the states are on a card."""
+        return self._backend.remote
+
+    def update(self) -> None:
+        """Take the compilation that the model has now: another request may have left the range of f16."""
+        if self._compilation.current is not self._compilation:
+            self._change_to(self._compilation.current)
+
+    def copy_states(self, source: BatchRequest, rows: RowPairs) -> None:
+        """Copy states of another request: ``rows`` are pairs of the row there and the row here."""
+        self.update()
+        source.update()
+        with self._backend.active():
+            if rows and self._variables.all:
+                self._copy_rows([(name, source._value(name), self._value(name)) for name in self._variables.all], rows)
+                self._backend.synchronize()
+
     def read_row(self, row: int | None) -> dict[str, Tensor]:
         """Return a copy of one row's state by variable, or the initial state if ``row`` is None."""
         self._check_idle()

@@ -14,6 +14,7 @@ from ovgpu._util import forks
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.batching.cache_request import CacheRequest
 from ovgpu.batching.compilation import compile_batched
+from ovgpu.batching.few_rows import FewRows, power_of_two
 from ovgpu.batching.gathering import Gatherer, Observer, Work, complete, report, run
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.request import BatchRequest
@@ -40,14 +41,16 @@ class SequenceBatcher:
     Steps of different sequences are gathered until all open sequences have one, or until ``max_wait_ms`` after the
     first one arrived, and run in one inference. A sequence without a step keeps its state to the last bit. What a
     sequence gets does not depend on the values of the others. The batch has as many slots as sequences are open,
-    rounded up to a power of two. Threads may share a batcher and its sequences. Close it, or use it as a context.
+    rounded up to a power of two; if few of them have a step, these run in a smaller batch. Threads may share a batcher
+    and its sequences. Close it, or use it as a context.
 
     ``batch_axes`` has the batch axes of inputs by name or number, None for an input that all rows share: steps in which
     such inputs differ run in different inferences. By default, the batch axis is the axis N of an input's layout, or
     else its first axis of extent 1 or of dynamic extent.
 
     KV caches have slots of equal capacity, and each sequence has a length of its own. The model must have a mask, which
-    hides rows that only longer sequences have. Steps with equally many new rows run together.
+    hides rows that only longer sequences have. Steps with equally many new rows run together, apart from first steps,
+    such as prompts, which run in smaller batches.
 
     ``observer`` is called with the measurements of every batch.
 
@@ -86,7 +89,7 @@ class SequenceBatcher:
 
     @property
     def batch_size(self) -> int:
-        """The number of slots of the last inference."""
+        """The number of slots."""
         return self._slots.request.rows
 
     @property
@@ -188,9 +191,10 @@ class _Slots:
     def __init__(self, compiled: CompiledModel, batched: BatchedModel, most: int, max_wait: float,
                  observer: Observer | None) -> None:
         self.compiled, self.batched, self.most, self._observer = compiled, batched, most, observer
-        compilation = compiled._compilation.current
-        grows = any(info.axis for info in compilation.initial.infos.values())
-        self.request = CacheRequest(compilation, batched) if grows else BatchRequest(compilation, batched)
+        self._grows = any(info.axis for info in compiled._compilation.current.initial.infos.values())
+        self.request = self._new_request()
+        self._few = FewRows(self.request, self._new_request)
+        self._rows = 0  # of the last inference
         self.inputs = RowInputs(compiled._compilation.inputs, batched, self.request.unstacked)
         self.outputs = RowOutputs(compiled.outputs, batched)
         self.opened: dict[int, _Entry] = {}  # by slot
@@ -200,6 +204,9 @@ class _Slots:
         self.done = threading.Event()  # the thread has ended
         self.thread = 0  # id of the thread in `work`
         self._forks = forks.count
+
+    def _new_request(self) -> BatchRequest:
+        return (CacheRequest if self._grows else BatchRequest)(self.compiled._compilation.current, self.batched)
 
     # ---- sequences
 
@@ -234,7 +241,7 @@ class _Slots:
             if entry.closed:
                 raise Error(CLOSED)
             if not entry.steps:
-                self.gatherer.put(step)
+                self.gatherer.put(self._keyed(step))
             elif self.gatherer.closed:
                 raise Error("the batcher is closed")
             entry.steps.append(step)
@@ -287,7 +294,7 @@ class _Slots:
             started = time.perf_counter()
             with self.running:
                 results = run(steps, self._infer)
-            report(self._observer, steps, self.request.rows, started)
+            report(self._observer, steps, self._rows, started)
             with self.gatherer.changed:
                 for step in batch:
                     self._advance(step.owner)
@@ -299,29 +306,39 @@ class _Slots:
         """Hand the next step of a sequence to the gatherer."""
         entry.steps.popleft()
         if entry.steps:
-            self.gatherer.put_next(entry.steps[0])
+            self.gatherer.put_next(self._keyed(entry.steps[0]))
+
+    def _keyed(self, step: Work) -> Work:
+        """Return a step that comes next. First steps of sequences with KV caches have batches of their own."""
+        step.key = (step.key, self._grows and step.owner.initial)
+        return step
 
     def _infer(self, steps: Sequence[Work]) -> list[OVDict]:
         self._resize()
         if any(step.owner.closed for step in steps):  # others may have its slot
             raise OpError(CLOSED)
         entries: list[_Entry] = [step.owner for step in steps]
-        inputs = self.inputs.stack([(entry.slot, step.arrays) for entry, step in zip(entries, steps)],
-                                   self.request.rows, steps[0].key)
-        begun = {slot for slot, entry in self.opened.copy().items() if not entry.initial}
-        outputs = self.request.infer_rows(
-            inputs, {entry.slot: step.arrays for entry, step in zip(entries, steps)}, begun)
+        slots, arrays = [entry.slot for entry in entries], [step.arrays for step in steps]
+        few = self._few.request(len(steps), all(entry.initial for entry in entries))
+        request, rows = (self.request, slots) if few is None else (few, list(range(len(steps))))
+        inputs = self.inputs.stack(list(zip(rows, arrays)), request.rows, steps[0].key)
+        if few is None:
+            begun = {slot for slot, entry in self.opened.copy().items() if not entry.initial}
+            outputs = request.infer_rows(inputs, dict(zip(slots, arrays)), begun)
+        else:
+            outputs = self._few.infer(few, inputs, slots, arrays, [not entry.initial for entry in entries])
+        self._rows = request.rows
         for entry in entries:
             entry.initial = False
-        return [self.outputs.rows(outputs, entry.slot, 1) for entry in entries]
+        return [self.outputs.rows(outputs, row, 1) for row in rows]
 
     def _resize(self) -> None:
         """Give the batch a slot for each open sequence: more at once, fewer if at most a quarter are needed."""
         rows = self.request.rows
         with self.gatherer.changed:
             entries = sorted(self.opened.values(), key=lambda entry: entry.slot)
-            needed = _power_of_two(entries[-1].slot + 1) if entries else 1
-            fewest = _power_of_two(len(entries))
+            needed = power_of_two(entries[-1].slot + 1) if entries else 1
+            fewest = power_of_two(len(entries))
             if needed <= rows and fewest > rows // 4:
                 return
             kept = [entry for entry in entries if entry.slot < rows]
@@ -333,8 +350,3 @@ class _Slots:
                     entry.slot = slot
                 needed = fewest
         self.request.resize(needed, moves)
-
-
-def _power_of_two(count: int) -> int:
-    """Return the least power of two that is not less than ``count``, at least 1."""
-    return 1 << max(count - 1, 0).bit_length()

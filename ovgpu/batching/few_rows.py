@@ -1,0 +1,59 @@
+"""Class FewRows: smaller batches, for inferences in which few slots of a batch have a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ovgpu.batching.cache_request import CacheRequest
+from ovgpu.batching.request import BatchRequest
+
+HOST_RATIO, DEVICE_RATIO = 2, 8  # a card computes a few rows more in the same time
+
+
+class FewRows:
+    """Requests with fewer rows than ``whole``, the request with the states of all slots, by their number of rows.
+
+    States of the slots are copied to such a request and back. KV caches are not worth it, but a sequence that begins
+    has none: so prompts need not be computed for all slots.
+    """
+
+    def __init__(self, whole: BatchRequest, make: Callable[[], BatchRequest]) -> None:
+        self._whole, self._make = whole, make
+        self._requests: dict[int, BatchRequest] = {}
+
+    def request(self, count: int, begins: bool) -> BatchRequest | None:
+        """Return a request for steps of ``count`` slots, None if `whole` is to run them.
+
+        ``begins`` is True if the steps are the first ones of their sequences.
+        """
+        grows = isinstance(self._whole, CacheRequest)
+        ratio = DEVICE_RATIO if self._whole.is_remote and not grows else HOST_RATIO
+        self._requests = {rows: request for rows, request in self._requests.items() if ratio * rows <= self._whole.rows}
+        rows = power_of_two(count)
+        if ratio * rows > self._whole.rows or (grows and not begins):
+            return None
+        if rows not in self._requests:
+            request = self._make()
+            request.resize(rows, ())
+            self._requests[rows] = request
+        return self._requests[rows]
+
+    def infer(self, request: BatchRequest, inputs: dict[int, Any], slots: Sequence[int], arrays: Sequence[Any],
+              begun: Sequence[bool]) -> list[Any]:
+        """Run a step of ``slots`` in a request of `request`, and return the outputs as `BatchRequest.infer_rows` does.
+
+        ``inputs`` are stacked, ``arrays`` those of each slot. ``begun`` tells which slots have a state from before.
+        """
+        padding = [0] * (request.rows - len(slots))  # rows behind the last one do what the first one does
+        rows = [*range(len(slots)), *padding]
+        request.copy_states(self._whole, [(slots[i], row) for row, i in enumerate(rows) if begun[i]])
+        outputs = request.infer_rows(inputs, {row: arrays[i] for row, i in enumerate(rows)},
+                                     [row for row, i in enumerate(rows) if begun[i]])
+        self._whole.copy_states(request, list(enumerate(slots)))
+        return outputs
+
+
+def power_of_two(count: int) -> int:
+    """Return the least power of two that is not less than ``count``, at least 1."""
+    return 1 << max(count - 1, 0).bit_length()
