@@ -59,7 +59,9 @@ QUANTIZE = [
     quantize(ODD, numbers(-1, 1, 2, -3), 5, "output_range_descends"),
     quantize(ODD, numbers(0, 0, 0, 1), 2, "binarization"),
     quantize(In((7, 33), "f16"), ranges((33,), kind="f16"), 16, "f16", oracle="cpu", tol=None),
-    quantize(In((7, 33), "bf16"), ranges((7, 1), kind="bf16"), 16, "bf16", oracle="cpu", tol=None),
+    # OpenVINO's plugin rounds intermediate values to bf16 where the processor has instructions for it.
+    quantize(In((7, 33), "bf16"), ranges((7, 1), kind="bf16"), 16, "bf16", tol=None,
+             expect=lambda *arrays: formula(*arrays, 16)),
     quantize(In((7, 33), "f64"), ranges((33,), kind="f64"), 16, "f64", tol=1e-12,
              expect=lambda *arrays: formula(*arrays, 16)),
     quantize((7, 3), ranges((2, 3)), error="dimension 2 cannot be broadcast to 7"),
