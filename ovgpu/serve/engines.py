@@ -56,11 +56,7 @@ class Port:
     names: frozenset[str]
     kind: Type
     shape: tuple[int, ...] | None
-
-    @property
-    def datatype(self) -> str:
-        """The element type in the protocol."""
-        return datatype(f"'{self.name}'", self.kind)
+    datatype: str  # the element type in the protocol
 
 
 def ports(found: Any, batch_axes: tuple[int | None, ...] | None = None) -> tuple[Port, ...]:
@@ -80,8 +76,7 @@ def ports(found: Any, batch_axes: tuple[int | None, ...] | None = None) -> tuple
                 extents[axis] = 1
             shape = tuple(extents)
         kind: Type = getattr(Type, port.get_element_type().get_type_name())
-        ported.append(Port(name, names | {name}, kind, shape))
-        assert ported[-1].datatype
+        ported.append(Port(name, names | {name}, kind, shape, datatype(f"'{name}'", kind)))
     return tuple(ported)
 
 
@@ -257,7 +252,8 @@ class RequestEngine(Engine):
     """
 
     def __init__(self, compiled: Any, options: EngineOptions, observer: Observer) -> None:
-        self._compiled, self._observer, self._most = compiled, observer, options.max_sequences
+        self._compiled, self._observer = compiled, observer
+        self._most, self._requests = options.max_sequences, options.requests
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
         self._idle = SimpleQueue[Any]()
         request = compiled.create_infer_request()
@@ -320,7 +316,7 @@ class RequestEngine(Engine):
             finally:
                 sequence.close()
         else:
-            for step in [self.submit(self.zeros()) for _ in range(self._pool._max_workers)]:
+            for step in [self.submit(self.zeros()) for _ in range(self._requests)]:
                 step.result()
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -18,7 +18,11 @@ from ovgpu.serve.protocol import SequenceId, SequenceStep
 log = logging.getLogger(__name__)
 
 Key = tuple[str, SequenceId]
-Wait = Callable[[Any], Awaitable[Any]]
+
+
+async def outputs_of(future: Future[Any]) -> Any:
+    """Wait for outputs. If the waiting task is cancelled, so is an inference that has not begun."""
+    return (await asyncio.wrap_future(future)).to_tuple()
 
 
 class Sequence:
@@ -76,8 +80,8 @@ class Sequences:
             raise ServeError(Status.INVALID_ARGUMENT, "the inference has no sequence_id")
         return SequenceStep(next(n for n in self._numbers if (model, n) not in self._open), True, step.end, True)
 
-    async def infer(self, version: Version, model: str, step: SequenceStep, inputs: Inputs, wait: Wait) -> Any:
-        """Run a step of a sequence after its earlier ones, and return the outputs. ``wait`` waits for their future.
+    async def infer(self, version: Version, model: str, step: SequenceStep, inputs: Inputs) -> Any:
+        """Run a step of a sequence after its earlier ones, and return the outputs.
 
         A step that fails leaves the sequence as it was; one that should have started it does not.
 
@@ -94,22 +98,22 @@ class Sequences:
         sequence.waiting += 1
         try:
             async with sequence.turn:
-                return await self._run(version, model, sequence, step, inputs, wait)
+                return await self._run(version, model, sequence, step, inputs)
         finally:
             sequence.waiting -= 1
             sequence.used = time.monotonic()
             if sequence.slot is None and not sequence.waiting:
                 self._forget(model, sequence)
 
-    async def _run(self, version: Version, model: str, sequence: Sequence, step: SequenceStep, inputs: Inputs,
-                   wait: Wait) -> Any:
+    async def _run(self, version: Version, model: str, sequence: Sequence, step: SequenceStep,
+                   inputs: Inputs) -> Any:
         if step.start:
             sequence.begin(version)
         elif sequence.slot is None:  # an earlier step ended it, or did not start it
             raise self._missing(model, step)
         assert sequence.slot is not None
         try:
-            outputs = await wait(sequence.slot.submit(inputs))
+            outputs = await outputs_of(sequence.slot.submit(inputs))
         except BaseException:
             if step.start:
                 sequence.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from concurrent.futures import Future
 from itertools import groupby
 from typing import Any
 
@@ -16,7 +15,7 @@ from ovgpu.serve.engines import Engine, Port
 from ovgpu.serve.errors import ServeError, Status, invalid, public
 from ovgpu.serve.models import Models, Version
 from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor, SequenceStep
-from ovgpu.serve.sequences import Sequences
+from ovgpu.serve.sequences import Sequences, outputs_of
 from ovgpu.serve.states import SavedSequence, StateFolder
 from ovgpu.types import Type
 
@@ -85,13 +84,13 @@ class Service:
                 if left is not None and left <= 0:
                     raise TimeoutError
                 if not engine.stateful:
-                    outputs = await _wait(engine.submit(inputs))
+                    outputs = await outputs_of(engine.submit(inputs))
                 elif step is None:
                     raise invalid(f"model '{request.model}' has states: an inference needs a sequence_id")
                 else:
                     step = self.sequences.numbered(request.model, step)
                     parameters = {"sequence_id": step.id, "sequence_start": step.start, "sequence_end": step.end}
-                    outputs = await self.sequences.infer(version, request.model, step, inputs, _wait)
+                    outputs = await self.sequences.infer(version, request.model, step, inputs)
         except TimeoutError:
             raise ServeError(Status.DEADLINE_EXCEEDED, "the deadline of the inference has passed") from None
         found = [_output(engine.outputs[number], outputs[number]) for number in wanted]
@@ -140,11 +139,6 @@ class Service:
                 except Exception as error:
                     log.error("sequence %r of model '%s' is not saved: %s", sequence.id, model, error)
             self.sequences.end(model, sequence)
-
-
-async def _wait(future: Future[Any]) -> Any:
-    """Wait for outputs. If the waiting task is cancelled, so is an inference that has not begun."""
-    return (await asyncio.wrap_future(future)).to_tuple()
 
 
 def _output(port: Port, array: Any) -> NamedTensor:

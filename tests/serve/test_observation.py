@@ -91,8 +91,9 @@ def test_the_status_page_shows_every_model(server: Serving) -> None:
     text = get(server, "/")
 
     class Reader(HTMLParser):
-        pictures = 0
-        words: list[str] = []  # noqa: RUF012
+        def __init__(self) -> None:
+            super().__init__()
+            self.pictures, self.words = 0, list[str]()
 
         def handle_starttag(self, tag: str, attrs: Any) -> None:
             self.pictures += tag == "svg"
