@@ -365,8 +365,11 @@ def _memory(compiled: Any) -> dict[str, int]:
 
 def open_engine(path: Path, options: EngineOptions, observer: Observer) -> Engine:
     """Read and compile a model, and return its engine. Models that have no batch are logged with the reason."""
-    core = Core()
-    model = core.read_model(path)
+    return engine_of(Core().read_model(path), str(path), options, observer)
+
+
+def engine_of(model: Any, name: str, options: EngineOptions, observer: Observer) -> Engine:
+    """Compile a model, and return its engine. A model that has no batch is logged by its name, with the reason."""
     stateful = any(node.get_type_name() == "ReadValue" for node in model.get_ops())
     if options.batching:
         try:
@@ -374,5 +377,5 @@ def open_engine(path: Path, options: EngineOptions, observer: Observer) -> Engin
         except DeviceError:
             raise
         except Error as error:
-            log.info("%s runs without batches: %s", path, error)
-    return RequestEngine(core.compile_model(model, options.device, options.properties), options, observer)
+            log.info("%s runs without batches: %s", name, error)
+    return RequestEngine(Core().compile_model(model, options.device, options.properties), options, observer)

@@ -5,24 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
 from ovgpu.serve.engines import EngineSequence, Inputs
 from ovgpu.serve.errors import ServeError, Status
+from ovgpu.serve.inference import outputs_of
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import SequenceId, SequenceStep
 
 log = logging.getLogger(__name__)
 
 Key = tuple[str, SequenceId]
-
-
-async def outputs_of(future: Future[Any]) -> Any:
-    """Wait for outputs. If the waiting task is cancelled, so is an inference that has not begun."""
-    return (await asyncio.wrap_future(future)).to_tuple()
 
 
 class Sequence:

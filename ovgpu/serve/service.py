@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import Error
-from ovgpu.serve.engines import Engine, Port
 from ovgpu.serve.errors import ServeError, Status, invalid, public
+from ovgpu.serve.inference import named_output, numbered_inputs, outputs_of, wanted_outputs
 from ovgpu.serve.models import Models, Version
-from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor, SequenceStep
-from ovgpu.serve.sequences import Sequences, outputs_of
+from ovgpu.serve.protocol import CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor, SequenceStep
+from ovgpu.serve.sequences import Sequences
 from ovgpu.serve.states import SavedSequence, StateFolder
 from ovgpu.types import Type
 
@@ -75,8 +75,8 @@ class Service:
     async def _infer(self, version: Version, step: SequenceStep | None, request: InferenceRequest) -> InferenceResponse:
         engine = version.engine
         controlled = engine.stateful and step is not None and step.strict
-        inputs = _numbered(engine, request, controlled)
-        wanted = _wanted(engine, request)
+        inputs = numbered_inputs(engine, request, controlled)
+        wanted = wanted_outputs(engine, request)
         left = None if request.deadline is None else request.deadline - time.monotonic()
         parameters: dict[str, Any] = {}
         try:
@@ -93,7 +93,7 @@ class Service:
                     outputs = await self.sequences.infer(version, request.model, step, inputs)
         except TimeoutError:
             raise ServeError(Status.DEADLINE_EXCEEDED, "the deadline of the inference has passed") from None
-        found = [_output(engine.outputs[number], outputs[number]) for number in wanted]
+        found = [named_output(engine.outputs[number], outputs[number]) for number in wanted]
         if controlled and step is not None:
             found.append(NamedTensor(CONTROL_ID, Type.u64, np.array([step.id], np.uint64)))
         return InferenceResponse(request.model, version.number, request.id, found, parameters)
@@ -139,56 +139,3 @@ class Service:
                 except Exception as error:
                     log.error("sequence %r of model '%s' is not saved: %s", sequence.id, model, error)
             self.sequences.end(model, sequence)
-
-
-def _output(port: Port, array: Any) -> NamedTensor:
-    if port.kind is Type.bf16:  # results show its bits as float16
-        array = array.view(Type.bf16.storage)
-    return NamedTensor(port.name, port.kind, array)
-
-
-def _numbered(engine: Engine, request: InferenceRequest, controlled: bool) -> dict[int, Any]:
-    """Return the inputs of a request by number. Raise ServeError for inputs that the model does not take."""
-    inputs: dict[int, Any] = {}
-    for tensor in request.inputs:
-        number = next((i for i, port in enumerate(engine.inputs) if tensor.name in port.names), None)
-        if number is None:
-            if controlled and tensor.name in (CONTROL_ID, CONTROL):
-                continue
-            known = ", ".join(port.name for port in engine.inputs)
-            raise invalid(f"model '{request.model}' has no input '{tensor.name}'; it has {known}")
-        port = engine.inputs[number]
-        if tensor.kind is not port.kind:
-            raise invalid(f"input '{tensor.name}' of model '{request.model}' has the datatype {port.datatype}")
-        if number in inputs:
-            raise invalid(f"input '{port.name}' is given twice")
-        if not fits(tensor.array.shape, port, engine.batch_axis(number)):
-            raise invalid(f"input '{tensor.name}' of model '{request.model}' has the shape {list(port.shape or ())}, "
-                          f"not {list(tensor.array.shape)}")
-        inputs[number] = tensor.array
-    for number, port in enumerate(engine.inputs):
-        if number not in inputs and number not in engine.optional_inputs:
-            raise invalid(f"input '{port.name}' of model '{request.model}' is missing")
-    return inputs
-
-
-def fits(shape: tuple[int, ...], port: Port, batch_axis: int | None) -> bool:
-    """Return whether an input of this shape can be one of a port."""
-    return port.shape is None or (len(shape) == len(port.shape) and all(
-        extent in (-1, given) or axis == batch_axis for axis, (extent, given) in enumerate(zip(port.shape, shape))))
-
-
-def _wanted(engine: Engine, request: InferenceRequest) -> list[int]:
-    """Return the numbers of the outputs that a request asks for."""
-    if not request.outputs:
-        return list(range(len(engine.outputs)))
-    found = []
-    for name in request.outputs:
-        number = next((i for i, port in enumerate(engine.outputs) if name in port.names), None)
-        if number is None:
-            if name == CONTROL_ID:
-                continue
-            known = ", ".join(port.name for port in engine.outputs)
-            raise invalid(f"model '{request.model}' has no output '{name}'; it has {known}")
-        found.append(number)
-    return found

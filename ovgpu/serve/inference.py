@@ -1,0 +1,71 @@
+"""Inputs and outputs of an inference: from a request to a model's ports, and back."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import Any
+
+from ovgpu.serve.engines import Engine, Port
+from ovgpu.serve.errors import invalid
+from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, NamedTensor
+from ovgpu.types import Type
+
+
+def named_output(port: Port, array: Any) -> NamedTensor:
+    """Return an output with its name and type."""
+    if port.kind is Type.bf16:  # results show its bits as float16
+        array = array.view(Type.bf16.storage)
+    return NamedTensor(port.name, port.kind, array)
+
+
+def numbered_inputs(engine: Engine, request: InferenceRequest, controlled: bool) -> dict[int, Any]:
+    """Return the inputs of a request by number. Raise ServeError for inputs that the model does not take."""
+    inputs: dict[int, Any] = {}
+    for tensor in request.inputs:
+        number = next((i for i, port in enumerate(engine.inputs) if tensor.name in port.names), None)
+        if number is None:
+            if controlled and tensor.name in (CONTROL_ID, CONTROL):
+                continue
+            known = ", ".join(port.name for port in engine.inputs)
+            raise invalid(f"model '{request.model}' has no input '{tensor.name}'; it has {known}")
+        port = engine.inputs[number]
+        if tensor.kind is not port.kind:
+            raise invalid(f"input '{tensor.name}' of model '{request.model}' has the datatype {port.datatype}")
+        if number in inputs:
+            raise invalid(f"input '{port.name}' is given twice")
+        if not fits(tensor.array.shape, port, engine.batch_axis(number)):
+            raise invalid(f"input '{tensor.name}' of model '{request.model}' has the shape {list(port.shape or ())}, "
+                          f"not {list(tensor.array.shape)}")
+        inputs[number] = tensor.array
+    for number, port in enumerate(engine.inputs):
+        if number not in inputs and number not in engine.optional_inputs:
+            raise invalid(f"input '{port.name}' of model '{request.model}' is missing")
+    return inputs
+
+
+def fits(shape: tuple[int, ...], port: Port, batch_axis: int | None) -> bool:
+    """Return whether an input of this shape can be one of a port."""
+    return port.shape is None or (len(shape) == len(port.shape) and all(
+        extent in (-1, given) or axis == batch_axis for axis, (extent, given) in enumerate(zip(port.shape, shape))))
+
+
+def wanted_outputs(engine: Engine, request: InferenceRequest) -> list[int]:
+    """Return the numbers of the outputs that a request asks for."""
+    if not request.outputs:
+        return list(range(len(engine.outputs)))
+    found = []
+    for name in request.outputs:
+        number = next((i for i, port in enumerate(engine.outputs) if name in port.names), None)
+        if number is None:
+            if name == CONTROL_ID:
+                continue
+            known = ", ".join(port.name for port in engine.outputs)
+            raise invalid(f"model '{request.model}' has no output '{name}'; it has {known}")
+        found.append(number)
+    return found
+
+
+async def outputs_of(future: Future[Any]) -> Any:
+    """Wait for outputs. If the waiting task is cancelled, so is an inference that has not begun."""
+    return (await asyncio.wrap_future(future)).to_tuple()
