@@ -110,11 +110,13 @@ passes.__getattr__ = names.names_of("ovgpu.passes")  # type: ignore[method-assig
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name that is imported when it is first used: of batching, `install`, `uninstall`, or openvino's."""
+    """Return a name that is imported when it is first used: of batching, integrations, or openvino's."""
     if name in ("install", "uninstall"):
         from ovgpu.integrations import openvino
 
         return getattr(openvino, name)
+    if name == "ray":
+        return import_module("ovgpu.integrations.ray")
     if name in BATCHING:
         return getattr(import_module("ovgpu.batching"), name)
     if name in names.MODULES or name in LAZY_MODULES:

@@ -75,6 +75,11 @@ class DynamicBatcher:
         """The batch axis of each input, None for one that all rows share."""
         return self._batches.batched.inputs
 
+    @property
+    def output_batch_axes(self) -> tuple[int, ...]:
+        """The batch axis of each output."""
+        return self._batches.batched.outputs
+
     def infer(self, inputs: Any = None) -> OVDict:
         """Run an inference as part of a batch and return its outputs.
 

@@ -1,0 +1,20 @@
+"""Ray: models that map datasets, and deployments of models. It needs ``pip install "ovgpu[ray]"``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from ovgpu.integrations.ray.models import SharedModel, share
+from ovgpu.integrations.ray.predictor import Predictor
+
+__all__ = ["Predictor", "Sequence", "SequenceLostError", "SharedModel", "deployment", "share"]
+
+SERVE = {"deployment": "replica", "Sequence": "client", "SequenceLostError": "directory"}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name that needs Ray Serve, which takes a second to import."""
+    if name in SERVE:
+        return getattr(import_module(f"{__name__}.{SERVE[name]}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -1,0 +1,254 @@
+"""The directory of a deployment's sequences: an actor that knows which replica holds each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayActorError
+
+from ovgpu.errors import Error
+
+NAMESPACE = "ovgpu"
+POLL_SECONDS = 10.0  # after which a poll without news returns
+JOIN_SECONDS = 5.0  # in which replicas join a new directory
+PATIENCE_SECONDS = 60.0  # for a replica to hand over a sequence
+CHECK_SECONDS = 1.0  # between questions whether a replica is alive
+SWEEP_SECONDS = 30.0
+
+SequenceId = int | str
+Claim = tuple[SequenceId, int]
+
+
+class SequenceLostError(Error):
+    """Error of a step of a sequence that is not open: it did not start, has ended, or its replica has died."""
+
+
+@dataclass(frozen=True)
+class SavedSequence:
+    """Sequence between two steps: the number of steps, and the state by variable as (element type, array).
+
+    ``outputs`` are those of the last step, if the steps are numbered.
+    """
+
+    steps: int
+    state: dict[str, tuple[str, np.ndarray[Any, Any]]]
+    outputs: Any = None
+
+
+@dataclass
+class _Replica:
+    """A replica: its actor, and the news for it. A claim is a sequence and the epoch in which the replica got it."""
+
+    actor: Any
+    wanted: list[Claim] = field(default_factory=list)
+    dropped: list[Claim] = field(default_factory=list)
+
+
+@dataclass
+class _Owner:
+    replica: str
+    epoch: int
+    asked: bool = False  # to hand the sequence over
+
+
+class Directory:
+    """Actor that knows the replica of each open sequence, and keeps the states of sequences that are on none.
+
+    Each time a replica gets a sequence is an epoch, so that late messages about earlier ones have no effect. Replicas
+    poll for sequences to hand over. The actor ends ``idle`` seconds after the last replica has left.
+    """
+
+    def __init__(self, idle: float) -> None:
+        self._idle = idle
+        self._epochs = count(time.time_ns())  # later than those of a directory before
+        self._changed = asyncio.Condition()
+        self._replicas: dict[str, _Replica] = {}
+        self._owners: dict[SequenceId, _Owner] = {}
+        self._parked: dict[SequenceId, tuple[float, SavedSequence]] = {}  # with the time
+        self._checkpoints: dict[SequenceId, tuple[float, SavedSequence]] = {}
+        self._started = self._used = time.monotonic()
+        self._sweeping: asyncio.Task[None] | None = None
+
+    # ---- replicas
+
+    async def join(self, replica: str, actor: Any, held: Sequence[Claim]) -> None:
+        """Register a replica and the sequences that it holds."""
+        async with self._changed:
+            self._sweeping = self._sweeping or asyncio.create_task(self._sweep())
+            self._replicas[replica] = _Replica(actor)
+            self._owners.update({id: _Owner(replica, epoch) for id, epoch in held})
+            self._changed.notify_all()
+
+    async def poll(self, replica: str) -> tuple[list[Claim], list[Claim]]:
+        """Wait for news. Return the claims that a replica is to hand over, and those that it is to drop."""
+        found = self._replica(replica)
+        async with self._changed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._changed.wait_for(lambda: found.wanted or found.dropped)
+            news = found.wanted, found.dropped
+            found.wanted, found.dropped = [], []
+        return news
+
+    async def leave(self, replica: str) -> None:
+        """Remove a replica, which has handed over its sequences."""
+        async with self._changed:
+            self._remove(replica)
+
+    def _replica(self, replica: str) -> _Replica:
+        found = self._replicas.get(replica)
+        if found is None:
+            raise Error(f"replica {replica} has not joined")
+        return found
+
+    def _remove(self, replica: str) -> None:
+        self._replicas.pop(replica, None)
+        self._owners = {id: owner for id, owner in self._owners.items() if owner.replica != replica}
+        self._used = time.monotonic()
+        self._changed.notify_all()
+
+    # ---- sequences
+
+    async def start(self, replica: str, id: SequenceId) -> int:
+        """Make a replica the owner of a sequence that starts, and return the epoch.
+
+        If the sequence is open on another replica, that one drops it.
+        """
+        async with self._changed:
+            self._replica(replica)
+            owner = self._owners.get(id)
+            if owner is not None and owner.replica != replica:
+                self._replicas[owner.replica].dropped.append((id, owner.epoch))
+            self._parked.pop(id, None)
+            self._checkpoints.pop(id, None)
+            return self._own(replica, id)
+
+    async def claim(self, replica: str, id: SequenceId, recover: bool = False) -> tuple[SavedSequence, int]:
+        """Make a replica the owner of an open sequence. Return the sequence and the epoch.
+
+        The replica that holds the sequence hands it over. With ``recover``, a sequence whose replica has died goes on
+        from its last checkpoint.
+
+        Raises: SequenceLostError if the sequence is not open, or lost.
+        """
+        self._replica(replica)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        async with self._changed:
+            while id not in self._parked:
+                owner = self._owners.get(id)
+                if owner is None:
+                    if recover and id in self._checkpoints:
+                        return self._checkpoints[id][1], self._own(replica, id)
+                    if time.monotonic() > self._started + JOIN_SECONDS:
+                        raise SequenceLostError(f"sequence {id!r} is not open: its first step must start it, and it is "
+                                                f"lost if its replica dies")
+                elif not owner.asked and owner.replica != replica:
+                    owner.asked = True
+                    self._replicas[owner.replica].wanted.append((id, owner.epoch))
+                    self._changed.notify_all()
+                if time.monotonic() > deadline:
+                    raise SequenceLostError(f"sequence {id!r} was not handed over in {PATIENCE_SECONDS:.0f} seconds")
+                if not await self._news() and owner is not None:
+                    await self._check(owner.replica)
+            return self._parked.pop(id)[1], self._own(replica, id)
+
+    def _own(self, replica: str, id: SequenceId) -> int:
+        owner = self._owners[id] = _Owner(replica, next(self._epochs))
+        self._changed.notify_all()
+        return owner.epoch
+
+    async def _news(self) -> bool:
+        """Wait for a change, with the condition held. Return whether there was one in time."""
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                return await self._changed.wait()
+        except TimeoutError:
+            return False
+
+    async def _check(self, name: str) -> None:
+        """Remove a replica if it has died, with the condition held. Its sequences are lost."""
+        replica = self._replicas.get(name)
+        if replica is None:
+            return
+        self._changed.release()
+        try:
+            alive = await _alive(replica.actor)
+        finally:
+            await self._changed.acquire()
+        if not alive and self._replicas.get(name) is replica:
+            self._remove(name)
+
+    async def park(self, replica: str, claim: Claim, saved: SavedSequence | None) -> None:
+        """Take a sequence from its replica; None if the sequence is not there."""
+        async with self._changed:
+            if self._disown(replica, claim) and saved is not None:
+                self._parked[claim[0]] = time.monotonic(), saved
+
+    async def checkpoint(self, replica: str, claim: Claim, saved: SavedSequence) -> None:
+        """Keep a copy of a sequence, from which it can go on if its replica dies."""
+        async with self._changed:
+            if self._owns(replica, claim):
+                self._checkpoints[claim[0]] = time.monotonic(), saved
+
+    async def end(self, replica: str, claim: Claim) -> None:
+        """Forget a sequence that has ended."""
+        async with self._changed:
+            if self._disown(replica, claim):
+                self._checkpoints.pop(claim[0], None)
+
+    def _owns(self, replica: str, claim: Claim) -> bool:
+        owner = self._owners.get(claim[0])
+        return owner is not None and (owner.replica, owner.epoch) == (replica, claim[1])
+
+    def _disown(self, replica: str, claim: Claim) -> bool:
+        """Remove the owner of a sequence. Return False if the claim is not that of the owner."""
+        if not self._owns(replica, claim):
+            return False
+        del self._owners[claim[0]]
+        self._changed.notify_all()
+        return True
+
+    async def counts(self) -> tuple[int, int, int]:
+        """Return the numbers of replicas, of sequences on them, and of sequences on none."""
+        return len(self._replicas), len(self._owners), len(self._parked)
+
+    async def _sweep(self) -> None:
+        """Remove dead replicas and idle sequences from time to time, and end when there are neither."""
+        while True:
+            await asyncio.sleep(min(SWEEP_SECONDS, self._idle / 2))
+            async with self._changed:
+                for name in list(self._replicas):
+                    await self._check(name)
+                oldest = time.monotonic() - self._idle
+                self._parked = {id: found for id, found in self._parked.items() if found[0] > oldest}
+                self._checkpoints = {id: found for id, found in self._checkpoints.items()
+                                     if found[0] > oldest or id in self._owners}
+                if not self._replicas and not self._parked and self._used < oldest:
+                    ray.kill(ray.get_runtime_context().current_actor)
+
+
+async def _alive(actor: Any) -> bool:
+    """Return False if an actor has died."""
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            await actor.__ray_ready__.remote()
+    except TimeoutError:
+        pass
+    except RayActorError as error:
+        return isinstance(error, ray.exceptions.ActorUnavailableError)
+    return True
+
+
+def open_directory(name: str, idle: float) -> Any:
+    """Return the directory of this name, which is made on the head node if there is none."""
+    options = {"name": name, "namespace": NAMESPACE, "get_if_exists": True, "lifetime": "detached", "num_cpus": 0,
+               "resources": {"node:__internal_head__": 0.001}, "max_concurrency": 100_000}
+    return ray.remote(Directory).options(**options).remote(idle)

@@ -1,0 +1,278 @@
+"""Sequences on a replica of a deployment, which are handed over to other replicas and taken from them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ray.exceptions import RayActorError
+
+from ovgpu.errors import Error
+from ovgpu.integrations.ray.directory import Claim, SavedSequence, SequenceId
+from ovgpu.serve.engines import Engine, EngineSequence, Inputs
+from ovgpu.tensor import Tensor
+from ovgpu.types import Type
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.2
+
+
+class StepNumberError(Error):
+    """Error of a numbered step that is not the next one of its sequence."""
+
+
+class _Open:
+    """Sequence on this replica, and the steps that wait for it."""
+
+    def __init__(self) -> None:
+        self.slot: EngineSequence | None = None  # None until it is here, and after it has gone
+        self.epoch = 0  # in which this replica got it
+        self.turn = asyncio.Lock()  # whose waiters take turns in their order
+        self.waiting = 0
+        self.used = time.monotonic()
+        self.steps = 0
+        self.saved_steps = 0  # in the last checkpoint of this replica
+        self.outputs: Any = None  # of the last step, if it had a number
+
+    def free(self) -> None:
+        """Free the slot."""
+        if self.slot is not None:
+            self.slot.close()
+            self.slot = None
+
+    def saved(self) -> SavedSequence:
+        """Return the sequence as it is. May wait for an inference."""
+        assert self.slot is not None
+        return SavedSequence(self.steps, {name: (tensor.element_type.get_type_name(), tensor.read())
+                                          for name, tensor in self.slot.read().items()}, self.outputs)
+
+    def restore(self, slot: EngineSequence, saved: SavedSequence) -> None:
+        """Continue a saved sequence in a slot. May wait for an inference."""
+        slot.write({name: Tensor.from_array(array, getattr(Type, kind)) for name, (kind, array) in saved.state.items()})
+        self.slot, self.steps, self.saved_steps, self.outputs = slot, saved.steps, 0, saved.outputs
+
+
+class ReplicaSequences:
+    """Sequences on a replica. It belongs to the thread of an event loop.
+
+    A step of a sequence that is on another replica takes the sequence from there. With ``checkpoint_steps``, the
+    directory gets a copy of each sequence every so many steps. Sequences without steps for ``idle`` seconds end.
+    ``replica`` is the name of the replica and ``actor`` its actor; ``open_directory`` returns that of the directory.
+    """
+
+    def __init__(self, engine: Engine, replica: str, actor: Any, open_directory: Callable[[], Any],
+                 checkpoint_steps: int, idle: float) -> None:
+        self._engine, self._replica, self._actor, self._open_directory = engine, replica, actor, open_directory
+        self._checkpoint_steps, self._idle = checkpoint_steps, idle
+        self._sequences: dict[SequenceId, _Open] = {}
+        self._directory: Any = None
+        self._following: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._tasks = set[asyncio.Task[Any]]()
+
+    def __len__(self) -> int:
+        return sum(sequence.slot is not None for sequence in self._sequences.values())
+
+    @asynccontextmanager
+    async def _turn(self, id: SequenceId) -> AsyncIterator[_Open]:
+        """Give a sequence to one step at a time."""
+        sequence = self._sequences.setdefault(id, _Open())
+        sequence.waiting += 1
+        try:
+            async with sequence.turn:
+                yield sequence
+        finally:
+            sequence.waiting -= 1
+            sequence.used = time.monotonic()
+            if sequence.slot is None and not sequence.waiting:
+                del self._sequences[id]
+
+    async def infer(self, id: SequenceId, inputs: Inputs, start: bool = False, end: bool = False,
+                    number: int | None = None) -> tuple[Any, int | None]:
+        """Run a step after the earlier ones of its sequence.
+
+        Return the outputs, and the number of steps in the last checkpoint, None if there are no checkpoints. A step
+        that fails leaves the sequence as it was; one that should have started it does not. If the step has a
+        ``number``, from 1 on, it must be the next one, or the last one again, which returns the same outputs.
+
+        Raises: SequenceLostError for a sequence that is not open, StepNumberError for another number, BatchFullError.
+        """
+        async with self._turn(id) as sequence:
+            step = self._task(self._step(id, sequence, inputs, start, end, number))
+            try:
+                outputs = await asyncio.shield(step)
+            except asyncio.CancelledError:
+                await asyncio.gather(step, return_exceptions=True)  # a step that runs counts without its client, too
+                raise
+            return outputs, sequence.saved_steps if self._checkpoint_steps else None
+
+    async def _step(self, id: SequenceId, sequence: _Open, inputs: Inputs, start: bool, end: bool,
+                    number: int | None) -> Any:
+        if start:
+            await self._start(id, sequence)
+        elif sequence.slot is None:
+            await self._take(id, sequence, False)
+        if number is not None and number == sequence.steps and sequence.outputs is not None:
+            return sequence.outputs
+        if number is not None and number != sequence.steps + 1:
+            raise StepNumberError(f"step {number} of sequence {id!r} follows step {sequence.steps}")
+        assert sequence.slot is not None
+        try:
+            outputs = (await asyncio.wrap_future(sequence.slot.submit(inputs))).to_tuple()
+        except BaseException:
+            if start:
+                await self._end(id, sequence)
+            raise
+        sequence.steps += 1
+        sequence.outputs = None if number is None else outputs
+        if end:
+            await self._end(id, sequence)
+        elif self._checkpoint_steps and sequence.steps % self._checkpoint_steps == 0:
+            await self._checkpoint(id, sequence)
+        return outputs
+
+    async def resume(self, id: SequenceId) -> int:
+        """Take a sequence, from its last checkpoint if its replica has died. Return how many steps it has made."""
+        async with self._turn(id) as sequence:
+            if sequence.slot is None:
+                await self._take(id, sequence, True)
+            return sequence.steps
+
+    async def end(self, id: SequenceId) -> None:
+        """End a sequence, wherever it is. Nothing happens if it is not open."""
+        async with self._turn(id) as sequence:
+            if sequence.slot is None:
+                sequence.epoch = await self._call("start", id)  # the replica that holds it drops it
+            await self._end(id, sequence)
+
+    async def close(self) -> None:
+        """Hand over all sequences, and leave."""
+        if self._directory is not None:
+            await asyncio.gather(*(self._hand_over((id, sequence.epoch)) for id, sequence in self._sequences.items()))
+            await self._call("leave")
+        for task in self._tasks:
+            task.cancel()
+
+    # ---- slots
+
+    async def _start(self, id: SequenceId, sequence: _Open) -> None:
+        """Begin a sequence, anew if it is open."""
+        if sequence.slot is not None:
+            await self._end(id, sequence)
+        slot = self._engine.open()
+        try:
+            sequence.epoch = await self._call("start", id)
+        except BaseException:
+            slot.close()
+            raise
+        sequence.slot, sequence.steps, sequence.saved_steps, sequence.outputs = slot, 0, 0, None
+
+    async def _take(self, id: SequenceId, sequence: _Open, recover: bool) -> None:
+        """Take a sequence from another replica, or from the directory."""
+        slot = self._engine.open()
+        try:
+            saved, sequence.epoch = await self._call("claim", id, recover)
+            try:
+                await asyncio.to_thread(sequence.restore, slot, saved)
+            except BaseException:
+                await self._call("park", (id, sequence.epoch), saved)
+                raise
+        except BaseException:
+            slot.close()
+            raise
+
+    async def _checkpoint(self, id: SequenceId, sequence: _Open) -> None:
+        await self._call("checkpoint", (id, sequence.epoch), await asyncio.to_thread(sequence.saved))
+        sequence.saved_steps = sequence.steps
+
+    async def _renew_checkpoint(self, id: SequenceId) -> None:
+        async with self._turn(id) as sequence:
+            if sequence.slot is not None:
+                await self._checkpoint(id, sequence)
+
+    async def _end(self, id: SequenceId, sequence: _Open) -> None:
+        sequence.free()
+        await self._call("end", (id, sequence.epoch))
+
+    async def _end_idle(self, id: SequenceId) -> None:
+        async with self._turn(id) as sequence:
+            if sequence.slot is not None and self._is_idle(sequence):
+                log.info("sequence %r ends after %d idle seconds", id, self._idle)
+                await self._end(id, sequence)
+
+    def _is_idle(self, sequence: _Open) -> bool:
+        return time.monotonic() - sequence.used > self._idle
+
+    async def _hand_over(self, claim: Claim) -> None:
+        """Give a sequence to the directory, after the steps that wait."""
+        id, epoch = claim
+        async with self._turn(id) as sequence:
+            saved = None
+            if sequence.slot is not None and sequence.epoch == epoch:
+                try:
+                    saved = await asyncio.to_thread(sequence.saved)
+                except Error as error:
+                    log.error("sequence %r is lost: its state cannot be read: %s", id, error)
+            await self._call("park", claim, saved)  # again, if the directory dies: the state is still here
+            if sequence.epoch == epoch:
+                sequence.free()
+
+    async def _drop(self, claim: Claim) -> None:
+        """Free the slot of a sequence that has started anew on another replica."""
+        async with self._turn(claim[0]) as sequence:
+            if sequence.epoch == claim[1]:
+                sequence.free()
+
+    # ---- directory
+
+    def _task(self, coroutine: Any) -> asyncio.Task[Any]:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the directory for this replica. If the directory has died, a new one takes its place."""
+        while True:
+            directory = self._directory
+            try:
+                if directory is None:
+                    directory = await self._connected()
+                return await getattr(directory, method).remote(self._replica, *arguments)
+            except RayActorError as error:
+                log.warning("the directory of sequences is lost: %s", error)
+                if self._directory is directory:
+                    self._directory = None
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _connected(self) -> Any:
+        """Join the directory, with the sequences that are here."""
+        async with self._connecting:
+            if self._directory is None:
+                directory = await asyncio.to_thread(self._open_directory)
+                held = [(id, sequence.epoch) for id, sequence in self._sequences.items() if sequence.slot is not None]
+                await directory.join.remote(self._replica, self._actor, held)
+                self._directory = directory
+                if self._following is None:
+                    self._following = self._task(self._follow())
+                elif self._checkpoint_steps:  # those of the former directory are lost
+                    for id, _ in held:
+                        self._task(self._renew_checkpoint(id))
+            return self._directory
+
+    async def _follow(self) -> None:
+        """Hand over the sequences that other replicas want, and end idle ones."""
+        while True:
+            wanted, dropped = await self._call("poll")
+            for claim in dropped:
+                self._task(self._drop(claim))
+            for claim in wanted:
+                self._task(self._hand_over(claim))
+            for id, sequence in self._sequences.items():
+                if not sequence.waiting and self._is_idle(sequence):
+                    self._task(self._end_idle(id))
