@@ -110,7 +110,8 @@ COMPUTED: dict[str, Callable[[Settings], Any]] = {
 }
 COMPILED_ONLY: dict[str, Callable[[Settings], Any]] = {
     "NETWORK_NAME": lambda s: s.model_name,
-    "OPTIMAL_NUMBER_OF_INFER_REQUESTS": lambda s: min(s.streams, s["PERFORMANCE_HINT_NUM_REQUESTS"] or s.streams),
+    "OPTIMAL_NUMBER_OF_INFER_REQUESTS": lambda s: s.requests or min(
+        s.streams, s["PERFORMANCE_HINT_NUM_REQUESTS"] or s.streams),
     "LOADED_FROM_CACHE": lambda s: s.loaded_from_cache,
 }
 
@@ -120,6 +121,7 @@ class Settings:
 
     model_name: str | None = None  # set for a compiled model, whose settings are read-only
     loaded_from_cache = False
+    requests = 0  # number of requests that MULTI's list gives this device in parentheses
 
     def __init__(self, device: str, base: Settings | None = None) -> None:
         self.device: str = device
@@ -178,6 +180,7 @@ class Settings:
         """Return these settings with bf16 in place of f16, or f32 on cards without bf16."""
         found = Settings(self.device, self._base)
         found.model_name, found._values = self.model_name, {**self._values, "INFERENCE_PRECISION_HINT": Type.bf16}
+        found.requests = self.requests
         return found
 
     @property
