@@ -17,7 +17,7 @@ from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.api.devices import is_multi, register_backend, resolve, resolve_multi
 from ovgpu.api.infer_request import bind
 from ovgpu.api.multi import MultiCompiledModel
-from ovgpu.api.settings import Settings
+from ovgpu.api.settings import Settings, bare
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.errors import Error
 from ovgpu.model import Model, all_nodes
@@ -229,10 +229,11 @@ class Core:
     def _resolve_devices(self, name: str, config: Mapping[str, Any]) -> dict[str, int]:
         """Return the devices for a name and properties, which may list the devices of AUTO and MULTI or give the card's
         number. Each has its number of requests in MULTI's list, or 0."""
-        if name in devices.SELECTORS and config.get("MULTI_DEVICE_PRIORITIES"):
-            name += f":{config['MULTI_DEVICE_PRIORITIES']}"
+        listed = bare(config.get("MULTI_DEVICE_PRIORITIES"))
+        if name in devices.SELECTORS and listed:
+            name += f":{listed}"
         if name in ("NVIDIA", "CUDA"):
-            number = config.get("DEVICE_ID", self._settings_of(name)["DEVICE_ID"])
+            number = bare(config.get("DEVICE_ID", self._settings_of(name)["DEVICE_ID"]))
             name += f".{number}" if number else ""
         return resolve_multi(name) if is_multi(name) else {resolve(name): 0}
 

@@ -297,14 +297,17 @@ def _text(value: Any) -> str:
     return value.name if isinstance(value, PropertyEnum) else str(value)
 
 
+def bare(value: Any) -> Any:
+    """Return the value of an OVAny of ovgpu or openvino, and any other value unchanged."""
+    return value.value if type(value).__name__ == "OVAny" else value
+
+
 def _convert(key: str, value: Any) -> Any:
     """Convert a value to its property's type, from strings as in configuration files or from openvino's objects.
 
     Raises: RuntimeError for a value that the property does not accept.
     """
-    if type(value).__name__ == "OVAny":
-        value = value.value
-    default = WRITABLE[key]
+    value, default = bare(value), WRITABLE[key]
     try:
         if isinstance(default, bool):
             return _boolean(value)
