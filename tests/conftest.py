@@ -41,6 +41,13 @@ def emulated(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def two_cards() -> Iterator[None]:
+    """Emulate two cards, NVIDIA.0 and NVIDIA.1. A module that uses `emulated` as well cannot use them."""
+    with cuda.cards(2):
+        yield
+
+
+@pytest.fixture(scope="module")
 def tf32_device(emulated: str) -> Iterator[str]:
     """Yield the name of a device like `emulated`, which may round f32 to TF32."""
     devices.register_backend(TF32, lambda: CudaBackend(tf32=True))

@@ -11,6 +11,7 @@ from ovgpu.api import devices
 from ovgpu.api.compilation import Compilation
 from ovgpu.api.execution_graph import execution_graph
 from ovgpu.api.infer_request import InferRequest
+from ovgpu.errors import DeviceError
 from ovgpu.model import Model
 from ovgpu.request.ports import ConstOutput
 from ovgpu.request.results import OVDict
@@ -30,6 +31,7 @@ class CompiledModel:
 
     def __init__(self, compilation: Compilation) -> None:
         self._compilation = compilation
+        self._compilations: tuple[Compilation, ...] = (compilation,)
         self._private: InferRequest | None = None
         self._lock = threading.Lock()
 
@@ -79,18 +81,24 @@ class CompiledModel:
         if self._private is not None:
             self._private._release_memory()
 
-    def memory_held(self) -> int:
+    def memory_held(self, device: str | None = None) -> int:
         """Return the bytes of device memory that this process has allocated for all models, in use or cached.
 
-        It is 0 if the device uses host memory.
+        ``device`` is one of the model's EXECUTION_DEVICES, by default all of them. Host memory does not count.
         """
-        return self._compilation.backend.memory_held()
+        return sum(compilation.backend.memory_held() for compilation in self._compilations
+                   if device in (None, compilation.settings.device))
+
+    @property
+    def _device(self) -> str:
+        """The name of the device, for `Core.compile_model`."""
+        return self._compilation.settings.device
 
     def _request(self) -> InferRequest:
         if self._private is None:
             with self._lock:
                 if self._private is None:
-                    self._private = self.create_infer_request()
+                    self._private = InferRequest(self._compilation.current)
         return self._private
 
     def plan(self, shapes: Any = None) -> Plan:
@@ -104,7 +112,7 @@ class CompiledModel:
         """
         if shapes is None and self._private is not None and self._private._last is not None:
             return self._private.plan()
-        return self.create_infer_request()._plan_for(shapes)
+        return InferRequest(self._compilation.current)._plan_for(shapes)
 
     # ---- properties
 
@@ -131,7 +139,8 @@ class CompiledModel:
         Without a stream, return an `io.BytesIO`. A stream is rewound afterwards. Run a model with dynamic shapes or
         states first with typical inputs, so that its kernels are known.
 
-        Raises: ModelError if a file that holds constants has changed, OSError if the stream cannot be written.
+        Raises: ModelError if a file that holds constants has changed, OSError if the stream cannot be written,
+        DeviceError for a model that is compiled for devices of several kinds.
         """
         from ovgpu.api.exported import rewind, write  # imports zipfile and hashlib, which take 10 ms
 
@@ -139,8 +148,12 @@ class CompiledModel:
         if not hasattr(stream, "write"):
             raise TypeError(f"export_model takes a binary file such as io.BytesIO, got {type(stream).__name__}")
         compilation = self._compilation
-        write(stream, devices.family(compilation.settings.device), compilation.settings.exported(), compilation.source,
-              compilation.backend.export_kernels())
+        names = [each.settings.device for each in self._compilations]
+        if len(set(map(devices.family, names))) > 1:
+            raise DeviceError(f"a compiled model is exported for one kind of device, not for {' and '.join(names)}: "
+                              "compile it for one of them")
+        kernels = {name: code for each in self._compilations for name, code in each.backend.export_kernels().items()}
+        write(stream, devices.family(names[0]), compilation.settings.exported(), compilation.source, kernels)
         rewind(stream)
         return stream if model_stream is None else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from ovgpu._util.openvino_package import owns, package
 from ovgpu.api import devices
 from ovgpu.api.compilation import Compilation
 from ovgpu.api.compiled_model import CompiledModel
-from ovgpu.api.devices import register_backend, resolve
+from ovgpu.api.devices import is_multi, register_backend, resolve, resolve_multi
 from ovgpu.api.infer_request import bind
-from ovgpu.api.settings import Settings
+from ovgpu.api.multi import MultiCompiledModel
+from ovgpu.api.settings import Settings, bare
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.errors import Error
 from ovgpu.model import Model, all_nodes
@@ -32,8 +33,9 @@ __all__ = ["CompiledModel", "Core", "compile_model", "register_backend"]
 class Core:
     """Entry point that reads models and compiles them for devices: ``CPU`` (NumPy) and ``NVIDIA[.n]`` (CUDA).
 
-    ``AUTO`` selects the best device, and ``AUTO:A,B`` the first usable device of its list. A device that does not exist
-    or cannot be used raises DeviceError with the reason.
+    ``AUTO`` selects the best device, and ``AUTO:A,B`` the first usable device of its list. The usable devices of
+    ``MULTI:A,B`` share the requests of a compiled model, see `MultiCompiledModel`. A device that does not exist or
+    cannot be used raises DeviceError with the reason.
     """
 
     def __init__(self, xml_config_file: str = "") -> None:
@@ -71,12 +73,13 @@ class Core:
         if not (config is None or isinstance(config, Mapping)) or not isinstance(device_name, (str, type(None))):
             raise TypeError("compile_model takes (model, device_name: str, config: dict), got "
                             f"{type(device_name).__name__} and {type(config).__name__}")
-        device = self._resolve_device("AUTO" if device_name is None else device_name, config or {})
-        return self._compile_by(self._read_any, model, weights, self._settings_of(device).compiled(config or {}))
+        shared = self._resolve_devices("AUTO" if device_name is None else device_name, config or {})
+        return self._compile_by(self._read_any, model, weights, self._settings_for(shared, config or {}))
 
     def _compile_by(self, read: Callable[[Any, Any], Model], model: Any, weights: Any,
-                    settings: Settings) -> CompiledModel:
-        """Compile a model; ``read(model, weights)`` returns it if it is none of ovgpu's."""
+                    settings: Sequence[Settings]) -> CompiledModel:
+        """Compile a model for the devices of ``settings``; ``read(model, weights)`` returns it if it is none of
+        ovgpu's."""
         with paused():
             if isinstance(model, Model) and not owns(model):
                 return self._compile(model, settings, model.clone())
@@ -88,34 +91,45 @@ class Core:
         check_readable(model)
         return self.read_model(model, weights)
 
-    def _compile_file(self, model: Any, weights: Any, settings: Settings, read: Callable[[], Model]) -> CompiledModel:
-        """Compile the model that ``read`` reads, which may come from CACHE_DIR instead; see `model_cache`."""
-        if not settings["CACHE_DIR"]:
+    def _compile_file(self, model: Any, weights: Any, settings: Sequence[Settings],
+                      read: Callable[[], Model]) -> CompiledModel:
+        """Compile the model that ``read`` reads, which may come from the first device's CACHE_DIR instead; see
+        `model_cache`."""
+        first = settings[0]
+        if not first["CACHE_DIR"]:
             return self._compile(read(), settings)
         from ovgpu.api.model_cache import entry  # imports zipfile and hashlib, which take 10 ms
 
-        cache = entry(settings["CACHE_DIR"], model, weights, devices.family(settings.device), settings.exported())
+        cache = entry(first["CACHE_DIR"], model, weights, devices.family(first.device), first.exported())
         cached = None if cache is None else cache.read()
-        settings.loaded_from_cache = cached is not None
+        for each in settings:
+            each.loaded_from_cache = cached is not None
         found = read() if cached is None else cached
         compiled = self._compile(found, settings)
         if cache is not None and cached is None:
             cache.write(found)
         return compiled
 
-    def _compile(self, model: Model, settings: Settings, source: Model | None = None,
+    def _compile(self, model: Model, settings: Sequence[Settings], source: Model | None = None,
                  kernels: Mapping[str, bytes] | None = None) -> CompiledModel:
-        """Compile a model. ``source`` is a copy of it, if others have the model; ``kernels`` were exported with it."""
-        if self._extensions and settings.device == "CPU" and any(
+        """Compile a model for one device or several, which share its constants on the host.
+
+        ``source`` is a copy of the model, if others have it; ``kernels`` were exported with it.
+        """
+        first = settings[0]
+        if self._extensions and len(settings) == 1 and first.device == "CPU" and any(
                 isinstance(node.op, Unsupported) for node in all_nodes(model)):
             from ovgpu.interop.extensions import compile_for_cpu
 
-            compiled: CompiledModel = compile_for_cpu(model, self._extensions, settings.exported())
+            compiled: CompiledModel = compile_for_cpu(model, self._extensions, first.exported())
             return compiled
-        settings.model_name = model.friendly_name
-        backend = self._open_backend(settings)
-        backend.import_kernels(kernels or {})
-        return CompiledModel(Compilation(model, backend, settings, source or model, bind))
+        compilations = []
+        for each in settings:  # one after the other: a card takes the kernels that were compiled for an equal one
+            each.model_name = model.friendly_name
+            backend = self._open_backend(each)
+            backend.import_kernels(kernels or {})
+            compilations.append(Compilation(model, backend, each, source or model, bind))
+        return CompiledModel(compilations[0]) if len(compilations) == 1 else MultiCompiledModel(compilations)
 
     def _open_backend(self, settings: Settings) -> Backend:
         return devices.open_backend(settings.device, settings["CACHE_DIR"], settings.tf32,
@@ -143,10 +157,11 @@ class Core:
         rewind(model_stream)
         if not isinstance(data, (bytes, bytearray, memoryview, np.ndarray)):
             raise TypeError(f"import_model takes bytes, a binary file, a Tensor or an array, got {type(data).__name__}")
-        device = self._resolve_device(device_name, config or {})
+        shared = self._resolve_devices(device_name, config or {})
         with paused():
-            found = read(data, devices.family(device))
-            settings = self._settings_of(device).compiled({**found.properties, **(config or {})})
+            for family in sorted(set(map(devices.family, shared))):
+                found = read(data, family)  # which raises for a second family
+            settings = self._settings_for(shared, {**found.properties, **(config or {})})
             return self._compile(found.model, settings, kernels=found.kernels)
 
     # ---- devices and properties
@@ -181,7 +196,8 @@ class Core:
             properties = {properties[0]: properties[1]}
         if not isinstance(properties, Mapping):
             raise TypeError(f"properties are a dict or a pair, got {type(properties).__name__}")
-        self._settings_of(device).update(properties)
+        for name in resolve_multi(device) if is_multi(device) else (device,):
+            self._settings_of(name).update(properties)
 
     def get_versions(self, device_name: str) -> dict[str, Version]:
         """Return the version of a device's backend by device name; an empty dict if there is no such device."""
@@ -203,14 +219,23 @@ class Core:
             return base
         return self._settings.setdefault(device, Settings(device, base))
 
-    def _resolve_device(self, name: str, config: Mapping[str, Any]) -> str:
-        """Return the device for a name and properties, which may list AUTO's devices or give the card's number."""
-        if name in devices.SELECTORS and config.get("MULTI_DEVICE_PRIORITIES"):
-            name += f":{config['MULTI_DEVICE_PRIORITIES']}"
+    def _settings_for(self, shared: Mapping[str, int], config: Mapping[str, Any]) -> list[Settings]:
+        """Return the settings of a model that is compiled for devices from `_resolve_devices`."""
+        found = [self._settings_of(device).compiled(config) for device in shared]
+        for settings, requests in zip(found, shared.values()):
+            settings.requests = requests
+        return found
+
+    def _resolve_devices(self, name: str, config: Mapping[str, Any]) -> dict[str, int]:
+        """Return the devices for a name and properties, which may list the devices of AUTO and MULTI or give the card's
+        number. Each has its number of requests in MULTI's list, or 0."""
+        listed = bare(config.get("MULTI_DEVICE_PRIORITIES"))
+        if name in devices.SELECTORS and listed:
+            name += f":{listed}"
         if name in ("NVIDIA", "CUDA"):
-            number = config.get("DEVICE_ID", self._settings_of(name)["DEVICE_ID"])
+            number = bare(config.get("DEVICE_ID", self._settings_of(name)["DEVICE_ID"]))
             name += f".{number}" if number else ""
-        return resolve(name)
+        return resolve_multi(name) if is_multi(name) else {resolve(name): 0}
 
     # ---- plugins and remote contexts of OpenVINO's Core
 

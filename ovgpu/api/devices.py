@@ -2,13 +2,15 @@
 
 Importing ovgpu does not look for cards; the first use of a device does. A single card is named ``NVIDIA``. Several
 cards are named ``NVIDIA.0``, ``NVIDIA.1``..., and ``NVIDIA`` is the first one. ``CUDA`` is an alias of ``NVIDIA``.
+``MULTI:A,B`` names several devices, which share the requests of a compiled model.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ovgpu._util.nearest import did_you_mean
 from ovgpu.backends.cpu import CpuBackend
@@ -20,6 +22,7 @@ from ovgpu.runtime.backend import Backend
 
 PREFERRED = ("NVIDIA", "CPU")  # the order in which AUTO tries devices
 SELECTORS = ("AUTO", "MULTI", "HETERO", "BATCH")  # "AUTO:A,B" selects the first usable device of its list
+SHARER = re.compile(r"([^()]+)(?:\(([1-9]\d*)\))?")  # device of MULTI's list, with a number of requests: NVIDIA.0(4)
 
 _backends: dict[str, Callable[[], Backend]] = {"CPU": CpuBackend}
 
@@ -115,7 +118,54 @@ def _choose(kind: str, listed: str) -> str:
             continue
         _warn_of_idle_cards(kind, found, refused)
         return found
-    raise DeviceError(f"No available device to filter {kind} plugin: " + "; ".join(map(str, refused.values())))
+    raise _no_device(kind, map(str, refused.values()))
+
+
+def is_multi(name: str) -> bool:
+    """Return whether a name is that of several devices, which share requests: ``MULTI`` with or without a list."""
+    return name.partition(":")[0] == "MULTI"
+
+
+def resolve_multi(name: str) -> dict[str, int]:
+    """Return the devices of ``MULTI:A,B(4)``, each with its number of requests in parentheses, or 0.
+
+    These are the listed devices that can be used; a RuntimeWarning gives the reasons against the others. Without a
+    list, these are all cards that can be used and are not excluded, as in ``MULTI:-NVIDIA.1``, or else the CPU.
+
+    Raises: DeviceError if none can be used, or for a number of requests that is not positive.
+    """
+    kind, _, listed = name.partition(":")
+    entries = [entry.strip() for entry in listed.split(",")] if listed else []
+    names = [entry for entry in entries if not entry.startswith("-")]
+    if not names:
+        excluded = {entry[1:].replace("CUDA", "NVIDIA", 1) for entry in entries}
+        cards = [card for card in _cards() if not {"NVIDIA", f"NVIDIA.{card_number(card)}"} & excluded]
+        return dict.fromkeys(cards or [_choose(kind, listed)], 0)
+    found: dict[str, int] = {}
+    refused = []
+    for entry in names:
+        parts = SHARER.fullmatch(entry)
+        if parts is None:
+            raise DeviceError(f"{name}: '{entry}' is not the name of a device, with or without a number of requests, "
+                              "as in NVIDIA.0 or NVIDIA.0(4)")
+        try:
+            found.setdefault(resolve(parts[1].strip()), int(parts[2] or 0))
+        except DeviceError as e:
+            refused.append(str(e))
+    if not found:
+        raise _no_device(kind, refused)
+    if refused:
+        warnings.warn(f"{kind} takes {', '.join(found)}: {'; '.join(refused)}", RuntimeWarning, stacklevel=4)
+    return found
+
+
+def _cards() -> list[str]:
+    """Return the names of the usable cards, and of backends registered in their place, by number."""
+    return sorted([name for name in available_devices() if name.partition(".")[0] == "NVIDIA"], key=card_number)
+
+
+def _no_device(kind: str, reasons: Iterable[str]) -> DeviceError:
+    return DeviceError(f"No available device to filter {kind} plugin: " + "; ".join(reasons))
 
 
 def _warn_of_idle_cards(kind: str, found: str, refused: dict[str, DeviceError]) -> None:

@@ -562,7 +562,10 @@ class InferRequest(RequestTensors):
         self._variables.release()
 
     def get_compiled_model(self) -> CompiledModel:
-        """Return the compiled model as a new object, which does not share the private request of the original one."""
+        """Return the compiled model as a new object, which does not share the private request of the original one.
+
+        If several devices share the model's requests, it is the compiled model for the device of this request.
+        """
         from ovgpu.api.compiled_model import CompiledModel
 
         return CompiledModel(self._compilation)

@@ -110,7 +110,8 @@ COMPUTED: dict[str, Callable[[Settings], Any]] = {
 }
 COMPILED_ONLY: dict[str, Callable[[Settings], Any]] = {
     "NETWORK_NAME": lambda s: s.model_name,
-    "OPTIMAL_NUMBER_OF_INFER_REQUESTS": lambda s: min(s.streams, s["PERFORMANCE_HINT_NUM_REQUESTS"] or s.streams),
+    "OPTIMAL_NUMBER_OF_INFER_REQUESTS": lambda s: s.requests or min(
+        s.streams, s["PERFORMANCE_HINT_NUM_REQUESTS"] or s.streams),
     "LOADED_FROM_CACHE": lambda s: s.loaded_from_cache,
 }
 
@@ -120,6 +121,7 @@ class Settings:
 
     model_name: str | None = None  # set for a compiled model, whose settings are read-only
     loaded_from_cache = False
+    requests = 0  # number of requests that MULTI's list gives this device in parentheses
 
     def __init__(self, device: str, base: Settings | None = None) -> None:
         self.device: str = device
@@ -178,6 +180,7 @@ class Settings:
         """Return these settings with bf16 in place of f16, or f32 on cards without bf16."""
         found = Settings(self.device, self._base)
         found.model_name, found._values = self.model_name, {**self._values, "INFERENCE_PRECISION_HINT": Type.bf16}
+        found.requests = self.requests
         return found
 
     @property
@@ -294,14 +297,17 @@ def _text(value: Any) -> str:
     return value.name if isinstance(value, PropertyEnum) else str(value)
 
 
+def bare(value: Any) -> Any:
+    """Return the value of an OVAny of ovgpu or openvino, and any other value unchanged."""
+    return value.value if type(value).__name__ == "OVAny" else value
+
+
 def _convert(key: str, value: Any) -> Any:
     """Convert a value to its property's type, from strings as in configuration files or from openvino's objects.
 
     Raises: RuntimeError for a value that the property does not accept.
     """
-    if type(value).__name__ == "OVAny":
-        value = value.value
-    default = WRITABLE[key]
+    value, default = bare(value), WRITABLE[key]
     try:
         if isinstance(default, bool):
             return _boolean(value)

@@ -22,7 +22,7 @@ def compile_batched(model: Any, device: str | None, config: Mapping[str, Any] | 
     if isinstance(model, CompiledModel):
         compilation = model._compilation
         found = batched(compilation.source, batch_axes)
-        device = compilation.settings.device if device is None else device
+        device = model._device if device is None else device
         properties = {**compilation.settings.exported(), **properties}
     else:
         source = model if isinstance(model, Model) and not owns(model) else Core().read_model(model)

@@ -30,8 +30,9 @@ class DynamicBatcher:
 
     Inferences whose inputs differ in the batch only are gathered until they have ``max_batch_size`` rows, or until
     ``max_wait_ms`` after the first one arrived. The batch is padded to the next of ``batch_sizes``, by default the
-    powers of two and ``max_batch_size``. Up to ``requests`` batches run in parallel. Threads may share a batcher. Close
-    it, or use it as a context. See `SequenceBatcher` for ``batch_axes``, ``observer`` and errors.
+    powers of two and ``max_batch_size``. Up to ``requests`` batches run in parallel on each device (several with
+    ``MULTI:A,B``). Threads may share a batcher. Close it, or use it as a context. See `SequenceBatcher` for
+    ``batch_axes``, ``observer`` and errors.
     """
 
     def __init__(self, model: Any, max_batch_size: int = 32, device: str | None = None,
@@ -49,7 +50,7 @@ class DynamicBatcher:
         self._batches = _Batches(compiled, batched, sorted({n for n in sizes if n < max_batch_size} | {max_batch_size}),
                                  max_wait_ms / 1000, observer)
         self._threads = [threading.Thread(target=self._batches.work, name="ovgpu-batches", daemon=True, args=(request,))
-                         for request in [self._batches.request() for _ in range(requests)]]
+                         for request in self._batches.requests(requests)]
         for thread in self._threads:
             thread.start()
         self._closing = finalize(self, self._batches.gatherer.close)
@@ -135,9 +136,10 @@ class _Batches:
         """True in a process that was forked from the batcher's, and does not have its threads."""
         return self._forks != forks.count
 
-    def request(self) -> BatchRequest:
-        """Return a new request for batches."""
-        return BatchRequest(self.compiled._compilation.current, self.batched)
+    def requests(self, number: int) -> list[BatchRequest]:
+        """Return new requests for batches, so many for each device."""
+        return [BatchRequest(compilation.current, self.batched) for compilation in self.compiled._compilations
+                for _ in range(number)]
 
     def work(self, request: BatchRequest) -> None:
         """Run batches with a request until the gatherer is closed and empty."""

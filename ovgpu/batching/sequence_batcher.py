@@ -11,6 +11,7 @@ from typing import Any, Self
 from weakref import finalize
 
 from ovgpu._util import forks
+from ovgpu.api.compilation import Compilation
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.batching.cache_request import CacheRequest
 from ovgpu.batching.compilation import compile_batched
@@ -52,6 +53,9 @@ class SequenceBatcher:
     hides rows that only longer sequences have. Steps with equally many new rows run together, apart from first steps,
     such as prompts, which run in smaller batches.
 
+    On several devices (``MULTI:A,B``), each has a batch with slots of its own, and a sequence stays on the device with
+    the fewest open sequences when it was opened.
+
     ``observer`` is called with the measurements of every batch.
 
     Raises: OpError that names the layer for a model that mixes the rows of a batch, or whose attention has no such
@@ -64,57 +68,70 @@ class SequenceBatcher:
         if not 1 <= max_sequences <= MAX_SEQUENCES:
             raise ValueError(f"max_sequences is {max_sequences}, not 1 to {MAX_SEQUENCES}")
         compiled, batched = compile_batched(model, device, config, batch_axes)
-        self._slots = _Slots(compiled, batched, max_sequences, max_wait_ms / 1000, observer)
-        threading.Thread(target=self._slots.work, name="ovgpu-sequences", daemon=True).start()
-        self._closing = finalize(self, self._slots.gatherer.close)
+        self._compiled, self._batched = compiled, batched
+        compilations = compiled._compilations[:max_sequences]
+        shares = [(max_sequences + i) // len(compilations) for i in reversed(range(len(compilations)))]
+        self._slots = [_Slots(compilation, batched, share, max_wait_ms / 1000, observer)
+                       for compilation, share in zip(compilations, shares)]
+        for slots in self._slots:
+            threading.Thread(target=slots.work, name="ovgpu-sequences", daemon=True).start()
+        self._opening = threading.Lock()
+        self._closing = finalize(self, _close, self._slots)
         self._closing.atexit = False  # in a forked process another thread may have held the lock
 
     @property
     def compiled_model(self) -> CompiledModel:
         """The compiled model with a dynamic batch."""
-        return self._slots.compiled
+        return self._compiled
 
     @property
     def max_sequences(self) -> int:
         """The most sequences that can be open at a time."""
-        return self._slots.most
+        return sum(slots.most for slots in self._slots)
 
     def open(self) -> BatchedSequence:
         """Return a new sequence, which begins with the initial state. Raise BatchFullError if too many are open."""
-        return BatchedSequence(self, self._slots.open())
+        self._slots[0].check_process()
+        with self._opening:
+            free = [slots for slots in self._slots if len(slots.opened) < slots.most]
+            if not free:
+                raise BatchFullError(f"all {self.max_sequences} sequences are open")
+            slots = min(free, key=lambda slots: len(slots.opened))
+            return BatchedSequence(self, slots, slots.open())
 
     def __len__(self) -> int:
         """Return the number of open sequences."""
-        return len(self._slots.opened)
+        return sum(len(slots.opened) for slots in self._slots)
 
     @property
     def batch_size(self) -> int:
         """The number of slots."""
-        return self._slots.request.rows
+        return sum(slots.request.rows for slots in self._slots)
 
     @property
     def batch_axes(self) -> tuple[int | None, ...]:
         """The batch axis of each input, None for one that all rows share."""
-        return self._slots.batched.inputs
+        return self._batched.inputs
 
     @property
     def output_batch_axes(self) -> tuple[int, ...]:
         """The batch axis of each output."""
-        return self._slots.batched.outputs
+        return self._batched.outputs
 
     @property
     def optional_inputs(self) -> frozenset[int]:
         """The numbers of inputs that steps may leave out: the beams, since each sequence continues its own state."""
-        beams = self._slots.batched.beams
+        beams = self._batched.beams
         return frozenset() if beams is None else frozenset({beams})
 
     def close(self) -> None:
         """Run the steps that wait, and refuse further ones. A callback of a step does not wait for them."""
-        if self._slots.is_forked:
+        if self._slots[0].is_forked:
             return
         self._closing()
-        if threading.get_ident() != self._slots.thread:
-            self._slots.done.wait()
+        if threading.get_ident() not in [slots.thread for slots in self._slots]:
+            for slots in self._slots:
+                slots.done.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -126,10 +143,10 @@ class SequenceBatcher:
 class BatchedSequence:
     """Sequence of a `SequenceBatcher`, with its own state. Its steps run in the order in which they were submitted."""
 
-    def __init__(self, batcher: SequenceBatcher, entry: _Entry) -> None:
+    def __init__(self, batcher: SequenceBatcher, slots: _Slots, entry: _Entry) -> None:
         self._batcher = batcher  # which closes itself when nothing refers to it
-        self._slots, self._entry = batcher._slots, entry
-        self._closing = finalize(self, self._slots.close, entry)
+        self._slots, self._entry = slots, entry
+        self._closing = finalize(self, slots.close, entry)
 
     def infer(self, inputs: Any = None) -> OVDict:
         """Run a step and return its outputs. ``inputs`` are those of `InferRequest.infer`, for a batch of one row.
@@ -172,6 +189,11 @@ class BatchedSequence:
         self.close()
 
 
+def _close(shared: Sequence[_Slots]) -> None:
+    for slots in shared:
+        slots.gatherer.close()
+
+
 class _Entry:
     """An open sequence: its slot, and its steps. The first step is with the gatherer, the others wait behind it."""
 
@@ -183,20 +205,20 @@ class _Entry:
 
 
 class _Slots:
-    """Slots of a batch, and the loop that runs it. It is shared by the batcher, its sequences and its thread.
+    """Slots of a device's batch, and the loop that runs it. Shared by the batcher, its sequences and its thread.
 
     The gatherer's condition guards ``opened`` and the entries, ``running`` guards the request.
     """
 
-    def __init__(self, compiled: CompiledModel, batched: BatchedModel, most: int, max_wait: float,
+    def __init__(self, compilation: Compilation, batched: BatchedModel, most: int, max_wait: float,
                  observer: Observer | None) -> None:
-        self.compiled, self.batched, self.most, self._observer = compiled, batched, most, observer
-        self._grows = any(info.axis for info in compiled._compilation.current.initial.infos.values())
+        self._compilation, self._batched, self.most, self._observer = compilation, batched, most, observer
+        self._grows = any(info.axis for info in compilation.current.initial.infos.values())
         self.request = self._new_request()
         self._few = FewRows(self.request, self._new_request)
         self._rows = 0  # of the last inference
-        self.inputs = RowInputs(compiled._compilation.inputs, batched, self.request.unstacked)
-        self.outputs = RowOutputs(compiled.outputs, batched)
+        self.inputs = RowInputs(compilation.inputs, batched, self.request.unstacked)
+        self.outputs = RowOutputs(compilation.outputs, batched)
         self.opened: dict[int, _Entry] = {}  # by slot
         self.gatherer = Gatherer(max_wait, lambda: max(len(self.opened), 1))
         self.running = threading.Lock()
@@ -206,18 +228,15 @@ class _Slots:
         self._forks = forks.count
 
     def _new_request(self) -> BatchRequest:
-        return (CacheRequest if self._grows else BatchRequest)(self.compiled._compilation.current, self.batched)
+        return (CacheRequest if self._grows else BatchRequest)(self._compilation.current, self._batched)
 
     # ---- sequences
 
     def open(self) -> _Entry:
-        self._check_process()
         with self.gatherer.changed:
             if self.gatherer.closed:
                 raise Error("the batcher is closed")
-            slot = next((i for i in range(self.most) if i not in self.opened), None)
-            if slot is None:
-                raise BatchFullError(f"all {self.most} sequences are open")
+            slot = next(i for i in range(self.most) if i not in self.opened)
             entry = self.opened[slot] = _Entry(slot)
             return entry
 
@@ -236,7 +255,7 @@ class _Slots:
         return self._submit(entry, Work(key, arrays, 1, entry))
 
     def _submit(self, entry: _Entry, step: Work) -> Future[OVDict]:
-        self._check_process()
+        self.check_process()
         with self.gatherer.changed:
             if entry.closed:
                 raise Error(CLOSED)
@@ -252,7 +271,7 @@ class _Slots:
         """True in a process that was forked from the batcher's, and does not have its thread."""
         return self._forks != forks.count
 
-    def _check_process(self) -> None:
+    def check_process(self) -> None:
         if self.is_forked:
             raise Error("the batcher was made in the process that this one was forked from")
 
@@ -260,7 +279,7 @@ class _Slots:
 
     def _after_steps(self, entry: _Entry) -> None:
         """Wait for the steps that were submitted. Raise Error if the sequence is closed."""
-        self._check_process()
+        self.check_process()
         if threading.get_ident() == self.thread and entry.steps:
             raise Error("a callback of a step would wait for the next step of its sequence")
         with self.gatherer.changed:

@@ -17,7 +17,8 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("serve", help="serve models over HTTP and gRPC (KServe v2)")
     parser.add_argument("path", type=Path, help="a model's file or folder, or a repository with NAME/VERSION/model.xml")
     parser.add_argument("--name", default="", help="name of a single model; by default its file's or folder's name")
-    parser.add_argument("-d", "--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
+    parser.add_argument("-d", "--device", default="AUTO",
+                        help="CPU, NVIDIA[.n], AUTO (default), or several: MULTI:NVIDIA.0,NVIDIA.1")
     parser.add_argument("--precision", default="", metavar="TYPE", help="f32, tf32, f16 or bf16")
     parser.add_argument("--cache_dir", default="", metavar="FOLDER", help="folder of compiled kernels and models")
 
@@ -36,7 +37,8 @@ def add_to(commands: Any) -> None:
     batches.add_argument("--max-sequences", type=int, default=64, metavar="N", help="open sequences of a model (64)")
     batches.add_argument("--max-wait-ms", type=float, default=2.0, metavar="MS",
                          help="milliseconds for which a batch waits for more rows (2)")
-    batches.add_argument("--requests", type=int, default=1, metavar="N", help="batches that run side by side (1)")
+    batches.add_argument("--requests", type=int, default=1, metavar="N",
+                         help="batches that run side by side on a device (1)")
     batches.add_argument("--no-batching", action="store_true", help="run each inference alone")
     batches.add_argument("--idle-seconds", type=float, default=300.0, metavar="S",
                          help="a sequence without inferences ends after this time (300)")

@@ -45,7 +45,7 @@ class EngineOptions:
     max_batch_size: int = 32
     max_sequences: int = 64
     max_wait_ms: float = 2.0
-    requests: int = 1
+    requests: int = 1  # per device
 
 
 @dataclass(frozen=True)
@@ -246,25 +246,26 @@ class SlotSequence(EngineSequence):
 
 
 class RequestEngine(Engine):
-    """Engine that runs one inference at a time for each of its requests, or of its sequences.
+    """Engine that runs one inference at a time for each of its requests, so many per device, or of its sequences.
 
     ``compiled`` is a `CompiledModel`, or has the same methods.
     """
 
     def __init__(self, compiled: Any, options: EngineOptions, observer: Observer) -> None:
         self._compiled, self._observer = compiled, observer
-        self._most, self._requests = options.max_sequences, options.requests
+        self._most = options.max_sequences
+        self._requests = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
         self._idle = SimpleQueue[Any]()
         request = compiled.create_infer_request()
         self.stateful = bool(request.query_state())
         if not self.stateful:
-            for found in (request, *(compiled.create_infer_request() for _ in range(options.requests - 1))):
+            for found in (request, *(compiled.create_infer_request() for _ in range(self._requests - 1))):
                 self._idle.put(found)
-        self._pool = ThreadPoolExecutor(options.requests, "ovgpu-requests")
+        self._pool = ThreadPoolExecutor(self._requests, "ovgpu-requests")
         self._open = 0
         self.description = (f"a request for each of up to {options.max_sequences} sequences" if self.stateful
-                            else f"requests: {options.requests}") + f" on {_devices(compiled)}"
+                            else f"requests: {self._requests}") + f" on {_devices(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
         return self.run(self._infer_idle, inputs)
@@ -360,7 +361,8 @@ def _devices(compiled: Any) -> str:
 
 
 def _memory(compiled: Any) -> dict[str, int]:
-    return {device: compiled.memory_held() for device in compiled.get_property("EXECUTION_DEVICES") if device != "CPU"}
+    return {device: compiled.memory_held(device) for device in compiled.get_property("EXECUTION_DEVICES")
+            if device != "CPU"}
 
 
 def open_engine(path: Path, options: EngineOptions, observer: Observer) -> Engine:

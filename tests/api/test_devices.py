@@ -67,6 +67,7 @@ def test_two_cards(cards: Any) -> None:
                 warnings.simplefilter("ignore", RuntimeWarning)
                 assert executes(name) == ["NVIDIA.1"], name
         assert executes("NVIDIA", {"DEVICE_ID": "1"}) == executes("CUDA", {"DEVICE_ID": 1}) == ["NVIDIA.1"]
+        assert executes("NVIDIA", dict([ov.properties.device.id("1")])) == ["NVIDIA.1"]
         assert executes("NVIDIA.0", {"DEVICE_ID": "1"}) == ["NVIDIA.0"]
         core.set_property("NVIDIA", {"DEVICE_ID": "1"})
         assert executes("NVIDIA", core=core) == executes("CUDA", core=core) == ["NVIDIA.1"]

@@ -112,7 +112,7 @@ def test_values_of_other_sequences_do_not_matter(device: str) -> None:
                 results.append(second.submit(inputs).result()["y"])
                 future.result()
             with pytest.MonkeyPatch.context() as patch:  # a step of the first one alone
-                patch.setattr(batcher._slots.gatherer, "_max_wait", 0)
+                patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
                 first.infer({**beside, **frames(1, 4, 6), "x": beside["x"] * np.float32(other)})
             first.close()
             with batcher.open() as third:
@@ -200,7 +200,7 @@ def test_a_step_is_one_graph_and_one_kernel_that_moves_rows(emulated: str, monke
         past = [1, 4]
         for sequence, count in zip((short, long), past):
             with pytest.MonkeyPatch.context() as patch:  # prompts of different lengths run one after the other
-                patch.setattr(batcher._slots.gatherer, "_max_wait", 0)
+                patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
                 sequence.infer(frames(count, 0))
         for step in range(5):
             if step == 3:

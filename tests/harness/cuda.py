@@ -117,6 +117,15 @@ def bound(where: str) -> Iterator[None]:
 
 
 @contextmanager
+def cards(number: int) -> Iterator[None]:
+    """Bind the CUDA backend to an emulator with so many cards within the block: NVIDIA.0, NVIDIA.1..."""
+    from tests.emulator.device import devices
+
+    with bound("emulator"), devices(number):
+        yield
+
+
+@contextmanager
 def registered(where: str) -> Iterator[str]:
     """Register the CUDA backend as a device within the block, bound as by `bound`; yield the device's name."""
     from ovgpu.api import devices

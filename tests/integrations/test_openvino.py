@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from openvino import opset13 as ops
 from openvino.properties import hint
 
+from ovgpu.api import devices
 from ovgpu.integrations.openvino import inference, install, uninstall
 from tests.ir.models import MODELS
 
@@ -128,8 +129,27 @@ def test_priorities_as_a_property(core: ov.Core) -> None:
     assert compiled.get_property(props.execution_devices) in (["CPU"], ["(CPU)"])
 
 
+@pytest.mark.parametrize("name", ["MULTI:NVIDIA,NVIDIA.1", "MULTI: NVIDIA.1(2), CUDA", "MULTI"])
+def test_cards_that_share_requests(core: ov.Core, device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(devices._backends, "NVIDIA.1", lambda: devices.open_backend(device))
+    config = {} if ":" in name else {props.device.priorities: "NVIDIA,NVIDIA.1"}
+    compiled = core.compile_model(counter(), name, config)
+    assert type(compiled) is inference.CompiledModel
+    assert sorted(compiled.get_property(props.execution_devices)) == ["NVIDIA", "NVIDIA.1"]
+    queue, found = ov.AsyncInferQueue(compiled), []
+    assert len(queue) == compiled.get_property(props.optimal_number_of_infer_requests) == (3 if "(" in name else 2)
+    queue.set_callback(lambda request, _: found.append(request.results[compiled.output(0)].tolist()))
+    for _ in range(2 * len(queue)):
+        queue.start_async([np.ones(2, np.float32)])
+    queue.wait_all()
+    assert len(found) == 2 * len(queue) and [1.0, 1.0] in found
+    request = compiled.create_infer_request()
+    assert [request.infer([np.ones(2, np.float32)])[0].tolist() for _ in range(2)] == [[1, 1], [2, 2]]
+
+
 @pytest.mark.parametrize(("name", "message"), [
     ("HETERO:NVIDIA,CPU", "HETERO cannot share a model between NVIDIA and other devices"),
+    ("MULTI:CPU,NVIDIA(2)", "MULTI cannot share a model between NVIDIA and other devices"),
     ("MULTI:CPU,NVIDIA", "MULTI cannot share a model between NVIDIA and other devices"),
     ("BATCH:NVIDIA", "BATCH cannot share a model"),
     ("NVIDIA.7", 'Device with "NVIDIA.7" name is not registered'),

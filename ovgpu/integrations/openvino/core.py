@@ -52,7 +52,7 @@ def compile_model(original: Method, self: Any, model: Any, device_name: str | No
     if not is_ours(device_name):
         return original(self, model, device_name, config, weights=weights)
     core, config = ovgpu_core(self), properties_to_ovgpu(config)
-    settings = core._settings_of(core._resolve_device(device_name, config)).compiled(config)
+    settings = core._settings_for(core._resolve_devices(device_name, config), config)
     return CompiledModel(core._compile_by(partial(read_for_ovgpu, self), model, weights, settings))
 
 

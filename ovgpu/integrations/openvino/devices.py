@@ -1,4 +1,4 @@
-"""Device names that openvino hands over to ovgpu: NVIDIA, NVIDIA.n, and lists of AUTO that name it."""
+"""Device names that openvino hands over to ovgpu: NVIDIA, NVIDIA.n, MULTI of these, and AUTO lists that name them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ NAMES = ("NVIDIA", "CUDA")
 
 
 def is_ours(device: Any) -> bool:
-    """Return whether a name is ovgpu's: NVIDIA or CUDA, with or without the number of a card."""
-    return isinstance(device, str) and device.partition(".")[0] in NAMES
+    """Return whether a name is ovgpu's: NVIDIA or CUDA, with or without the number of a card, or MULTI of these."""
+    if not isinstance(device, str):
+        return False
+    kind, _, listed = device.partition(":")
+    if kind == "MULTI" and listed:
+        return all(is_ours(name.partition("(")[0].strip()) for name in listed.split(","))
+    return device.partition(".")[0] in NAMES
 
 
 def select(device: Any, config: Any, core: Any) -> tuple[Any, Any]:
     """Return the device and the properties for `compile_model`. They are changed only where a list names NVIDIA.
 
     AUTO takes the first device of its list that can be used; if that is openvino's, AUTO gets the list without NVIDIA.
+    MULTI is ovgpu's if all its devices are.
 
-    Raises: DeviceError if HETERO, MULTI or BATCH names NVIDIA, or AUTO finds none of its devices.
+    Raises: DeviceError if HETERO or BATCH names NVIDIA, MULTI also names other devices, or AUTO finds none of its
+    devices.
     """
     kind, _, listed = device.partition(":") if isinstance(device, str) else ("", "", "")
     if kind not in ("AUTO", "MULTI", "HETERO", "BATCH"):
@@ -30,17 +37,21 @@ def select(device: Any, config: Any, core: Any) -> tuple[Any, Any]:
     if not listed and isinstance(config, Mapping):
         listed = str(config.get(PRIORITIES, ""))
     names = [name.strip() for name in listed.split(",") if name.strip()]
-    if not any(is_ours(name.lstrip("-")) for name in names):
+    if not any(is_ours(name.lstrip("-").partition("(")[0]) for name in names):
         return device, config
     others = {name: value for name, value in dict(config or {}).items() if name != PRIORITIES}
-    return _first_usable(names, core) if kind == "AUTO" else _only(kind, names), others
+    if kind == "AUTO":
+        return _first_usable([name.partition("(")[0] for name in names], core), others
+    return _shared(f"{kind}:{','.join(names)}"), others
 
 
-def _only(kind: str, names: list[str]) -> str:
-    if kind == "MULTI" and len(names) == 1:
-        return names[0]
-    raise DeviceError(f"{kind}:{','.join(names)}: {kind} cannot share a model between NVIDIA and other devices; "
-                      "name NVIDIA alone, or AUTO with a list of devices")
+def _shared(device: str) -> str:
+    """Return MULTI with a list of cards. Raise DeviceError for any other list."""
+    if not is_ours(device):
+        kind = device.partition(":")[0]
+        raise DeviceError(f"{device}: {kind} cannot share a model between NVIDIA and other devices; "
+                          "name NVIDIA alone, MULTI with a list of cards, or AUTO with a list of devices")
+    return device
 
 
 def _first_usable(names: list[str], core: Any) -> str:
