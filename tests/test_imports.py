@@ -38,8 +38,9 @@ LAYER = {unit: number for number, layer in enumerate(LAYERS) for unit in layer}
 HOMES = {
     "cupy": ("backends/cuda/",), "cupyx": ("backends/cuda/",), "nvmath": ("backends/cuda/",),
     "cudnn": ("backends/cuda/",), "openvino": ("integrations/", "interop/"),
-    "grpc": ("serve/",), "prometheus_client": ("serve/",), "starlette": ("serve/",), "tritonclient": ("serve/",),
-    "uvicorn": ("serve/",), "opentelemetry": ("serve/",), "google": ("serve/",), "ray": ("integrations/",),
+    "grpc": ("serve/",), "prometheus_client": ("serve/",), "starlette": ("serve/", "integrations/ray/"),
+    "tritonclient": ("serve/",), "uvicorn": ("serve/",), "opentelemetry": ("serve/",), "google": ("serve/",),
+    "ray": ("integrations/ray/",),
     "torch": (), "pytest": (), "tests": (),
 }
 

@@ -1,4 +1,9 @@
-"""Ray: models that map datasets, and deployments of models. It needs ``pip install "ovgpu[ray]"``."""
+"""Ray: models that map datasets, and deployments of models. It needs ``pip install "ovgpu[ray]"``.
+
+`predictor` is for Ray Data: `columns` and `runners` are the ways from a batch of columns through a model and back.
+`replica` is for Ray Serve, `client` for its callers. `sequences` has the sequences on a replica, and `directory` the
+actor that knows where each of them is. `models` sends models to workers.
+"""
 
 from __future__ import annotations
 

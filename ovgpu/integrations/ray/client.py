@@ -86,6 +86,11 @@ class Sequence:
                     try:
                         done = 0 if number == 1 else (yield self._handle.resume.remote(self.id))
                         break
+                    except SequenceLostError:
+                        if self._kept[0][0] > 1:
+                            raise
+                        done = 0  # all steps are made again
+                        break
                     except RayActorError:
                         if time.monotonic() > deadline:
                             raise

@@ -21,7 +21,7 @@ POLL_SECONDS = 10.0  # after which a poll without news returns
 JOIN_SECONDS = 5.0  # in which replicas join a new directory
 PATIENCE_SECONDS = 60.0  # for a replica to hand over a sequence
 CHECK_SECONDS = 1.0  # between questions whether a replica is alive
-SWEEP_SECONDS = 30.0
+SWEEP_SECONDS = 10.0
 
 SequenceId = int | str
 Claim = tuple[SequenceId, int]
@@ -29,6 +29,10 @@ Claim = tuple[SequenceId, int]
 
 class SequenceLostError(Error):
     """Error of a step of a sequence that is not open: it did not start, has ended, or its replica has died."""
+
+
+class NotJoinedError(Error):
+    """Error of a call for a replica that the directory does not know."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class Directory:
     def _replica(self, replica: str) -> _Replica:
         found = self._replicas.get(replica)
         if found is None:
-            raise Error(f"replica {replica} has not joined")
+            raise NotJoinedError(f"replica {replica} has not joined")
         return found
 
     def _remove(self, replica: str) -> None:

@@ -23,9 +23,9 @@ class Predictor:
     device AUTO is that GPU.
 
     ``inputs`` and ``outputs`` map ports, by name or number, to columns, which by default have the names of the ports;
-    outputs that ``outputs`` leaves out are not returned. ``constants`` has the values of inputs that are the same for
-    all rows. ``keep`` lists the columns that are returned as well, by default those that are no inputs. Outputs that
-    Arrow has no type for, such as bf16, become f32.
+    outputs that ``outputs`` leaves out are not returned. ``constants`` has the value of one row for inputs that are the
+    same in all rows. ``keep`` lists the columns that are returned as well, by default those that are no inputs. Outputs
+    of types that Arrow lacks, such as bf16, become f32.
 
     A row has no batch axis: for an input [N, 3, 224, 224] a column has elements of shape (3, 224, 224). Rows of
     different shapes run in different inferences. Inferences have up to ``max_batch_size`` rows, and ``requests`` of

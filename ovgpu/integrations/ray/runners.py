@@ -43,7 +43,7 @@ class Runner(ABC):
 
     @abstractmethod
     def parts(self, columns: Mapping[int, Array], rows: int, constants: Values) -> list[Part]:
-        """Run all rows. ``columns`` has the values of inputs, by number, and ``constants`` those of all rows."""
+        """Run all rows. ``columns`` has the values of inputs, by number; ``constants`` has those of every row."""
 
     @abstractmethod
     def close(self) -> None:
@@ -72,10 +72,18 @@ class BatchRunner(Runner):
             for start in range(0, len(chosen), self._batcher.max_batch_size):
                 part = slice(start, start + self._batcher.max_batch_size)
                 inputs = {number: self._moved(number, array[part]) for number, array in values.items()}
-                submitted.append((chosen[part], self._batcher.submit({**inputs, **constants})))
+                submitted.append((chosen[part], self._batcher.submit(
+                    {**inputs, **self._repeated(constants, len(chosen[part]))})))
         return [(chosen, [np.moveaxis(output, axis, 0)
                           for output, axis in zip(future.result().to_tuple(), self._batcher.output_batch_axes)])
                 for chosen, future in submitted]
+
+    def _repeated(self, constants: Values, rows: int) -> Values:
+        """Return the values of a row as those of so many, except inputs that all rows of a batch share."""
+        shared = [number for number, axis in enumerate(self._batcher.batch_axes) if axis is None]
+        return {number: value if number in shared else
+                self._moved(number, np.broadcast_to(value, (rows, *np.shape(value))))
+                for number, value in constants.items()}
 
     def _moved(self, number: int, rows: Array) -> Array:
         """Return rows of an input with the rows on its batch axis."""
@@ -113,10 +121,13 @@ class SequenceRunner(Runner):
 
     def _begun(self, steps: Sequence[Values], constants: Values) -> tuple[BatchedSequence, list[Future[Any]]]:
         """Return a new sequence, and the futures of its steps."""
+        axes = self._batcher.batch_axes
+        fixed = {number: value if axes[number] is None else self._with_batch(number, np.asarray(value))
+                 for number, value in constants.items()}
         sequence = self._batcher.open()
         try:
-            return sequence, [sequence.submit({**{number: self._with_batch(number, value)
-                                                  for number, value in step.items()}, **constants}) for step in steps]
+            return sequence, [sequence.submit({**fixed, **{number: self._with_batch(number, value)
+                                                           for number, value in step.items()}}) for step in steps]
         except BaseException:
             sequence.close()
             raise
@@ -162,11 +173,11 @@ class SingleRunner(Runner):
 
     def _infer(self, values: Mapping[int, Array], constants: Values) -> list[Array]:
         inputs = {}
-        for number, value in values.items():
+        for number, value in {**values, **constants}.items():
             shape = self.compiled.inputs[number].partial_shape
-            lacks_batch = not shape.rank.is_dynamic and len(shape) == value.ndim + 1
-            inputs[number] = value[None] if lacks_batch else value
-        return list(self._request.infer({**inputs, **constants}).to_tuple())
+            lacks_batch = not shape.rank.is_dynamic and len(shape) == np.ndim(value) + 1
+            inputs[number] = np.asarray(value)[None] if lacks_batch else value
+        return list(self._request.infer(inputs).to_tuple())
 
     def close(self) -> None:
         pass

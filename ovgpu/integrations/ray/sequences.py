@@ -12,7 +12,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from ovgpu.errors import Error
-from ovgpu.integrations.ray.directory import Claim, SavedSequence, SequenceId
+from ovgpu.integrations.ray.directory import Claim, NotJoinedError, SavedSequence, SequenceId
 from ovgpu.serve.engines import Engine, EngineSequence, Inputs
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
@@ -244,7 +244,7 @@ class ReplicaSequences:
                 if directory is None:
                     directory = await self._connected()
                 return await getattr(directory, method).remote(self._replica, *arguments)
-            except RayActorError as error:
+            except (RayActorError, NotJoinedError) as error:
                 log.warning("the directory of sequences is lost: %s", error)
                 if self._directory is directory:
                     self._directory = None

@@ -31,14 +31,17 @@ import numpy as np
 import ray
 from ray import serve
 from ray.cluster_utils import Cluster
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 
 import ovgpu as ov
 from ovgpu.integrations.ray.directory import NAMESPACE
 from tests.batching import nets
 from tests.integrations.ray.faults import add_node, local_cluster
 
+CPUS = 2  # of each node
 CLIENTS, CHECKPOINT_STEPS = 12, 5
-SETTLE_SECONDS = 2.0  # after a fault, in which no other happens
+SETTLE_SECONDS = 1.5  # after a fault, in which no other happens
 QUIET = {"log_level": "ERROR", "enable_access_log": False}
 
 Array = np.ndarray[Any, Any]
@@ -77,7 +80,8 @@ class Served:
 
 def application(model: Any, **options: Any) -> Any:
     """Return the application of a model, with small replicas on the CPU."""
-    return ov.ray.deployment(model, **{"device": "CPU", "ray_actor_options": {"num_cpus": 0.2}, **options})
+    return ov.ray.deployment(model, **{"device": "CPU", "ray_actor_options": {"num_cpus": 0.2},
+                                          "graceful_shutdown_wait_loop_s": 0.2, **options})
 
 
 @contextmanager
@@ -180,32 +184,36 @@ def run(seconds: float, cluster: Cluster, port: int, seed: int = 0, least: int =
     model = ov.ray.share(nets.sums())
     options = {"checkpoint_steps": CHECKPOINT_STEPS, "max_sequences": 32}
     with served(port, model, num_replicas=2, **options) as app:
+        replicas = 2
+
         def kill_replica() -> None:
             os.kill(rng.choice(app.replicas()), signal.SIGKILL)
 
         def scale() -> None:
-            app.scale(model, rng.randint(1, 4), **options)
+            nonlocal replicas
+            replicas = rng.choice([n for n in (1, 2, 3, 4) if n != replicas])
+            app.scale(model, replicas, **options)
 
         def remove_node() -> None:
             cluster.remove_node(rng.choice(sorted(cluster.worker_nodes, key=str)), allow_graceful=False)
-            add_node(cluster)
+            add_node(cluster, CPUS)
 
         def kill_directory() -> None:
             ray.kill(app.directory())
 
-        faults: list[Callable[[], None]] = [kill_replica, scale, remove_node, kill_directory]
+        faults: list[Callable[[], None]] = [kill_replica, kill_directory, remove_node, scale]
         thread = threading.Thread(target=drive, args=(app.handle, over, figures, seed))
         thread.start()
         end, number = time.monotonic() + seconds, 0
         try:
-            time.sleep(SETTLE_SECONDS)
+            _settle(app, replicas)
             while time.monotonic() < end or number < least:
                 fault = faults[number % len(faults)] if number < len(faults) else rng.choice(faults)
                 figures.faults[fault.__name__] += 1
                 figures.last = f"{fault.__name__} at {time.monotonic() - figures.began:.1f} s"
                 fault()
                 number += 1
-                _settle(app)
+                _settle(app, replicas)
                 figures.megabytes.append(_megabytes())
         finally:
             over.set()
@@ -213,12 +221,17 @@ def run(seconds: float, cluster: Cluster, port: int, seed: int = 0, least: int =
     return figures
 
 
-def _settle(app: Served) -> None:
-    """Wait until all replicas run, and their sequences have checkpoints again."""
-    time.sleep(SETTLE_SECONDS)
-    while serve.status().applications[app.app].deployments["ovgpu"].status != "HEALTHY":
+def _settle(app: Served, replicas: int) -> None:
+    """Wait until so many replicas answer, and have done so for a while: their sequences have checkpoints again."""
+    settled = time.monotonic()
+    while time.monotonic() < settled + SETTLE_SECONDS:
         time.sleep(0.1)
-    time.sleep(SETTLE_SECONDS)
+        try:
+            answers, (joined, _, _) = len(app.sequences()), ray.get(app.directory().counts.remote())
+        except (RayError, RayServeException, ValueError):  # ValueError: there is no directory
+            answers = joined = 0
+        if not len(app.replicas()) == answers == replicas <= joined:  # the directory may know dead ones as well
+            settled = time.monotonic()
 
 
 def _megabytes() -> float:
@@ -231,7 +244,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    with local_cluster() as cluster, started() as port:
+    with local_cluster(cpus=CPUS) as cluster, started() as port:
         figures = run(60 * options.minutes, cluster, port, options.seed)
     print(json.dumps(figures.summary()))
     print(*figures.mistakes[:20], sep="\n")

@@ -80,7 +80,7 @@ class Unreachable:
 
 
 class Service:
-    """What a replica does for the client, as `Replica` of a deployment, without Ray Serve."""
+    """Methods of a replica that the client calls, as those of `Replica`, without Ray Serve."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
