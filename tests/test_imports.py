@@ -85,9 +85,15 @@ def test_optional_libraries_are_imported_only_at_home(file: Path) -> None:
 
 
 @pytest.mark.parametrize("unwanted", [
-    ("cupy", "nvmath", "openvino", "torch"), ("rich", "logging", "tempfile", "hashlib", "json"),
+    ("cupy", "nvmath", "openvino", "ray", "torch"), ("rich", "logging", "tempfile", "hashlib", "json"),
 ], ids=["optional", "slow"])
 def test_import_loads_no_optional_or_slow_modules(unwanted: tuple[str, ...]) -> None:
     code = f"import sys, ovgpu; print(sys.modules.keys() & {{*{unwanted}}} or 'none')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "none"
+
+
+def test_ray_is_missing() -> None:
+    code = "import sys; sys.modules['ray'] = None; import ovgpu; ovgpu.ray"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith('ImportError: ovgpu.ray needs Ray: pip install "ovgpu[ray]"')

@@ -8,7 +8,11 @@ actor that knows where each of them is. `models` sends models to workers.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
+
+if find_spec("ray") is None:
+    raise ImportError('ovgpu.ray needs Ray: pip install "ovgpu[ray]"')
 
 from ovgpu.integrations.ray.models import SharedModel, share
 from ovgpu.integrations.ray.predictor import Predictor

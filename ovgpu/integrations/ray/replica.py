@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ovgpu.errors import Error
-from ovgpu.integrations.ray.directory import SequenceId, open_directory
+from ovgpu.integrations.ray.directory import SequenceId, SequenceLostError, open_directory
 from ovgpu.integrations.ray.models import read
 from ovgpu.integrations.ray.sequences import ReplicaSequences
 from ovgpu.serve import rest
@@ -132,7 +132,10 @@ class Replica:
             raise invalid(f"model '{self._name}' has states: an inference needs a sequence_id")
         else:
             parameters = {"sequence_id": step.id, "sequence_start": step.start, "sequence_end": step.end}
-            outputs, _ = await self._sequences.infer(step.id, inputs, step.start, step.end)
+            try:
+                outputs, _ = await self._sequences.infer(step.id, inputs, step.start, step.end)
+            except SequenceLostError as error:
+                raise ServeError(Status.NOT_FOUND, str(error)) from None
         found = [named_output(self._engine.outputs[number], outputs[number]) for number in chosen]
         content, json_length = rest.format(InferenceResponse(self._name, "1", inference.id, found, parameters), wanted)
         if json_length is None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from ovgpu.errors import Error
 from ovgpu.integrations.ray.directory import Claim, NotJoinedError, SavedSequence, SequenceId
@@ -249,6 +249,8 @@ class ReplicaSequences:
                 if self._directory is directory:
                     self._directory = None
                 await asyncio.sleep(RETRY_SECONDS)
+            except RayTaskError as error:
+                raise error.cause from None  # without the traceback of the directory in its text
 
     async def _connected(self) -> Any:
         """Join the directory, with the sequences that are here."""
