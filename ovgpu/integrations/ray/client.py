@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any, Self
 from uuid import uuid4
 
@@ -70,38 +71,50 @@ class Sequence:
         await self.close_async()
 
     def _infer(self, inputs: Any) -> Calls:
-        number, done, deadline, pause = self._steps + 1, self._steps, time.monotonic() + PATIENCE_SECONDS, FIRST_PAUSE
+        number = self._steps + 1
         self._kept.append((number, inputs))
         try:
-            while True:
-                try:
-                    return (yield from self._steps_from(min(done + 1, number)))
-                except (RayActorError, StepNumberError, SequenceLostError) as error:
-                    if time.monotonic() > deadline:
-                        raise
-                    failure = error
-                while True:
-                    yield pause
-                    pause = min(2 * pause, LAST_PAUSE)
-                    try:
-                        done = 0 if number == 1 else (yield self._handle.resume.remote(self.id))
-                        break
-                    except SequenceLostError:
-                        if self._kept[0][0] > 1:
-                            raise
-                        done = 0  # all steps are made again
-                        break
-                    except RayActorError:
-                        if time.monotonic() > deadline:
-                            raise
-                if done < self._kept[0][0] - 1:
-                    raise SequenceLostError(f"sequence {self.id!r} has lost its steps from {done + 1} on") from failure
+            return (yield from self._until_done(number))
+        except RayActorError:  # the step may have run
+            self._steps = number
+            raise
         except Exception:
             self._kept.pop()
             raise
         except BaseException:
             self._steps = number
             raise
+
+    def _until_done(self, number: int) -> Calls:
+        """Run the last of the kept steps and, if its replica dies, those that the sequence has lost."""
+        deadline, pause, first = time.monotonic() + PATIENCE_SECONDS, FIRST_PAUSE, number
+        while True:
+            try:
+                return (yield from self._steps_from(first))
+            except (RayActorError, StepNumberError, SequenceLostError) as error:
+                failure = error
+            first = 0
+            while not first:
+                if time.monotonic() > deadline:
+                    raise failure
+                yield pause
+                pause = min(2 * pause, LAST_PAUSE)
+                with suppress(RayActorError):
+                    first = min(1 + (yield from self._resumed(number)), number)
+
+    def _resumed(self, number: int) -> Calls:
+        """Return how many steps the sequence has made, of which the replica that has it now knows.
+
+        Raises: SequenceLostError if the steps since then are not kept.
+        """
+        try:
+            done: int = 0 if number == 1 else (yield self._handle.resume.remote(self.id))
+        except SequenceLostError:
+            done = 0
+        if done < self._kept[0][0] - 1:
+            raise SequenceLostError(f"sequence {self.id!r} has lost its steps from {done + 1} on: its replica died, "
+                                    "or it was idle for too long")
+        return done
 
     def _steps_from(self, first: int) -> Calls:
         """Run the kept steps from this number on. Return the outputs of the last one."""

@@ -111,8 +111,11 @@ def served(port: int, model: Any, **options: Any) -> Iterator[Served]:
 class Client:
     """A sequence of the model `nets.sums`, and the answers that it must get."""
 
-    def __init__(self, handle: Any, seed: int) -> None:
-        self.sequence, self._rng = ov.ray.Sequence(handle), np.random.default_rng(seed)
+    def __init__(self, handle: Any, seed: int = 0, id: int | str | None = None) -> None:
+        self.sequence, self._rng = ov.ray.Sequence(handle, id), np.random.default_rng(seed)
+        self._begin()
+
+    def _begin(self) -> None:
         self._sum, self.steps = np.full((1, nets.SIZE), 0.5, np.float32), 0
 
     async def step(self) -> None:
@@ -123,6 +126,11 @@ class Client:
         self._sum = self._sum + x
         assert found["steps"].tolist() == [self.steps], f"{found['steps']} instead of {self.steps}"
         np.testing.assert_allclose(found["y"], np.tanh(self._sum), atol=1e-5)
+
+    async def close(self) -> None:
+        """End the sequence. The next step starts it anew."""
+        await self.sequence.close_async()
+        self._begin()
 
 
 @dataclass

@@ -13,11 +13,11 @@ from ray.exceptions import ActorDiedError
 
 import ovgpu as ov
 from ovgpu.integrations.ray import directory as directories
-from ovgpu.integrations.ray.client import Sequence
 from ovgpu.integrations.ray.directory import Directory, SequenceLostError
 from ovgpu.integrations.ray.sequences import ReplicaSequences, StepNumberError
 from ovgpu.serve.engines import Engine, EngineOptions, engine_of
 from tests.batching import nets
+from tests.integrations.ray.served import Client
 
 IDLE = 600.0
 SLOTS = 16
@@ -168,26 +168,6 @@ class Handle:
         return await replicas[min(replicas, key=lambda replica: hash((replica, key)))].call(name, *arguments)
 
 
-class Client:
-    """A sequence, and the answers that it must get."""
-
-    def __init__(self, cluster: Cluster, id: Any) -> None:
-        self.sequence, self._rng = Sequence(cluster, id), np.random.default_rng(abs(hash(id)) % 1000)
-        self._sum, self.steps = np.full((1, nets.SIZE), 0.5, np.float32), 0
-
-    async def step(self) -> None:
-        x = self._rng.standard_normal((1, nets.SIZE)).astype(np.float32)
-        found = await self.sequence.infer_async({"x": x})
-        self.steps += 1
-        self._sum = self._sum + x
-        assert found["steps"].tolist() == [self.steps]
-        np.testing.assert_allclose(found["y"], np.tanh(self._sum), atol=1e-5)
-
-    async def close(self) -> None:
-        await self.sequence.close_async()
-        self._sum, self.steps = np.full((1, nets.SIZE), 0.5, np.float32), 0
-
-
 def running(scenario: Callable[[Cluster], Coroutine[Any, Any, None]], **options: Any) -> None:
     """Run a scenario with a cluster."""
     async def run() -> None:
@@ -214,7 +194,7 @@ def test_steps_on_random_replicas_that_come_and_leave(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
             cluster.add()
-        clients = [Client(cluster, f"s{i}") for i in range(8)]
+        clients = [Client(cluster, i, f"s{i}") for i in range(8)]
 
         async def drive(client: Client) -> None:
             for i in range(24):
@@ -242,7 +222,7 @@ def test_checkpoints_survive_dead_replicas(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
             cluster.add()
-        clients = [Client(cluster, i + 1) for i in range(6)]
+        clients = [Client(cluster, i, i + 1) for i in range(6)]
 
         async def drive(client: Client) -> None:
             while not over.is_set():
@@ -269,12 +249,12 @@ def test_checkpoints_survive_dead_replicas(seed: int) -> None:
 def test_without_checkpoints_a_dead_replica_loses_its_sequences() -> None:
     async def scenario(cluster: Cluster) -> None:
         first = cluster.add()
-        client = Client(cluster, "a")
+        client = Client(cluster, id="a")
         await client.step()
         await client.step()
         cluster.kill(first)
         cluster.add()
-        with pytest.raises(SequenceLostError, match="sequence 'a' is not open"):
+        with pytest.raises(SequenceLostError, match="sequence 'a' has lost its steps from 1 on"):
             await client.step()
         await client.close()  # and it can start anew
         await client.step()
@@ -285,7 +265,7 @@ def test_without_checkpoints_a_dead_replica_loses_its_sequences() -> None:
 def test_a_new_directory_learns_of_all_sequences() -> None:
     async def scenario(cluster: Cluster) -> None:
         first = cluster.add()
-        clients = [Client(cluster, i) for i in range(1, 5)]
+        clients = [Client(cluster, i, i) for i in range(1, 5)]
         for client in clients:
             await client.step()
         cluster.kill_directory()
@@ -304,7 +284,7 @@ def test_a_new_directory_learns_of_all_sequences() -> None:
 def test_a_full_replica_gives_back_what_it_cannot_take() -> None:
     async def scenario(cluster: Cluster) -> None:
         first = cluster.add()
-        clients = [Client(cluster, i) for i in "abc"]
+        clients = [Client(cluster, id=i) for i in "abc"]
         for client in clients[:2]:
             await client.step()
         with pytest.raises(ov.BatchFullError, match="all 2 sequences are open"):
@@ -324,12 +304,12 @@ def test_a_full_replica_gives_back_what_it_cannot_take() -> None:
 def test_a_sequence_that_starts_elsewhere_frees_its_slot() -> None:
     async def scenario(cluster: Cluster) -> None:
         first = cluster.add()
-        client = Client(cluster, "a")
+        client = Client(cluster, id="a")
         await client.step()
         await client.step()
         second = cluster.add()
         while not len(cluster.replicas[second].target.sequences):
-            await Client(cluster, "a").step()  # another client that starts it anew
+            await Client(cluster, id="a").step()  # another client that starts it anew
         await asyncio.sleep(0.2)
         assert [len(cluster.replicas[name].target.sequences) for name in (first, second)] == [0, 1]
         with pytest.raises(SequenceLostError, match="sequence 'a' has lost its steps from 2 on"):
@@ -341,7 +321,7 @@ def test_a_sequence_that_starts_elsewhere_frees_its_slot() -> None:
 def test_idle_sequences_end() -> None:
     async def scenario(cluster: Cluster) -> None:
         name = cluster.add()
-        client = Client(cluster, "a")
+        client = Client(cluster, id="a")
         await client.step()
         while len(cluster.replicas[name].target.sequences):
             await asyncio.sleep(0.05)
@@ -371,7 +351,7 @@ def test_a_lost_answer_is_given_again() -> None:
 def test_a_step_that_is_cancelled_counts_once() -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.add()
-        client = Client(cluster, "a")
+        client = Client(cluster, id="a")
         await client.step()
         for delay in (0, 0.001, 0.002, 0.005, 0.01):
             task = asyncio.create_task(client.sequence.infer_async({"x": np.zeros((1, nets.SIZE), np.float32)}))
@@ -388,7 +368,7 @@ def test_a_step_that_is_cancelled_counts_once() -> None:
 def test_a_failing_step_changes_nothing() -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.add()
-        client = Client(cluster, "a")
+        client = Client(cluster, id="a")
         wrong = {"x": np.ones((1, nets.SIZE + 1), np.float32)}
         with pytest.raises(RuntimeError, match="Parameter"):
             await client.sequence.infer_async(wrong)  # does not start the sequence
