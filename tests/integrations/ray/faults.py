@@ -48,14 +48,14 @@ Array = np.ndarray[Any, Any]
 
 
 @contextmanager
-def local_cluster(nodes: int = NODES, cpus: int = 1) -> Iterator[Cluster]:
-    """Start a cluster of a head and ``nodes`` nodes of ``cpus`` CPUs, connect to it, and stop it at the end."""
+def local_cluster(nodes: int = NODES) -> Iterator[Cluster]:
+    """Start a cluster of a head and ``nodes`` nodes of 1 CPU each, connect to it, and stop it at the end."""
     handler, path, cluster = signal.getsignal(signal.SIGTERM), os.environ.get("PYTHONPATH", ""), Cluster()
     os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}"  # of all workers, which import the tests
     try:
         add_node(cluster, num_cpus=0, include_dashboard=False, _system_config=SYSTEM)
         for _ in range(nodes):
-            add_node(cluster, cpus)
+            add_node(cluster)
         ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False
         yield cluster
@@ -67,8 +67,13 @@ def local_cluster(nodes: int = NODES, cpus: int = 1) -> Iterator[Cluster]:
 
 
 def add_node(cluster: Cluster, num_cpus: int = 1, **options: Any) -> None:
-    """Add a node with a small object store."""
-    cluster.add_node(num_cpus=num_cpus, object_store_memory=STORE_BYTES, **options)
+    """Add a node with a small object store. On a busy machine it may fail to start in time: then try once more."""
+    try:
+        cluster.add_node(num_cpus=num_cpus, object_store_memory=STORE_BYTES, **options)
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        cluster.add_node(num_cpus=num_cpus, object_store_memory=STORE_BYTES, **options)
 
 
 # ---- rows

@@ -39,7 +39,6 @@ from ovgpu.integrations.ray.directory import NAMESPACE
 from tests.batching import nets
 from tests.integrations.ray.faults import add_node, local_cluster
 
-CPUS = 2  # of each node
 CLIENTS, CHECKPOINT_STEPS = 12, 5
 SETTLE_SECONDS = 1.5  # after a fault, in which no other happens
 QUIET = {"log_level": "ERROR", "enable_access_log": False}
@@ -204,7 +203,7 @@ def run(seconds: float, cluster: Cluster, port: int, seed: int = 0, least: int =
 
         def remove_node() -> None:
             cluster.remove_node(rng.choice(sorted(cluster.worker_nodes, key=str)), allow_graceful=False)
-            add_node(cluster, CPUS)
+            add_node(cluster)
 
         def kill_directory() -> None:
             ray.kill(app.directory())
@@ -252,7 +251,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    with local_cluster(cpus=CPUS) as cluster, started() as port:
+    with local_cluster() as cluster, started() as port:
         figures = run(60 * options.minutes, cluster, port, options.seed)
     print(json.dumps(figures.summary()))
     print(*figures.mistakes[:20], sep="\n")
