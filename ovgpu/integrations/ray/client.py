@@ -103,7 +103,7 @@ class Sequence:
                     first = min(1 + (yield from self._resumed(number)), number)
 
     def _resumed(self, number: int) -> Calls:
-        """Return how many steps the sequence has made, of which the replica that has it now knows.
+        """Return how many steps the sequence has made, according to the replica that has it.
 
         Raises: SequenceLostError if the steps since then are not kept.
         """

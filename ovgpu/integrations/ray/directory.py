@@ -127,13 +127,13 @@ class Directory:
         If the sequence is open on another replica, that one drops it.
         """
         async with self._changed:
-            self._replica(replica)
             owner = self._owners.get(id)
+            epoch = self._own(replica, id)
             if owner is not None and owner.replica != replica:
                 self._replicas[owner.replica].dropped.append((id, owner.epoch))
             self._parked.pop(id, None)
             self._checkpoints.pop(id, None)
-            return self._own(replica, id)
+            return epoch
 
     async def claim(self, replica: str, id: SequenceId, recover: bool = False) -> tuple[SavedSequence, int]:
         """Make a replica the owner of an open sequence. Return the sequence and the epoch.
@@ -150,7 +150,8 @@ class Directory:
                 owner = self._owners.get(id)
                 if owner is None:
                     if recover and id in self._checkpoints:
-                        return self._checkpoints[id][1], self._own(replica, id)
+                        epoch = self._own(replica, id)
+                        return self._checkpoints[id][1], epoch
                     if time.monotonic() > self._started + JOIN_SECONDS:
                         raise SequenceLostError(f"sequence {id!r} is not open: its first step must start it, and it is "
                                                 f"lost if its replica dies")
@@ -162,9 +163,12 @@ class Directory:
                     raise SequenceLostError(f"sequence {id!r} was not handed over in {PATIENCE_SECONDS:.0f} seconds")
                 if not await self._news() and owner is not None:
                     await self._check(owner.replica)
-            return self._parked.pop(id)[1], self._own(replica, id)
+            epoch = self._own(replica, id)
+            return self._parked.pop(id)[1], epoch
 
     def _own(self, replica: str, id: SequenceId) -> int:
+        """Make a replica the owner of a sequence. Raise NotJoinedError if it has died, or left, in the meantime."""
+        self._replica(replica)
         owner = self._owners[id] = _Owner(replica, next(self._epochs))
         self._changed.notify_all()
         return owner.epoch

@@ -13,7 +13,7 @@ from ray.exceptions import ActorDiedError
 
 import ovgpu as ov
 from ovgpu.integrations.ray import directory as directories
-from ovgpu.integrations.ray.directory import Directory, SequenceLostError
+from ovgpu.integrations.ray.directory import Directory, NotJoinedError, SavedSequence, SequenceLostError
 from ovgpu.integrations.ray.sequences import ReplicaSequences, StepNumberError
 from ovgpu.serve.engines import Engine, EngineOptions, engine_of
 from tests.batching import nets
@@ -330,6 +330,23 @@ def test_idle_sequences_end() -> None:
             await client.step()
 
     running(scenario, idle=0.3)
+
+
+def test_a_replica_that_dies_while_it_waits_gets_nothing() -> None:
+    """The sequence that it has claimed goes to the next one."""
+    async def scenario(cluster: Cluster) -> None:
+        directory, saved = cluster.directory.target, SavedSequence(1, {})
+        for name in "abc":
+            await directory.join(name, cluster.directory, [("s", 1)] if name == "a" else [])
+        claim = asyncio.create_task(directory.claim("b", "s"))
+        await asyncio.sleep(0.01)
+        await directory.leave("b")
+        await directory.park("a", ("s", 1), saved)
+        with pytest.raises(NotJoinedError, match="replica b has not joined"):
+            await claim
+        assert (await directory.claim("c", "s"))[0] is saved
+
+    running(scenario)
 
 
 def test_a_lost_answer_is_given_again() -> None:
