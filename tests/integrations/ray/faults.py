@@ -50,30 +50,46 @@ Array = np.ndarray[Any, Any]
 @contextmanager
 def local_cluster(nodes: int = NODES) -> Iterator[Cluster]:
     """Start a cluster of a head and ``nodes`` nodes of 1 CPU each, connect to it, and stop it at the end."""
-    handler, path, cluster = signal.getsignal(signal.SIGTERM), os.environ.get("PYTHONPATH", ""), Cluster()
+    handler, path = signal.getsignal(signal.SIGTERM), os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}"  # of all workers, which import the tests
+    started: list[Cluster] = []
     try:
-        add_node(cluster, num_cpus=0, include_dashboard=False, _system_config=SYSTEM)
-        for _ in range(nodes):
-            add_node(cluster)
-        ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+        with_retry(lambda: _start_cluster(started, nodes))
+        ray.init(started[-1].address, log_to_driver=False, logging_level=logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False
-        yield cluster
+        yield started[-1]
     finally:
         ray.shutdown()
-        cluster.shutdown()
+        for cluster in started:
+            cluster.shutdown()
         signal.signal(signal.SIGTERM, handler)  # nodes replace it
         os.environ["PYTHONPATH"] = path
 
 
-def add_node(cluster: Cluster, num_cpus: int = 1, **options: Any) -> None:
-    """Add a node with a small object store. On a busy machine it may fail to start in time: then try once more."""
+def _start_cluster(started: list[Cluster], nodes: int) -> None:
+    """Append a new cluster to a list, and start its nodes."""
+    started.append(Cluster())
+    started[-1].add_node(num_cpus=0, include_dashboard=False, object_store_memory=STORE_BYTES, _system_config=SYSTEM)
+    for _ in range(nodes):
+        add_node(started[-1])
+
+
+def add_node(cluster: Cluster) -> None:
+    """Add a node of 1 CPU with a small object store."""
+    with_retry(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES))
+
+
+def with_retry(start: Callable[[], object]) -> None:
+    """Call a function, once more if a process of Ray did not start in the half minute that Ray gives it.
+
+    That happens where many other tests run on few cores.
+    """
     try:
-        cluster.add_node(num_cpus=num_cpus, object_store_memory=STORE_BYTES, **options)
+        start()
     except Exception as error:
-        if "timed out during startup" not in str(error):
+        if "timed out" not in str(error).lower():
             raise
-        cluster.add_node(num_cpus=num_cpus, object_store_memory=STORE_BYTES, **options)
+        start()
 
 
 # ---- rows

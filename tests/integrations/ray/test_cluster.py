@@ -1,8 +1,4 @@
-"""Predictor and deployments on a local cluster of several nodes, of which actors and nodes are killed.
-
-They run with --long, alone: `pytest --long tests/integrations/ray`. In workers of xdist that have run many other tests,
-nodes of Ray sometimes do not start.
-"""
+"""Predictor and deployments on a local cluster of several nodes, of which actors and nodes are killed."""
 from __future__ import annotations
 
 import asyncio
@@ -41,10 +37,8 @@ pytestmark = pytest.mark.timeout(200)
 
 
 @pytest.fixture(scope="module")
-def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """Yield a cluster of two nodes and a head. No processes are left behind."""
-    if not pytestconfig.getoption("--long"):
-        pytest.skip("clusters are started with --long")
     with faults.local_cluster() as started:
         session = started.head_node.get_session_dir_path()
         assert processes(session)
