@@ -40,7 +40,7 @@ HOMES = {
     "cudnn": ("backends/cuda/",), "openvino": ("integrations/", "interop/"),
     "grpc": ("serve/",), "prometheus_client": ("serve/",), "starlette": ("serve/", "integrations/ray/"),
     "tritonclient": ("serve/",), "uvicorn": ("serve/",), "opentelemetry": ("serve/",), "google": ("serve/",),
-    "ray": ("integrations/ray/",),
+    "ray": ("integrations/ray/",), "triton_python_backend_utils": ("integrations/triton/",),
     "torch": (), "pytest": (), "tests": (),
 }
 

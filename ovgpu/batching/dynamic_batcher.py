@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Self
 from weakref import finalize
@@ -94,6 +95,11 @@ class DynamicBatcher:
         """Submit an inference, and return the future of its outputs. It is left out if it is cancelled before it
         runs."""
         return self._batches.submit(inputs)
+
+    def together(self) -> AbstractContextManager[Any]:
+        """Return a context in which inferences are submitted that run in one batch, as far as they fit. Do not wait for
+        their results in it."""
+        return self._batches.gatherer.together()
 
     def close(self) -> None:
         """Run the inferences that wait, and refuse further ones. A callback of an inference does not wait for them."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +120,10 @@ class Gatherer:
                     return None
                 else:
                     self.changed.wait()
+
+    def together(self) -> AbstractContextManager[Any]:
+        """Return a context in which this thread puts work that is handed out together, as far as it fits."""
+        return self.lock
 
     def close(self) -> None:
         """Refuse new work. Work that waits is handed out at once."""

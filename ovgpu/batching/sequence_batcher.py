@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 from weakref import finalize
 
@@ -123,6 +124,14 @@ class SequenceBatcher:
         """The numbers of inputs that steps may leave out: the beams, since each sequence continues its own state."""
         beams = self._batched.beams
         return frozenset() if beams is None else frozenset({beams})
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Run the steps that are submitted in this context in one batch. Do not wait for their results in it."""
+        with ExitStack() as held:
+            for slots in self._slots:
+                held.enter_context(slots.gatherer.together())
+            yield
 
     def close(self) -> None:
         """Run the steps that wait, and refuse further ones. A callback of a step does not wait for them."""

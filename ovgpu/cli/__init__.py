@@ -1,4 +1,4 @@
-"""Command line: ``ovgpu run | generate | serve | info | benchmark | tune | compare | ops | demo``.
+"""Command line: ``ovgpu run | generate | serve | triton | info | benchmark | tune | compare | ops | demo``.
 
 ``python -m ovgpu`` is the same.
 """
@@ -12,14 +12,14 @@ import sys
 from collections.abc import Sequence
 
 from ovgpu._util.nearest import did_you_mean
-from ovgpu.cli import benchmark, compare, demo, generate, info, ops, run, serve, tune
+from ovgpu.cli import benchmark, compare, demo, generate, info, ops, run, serve, triton, tune
 from ovgpu.cli._parser import CommandParser
 from ovgpu.debug import DEBUG
 from ovgpu.errors import Error
 from ovgpu.version import OWN
 
-COMMANDS = {"run": run, "generate": generate, "serve": serve, "info": info, "benchmark": benchmark, "tune": tune,
-            "compare": compare, "ops": ops, "demo": demo}
+COMMANDS = {"run": run, "generate": generate, "serve": serve, "triton": triton, "info": info, "benchmark": benchmark,
+            "tune": tune, "compare": compare, "ops": ops, "demo": demo}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -109,6 +110,9 @@ class Engine(ABC):
     description: str
     max_batch_size = 1
     optional_inputs = frozenset[int]()
+    batch_axes: tuple[int | None, ...] | None = None
+    """The batch axis of each input, None for one that all rows share; None without batches."""
+    output_batch_axes: tuple[int, ...] = ()
 
     def submit(self, inputs: Inputs) -> Future[Any]:
         """Submit an inference of a model without states; see `EngineSequence.submit`."""
@@ -117,6 +121,11 @@ class Engine(ABC):
     def open(self) -> EngineSequence:
         """Open a sequence of a model with states. Raise BatchFullError if too many are open."""
         raise NotImplementedError
+
+    def together(self) -> AbstractContextManager[Any]:
+        """Return a context in which inferences or steps are submitted that run in one batch, as far as they fit. Do not
+        wait for their results in it."""
+        return nullcontext()
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -149,7 +158,7 @@ class Engine(ABC):
         return found
 
     def batch_axis(self, number: int) -> int | None:
-        """Return the batch axis of an input, None if all rows share it."""
+        """Return the axis of an input on which an inference may have several rows, None if there is none."""
         return None
 
 
@@ -162,11 +171,15 @@ class DynamicEngine(Engine):
             requests=options.requests, observer=observer)
         compiled = self._batcher.compiled_model
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
+        self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
         self.max_batch_size = options.max_batch_size
         self.description = f"batches of up to {options.max_batch_size} rows on {_devices(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
         return self._batcher.submit(inputs)
+
+    def together(self) -> AbstractContextManager[Any]:
+        return self._batcher.together()
 
     def batch_axis(self, number: int) -> int | None:
         return self._batcher.batch_axes[number]
@@ -192,14 +205,18 @@ class SequenceEngine(Engine):
             model, options.max_sequences, options.device, options.properties, max_wait_ms=options.max_wait_ms,
             observer=observer)
         compiled = self._batcher.compiled_model
-        self.inputs = ports(compiled.inputs, self._batcher.batch_axes)
-        self.outputs = ports(compiled.outputs, self._batcher.output_batch_axes)
+        self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
+        self.inputs = ports(compiled.inputs, self.batch_axes)
+        self.outputs = ports(compiled.outputs, self.output_batch_axes)
         self.max_batch_size = options.max_sequences
         self.optional_inputs = self._batcher.optional_inputs
         self.description = f"up to {options.max_sequences} sequences in a batch on {_devices(compiled)}"
 
     def open(self) -> EngineSequence:
         return SlotSequence(self._batcher.open())
+
+    def together(self) -> AbstractContextManager[Any]:
+        return self._batcher.together()
 
     @property
     def slots(self) -> tuple[int, int]:

@@ -115,7 +115,7 @@ def shaped(name: str, shape: tuple[int, ...], array: Array) -> Array:
 def to_bytes(array: Array, kind: Type) -> bytes:
     """Return the elements of an output in memory."""
     if kind is Type.string:
-        encoded = [_encoded(element) for element in array.flat]
+        encoded = [string_bytes(element) for element in array.flat]
         return b"".join([part for element in encoded for part in (LENGTH.pack(len(element)), element)])
     return np.ascontiguousarray(array, kind.storage).tobytes()
 
@@ -123,14 +123,15 @@ def to_bytes(array: Array, kind: Type) -> bytes:
 def to_json(array: Array, kind: Type) -> list[Any]:
     """Return the elements of an output as a flat list."""
     if kind is Type.string:
-        return [_encoded(element).decode(errors="replace") for element in array.flat]
+        return [string_bytes(element).decode(errors="replace") for element in array.flat]
     if kind in (Type.f16, Type.bf16):
         array = array.astype(np.float32)
     found: list[Any] = array.reshape(-1).tolist()
     return found
 
 
-def _encoded(element: str | bytes) -> bytes:
+def string_bytes(element: str | bytes) -> bytes:
+    """Return the bytes of an element of BYTES."""
     return element.encode() if isinstance(element, str) else bytes(element)
 
 

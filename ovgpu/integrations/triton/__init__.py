@@ -1,0 +1,1 @@
+"""Models for the Python backend of Triton Inference Server; ``ovgpu triton`` writes their folders."""

@@ -1,0 +1,88 @@
+"""Triton Inference Server itself, from the wheel nvidia-pytriton: it needs no container and no card.
+
+    pip install --no-deps --target FOLDER nvidia-pytriton==0.7.0
+    OVGPU_TRITON=FOLDER pytest tests/integrations/triton
+"""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from socket import create_server
+
+import tritonclient.grpc as grpc_client
+from tritonclient.utils import InferenceServerException
+
+ROOT = Path(__file__).parents[3]
+VARIABLE = "OVGPU_TRITON"
+SECONDS = 120.0  # to start
+BACKEND = "pytriton/tritonserver/backends/python"
+STUB = (f"pytriton/tritonserver/python_backend_stubs/{sys.version_info.major}.{sys.version_info.minor}/"
+        f"triton_python_backend_stub")
+
+
+def missing() -> str:
+    """Return the reason for which the server cannot run here; empty if it can."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        return f"{VARIABLE} does not name the folder of nvidia-pytriton"
+    if not Path(folder, STUB).exists():
+        return f"nvidia-pytriton has no {STUB}"
+    linked = subprocess.run(["ldd", Path(folder, STUB)], capture_output=True, text=True, check=False).stdout
+    return next((line.strip() for line in linked.splitlines() if "not found" in line), "")
+
+
+@contextmanager
+def triton_server(repository: Path, scratch: Path) -> Iterator[tuple[str, str]]:
+    """Serve a model repository with Triton while the block runs, and yield its addresses: of HTTP, and of gRPC.
+
+    Raises: RuntimeError with the log if the server does not start or a model is not loaded.
+    """
+    folder, backend, log = Path(os.environ[VARIABLE]), scratch / "backends/python", scratch / "server.log"
+    backend.mkdir(parents=True)
+    for file in (f"{BACKEND}/libtriton_python.so", STUB):
+        shutil.copy(folder / file, backend)
+    # This stub ignores PYTHONPATH. The module that all models import sets the path to the packages of this Python.
+    paths = [str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    module = "triton_python_backend_utils.py"
+    (backend / module).write_text(f"import sys; sys.path[:0] = {paths}\n{(folder / BACKEND / module).read_text()}")
+    http, grpc = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [folder / "pytriton/tritonserver/bin/tritonserver", f"--model-repository={repository}",
+             f"--backend-directory={backend.parent}", "--allow-metrics=false", "--exit-timeout-secs=10",
+             "--http-address=127.0.0.1", f"--http-port={http.rpartition(':')[2]}",
+             "--grpc-address=127.0.0.1", f"--grpc-port={grpc.rpartition(':')[2]}"],
+            env={**os.environ, "LD_LIBRARY_PATH": str(folder / "nvidia_pytriton.libs")}, stdout=output, stderr=output)
+    try:
+        _wait_until_ready(process, grpc, log)
+        yield http, grpc
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    with create_server(("127.0.0.1", 0)) as server:
+        number: int = server.getsockname()[1]
+        return number
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    ends = time.monotonic() + SECONDS
+    with grpc_client.InferenceServerClient(address) as client:
+        while process.poll() is None and time.monotonic() < ends:
+            with suppress(InferenceServerException):
+                if client.is_server_ready():
+                    return
+            time.sleep(0.1)
+    raise RuntimeError(log.read_text(errors="replace"))
