@@ -109,6 +109,17 @@ def test_batches_have_the_sizes_given(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sizes[5:] == [8, 8] and [len(f.result()["y"]) for f in futures] == [3] * 4
 
 
+def test_inferences_submitted_together_share_a_batch() -> None:
+    runs: list[Any] = []
+    with ov.DynamicBatcher(perceptron(), 8, "CPU", max_wait_ms=0, observer=runs.append) as batcher:
+        for _ in range(20):
+            with batcher.together():
+                futures = [batcher.submit([numbers(1, i), 0]) for i in range(5)]
+            for future in futures:
+                future.result()
+    assert [run.rows for run in runs] == [5] * 20
+
+
 def test_inputs_that_differ_in_shape_or_in_shared_values_are_batched_apart() -> None:
     net = Net()
     x, factor = net.parameter("f32", (1, -1), "x"), net.parameter("f32", (), "factor")

@@ -244,6 +244,18 @@ def test_closing() -> None:
     batcher.close()
 
 
+def test_steps_submitted_together_share_a_batch() -> None:
+    runs: list[Any] = []
+    with ov.SequenceBatcher(nets.sums(), 8, "CPU", max_wait_ms=0, observer=runs.append) as batcher:
+        sequences = [batcher.open() for _ in range(5)]
+        for _ in range(20):
+            with batcher.together():
+                futures = [sequence.submit([np.ones((1, nets.SIZE), np.float32)]) for sequence in sequences]
+            for future in futures:
+                future.result()
+    assert [run.rows for run in runs] == [5] * 20
+
+
 def test_a_callback_may_close_the_batcher() -> None:
     batcher = ov.SequenceBatcher(nets.sums(), 1, "CPU", max_wait_ms=0)
     closed = threading.Event()

@@ -14,6 +14,7 @@ from typing import Any
 import triton_python_backend_utils as triton
 
 from ovgpu.batching import BatchFullError
+from ovgpu.batching.sequence_batcher import MAX_SEQUENCES
 from ovgpu.errors import Error
 from ovgpu.integrations.triton.config import triton_type
 from ovgpu.integrations.triton.device_engine import open_device_engine
@@ -26,7 +27,8 @@ from ovgpu.serve.repository import Repository
 
 CODES = {Status.INVALID_ARGUMENT: "INVALID_ARG", Status.NOT_FOUND: "NOT_FOUND", Status.CANCELLED: "CANCELLED",
          Status.RESOURCE_EXHAUSTED: "UNAVAILABLE"}
-PENDING = 4  # requests of a decoupled model for each sequence, before Triton has to keep further ones
+PENDING = 2  # requests of a decoupled model for each slot, before Triton has to keep further ones
+SLOTS = 2  # for each sequence of Triton: those that it has ended keep theirs until they have been idle for long enough
 OTHERS = {"batching", "device", "EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}  # parameters, no properties
 
 Request = Any
@@ -73,7 +75,7 @@ class TritonPythonModel:
             parameters.get("device") or _device(args),
             {key: value for key, value in parameters.items() if key not in OTHERS},
             parameters.get("batching") != "no", max(int(config["max_batch_size"]), 1),
-            max(int(oldest.get("max_candidate_sequences", 0)), 1),
+            min(SLOTS * max(int(oldest.get("max_candidate_sequences", 0)), 1), MAX_SEQUENCES),
             # Requests that Triton has batched need not wait for others.
             int(oldest.get("max_queue_delay_microseconds", 0)) / 1000 if self._decoupled else 0)
         on_device = parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS") == "no" and options.device != "CPU"

@@ -1,7 +1,8 @@
 """Sequences of an engine by the correlation ids of Triton's sequence batcher.
 
 Triton sends all requests of a sequence to the same instance, and never has more than ``max_candidate_sequences`` open
-there. It does not tell a model that a sequence has ended because it was idle.
+there. It does not tell a model that a sequence has ended because it was idle, or because its client cancelled a request
+that waited.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Sequences:
                      if not sequence.requests and sequence.used < latest])
 
     def _close_oldest(self) -> None:
-        """Close the sequence that has been idle for longest. Triton has ended it, since it starts another one."""
+        """Close the sequence that has been idle for longest: Triton starts others, and so has ended some of these."""
         idle = [sequence for sequence in self._open if not sequence.requests]
         self._close([min(idle, key=lambda sequence: sequence.used)] if idle else [])
 

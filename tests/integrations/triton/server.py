@@ -59,7 +59,8 @@ def triton_server(repository: Path, scratch: Path) -> Iterator[tuple[str, str]]:
              f"--backend-directory={backend.parent}", "--allow-metrics=false", "--exit-timeout-secs=10",
              "--http-address=127.0.0.1", f"--http-port={http.rpartition(':')[2]}",
              "--grpc-address=127.0.0.1", f"--grpc-port={grpc.rpartition(':')[2]}"],
-            env={**os.environ, "LD_LIBRARY_PATH": str(folder / "nvidia_pytriton.libs")}, stdout=output, stderr=output)
+            cwd=scratch, env={**os.environ, "LD_LIBRARY_PATH": str(folder / "nvidia_pytriton.libs")},
+            stdout=output, stderr=output)
     try:
         _wait_until_ready(process, grpc, log)
         yield http, grpc

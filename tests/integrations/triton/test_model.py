@@ -209,12 +209,12 @@ def test_sequences_that_triton_has_ended(tmp_path: Path) -> None:
     """Triton ends idle sequences without a word. Theirs are the slots that it gives to others."""
     with loaded(written(nets.sums(), tmp_path, "--max-sequences", "3", "--idle-seconds", "0.2")) as instance:
         sequences = instance.model._sequences
-        for id in range(1, 7):  # 1 to 3 end although they are not yet idle here, the oldest first
+        for id in range(1, 10):  # 1 to 3 end although they are not yet idle here, the oldest first
             instance.infer({"x": numbers(1)}, id=id, start=True)
-        assert set(sequences._by_id) == {4, 5, 6}
+        assert set(sequences._by_id) == {4, 5, 6, 7, 8, 9}
         time.sleep(0.3)
-        instance.infer({"x": numbers(1)}, id=7, start=True)
-        assert set(sequences._by_id) == {7} and len(sequences) == 1
+        instance.infer({"x": numbers(1)}, id=10, start=True)
+        assert set(sequences._by_id) == {10} and len(sequences) == 1
 
 
 # ---- decoupled
@@ -245,7 +245,7 @@ def test_streams(tmp_path: Path, kind: str) -> None:
 
 def test_many_short_streams(tmp_path: Path) -> None:
     """More sequences than slots, since Triton does not wait for the last response before it starts others."""
-    folder = written(nets.sums(), tmp_path, "--decoupled", "--max-sequences", "2", "--max-wait-ms", "0")
+    folder = written(nets.sums(), tmp_path, "--decoupled", "--max-sequences", "1", "--max-wait-ms", "0")
     with loaded(folder) as instance:
         requests = [instance.request(rows_of(steps(id, 4)), id, True, True) for id in range(1, 30)]
         for request in requests:
@@ -341,5 +341,5 @@ def test_models_that_cannot_be_loaded(old: str, new: str, message: str, tmp_path
 def test_the_first_inference_is_made_while_loading(tmp_path: Path) -> None:
     """The log says how the model runs."""
     stand_in.Logger.lines.clear()
-    with loaded(written(nets.sums(), tmp_path)):
-        assert stand_in.Logger.lines == ["model 'M': up to 64 sequences in a batch on CPU"]
+    with loaded(written(nets.sums(), tmp_path, "--max-sequences", "8")):
+        assert stand_in.Logger.lines == ["model 'M': up to 16 sequences in a batch on CPU"]
