@@ -29,7 +29,7 @@ CODES = {Status.INVALID_ARGUMENT: "INVALID_ARG", Status.NOT_FOUND: "NOT_FOUND", 
          Status.RESOURCE_EXHAUSTED: "UNAVAILABLE"}
 PENDING = 2  # requests of a decoupled model for each slot, before Triton has to keep further ones
 SLOTS = 2  # for each sequence of Triton: those that it has ended keep theirs until they have been idle for long enough
-OTHERS = {"batching", "device", "EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}  # parameters, no properties
+OTHERS = {"batching", "EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}  # parameters, no properties
 
 Request = Any
 Response = Any
@@ -72,7 +72,7 @@ class TritonPythonModel:
         oldest = batcher.get("oldest", {})
         self._decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         options = EngineOptions(
-            parameters.get("device") or _device(args),
+            f"NVIDIA.{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "CPU",
             {key: value for key, value in parameters.items() if key not in OTHERS},
             parameters.get("batching") != "no", max(int(config["max_batch_size"]), 1),
             min(SLOTS * max(int(oldest.get("max_candidate_sequences", 0)), 1), MAX_SEQUENCES),
@@ -118,8 +118,10 @@ class TritonPythonModel:
         try:
             if self._engine.stateful:
                 sequence = self._sequence(request)
-                return self._sequences.slot(sequence).submit(inputs_of(self._engine, request)), sequence
-            return self._engine.submit(inputs_of(self._engine, request)), None
+            if request.is_cancelled():
+                raise CancelledError
+            submit = self._engine.submit if sequence is None else self._sequences.slot(sequence).submit
+            return submit(inputs_of(self._engine, request)), sequence
         except Exception as error:
             return error, sequence
 
@@ -178,11 +180,6 @@ def _error(error: BaseException) -> Response:
         triton.Logger.log_error("".join(traceback.format_exception(error)))
     return triton.InferenceResponse(error=triton.TritonError(
         str(found), getattr(triton.TritonError, CODES.get(found.status, "INTERNAL"))))
-
-
-def _device(args: dict[str, str]) -> str:
-    """Return the device of a model's instance."""
-    return f"NVIDIA.{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "CPU"
 
 
 def _check(configured: Sequence[dict[str, Any]], ports: Sequence[Port]) -> None:

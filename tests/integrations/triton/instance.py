@@ -60,8 +60,6 @@ class Instance:
 
     def stream(self, requests: Sequence[stand_in.InferenceRequest]) -> None:
         """Run requests of a decoupled model. Their senders have the responses, at once or later."""
-        for request in requests:
-            request.decoupled = True
         coroutine = self.model.execute(list(requests))
         assert asyncio.iscoroutine(coroutine)
         asyncio.run_coroutine_threadsafe(coroutine, self._loop)

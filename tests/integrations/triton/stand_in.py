@@ -152,7 +152,6 @@ class InferenceRequest:
     def __init__(self, inputs: list[Tensor], outputs: list[str], correlation_id: int | str = 0, flags: int = 0) -> None:
         self._inputs, self._outputs, self._id, self._flags = inputs, outputs, correlation_id, flags
         self.sender = ResponseSender()
-        self.decoupled = False
 
     def inputs(self) -> list[Tensor]:
         return self._inputs
@@ -165,6 +164,9 @@ class InferenceRequest:
 
     def flags(self) -> int:
         return self._flags
+
+    def is_cancelled(self) -> bool:
+        return self.sender.cancelled
 
     def get_response_sender(self) -> ResponseSender:
         return self.sender

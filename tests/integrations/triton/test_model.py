@@ -34,10 +34,6 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-def device(kind: str) -> str:
-    return "NVIDIA.0" if kind == "GPU" else "CPU"
-
-
 class Single:
     """A sequence in a request of its own."""
 
@@ -171,6 +167,17 @@ def test_a_decoder(tmp_path: Path, kind: str) -> None:
                                           for row, arrays in enumerate(given)])
             for single, arrays, response in zip(singles, given, responses):
                 check(outputs(response), single.step({**arrays, "beam_idx": np.zeros(1, np.int32)}))
+
+
+def test_cancelled_steps_are_left_out(tmp_path: Path) -> None:
+    with loaded(written(nets.sums(), tmp_path)) as instance:
+        single = Single(nets.sums())
+        for step in range(3):
+            request = instance.request({"x": numbers(1)}, 5, step == 0)
+            request.sender.cancelled = True
+            error = instance.execute([request])[0].error()
+            assert error is not None and error.code() == TritonError.CANCELLED
+            check(instance.infer({"x": numbers(1, step)}, id=5), single.step({"x": numbers(1, step)}))
 
 
 def test_a_failed_step_leaves_the_state(tmp_path: Path) -> None:
