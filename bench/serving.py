@@ -1,5 +1,8 @@
 """Serving 64 sequences over REST and gRPC: slots of one batch, a request for each, and OpenVINO in the same server.
 
+Where OVGPU_TRITON names a folder with Triton Inference Server (`tests/integrations/triton/server.py`), it is another
+peer: its Python backend runs the same slots (`ovgpu triton`).
+
     python bench/serving.py [lstm decoder] [--rounds 3] [--device CPU] [--out bench/results]
     python bench/serving.py --emulated       also serve on the emulated card, and count launches
 
@@ -35,12 +38,15 @@ import engines
 import numpy as np
 import sequences
 
+from tests.integrations.triton import server as triton
 from tests.models.recurrent import lstm_state
 from tests.models.transformer import Sizes, llama
 from tests.serve import load
 
 KINDS, INTERFACES = ("lstm", "decoder"), ("REST", "gRPC")
-HEADS = {"slots": "batch slots", "requests": "a request each", "openvino": "OpenVINO"}
+HEADS = {"slots": "batch slots", "requests": "a request each", "openvino": "OpenVINO",
+         **({} if triton.missing() else {"triton": "slots in Triton"})}
+PEERS = {"requests": "slots / requests", "openvino": "slots / OpenVINO", "triton": "slots / Triton"}
 SAMPLES = 4  # sequences whose results are compared
 WARM_UP = 4  # steps before those that are measured; on a card, the last ones run captured graphs
 OVERLOADED = 0.95  # of the rate
@@ -94,6 +100,12 @@ def write(folder: Path, size: Size, kinds: list[str]) -> None:
 @contextmanager
 def server(folder: Path, engine: str, device: str) -> Iterator[dict[str, str]]:
     """Serve the models of a repository by a process of its own. Yield the addresses by interface."""
+    if engine == "triton":
+        subprocess.run([sys.executable, "-m", "ovgpu", "triton", folder.parent / "triton", folder, "--device", device],
+                       cwd=engines.ROOT, stdout=subprocess.DEVNULL, check=True)
+        with triton.triton_server(folder.parent / "triton", folder.parent) as addresses:
+            yield dict(zip(INTERFACES, addresses))
+        return
     command = [sys.executable, "-m", "ovgpu", "serve", str(folder), "--device", device, "--port", "0", "--grpc-port",
                "0", "--no-access-log", *(["--no-batching"] if engine == "requests" else [])]
     if engine == "openvino":
@@ -295,12 +307,13 @@ def latency(figures: dict[str, float], rate: str) -> str:
 def publish(options: Any, size: Size, result: dict[str, Any], counts: dict[str, dict[str, int]]) -> None:
     """Print the tables and write them to files."""
     heads = [*HEADS.values()]
+    peers = {engine: name for engine, name in PEERS.items() if engine in HEADS}
     rows, starts, latencies = [], [], []
     for kind, figures in result.items():
         for interface in INTERFACES:
             rate, start = figures["throughput"][interface], figures["start_ms"][interface]
             rows.append([kind, interface, *(f"{rate[engine]:,.0f}" for engine in HEADS),
-                         f"{rate['slots'] / rate['requests']:.1f}", f"{rate['slots'] / rate['openvino']:.1f}"])
+                         *(f"{rate['slots'] / rate[engine]:.1f}" for engine in peers)])
             starts.append([kind, interface, *(f"{start[engine] / 1e3:.2f}" for engine in HEADS)])
             latencies += [[kind, interface, f"{float(rate):,.0f}", *(latency(found[engine], rate) for engine in HEADS)]
                           for rate, found in figures["open"][interface].items()]
@@ -318,7 +331,7 @@ def publish(options: Any, size: Size, result: dict[str, Any], counts: dict[str, 
     packages = ", ".join(f"{name} {version(name)}" for name in ("tritonclient", "grpcio", "uvicorn", "starlette"))
     engines.report(
         options.out, "serving", f"Steps per second of {size.sequences} sequences, served over REST and gRPC "
-        f"({options.device})", ["Model", "Interface", *heads, "slots / requests", "slots / OpenVINO"], rows,
+        f"({options.device})", ["Model", "Interface", *heads, *peers.values()], rows,
         {"device": options.device, "rounds": options.rounds, "models": result, "emulated": counts},
         f"server and clients in processes of their own on the same cores; {packages}", "\n\n".join(parts))
 

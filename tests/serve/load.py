@@ -220,8 +220,8 @@ def frames(shapes: Mapping[str, tuple[tuple[int, ...], Any]]) -> Feeds:
     return lambda sequence, step: {name: pool[(31 * sequence + step) % FRAMES] for name, pool in pools.items()}
 
 
-def tokens(vocabulary: int, names: Iterable[str] = DECODER_INPUTS) -> Feeds:
-    """Return the inputs of a decoder: a prompt of 1 to 32 tokens, and then a token in each step."""
+def tokens(vocabulary: int, names: Iterable[str] = DECODER_INPUTS, beams: tuple[int, ...] = (1,)) -> Feeds:
+    """Return the inputs of a decoder: a prompt of 1 to 32 tokens, then a token in each step. ``beams`` is a shape."""
     names = frozenset(names)
 
     def inputs(sequence: int, step: int) -> Inputs:
@@ -229,7 +229,7 @@ def tokens(vocabulary: int, names: Iterable[str] = DECODER_INPUTS) -> Feeds:
         past, count = (0, prompt) if step == 0 else (prompt + step - 1, 1)
         positions = np.arange(past, past + count, dtype=np.int64)[None]
         found = {"input_ids": (positions + sequence) % vocabulary, "position_ids": positions,
-                 "attention_mask": np.ones((1, past + count), np.int64), "beam_idx": np.zeros(1, np.int32)}
+                 "attention_mask": np.ones((1, past + count), np.int64), "beam_idx": np.zeros(beams, np.int32)}
         return {name: array for name, array in found.items() if name in names}
 
     return inputs
@@ -239,7 +239,9 @@ def feeds(metadata: Mapping[str, Any], vocabulary: int) -> Feeds:
     """Return inputs for a model from its metadata: `tokens` for a decoder, else `frames` with dynamic extents of 1."""
     ports = {port["name"]: (tuple([max(int(extent), 1) for extent in port["shape"]]),
                             triton_to_np_dtype(port["datatype"])) for port in metadata["inputs"]}
-    return tokens(vocabulary, ports) if "input_ids" in ports else frames(ports)
+    if "input_ids" not in ports:
+        return frames(ports)
+    return tokens(vocabulary, ports, ports["beam_idx"][0] if "beam_idx" in ports else ())  # Triton has [1, 1]
 
 
 def parser() -> argparse.ArgumentParser:

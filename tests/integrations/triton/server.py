@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import create_server
+from typing import Any
 
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
@@ -44,7 +45,7 @@ def triton_server(repository: Path, scratch: Path) -> Iterator[tuple[str, str]]:
 
     Raises: RuntimeError with the log if the server does not start or a model is not loaded.
     """
-    folder, backend, log = Path(os.environ[VARIABLE]), scratch / "backends/python", scratch / "server.log"
+    folder, backend = Path(os.environ[VARIABLE]), scratch / "backends/python"
     backend.mkdir(parents=True)
     for file in (f"{BACKEND}/libtriton_python.so", STUB):
         shutil.copy(folder / file, backend)
@@ -52,38 +53,51 @@ def triton_server(repository: Path, scratch: Path) -> Iterator[tuple[str, str]]:
     paths = [str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     module = "triton_python_backend_utils.py"
     (backend / module).write_text(f"import sys; sys.path[:0] = {paths}\n{(folder / BACKEND / module).read_text()}")
-    http, grpc = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [folder / "pytriton/tritonserver/bin/tritonserver", f"--model-repository={repository}",
-             f"--backend-directory={backend.parent}", "--allow-metrics=false", "--exit-timeout-secs=10",
-             "--http-address=127.0.0.1", f"--http-port={http.rpartition(':')[2]}",
-             "--grpc-address=127.0.0.1", f"--grpc-port={grpc.rpartition(':')[2]}"],
-            cwd=scratch, env={**os.environ, "LD_LIBRARY_PATH": str(folder / "nvidia_pytriton.libs")},
-            stdout=output, stderr=output)
+    ports = free_port(), free_port()
+    http, grpc = (f"127.0.0.1:{port}" for port in ports)
+    command = [folder / "pytriton/tritonserver/bin/tritonserver", f"--model-repository={repository}",
+               f"--backend-directory={backend.parent}", "--allow-metrics=false", "--exit-timeout-secs=10",
+               "--http-address=127.0.0.1", f"--http-port={ports[0]}", "--grpc-address=127.0.0.1",
+               f"--grpc-port={ports[1]}"]
     try:
-        _wait_until_ready(process, grpc, log)
+        process = _started(command, scratch, grpc)
+    except RuntimeError as error:
+        if "lock_exception" not in str(error):
+            raise
+        process = _started(command, scratch, grpc)  # on a busy machine, Triton may end like this while models load
+    try:
         yield http, grpc
     finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        finally:
-            process.kill()
+        _stop(process)
+
+
+def _started(command: list[Any], scratch: Path, address: str) -> subprocess.Popen[bytes]:
+    """Start the server. Raise RuntimeError with its log if it is not ready in time."""
+    log = scratch / "server.log"
+    libraries = str(Path(os.environ[VARIABLE], "nvidia_pytriton.libs"))
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=scratch, env={**os.environ, "LD_LIBRARY_PATH": libraries},
+                                   stdout=output, stderr=output)
+    ends = time.monotonic() + SECONDS
+    with grpc_client.InferenceServerClient(address) as client:
+        while process.poll() is None and time.monotonic() < ends:
+            with suppress(InferenceServerException):
+                if client.is_server_ready():
+                    return process
+            time.sleep(0.1)
+    _stop(process)
+    raise RuntimeError(log.read_text(errors="replace"))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(30)
+    finally:
+        process.kill()
 
 
 def free_port() -> int:
     with create_server(("127.0.0.1", 0)) as server:
         number: int = server.getsockname()[1]
         return number
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    ends = time.monotonic() + SECONDS
-    with grpc_client.InferenceServerClient(address) as client:
-        while process.poll() is None and time.monotonic() < ends:
-            with suppress(InferenceServerException):
-                if client.is_server_ready():
-                    return
-            time.sleep(0.1)
-    raise RuntimeError(log.read_text(errors="replace"))
