@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +19,6 @@ from typing import Any
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
-ROOT = Path(__file__).parents[3]
 VARIABLE = "OVGPU_TRITON"
 SECONDS = 120.0  # to start
 BACKEND = "pytriton/tritonserver/backends/python"
@@ -47,12 +45,8 @@ def triton_server(repository: Path, scratch: Path) -> Iterator[tuple[str, str]]:
     """
     folder, backend = Path(os.environ[VARIABLE]), scratch / "backends/python"
     backend.mkdir(parents=True)
-    for file in (f"{BACKEND}/libtriton_python.so", STUB):
+    for file in (f"{BACKEND}/libtriton_python.so", f"{BACKEND}/triton_python_backend_utils.py", STUB):
         shutil.copy(folder / file, backend)
-    # This stub ignores PYTHONPATH. The module that all models import sets the path to the packages of this Python.
-    paths = [str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    module = "triton_python_backend_utils.py"
-    (backend / module).write_text(f"import sys; sys.path[:0] = {paths}\n{(folder / BACKEND / module).read_text()}")
     ports = free_port(), free_port()
     http, grpc = (f"127.0.0.1:{port}" for port in ports)
     command = [folder / "pytriton/tritonserver/bin/tritonserver", f"--model-repository={repository}",
@@ -74,10 +68,11 @@ def triton_server(repository: Path, scratch: Path) -> Iterator[tuple[str, str]]:
 def _started(command: list[Any], scratch: Path, address: str) -> subprocess.Popen[bytes]:
     """Start the server. Raise RuntimeError with its log if it is not ready in time."""
     log = scratch / "server.log"
-    libraries = str(Path(os.environ[VARIABLE], "nvidia_pytriton.libs"))
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(Path(os.environ[VARIABLE], "nvidia_pytriton.libs")),
+                   # Processes of models have the packages of the first python3.
+                   "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=scratch, env={**os.environ, "LD_LIBRARY_PATH": libraries},
-                                   stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=scratch, env=environment, stdout=output, stderr=output)
     ends = time.monotonic() + SECONDS
     with grpc_client.InferenceServerClient(address) as client:
         while process.poll() is None and time.monotonic() < ends:

@@ -121,7 +121,6 @@ def test_idle_sequences_end(client: Client) -> None:
         assert found["steps"].tolist() == [[1]]
     with pytest.raises(InferenceServerException, match="must specify the START flag"):
         client.infer("brief", {"x": numbers(1)}, sequence_id=offset + 1)
-    client.infer("brief", {"x": numbers(1)}, sequence_id=offset + 6, sequence_end=True)
 
 
 def test_errors(client: Client) -> None:
