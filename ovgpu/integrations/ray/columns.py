@@ -25,7 +25,7 @@ class Columns:
     in ``optional``, by number, only if ``inputs`` names it. ``keep`` has the columns that results have besides the
     outputs, by default those that are no inputs.
 
-    Raises: RuntimeError for a port that the model does not have.
+    Raises: RuntimeError for a port that the model does not have, or an output of a type that no column can have.
     """
 
     def __init__(self, compiled: Any, inputs: Mapping[Any, str] | None, outputs: Mapping[Any, str] | None,
@@ -40,12 +40,18 @@ class Columns:
         doubled = {name for name in self.outputs.values() if list(self.outputs.values()).count(name) > 1}
         if doubled:
             raise Error(f"several outputs would be column '{min(doubled)}'")
+        for number in self.outputs:
+            kind: Type = getattr(Type, ports[number].element_type.get_type_name())
+            if kind.packed:
+                raise Error(f"output '{port_name(ports[number])}' has the type {kind.get_type_name()}, of which no "
+                            f"column can be: name others in 'outputs'")
         self._keep = keep
 
     def inputs(self, batch: Mapping[str, Array]) -> tuple[dict[int, Array], Batch]:
         """Return the columns of the inputs by number, and those that are kept.
 
-        Raises: Error if a column is missing, or would be kept under the name of an output.
+        Raises: Error if a column is missing, has text for an input of numbers or numbers for one of text, or would be
+        kept under the name of an output.
         """
         if not isinstance(batch, Mapping):
             raise TypeError(f"a batch is a dict of arrays, not {type(batch).__name__}: use batch_format='numpy'")
@@ -53,6 +59,8 @@ class Columns:
             if not isinstance(column, np.ndarray) or not column.ndim:
                 raise TypeError(f"column '{name}' is no array of rows, but {type(column).__name__}")
         names = {number: self._column(given, port, batch) for number, (given, port) in self._inputs.items()}
+        for number, name in names.items():
+            _check_kind(name, batch[name], self._inputs[number][1])
         kept = [name for name in batch if name not in names.values()] if self._keep is None else self._keep
         for name in kept:
             if name not in batch:
@@ -73,17 +81,23 @@ class Columns:
         return found
 
 
-def column_values(port: ConstOutput, array: Array) -> Array:
-    """Return an output in a type that Arrow has: floats of 8 bits and bf16 become f32.
+def _check_kind(name: str, column: Array, port: ConstOutput) -> None:
+    """Raise Error for a column of text and an input of numbers, or the other way round."""
+    if not column.size:
+        return
+    first = np.asarray(column[0])
+    is_text = first.dtype.kind in "US" or (first.dtype == object and isinstance(next(first.flat, None), (str, bytes)))
+    kind = port.element_type.get_type_name()
+    if is_text != (kind == "string"):
+        raise Error(f"column '{name}' has {'text' if is_text else 'numbers'}, but the input '{port_name(port)}' is of "
+                    f"type {kind}")
 
-    Raises: Error for a type whose elements share bytes.
-    """
+
+def column_values(port: ConstOutput, array: Array) -> Array:
+    """Return an output in a type that Arrow has: floats of 8 bits and bf16 become f32."""
     kind: Type = getattr(Type, port.element_type.get_type_name())
     if kind in ARROW_TYPES:
         return array
-    if kind.packed:
-        raise Error(f"output '{port_name(port)}' has the type {kind.get_type_name()}, of which no column can be: name "
-                    f"others in 'outputs'")
     return array.view(kind.storage).astype(np.float32)  # results show the bits of bf16 as float16
 
 

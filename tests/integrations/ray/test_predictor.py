@@ -174,7 +174,7 @@ def test_other_types_stay(kind: str, device: str) -> None:
 @pytest.mark.parametrize("kind", ["u1", "i4", "u4", "nf4"])
 def test_packed_types_are_refused(kind: str) -> None:
     with pytest.raises(ov.Error, match=rf"output 'y' has the type {kind}, .* others in 'outputs'"):
-        Predictor(converted(kind), "CPU")({"x": np.zeros((2, 3), np.float32)})
+        Predictor(converted(kind), "CPU")
 
 
 # ---- columns
@@ -250,6 +250,19 @@ def test_constants(device: str) -> None:
         Predictor(model, device)({"x": given})
     with pytest.raises(ov.Error, match="input 'offset' has no batch axis: give its value in 'constants'"):
         Predictor(model, device)({"x": given, "offset": np.zeros(3, np.float32)})
+
+
+@pytest.mark.parametrize("column", [np.array(["1.5", "x"]), np.array(["1.5", "x"], object), ragged(["a"], ["b", "c"])])
+def test_text_for_an_input_of_numbers(column: Array) -> None:
+    predictor = Predictor(perceptron(), "CPU", constants={"offset": 0}, inputs={"x": "title"})
+    with pytest.raises(ov.Error, match=r"column 'title' has text, but the input 'x' is of type f32"):
+        predictor({"title": column})
+
+
+@pytest.mark.parametrize("column", [numbers(2), ragged([1.0], [2.0, 3.0])])
+def test_numbers_for_an_input_of_text(column: Array) -> None:
+    with pytest.raises(ov.Error, match=r"column 'x' has numbers, but the input 'x' is of type string"):
+        Predictor(strings(), "CPU")({"x": column})
 
 
 def test_values_that_do_not_fit_the_input() -> None:
