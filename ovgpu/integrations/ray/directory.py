@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,20 @@ class _Replica:
 
 
 @dataclass
+class _Kept:
+    """State of a sequence at the end of an epoch, or during it."""
+
+    epoch: int
+    saved: SavedSequence
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Value that is higher for a later state."""
+        return self.epoch, self.saved.steps
+
+
+@dataclass
 class _Owner:
     replica: str
     epoch: int
@@ -68,6 +83,9 @@ class Directory:
 
     Each time a replica gets a sequence is an epoch, so that late messages about earlier ones have no effect. Replicas
     poll for sequences to hand over. The actor ends ``idle`` seconds after the last replica has left.
+
+    If it dies, replicas join the next one, with the sequences that they hold. States that are handed over meanwhile may
+    be old, and go to no replica before all have had the time to join.
     """
 
     def __init__(self, idle: float) -> None:
@@ -76,20 +94,51 @@ class Directory:
         self._changed = asyncio.Condition()
         self._replicas: dict[str, _Replica] = {}
         self._owners: dict[SequenceId, _Owner] = {}
-        self._parked: dict[SequenceId, tuple[float, SavedSequence]] = {}  # with the time
-        self._checkpoints: dict[SequenceId, tuple[float, SavedSequence]] = {}
+        self._parked: dict[SequenceId, _Kept] = {}
+        self._checkpoints: dict[SequenceId, _Kept] = {}
         self._started = self._used = time.monotonic()
+        self._is_successor = False  # of a directory that has died
         self._sweeping: asyncio.Task[None] | None = None
 
     # ---- replicas
 
-    async def join(self, replica: str, actor: Any, held: Sequence[Claim]) -> None:
-        """Register a replica and the sequences that it holds."""
+    async def join(self, replica: str, actor: Any, held: Sequence[Claim], again: bool = False,
+                   copies: Mapping[Claim, SavedSequence] = MappingProxyType({})) -> None:
+        """Register a replica, which may have joined a directory before, and the sequences that it holds.
+
+        ``copies`` are those of sequences that it has handed over. If the directory before this one died with such a
+        sequence, it goes on from the copy.
+        """
         async with self._changed:
             self._sweeping = self._sweeping or asyncio.create_task(self._sweep())
+            self._is_successor |= again
             self._replicas[replica] = _Replica(actor)
-            self._owners.update({id: _Owner(replica, epoch) for id, epoch in held})
+            for id, epoch in held:
+                if epoch < self._epoch(id):
+                    self._replicas[replica].dropped.append((id, epoch))
+                    continue
+                self._owners[id] = _Owner(replica, epoch)
+                for states in (self._parked, self._checkpoints):
+                    if id in states and states[id].epoch < epoch:
+                        del states[id]
+            for (id, epoch), saved in copies.items():
+                if epoch >= self._epoch(id):
+                    self._keep_checkpoint(id, _Kept(epoch, saved))
             self._changed.notify_all()
+
+    def _epoch(self, id: SequenceId) -> int:
+        """Return the last epoch of a sequence that is known, 0 if there is none."""
+        return max(self._owners[id].epoch if id in self._owners else 0,
+                   self._parked[id].epoch if id in self._parked else 0)
+
+    def _keep_checkpoint(self, id: SequenceId, kept: _Kept) -> None:
+        if id not in self._checkpoints or self._checkpoints[id].age <= kept.age:
+            self._checkpoints[id] = kept
+
+    @property
+    def _all_joined(self) -> bool:
+        """True if replicas that had sequences under the directory before this one have told about them."""
+        return time.monotonic() > self._started + JOIN_SECONDS
 
     async def poll(self, replica: str) -> tuple[list[Claim], list[Claim]]:
         """Wait for news. Return the claims that a replica is to hand over, and those that it is to drop."""
@@ -146,16 +195,15 @@ class Directory:
         self._replica(replica)
         deadline = time.monotonic() + PATIENCE_SECONDS
         async with self._changed:
-            while id not in self._parked:
+            while id not in self._parked or (self._is_successor and not self._all_joined):
                 owner = self._owners.get(id)
-                if owner is None:
+                if owner is None and self._all_joined:
                     if recover and id in self._checkpoints:
                         epoch = self._own(replica, id)
-                        return self._checkpoints[id][1], epoch
-                    if time.monotonic() > self._started + JOIN_SECONDS:
-                        raise SequenceLostError(f"sequence {id!r} is not open: its first step must start it, and it is "
+                        return self._checkpoints[id].saved, epoch
+                    raise SequenceLostError(f"sequence {id!r} is not open: its first step must start it, and it is "
                                                 f"lost if its replica dies")
-                elif not owner.asked and owner.replica != replica:
+                if owner is not None and not owner.asked and owner.replica != replica:
                     owner.asked = True
                     self._replicas[owner.replica].wanted.append((id, owner.epoch))
                     self._changed.notify_all()
@@ -164,7 +212,7 @@ class Directory:
                 if not await self._news() and owner is not None:
                     await self._check(owner.replica)
             epoch = self._own(replica, id)
-            return self._parked.pop(id)[1], epoch
+            return self._parked.pop(id).saved, epoch
 
     def _own(self, replica: str, id: SequenceId) -> int:
         """Make a replica the owner of a sequence. Raise NotJoinedError if it has died, or left, in the meantime."""
@@ -198,13 +246,18 @@ class Directory:
         """Take a sequence from its replica; None if the sequence is not there."""
         async with self._changed:
             if self._disown(replica, claim) and saved is not None:
-                self._parked[claim[0]] = time.monotonic(), saved
+                self._parked[claim[0]] = _Kept(claim[1], saved)
 
-    async def checkpoint(self, replica: str, claim: Claim, saved: SavedSequence) -> None:
-        """Keep a copy of a sequence, from which it can go on if its replica dies."""
+    async def checkpoint(self, replica: str, claim: Claim, saved: SavedSequence) -> bool:
+        """Keep a copy of a sequence, from which it can go on if its replica dies.
+
+        Return False if the sequence has another owner.
+        """
         async with self._changed:
-            if self._owns(replica, claim):
-                self._checkpoints[claim[0]] = time.monotonic(), saved
+            if not self._owns(replica, claim):
+                return False
+            self._keep_checkpoint(claim[0], _Kept(claim[1], saved))
+            return True
 
     async def end(self, replica: str, claim: Claim) -> None:
         """Forget a sequence that has ended."""
@@ -236,9 +289,9 @@ class Directory:
                 for name in list(self._replicas):
                     await self._check(name)
                 oldest = time.monotonic() - self._idle
-                self._parked = {id: found for id, found in self._parked.items() if found[0] > oldest}
-                self._checkpoints = {id: found for id, found in self._checkpoints.items()
-                                     if found[0] > oldest or id in self._owners}
+                self._parked = {id: kept for id, kept in self._parked.items() if kept.since > oldest}
+                self._checkpoints = {id: kept for id, kept in self._checkpoints.items()
+                                     if kept.since > oldest or id in self._owners}
                 if not self._replicas and not self._parked and self._used < oldest:
                     ray.kill(ray.get_runtime_context().current_actor)
 

@@ -20,6 +20,7 @@ from ovgpu.types import Type
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
+COPY_SECONDS = 10.0  # for which a replica keeps a copy of a sequence that it has handed over
 
 
 class StepNumberError(Error):
@@ -31,7 +32,7 @@ class _Open:
 
     def __init__(self) -> None:
         self.slot: EngineSequence | None = None  # None until it is here, and after it has gone
-        self.epoch = 0  # in which this replica got it
+        self.epoch = 0  # in which this replica got it; 0 if it belongs to none, or to another
         self.turn = asyncio.Lock()  # whose waiters take turns in their order
         self.waiting = 0
         self.used = time.monotonic()
@@ -40,7 +41,8 @@ class _Open:
         self.outputs: Any = None  # of the last step, if it had a number
 
     def free(self) -> None:
-        """Free the slot."""
+        """Free the slot, and give up the sequence."""
+        self.epoch = 0
         if self.slot is not None:
             self.slot.close()
             self.slot = None
@@ -70,6 +72,7 @@ class ReplicaSequences:
         self._engine, self._replica, self._actor, self._open_directory = engine, replica, actor, open_directory
         self._checkpoint_steps, self._idle = checkpoint_steps, idle
         self._sequences: dict[SequenceId, _Open] = {}
+        self._copies: dict[Claim, tuple[float, SavedSequence]] = {}  # of those handed over, with the time
         self._directory: Any = None
         self._following: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
@@ -181,14 +184,15 @@ class ReplicaSequences:
                 await asyncio.to_thread(sequence.restore, slot, saved)
             except BaseException:
                 await self._call("park", (id, sequence.epoch), saved)
+                sequence.epoch = 0
                 raise
         except BaseException:
             slot.close()
             raise
 
     async def _checkpoint(self, id: SequenceId, sequence: _Open) -> None:
-        await self._call("checkpoint", (id, sequence.epoch), await asyncio.to_thread(sequence.saved))
-        sequence.saved_steps = sequence.steps
+        if await self._call("checkpoint", (id, sequence.epoch), await asyncio.to_thread(sequence.saved)):
+            sequence.saved_steps = sequence.steps
 
     async def _renew_checkpoint(self, id: SequenceId) -> None:
         async with self._turn(id) as sequence:
@@ -196,8 +200,9 @@ class ReplicaSequences:
                 await self._checkpoint(id, sequence)
 
     async def _end(self, id: SequenceId, sequence: _Open) -> None:
+        epoch = sequence.epoch
         sequence.free()
-        await self._call("end", (id, sequence.epoch))
+        await self._call("end", (id, epoch))
 
     async def _end_idle(self, id: SequenceId) -> None:
         async with self._turn(id) as sequence:
@@ -219,6 +224,8 @@ class ReplicaSequences:
                 except Error as error:
                     log.error("sequence %r is lost: its state cannot be read: %s", id, error)
             await self._call("park", claim, saved)  # again, if the directory dies: the state is still here
+            if saved is not None:
+                self._copies[claim] = time.monotonic(), saved  # the directory may die before another replica has it
             if sequence.epoch == epoch:
                 sequence.free()
 
@@ -253,12 +260,14 @@ class ReplicaSequences:
                 raise error.cause from None  # without the traceback of the directory in its text
 
     async def _connected(self) -> Any:
-        """Join the directory, with the sequences that are here."""
+        """Join the directory, with the sequences that are here, and copies of those that were until recently."""
         async with self._connecting:
             if self._directory is None:
                 directory = await asyncio.to_thread(self._open_directory)
-                held = [(id, sequence.epoch) for id, sequence in self._sequences.items() if sequence.slot is not None]
-                await directory.join.remote(self._replica, self._actor, held)
+                held = [(id, sequence.epoch) for id, sequence in self._sequences.items() if sequence.epoch]
+                self._forget_copies()
+                await directory.join.remote(self._replica, self._actor, held, self._following is not None,
+                                            {claim: saved for claim, (_, saved) in self._copies.items()})
                 self._directory = directory
                 if self._following is None:
                     self._following = self._task(self._follow())
@@ -267,10 +276,15 @@ class ReplicaSequences:
                         self._task(self._renew_checkpoint(id))
             return self._directory
 
+    def _forget_copies(self) -> None:
+        oldest = time.monotonic() - COPY_SECONDS
+        self._copies = {claim: found for claim, found in self._copies.items() if found[0] > oldest}
+
     async def _follow(self) -> None:
         """Hand over the sequences that other replicas want, and end idle ones."""
         while True:
             wanted, dropped = await self._call("poll")
+            self._forget_copies()
             for claim in dropped:
                 self._task(self._drop(claim))
             for claim in wanted:

@@ -246,6 +246,33 @@ def test_checkpoints_survive_dead_replicas(seed: int) -> None:
     running(scenario, seed=seed, checkpoint_steps=3, sticky=True)
 
 
+@pytest.mark.parametrize("checkpoint_steps", [0, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_directory_dies_while_sequences_move(seed: int, checkpoint_steps: int) -> None:
+    """States that are on their way from one replica to another are not lost, since no replica dies."""
+    async def scenario(cluster: Cluster) -> None:
+        for _ in range(3):
+            cluster.add()
+        clients = [Client(cluster, i, i + 1) for i in range(8)]
+
+        async def drive(client: Client) -> None:
+            while not over.is_set():
+                await client.step()
+
+        async def change() -> None:
+            for _ in range(5):
+                await asyncio.sleep(0.8 + cluster.rng.random() / 5)
+                cluster.kill_directory()
+            await asyncio.sleep(1)
+            over.set()
+
+        over = asyncio.Event()
+        await asyncio.gather(change(), *map(drive, clients))
+        assert all(client.steps > 20 for client in clients)
+
+    running(scenario, seed=seed, checkpoint_steps=checkpoint_steps)
+
+
 def test_without_checkpoints_a_dead_replica_loses_its_sequences() -> None:
     async def scenario(cluster: Cluster) -> None:
         first = cluster.add()
