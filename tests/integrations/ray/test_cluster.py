@@ -301,6 +301,25 @@ def test_sequences_are_handed_over_when_replicas_come_and_leave(port: int) -> No
         assert ray.get(app.directory().counts.remote())[1:] == (0, 0)
 
 
+def test_the_load_decides_how_many_replicas_there_are(port: int) -> None:
+    """Sequences move to replicas that autoscaling starts, and stay when it stops them again."""
+    scaling = {"min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0.5,
+               "downscale_delay_s": 2, "metrics_interval_s": 0.2, "look_back_period_s": 1}
+    with served(port, ov.ray.share(nets.sums()), autoscaling_config=scaling) as app:
+        clients = run(app, 24, 1)
+
+        def loaded_by_two() -> bool:
+            run(app, 24, 20, clients)
+            return len(app.sequences()) == 2
+
+        wait_for(loaded_by_two)
+        run(app, 24, 2, clients)
+        assert 0 not in app.sequences() and sum(app.sequences()) == 24
+        wait_for(lambda: len(app.sequences()) == 1)  # the others are with the directory until their next step
+        run(app, 24, 2, clients)
+        assert app.sequences() == [24]
+
+
 def test_a_replica_that_dies(port: int) -> None:
     """Its sequences go on from their checkpoints, each step exactly once."""
     with served(port, ov.ray.share(nets.sums()), num_replicas=2, checkpoint_steps=3) as app:
