@@ -7,6 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ovgpu.errors import ModelError
+
 
 def add_to(commands: Any) -> None:
     """Add the command to the subparsers ``commands``."""
@@ -39,6 +41,9 @@ def run(args: argparse.Namespace) -> None:
     from ovgpu.serve.repository import Repository
 
     options = TritonOptions(**{field.name: getattr(args, field.name) for field in fields(TritonOptions)})
-    for files in Repository(args.path, args.name).scan().values():
+    found = Repository(args.path, args.name).scan()
+    if not found:
+        raise ModelError(f"there is no model in {args.path}")
+    for files in found.values():
         folder, engine = write_folder(args.repository, files, args.version, options)
         print(f"{folder}: {engine.description.rpartition(' on ')[0]}")  # it was tried on the CPU

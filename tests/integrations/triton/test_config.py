@@ -126,6 +126,11 @@ def test_repository(tmp_path: Path) -> None:
     assert {folder.name for folder in (tmp_path / "triton").iterdir()} == {"lstm_loop", "moving_window"}
 
 
+def test_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["triton", str(tmp_path / "triton"), str(tmp_path)]) == 1
+    assert f"there is no model in {tmp_path}" in capsys.readouterr().err
+
+
 def any_rank() -> ov.Model:
     net = Net("any_rank")
     net.result(net.layer("Relu", "opset1", [net.parameter("f32", None, "x")], names=["y"]))
