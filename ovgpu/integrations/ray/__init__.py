@@ -2,7 +2,8 @@
 
 `predictor` is for Ray Data: `columns` and `runners` are the ways from a batch of columns through a model and back.
 `replica` is for Ray Serve, `client` for its callers. `sequences` has the sequences on a replica, and `directory` the
-actor that knows where each of them is. `models` sends models to workers.
+actor that knows where each of them is. `states` has those that no replica has, which `standby` keeps a second time.
+`models` sends models to workers.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from uuid import uuid4
 
 from ray.exceptions import RayActorError
 
-from ovgpu.integrations.ray.directory import SequenceId, SequenceLostError
+from ovgpu.integrations.ray.directory import SequenceLostError
 from ovgpu.integrations.ray.sequences import StepNumberError
+from ovgpu.integrations.ray.states import SequenceId
 
 PATIENCE_SECONDS = 120.0  # for a new replica
 FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0  # seconds between attempts

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import RayActorError
 
 from ovgpu.errors import Error
+from ovgpu.integrations.ray.standby import MirroredStates, on_head_node, open_standby
+from ovgpu.integrations.ray.states import Claim, KeptState, SavedSequence, SequenceId
 
-NAMESPACE = "ovgpu"
 POLL_SECONDS = 10.0  # after which a poll without news returns
 JOIN_SECONDS = 5.0  # in which replicas join a new directory
 PATIENCE_SECONDS = 60.0  # for a replica to hand over a sequence
 CHECK_SECONDS = 1.0  # between questions whether a replica is alive
 SWEEP_SECONDS = 10.0
-
-SequenceId = int | str
-Claim = tuple[SequenceId, int]
 
 
 class SequenceLostError(Error):
@@ -36,39 +33,13 @@ class NotJoinedError(Error):
     """Error of a call for a replica that the directory does not know."""
 
 
-@dataclass(frozen=True)
-class SavedSequence:
-    """Sequence between two steps: the number of steps, and the state by variable as (element type, array).
-
-    ``outputs`` are those of the last step, if the steps are numbered.
-    """
-
-    steps: int
-    state: dict[str, tuple[str, np.ndarray[Any, Any]]]
-    outputs: Any = None
-
-
 @dataclass
 class _Replica:
-    """A replica: its actor, and the news for it. A claim is a sequence and the epoch in which the replica got it."""
+    """A replica: its actor, and the news for it."""
 
     actor: Any
     wanted: list[Claim] = field(default_factory=list)
     dropped: list[Claim] = field(default_factory=list)
-
-
-@dataclass
-class _Kept:
-    """State of a sequence at the end of an epoch, or during it."""
-
-    epoch: int
-    saved: SavedSequence
-    since: float = field(default_factory=time.monotonic)
-
-    @property
-    def age(self) -> tuple[int, int]:
-        """Value that is higher for a later state."""
-        return self.epoch, self.saved.steps
 
 
 @dataclass
@@ -82,33 +53,28 @@ class Directory:
     """Actor that knows the replica of each open sequence, and keeps the states of sequences that are on none.
 
     Each time a replica gets a sequence is an epoch, so that late messages about earlier ones have no effect. Replicas
-    poll for sequences to hand over. The actor ends ``idle`` seconds after the last replica has left.
+    poll for sequences to hand over. The actor ends when there are neither replicas nor states.
 
-    If it dies, replicas join the next one, with the sequences that they hold. States that are handed over meanwhile may
-    be old, and go to no replica before all have had the time to join.
+    If it dies, the next one gets the states from the standby, and replicas join it with the sequences that they hold.
+    States that are handed over meanwhile may be old, and go to no replica before all have had the time to join.
     """
 
-    def __init__(self, idle: float) -> None:
+    def __init__(self, idle: float, open_standby: Callable[[], Any]) -> None:
         self._idle = idle
+        self._kept = MirroredStates(open_standby)
         self._epochs = count(time.time_ns())  # later than those of a directory before
         self._changed = asyncio.Condition()
         self._replicas: dict[str, _Replica] = {}
         self._owners: dict[SequenceId, _Owner] = {}
-        self._parked: dict[SequenceId, _Kept] = {}
-        self._checkpoints: dict[SequenceId, _Kept] = {}
-        self._started = self._used = time.monotonic()
+        self._started = time.monotonic()
         self._is_successor = False  # of a directory that has died
         self._sweeping: asyncio.Task[None] | None = None
 
     # ---- replicas
 
-    async def join(self, replica: str, actor: Any, held: Sequence[Claim], again: bool = False,
-                   copies: Mapping[Claim, SavedSequence] = MappingProxyType({})) -> None:
-        """Register a replica, which may have joined a directory before, and the sequences that it holds.
-
-        ``copies`` are those of sequences that it has handed over. If the directory before this one died with such a
-        sequence, it goes on from the copy.
-        """
+    async def join(self, replica: str, actor: Any, held: Sequence[Claim], again: bool = False) -> None:
+        """Register a replica, which may have joined a directory before, and the sequences that it holds."""
+        await self._kept.restore()
         async with self._changed:
             self._sweeping = self._sweeping or asyncio.create_task(self._sweep())
             self._is_successor |= again
@@ -118,22 +84,13 @@ class Directory:
                     self._replicas[replica].dropped.append((id, epoch))
                     continue
                 self._owners[id] = _Owner(replica, epoch)
-                for states in (self._parked, self._checkpoints):
-                    if id in states and states[id].epoch < epoch:
-                        del states[id]
-            for (id, epoch), saved in copies.items():
-                if epoch >= self._epoch(id):
-                    self._keep_checkpoint(id, _Kept(epoch, saved))
+                self._kept.outdate(id, epoch)
             self._changed.notify_all()
 
     def _epoch(self, id: SequenceId) -> int:
         """Return the last epoch of a sequence that is known, 0 if there is none."""
         return max(self._owners[id].epoch if id in self._owners else 0,
-                   self._parked[id].epoch if id in self._parked else 0)
-
-    def _keep_checkpoint(self, id: SequenceId, kept: _Kept) -> None:
-        if id not in self._checkpoints or self._checkpoints[id].age <= kept.age:
-            self._checkpoints[id] = kept
+                   self._kept.parked[id].epoch if id in self._kept.parked else 0)
 
     @property
     def _all_joined(self) -> bool:
@@ -165,7 +122,6 @@ class Directory:
     def _remove(self, replica: str) -> None:
         self._replicas.pop(replica, None)
         self._owners = {id: owner for id, owner in self._owners.items() if owner.replica != replica}
-        self._used = time.monotonic()
         self._changed.notify_all()
 
     # ---- sequences
@@ -180,27 +136,27 @@ class Directory:
             epoch = self._own(replica, id)
             if owner is not None and owner.replica != replica:
                 self._replicas[owner.replica].dropped.append((id, owner.epoch))
-            self._parked.pop(id, None)
-            self._checkpoints.pop(id, None)
-            return epoch
+            self._kept.forget(id)
+        await self._kept.flush()
+        return epoch
 
     async def claim(self, replica: str, id: SequenceId, recover: bool = False) -> tuple[SavedSequence, int]:
         """Make a replica the owner of an open sequence. Return the sequence and the epoch.
 
         The replica that holds the sequence hands it over. With ``recover``, a sequence whose replica has died goes on
-        from its last checkpoint.
+        from its last checkpoint. A replica that asks again, since the directory died, gets the same state again.
 
         Raises: SequenceLostError if the sequence is not open, or lost.
         """
         self._replica(replica)
         deadline = time.monotonic() + PATIENCE_SECONDS
         async with self._changed:
-            while id not in self._parked or (self._is_successor and not self._all_joined):
+            while id not in self._kept.parked or (self._is_successor and not self._all_joined):
                 owner = self._owners.get(id)
                 if owner is None and self._all_joined:
-                    if recover and id in self._checkpoints:
-                        epoch = self._own(replica, id)
-                        return self._checkpoints[id].saved, epoch
+                    kept = self._kept.checkpoints.get(id)
+                    if kept is not None and (recover or kept.receiver == replica):
+                        return kept.saved, self._own(replica, id)
                     raise SequenceLostError(f"sequence {id!r} is not open: its first step must start it, and it is "
                                                 f"lost if its replica dies")
                 if owner is not None and not owner.asked and owner.replica != replica:
@@ -211,8 +167,10 @@ class Directory:
                     raise SequenceLostError(f"sequence {id!r} was not handed over in {PATIENCE_SECONDS:.0f} seconds")
                 if not await self._news() and owner is not None:
                     await self._check(owner.replica)
-            epoch = self._own(replica, id)
-            return self._parked.pop(id).saved, epoch
+            epoch, saved = self._own(replica, id), self._kept.parked[id].saved
+            self._kept.give(id, replica)
+        await self._kept.flush()
+        return saved, epoch
 
     def _own(self, replica: str, id: SequenceId) -> int:
         """Make a replica the owner of a sequence. Raise NotJoinedError if it has died, or left, in the meantime."""
@@ -246,7 +204,8 @@ class Directory:
         """Take a sequence from its replica; None if the sequence is not there."""
         async with self._changed:
             if self._disown(replica, claim) and saved is not None:
-                self._parked[claim[0]] = _Kept(claim[1], saved)
+                self._kept.park(claim[0], KeptState(claim[1], saved))
+        await self._kept.flush()
 
     async def checkpoint(self, replica: str, claim: Claim, saved: SavedSequence) -> bool:
         """Keep a copy of a sequence, from which it can go on if its replica dies.
@@ -256,14 +215,21 @@ class Directory:
         async with self._changed:
             if not self._owns(replica, claim):
                 return False
-            self._keep_checkpoint(claim[0], _Kept(claim[1], saved))
-            return True
+            self._kept.checkpoint(claim[0], KeptState(claim[1], saved))
+        await self._kept.flush()
+        return True
+
+    async def forget_checkpoint(self, replica: str, claim: Claim) -> None:
+        """Forget the copy of a sequence whose replica makes no checkpoints."""
+        async with self._changed:
+            if self._owns(replica, claim):
+                self._kept.forget(claim[0])
 
     async def end(self, replica: str, claim: Claim) -> None:
         """Forget a sequence that has ended."""
         async with self._changed:
             if self._disown(replica, claim):
-                self._checkpoints.pop(claim[0], None)
+                self._kept.forget(claim[0])
 
     def _owns(self, replica: str, claim: Claim) -> bool:
         owner = self._owners.get(claim[0])
@@ -278,8 +244,9 @@ class Directory:
         return True
 
     async def counts(self) -> tuple[int, int, int]:
-        """Return the numbers of replicas, of sequences on them, and of sequences on none."""
-        return len(self._replicas), len(self._owners), len(self._parked)
+        """Return the numbers of replicas, of sequences on them, and of sequences on none, which the standby has too."""
+        await self._kept.check()
+        return len(self._replicas), len(self._owners), len(self._kept.parked)
 
     async def _sweep(self) -> None:
         """Remove dead replicas and idle sequences from time to time, and end when there are neither."""
@@ -289,10 +256,11 @@ class Directory:
                 for name in list(self._replicas):
                     await self._check(name)
                 oldest = time.monotonic() - self._idle
-                self._parked = {id: kept for id, kept in self._parked.items() if kept.since > oldest}
-                self._checkpoints = {id: kept for id, kept in self._checkpoints.items()
-                                     if kept.since > oldest or id in self._owners}
-                if not self._replicas and not self._parked and self._used < oldest:
+                for id in list(self._kept):
+                    if id not in self._owners and self._kept.since(id) < oldest:
+                        self._kept.forget(id)
+                if not self._replicas and not list(self._kept):
+                    self._kept.close()
                     ray.kill(ray.get_runtime_context().current_actor)
 
 
@@ -310,6 +278,5 @@ async def _alive(actor: Any) -> bool:
 
 def open_directory(name: str, idle: float) -> Any:
     """Return the directory of this name, which is made on the head node if there is none."""
-    options = {"name": name, "namespace": NAMESPACE, "get_if_exists": True, "lifetime": "detached", "num_cpus": 0,
-               "resources": {"node:__internal_head__": 0.001}, "max_concurrency": 100_000}
-    return ray.remote(Directory).options(**options).remote(idle)
+    return on_head_node(Directory, name, max_concurrency=100_000).remote(
+        idle, partial(open_standby, f"{name}/standby", idle))

@@ -14,9 +14,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ovgpu.errors import Error
-from ovgpu.integrations.ray.directory import SequenceId, SequenceLostError, open_directory
+from ovgpu.integrations.ray.directory import SequenceLostError, open_directory
 from ovgpu.integrations.ray.models import read
 from ovgpu.integrations.ray.sequences import ReplicaSequences
+from ovgpu.integrations.ray.states import SequenceId
 from ovgpu.serve import rest
 from ovgpu.serve.engines import EngineOptions, Inputs, engine_of
 from ovgpu.serve.errors import ServeError, Status, invalid, public

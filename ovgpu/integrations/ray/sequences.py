@@ -12,7 +12,8 @@ from typing import Any
 from ray.exceptions import RayActorError, RayTaskError
 
 from ovgpu.errors import Error
-from ovgpu.integrations.ray.directory import Claim, NotJoinedError, SavedSequence, SequenceId
+from ovgpu.integrations.ray.directory import NotJoinedError
+from ovgpu.integrations.ray.states import Claim, SavedSequence, SequenceId
 from ovgpu.serve.engines import Engine, EngineSequence, Inputs
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
@@ -20,7 +21,6 @@ from ovgpu.types import Type
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
-COPY_SECONDS = 10.0  # for which a replica keeps a copy of a sequence that it has handed over
 
 
 class StepNumberError(Error):
@@ -72,7 +72,6 @@ class ReplicaSequences:
         self._engine, self._replica, self._actor, self._open_directory = engine, replica, actor, open_directory
         self._checkpoint_steps, self._idle = checkpoint_steps, idle
         self._sequences: dict[SequenceId, _Open] = {}
-        self._copies: dict[Claim, tuple[float, SavedSequence]] = {}  # of those handed over, with the time
         self._directory: Any = None
         self._following: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
@@ -189,15 +188,12 @@ class ReplicaSequences:
         except BaseException:
             slot.close()
             raise
+        if not self._checkpoint_steps:
+            self._task(self._call("forget_checkpoint", (id, sequence.epoch)))
 
     async def _checkpoint(self, id: SequenceId, sequence: _Open) -> None:
         if await self._call("checkpoint", (id, sequence.epoch), await asyncio.to_thread(sequence.saved)):
             sequence.saved_steps = sequence.steps
-
-    async def _renew_checkpoint(self, id: SequenceId) -> None:
-        async with self._turn(id) as sequence:
-            if sequence.slot is not None:
-                await self._checkpoint(id, sequence)
 
     async def _end(self, id: SequenceId, sequence: _Open) -> None:
         epoch = sequence.epoch
@@ -224,8 +220,6 @@ class ReplicaSequences:
                 except Error as error:
                     log.error("sequence %r is lost: its state cannot be read: %s", id, error)
             await self._call("park", claim, saved)  # again, if the directory dies: the state is still here
-            if saved is not None:
-                self._copies[claim] = time.monotonic(), saved  # the directory may die before another replica has it
             if sequence.epoch == epoch:
                 sequence.free()
 
@@ -260,31 +254,21 @@ class ReplicaSequences:
                 raise error.cause from None  # without the traceback of the directory in its text
 
     async def _connected(self) -> Any:
-        """Join the directory, with the sequences that are here, and copies of those that were until recently."""
+        """Join the directory, with the sequences that are here."""
         async with self._connecting:
             if self._directory is None:
                 directory = await asyncio.to_thread(self._open_directory)
                 held = [(id, sequence.epoch) for id, sequence in self._sequences.items() if sequence.epoch]
-                self._forget_copies()
-                await directory.join.remote(self._replica, self._actor, held, self._following is not None,
-                                            {claim: saved for claim, (_, saved) in self._copies.items()})
+                await directory.join.remote(self._replica, self._actor, held, self._following is not None)
                 self._directory = directory
                 if self._following is None:
                     self._following = self._task(self._follow())
-                elif self._checkpoint_steps:  # those of the former directory are lost
-                    for id, _ in held:
-                        self._task(self._renew_checkpoint(id))
             return self._directory
-
-    def _forget_copies(self) -> None:
-        oldest = time.monotonic() - COPY_SECONDS
-        self._copies = {claim: found for claim, found in self._copies.items() if found[0] > oldest}
 
     async def _follow(self) -> None:
         """Hand over the sequences that other replicas want, and end idle ones."""
         while True:
             wanted, dropped = await self._call("poll")
-            self._forget_copies()
             for claim in dropped:
                 self._task(self._drop(claim))
             for claim in wanted:

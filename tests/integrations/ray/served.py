@@ -3,8 +3,8 @@
     python -m tests.integrations.ray.served --minutes 20
 
 Clients drive sequences of random lengths through a model that counts its steps. Meanwhile replicas are killed with
-SIGKILL, nodes are removed and replaced, the number of replicas changes, and the directory of sequences dies, one after
-the other. Prints a summary as JSON.
+SIGKILL, nodes are removed and replaced, the number of replicas changes, and the directory of sequences or its standby
+dies, one after the other. Prints a summary as JSON.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
 import ovgpu as ov
-from ovgpu.integrations.ray.directory import NAMESPACE
+from ovgpu.integrations.ray.standby import NAMESPACE
 from tests.batching import nets
 from tests.integrations.ray.faults import add_node, local_cluster
 
@@ -75,6 +75,10 @@ class Served:
     def directory(self) -> Any:
         """Return the actor of the directory."""
         return ray.get_actor(f"{self.app}/ovgpu", NAMESPACE)
+
+    def standby(self) -> Any:
+        """Return the actor of the directory's standby."""
+        return ray.get_actor(f"{self.app}/ovgpu/standby", NAMESPACE)
 
 
 def application(model: Any, **options: Any) -> Any:
@@ -208,7 +212,15 @@ def run(seconds: float, cluster: Cluster, port: int, seed: int = 0, least: int =
         def kill_directory() -> None:
             ray.kill(app.directory())
 
-        faults: list[Callable[[], None]] = [kill_replica, kill_directory, remove_node, scale]
+        def kill_standby() -> None:
+            ray.kill(app.standby())
+
+        def kill_replica_and_directory() -> None:
+            kill_replica()
+            kill_directory()
+
+        faults: list[Callable[[], None]] = [kill_replica, kill_directory, kill_standby, remove_node, scale,
+                                            kill_replica_and_directory]
         thread = threading.Thread(target=drive, args=(app.handle, over, figures, seed))
         thread.start()
         end, number = time.monotonic() + seconds, 0
@@ -229,7 +241,7 @@ def run(seconds: float, cluster: Cluster, port: int, seed: int = 0, least: int =
 
 
 def _settle(app: Served, replicas: int) -> None:
-    """Wait until so many replicas answer, and have done so for a while: their sequences have checkpoints again."""
+    """Wait until so many replicas answer, and the directory and its standby, and have done so for a while."""
     settled = time.monotonic()
     while time.monotonic() < settled + SETTLE_SECONDS:
         time.sleep(0.1)

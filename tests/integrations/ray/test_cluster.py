@@ -328,6 +328,17 @@ def test_a_replica_that_dies(port: int) -> None:
         run(app, 8, 5, clients)
 
 
+def test_the_directory_and_its_standby_end_with_the_deployment(port: int) -> None:
+    with served(port, ov.ray.share(nets.sums()), num_replicas=1, idle_seconds=2) as app:
+        run(app, 2, 2)
+        assert {f"{app.app}/ovgpu", f"{app.app}/ovgpu/standby"} <= actor_names()
+    wait_for(lambda: not any(name.startswith(app.app) for name in actor_names()))
+
+
+def actor_names() -> set[str]:
+    return {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
+
+
 def test_a_full_replica_and_wrong_steps(port: int) -> None:
     with served(port, nets.sums(), num_replicas=1, max_sequences=2) as app:
         first, second = run(app, 2, 2)
@@ -373,8 +384,8 @@ def test_the_emulated_card(port: int) -> None:
 
 
 def test_what_is_killed_loses_no_step(cluster: Cluster, port: int, pytestconfig: pytest.Config) -> None:
-    """A short run of faults: a replica and the directory; with --long also a node, and the number of replicas."""
-    figures = serving_faults.run(0, cluster, port, least=12 if pytestconfig.getoption("--long") else 2)
+    """A replica, the directory and its standby die; with --long also nodes, and the number of replicas changes."""
+    figures = serving_faults.run(0, cluster, port, least=12 if pytestconfig.getoption("--long") else 3)
     assert not figures.mistakes
-    assert figures.faults.total() >= 2
+    assert figures.faults.total() >= 3
     assert figures.steps > 100

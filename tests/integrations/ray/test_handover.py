@@ -13,14 +13,17 @@ from ray.exceptions import ActorDiedError
 
 import ovgpu as ov
 from ovgpu.integrations.ray import directory as directories
-from ovgpu.integrations.ray.directory import Directory, NotJoinedError, SavedSequence, SequenceLostError
+from ovgpu.integrations.ray.directory import Directory, NotJoinedError, SequenceLostError
 from ovgpu.integrations.ray.sequences import ReplicaSequences, StepNumberError
+from ovgpu.integrations.ray.standby import Standby
+from ovgpu.integrations.ray.states import KeptState, SavedSequence, States
 from ovgpu.serve.engines import Engine, EngineOptions, engine_of
 from tests.batching import nets
 from tests.integrations.ray.served import Client
 
 IDLE = 600.0
 SLOTS = 16
+VICTIMS = [("replica",), ("directory",), ("standby",), ("replica", "directory")]
 
 
 class Method:
@@ -64,19 +67,32 @@ class Actor:
         return found
 
 
-class Unreachable:
-    """The directory as a replica sees it: nothing that the replica does after its death arrives there."""
+class OrderedActor(Actor):
+    """An actor that runs calls in their order, as those without coroutines do."""
 
-    def __init__(self, directory: Actor, replica: Actor) -> None:
-        self._directory, self._replica = directory, replica
+    def __init__(self, target: Any, rng: random.Random) -> None:
+        super().__init__(target, rng)
+        self._turn = asyncio.Lock()
+
+    async def _answer(self, name: str, *arguments: Any) -> Any:
+        async with self._turn:
+            await asyncio.sleep(self._rng.choice((0, 0, 0.001, 0.01)))
+            return getattr(self.target, name)(*arguments)
+
+
+class Unreachable:
+    """An actor as another one sees it: nothing that the other one does after its death arrives there."""
+
+    def __init__(self, actor: Actor, caller: Actor) -> None:
+        self._actor, self._caller = actor, caller
 
     def __getattr__(self, name: str) -> Method:
         return Method(partial(self._call, name))
 
     async def _call(self, name: str, *arguments: Any) -> Any:
-        if self._replica.died.is_set():
+        if self._caller.died.is_set():
             await asyncio.Event().wait()
-        return await self._directory.call(name, *arguments)
+        return await self._actor.call(name, *arguments)
 
 
 class Service:
@@ -86,8 +102,9 @@ class Service:
         self.engine = engine
         self.sequences: Any = None
 
-    async def step(self, inputs: Any, id: Any, number: int) -> Any:
-        outputs, saved = await self.sequences.infer(id, {0: inputs["x"]}, number == 1, False, number)
+    async def step(self, inputs: Any, id: Any, number: int, is_numbered: bool = True) -> Any:
+        outputs, saved = await self.sequences.infer(id, {0: inputs["x"]}, number == 1, False,
+                                                    number if is_numbered else None)
         return {"y": outputs[0], "steps": outputs[1]}, saved
 
     async def resume(self, id: Any) -> int:
@@ -98,7 +115,7 @@ class Service:
 
 
 class Cluster:
-    """Replicas, the directory, and a handle for clients.
+    """Replicas, the directory, its standby, and a handle for clients.
 
     It routes every call to a random replica or, with ``sticky``, to one that the sequence and the replicas determine.
     """
@@ -110,12 +127,22 @@ class Cluster:
         self.replicas: dict[str, Actor] = {}
         self._engines: list[Engine] = []
         self._number = 0
-        self.directory = Actor(Directory(idle), self.rng)
+        self.standby = OrderedActor(Standby(idle), self.rng)
+        self.directory = self._new_directory()
+
+    def _new_directory(self) -> Actor:
+        actor = Actor(Directory(self._idle, lambda: Unreachable(self.open_standby(), actor)), self.rng)
+        return actor
 
     def open_directory(self) -> Actor:
         if self.directory.died.is_set():
-            self.directory = Actor(Directory(self._idle), self.rng)
+            self.directory = self._new_directory()
         return self.directory
+
+    def open_standby(self) -> Actor:
+        if self.standby.died.is_set():
+            self.standby = OrderedActor(Standby(self._idle), self.rng)
+        return self.standby
 
     def add(self) -> str:
         """Add a replica."""
@@ -142,6 +169,9 @@ class Cluster:
 
     def kill_directory(self) -> None:
         self.directory.died.set()
+
+    def kill_standby(self) -> None:
+        self.standby.died.set()
 
     def options(self, session_id: str) -> Handle:
         return Handle(self, session_id if self._sticky else None)
@@ -218,7 +248,7 @@ def test_steps_on_random_replicas_that_come_and_leave(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_checkpoints_survive_dead_replicas(seed: int) -> None:
-    """Replicas die, and the directory too, one at a time: sequences go on from checkpoints, each step exactly once."""
+    """Replicas die, and the directory or its standby: sequences go on from checkpoints, each step exactly once."""
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
             cluster.add()
@@ -229,13 +259,16 @@ def test_checkpoints_survive_dead_replicas(seed: int) -> None:
                 await client.step()
 
         async def change() -> None:
-            for victim in cluster.rng.choices(("replica", "directory"), (3, 1), k=6):
+            for victims in cluster.rng.choices(VICTIMS, (3, 1, 1, 3), k=6):
                 cluster.add()
                 await asyncio.sleep(0.3 + cluster.rng.random() / 10)
-                if victim == "replica":
+                if "replica" in victims:
                     cluster.kill(cluster.rng.choice(list(cluster.replicas)))
-                else:
+                    await asyncio.sleep(cluster.rng.random() / 20)
+                if "directory" in victims:
                     cluster.kill_directory()
+                if "standby" in victims:
+                    cluster.kill_standby()
                 await asyncio.sleep(0.5)
             over.set()
 
@@ -274,6 +307,83 @@ def test_the_directory_dies_while_sequences_move(seed: int, checkpoint_steps: in
         assert all(client.steps > 20 for client in clients)
 
     running(scenario, seed=seed, checkpoint_steps=checkpoint_steps)
+
+
+@pytest.mark.parametrize("checkpoint_steps", [0, 3])
+def test_steps_without_numbers_while_the_directory_dies(checkpoint_steps: int) -> None:
+    """Clients of HTTP do not number their steps, and do not repeat any."""
+    async def scenario(cluster: Cluster) -> None:
+        for _ in range(3):
+            cluster.add()
+        handle = cluster.options("")
+
+        async def drive(id: int) -> None:
+            step = 0
+            while not over.is_set():
+                step += 1
+                found, _ = await handle.step.remote({"x": np.ones((1, nets.SIZE), np.float32)}, id, step, False)
+                assert found["steps"].tolist() == [step]
+
+        async def change() -> None:
+            for _ in range(4):
+                await asyncio.sleep(1 + cluster.rng.random() / 5)
+                cluster.kill_directory()
+            await asyncio.sleep(1)
+            over.set()
+
+        over = asyncio.Event()
+        await asyncio.gather(change(), *map(drive, range(1, 9)))
+
+    running(scenario, checkpoint_steps=checkpoint_steps)
+
+
+@pytest.mark.parametrize("victims", ["d", "sd", "dsd"])
+@pytest.mark.parametrize("checkpoint_steps", [0, 3])
+def test_states_of_a_replica_that_has_left_outlive_the_directory(victims: str, checkpoint_steps: int) -> None:
+    """The directory (d) and its standby (s) die, one after the other."""
+    async def scenario(cluster: Cluster) -> None:
+        clients = [Client(cluster, i, i + 1) for i in range(4)]
+        first = cluster.add()
+        for client in clients:
+            for _ in range(5):
+                await client.step()
+        second = cluster.add()
+        await cluster.leave(first)
+        for victim in victims:
+            if victim == "d":
+                cluster.kill_directory()
+                await cluster.replicas[second].target.sequences.end("other")  # joins the next directory
+            else:
+                cluster.kill_standby()
+            while (await cluster.directory.target.counts())[2] != len(clients):
+                await asyncio.sleep(0.01)
+        for client in clients:
+            await client.step()
+
+    running(scenario, checkpoint_steps=checkpoint_steps)
+
+
+def test_without_checkpoints_no_copies_are_left() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for _ in range(3):
+            cluster.add()
+        clients = [Client(cluster, i, i + 1) for i in range(4)]
+        for client in clients:
+            for _ in range(10):
+                await client.step()
+        await asyncio.sleep(0.2)
+        assert not list(cluster.standby.target.read(0))
+
+    running(scenario)
+
+
+def test_a_standby_serves_the_last_directory_only() -> None:
+    standby, state = Standby(IDLE), KeptState(1, SavedSequence(1, {}))
+    standby.write(1, States({"a": state}))
+    assert list(standby.read(2)) == ["a"]
+    standby.change(1, States.park, "b", state)
+    standby.change(2, States.park, "c", state)
+    assert set(standby.read(3)) == {"a", "c"}
 
 
 def test_without_checkpoints_a_dead_replica_loses_its_sequences() -> None:

@@ -1,0 +1,174 @@
+"""The standby of the directory: an actor with the same states, from which the next directory goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from ovgpu.integrations.ray.states import KeptState, SequenceId, States
+
+NAMESPACE = "ovgpu"
+CHECK_SECONDS = 1.0  # between questions whether the standby is alive
+RETRY_SECONDS = 0.1
+
+
+class Standby:
+    """Actor with copies of the directory's states, which the next directory gets if this one dies.
+
+    It runs calls in their order. ``directory`` is the number of the caller; calls of directories before the last one
+    to read or write have no effect.
+    """
+
+    def __init__(self, idle: float) -> None:
+        self._idle = idle
+        self._states = States()
+        self._directory = 0
+        self._used = time.monotonic()
+        self._watching: threading.Thread | None = None
+
+    def read(self, directory: int) -> States:
+        """Return the states to a new directory."""
+        self._directory, self._used = directory, time.monotonic()
+        return self._states.copy()
+
+    def write(self, directory: int, states: States) -> None:
+        """Take the states of a directory whose standby has died."""
+        self._directory, self._used = directory, time.monotonic()
+        self._states = states.copy()
+
+    def change(self, directory: int, method: Callable[..., None], *arguments: Any) -> None:
+        """Change the states by a method of `States`."""
+        if directory == self._directory:
+            self._used = time.monotonic()
+            method(self._states, *arguments)
+
+    def use(self, directory: int) -> None:
+        """Let the time until the actor ends begin anew."""
+        if directory == self._directory:
+            self._used = time.monotonic()
+
+    def end_when_idle(self) -> None:
+        """Let the actor end ``idle`` seconds after its last call."""
+        if self._watching is None:
+            actor = ray.get_runtime_context().current_actor
+            self._watching = threading.Thread(target=self._watch, args=(actor,), daemon=True)
+            self._watching.start()
+
+    def _watch(self, actor: Any) -> None:
+        while (left := self._used + self._idle - time.monotonic()) > 0:
+            time.sleep(left)
+        ray.kill(actor)
+
+
+def open_standby(name: str, idle: float) -> Any:
+    """Return the standby of this name, which is made on the head node if there is none."""
+    standby = on_head_node(Standby, name).remote(idle)
+    standby.end_when_idle.remote()
+    return standby
+
+
+def on_head_node(actor: type, name: str, **options: Any) -> Any:
+    """Return a class of actors. The one of this name is made on the head node if there is none."""
+    return ray.remote(actor).options(name=name, namespace=NAMESPACE, get_if_exists=True, lifetime="detached",
+                                     num_cpus=0, resources={"node:__internal_head__": 0.001}, **options)
+
+
+class MirroredStates(States):
+    """States of the directory, which its standby has too. ``open_standby`` returns the standby.
+
+    Changes are made here at once, and on the standby until `flush` returns.
+    """
+
+    def __init__(self, open_standby: Callable[[], Any]) -> None:
+        super().__init__()
+        self._open_standby = open_standby
+        self._directory = time.time_ns()
+        self._standby: Any = None
+        self._sent: asyncio.Future[Any] | None = None  # the last call of the standby
+        self._opening = asyncio.Lock()
+        self._is_restored = False
+        self._checking: asyncio.Task[None] | None = None
+
+    async def restore(self) -> None:
+        """Get the states of the directory before this one, once, before any change."""
+        async with self._opening:
+            while not self._is_restored:
+                standby = await asyncio.to_thread(self._open_standby)
+                try:
+                    states = await standby.read.remote(self._directory)
+                except RayActorError:
+                    await asyncio.sleep(RETRY_SECONDS)
+                    continue
+                self.parked, self.checkpoints = states.parked, states.checkpoints
+                self._standby, self._is_restored = standby, True
+                self._checking = asyncio.create_task(self._check_from_time_to_time())
+
+    def park(self, id: SequenceId, kept: KeptState) -> None:
+        self._change(States.park, id, kept)
+
+    def give(self, id: SequenceId, replica: str) -> None:
+        self._change(States.give, id, replica)
+
+    def checkpoint(self, id: SequenceId, kept: KeptState) -> None:
+        self._change(States.checkpoint, id, kept)
+
+    def outdate(self, id: SequenceId, epoch: int) -> None:
+        self._change(States.outdate, id, epoch)
+
+    def forget(self, id: SequenceId) -> None:
+        self._change(States.forget, id)
+
+    def _change(self, method: Callable[..., None], id: SequenceId, *arguments: Any) -> None:
+        is_known = id in self
+        method(self, id, *arguments)
+        if self._standby is not None and (is_known or id in self):
+            self._send("change", method, id, *arguments)
+
+    async def flush(self) -> None:
+        """Wait until the standby has all changes. If it has died, a new one takes its place."""
+        while True:
+            if self._standby is None:
+                await self._replace_standby()
+            standby, sent = self._standby, self._sent
+            if sent is None:
+                return
+            await asyncio.wait([sent])
+            try:
+                sent.result()
+                return
+            except RayActorError:
+                if self._standby is standby:
+                    self._standby = None
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def check(self) -> None:
+        """Wait until the standby has all changes and answers. If it has died, a new one takes its place."""
+        if self._standby is not None:
+            self._send("use")
+            await self.flush()
+
+    async def _check_from_time_to_time(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            await self.check()
+
+    async def _replace_standby(self) -> None:
+        async with self._opening:
+            if self._standby is None:
+                self._standby = await asyncio.to_thread(self._open_standby)
+                self._send("write", self.copy())
+
+    def _send(self, method: str, *arguments: Any) -> None:
+        self._sent = asyncio.ensure_future(getattr(self._standby, method).remote(self._directory, *arguments))
+        self._sent.add_done_callback(lambda sent: sent.cancelled() or sent.exception())  # `flush` sees the last only
+
+    def close(self) -> None:
+        """End the standby, and its states with it."""
+        if self._standby is not None:
+            ray.kill(self._standby)
