@@ -4,7 +4,8 @@
 
 Two replicas on this machine have a model with a state, which a step reads and writes. A step that stays goes to the
 replica that has the state. A step that moves goes to the other one, which gets the state by way of the directory. A
-step with a checkpoint stays, and its state is copied to the directory before the answer. One sequence runs at a time.
+step with a checkpoint stays, and its state is copied to the directory before the answer. Both copy it to the standby,
+too. One sequence runs at a time.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Driver:
         outputs, _ = self._handle.options(session_id=session).step.remote(
             np.ones((1, 1), np.float32), "sequence", self._number).result()
         seconds = time.perf_counter() - began
-        assert outputs["y"][0, 0] == self._number
+        assert round(float(outputs["y"][0, 0])) == self._number  # a sum of 16 MB in f32 is not exact
         return seconds
 
 
