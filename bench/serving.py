@@ -329,6 +329,8 @@ def publish(options: Any, size: Size, result: dict[str, Any], counts: dict[str, 
                           f"{c['h2d_bytes'] / 1e3:,.1f} kB", f"{c['d2h_bytes'] / 1e3:,.1f} kB"]
                          for kind, c in counts.items()])]
     packages = ", ".join(f"{name} {version(name)}" for name in ("tritonclient", "grpcio", "uvicorn", "starlette"))
+    if "triton" in HEADS:
+        packages += f", Triton of nvidia-pytriton {triton.wheel_version()}"
     engines.report(
         options.out, "serving", f"Steps per second of {size.sequences} sequences, served over REST and gRPC "
         f"({options.device})", ["Model", "Interface", *heads, *peers.values()], rows,

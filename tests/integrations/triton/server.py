@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import distributions
 from pathlib import Path
 from socket import create_server
 from typing import Any
@@ -35,6 +36,12 @@ def missing() -> str:
         return f"nvidia-pytriton has no {STUB}"
     linked = subprocess.run(["ldd", Path(folder, STUB)], capture_output=True, text=True, check=False).stdout
     return next((line.strip() for line in linked.splitlines() if "not found" in line), "")
+
+
+def wheel_version() -> str:
+    """Return the version of nvidia-pytriton in the folder."""
+    found = next(iter(distributions(name="nvidia-pytriton", path=[os.environ[VARIABLE]])))
+    return found.version
 
 
 @contextmanager
