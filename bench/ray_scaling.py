@@ -34,6 +34,7 @@ import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 from ray.data.block import BlockAccessor
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import ovgpu
 from tests.harness.ir import Net
@@ -229,7 +230,9 @@ def measure(rounds: int, batches: int) -> dict[str, Any]:
         source = model()
         rows = {size: dataset(batches, size) for size in BLOCKS}
         shared = ovgpu.ray.share(source)
-        takers = {"same": Taker.remote(), "another": Taker.options(resources={"far": 1}).remote()}
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        takers = {"same": Taker.options(scheduling_strategy=here).remote(),
+                  "another": Taker.options(resources={"far": 1}).remote()}
         for _ in range(rounds):
             runs["alone"].append(in_process(batches, 1))
             runs["alone, threads"].append(in_process(batches, CPUS))
