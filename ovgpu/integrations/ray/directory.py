@@ -74,7 +74,7 @@ class Directory:
 
     async def join(self, replica: str, actor: Any, held: Sequence[Claim], again: bool = False) -> None:
         """Register a replica, which may have joined a directory before, and the sequences that it holds."""
-        await self._kept.restore()
+        await self._kept.connect()
         async with self._changed:
             self._sweeping = self._sweeping or asyncio.create_task(self._sweep())
             self._is_successor |= again
@@ -136,8 +136,10 @@ class Directory:
             epoch = self._own(replica, id)
             if owner is not None and owner.replica != replica:
                 self._replicas[owner.replica].dropped.append((id, owner.epoch))
+            is_kept = id in self._kept
             self._kept.forget(id)
-        await self._kept.flush()
+        if is_kept:
+            await self._kept.flush()
         return epoch
 
     async def claim(self, replica: str, id: SequenceId, recover: bool = False) -> tuple[SavedSequence, int]:
@@ -259,7 +261,7 @@ class Directory:
                 for id in list(self._kept):
                     if id not in self._owners and self._kept.since(id) < oldest:
                         self._kept.forget(id)
-                if not self._replicas and not list(self._kept):
+                if not self._replicas and not self._kept:
                     self._kept.close()
                     ray.kill(ray.get_runtime_context().current_actor)
 

@@ -91,23 +91,30 @@ class MirroredStates(States):
         self._directory = time.time_ns()
         self._standby: Any = None
         self._sent: asyncio.Future[Any] | None = None  # the last call of the standby
-        self._opening = asyncio.Lock()
-        self._is_restored = False
+        self._connecting = asyncio.Lock()
         self._checking: asyncio.Task[None] | None = None
 
-    async def restore(self) -> None:
-        """Get the states of the directory before this one, once, before any change."""
-        async with self._opening:
-            while not self._is_restored:
+    async def connect(self) -> None:
+        """Get the standby if there is none: at first with the states of a directory before this one.
+
+        If the standby has died, the new one gets the states of this directory. Nothing may be changed before the first
+        call.
+        """
+        async with self._connecting:
+            while self._standby is None:
                 standby = await asyncio.to_thread(self._open_standby)
-                try:
-                    states = await standby.read.remote(self._directory)
-                except RayActorError:
-                    await asyncio.sleep(RETRY_SECONDS)
-                    continue
-                self.parked, self.checkpoints = states.parked, states.checkpoints
-                self._standby, self._is_restored = standby, True
-                self._checking = asyncio.create_task(self._check_from_time_to_time())
+                if self._checking is None:
+                    try:
+                        states = await standby.read.remote(self._directory)
+                    except RayActorError:
+                        await asyncio.sleep(RETRY_SECONDS)
+                        continue
+                    self.parked, self.checkpoints = states.parked, states.checkpoints
+                    self._checking = asyncio.create_task(self._check_from_time_to_time())
+                    self._standby = standby
+                else:
+                    self._standby = standby
+                    self._send("write", self.copy())
 
     def park(self, id: SequenceId, kept: KeptState) -> None:
         self._change(States.park, id, kept)
@@ -133,8 +140,7 @@ class MirroredStates(States):
     async def flush(self) -> None:
         """Wait until the standby has all changes. If it has died, a new one takes its place."""
         while True:
-            if self._standby is None:
-                await self._replace_standby()
+            await self.connect()
             standby, sent = self._standby, self._sent
             if sent is None:
                 return
@@ -157,12 +163,6 @@ class MirroredStates(States):
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             await self.check()
-
-    async def _replace_standby(self) -> None:
-        async with self._opening:
-            if self._standby is None:
-                self._standby = await asyncio.to_thread(self._open_standby)
-                self._send("write", self.copy())
 
     def _send(self, method: str, *arguments: Any) -> None:
         self._sent = asyncio.ensure_future(getattr(self._standby, method).remote(self._directory, *arguments))

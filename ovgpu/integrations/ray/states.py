@@ -35,11 +35,6 @@ class KeptState:
     receiver: str | None = None
     since: float = field(default_factory=time.monotonic)
 
-    @property
-    def age(self) -> tuple[int, int]:
-        """Value that is higher for a later state."""
-        return self.epoch, self.saved.steps
-
 
 class States:
     """States of the sequences that no replica has, and checkpoints of those that are on a replica."""
@@ -54,6 +49,9 @@ class States:
 
     def __contains__(self, id: SequenceId) -> bool:
         return id in self.parked or id in self.checkpoints
+
+    def __len__(self) -> int:
+        return len(self.parked.keys() | self.checkpoints.keys())
 
     def __iter__(self) -> Iterator[SequenceId]:
         """Return the sequences that have a state."""
@@ -70,12 +68,11 @@ class States:
     def give(self, id: SequenceId, replica: str) -> None:
         """Make a parked state a checkpoint, since a replica gets the sequence."""
         if id in self.parked:
-            self.checkpoint(id, replace(self.parked.pop(id), receiver=replica))
+            self.checkpoints[id] = replace(self.parked.pop(id), receiver=replica)
 
     def checkpoint(self, id: SequenceId, kept: KeptState) -> None:
-        """Keep a checkpoint, unless there is a later one."""
-        if id not in self.checkpoints or self.checkpoints[id].age <= kept.age:
-            self.checkpoints[id] = kept
+        """Keep the last checkpoint of a sequence."""
+        self.checkpoints[id] = kept
 
     def outdate(self, id: SequenceId, epoch: int) -> None:
         """Forget the states of epochs before this one."""

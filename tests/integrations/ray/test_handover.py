@@ -15,7 +15,7 @@ import ovgpu as ov
 from ovgpu.integrations.ray import directory as directories
 from ovgpu.integrations.ray.directory import Directory, NotJoinedError, SequenceLostError
 from ovgpu.integrations.ray.sequences import ReplicaSequences, StepNumberError
-from ovgpu.integrations.ray.standby import Standby
+from ovgpu.integrations.ray.standby import MirroredStates, Standby
 from ovgpu.integrations.ray.states import KeptState, SavedSequence, States
 from ovgpu.serve.engines import Engine, EngineOptions, engine_of
 from tests.batching import nets
@@ -218,6 +218,21 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(directories, name, seconds)
 
 
+@pytest.fixture
+def patient(hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give replicas the time to join a new directory on a busy machine."""
+    monkeypatch.setattr(directories, "JOIN_SECONDS", 2.0)
+
+
+async def kill_directories(cluster: Cluster, over: asyncio.Event) -> None:
+    """Kill three directories, one after the other."""
+    for _ in range(3):
+        await asyncio.sleep(2.5 + cluster.rng.random() / 5)
+        cluster.kill_directory()
+    await asyncio.sleep(2.5)
+    over.set()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_steps_on_random_replicas_that_come_and_leave(seed: int) -> None:
     """Every step runs on a random replica, while replicas come and leave: no step is lost, doubled, or of another."""
@@ -281,11 +296,9 @@ def test_checkpoints_survive_dead_replicas(seed: int) -> None:
 
 @pytest.mark.parametrize("checkpoint_steps", [0, 3])
 @pytest.mark.parametrize("seed", range(2))
-def test_the_directory_dies_while_sequences_move(seed: int, checkpoint_steps: int,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("patient")
+def test_the_directory_dies_while_sequences_move(seed: int, checkpoint_steps: int) -> None:
     """States that are on their way from one replica to another are not lost, since no replica dies."""
-    monkeypatch.setattr(directories, "JOIN_SECONDS", 2.0)  # enough on a busy machine
-
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
             cluster.add()
@@ -295,21 +308,15 @@ def test_the_directory_dies_while_sequences_move(seed: int, checkpoint_steps: in
             while not over.is_set():
                 await client.step()
 
-        async def change() -> None:
-            for _ in range(3):
-                await asyncio.sleep(2.5 + cluster.rng.random() / 5)
-                cluster.kill_directory()
-            await asyncio.sleep(2.5)
-            over.set()
-
         over = asyncio.Event()
-        await asyncio.gather(change(), *map(drive, clients))
+        await asyncio.gather(kill_directories(cluster, over), *map(drive, clients))
         assert all(client.steps > 20 for client in clients)
 
     running(scenario, seed=seed, checkpoint_steps=checkpoint_steps)
 
 
 @pytest.mark.parametrize("checkpoint_steps", [0, 3])
+@pytest.mark.usefixtures("patient")
 def test_steps_without_numbers_while_the_directory_dies(checkpoint_steps: int) -> None:
     """Clients of HTTP do not number their steps, and do not repeat any."""
     async def scenario(cluster: Cluster) -> None:
@@ -324,15 +331,8 @@ def test_steps_without_numbers_while_the_directory_dies(checkpoint_steps: int) -
                 found, _ = await handle.step.remote({"x": np.ones((1, nets.SIZE), np.float32)}, id, step, False)
                 assert found["steps"].tolist() == [step]
 
-        async def change() -> None:
-            for _ in range(4):
-                await asyncio.sleep(1 + cluster.rng.random() / 5)
-                cluster.kill_directory()
-            await asyncio.sleep(1)
-            over.set()
-
         over = asyncio.Event()
-        await asyncio.gather(change(), *map(drive, range(1, 9)))
+        await asyncio.gather(kill_directories(cluster, over), *map(drive, range(1, 9)))
 
     running(scenario, checkpoint_steps=checkpoint_steps)
 
@@ -371,10 +371,32 @@ def test_without_checkpoints_no_copies_are_left() -> None:
         for client in clients:
             for _ in range(10):
                 await client.step()
-        await asyncio.sleep(0.2)
-        assert not list(cluster.standby.target.read(0))
+        while cluster.standby.target._states:
+            await asyncio.sleep(0.01)
 
     running(scenario)
+
+
+def test_a_state_goes_to_the_standby_once() -> None:
+    sent = []
+
+    class Recorder(Standby):
+        def change(self, directory: int, method: Callable[..., None], *arguments: Any) -> None:
+            sent.append(method.__name__)
+            super().change(directory, method, *arguments)
+
+    async def scenario() -> None:
+        standby = OrderedActor(Recorder(IDLE), random.Random(0))
+        states = MirroredStates(lambda: standby)
+        await states.connect()
+        states.forget("a")
+        states.park("a", KeptState(1, SavedSequence(1, {})))
+        states.give("a", "r1")
+        await states.flush()
+        assert sent == ["park", "give"]
+        assert standby.target._states.checkpoints == states.checkpoints
+
+    asyncio.run(scenario())
 
 
 def test_a_standby_serves_the_last_directory_only() -> None:

@@ -40,8 +40,7 @@ def missing() -> str:
 
 def wheel_version() -> str:
     """Return the version of nvidia-pytriton in the folder."""
-    found = next(iter(distributions(name="nvidia-pytriton", path=[os.environ[VARIABLE]])))
-    return found.version
+    return next(iter(distributions(name="nvidia-pytriton", path=[os.environ[VARIABLE]]))).version
 
 
 @contextmanager
