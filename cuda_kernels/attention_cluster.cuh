@@ -28,9 +28,11 @@ struct ClusterSums {
         own_rows((rows - static_cast<int>(blockIdx.x) + (1 << shift) - 1) >> shift) {}
 
   // Expect the parts of own rows. All threads of the blocks that merge rows call it, and `ready` before they send.
+  // Threads that used the memory before call it after a barrier.
+  template <SharedMemory MEMORY>
   __device__ __forceinline__ void expect() const {
     if (threadIdx.x == 0) stores->expect(own_rows * parts * CHUNKS * sizeof(uint4));
-    if (parts > 1) arrive_at_cluster();
+    if (parts > 1) arrive_at_cluster<MEMORY>();
   }
   __device__ __forceinline__ void ready() const {
     if (parts > 1) {

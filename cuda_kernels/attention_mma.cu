@@ -617,8 +617,9 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     const ClusterSums<WIDTH> cluster(
         q_tile, static_cast<int>(queries - first_query < ROWS ? queries - first_query : ROWS), splits);
     if constexpr (PARTS == IN_CLUSTER) {
+      wait_copies();    // those of q, if the block has no visible key
       __syncthreads();  // the tiles have been read: other blocks store to their memory
-      cluster.expect();
+      cluster.template expect<REUSED>();
       cluster.ready();
     }
     float* const block_parts = parts + (static_cast<long long>(block) * gridDim.y * ROWS + warp * OWN) * PITCH;

@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   const int split = CLUSTER ? blockIdx.x : blockIdx.y;
   const int splits = split_keys<WARPS * STEP, I>(keys, CLUSTER ? gridDim.x : gridDim.y, split, begin, end);
   if (split >= splits && (!CLUSTER || splits == 1)) return;
-  if constexpr (CLUSTER) ClusterSums<WIDTH>(memory, rows_of(first_query), splits).expect();
+  if constexpr (CLUSTER) ClusterSums<WIDTH>(memory, rows_of(first_query), splits).template expect<UNTOUCHED>();
   const T *k = key_cache, *v = value_cache;
   I mask_at, sink_at;
   select_batch(batch, block / query_blocks, q, k, v, mask_at, sink_at, out);

@@ -23,18 +23,27 @@ __device__ __forceinline__ unsigned number_of_cluster() {
   return number;
 }
 
+// Shared memory to which other blocks store: it was not used before, or it was.
+enum SharedMemory { UNTOUCHED, REUSED };
+
 // The two halves of a barrier of the cluster: tell the others that this thread has got here, and wait until all of them
-// have. Every thread calls both, in this order.
+// have. Every thread calls both, in this order. With REUSED memory the arrival releases: what this thread has read before
+// it was read before the stores of the others.
+template <SharedMemory MEMORY>
 __device__ __forceinline__ void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
+  if constexpr (MEMORY == REUSED) {
+    asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
+  } else {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
+  }
 #else
   __trap();
 #endif
 }
 __device__ __forceinline__ void wait_for_cluster() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.aligned;" : : : "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
 #endif
 }
 

@@ -275,7 +275,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
   const int own_strips = division.parts.quotient(S::STRIPS - part + division.parts.value - 1);
   if constexpr (SPLIT == CLUSTER) {
     if (threadIdx.x == 0) stores->expect(own_strips * division.parts.value * S::WARPS_K * 64 * sizeof(uint4));
-    arrive_at_cluster();
+    arrive_at_cluster<UNTOUCHED>();
   }
   KernelCopies<T, S, COLUMNS / S::EACH> kernel_copies(w, kernel, stages, first_channel, part * division.steps * CHUNKS);
   const int steps = min(division.steps, (kernel_copies.pitch + STAGE_BYTES - 1) / STAGE_BYTES - part * division.steps);

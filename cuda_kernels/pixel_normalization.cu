@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(BLOCK)
   uint4* const received = memory + 1;  // [groups][parts]
   if constexpr (SPLIT == CLUSTER) {
     if (threadIdx.x == 0) stores->expect(groups * s.parts * sizeof(uint4));
-    arrive_at_cluster();
+    arrive_at_cluster<UNTOUCHED>();
   }
   wait_for_launches();
 

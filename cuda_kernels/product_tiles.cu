@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             own_rows = (ROWS - rank + blocks - 1) >> shift;
   if constexpr (CLUSTER) {
     if (threadIdx.x == 0) stores->expect(own_rows * blocks * 32 * sizeof(uint4));
-    arrive_at_cluster();
+    arrive_at_cluster<UNTOUCHED>();
   }
 
   Params<Scale, Zero> next;

@@ -5,7 +5,8 @@ import faulthandler
 import gc
 import os
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from bench.kernels import sass
 from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend
-from tests.emulator import nvrtc
+from tests.emulator import nvrtc, state
 from tests.harness import cuda
 from tests.harness.recall import load
 from tests.harness.replay import DEVICES, EMULATED
@@ -73,6 +74,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fma", action="store_true", help="emulated kernels contract products and the sums that follow, "
                      "as NVRTC's do by default")
     parser.addoption("--long", action="store_true", help="forty times as many random cases, on the device as well")
+    parser.addoption("--landing", metavar="WHEN", help="when asynchronous copies and stores of emulated kernels land: "
+                     "early, late, at times drawn with a seed (a number above 1), or all: each kernel runs with all of "
+                     "these. By default, each test draws one by its name; with --long, all")
     parser.addoption("--expectations", type=Path, metavar="FILE",
                      help="OpenVINO's judgements, where it is not installed (python -m tests.harness.store FILE)")
 
@@ -84,6 +88,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="faults are injected into the emulator alone"))
             elif item.get_closest_marker("emulator"):
                 item.add_marker(pytest.mark.skip(reason="looks into the emulator"))
+
+
+@pytest.fixture(autouse=True)
+def landing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Set when asynchronous copies and stores of emulated kernels land in this test; see ``--landing``."""
+    when = _landing(request.node)
+    with state.landing(int(when) if when.isdigit() else when):
+        yield
+
+
+def _landing(item: pytest.Item) -> str:
+    """Return when transfers land in a test: by default early, late, or, in half of all tests, at drawn times."""
+    given = item.config.getoption("--landing") or ("all" if item.config.getoption("--long") else None)
+    if given is not None:
+        return str(given)
+    drawn = zlib.crc32(item.nodeid.encode())
+    return ("early", "late", str(2 + drawn // 4 % 1000), str(2 + drawn // 4 % 1000))[drawn % 4]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report when transfers landed in a test that failed."""
+    report = yield
+    if report.failed and report.when == "call":
+        report.sections.append(("emulator", f"asynchronous copies landed as with --landing {_landing(item)}"))
+    return report
 
 
 HANG_SECONDS = 360  # without a new test; more than the timeout, which cannot interrupt everything

@@ -93,6 +93,9 @@ class CopyNode:
             for view in views:
                 check_dtype(view.dtype)
 
+    def accesses(self) -> tuple[list[int], list[int]]:
+        return [self.src.ptr] if isinstance(self.src, View) else [], [self.dst.ptr]
+
     def run(self) -> None:
         source = device_view(self.src) if isinstance(self.src, View) else self.src
         with np.errstate(all="ignore"):
@@ -107,6 +110,9 @@ class UfuncNode:
     args: tuple[Any, ...]
     outs: tuple[View, ...]
     casting: str
+
+    def accesses(self) -> tuple[list[int], list[int]]:
+        return [arg.ptr for arg in self.args if isinstance(arg, View)], [out.ptr for out in self.outs]
 
     def run(self) -> None:
         args = [device_view(arg) if isinstance(arg, View) else arg for arg in self.args]

@@ -223,16 +223,23 @@ class GemmNode:
     workspace: tuple[int, int]
     pointer_arrays: bool = False
 
+    def accesses(self) -> tuple[list[int], list[int]]:
+        workspace = self.workspace[0]
+        if not self.pointer_arrays:
+            return [self.a.ptr, self.b.ptr], [self.c.ptr, workspace]
+        a, b, c = self._tables()
+        return [self.a.ptr, self.b.ptr, self.c.ptr, *a, *b], [*c, workspace]
+
+    def _tables(self) -> list[list[int]]:
+        pointers = View(0, (self.batch,), (8,), np.dtype(np.int64))
+        return [device_view(replace(pointers, ptr=matrix.ptr)).tolist() for matrix in (self.a, self.b, self.c)]
+
     def run(self) -> None:
         check_span(*self.workspace, "cuBLAS workspace")
         if not self.pointer_arrays:
             self._multiply(self.a, self.b, self.c, self.batch)
             return
-        pointers = View(0, (self.batch,), (8,), np.dtype(np.int64))
-        tables = [
-            device_view(replace(pointers, ptr=matrix.ptr)).tolist() for matrix in (self.a, self.b, self.c)
-        ]
-        for a, b, c in zip(*tables):
+        for a, b, c in zip(*self._tables()):
             self._multiply(replace(self.a, ptr=a), replace(self.b, ptr=b), replace(self.c, ptr=c), 1)
 
     def _multiply(self, a: Matrix, b: Matrix, c: Matrix, batch: int) -> None:

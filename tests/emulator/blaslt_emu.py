@@ -297,6 +297,9 @@ class LtNode:
     coarse: bool
     workspace: tuple[int, int]
 
+    def accesses(self) -> tuple[list[int], list[int]]:
+        return [self.a.ptr, self.b.ptr, self.c.ptr, self.bias], [self.d.ptr, self.workspace[0]]
+
     def run(self) -> None:
         if self.workspace[1]:
             check_span(*self.workspace, "cuBLASLt workspace")

@@ -29,6 +29,7 @@ from .stream import (
     get_current_stream,
     get_elapsed_time,
     refuse_device_wide,
+    synchronize_all,
 )
 
 __all__ = [
@@ -78,6 +79,7 @@ class Device:
 
     def synchronize(self) -> None:
         refuse_device_wide("Device.synchronize()")
+        synchronize_all()
         counters.synchronizations += 1
 
     @property

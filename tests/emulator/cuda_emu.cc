@@ -47,54 +47,7 @@ void wait_cluster(int site) {
 
 unsigned blocks_of_cluster() { return worker->config->cluster; }
 
-void* of_block(void* own, unsigned rank) {
-  const ptrdiff_t offset = static_cast<char*>(own) - static_cast<char*>(block->dynamic_shared);
-  if (rank >= worker->config->cluster) fail("block %u of a cluster of %u", rank, worker->config->cluster);
-  if (offset < 0 || static_cast<uint64_t>(offset) >= worker->config->dynamic_shared) {
-    fail("%p is not in dynamic shared memory", own);
-  }
-  const Run& other = *worker->runs[rank];
-  if (other.done) fail("shared memory of a block that has ended");
-  return static_cast<char*>(other.block.dynamic_shared) + offset;
-}
-
 void idle() { park(State::Idle, 0); }
-
-// Every thread of a block waits, as each could be the one that needs the memory.
-void wait_for_launches(int site) {
-  const LaunchConfig& config = *worker->config;
-  if (config.hidden_count == 0) return;
-  wait_block(site);
-  for (uint64_t i = 0; i < config.hidden_count; ++i) {
-    const Hidden& hidden = config.hidden[i];
-    std::memcpy(reinterpret_cast<void*>(hidden.memory), hidden.contents, hidden.bytes);
-  }
-  config.hidden_count = 0;
-}
-
-void copy_later(void* to, const void* from, size_t bytes) {
-  std::memset(to, 0xFB, bytes);
-  worker->in_kernel = false;  // allocates
-  block->thread->fiber->copies.push_back({to, from, bytes});
-  worker->in_kernel = true;
-}
-
-void commit_copies() {
-  Fiber& fiber = *block->thread->fiber;
-  worker->in_kernel = false;  // allocates
-  fiber.groups.push_back(fiber.copies.size());
-  worker->in_kernel = true;
-}
-
-void complete_copies(size_t count) {
-  Fiber& fiber = *block->thread->fiber;
-  if (fiber.groups.size() <= count) return;
-  const size_t done = fiber.groups.size() - count, end = fiber.groups[done - 1];
-  for (size_t i = 0; i < end; ++i) std::memcpy(fiber.copies[i].to, fiber.copies[i].from, fiber.copies[i].bytes);
-  fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + static_cast<std::ptrdiff_t>(end));
-  fiber.groups.erase(fiber.groups.begin(), fiber.groups.begin() + static_cast<std::ptrdiff_t>(done));
-  for (size_t& group : fiber.groups) group -= end;
-}
 
 void* shared_array(const void* key, size_t bytes) {
   Run& run = *worker->run;
@@ -159,7 +112,6 @@ void Worker::free_fibers() {
 
 static void start(Thread& thread, Fiber* fiber) {
   thread.fiber = fiber;
-  fiber->copies.clear();
   fiber->groups.clear();
   block->thread = &thread;
 }
@@ -172,6 +124,9 @@ static void fiber_main() {
     worker->kernel(worker->arguments);
     worker->in_kernel = false;
     block->thread->state = State::Done;
+    std::vector<Transfer*>& unwaited = worker->run->unwaited;
+    unwaited.insert(unwaited.end(), self->copies.begin(), self->copies.end());
+    self->copies.clear();
     const size_t next = worker->cursor + 1;
     if (next < worker->order.size() && block->threads[worker->order[next]].state == State::Fresh && !worker->expired) {
       worker->cursor = next;
@@ -198,6 +153,8 @@ void Worker::arrange(std::vector<unsigned>& items, unsigned first, unsigned coun
 }
 
 void Worker::switch_to(Thread& thread) {
+  land_due();
+  if (failed) return;
   const bool polled = thread.state == State::Idle;
   block->thread = &thread;
   if (thread.state == State::Fresh) {
@@ -340,7 +297,8 @@ void Worker::begin_block(Run& run, uint64_t index) {
   std::memset(run.static_shared, 0xFB, run.static_touched);
   run.static_used = 0;
   run.array_count = 0;
-  run.done = false;
+  run.unwaited.clear();
+  run.done = run.waited = run.relaxed = false;
   run.threads.resize(state.count);
   state.threads = run.threads.data();
   for (unsigned i = 0; i < state.count; ++i) {
@@ -365,14 +323,19 @@ void Worker::advance(Run& next) {
       if (failed) return;
     }
   } while (release_barrier());
-  if (next.done) next.static_touched = next.static_used;
+  if (!next.done) return;
+  end_block();
+  next.static_touched = next.static_used;
 }
 
 // Runs blocks that may wait for each other.
 bool Worker::run_blocks(uint64_t first, unsigned count) {
   free_fibers();
+  group_size = count;
   for (unsigned i = 0; i < count; ++i) begin_block(take_run(i), first + i);
   random = config->order * 2654435761u + first;
+  transfers.begin(config->landing, first);
+  guard();
   unsigned idle_rounds = 0;
   for (unsigned left = count; left > 0;) {
     progress = false;
@@ -385,6 +348,10 @@ bool Worker::run_blocks(uint64_t first, unsigned count) {
     }
     progress |= release_grid(count);
     if (failed) return false;
+    if (!progress && !open) {  // a block that waits for earlier launches, and one that waits for it, wait for each other
+      unguard();
+      progress = true;
+    }
     idle_rounds = progress ? 0 : idle_rounds + 1;
     if (idle_rounds < kMaxIdleRounds || left == 0) continue;
     const char* text = config->cooperative   ? "waits for what no thread of the grid does"
@@ -407,6 +374,8 @@ extern "C" int emu_launch(Kernel kernel, void** arguments, const LaunchConfig* c
   own.config = config;
   own.error = error;
   own.failed = own.expired = own.in_kernel = false;
+  own.transfers.clear();
+  for (auto& fiber : own.fibers) fiber->copies.clear();
   worker = &own;
   own.set_time(config->seconds);
   const unsigned* grid = config->grid;
@@ -421,6 +390,8 @@ extern "C" int emu_launch(Kernel kernel, void** arguments, const LaunchConfig* c
     }
   }
   own.set_time(0);
+  own.unguard();
+  config->transfers = own.transfers.count;
   for (auto& run : own.runs) {
     if (!run->done) run->static_touched = kStaticSharedLimit;
   }

@@ -72,7 +72,13 @@ static void on_fault(int signal, siginfo_t* info, void*) {
   }
   if (address >= arena.base && address < arena.stacks - arena.margin / 2) fail("illegal access of shared memory");
   if (address >= arena.base && address < arena.base + arena.bytes) fail("illegal access of a thread's own memory");
-  fail("illegal memory access at %p", info->si_addr);
+  const LaunchConfig& config = *worker->config;
+  for (uint64_t i = 0; i < config.guarded_count && !worker->open; ++i) {
+    if (worker->error->address - config.guarded[i].memory >= config.guarded[i].bytes) continue;
+    fail("illegal memory access before the wait for earlier launches, which may still %s this memory,",
+         config.guarded[i].readable ? "read" : "write");
+  }
+  fail("illegal memory access");
 }
 
 static void on_time(int, siginfo_t*, void*) {

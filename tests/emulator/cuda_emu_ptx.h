@@ -3,18 +3,20 @@
 
 namespace emu {
 
-// Asynchronous copies happen as late as possible: when their thread waits. Until then the target holds poison.
+// Asynchronous copies land at any time until their thread waits for them. Until then the target holds poison.
 void copy_later(void* to, const void* from, size_t bytes);
-// Copies are in groups; those of all groups but the last `count` happen.
+// Copies are in groups; wait for those of all groups but the last `count`.
 void commit_copies();
 void complete_copies(size_t count);
 
 void wait_for_launches(int site);
 
-// Blocks of a cluster run at the same time; their shared memory lies side by side.
+// Blocks of a cluster run at the same time. A store to another one lands at any time until that one waits for it.
+void arrive_at_cluster(bool is_reused);
 void wait_cluster(int site);
 unsigned blocks_of_cluster();
-void* of_block(void* own, unsigned rank);
+void store_later(void* own, const void* value, size_t bytes, unsigned rank, unsigned long long* own_left);
+void land_stores(const unsigned long long* left);
 
 template <bool transposed>
 inline void load_matrices(const void* row, unsigned (&to)[4], int site) {
@@ -128,18 +130,25 @@ inline void wait_for_launches() { emu::wait_for_launches(__LINE__); }
 inline void start_next_launch() {}
 inline unsigned rank_in_cluster() { return blockIdx.x % emu::blocks_of_cluster(); }
 inline unsigned number_of_cluster() { return blockIdx.x / emu::blocks_of_cluster(); }
-inline void arrive_at_cluster() {}
+enum SharedMemory { UNTOUCHED, REUSED };
+template <SharedMemory MEMORY>
+inline void arrive_at_cluster() {
+  emu::arrive_at_cluster(MEMORY == REUSED);
+}
 inline void wait_for_cluster() { emu::wait_cluster(__LINE__); }
 struct ExpectedStores {
   unsigned long long left;  // bytes
 
   void expect(unsigned bytes) { left = bytes; }
   void store(uint4* to, const uint4& value, unsigned rank) {
-    *static_cast<uint4*>(emu::of_block(to, rank)) = value;
-    static_cast<ExpectedStores*>(emu::of_block(this, rank))->left -= sizeof(value);
+    emu::store_later(to, &value, sizeof(value), rank, &left);
   }
   void wait() {
-    while (*static_cast<const volatile unsigned long long*>(&left)) emu::idle();
+    emu::land_stores(&left);
+    while (*static_cast<const volatile unsigned long long*>(&left)) {
+      emu::idle();
+      emu::land_stores(&left);
+    }
   }
 };
 inline unsigned increment_acquire_release(unsigned* at, unsigned limit) { return atomicInc(at, limit); }

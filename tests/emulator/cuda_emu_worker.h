@@ -5,7 +5,9 @@
 #include <csignal>
 #include <cstdarg>
 #include <ctime>
+#include <deque>
 #include <memory>
+#include <queue>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <vector>
@@ -27,11 +29,11 @@ constexpr unsigned kMaxSharedArrays = 64;
 constexpr unsigned kMaxIdleRounds = 10000;
 constexpr uint64_t kCanary = 0x5AFE57ACC0FFEE42;
 
-// Device memory whose contents are hidden until the kernel waits for the launches before it.
-struct Hidden {
+// Pages of device memory that a kernel must not access, or only read, before it waits for the launches before it.
+struct Guarded {
   uint64_t memory;
-  const void* contents;
   uint64_t bytes;
+  uint64_t readable;
 };
 
 struct LaunchConfig {
@@ -42,9 +44,13 @@ struct LaunchConfig {
   unsigned order;  // order of threads between two barriers: 0 ascending, 1 descending, else a seed
   unsigned cooperative;
   unsigned cluster;  // blocks of a cluster
+  unsigned early;  // whether the launch may begin before those before it have ended
+  unsigned landing;  // when asynchronous transfers land: see Transfers
   double seconds;  // limit of processor time; a kernel that takes longer fails
-  const Hidden* hidden;
-  mutable uint64_t hidden_count;
+  const Guarded* guarded;
+  uint64_t guarded_count;
+  mutable uint64_t transfers;  // result: the asynchronous transfers
+  mutable uint64_t waited;     // result: whether a thread has waited for the launches before this one
 };
 
 struct LaunchError {
@@ -101,16 +107,43 @@ struct Arena {
   ~Arena() { munmap(base, bytes); }
 };
 
-// An asynchronous copy that its thread has not waited for.
-struct Copy {
+// An asynchronous copy from global to shared memory, or a store to the shared memory of another block, that is on its
+// way. The target is poison until it lands.
+struct Transfer {
   void* to;
-  const void* from;
+  const void* from;  // null: `value`
   size_t bytes;
+  Block* block;  // and thread that have issued it
+  const Thread* thread;
+  unsigned long long* left;  // bytes that the barrier of a store still expects
+  unsigned holders;  // lists that hold it
+  bool landed;
+  alignas(16) char value[16];
+};
+
+// The transfers on their way. They land at any time between their issue and the wait that covers them, or the end of the
+// block if there is none.
+struct Transfers {
+  enum Landing { EARLY, LATE };  // at once; as late as possible. Other values are seeds: each transfer draws its time
+  static constexpr uint64_t NEVER = ~uint64_t{0};
+  using Due = std::pair<uint64_t, Transfer*>;
+
+  std::deque<Transfer> pool;
+  std::vector<Transfer*> free, stores;
+  std::priority_queue<Due, std::vector<Due>, std::greater<Due>> due;
+  uint64_t turn = 0, random = 0, count = 0;
+
+  void begin(unsigned landing, uint64_t block);
+  void clear();
+  Transfer* issue(void* to, const void* from, size_t bytes);
+  bool schedule(Transfer* transfer, unsigned landing);
+  void release(Transfer* transfer);
+  unsigned next_random(unsigned limit);
 };
 
 struct Fiber {
   Context context;
-  std::vector<Copy> copies;
+  std::vector<Transfer*> copies;
   std::vector<size_t> groups;  // ends of the groups of copies
   char* stack;
   bool guarded;  // by a page below the stack; otherwise by a canary at its end
@@ -129,7 +162,10 @@ struct Run {
   unsigned array_count = 0;
   const void* keys[kMaxSharedArrays];
   size_t offsets[kMaxSharedArrays];
+  std::vector<Transfer*> unwaited;  // copies of threads that have ended
   bool done = false;
+  bool waited = false;   // for the launches before this one
+  bool relaxed = false;  // its arrival at the cluster released nothing
 };
 
 struct Worker {
@@ -152,6 +188,9 @@ struct Worker {
   volatile bool in_kernel = false;  // a fault or the time limit may abandon the running thread
   volatile bool expired = false;
   uint64_t random = 0;
+  Transfers transfers;
+  unsigned group_size = 0;  // blocks that run at the same time
+  bool open = true;         // the kernel may access guarded memory
   char* signal_stack;
   stack_t previous_stack{};
   timer_t timer;
@@ -173,6 +212,12 @@ struct Worker {
   bool release_grid(unsigned count);
   void begin_block(Run& run, uint64_t index);
   void advance(Run& run);
+  bool land(Transfer& transfer);
+  bool land_or_fail(Transfer& transfer);
+  void land_due();
+  void end_block();
+  void guard();
+  void unguard();
   bool run_blocks(uint64_t first, unsigned count);
 };
 

@@ -370,6 +370,10 @@ class Node:
     epilogue: tuple[Pointwise, ...] = ()
     others: tuple[int, ...] = ()
 
+    def accesses(self) -> tuple[list[int], list[int]]:
+        x, y = (self.sparse, self.whole) if self.convolution.transposed else (self.whole, self.sparse)
+        return [x, self.kernel, *self.others], [y, self.workspace]
+
     def run(self) -> None:
         c = self.convolution
         check_span(self.workspace, self.engine.nbytes, "cuDNN workspace")

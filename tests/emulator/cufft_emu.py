@@ -59,6 +59,10 @@ class Node:
     target: int
     work_area: int
 
+    def accesses(self) -> tuple[list[int], list[int]]:
+        overwrites = self.form not in (CUFFT_C2C, CUFFT_Z2Z, CUFFT_R2C, CUFFT_D2Z)  # its source
+        return [self.source], [self.target, self.work_area, *[self.source] * overwrites]
+
     def run(self) -> None:
         check_span(self.work_area, 8 * prod(self.lengths), "cuFFT work area")
         double = self.form in (CUFFT_Z2Z, CUFFT_D2Z, CUFFT_Z2D)

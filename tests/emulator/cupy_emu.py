@@ -4,7 +4,7 @@
 
 Kernels run on the CPU (kernel.py, elementwise.py). Arrays live in separate device memory (memory.py) and follow the
 rules of a device. Captured work is recorded as data and replayed (stream.py). Tests read `counters`, and vary the
-order of threads with `thread_order`."""
+order of threads with `thread_order`, and of asynchronous copies with `landing`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .elementwise import ElementwiseKernel
 from .interchange import from_dlpack, from_interface
 from .kernel import RawKernel, RawModule
 from .ndarray import check_dtype, ndarray, upload
-from .state import CaptureError, EmulatorError, counters, thread_order, time_limit
+from .state import CaptureError, EmulatorError, counters, landing, thread_order, time_limit
 from .stream import enqueue
 
 __version__ = "14.2.0"
 __all__ = [
     "CaptureError", "ElementwiseKernel", "EmulatorError", "RawKernel", "RawModule", "counters", "cuda",
-    "devices", "from_dlpack", "memory_limit", "ndarray",
+    "devices", "from_dlpack", "landing", "memory_limit", "ndarray",
     "thread_order", "time_limit",
 ]  # fmt: skip
 

@@ -7,9 +7,10 @@ import hashlib
 import pickle
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -17,23 +18,32 @@ import numpy as np
 
 from . import cuda, device, state
 from .kernel_source import extern_c_kernels, launch_bounds, with_launchers, without_comments
-from .memory import MemoryPointer, describe, is_device, is_pinned, overrun_message, space
-from .state import CUDARuntimeError, EmulatorError, counters, current_thread_order, current_time_limit
-from .stream import Stream, enqueue, get_current_stream, written
+from .memory import MemoryPointer, describe, device_block, is_device, is_pinned, overrun_message, pages, space
+from .state import (
+    ALL,
+    LANDINGS,
+    CUDARuntimeError,
+    EmulatorError,
+    counters,
+    current_landing,
+    current_thread_order,
+    current_time_limit,
+)
+from .stream import Stream, enqueue, get_current_stream, in_flight
 from .toolchain import compile_library, include_folders, included_text, runtime
 
 STATIC_SHARED_LIMIT = 48 << 10
 SHARED_LIMIT = 227 << 10
 MAX_THREADS = 1024
-HIDDEN = 0xFF  # NaN in all floating-point types
 MULTIPROCESSORS = 132
+TRANSFERS = (b"copy_later", b"store_later")  # functions of the emulator that begin asynchronous transfers
 MAX_COOPERATIVE_BLOCKS = 2 * MULTIPROCESSORS
 
 
-class _Hidden(ctypes.Structure):
-    """Device memory that a kernel must not touch before it waits for the launches before it, and its contents."""
+class _Guarded(ctypes.Structure):
+    """Pages that a kernel must not access, or only read, before it waits for the launches before it."""
 
-    _fields_ = (("memory", ctypes.c_uint64), ("contents", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
+    _fields_ = (("memory", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("readable", ctypes.c_uint64))
 
 
 class _Config(ctypes.Structure):
@@ -45,9 +55,13 @@ class _Config(ctypes.Structure):
         ("order", ctypes.c_uint),
         ("cooperative", ctypes.c_uint),
         ("cluster", ctypes.c_uint),
+        ("early", ctypes.c_uint),
+        ("landing", ctypes.c_uint),
         ("seconds", ctypes.c_double),
-        ("hidden", ctypes.POINTER(_Hidden)),
-        ("hidden_count", ctypes.c_uint64),
+        ("guarded", ctypes.POINTER(_Guarded)),
+        ("guarded_count", ctypes.c_uint64),
+        ("transfers", ctypes.c_uint64),
+        ("waited", ctypes.c_uint64),
     )
 
 
@@ -71,13 +85,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Function:
-    """A compiled kernel."""
+    """A compiled kernel; ``transfers``: whether a kernel of its module copies or stores asynchronously."""
 
     name: str
     entry: ctypes._FuncPointer  # type: ignore[name-defined]
     parameters: tuple[Parameter, ...]
     max_threads: int
     cooperative: bool
+    transfers: bool
 
 
 class StructArgument(bytes):
@@ -92,9 +107,9 @@ class ArrayArgument(StructArgument):
 class KernelNode:
     """A launch as a CUDA graph records it: the function, the geometry and the arguments' bytes.
 
-    A launch that is ``early`` may begin before those before it have ended (programmatic dependent launch): until its
-    threads wait for them, memory that launches have written since the last work that was not early is hidden. So many
-    consecutive blocks form a ``cluster``."""
+    A launch that is ``early`` may begin before those before it have ended (programmatic dependent launch). Before it
+    waits for them, it accesses nothing that work since the last full dependency writes, and writes nothing that this
+    work reads (see `stream.InFlight`). So many consecutive blocks form a ``cluster``."""
 
     function: Function
     grid: tuple[int, int, int]
@@ -108,39 +123,80 @@ class KernelNode:
     cluster: int = 1
 
     def run(self) -> None:
+        blocks = {block for block in map(self._checked_block, self.pointers) if block is not None}
+        landing = current_landing()
+        if landing == ALL and self.function.transfers:
+            self._run_with_all_landings(blocks)
+        else:
+            self._launch(blocks, max(landing, 0))
+
+    def _run_with_all_landings(self, blocks: set[int]) -> None:
+        """Run the kernel with transfers that land early, late, and at random times. CUDARuntimeError if results
+        differ in any bit."""
+        before = _contents(blocks)
+        first, *others = LANDINGS
+        if not self._launch(blocks, first):
+            return
+        wanted = _contents(blocks)
+        for landing in others:
+            for block, contents in before.items():
+                ctypes.memmove(block, contents, len(contents))
+            self._launch(blocks, landing)
+            if _contents(blocks) != wanted:
+                raise CUDARuntimeError(
+                    state.LAUNCH_FAILURE,
+                    f"{self.function.name}: the results depend on when asynchronous copies and stores land: "
+                    f"those of landing {first} and {landing} differ",
+                )
+
+    def _launch(self, blocks: set[int], landing: int) -> int:
+        """Run the kernel, whose pointers lead to `blocks`. Return the number of its asynchronous transfers."""
         function = self.function
-        blocks = [self._checked_block(index) for index in self.pointers]
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in self.arguments]
         array = (ctypes.c_void_p * max(1, len(buffers)))(*[ctypes.addressof(buffer) for buffer in buffers])
+        guarded = list(self._guarded()) if self.early else []
         config = _Config(
             self.grid, self.block, self.shared, self.max_shared, current_thread_order(), function.cooperative,
-            self.cluster, current_time_limit(),
+            self.cluster, self.early, landing, current_time_limit(), (_Guarded * len(guarded))(*guarded), len(guarded),
         )  # fmt: skip
-        hidden = [_Contents(block) for block in set(blocks) if self.early and block in written]
-        config.hidden, config.hidden_count = (_Hidden * len(hidden))(*(each.hide() for each in hidden)), len(hidden)
-        written.update(block for i, block in zip(self.pointers, blocks)
-                       if block is not None and function.parameters[i].kind != "c")
         error = _Error()
         if runtime().emu_launch(function.entry, array, ctypes.byref(config), ctypes.byref(error)):
             raise CUDARuntimeError(
-                state.ILLEGAL_ADDRESS if error.address else state.LAUNCH_FAILURE, self._message(error)
+                state.ILLEGAL_ADDRESS if error.address else state.LAUNCH_FAILURE, self._message(error, landing)
             )
-        if config.hidden_count:
+        if self.early and not config.waited:
             raise CUDARuntimeError(
                 state.LAUNCH_FAILURE, f"{function.name} is launched early, but does not wait for the launches before it"
             )
         for block in blocks:
-            if block is not None and not space().slack_intact(block):
+            if not space().slack_intact(block):
                 raise CUDARuntimeError(
                     state.ILLEGAL_ADDRESS, f"{function.name}: {overrun_message(space().sizes[block])}"
                 )
+        return int(config.transfers)
 
-    def _message(self, error: _Error) -> str:
+    def accesses(self) -> tuple[list[int], list[int]]:
+        """Return addresses in the memory that the kernel reads, and in that which it writes."""
+        found: tuple[list[int], list[int]] = [], []
+        for i in self.pointers:
+            is_written = self.function.parameters[i].kind != "c"
+            found[is_written].append(int.from_bytes(self.arguments[i][:8], "little"))
+        return found
+
+    def _guarded(self) -> Iterator[_Guarded]:
+        """Yield the memory of this launch that the work in flight still accesses."""
+        work = in_flight()
+        reads, writes = (set(map(device_block, addresses)) - {None} for addresses in self.accesses())
+        for block in reads | writes:
+            if block in work.written or (block in writes and block in work.read):
+                yield _Guarded(*pages(block), block not in work.written)
+
+    def _message(self, error: _Error, landing: int) -> str:
         text = error.message.decode(errors="replace")
         if text.startswith("illegal memory access"):
-            text = f"illegal memory access at {describe(error.address)}"
+            text = f"{text} at {describe(error.address)}"
         block, thread = tuple(error.block), tuple(error.thread)
-        return f"{self.function.name}: {text} (block {block}, thread {thread})"
+        return f"{self.function.name}: {text} (block {block}, thread {thread}, landing {landing})"
 
     def _checked_block(self, index: int) -> int | None:
         """Return the device block that pointer argument `index` points into; None for null and pinned memory.
@@ -200,6 +256,7 @@ class RawModule:
         self._functions: dict[str, Function] = {}
         self._bounds: dict[str, int] = {}
         self._library: ctypes.CDLL | None = None
+        self._transfers = False
 
     def compile(self, log_stream: object = None) -> None:
         self._load(())
@@ -227,6 +284,8 @@ class RawModule:
         exports = dict.fromkeys([*extern_c_kernels(text), *self.name_expressions, *self._exports, *more])
         self._exports = list(exports)
         self._library = compile_library(with_launchers(self.code, self._exports), self.options)
+        symbols = Path(self._library._name).read_bytes()
+        self._transfers = any(name in symbols for name in TRANSFERS)
 
     def _describe(self, name: str) -> Function:
         index = self._exports.index(name)
@@ -236,7 +295,7 @@ class RawModule:
         bare = re.split(r"[<\s]", name.strip())[0].split("::")[-1]
         bound = self._bounds.get(bare, MAX_THREADS)
         entry = getattr(self._library, f"emu_run_{index}")
-        return Function(name, entry, parameters, bound, self.enable_cooperative_groups)
+        return Function(name, entry, parameters, bound, self.enable_cooperative_groups, self._transfers)
 
 
 class RawKernel:
@@ -441,16 +500,8 @@ def launch(
     enqueue(node, stream, count=True)
 
 
-class _Contents:
-    """The contents of a device block, which the kernel restores when it waits."""
-
-    def __init__(self, block: int) -> None:
-        self.block, self.nbytes = block, space().sizes[block]
-        self.copy = ctypes.create_string_buffer(ctypes.string_at(block, self.nbytes), max(self.nbytes, 1))
-
-    def hide(self) -> _Hidden:
-        ctypes.memset(self.block, HIDDEN, self.nbytes)
-        return _Hidden(self.block, ctypes.addressof(self.copy), self.nbytes)
+def _contents(blocks: set[int]) -> dict[int, bytes]:
+    return {block: ctypes.string_at(block, space().sizes[block]) for block in blocks}
 
 
 def geometry(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from . import device, state
+from . import stream as streams
 from .state import CUDARuntimeError, EmulatorError, counters
 from .stream import (
     Stream,
@@ -130,6 +131,20 @@ def is_device(address: int) -> bool:
 def is_pinned(address: int, nbytes: int = 1) -> bool:
     # Finalizers change the dict. Listing its keys is safe: unlike other loops, it allocates nothing that runs them.
     return any(start <= address and address + nbytes <= start + _pinned.get(start, 0) for start in list(_pinned))
+
+
+def device_block(address: int) -> int | None:
+    """Return the start of the device block that holds the address; None for the host's memory."""
+    return space().block_of(address) if is_device(address) else None
+
+
+streams.block_of = device_block
+
+
+def pages(block: int) -> tuple[int, int]:
+    """Return the first address and the size of the pages of a device block, which no other block has a part of."""
+    first, end = block // PAGE * PAGE, -(-(block + max(space().sizes[block], 1)) // PAGE) * PAGE
+    return first, end - first
 
 
 def describe(address: int) -> str:

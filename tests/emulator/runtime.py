@@ -8,6 +8,7 @@ from . import device as emulated
 from . import memory
 from .state import CUDARuntimeError, counters
 from .stream import find_stream, refuse_device_wide, refuse_while_capturing
+from .stream import synchronize_all as _synchronize_all
 
 __all__ = ["CUDARuntimeError"]
 
@@ -86,6 +87,7 @@ def runtimeGetVersion() -> int:
 
 def deviceSynchronize() -> None:
     refuse_device_wide("deviceSynchronize()")
+    _synchronize_all()
     counters.synchronizations += 1
 
 

@@ -92,6 +92,29 @@ def thread_order(order: int | str) -> Iterator[None]:
         _order = previous
 
 
+ALL = -1
+LANDINGS = (0, 1, 2, 3, 4)  # early, late, three seeds
+_landing = 1
+
+
+def current_landing() -> int:
+    return _landing
+
+
+@contextlib.contextmanager
+def landing(when: int | str) -> Iterator[None]:
+    """Set when asynchronous copies, and stores to other blocks of a cluster, land within the block: "early", as soon as
+    they are issued; "late", when they are waited for, or when their block of threads ends; or at times drawn with a
+    seed above 1. With "all", each kernel runs with all `LANDINGS`, and fails if its results differ."""
+    global _landing
+    previous = _landing
+    _landing = {"early": 0, "late": 1, "all": ALL}[when] if isinstance(when, str) else when
+    try:
+        yield
+    finally:
+        _landing = previous
+
+
 _seconds = 60.0
 
 

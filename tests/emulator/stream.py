@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, Self
 
 from . import device, state
@@ -17,6 +17,13 @@ class Node(Protocol):
     """One unit of device work: addresses and numbers only, nothing that Python could evaluate anew."""
 
     def run(self) -> None: ...
+
+
+class KernelWork(Node, Protocol):
+    """Work of kernels, which may not have ended when an early launch begins."""
+
+    def accesses(self) -> tuple[Iterable[int], Iterable[int]]:
+        """Return addresses in the device blocks that the work reads, and in those that it writes."""
 
 
 class Capture:
@@ -54,9 +61,42 @@ class Capture:
         return any(count > seen.get(ptr, 0) for ptr, count in self.work.items())
 
 
-written: set[int] = set()
-"""Device blocks that may have been written since the last work that was not an early launch: by launches that may not
-have ended when an early one begins."""
+class InFlight:
+    """Device blocks that kernels of a stream read and write which may not have ended when an early launch begins: those
+    since the last full dependency, which copies, launches that are not early, and the start of a graph have."""
+
+    def __init__(self) -> None:
+        self.read: set[int] = set()
+        self.written: set[int] = set()
+        self.count = 0  # of all work so far
+
+    def add(self, work: KernelWork, block_of: Callable[[int], int | None]) -> None:
+        self.count += 1
+        reads, writes = work.accesses()
+        self.read.update(block for block in map(block_of, reads) if block is not None)
+        self.written.update(block for block in map(block_of, writes) if block is not None)
+
+    def clear(self) -> None:
+        self.read.clear()
+        self.written.clear()
+
+
+def in_flight() -> InFlight:
+    """Return the work in flight on the stream that runs a node in this Python thread."""
+    return _thread.running.in_flight  # type: ignore[no-any-return]
+
+
+def synchronize_all() -> None:
+    """Wait for the work of all streams."""
+    for stream in list(_streams.values()):
+        stream.in_flight.clear()
+
+
+def _unknown(address: int) -> int | None:
+    raise AssertionError("memory.py knows the device blocks")
+
+
+block_of: Callable[[int], int | None] = _unknown  # device block that holds an address; memory.py sets it
 
 _handles = itertools.count(0x5000_0000, 0x100)
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
@@ -79,6 +119,7 @@ class Stream:
         self.is_non_blocking = non_blocking
         self.priority = priority or 0
         self.capture: Capture | None = None
+        self.in_flight = InFlight()
         self._outer: list[Stream] = []
         _streams.setdefault(self.ptr, self)
 
@@ -113,6 +154,7 @@ class Stream:
 
     def synchronize(self) -> None:
         refuse_while_capturing("Stream.synchronize()", self)
+        self.in_flight.clear()
         counters.synchronizations += 1
 
     def record(self, event: Event | None = None) -> Event:
@@ -193,6 +235,7 @@ class Event:
         self.capture: Capture | None = None
         self.covers: dict[int, int] = {}
         self.time: float | None = None
+        self.in_flight: tuple[InFlight, int] | None = None  # of the stream, and the count of its work
         self.device_id = device.current()
         self.disable_timing = disable_timing
 
@@ -208,9 +251,12 @@ class Event:
         self.capture = stream.capture
         self.covers = stream.capture.done_before(stream) if stream.capture is not None else {}
         self.time = time.perf_counter()
+        self.in_flight = stream.in_flight, stream.in_flight.count
 
     def synchronize(self) -> None:
         self._refuse_captured("Event.synchronize()")
+        if self.in_flight is not None and self.in_flight[0].count == self.in_flight[1]:
+            self.in_flight[0].clear()
         counters.synchronizations += 1
 
     def _refuse_captured(self, what: str) -> None:
@@ -246,9 +292,9 @@ class Graph:
         counters.graph_launches += 1
         counters.graph_nodes += len(self.nodes)
         counters.graph_kernels += self.launches
-        written.clear()  # a graph begins when all work before it has ended
+        stream.in_flight.clear()  # a graph begins when all work before it has ended
         for node in self.nodes:
-            _run(node)
+            _run(node, stream)
 
     def upload(self, stream: Stream | None = None) -> None:
         refuse_while_capturing("Graph.upload()", stream)
@@ -310,13 +356,16 @@ def enqueue(node: Node, stream: Stream | None = None, *, count: bool = False) ->
     check_null_stream(stream)
     if count:
         counters.launches += 1
-    _run(node)
+    _run(node, stream)
 
 
-def _run(node: Node) -> None:
+def _run(node: Node, stream: Stream) -> None:
+    _thread.running = stream
     if not getattr(node, "early", False):
-        written.clear()
+        stream.in_flight.clear()
     node.run()
+    if hasattr(node, "accesses"):
+        stream.in_flight.add(node, block_of)
 
 
 def refuse_while_capturing(what: str, stream: Stream | None = None) -> None:

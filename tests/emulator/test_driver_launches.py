@@ -17,25 +17,27 @@ from tests.kernels.forms import ORDERS
 from tests.kernels.test_product_mma import multiply, packed
 
 from . import blas_emu, cupy_emu, driver_emu
-from .state import CUDARuntimeError
+from .state import LANDINGS, CUDARuntimeError
 
 SOURCE = """
 #include "ptx.cuh"
 
+enum Access { GOOD, READS, WRITES, SOME_THREADS, NEVER, LAST_BLOCK };
+
 // out = a x + table, where the kernel may read the table before it waits
-template <int WAIT>
+template <Access ACCESS>
 __global__ void scale(const float* x, const float* table, float* out, float a, int n, const int2 unused) {
   start_next_launch();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  float value = WAIT == 1 && i < n ? a * x[i] : 0.f;
+  const bool reads = ACCESS == READS || (ACCESS == LAST_BLOCK && blockIdx.x == gridDim.x - 1);
+  float value = reads && i < n ? a * x[i] : 0.f;
   const float t = i < n ? table[i] : 0.f;
-  if (WAIT == 2 && i % 2) return;
-  if (WAIT) wait_for_launches();
-  if (WAIT != 1 && i < n) value = a * x[i];
-  if (i < n) out[i] = value + t;
+  if (ACCESS == SOME_THREADS && i % 2) return;
+  if (ACCESS == WRITES && i < n) out[i] = 0.f;
+  if (ACCESS != NEVER) wait_for_launches();
+  if (i < n && ACCESS != NEVER) out[i] = (reads ? value : a * x[i]) + t;
 }
 """
-GOOD, READS_EARLY, SOME_THREADS, NEVER = 3, 1, 2, 0
 N = 300
 
 
@@ -54,17 +56,27 @@ def function(name: str, source: str = SOURCE) -> Any:
     return module.get_function(symbols[name])
 
 
-def run(wait: int, captured: bool) -> np.ndarray[Any, Any]:
-    """Return 3 (2 x + 1) + 1 for x = 0, 1, .. by two launches, the second of which is early."""
-    x, table = cupy_emu.asarray(np.arange(N, dtype=np.float32)), cupy_emu.asarray(np.ones(N, np.float32))
-    middle, out = cupy_emu.empty((N,), np.float32), cupy_emu.empty((N,), np.float32)
-    first, second = function(f"scale<{GOOD}>"), function(f"scale<{wait}>")
-    stream, struct = cupy_emu.cuda.Stream(), np.zeros(1, np.dtype((np.void, 8)))
+def early(name: str, x: Any, table: Any, out: Any, factor: float, stream: Any) -> None:
+    """Launch a kernel early that computes ``factor x + table``."""
+    arguments = x, table, out, np.float32(factor), np.int32(N), np.zeros(1, np.dtype((np.void, 8)))
+    driver_launch.DriverLaunch(True)(function(f"scale<{name}>"), (3,), (128,), arguments, 0, stream)
+
+
+def numbers() -> Any:
+    return cupy_emu.asarray(np.arange(N, dtype=np.float32))
+
+
+def run(access: str, captured: bool = False, target: str = "out") -> np.ndarray[Any, Any]:
+    """Return 3 (2 x + 1) + 1 for x = 0, 1, .. by two launches, the second of which may access memory before it waits.
+    It writes to ``target``: "out", "middle" in place, "x" or "table"."""
+    arrays = {"x": numbers(), "table": cupy_emu.asarray(np.ones(N, np.float32)),
+              "middle": cupy_emu.empty((N,), np.float32), "out": cupy_emu.empty((N,), np.float32)}
+    stream = cupy_emu.cuda.Stream()
+    function("scale<GOOD>"), function(f"scale<{access}>")
 
     def launches() -> None:
-        for call, source, target, factor in ((first, x, middle, 2), (second, middle, out, 3)):
-            arguments = source, table, target, np.float32(factor), np.int32(N), struct
-            driver_launch.DriverLaunch(True)(call, (3,), (128,), arguments, 0, stream)
+        early("GOOD", arrays["x"], arrays["table"], arrays["middle"], 2, stream)
+        early(access, arrays["middle"], arrays["table"], arrays[target], 3, stream)
 
     if captured:
         stream.begin_capture()
@@ -73,24 +85,80 @@ def run(wait: int, captured: bool) -> np.ndarray[Any, Any]:
     else:
         launches()
     stream.synchronize()
-    return out.get()
+    return arrays[target].get()  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize("target", ["out", "middle", "x"])
 @pytest.mark.parametrize("captured", [False, True])
-def test_kernels_that_wait(captured: bool) -> None:
+def test_kernels_that_wait(captured: bool, target: str) -> None:
     for _ in range(2):  # at first, nothing but the middle array has been written
-        np.testing.assert_array_equal(run(GOOD, captured), 6 * np.arange(N) + 4)
+        np.testing.assert_array_equal(run("GOOD", captured, target), 6 * np.arange(N) + 4)
 
 
-@pytest.mark.parametrize("captured", [False, True])
-def test_reads_before_the_wait(captured: bool) -> None:
-    assert np.isnan(run(READS_EARLY, captured)[:128]).all()
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("access", "target", "message"), [
+    ("READS", "out", "write"), ("LAST_BLOCK", "out", "write"),  # what the launch before writes
+    ("WRITES", "middle", "write"),
+    ("WRITES", "x", "read"), ("WRITES", "table", "read"),  # what the launch before reads
+])
+def test_accesses_before_the_wait(access: str, target: str, message: str, order: Any) -> None:
+    for captured in (False, True):
+        with cupy_emu.thread_order(order), pytest.raises(
+                CUDARuntimeError, match=f"before the wait for earlier launches, which may still {message} this memory"):
+            run(access, captured, target)
 
 
-@pytest.mark.parametrize(("wait", "message"), [(NEVER, "does not wait"), (SOME_THREADS, "divergent")])
-def test_kernels_that_do_not_wait(wait: int, message: str) -> None:
-    with pytest.raises(CUDARuntimeError, match=message):
-        run(wait, False)
+def test_writes_before_the_wait_to_memory_that_nothing_accesses() -> None:
+    np.testing.assert_array_equal(run("WRITES"), 6 * np.arange(N) + 4)
+
+
+def test_reads_before_the_wait_of_memory_that_is_only_read() -> None:
+    """The second kernel reads x before it waits, as the first may still do."""
+    x, table, stream = numbers(), cupy_emu.zeros(N, np.float32), cupy_emu.cuda.Stream()
+    outs = [cupy_emu.empty((N,), np.float32) for _ in range(2)]
+    for out in outs:
+        early("READS", x, table, out, 2, stream)
+    np.testing.assert_array_equal(outs[1].get(), 2 * np.arange(N))
+
+
+@pytest.mark.parametrize("work", ["copy", "elementwise", "library", "launch"])
+def test_full_dependencies(work: str) -> None:
+    """Kernels of libraries and of CuPy begin when all before them have ended, but may be in flight themselves when an
+    early launch begins. Copies have ended by then."""
+    x, y, table = numbers(), numbers(), cupy_emu.zeros(N, np.float32)
+    stream = cupy_emu.cuda.Stream()
+    with stream:
+        early("GOOD", x, table, y, 2, stream)
+        if work == "copy":
+            y.data.copy_from_device_async(x.data, x.nbytes, stream)
+        elif work == "elementwise":
+            cupy_emu.add(x, x, out=y)
+        elif work == "library":
+            backend = CudaBackend()
+            backend.stream.synchronize()
+            with backend.active():
+                launcher = Launcher(backend.stream, backend.blas)
+                assert launcher.gemm(x[:256].reshape(16, 16), x[:256].reshape(16, 16), y[:256].reshape(16, 16))
+                for call in launcher.calls:
+                    call()
+        else:
+            arguments = x, table, y, np.float32(1), np.int32(N), np.zeros(1, "V8")
+            function("scale<GOOD>")((3,), (128,), arguments, 0, stream)
+        out = cupy_emu.empty((N,), np.float32)
+        if work == "copy":
+            early("READS", y, table, out, 2, stream)
+            np.testing.assert_array_equal(out.get(), 2 * np.arange(N))
+        else:
+            with pytest.raises(CUDARuntimeError, match="before the wait for earlier launches"):
+                early("READS", y, table, out, 2, stream)
+
+
+def test_kernels_that_do_not_wait() -> None:
+    """Launches after one that does not wait would not wait for those before it."""
+    with pytest.raises(CUDARuntimeError, match="does not wait for the launches before it"):
+        run("NEVER")
+    with pytest.raises(CUDARuntimeError, match="divergent"):
+        run("SOME_THREADS")
 
 
 def test_support(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,16 +173,28 @@ def test_support(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not driver_launch.begins_early(90)
 
 
-def test_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that refuses once is not asked again: kernels are launched in order."""
-    monkeypatch.setattr(driver_launch, "_refused", [])
-    monkeypatch.setattr(driver_emu, "cuLaunchKernelEx", lambda *launch: (driver_emu.CUresult.CUDA_ERROR_INVALID_VALUE,))
+@pytest.mark.parametrize(("status", "everywhere"), [("INVALID_VALUE", False), ("NOT_SUPPORTED", True)])
+def test_refusals(status: str, everywhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An early launch that the driver refuses is launched in order from then on. Without support, so are all others."""
+    monkeypatch.setattr(driver_launch, "_in_order", set())
+    monkeypatch.setattr(driver_launch, "_unsupported", [])
+    launch, refused = driver_emu.cuLaunchKernelEx, []
+
+    def refusing(config: Any, function: int, *rest: Any) -> Any:
+        early = any(int(a.id) == 6 for a in config.attrs)
+        if early and (not refused or function in refused):
+            refused.append(function)
+            return (driver_emu.CUresult[f"CUDA_ERROR_{status}"],)
+        return launch(config, function, *rest)
+
+    monkeypatch.setattr(driver_emu, "cuLaunchKernelEx", refusing)
     backend = CudaBackend()
     with backend.active():
-        with pytest.warns(RuntimeWarning, match="CUDA_ERROR_INVALID_VALUE"):
+        with pytest.warns(RuntimeWarning, match=f"CUDA_ERROR_{status}"):
             multiply(backend, packed(Type.u4, 40, 256), 1, (40, 2))
         multiply(backend, packed(Type.u4, 40, 256), 1, (40, 2))
-    assert not driver_launch.begins_early(90)
+        multiply(backend, packed(Type.u8, 40, 256), 1, (40, 2))
+    assert len(refused) == 1 and driver_launch.begins_early(90) is not everywhere
 
 
 def test_early_kernels_prefer_shared_memory() -> None:
@@ -122,7 +202,7 @@ def test_early_kernels_prefer_shared_memory() -> None:
     stream, x = cupy_emu.cuda.Stream(), cupy_emu.zeros(128, np.float32)
     arguments = x, x, x, np.float32(1), np.int32(128), np.zeros(1, np.dtype((np.void, 8)))
     for early, wanted in ((False, -1), (True, 100)):
-        call = function(f"scale<{GOOD}>")
+        call = function("scale<GOOD>")
         assert driver_launch.DriverLaunch(early)(call, (1,), (128,), arguments, 0, stream) is early
         assert call.carveout == wanted
     stream.synchronize()
@@ -149,14 +229,17 @@ EXCHANGE = """
 #include "cluster.cuh"
 
 // out = sums of the elements that blocks of a cluster have in x, and 1000 times the number of the cluster
-template <int WAITS, int RANKS>
+template <int WAITS, int RANKS, SharedMemory MEMORY, bool COPIES>
 __global__ void exchange(const float* x, float* out, int blocks) {
   OVGPU_DYN_SHARED(uint4, shared);
   ExpectedStores* const stores = reinterpret_cast<ExpectedStores*>(shared);
   uint4* const received = shared + 1;
   const int own = threadIdx.x, at = blockIdx.x * blockDim.x + own;
+  if (COPIES) copy_async(received + own, x + blockIdx.x * blockDim.x, true);
+  if (COPIES && WAITS & 4) wait_copies();
+  __syncthreads();
   if (own == 0) stores->expect(blocks * blockDim.x * sizeof(uint4));
-  arrive_at_cluster();
+  arrive_at_cluster<MEMORY>();
   if (WAITS & 1) wait_for_cluster();
   for (int to = 0; to < blocks + RANKS; to++) {
     stores->store(received + rank_in_cluster() * blockDim.x + own, make_uint4(__float_as_uint(x[at]), 0, 0, 0), to);
@@ -170,34 +253,55 @@ __global__ void exchange(const float* x, float* out, int blocks) {
 THREADS, CLUSTERS = 64, 3
 
 
-def exchanged(cluster: int, waits: int = 3, ranks: int = 0, blocks: int = 0) -> np.ndarray[Any, Any]:
+def exchanged(cluster: int, waits: int = 3, ranks: int = 0, blocks: int = 0, memory: str = "UNTOUCHED",
+              copies: bool = False) -> np.ndarray[Any, Any]:
     """Return the results of clusters of so many blocks; ``blocks``: of the launch, by default three clusters."""
     x = cupy_emu.asarray(np.arange(CLUSTERS * cluster * THREADS, dtype=np.float32))
     out, stream = cupy_emu.empty(x.shape, np.float32), cupy_emu.cuda.Stream()
-    run = function(f"exchange<{waits}, {ranks}>", EXCHANGE)
+    run = function(f"exchange<{waits}, {ranks}, {memory}, {str(copies).lower()}>", EXCHANGE)
     grid = (blocks or CLUSTERS * cluster,)
     shared = 16 + 16 * cluster * THREADS
-    driver_launch.DriverLaunch(False, cluster)(run, grid, (THREADS,), (x, out, np.int32(cluster)), shared, stream)
+    launch = driver_launch.DriverLaunch(False, driver_launch.Clusters(cluster))
+    launch(run, grid, (THREADS,), (x, out, np.int32(cluster)), shared, stream)
     stream.synchronize()
     return out.get()
 
 
+def sums(cluster: int) -> np.ndarray[Any, Any]:
+    x = np.arange(CLUSTERS * cluster * THREADS, dtype=np.float32).reshape(CLUSTERS, cluster, THREADS)
+    wanted = x.sum(1, keepdims=True) + 1000 * np.arange(CLUSTERS).reshape(-1, 1, 1)
+    return np.broadcast_to(wanted, x.shape).reshape(-1)
+
+
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("landing", LANDINGS)
 @pytest.mark.parametrize("cluster", [2, 5, 8, 16])
-def test_clusters(cluster: int, order: Any) -> None:
-    with cupy_emu.thread_order(order):
-        x = np.arange(CLUSTERS * cluster * THREADS, dtype=np.float32).reshape(CLUSTERS, cluster, THREADS)
-        wanted = x.sum(1, keepdims=True) + 1000 * np.arange(CLUSTERS).reshape(-1, 1, 1)
-        np.testing.assert_array_equal(exchanged(cluster).reshape(x.shape), np.broadcast_to(wanted, x.shape))
+def test_clusters(cluster: int, landing: Any, order: Any) -> None:
+    with cupy_emu.thread_order(order), cupy_emu.landing(landing):
+        np.testing.assert_array_equal(exchanged(cluster), sums(cluster))
+        np.testing.assert_array_equal(exchanged(cluster, 7, memory="REUSED", copies=True), sums(cluster))
 
 
 @pytest.mark.parametrize(("waits", "ranks", "message"), [
-    (2, 0, "waits for what no thread of the cluster does"), (3, 1, "block 2 of a cluster of 2"),
-    (1, 0, "shared memory of a block that has ended")])
+    (2, 0, "does not expect it yet"), (3, 1, "block 2 of a cluster of 2"), (1, 0, "block ends while a store")])
 def test_faulty_clusters(waits: int, ranks: int, message: str) -> None:
     """A block stores before another one expects it, to one that there is not, or to one that does not wait."""
-    with pytest.raises(CUDARuntimeError, match=message):
+    with cupy_emu.landing("late"), pytest.raises(CUDARuntimeError, match=message):
         exchanged(2, waits, ranks)
+
+
+def test_stores_to_memory_that_has_been_used() -> None:
+    with pytest.raises(CUDARuntimeError, match="block 0 of the cluster used before an arrival that releases nothing"):
+        exchanged(2, 7, copies=True)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_stores_to_memory_that_copies_are_on_their_way_to(order: Any) -> None:
+    """This is noticed whenever copies land but at once. Their results would overwrite the stores."""
+    with cupy_emu.thread_order(order):
+        for landing in ("late", 2, 3):
+            with cupy_emu.landing(landing), pytest.raises(CUDARuntimeError, match=r"was on its way|releases nothing"):
+                exchanged(2, 3, memory="REUSED", copies=True)
 
 
 @pytest.mark.parametrize(("cluster", "blocks"), [(2, 5), (32, 96)])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from . import cupy_emu as cp
-from .state import CUDARuntimeError
+from .state import LANDINGS, CUDARuntimeError
 from .test_kernels import ORDERS, kernel
 
 CODE = r"""
@@ -77,6 +77,16 @@ extern "C" __global__ void copied(const int* from, int* out, int wait, int shift
   if (threadIdx.x < 8) out[threadIdx.x] = to[threadIdx.x];
 }
 
+extern "C" __global__ void overwritten(const int* from, int* out, int wait) {
+  OVGPU_SHARED(int, to, [4]);
+  if (threadIdx.x == 0) copy_async(to, from, true);
+  __syncthreads();
+  if (threadIdx.x == 5) to[2] = 7;
+  __syncthreads();
+  if (wait) wait_copies();
+  if (threadIdx.x < 4) out[threadIdx.x] = to[threadIdx.x];
+}
+
 extern "C" __global__ void narrow(const int* from, int* out) {  // 4 bytes, zeros in place of 4, 8 bytes
   OVGPU_SHARED(int, to, [4]);
   copy_async<4>(to, from, true);
@@ -139,6 +149,9 @@ def test_products_of_integers(order: Any) -> None:
     np.testing.assert_array_equal(out.get(), wanted.astype(np.uint32).view(np.int32))
 
 
+ARRIVED, POISON = [1, 2, 3, 4, 0, 0, 0, 0], [int(np.int32(0xFBFBFBFB - 2**32))] * 4
+
+
 def copied(wait: bool, shift: int = 0) -> list[int]:
     out = cp.empty(8, np.int32)
     source = cp.asarray(np.arange(1, 17, dtype=np.int32))
@@ -146,9 +159,41 @@ def copied(wait: bool, shift: int = 0) -> list[int]:
     return out.get().tolist()  # type: ignore[no-any-return]
 
 
-def test_copies_arrive_when_they_are_waited_for() -> None:
-    assert copied(True) == [1, 2, 3, 4, 0, 0, 0, 0]
-    assert copied(False) == [int(np.int32(0xFBFBFBFB - 2**32))] * 8
+@pytest.mark.parametrize("landing", LANDINGS)
+def test_copies_that_are_waited_for(landing: int) -> None:
+    with cp.landing(landing):
+        assert copied(True) == ARRIVED
+
+
+def test_copies_that_are_not_waited_for() -> None:
+    """They land at once, after the end, or in between."""
+    with cp.landing("early"):
+        assert copied(False) == ARRIVED
+    with cp.landing("late"):
+        assert copied(False) == POISON * 2
+    found = set()
+    for seed in range(2, 42):
+        with cp.landing(seed):
+            found.add((*copied(False),))
+    assert found == {(*first, *second) for first in (ARRIVED[:4], POISON) for second in (ARRIVED[4:], POISON)}
+
+
+def test_results_that_depend_on_when_copies_land() -> None:
+    with cp.landing("all"):
+        assert copied(True) == ARRIVED
+        with pytest.raises(CUDARuntimeError, match="depend on when asynchronous copies and stores land"):
+            copied(False)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("landings", [["late"], range(2, 22)], ids=["late", "drawn"])
+def test_writes_to_memory_that_a_copy_is_on_its_way_to(landings: Any, waits: bool) -> None:
+    """The copy is waited for too late, or not at all: the block's end notices it."""
+    source, out = cp.asarray(np.arange(4, dtype=np.int32)), cp.empty(4, np.int32)
+    with pytest.raises(CUDARuntimeError, match="while an asynchronous copy to it was on its way"):
+        for landing in landings:
+            with cp.landing(landing):
+                kernel(CODE, "overwritten")((1,), (32,), (source, out, np.int32(waits)))
 
 
 def test_a_copy_from_a_misaligned_address() -> None:
@@ -165,6 +210,7 @@ def test_narrow_copies() -> None:
 def test_groups_of_copies() -> None:
     """The groups before the last ones arrive; copies that are in no group are not waited for."""
     out, numbers = cp.empty(48, np.int32), np.arange(1, 17, dtype=np.int32)
-    kernel(CODE, "grouped")((1,), (1,), (cp.asarray(numbers), out))
+    with cp.landing("late"):
+        kernel(CODE, "grouped")((1,), (1,), (cp.asarray(numbers), out))
     arrived = [int((row == numbers).sum()) for row in out.get().reshape(3, 16)]
     assert arrived == [8, 12, 16]

@@ -95,11 +95,11 @@ def _build(target: Path, command: Sequence[str]) -> Path:
 
 @functools.cache
 def runtime() -> ctypes.CDLL:
-    """Return the scheduler (cuda_emu.cc), loaded so that kernel libraries find its symbols.
+    """Return the scheduler (cuda_emu*.cc), loaded so that kernel libraries find its symbols.
 
     OVGPU_EMU_FLAGS adds compiler flags, such as -DOVGPU_EMU_UCONTEXT."""
     extra = os.environ.get("OVGPU_EMU_FLAGS", "").split()
-    sources = [HERE / "cuda_emu.cc", HERE / "cuda_emu_faults.cc"]
+    sources = [HERE / "cuda_emu.cc", HERE / "cuda_emu_faults.cc", HERE / "cuda_emu_memory.cc"]
     texts = [path.read_text() for path in (*sources, HERE / "cuda_emu_worker.h", HERE / "cuda_emu_context.h")]
     target = cache_directory() / f"runtime-{_hash('runtime', RUNTIME_FLAGS, extra, texts)}.so"
     _build(target, [compiler(), *RUNTIME_FLAGS, *extra, f"-I{HERE}", *map(str, sources)])

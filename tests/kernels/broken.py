@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.emulator.isolation import Outcome, call
 from tests.emulator.state import CUDARuntimeError
 
 ORDERS: tuple[str | int, ...] = ("ascending", "descending", 7)
+LANDINGS: tuple[str | int, ...] = ("late", "early", 7)
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Fault:
 
 
 def evidence(fault: Fault) -> str:
-    """Return the first error that reveals the fault in any order of threads, or "": wrong results, or a failed check of
-    the device."""
+    """Return the first error that reveals the fault: wrong results or a failed check of the device; "" if none does.
+    Threads run in several orders, with transfers that land late, early, or at drawn times."""
     sound = sources.folder()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for source in sound.glob("*.cu*"):
@@ -43,8 +45,8 @@ def evidence(fault: Fault) -> str:
         kernels.of_file.cache_clear()
         sources.headers.cache_clear()
         rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
-        for order in ORDERS:
-            with cupy_emu.thread_order(order):
+        for landing, order in product(LANDINGS, ORDERS):
+            with cupy_emu.landing(landing), cupy_emu.thread_order(order):
                 try:
                     fault.run()
                 except (AssertionError, CUDARuntimeError) as e:

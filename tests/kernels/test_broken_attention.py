@@ -12,7 +12,7 @@ from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.recorded import kernel_name
 from tests.kernels.test_attention import attend
 from tests.kernels.test_attention_codes import HEADS, run
-from tests.kernels.test_attention_mma import attend_masked
+from tests.kernels.test_attention_mma import MASKS, attend_masked
 from tests.kernels.test_attention_parts import attend_sinks
 from tests.kernels.test_kv_cache import check, rotary_attention
 
@@ -56,7 +56,7 @@ def parted(clusters: bool = False) -> None:
     backend = CudaBackend()
     with backend.stream, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Launcher, "multiprocessors", 4)
-        patch.setattr(Launcher, "clusters", clusters)
+        patch.setattr(Launcher, "has_clusters", clusters)
         attend(backend, (1, 20, 3, 16), (1, 530, 1, 16), (1, 530, 1, 16), (1, 3, 1, 530), kind=np.float16,
                swapped=True)
         attend_sinks(backend)
@@ -64,6 +64,14 @@ def parted(clusters: bool = False) -> None:
 
 def clustered() -> None:
     parted(True)
+
+
+def hidden() -> None:
+    """Attend in clusters, some of whose blocks have hidden keys alone."""
+    backend = CudaBackend()
+    with backend.stream, pytest.MonkeyPatch.context() as patch, np.errstate(invalid="ignore"):
+        patch.setattr(Launcher, "multiprocessors", 16)
+        attend_masked(backend, MASKS["infinite"])
 
 
 def whole() -> None:
@@ -80,7 +88,7 @@ def few(clusters: bool = False) -> None:
     """Attend with few queries: keys are split, and the last block or the cluster merges the splits."""
     backend = CudaBackend()
     with backend.stream, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Launcher, "clusters", clusters)
+        patch.setattr(Launcher, "has_clusters", clusters)
         keys = (1, 2, 1, 1000, 40)
         attend(backend, (1, 2, 4, 1, 40), keys, keys, (1, 1, 1, 1, 1000), kind=np.float16)
 
@@ -195,6 +203,8 @@ FAULTS = [
           "(row + 1) & ((1 << shift) - 1)"),
     Fault("sums of a cluster not waited for", few_clustered, CLUSTER, "    stores->wait();\n"),
     Fault("blocks of a cluster not waited for", clustered, FILE, "      cluster.ready();\n"),
+    Fault("queries not waited for in a cluster", hidden, FILE, "wait_copies();    // those of q", "// those of q"),
+    Fault("an arrival that releases nothing", clustered, FILE, "expect<REUSED>", "expect<UNTOUCHED>"),
     Fault("columns of another tile", clustered, FILE, "(n + lane % 2) * 2 + lane % 4 / 2", "n * 2 + lane % 4 / 2"),
     Fault("queries of one head, streamed", grouped, STREAM, "q + heads.template offset<ONE_HEAD>(row",
           "q + heads.template offset<true>(row"),
