@@ -82,7 +82,8 @@ class DryCupy(ModuleType):
                            funcGetAttribute=self._attribute,
                            occupancyMaxActiveBlocksPerMultiprocessor=self._resident)
         self.driver = Namespace(driver_emu, cuLaunchKernelEx=lambda *launch: (0,),
-                                cuFuncSetAttribute=lambda *attribute: (0,))
+                                cuFuncSetAttribute=lambda *attribute: (0,),
+                                cuOccupancyMaxActiveClusters=lambda function, config: (0, 1))
         self.cuda = Namespace(cuda, Device=Device, runtime=runtime, driver=driver,
                               compiler=Namespace(cuda.compiler, compile_using_nvrtc=self._compile),
                               function=Namespace(cuda.function, Module=Module))

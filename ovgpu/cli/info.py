@@ -15,6 +15,7 @@ from rich.text import Text
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.api.core import Core
 from ovgpu.backends.cuda import device
+from ovgpu.backends.cuda.kernels import refused_clusters
 from ovgpu.cli import graph
 from ovgpu.cli._feed import Feed
 from ovgpu.cli._inputs import fill, is_decoder
@@ -77,8 +78,11 @@ def _print_card(out: Console, name: str, number: int) -> None:
     try:
         device.check(number)
         device.check_compiler(number)
+        blocks = device.largest_cluster(number)
     except DeviceError as e:
         out.print("    cannot be used:", Text(str(e)), soft_wrap=True)
+        return
+    out.print(f"    clusters of up to {blocks} blocks" if blocks > 1 else "    no clusters of blocks")
 
 
 def _print_model(args: argparse.Namespace) -> None:
@@ -110,6 +114,9 @@ def _print_model(args: argparse.Namespace) -> None:
             out.print(Text("Plan for " + ", ".join(
                 f"{port_name(port)} {list(shape)}" for port, shape in zip(compiled.inputs, shapes)), "bold"))
             out.print(plan)
+            for name, blocks, shared in refused_clusters():
+                out.print(f"clusters of {blocks} blocks with {bytes_text(shared)} of shared memory do not fit on the "
+                          "card, blocks exchange sums through device memory:", Text(name), soft_wrap=True)
         for message in graph.write(plan, model.friendly_name, args) if args.graph or args.html else ():
             out.print(message, markup=False, soft_wrap=True)
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import ovgpu
-from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda import kernels, rt
 from ovgpu.cli import demo, main
 from ovgpu.cli.ops import forms, where
 from ovgpu.ops import registry
 from ovgpu.passes import PASSES
-from tests.emulator import blas_emu, blaslt_emu, cupy_emu
+from tests.emulator import blas_emu, blaslt_emu, cupy_emu, driver_emu
 from tests.emulator.device import devices as emulated_devices
 from tests.harness.ir import Net
 from tests.models.drive import DATA
@@ -201,6 +201,7 @@ def test_info_of_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
             text = words(output(capsys, "info"))
             for number in (0, 1):
                 assert f"NVIDIA.{number} ovgpu emulated device, sm_90, 132 multiprocessors, 80.0 GB of" in text
+            assert text.count("clusters of up to 16 blocks") == 2
             assert "driver" in text and "CUDA 13.0; CuPy 14.2.0, CUDA 13.0, NVRTC 13.0, cuBLAS 13.0.0" in text
             monkeypatch.setattr(blas_emu, "get_property", lambda part: 1 // 0)
             text = words(output(capsys, "info"))
@@ -236,6 +237,24 @@ def test_info_with_times(write: Write, capsys: pytest.CaptureFixture[str], emula
     assert " us in " not in words(output(capsys, "info", write(models.chain()), "--plan", "-d", "CPU"))
     decoder = words(output(capsys, "info", str(DATA / "llama" / "model.xml"), "--plan", "-d", emulated))
     assert "RotaryAttention" in decoder and re.search(r"\d+ us in \d+ steps", decoder)
+
+
+def test_info_of_clusters_that_do_not_fit(write: Write, capsys: pytest.CaptureFixture[str], emulated: str,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver refuses to launch clusters that it found room for; the plan says which."""
+    net = Net()
+    q, *keys = (net.parameter("f16", shape) for shape in ((1, 2, 1, 64), (1, 2, 4000, 64), (1, 2, 4000, 64)))
+    net.result(net.layer("ScaledDotProductAttention", "opset13", [q, *keys], {"causal": False}))
+    command = ["info", write(net), "--plan", "-d", emulated]
+    monkeypatch.setattr(kernels, "_refused", {})
+    kernels.of_file.cache_clear()  # kernels remember what fits
+    assert "do not fit" not in words(output(capsys, *command))
+    kernels.of_file.cache_clear()
+    with driver_emu.largest_cluster(16, launched=1):
+        text = words(output(capsys, *command))
+    kernels.of_file.cache_clear()
+    assert re.search(r"clusters of 16 blocks with [\d.]+ KB of shared memory do not fit on the card", text)
+    assert "exchange sums through device memory: attend_stream<__half, NONE, 64, 64, 8, " in text
 
 
 def test_info_names_unsupported_ops(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ def tf32_backend(emulated: str) -> Iterator[CudaBackend]:
 def clusters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Let blocks exchange their sums in clusters, or through memory."""
     if not request.param:
-        monkeypatch.setattr(Launcher, "clusters", False)
+        monkeypatch.setattr(Launcher, "has_clusters", False)
     return bool(request.param)
 
 

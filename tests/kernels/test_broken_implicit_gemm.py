@@ -20,7 +20,7 @@ def convolved(multiprocessors: int, *arguments: Any, clusters: bool = False, **n
     backend = CudaBackend()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Launcher, "multiprocessors", multiprocessors)
-        patch.setattr(Launcher, "clusters", clusters)
+        patch.setattr(Launcher, "has_clusters", clusters)
         patch.setattr(_implicit_gemm, "MEMORY_COST", (0, 0))
         patch.setattr(_implicit_gemm, "CLUSTER_COST", (0, 0))
         convolve(backend, *arguments, **named)

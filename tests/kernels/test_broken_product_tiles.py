@@ -24,7 +24,7 @@ def tiled(multiprocessors: int, *arguments: Any, tf32: bool = False, clusters: b
     with backend.stream, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_product_tiles, "pays", lambda *_: True)
         patch.setattr(Launcher, "multiprocessors", multiprocessors)
-        patch.setattr(Launcher, "clusters", clusters)
+        patch.setattr(Launcher, "has_clusters", clusters)
         multiply(backend, *arguments)
 
 

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from ovgpu.api import devices
-from ovgpu.backends.cuda import CudaBackend, choices, device, tuner
+from ovgpu.backends.cuda import CudaBackend, choices, device, rt, tuner
 from ovgpu.backends.cuda.choices import Choices
 from ovgpu.backends.cuda.kernel_cache import KernelStore
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.cli import main
+from ovgpu.ops.activation.activation import Relu
 from ovgpu.ops.base.recorder import T, first_of
 from ovgpu.runtime.backend import Call
 from tests.emulator import kernel, runtime
@@ -168,6 +169,27 @@ def test_the_command(emulated: str, quick: None, open_backend: Any, tmp_path: Pa
                  "--precision", "f16"]) == 0
     assert found["choices"].items() < json.loads((tmp_path / CARD).read_text())["choices"].items()
     assert CudaBackend(kernels=KernelStore(str(tmp_path))).choices.known.items() > found["choices"].items()
+
+
+def test_memory_of_early_kernels(emulated: str, quick: None) -> None:
+    """The tuner times an early kernel with as much shared memory as there is, and with the driver's choice."""
+    found = tuner.Tuner(CudaBackend())
+    carveouts = []
+
+    def record(answers: Choices) -> Sequence[Call]:
+        launcher = Launcher(found.stream, found.blas, choices=answers)
+        launcher.elementwise(Relu(), [x], x)
+        carveouts.append(launcher.calls[0].keywords["driver"].carveout)
+        return launcher.calls
+
+    with found.active():
+        x = rt.cupy().zeros((4, 4), np.float32)
+        found._measure(record)
+    ((question, times),) = found.found.seconds.items()
+    assert question.startswith("shared memory of ovgpu_relu ") and list(times) == ["the most", "the driver's"]
+    assert set(carveouts) == {True, False}
+    name = found.found.choices.known[question]
+    assert record(Choices({question: name}))[0].keywords["driver"].carveout is (name == "the most")
 
 
 def test_calls_that_cannot_be_captured(emulated: str, quick: None) -> None:

@@ -247,7 +247,7 @@ def test_tiles(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
             if tile == (256, 128) and split == "CLUSTER":
                 continue  # shared memory has no room for the sums
             monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
-            monkeypatch.setattr(Launcher, "clusters", split == "CLUSTER")
+            monkeypatch.setattr(Launcher, "has_clusters", split == "CLUSTER")
             assert convolve(backend, case).startswith(f"signed char, float, float, {tile[0]}, {tile[1]}, {split}, ")
 
 
@@ -323,8 +323,8 @@ def test_capabilities(capability: int, backend: CudaBackend, monkeypatch: pytest
 def test_forms(pixels: int, outputs: int, row_bytes: int, wanted: tuple[int, ...],
                with_clusters: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    for clusters, limit, expected in ((False, RTX_4090, wanted), (True, H100, with_clusters or wanted)):
-        found = forms(pixels, outputs, row_bytes, 132, limit, clusters=clusters)[0]
+    for max_cluster, limit, expected in ((1, RTX_4090, wanted), (8, H100, with_clusters or wanted)):
+        found = forms(pixels, outputs, row_bytes, 132, limit, max_cluster=max_cluster)[0]
         assert (found.rows, found.columns, found.tiles, found.parts) == expected
         stages = -(-row_bytes // 128)
         assert found.shared <= limit and found.steps * (found.parts - 1) < stages <= found.steps * found.parts

@@ -41,7 +41,7 @@ def device(emulated: str) -> str:
 def force(patch: pytest.MonkeyPatch, split: str) -> None:
     """Let one block have an image, or a cluster, or the blocks of two launches; ``split`` is the template argument of
     the first kernel."""
-    patch.setattr(Launcher, "clusters", split == "CLUSTER")
+    patch.setattr(Launcher, "has_clusters", split == "CLUSTER")
     patch.setattr(_group_norm, "PART_PIXELS", 1000 if split == "NONE" else 1)
     patch.setattr(_group_norm, "ALONE_PIXELS", 1000 if split == "NONE" else 0)
 
@@ -164,8 +164,8 @@ def test_empty() -> None:
     (2, 8 * 8, 1280, (40, 256, 64, 1, 1), (40, 256, 64, 1, 1)),
     (1, 512 * 512, 128, (16, 256, 7944, 33, 2), (16, 256, 7944, 33, 2))])
 def test_forms(images: int, pixels: int, channels: int, wanted: Any, in_cluster: Any) -> None:
-    for clusters, (width, threads, length, parts, count) in ((False, wanted), (True, in_cluster)):
-        found = Form.of(images, pixels, channels, channels // 32, 8, 132, clusters)
+    for max_cluster, (width, threads, length, parts, count) in ((1, wanted), (8, in_cluster)):
+        found = Form.of(images, pixels, channels, channels // 32, 8, 132, max_cluster)
         assert found is not None
         assert (found.width, found.threads, found.length, found.parts, len(found.split)) == (
             width, threads, length, parts, count)
@@ -174,7 +174,7 @@ def test_forms(images: int, pixels: int, channels: int, wanted: Any, in_cluster:
 def test_forms_of_many_groups() -> None:
     """Blocks have at most 64 groups, and a thread for each chunk; more channels in a group are not taken."""
     sizes = (8 * 37, 1), (2048, 2048), (4096, 4096), (12, 6)
-    found = [Form.of(1, 100, channels, group, 8, 132, True) for channels, group in sizes]
+    found = [Form.of(1, 100, channels, group, 8, 132, 8) for channels, group in sizes]
     assert [None if form is None else form.width for form in found] == [8, 2048, None, None]
 
 

@@ -31,7 +31,7 @@ KINDS = (Type.i4, Type.u4, Type.i8, Type.u8)
 @pytest.fixture(autouse=True)
 def no_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     """With clusters, `product_tiles.cu` multiplies more than eight rows of x by these small weights."""
-    monkeypatch.setattr(Launcher, "clusters", False)
+    monkeypatch.setattr(Launcher, "has_clusters", False)
 
 
 def packed(kind: Type, rows: int, columns: int, matrices: int = 1) -> Packed:

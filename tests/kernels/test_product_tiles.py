@@ -25,7 +25,7 @@ PARTIAL = 1 << 22
 def pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights of these tests are small; blocks form clusters in those for clusters alone."""
     monkeypatch.setattr(_product_tiles, "pays", lambda *_: True)
-    monkeypatch.setattr(Launcher, "clusters", False)
+    monkeypatch.setattr(Launcher, "has_clusters", False)
 
 
 def is_tiled(name: str) -> bool:
@@ -53,7 +53,7 @@ def test_f32(m: int, codes: Type, groups: int, tf32_backend: CudaBackend) -> Non
 def test_clusters(multiprocessors: int, m: int, kind: Any, tf32_backend: CudaBackend,
                   monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a cluster compute parts of a tile, equal ones or not, with rows behind the last one."""
-    monkeypatch.setattr(Launcher, "clusters", True)
+    monkeypatch.setattr(Launcher, "has_clusters", True)
     monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
     for columns, groups in ((1280, 10), (1408, 11)):
         name = multiply(tf32_backend, packed(Type.u4, 260, columns), m, (260, groups), (260, groups), kind)
@@ -170,7 +170,7 @@ def test_forms(n: int, k: int, m: int, rows: int, resident: int, share: int, blo
     (2048, 8192, 16, 128, 8), (3072, 2048, 64, 96, 4), (4096, 2048, 16, 128, 4), (16384, 2048, 16, 128, 1)])
 def test_forms_of_clusters(n: int, k: int, m: int, blocks: int, cluster: int) -> None:
     """Clusters have a power of two of blocks, and whole parts of K."""
-    found = form(packed(Type.i4, n, k), m, 2, (np.empty((n, k // 128), HALF), None), 132, H100, 1, clusters=True)
+    found = form(packed(Type.i4, n, k), m, 2, (np.empty((n, k // 128), HALF), None), 132, H100, 1, max_cluster=8)
     assert found is not None and (found.blocks, found.cluster) == (blocks, cluster) and found.shared <= H100
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu.backends.cuda import CudaBackend
 from ovgpu.runtime.plan import Plan
 from tests.api import nets
 from tests.emulator import cupy_emu as cp
@@ -28,6 +29,20 @@ def check_settled(counters: Any, h2d: int, d2h: int) -> None:
 
 def kinds(plan: Plan) -> list[str]:
     return [step.kind for step in plan.steps]
+
+
+def test_constants_are_complete_on_all_streams(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products read weights before they wait for earlier launches: no copy of a constant is on its way by then."""
+    events: list[str] = []
+    synchronize, run = cp.cuda.Stream.synchronize, memory.MemcpyNode.run
+    monkeypatch.setattr(cp.cuda.Stream, "synchronize", lambda self: events.append("wait") or synchronize(self))
+    monkeypatch.setattr(memory.MemcpyNode, "run", lambda self: events.append("copy") or run(self))
+    backend = CudaBackend()
+    backend.constant(X)
+    arrays, copy = backend.constants([X, np.arange(9)])
+    copy()
+    assert "".join(event[0] for event in events).replace("cc", "c") == "cwcw"
+    np.testing.assert_array_equal(backend.to_host(arrays[0]), X)
 
 
 def test_one_graph_holds_the_copies(compiled: Any) -> None:

@@ -10,8 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ovgpu.backends.cuda import errors, rt
-from ovgpu.backends.cuda.kernels import Kernel
+from ovgpu.backends.cuda import driver_launch, errors, kernels, rt
 from ovgpu.errors import DeviceError, OpError
 
 # Lowest compute capability that is supported, by CUDA's major version. CUDA 13 does not compile for lower ones; below
@@ -88,12 +87,19 @@ def check_compiler(number: int) -> None:
 
     CuPy may be installed without CUDA's headers, for example.
     """
-    text = '#include "common.cuh"\nextern "C" __global__ void nothing() {}'
     try:
         with errors.translated(), rt.cupy().cuda.Device(number):
-            Kernel("nothing", text, "a kernel that does nothing", exported=True).function()
+            kernels.nothing().function()
     except OpError as e:
         raise DeviceError(str(e)) from e
+
+
+def largest_cluster(number: int) -> int:
+    """Return the most blocks of a cluster on the GPU of this number, 1 if it has no clusters."""
+    if not driver_launch.forms_clusters(int("{}{}".format(*card(number).capability))):
+        return 1
+    with errors.translated(), rt.cupy().cuda.Device(number):
+        return kernels.largest_cluster()
 
 
 def uuid(number: int) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ovgpu.backends.cuda import compiler, errors, kernel_cache, rt, sources
+from ovgpu.backends.cuda import compiler, driver_launch, errors, kernel_cache, rt, sources
 from ovgpu.backends.cuda.compiler import Code, Target
 from ovgpu.backends.cuda.driver_launch import DriverLaunch
 from ovgpu.backends.cuda.kernel_cache import Binary
@@ -23,7 +25,9 @@ FLAGS = ("-std=c++17",)
 NO_FMA_FLAGS = (*FLAGS, "--fmad=false")
 NO_FMA_FILES = frozenset({"color.cu", "detectron.cu", "grid_sample.cu", "implicit_gemm.cu", "interpolate.cu",
                           "nms.cu", "random.cu", "regions.cu", "roi_pooling.cu"})
+CLUSTERS = (16, 8, 4, 2)  # sizes of clusters, in blocks
 CACHED_KERNELS = 1 << 12  # `Kernel` objects of files, with and without a prelude; modules
+_refused: dict[tuple[str, int, int], None] = {}  # see `refused_clusters`
 Device = tuple[int, int]  # the id of a CuPy module, which the emulator replaces, and a device's number
 
 
@@ -46,6 +50,7 @@ class Kernel:
         self._functions: dict[Device, Any] = {}
         self._shared_bytes: dict[Device, int] = {}  # dynamic, wanted for launches so far
         self._allowed_bytes: dict[Device, int] = {}  # likewise, allowed by the driver
+        self._clusters: dict[tuple[Device, int, int, int], bool] = {}  # threads, shared memory, blocks: do they fit?
 
     def key(self) -> str:
         """Return the key of the kernel's machine code for the current device; see `kernel_cache`."""
@@ -152,12 +157,55 @@ class Kernel:
         blocks = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, threads, shared)
         return int(blocks * cuda.Device().attributes["MultiProcessorCount"])
 
+    def fits_cluster(self, block: tuple[int, ...], shared: int, cluster: int) -> bool:
+        """Return whether the current device can run clusters of ``cluster`` blocks, each with ``shared`` bytes of
+        dynamic shared memory. The driver is asked once per device, kernel and size."""
+        self.prepare(shared)
+        asked = (_here(), prod(block), shared, cluster)
+        with self._lock:
+            if asked not in self._clusters:
+                self._clusters[asked] = driver_launch.fits(self.function(), block, shared, cluster)
+            return self._clusters[asked]
+
+    def refuse_cluster(self, block: tuple[int, ...], shared: int, cluster: int) -> None:
+        """Note that such clusters do not fit on the current device."""
+        self._clusters[_here(), prod(block), shared, cluster] = False
+        _refused[self.name, cluster, shared] = None
+
+    @cached_property
+    def label(self) -> str:
+        """The name, and a hash of the source: those of one name differ in what they compute."""
+        return f"{self.name} {zlib.crc32(self.code.source.encode()):08x}"
+
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0,
                  stream: Any = None, driver: DriverLaunch | None = None) -> None:
         """Launch the kernel, if possible with the attributes that ``driver`` has."""
         function = self.function()
         if driver is None or not driver(function, grid, block, args, shared_mem, stream):
             function(grid, block, args, shared_mem, stream, self.cooperative)
+
+
+def refused_clusters() -> list[tuple[str, int, int]]:
+    """Return the kernels of this process whose clusters did not fit on the device: their names, the blocks of a
+    cluster, and the bytes of dynamic shared memory of each block."""
+    return sorted(_refused)
+
+
+def nothing() -> Kernel:
+    """Return a kernel that does nothing."""
+    text = '#include "common.cuh"\nextern "C" __global__ void nothing() {}'
+    return Kernel("nothing", text, "a kernel that does nothing", exported=True)
+
+
+def largest_cluster() -> int:
+    """Return the most blocks of a cluster on the current device, if they are as small as can be."""
+    return _largest_cluster(_here())
+
+
+@lru_cache
+def _largest_cluster(here: Device) -> int:
+    kernel = nothing()
+    return next((blocks for blocks in CLUSTERS if kernel.fits_cluster((32,), 0, blocks)), 1)
 
 
 @lru_cache(CACHED_KERNELS)

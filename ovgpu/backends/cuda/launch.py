@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from ovgpu.backends.cuda import copy, driver_launch, elementwise, kernels, rt
 from ovgpu.backends.cuda.choices import Choices
 from ovgpu.backends.cuda.cufft import Fft
-from ovgpu.backends.cuda.driver_launch import DriverLaunch
+from ovgpu.backends.cuda.driver_launch import NO_CLUSTERS, Clusters, DriverLaunch
 from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.ops.base.elementwise import Elementwise
@@ -30,6 +30,7 @@ class Launcher(KernelRecorder):
 
     c_type = staticmethod(c_type)
     functor = staticmethod(elementwise.functor)
+    has_clusters = True  # whether launches may have clusters
 
     def __init__(self, stream: Any, blas: Any, dnn: Any = None, ffts: Fft | None = None,
                  choices: Choices | None = None) -> None:
@@ -42,21 +43,42 @@ class Launcher(KernelRecorder):
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
                args: Sequence[Any], shared: int = 0, cooperative: bool = False, prelude: str = "",
-               tf32: bool = False, early: bool = False, cluster: int = 1) -> None:
+               tf32: bool = False, early: bool = False, cluster: int = 1,
+               otherwise: Callable[[KernelRecorder], object] | None = None) -> None:
         kernel = kernels.of_file(file, expression, cooperative, prelude)
-        self._launch(kernel, grid, block, args, shared, tf32, early, cluster)
+        clusters = Clusters(cluster)
+        if cluster > 1:
+            assert otherwise is not None, f"{expression}: a launch in clusters needs another form"
+            fit = partial(kernel.fits_cluster, block, shared, cluster)
+            instead = partial(self._instead, kernel, block, shared, cluster, otherwise)
+            kernel.prepare(shared)
+            if kernel.is_ready() and not fit():  # a kernel that is being compiled is asked for at the first launch
+                self.calls.extend(instead())
+                return
+            clusters = Clusters(cluster, fit, instead)
+        self._launch(kernel, grid, block, args, shared, tf32, early, clusters)
+
+    def _instead(self, kernel: Kernel, block: tuple[int, ...], shared: int, cluster: int,
+                 record: Callable[[KernelRecorder], object]) -> Sequence[Call]:
+        """Return the calls that take the place of a launch in clusters that do not fit."""
+        kernel.refuse_cluster(block, shared, cluster)
+        launcher = Launcher(self.stream, self.blas, self.dnn, self.ffts, self.choices)
+        launcher.has_clusters = False
+        record(launcher)
+        return launcher.calls
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
              prelude: str = "") -> bool:
         return prod(grid) <= kernels.of_file(file, expression, True, prelude).resident(prod(block), shared)
 
     def _launch(self, kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
-                shared: int = 0, tf32: bool = False, early: bool = False, cluster: int = 1) -> None:
+                shared: int = 0, tf32: bool = False, early: bool = False, clusters: Clusters = NO_CLUSTERS) -> None:
         arguments = tuple([_struct(x) if isinstance(x, np.ndarray) else x for x in args])
         kernel.prepare(shared)
         record = RoundingCall if tf32 else partial
         early = early and driver_launch.begins_early(self.capability)
-        options = {"driver": DriverLaunch(early, cluster)} if early or cluster > 1 else {}
+        carveout = early and self.choose(f"shared memory of {kernel.label}", {"the most": True, "the driver's": False})
+        options = {"driver": DriverLaunch(early, clusters, carveout)} if early or clusters.blocks > 1 else {}
         self.calls.append(record(kernel, grid, block, arguments, shared_mem=shared, stream=self.stream, **options))
 
     @property
@@ -72,12 +94,9 @@ class Launcher(KernelRecorder):
         return int(rt.cupy().cuda.Device().compute_capability)
 
     @property
-    def clusters(self) -> bool:
-        return driver_launch.forms_clusters(self.capability)
-
-    @property
     def max_cluster(self) -> int:
-        return driver_launch.max_cluster(self.capability) if self.clusters else 1
+        has_clusters = self.has_clusters and driver_launch.forms_clusters(self.capability)
+        return kernels.largest_cluster() if has_clusters else 1
 
     @property
     def tf32(self) -> bool:

@@ -106,11 +106,14 @@ class Tuner(CudaBackend):
 
 
 def _launches(calls: Sequence[Call]) -> tuple[Any, ...]:
-    """Return the functions that are called; for kernels, also grid and block. The operands of a step are the same."""
-    found = list[tuple[Any, Any]]()
+    """Return the functions that are called; for kernels, also grid, block, and what early launches prefer. The operands
+    of a step are the same."""
+    found = list[tuple[Any, ...]]()
     for call in calls:
-        is_kernel = isinstance(call, partial) and isinstance(call.func, Kernel)
-        found.append((getattr(call, "func", call), getattr(call, "args", ())[:2] if is_kernel else ()))
+        if isinstance(call, partial) and isinstance(call.func, Kernel):
+            found.append((call.func, *call.args[:2], getattr(call.keywords.get("driver"), "carveout", None)))
+        else:
+            found.append((getattr(call, "func", call),))
     return tuple(found)
 
 

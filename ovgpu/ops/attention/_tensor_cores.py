@@ -8,6 +8,7 @@ split keys merge their sums in a cluster if there are clusters, else through mem
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,7 +63,8 @@ def stream(k: KernelRecorder, x: Operands) -> bool:
     k.kernel("attention_stream.cu", f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {index}, "
              f"{x.axes.rank}, {form}>", splits.grid(blocks), (WARPS * 32,),
              (*x.arguments(), *splits.scratch, *new_rows, *x.axes.numbers(*seconds), *x.code_arguments(), x.heads()),
-             4 * WARPS * rows * (width + 4) + splits.shared(rows, width), early=True, cluster=splits.cluster)
+             4 * WARPS * rows * (width + 4) + splits.shared(rows, width), early=True, cluster=splits.cluster,
+             otherwise=lambda other: stream(other, x))
     return True
 
 
@@ -81,7 +83,8 @@ def attend_grouped(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
         pays = grouped is not x or count > 1
         if pays and blocks * max(count, 1) >= 0.9 * k.multiprocessors and grouped.axes.index == "int":
             splits = splits or Splits.of(k, blocks, count, (form.rows, form.width + 4), WARPS)
-            _launch(k, grouped, form, splits, rounds)
+            _launch(k, grouped, form, splits, rounds,
+                    lambda other: attend_grouped(other, x, rounds) or attend_mma(other, x, rounds))
             return True
     return False
 
@@ -129,8 +132,9 @@ class _Form:
         return found
 
 
-def _launch(k: KernelRecorder, x: Operands, form: _Form, splits: Splits | None, rounds: bool) -> None:
-    """Record `attend_mma`, without splits or with several."""
+def _launch(k: KernelRecorder, x: Operands, form: _Form, splits: Splits | None, rounds: bool,
+            otherwise: Callable[[KernelRecorder], object] | None = None) -> None:
+    """Record `attend_mma`, without splits or with several. ``otherwise`` takes its place if a cluster does not fit."""
     vector = x.vector if x.writes_pairs else 1
     marks = _mark_mask_tiles(k, x) if vector > 1 and x.length is None else None
     kernel, blocks, splits = x.kernel(k), x.axes.size * -(-x.rows // form.rows), splits or Splits()
@@ -141,7 +145,8 @@ def _launch(k: KernelRecorder, x: Operands, form: _Form, splits: Splits | None, 
              f"{vector}, {x.axes.index}, {x.axes.rank}, {out}, {parts}>",
              splits.grid(blocks), (WARPS * 32,),
              (*x.arguments(), marks, *x.code_arguments(), x.heads(), *splits.scratch),
-             max(form.shared(x), splits.shared(form.rows, form.width)), tf32=rounds, early=True, cluster=splits.cluster)
+             max(form.shared(x), splits.shared(form.rows, form.width)), tf32=rounds, early=True, cluster=splits.cluster,
+             otherwise=otherwise)
 
 
 def _mark_mask_tiles(k: KernelRecorder, x: Operands) -> Array | None:

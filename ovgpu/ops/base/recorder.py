@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ovgpu.ops.fused._elementwise import Chain
 
 
-MAX_CLUSTER = 8  # blocks of a cluster, on any device that has clusters
+PORTABLE_CLUSTER = 8  # blocks of a cluster that whole devices have; some have more, parts of devices fewer
 T = TypeVar("T")
 
 
@@ -46,12 +46,9 @@ class KernelRecorder(Protocol):
         """The device's compute capability, 80 for 8.0."""
 
     @property
-    def clusters(self) -> bool:
-        """True if blocks of a launch may form clusters, in which they store to each other's shared memory."""
-
-    @property
     def max_cluster(self) -> int:
-        """The most blocks of a cluster; 1 if there are no `clusters`."""
+        """The most blocks of a launch that may form a cluster, in which they store to each other's shared memory, if
+        they are small; 1 if there are no clusters."""
 
     @property
     def tf32(self) -> bool:
@@ -74,7 +71,8 @@ class KernelRecorder(Protocol):
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
                shared: int = 0, cooperative: bool = False, prelude: str = "", tf32: bool = False,
-               early: bool = False, cluster: int = 1) -> None:
+               early: bool = False, cluster: int = 1,
+               otherwise: Callable[[KernelRecorder], object] | None = None) -> None:
         """Launch ``expression``, an instance such as ``softmax<float, 4>``, of ``cuda_kernels/file``.
 
         Scalars in ``args`` have NumPy types, and host arrays are structs passed by value. ``shared``: bytes of dynamic
@@ -82,7 +80,8 @@ class KernelRecorder(Protocol):
         source that is put before the file's. ``tf32``: whether the kernel rounds f32 operands to TF32. ``early``:
         whether it may begin before the launches before it have ended; it must wait for them (`cuda_kernels/ptx.cuh`)
         before it touches memory that another launch of the inference writes. ``cluster``: how many consecutive blocks
-        form a cluster, at most `max_cluster`.
+        form a cluster, at most `max_cluster`. Where such a cluster does not fit on the device, ``otherwise`` records
+        what takes the launch's place, with a recorder that has no clusters.
         """
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.recorder import MAX_CLUSTER, KernelRecorder
+from ovgpu.ops.base.recorder import PORTABLE_CLUSTER, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import CHUNK_BYTES, has_chunks, reciprocal, strides_of
 from ovgpu.ops.convert import Convert
@@ -86,18 +86,19 @@ def partial_elements(row_bytes: int) -> int:
 
 
 def forms(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, shared_limit: int,
-          partial: int = PARTIAL_ELEMENTS, clusters: bool = False) -> list[Form]:
+          partial: int = PARTIAL_ELEMENTS, max_cluster: int = 1) -> list[Form]:
     """Return the launch shapes for so many rows and columns of the result, with ``row_bytes`` bytes of K. Those that
     take less time by the estimates above come first.
 
-    K is only split where multiprocessors would be idle: among the blocks of a cluster if there are ``clusters``, else
-    through memory for ``partial`` elements.
+    K is only split where multiprocessors would be idle: among the blocks of a cluster, if ``max_cluster`` is above 1,
+    else through memory for ``partial`` elements.
     """
-    stages = -(-row_bytes // STAGE_BYTES)
+    stages, clusters = -(-row_bytes // STAGE_BYTES), max_cluster > 1
     found = list[tuple[float, Form]]()
     for tile, (alone, crowded) in TILES.items():
         tiles = -(-pixels // tile[0]) * -(-outputs // tile[1])
-        most = min(multiprocessors // tiles, stages, MAX_CLUSTER if clusters else partial // (tiles * prod(tile)))
+        most = min(multiprocessors // tiles, stages,
+                   min(max_cluster, PORTABLE_CLUSTER) if clusters else partial // (tiles * prod(tile)))
         fixed, each = CLUSTER_COST if clusters else MEMORY_COST
         for parts in range(1, max(1, most) + 1):
             steps, blocks = -(-stages // parts), tiles * parts
@@ -150,16 +151,16 @@ def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, valu
     f16 or bf16. Without an epilogue, values are converted to the type of ``c.out``. ``early``: the kernel is a
     constant, so that it may be read before the launches before this one have ended. ``partial``: f32 memory for partial
     sums, `partial_elements` of them; by default the launch gets memory of its own."""
+    given, workspace = c, partial
     if c.epilogue is None and value_dtype != c.out.dtype:
         c = replace(c, epilogue=Epilogue(Chain.of(Convert(destination_type=Type.of(c.out.dtype)), 1), ()))
     window, _, scalar = _window(c)
     pixels, row_bytes = c.out.size // c.outputs, c.channels * prod(c.taps) * c.x.dtype.itemsize
-    clusters = k.clusters
     shapes = forms(pixels, c.outputs, row_bytes, k.multiprocessors, k.shared_limit,
-                   PARTIAL_ELEMENTS if partial is None else partial.size, clusters)
+                   PARTIAL_ELEMENTS if partial is None else partial.size, k.max_cluster)
     shape = k.choose(f"implicit_gemm {c.x.dtype}: {pixels} pixels, {c.outputs} outputs, {row_bytes} bytes",
                      {f"{s.rows} x {s.columns}, {s.parts} parts": s for s in shapes[:MAX_CHOICES]})
-    split = "NONE" if shape.parts == 1 else "CLUSTER" if clusters else "MEMORY"
+    split = "NONE" if shape.parts == 1 else "CLUSTER" if k.max_cluster > 1 else "MEMORY"
     arrived = None
     if split == "MEMORY":
         if partial is None:
@@ -182,7 +183,8 @@ def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, valu
     k.kernel(FILE, f"implicit_gemm<{', '.join(map(str, names))}>", grid, (shape.threads,),
              (c.x, c.kernel, c.out, *constants, partial if split == "MEMORY" else None, arrived, window, division,
               *arguments), shape.shared, prelude=source, early=early,
-             cluster=shape.parts if split == "CLUSTER" else 1)
+             cluster=shape.parts if split == "CLUSTER" else 1,
+             otherwise=lambda other: convolve_pixels(other, given, scales, value_dtype, early, workspace))
 
 
 def _operand(x: Array, shape: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.recorder import MAX_CLUSTER, KernelRecorder
+from ovgpu.ops.base.recorder import PORTABLE_CLUSTER, KernelRecorder
 from ovgpu.ops.base.strided import CHUNK_BYTES, reciprocal
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused._product_form import CHUNK
@@ -60,10 +60,10 @@ class Form:
 
 
 def form(weights: Packed, m: int, itemsize: int, params: Sequence[Array | None], multiprocessors: int,
-         shared_limit: int, partial: int, clusters: bool = False) -> Form | None:
+         shared_limit: int, partial: int, max_cluster: int = 1) -> Form | None:
     """Return the launch shape for ``m`` rows of x with elements of ``itemsize`` bytes, None where the kernel does not
     apply. ``params`` are the scale and the zero point; ``partial`` is the number of f32 elements for partial sums, of
-    blocks that cannot form ``clusters``."""
+    blocks that form no clusters; ``max_cluster`` see `KernelRecorder`."""
     (n, k), bits = weights.shape, weights.kind.bitwidth
     groups = [1 if values is None else values.shape[1] for values in params]
     words = next((w for w in (4, 2, 1) if w * 32 // bits >= CHUNK and not any(
@@ -79,7 +79,7 @@ def form(weights: Packed, m: int, itemsize: int, params: Sequence[Array | None],
     tiles, parts = extents[0] * extents[1] * weights.matrices, extents[2]
     # Few tiles are divided among the blocks of clusters.
     cluster = 1
-    while clusters and 2 * cluster <= min(multiprocessors // tiles, parts, MAX_CLUSTER):
+    while 2 * cluster <= min(multiprocessors // tiles, parts, max_cluster, PORTABLE_CLUSTER):
         cluster *= 2
     if cluster > 1:
         shared_limit -= CHUNK_BYTES + rows * TILE * 4
@@ -121,7 +121,7 @@ def _stages(room: int, rows: int, row_bytes: int) -> int:
 def is_usual(k: KernelRecorder, weights: Packed, x: Array, stored: Sequence[Any], partial: Array) -> bool:
     """Return whether the kernel takes these arrays and `pays`; see `launch`."""
     shape = form(weights, x.shape[1], x.itemsize, stored[1:], k.multiprocessors, k.shared_limit, partial.size,
-                 k.clusters)
+                 k.max_cluster)
     return shape is not None and pays(weights, x.shape[1], shape.cluster > 1)
 
 
@@ -137,7 +137,7 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
         return False
     if any(a.data.ptr % 16 for a in (x, stored[0], out)):
         return False
-    shape = form(weights, m, kind.itemsize, params, k.multiprocessors, k.shared_limit, partial.size, k.clusters)
+    shape = form(weights, m, kind.itemsize, params, k.multiprocessors, k.shared_limit, partial.size, k.max_cluster)
     if shape is None:
         return False
     arrived = k.scratch((shape.blocks, WARPS), np.dtype(np.uint32))
@@ -148,5 +148,6 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
     extents = np.array((m, n, depth, *divisors, shape.share, shape.shares, len(x) > 1), np.int64).astype(np.int32)
     k.kernel("product_tiles.cu", f"product_tiles<{', '.join(map(str, names))}>", (shape.blocks,), (THREADS,),
              (x, out, *stored, quant_param_indices(weights, params), partial, arrived, extents), shape.shared,
-             tf32=splits, early=True, cluster=shape.cluster)
+             tf32=splits, early=True, cluster=shape.cluster,
+             otherwise=lambda other: launch(other, weights, x, out, stored, partial))
     return True

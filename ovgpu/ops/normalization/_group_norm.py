@@ -12,7 +12,7 @@ import numpy as np
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.launch import ceildiv, dense
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.recorder import MAX_CLUSTER, KernelRecorder
+from ovgpu.ops.base.recorder import PORTABLE_CLUSTER, KernelRecorder
 from ovgpu.ops.base.strided import CHUNK_BYTES, pixel_step
 from ovgpu.ops.fused._elementwise import Chain
 
@@ -133,7 +133,7 @@ class Form:
 
     @staticmethod
     def of(images: int, pixels: int, channels: int, group: int, vector: int, multiprocessors: int,
-           clusters: bool) -> Form | None:
+           max_cluster: int) -> Form | None:
         """Return the form for groups of so many channels, None if kernels do not take them."""
         unit = lcm(group, vector)
         widths = [unit * n for n in range(1, channels // unit + 1)
@@ -145,8 +145,9 @@ class Form:
         of_thread = ceildiv(pixels, BLOCK // chunks)
         most = max(2 * multiprocessors // (images * (channels // width)), 1)
         parts, is_cluster = min(ceildiv(of_thread, PART_PIXELS), most), False
-        if clusters and of_thread <= MAX_CLUSTER * CLUSTER_PIXELS:
-            parts, is_cluster = min(parts, MAX_CLUSTER), True
+        most_clustered = min(max_cluster, PORTABLE_CLUSTER)
+        if most_clustered > 1 and of_thread <= most_clustered * CLUSTER_PIXELS:
+            parts, is_cluster = min(parts, most_clustered), True
         elif of_thread <= ALONE_PIXELS:
             parts = 1
         length = ceildiv(pixels, parts)
@@ -166,7 +167,7 @@ def _normalize_pixels(k: KernelRecorder, norm: Norm) -> bool:
     if any(step * x.itemsize % CHUNK_BYTES for step in steps[:2]):
         return False
     vector, group = CHUNK_BYTES // x.itemsize, channels // norm.groups
-    form = Form.of(len(x), pixels, channels, group, vector, k.multiprocessors, k.clusters)
+    form = Form.of(len(x), pixels, channels, group, vector, k.multiprocessors, k.max_cluster)
     if form is None:
         return False
     given_steps = iter(steps[2:])
@@ -186,5 +187,6 @@ def _normalize_pixels(k: KernelRecorder, norm: Norm) -> bool:
                  (x, out, norm.scale, norm.shift, partial, shape, launch.real(norm.epsilon, x), np.bool_(norm.inside),
                   np.array((norm.kinds, *operand_steps), np.uint32), *norm.operands),
                  exchanged if split == "CLUSTER" else 0, prelude=source, early=True,
-                 cluster=form.parts if split == "CLUSTER" else 1)
+                 cluster=form.parts if split == "CLUSTER" else 1,
+                 otherwise=lambda other: _normalize_pixels(other, norm))
     return True
