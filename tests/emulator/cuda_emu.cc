@@ -369,6 +369,7 @@ bool Worker::run_blocks(uint64_t first, unsigned count) {
 extern "C" int emu_launch(Kernel kernel, void** arguments, const LaunchConfig* config, LaunchError* error) {
   static thread_local Worker own;
   install_handlers();
+  own.use_signal_stack();
   own.kernel = kernel;
   own.arguments = arguments;
   own.config = config;

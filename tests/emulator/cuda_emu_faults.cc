@@ -98,6 +98,7 @@ static void install_handler(int signal, void (*handler)(int, siginfo_t*, void*))
   sigaction(signal, &ours, nullptr);
 }
 
+// Other code of the process may have installed handlers, or another stack for them, since the last launch.
 void install_handlers() {
   for (int signal : kFaults) install_handler(signal, on_fault);
   install_handler(kTime, on_time);
@@ -107,10 +108,7 @@ void install_handlers() {
 Worker::Worker() {
   signal_stack = static_cast<char*>(reserve(kSignalStackBytes + kPage)) + kPage;
   commit(signal_stack, kSignalStackBytes);
-  stack_t alternate{};
-  alternate.ss_sp = signal_stack;
-  alternate.ss_size = kSignalStackBytes;
-  sigaltstack(&alternate, &previous_stack);
+  sigaltstack(nullptr, &previous_stack);
   sigevent event{};
   event.sigev_notify = SIGEV_THREAD_ID;
   event.sigev_signo = kTime;
@@ -119,6 +117,16 @@ Worker::Worker() {
 #endif
   event.sigev_notify_thread_id = static_cast<int>(syscall(SYS_gettid));
   has_timer = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer) == 0;
+}
+
+void Worker::use_signal_stack() {
+  stack_t current;
+  sigaltstack(nullptr, &current);
+  if (current.ss_sp == signal_stack) return;
+  stack_t own_stack{};
+  own_stack.ss_sp = signal_stack;
+  own_stack.ss_size = kSignalStackBytes;
+  sigaltstack(&own_stack, nullptr);
 }
 
 Worker::~Worker() {

@@ -198,6 +198,7 @@ struct Worker {
 
   Worker();
   ~Worker();
+  void use_signal_stack();
   void set_time(double seconds);
   Run& take_run(unsigned index);
   Fiber* take_fiber();
