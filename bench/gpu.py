@@ -1,143 +1,210 @@
-"""Stages of tests and measurements on a card, the most valuable first; bench/README.md says when to run which.
+"""The two commands for a card that is there for fifteen minutes: what is worth most comes first.
 
-    python -m bench.gpu --stage 0 --out FOLDER [--budget SECONDS] [--expectations FILE]
-    python -m bench.gpu --emulated --tiny --out FOLDER      a trial of all stages without a GPU
+    python -m bench.gpu correctness --out FOLDER [--budget 480] [--prepared FOLDER]
+    python -m bench.gpu table --out FOLDER [--budget 225] [--prepared FOLDER]
+    python -m bench.gpu --emulated --tiny --out FOLDER      a rehearsal of both without a GPU
 
-0  smoke: whole models, against recorded answers
-1  the test suite on the card, in parallel processes
-2  workloads against torch: transformers, recurrent networks, vision, a Llama decoder
-3  kernels: device time of the workloads by kernel, the host's time by function, hardware counters of the worst
-4  compute-sanitizer over tests of kernels
-5  what the calls of libraries cost; requests in flight; the time until a first result
-
-Each part is a separate process: one that fails or dies does not end the others. A part gets its share of the rest of
-the budget, writes its files as it goes on, and is stopped in time. The ends of the parts' outputs are printed last,
-failed parts first.
+Each item is a separate process with a limit of its own, so one that fails, dies or hangs does not end the others. An
+item starts if there is time for a tenth of its limit. After each, its results are in FOLDER: archives of at most 15 MiB
+(at most eight files in all, as many as come back from a card) and summary.txt, which is also printed in the end:
+failed items first, then the beginning and the end of what each item printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BUDGETS = (90, 330, 400, 260, 240, 150)  # seconds, by stage
-SUMMARY = 10_000  # characters of output that are printed in the end
-GRACE_SECONDS = 5  # between the end of a part's own budget and its stop
+BUDGETS = {"correctness": 480, "table": 225}  # seconds
+SUMMARY = 10_000  # characters
+GRACE_SECONDS = 5  # between the end of an item's own budget and its stop
+RESERVE_SECONDS = 5  # for the archives and the summary
+ARCHIVE_BYTES = 15 << 20
+MAX_ARCHIVES = 6
 
 
 @dataclass
-class Part:
-    """A command of a stage: a module of `bench` and its arguments, and its share of the stage's time."""
+class Item:
+    """A module of `bench` with its arguments, and its limit in seconds. ``{budget}`` in arguments stands for the
+    seconds that it has, ``{work}`` for the folder of its results."""
 
     module: str
+    seconds: float
     arguments: list[str]
-    share: float = 1.0
     output: str = ""
-    status: int | str = field(default="not begun")
+    status: int | str = "not begun"
+
+    @property
+    def failed(self) -> bool:
+        return self.status != 0
 
 
-def parts(stage: int, options: argparse.Namespace) -> list[Part]:
-    """Return the parts of a stage; `{budget}` in arguments stands for the seconds that a part has."""
-    out, trial = options.out, ["--emulated", "--tiny"] if options.emulated else []
-    judged = ["--expectations", str(options.expectations)] if options.expectations else []
-    emulated: bool = options.emulated
-    if stage == 0:
-        some = ["--emulated", "--models", "lstm_state"] if emulated else []
-        return [Part("gpu_smoke", ["--out", str(out), "--seconds", "{budget}", *some])]
-    if stage == 1:
-        some = ["--device", "emulator", "tests/kernels/test_range.py"] if emulated else []
-        return [Part("gpu_suite", ["--out", str(out), "--seconds", "{budget}", *judged, *some])]
-    if stage == 2:
-        alone = ["--torch", "none"] if emulated else []
+def items(command: str, options: argparse.Namespace) -> list[Item]:
+    """Return the items of a command in the order of their worth."""
+    trial = ["--emulated", "--tiny"] if options.emulated else []
+    suite = ["--seconds", "{budget}"]
+    if options.emulated:
+        suite += ["--device", "emulator", "tests/kernels/test_range.py"]
+    prepared: Path | None = options.prepared
+    if prepared is not None and (prepared / "expectations.xz").exists():
+        suite += ["--expectations", str(prepared / "expectations.xz")]
+    changed = ["--files", str(prepared / "changed.txt")] if prepared and (prepared / "changed.txt").exists() else []
+    clusters = ["--clusters", str(prepared / "clusters.jsonl")] if prepared else []
+    some = ["--emulated", "--models", "lstm_state"] if options.emulated else []
+    alone = ["--torch", "none"] if options.emulated else []
+    if command == "correctness":
+        llama = ["--variant", "int4", "--contexts", "16", "--prefill", "--sequences", "2"] if options.emulated else [
+            "--variant", "f16", "int4", "int8", "--peers", "graph", "--contexts", "128", "8192", "--prefill", "512",
+            "2048", "--sequences", "8", "64"]
         return [
-            Part("gpu_llama", ["--out", str(out / "llama.json"), "--budget", "{budget}", *trial, *(
-                ["--variant", "int4", "--contexts", "16", "--prefill", "0"] if emulated else [])], 0.4),
-            Part("gpu_vision", ["--out", str(out / "vision.json"), "--budget", "{budget}", *trial, *alone, *(
-                ["--only", "lstm_state", "resnet50"] if emulated else ["--modes", "graph", "compile+graph"])], 0.35),
-            Part("gpu_peers", ["--out", str(out), "--budget", "{budget}", "--no-questions", *trial, *alone,
-                               "--rounds", *(("1", "--seconds", "0.01") if emulated else ("3", "--seconds", "0.15")),
-                               "--modes", "graph"], 0.25),
+            Item("gpu_card", 20, ["--out", "{work}", *trial, *clusters]),
+            *([Item("gpu_suite", 60, ["--out", "{work}/changed", "--part-seconds", "40", *changed, *suite])]
+              if changed or options.emulated else []),
+            Item("gpu_smoke", 75, ["--out", "{work}", "--seconds", "{budget}", *some]),
+            Item("gpu_suite", 130, ["--out", "{work}/rest", "--part-seconds", "60", "--skip",
+                                    "{work}/changed/suite.json", *suite]),
+            Item("gpu_sanitize", 80, ["--out", "{work}", "--budget", "{budget}", *trial]),
+            Item("gpu_llama", 125, ["--out", "{work}/llama.json", "--budget", "{budget}", *trial, *llama]),
         ]
-    if stage == 3:
-        return [Part("gpu_profile", ["--out", str(out), "--budget", "{budget}", *trial], 0.65),
-                Part("gpu_counters", ["--out", str(out), "--profile", str(out / "profile.json"), "--budget", "{budget}",
-                                      *trial], 0.35)]
-    if stage == 4:
-        return [Part("gpu_sanitize", ["--out", str(out), "--budget", "{budget}", *trial])]
-    return [Part("gpu_peers", ["--out", str(out / "calls"), "--only", *trial, "--torch", "none"], 0.4),
-            Part("gpu_serving", ["--out", str(out / "serving.json"), "--budget", "{budget}", *trial], 0.6)]
+    again = options.again or Path("{work}/../correctness")
+    vision = ["--only", "lstm_state"] if options.emulated else ["--modes", "graph", "compile+graph", "--only", *VISION]
+    return [
+        Item("gpu_suite", 15, ["--out", "{work}/again", *suite, "--failed", f"{again}/rest/suite.json",
+                               f"{again}/changed/suite.json"]),
+        Item("gpu_vision", 80, ["--out", "{work}/vision.json", "--budget", "{budget}", *trial, *alone, *vision]),
+        Item("gpu_attention", 30, ["--out", "{work}/attention.json", "--budget", "{budget}", *trial]),
+        Item("gpu_profile", 40, ["--out", "{work}", "--budget", "{budget}", *trial, *(
+            ["--only", "lstm_state"] if options.emulated else ["--only", *PROFILED])]),
+        Item("gpu_serving", 50, ["--out", "{work}/serving.json", "--budget", "{budget}", *trial, *(
+            [] if options.emulated else ["--only", "resnet50_f16", "bert_f16"])]),
+    ]
 
 
-def run(part: Part, seconds: float, log: Path) -> None:
-    """Run a part for at most so many seconds; append its output to a file, and set it in the part."""
-    arguments = [a.replace("{budget}", f"{max(seconds - GRACE_SECONDS, 1):.0f}") for a in part.arguments]
-    with log.open("a") as file:
-        file.write(f"== {part.module} {' '.join(arguments)}\n")
+VISION = ("resnet50_f16", "resnet50_b64_f16", "bert_f16", "bert_b32_f16", "resnet50_int8", "resnet50_b64_int8",
+          "bert_int8", "bert_b32_int8", "vit_f16", "unet_f16", "yolo_f16", "yolo_int8", "mobilenet_v2_f16",
+          "whisper_tiny_f16")
+PROFILED = ("llama f16 128", "llama int4 128", "resnet50_b64_f16")
+
+
+def run(item: Item, seconds: float, work: Path) -> None:
+    """Run an item for at most so many seconds; append its output to a file, and set it in the item."""
+    values = {"{budget}": f"{max(seconds - GRACE_SECONDS, 1):.0f}", "{work}": str(work)}
+    arguments = item.arguments
+    for name, value in values.items():
+        arguments = [argument.replace(name, value) for argument in arguments]
+    with (work / "output.log").open("a") as file:
+        file.write(f"== {item.module} {' '.join(arguments)}\n")
         file.flush()
         began = file.tell()
-        command = [sys.executable, "-u", "-m", f"bench.{part.module}", *arguments]
+        command = [sys.executable, "-u", "-m", f"bench.{item.module}", *arguments]
         process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
                                    env={**os.environ, "COLUMNS": "160"})
         try:
-            part.status = process.wait(seconds)
+            item.status = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            part.status = "stopped: out of time"
-            _stop(process)
-    with log.open(errors="replace") as file:
+            item.status = "stopped: out of time"
+            os.killpg(process.pid, signal.SIGKILL)  # and all processes that it has started
+            process.wait()
+    with (work / "output.log").open(errors="replace") as file:
         file.seek(began)
-        part.output = file.read()
+        item.output = file.read()
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all processes that it has started."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def archive(work: Path, out: Path) -> list[str]:
+    """Write the files of a folder to archives in ``out``. Return the names of files that they have no room for, or only
+    the beginning of."""
+    parts: list[list[tuple[str, bytes]]] = [[]]
+    left, cut = ARCHIVE_BYTES, list[str]()
+    for path in sorted((p for p in work.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size):
+        name, data = str(path.relative_to(work)), path.read_bytes()
+        packed = len(zlib.compress(data, 6)) + 2048  # with the header of tar
+        if packed > ARCHIVE_BYTES:
+            data, packed = data[: ARCHIVE_BYTES - 4096], ARCHIVE_BYTES - 1024
+            cut.append(name)
+        if packed > left:
+            if len(parts) == MAX_ARCHIVES:
+                cut.append(name)
+                continue
+            parts.append([])
+            left = ARCHIVE_BYTES
+        left -= packed
+        parts[-1].append((name, data))
+    for number, files in enumerate(parts):
+        with tarfile.open(out / f"results-{number + 1}.tar.gz", "w:gz", compresslevel=6) as tar:
+            for name, data in files:
+                header = tarfile.TarInfo(name)
+                header.size = len(data)
+                tar.addfile(header, io.BytesIO(data))
+    return cut
 
 
-def run_stage(stage: int, options: argparse.Namespace, budget: float) -> list[Part]:
-    """Run all parts of a stage within the budget."""
-    found, until = parts(stage, options), time.perf_counter() + budget
-    for number, part in enumerate(found):
-        left = until - time.perf_counter()
-        share = part.share / sum(later.share for later in found[number:])
-        if left > 2:
-            run(part, left * share, options.out / "stages.log")
+def summary(done: Iterable[Item], cut: Sequence[str] = ()) -> str:
+    """Return the summary: failed items first."""
+    found = sorted(done, key=lambda item: not item.failed)
+    lines = [f"{item.module}: {'done' if not item.failed else f'FAILED ({item.status})'}" for item in found]
+    lines += [f"not in the archives, or cut short: {', '.join(cut)}"] if cut else []
+    shown = [item for item in found if item.output]
+    weights = [3 if item.failed else 1 for item in shown]
+    room = SUMMARY - sum(len(line) + 1 for line in lines) - 40 * len(shown)
+    for item, weight in zip(shown, weights):
+        share = max(room * weight // sum(weights), 0)
+        text = item.output.strip()
+        if len(text) > share:
+            text = f"{text[: share * 2 // 3 - 5]}\n...\n{text[len(text) - share // 3 :]}"
+        lines.append(f"==== {item.module}\n{text}")
+    return "\n".join(lines)[:SUMMARY]
+
+
+def run_command(command: str, options: argparse.Namespace, budget: float) -> list[Item]:
+    """Run the items of a command within the budget; after each, its results are in the folder."""
+    start = time.perf_counter()
+    out: Path = options.out if options.command else options.out / command
+    work: Path = options.work / command
+    for folder in (out, work):
+        folder.mkdir(parents=True, exist_ok=True)
+    found = items(command, options)
+    for item in found:
+        left = budget - (time.perf_counter() - start) - RESERVE_SECONDS
+        if left > max(item.seconds / 10, 2):
+            run(item, min(item.seconds, left), work)
+            text = summary(found, archive(work, out))
+            (out / "summary.txt").write_text(text + "\n")
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return exit status 1 if a part failed."""
+    """Run the command line; return exit status 1 if an item failed or did not run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", type=int, choices=range(len(BUDGETS)), help="default: all")
-    parser.add_argument("--budget", type=float, help="seconds for all stages that run")
-    parser.add_argument("--out", type=Path, required=True, help="folder for results: at most four files a stage, "
-                        "and the output of all parts in stages.log")
-    parser.add_argument("--expectations", type=Path, help="OpenVINO's answers, see tests/harness/store.py")
+    parser.add_argument("command", nargs="?", choices=BUDGETS, help="default: both")
+    parser.add_argument("--budget", type=float, help="seconds of a command")
+    parser.add_argument("--out", type=Path, required=True, help="folder for archives and the summary")
+    parser.add_argument("--work", type=Path, help="folder for the results as they are; default: a temporary one")
+    parser.add_argument("--prepared", type=Path, help="folder that bench.gpu_prepare made")
+    parser.add_argument("--again", type=Path, help="results of the first command, whose failed tests run again")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes; only with --emulated")
     options = parser.parse_args(arguments)
     if options.emulated != options.tiny:
         parser.error("--emulated and --tiny go together")
     options.out = options.out.resolve()
-    options.out.mkdir(parents=True, exist_ok=True)
-    done: list[Part] = []
-    stages = range(len(BUDGETS)) if options.stage is None else [options.stage]
-    for stage in stages:
-        budget = BUDGETS[stage] if options.budget is None else options.budget / len(stages)
-        done += run_stage(stage, options, budget)
-    done.sort(key=lambda part: part.status == 0)
-    for part in done:
-        print(f"==== {part.module}: {'done' if part.status == 0 else part.status}")
-        print(part.output[-SUMMARY // len(done) :])
-    return int(any(part.status != 0 for part in done))
+    options.work = (options.work or Path(tempfile.mkdtemp(prefix="ovgpu-card-"))).resolve()
+    done: list[Item] = []
+    for command in [options.command] if options.command else BUDGETS:
+        done += run_command(command, options, options.budget or BUDGETS[command])
+    print(summary(done))
+    return int(any(item.failed for item in done))
 
 
 if __name__ == "__main__":

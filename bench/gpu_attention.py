@@ -11,7 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,10 @@ from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.attention import _attention
+from tests.harness.cuda import bound
 
 Array = Any
+BACKENDS = {"torch": "usual", "flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 LOWEST = -65504.0  # exported decoders add it to hidden scores
 
 
@@ -81,16 +86,19 @@ CASES = [
 ]
 
 
+TINY = [Case("decode 40", 1, 2, 2, 1, 40, "added", 64, layers=1), Case("prefill 20", 1, 2, 2, 20, 20, layers=1)]
+
+
 class Layers:
     """Random queries, keys and values of each layer of a case, and one mask."""
 
     def __init__(self, case: Case) -> None:
         self.case, cupy = case, rt.cupy()
         rows = case.capacity or case.keys
-        random = cupy.random.default_rng(1)
+        random = (np if case in TINY else cupy).random.default_rng(1)
 
         def draw(*shape: int) -> Array:
-            return random.standard_normal(shape, np.float32).astype(case.dtype)
+            return cupy.asarray(random.standard_normal(shape, np.float32).astype(case.dtype))
 
         q, kv = (case.shared, case.queries), (1, rows)
         self.q = [draw(case.batch, case.heads, *q, case.head) for _ in range(case.layers)]
@@ -139,10 +147,12 @@ def ours(case: Case, seconds: float) -> dict[str, Any]:
         return {"us": statistics.median(times) / case.layers * 1e6, "error": layers.error()}
 
 
-def peers(case: Case, seconds: float) -> float:
-    """Return the microseconds of a layer of torch's scaled_dot_product_attention in a captured graph."""
+def peers(case: Case, seconds: float, backend: str) -> float:
+    """Return the microseconds of a layer of torch's scaled_dot_product_attention in a captured graph, by a backend of
+    `BACKENDS`."""
     import torch
     from torch.nn import functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     torch.backends.cuda.matmul.allow_tf32 = case.tf32
     kind = torch.float16 if case.precision == "f16" else torch.float32
@@ -154,9 +164,13 @@ def peers(case: Case, seconds: float) -> float:
     k, v = ([draw(case.heads, case.keys) for _ in range(case.layers)] for _ in range(2))
     causal = case.queries == case.keys and case.mask in ("added", "causal")
 
+    usual = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]
+
     def run() -> None:
-        for layer in range(case.layers):
-            F.scaled_dot_product_attention(q[layer], k[layer], v[layer], is_causal=causal, enable_gqa=case.shared > 1)
+        with sdpa_kernel(usual if backend == "usual" else getattr(SDPBackend, backend)):
+            for layer in range(case.layers):
+                F.scaled_dot_product_attention(q[layer], k[layer], v[layer], is_causal=causal,
+                                               enable_gqa=case.shared > 1)
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -172,27 +186,37 @@ def peers(case: Case, seconds: float) -> float:
     return statistics.median(times) / case.layers * 1e6
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return exit status 1 if a result is far off."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="*", default=[], help="prefixes of the names of cases")
     parser.add_argument("--seconds", type=float, default=0.2, help="for each time")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--budget", type=float, default=600, help="seconds after which no case is begun")
+    parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy")
+    parser.add_argument("--tiny", action="store_true", help="tiny cases, without torch")
     options = parser.parse_args(arguments)
     found: dict[str, Any] = {}
-    for case in CASES:
-        if options.cases and not case.name.startswith(tuple(options.cases)):
-            continue
-        row = found[case.name] = ours(case, options.seconds)
-        try:
-            row["torch_us"] = peers(case, options.seconds)
-        except Exception as error:  # no torch, or none for the card
-            row["torch"] = f"{type(error).__name__}: {error}"[:200]
-        print(f"{case.name:22} {row['us']:8.2f} us, torch {row.get('torch_us', float('nan')):8.2f} us, "
-              f"error {row['error']:.1e}", flush=True)
-        if options.out:
-            options.out.write_text(json.dumps({"device": describe(rt.cupy()), "cases": found}, indent=1) + "\n")
+    until = time.perf_counter() + options.budget
+    with bound("emulator") if options.emulated else nullcontext():
+        for case in TINY if options.tiny else CASES:
+            if options.cases and not case.name.startswith(tuple(options.cases)):
+                continue
+            if time.perf_counter() > until:
+                print(f"{case.name}: not begun, the time is up", flush=True)
+                continue
+            row = found[case.name] = ours(case, options.seconds)
+            for name, backend in BACKENDS.items() if not options.tiny else ():
+                try:
+                    row[f"{name}_us"] = peers(case, options.seconds, backend)
+                except Exception as error:  # no torch, none for the card, or a backend that does not take the case
+                    row[name] = f"{type(error).__name__}: {error}"[:200]
+            times = "".join(f", {name} {row[f'{name}_us']:.2f}" for name in BACKENDS if f"{name}_us" in row)
+            print(f"{case.name:22} {row['us']:8.2f} us{times}, error {row['error']:.1e}", flush=True)
+            if options.out:
+                options.out.write_text(json.dumps({"device": describe(rt.cupy()), "cases": found}, indent=1) + "\n")
+    return int(any(not row["error"] < 0.05 for row in found.values()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,13 +1,14 @@
 """Benchmark of a Llama decoder of 1.24 G parameters on a GPU, with weights of f16, int8 and int4, and in torch:
 
-    python -m bench.gpu_llama --variant f16 int8 int4 --contexts 128 8192 --prefill 2048 --out FILE.json
+    python -m bench.gpu_llama --variant f16 int8 int4 --contexts 128 8192 --prefill 512 2048 --out FILE.json
     python -m bench.gpu_llama --emulated --tiny        a trial without a GPU
 
 The shapes are those of Llama-3.2-1B, with the head tied to the embedding. Weights are stored as nncf stores them:
 `int8` (u8 codes, a scale and a zero point per output), `int4` (i4, scales for groups of 128) and `int4_asym` (u4 with
 zero points), where the embedding is u8. Activations and the KV cache are f16. A step begins with the token on the host
 and ends with f32 logits there (wall), or is replayed on the device between events (device). The logits of one step are
-compared with torch's f16, whose weights are the same, decompressed.
+compared with torch's f16, whose weights are the same, decompressed. ``--sequences`` times steps of several sequences in
+slots of one batch (`ovgpu.SequenceBatcher`), after prompts of 128 tokens.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from tests.harness.cuda import bound
 Array = NDArray[Any]
 TOLERANCE = 2e-2  # of the largest logit
 WARM_UP = 6  # steps after the first one: caches may move, and graphs are captured
+PROMPT = 128  # tokens of each of several sequences
 BATCH = 8  # steps between two events, so that the launch of the first one has little weight
 
 
@@ -160,7 +162,8 @@ def limited(seconds: float) -> Iterator[None]:
 def _line(row: dict[str, Any]) -> str:
     words = [f"{key} {row[key].splitlines()[0][:150]}" for key in ("failed", "skipped") if key in row]
     words += [f"{key} {row[key]['us'] / 1e3:.4g} ms" for key in ("wall", "device") if key in row]
-    words += [f"{key} {row[key]:.4g}" for key in ("percent_of_copy", "tflops", "error", "gigabytes_on_device")
+    words += [f"{key} {row[key]:.4g}" for key in ("percent_of_copy", "tflops", "tokens_per_second", "error",
+                                                  "gigabytes_on_device")
               if key in row]
     words += [f"{key} {row[key]}" for key in ("right", "appended", "finite") if key in row]
     return ", ".join([*words, f"{row['item_seconds']} s"])
@@ -174,7 +177,7 @@ class Session:
         self.sizes = TINY if options.tiny else LLAMA_1B
         self.model: Llama
         self.engine: Run
-        self.logits: dict[int, Array] = {}  # by context, of the first step
+        self.logits: dict[int, Array] = {}  # of the first step by context; of a prompt by its length, negated
         self.caches = Caches(self.sizes, max(options.contexts, default=1))
 
     def run(self) -> None:
@@ -184,8 +187,10 @@ class Session:
         if self.report.item(f"{variant} compile", self._compile) is not None:
             for context in options.contexts:
                 self.report.item(f"{variant} decode {context}", partial(self._decode, context))
-            if options.prefill and variant in ("f16", "int4"):
-                self.report.item(f"{variant} prefill {options.prefill}", self._prefill)
+            for length in options.prefill if variant in ("f16", "int4") else ():
+                self.report.item(f"{variant} prefill {length}", partial(self._prefill, length))
+            for count in options.sequences if variant in ("f16", "int4") else ():
+                self.report.item(f"{variant} {count} sequences", partial(self._sequences, count))
             del self.engine
             free(options.torch)
         if options.torch is None:
@@ -242,22 +247,42 @@ class Session:
         rate = nbytes / us * 1e6
         return {"bytes": nbytes, "bytes_per_second": rate, "percent_of_copy": 100 * rate / self.copy}
 
-    def _tokens(self) -> Array:
-        return np.random.default_rng(14).integers(0, self.sizes.vocabulary, (1, self.options.prefill))
+    def _sequences(self, count: int) -> dict[str, Any]:
+        """Measure a step of so many sequences at a time, which is their next token each."""
+        prompt = 4 if self.options.tiny else PROMPT
+        batcher = ovgpu.SequenceBatcher(self.engine.compiled, count, max_wait_ms=100)
+        sequences, position = [batcher.open() for _ in range(count)], 0
 
-    def _prefill(self) -> dict[str, Any]:
-        engine, options, tokens = self.engine, self.options, self._tokens()
+        def step(tokens: int = 1) -> list[Array]:
+            nonlocal position
+            first, position = position, position + tokens
+            inputs = {"input_ids": np.ones((1, tokens), np.int64), "attention_mask": np.ones((1, position), np.int64),
+                      "position_ids": np.arange(first, position)[None], "beam_idx": np.zeros(1, np.int32)}
+            return [future.result()[0] for future in [sequence.submit(inputs) for sequence in sequences]]
+
+        step(prompt)
+        for _ in range(WARM_UP):
+            logits = step()
+        wall = summary([host_seconds(step, 0, self.options.steps)])
+        return {"wall": wall, "tokens_per_second": count / wall["us"] * 1e6,
+                "finite": all(bool(np.isfinite(x).all()) for x in logits)}
+
+    def _tokens(self, length: int) -> Array:
+        return np.random.default_rng(14).integers(0, self.sizes.vocabulary, (1, length))
+
+    def _prefill(self, length: int) -> dict[str, Any]:
+        engine, options, tokens = self.engine, self.options, self._tokens(length)
         once = partial(engine.again, tokens)
         engine.fresh()
         start = time.perf_counter()
         logits = once()
-        self.logits[-1] = np.array(logits)
+        self.logits[-length] = np.array(logits)
         row: dict[str, Any] = {"first_seconds": time.perf_counter() - start, "finite": bool(np.isfinite(logits).all())}
         for _ in range(2):
             once()
         row["wall"] = summary([host_seconds(once, options.seconds, 5)])
         row["device"] = self._device(engine)
-        flops = self.model.flops(options.prefill)
+        flops = self.model.flops(length)
         return row | {"tflops": flops / row["device"]["us"] / 1e6, "plan": engine.plan()}
 
     # ---- torch
@@ -283,8 +308,8 @@ class Session:
                 for context in options.contexts:
                     report.item(f"{name} {mode} decode {context}", partial(self._peer, net, mode, context))
                     free(options.torch)
-                if -1 in self.logits:
-                    report.item(f"{name} {mode} prefill {options.prefill}", partial(self._peer_prefill, net, mode))
+                for length in (n for n in options.prefill if -n in self.logits):
+                    report.item(f"{name} {mode} prefill {length}", partial(self._peer_prefill, net, mode, length))
                     free(options.torch)
         if variant == "int4" and "int4" in options.peers:
             mode = "eager" if options.torch == "cpu" else "graph"
@@ -307,7 +332,7 @@ class Session:
         options, made = self.options, list[Any]()
 
         def module() -> dict[str, Any]:
-            most = max([*options.contexts, options.prefill])
+            most = max([*options.contexts, *options.prefill])
             made.append(gpu_llama_torch.Network(self.model, options.torch, kind, most, int4))
             return {"weight_bytes": made[0].nbytes}
 
@@ -332,19 +357,18 @@ class Session:
         row["device"] = self._device(peer)
         return row | self._bytes(context, row["device"]["us"], net.nbytes)
 
-    def _peer_prefill(self, net: Any, mode: str) -> dict[str, Any]:
+    def _peer_prefill(self, net: Any, mode: str, length: int) -> dict[str, Any]:
         options = self.options
-        peer = gpu_llama_torch.Peer(net, mode, options.prefill, self._tokens())
+        peer = gpu_llama_torch.Peer(net, mode, length, self._tokens(length))
         logits = peer.infer()
         row: dict[str, Any] = {"finite": bool(np.isfinite(logits).all())}
-        if -1 in self.logits:
-            row["error"] = relative(self.logits[-1], logits)
-            row["right"] = row["error"] < TOLERANCE
+        row["error"] = relative(self.logits[-length], logits)
+        row["right"] = row["error"] < TOLERANCE
         if mode == "compared":
             return row
         row["wall"] = summary([host_seconds(peer.infer, options.seconds, 5)])
         row["device"] = self._device(peer)
-        return row | {"tflops": self.model.flops(options.prefill) / row["device"]["us"] / 1e6}
+        return row | {"tflops": self.model.flops(length) / row["device"]["us"] / 1e6}
 
 
 def free(torch_device: str | None) -> None:
@@ -388,7 +412,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variant", nargs="+", choices=get_args(Variant), default=["f16", "int8", "int4"])
     parser.add_argument("--contexts", nargs="*", type=int, help="tokens in the KV cache of a decode step")
-    parser.add_argument("--prefill", type=int, help="tokens of a prompt; 0 for none")
+    parser.add_argument("--prefill", nargs="*", type=int, help="tokens of prompts")
+    parser.add_argument("--sequences", nargs="*", type=int, default=[], help="numbers of sequences in one batch")
     parser.add_argument("--peers", nargs="*", choices=[*gpu_llama_torch.MODES, "int4"],
                         default=[*gpu_llama_torch.MODES, "int4"])
     parser.add_argument("--torch", choices=("cuda", "cpu", "none"), help="torch's device; default: cuda if usable")
@@ -403,7 +428,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.device = "NVIDIA"
     options.torch = {None: gpu_llama_torch.device_of(), "none": None}.get(options.torch, options.torch)
-    for name, usual, tiny in (("contexts", [128, 8192], [12, 40]), ("prefill", 2048, 32), ("seconds", 0.5, 0.01),
+    for name, usual, tiny in (("contexts", [128, 8192], [12, 40]), ("prefill", [2048], [32]), ("seconds", 0.5, 0.01),
                               ("steps", 64, 3)):
         if getattr(options, name) is None:
             setattr(options, name, tiny if options.tiny else usual)

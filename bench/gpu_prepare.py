@@ -1,14 +1,17 @@
 """Preparation of a folder for a machine with a GPU and without a network; run it where there is a network and no GPU.
 
-    python -m bench.gpu_prepare FOLDER [--python 3.12] [--wheels REQUIREMENT ...] [--only TESTS ...]
+    python -m bench.gpu_prepare FOLDER --since COMMIT [--python 3.12] [--wheels REQUIREMENT ...] [--only TESTS ...]
 
 wheels/            Python packages, nvmath-python and cuDNN's frontend by default
 expectations.xz    OpenVINO's answers for the test suite
 kernels.tar.xz     machine code for sm_90 of the kernels of the suite and the benchmarks, for CUPY_CACHE_DIR
-run.sh             the whole procedure: `bash run.sh STAGE [OUT [--budget SECONDS]]`, from the root of the project
+clusters.jsonl     the launches in clusters among them
+changed.txt        the tests of what has changed since COMMIT, the last one that ran on a card
+run.sh             both commands: `bash run.sh correctness`, `bash run.sh table`, from the root of the project
 
 It takes about 15 minutes on two cores. Existing wheels and answers are not fetched again. kernels/ has the kernels that
-have been compiled before, and need not be copied to the other machine.
+have been compiled before, and is not copied to the other machine. The command prints the size of the folder and of the
+tree, and fails if they have more than 60 MiB together: 64 travel to the card.
 """
 
 from __future__ import annotations
@@ -25,13 +28,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import gpu_recorded
+from bench import gpu_recorded, gpu_suite
 
 ROOT = Path(__file__).resolve().parents[1]
 WHEELS = ("nvmath-python>=1.0", "nvidia-cudnn-frontend>=1.22,<1.29")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+MAX_BYTES = 60 << 20
 PROCEDURE = """#!/usr/bin/env bash
-# bash {folder}/run.sh STAGE [OUT [--budget SECONDS]]: a stage of bench.gpu, from the project's root
+# bash {folder}/run.sh correctness|table [OUT [--budget SECONDS]]: a command of bench.gpu, from the project's root
 set -u
 here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
 work=${{TMPDIR:-/tmp}}/ovgpu-card
@@ -39,7 +43,7 @@ python3 -m pip install -q --no-index --no-deps --target "$work"/site --upgrade "
 mkdir -p "$work"/kernels && tar xf "$here"/kernels.tar.xz -C "$work"/kernels --skip-old-files
 export PYTHONPATH=$work/site CUPY_CACHE_DIR=$work/kernels OPENBLAS_NUM_THREADS=1
 before=$(ls "$work"/kernels/ovgpu | wc -l)
-python3 -m bench.gpu --stage "$1" --out "${{2:-$work/results}}" --expectations "$here"/expectations.xz "${{@:3}}"
+python3 -m bench.gpu "$1" --out "${{2:-${{OUT:-$work/results}}}}" --work "$work/raw" --prepared "$here" "${{@:3}}"
 echo "$(($(ls "$work"/kernels/ovgpu | wc -l) - before)) kernels were compiled, $before were there"
 """
 
@@ -61,6 +65,9 @@ def kernels(folder: Path, options: argparse.Namespace) -> None:
         _call([sys.executable, "-m", "bench.gpu_prepare", str(folder), "--record"], check=False)
     count, wrong = gpu_recorded.compile_all(folder)
     print(f"{count} kernels, {len(wrong)} of which do not compile", *wrong[:10], sep="\n", flush=True)
+    clusters = folder / gpu_recorded.CLUSTERS
+    if clusters.exists():
+        (folder.parent / clusters.name).write_text("\n".join(sorted(set(clusters.read_text().splitlines()))) + "\n")
     with tarfile.open(folder.parent / "kernels.tar.xz", "w:xz") as archive:
         archive.add(folder / "ovgpu", "ovgpu")
 
@@ -107,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--since", metavar="COMMIT", help="the last commit that ran on a card")
     parser.add_argument("--python", default="3.12", help="the Python version of the other machine")
     parser.add_argument("--wheels", nargs="*", default=[*WHEELS])
     parser.add_argument("--only", nargs="*", help="tests whose kernels are recorded, without those of the benchmarks")
@@ -122,10 +130,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.only and not (folder / "expectations.xz").exists():
         _call([sys.executable, "-m", "tests.harness.store", str(folder / "expectations.xz")], check=False)
     kernels(folder / "kernels", options)
+    if options.since:
+        (folder / "changed.txt").write_text("\n".join(gpu_suite.changed_since(options.since)) + "\n")
     (folder / "run.sh").write_text(PROCEDURE.format(folder=options.folder))
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.suffix != ".cubin")
-    print(f"{folder}: {size / 1e6:.1f} MB", flush=True)
-    return 0
+    travels = [path for path in folder.rglob("*") if path.is_file() and folder / "kernels" not in path.parents]
+    size = sum(path.stat().st_size for path in travels)
+    tree = sum((ROOT / name).stat().st_size for name in listed() if folder not in (ROOT / name).parents)
+    print(f"{folder}: {size / 2**20:.1f} MiB, the tree {tree / 2**20:.1f} MiB", flush=True)
+    if size + tree > MAX_BYTES:
+        print(f"together more than {MAX_BYTES >> 20} MiB: leave something out", flush=True)
+    return int(size + tree > MAX_BYTES)
+
+
+def listed() -> list[str]:
+    """Return the files of the tree: those that git tracks, and those that it does not ignore."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [name for name in dict.fromkeys(names) if (ROOT / name).is_file()]
 
 
 if __name__ == "__main__":

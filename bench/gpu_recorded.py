@@ -7,22 +7,36 @@ that it stores hold the source; `compile_all` replaces it by NVRTC's machine cod
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import zlib
 from concurrent.futures import ProcessPoolExecutor
+from math import prod
 from pathlib import Path
 
 from ovgpu.backends.cuda import compiler, kernel_cache, rt
+from ovgpu.backends.cuda.kernels import Kernel
 from tests.emulator import nvrtc
 from tests.emulator.kernel import MAGIC
 
+CLUSTERS = "clusters.jsonl"
 CAPABILITY = "90"  # the emulator's
 
 
 def begin(folder: Path) -> None:
-    """Make this process and those forked from it store the kernels that the emulator compiles."""
+    """Make this process and those forked from it store the kernels that the emulator compiles, and append their
+    launches in clusters to `CLUSTERS`."""
     os.environ["CUPY_CACHE_DIR"] = str(folder.resolve())
+    fits = Kernel.fits_cluster
+
+    def noted(kernel: Kernel, block: tuple[int, ...], shared: int, cluster: int) -> bool:
+        row = {"key": kernel.key(), "name": kernel.name, "threads": prod(block), "shared": shared, "cluster": cluster}
+        with (folder / CLUSTERS).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        return fits(kernel, block, shared, cluster)
+
+    Kernel.fits_cluster = noted  # type: ignore[method-assign]
     rt.replaced = lambda: False
     compiler.default_threads = lambda: 0  # a file for each kernel has that kernel alone
 

@@ -3,8 +3,9 @@
     python -m bench.gpu_smoke --out FOLDER [--seconds 90] [--jobs 14] [--models NAME ...] [--emulated]
 
 Each of the test suite's models runs its recorded calls several times, so that captured graphs are replayed. Its outputs
-in f32, TF32 and f16 are compared with the recorded ones. For each, ``smoke.json`` has errors relative to the largest
-value, seconds to the first answer, launches, and the trace of an exception.
+in f32, TF32 and f16 are compared with the recorded ones. Decoders also get long prompts, whose logits are compared with
+NumPy's ("llama prompts"). For each, ``smoke.json`` has errors relative to the largest value, seconds to the first
+answer, launches, and the trace of an exception.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from typing import Any
 import numpy as np
 
 from tests.harness.cuda import bound
-from tests.models.drive import DATA, Expected, relative_error, replay
+from tests.models.drive import DATA, Expected, decoder_inputs, relative_error, replay
 
+DECODERS = ("llama", "gpt2", "qwen3", "mistral", "gemma2")
+PROMPTS, LENGTHS = " prompts", (256, 300, 512, 640)  # tokens
 PASSES = 4  # passes over the calls of a model; graphs are captured in the second
 PRECISIONS = ("f32", "tf32", "f16")
 HALF_TOLERANCE = 3e-2  # of f16 and TF32 against f32, relative to the largest value
@@ -33,10 +36,37 @@ HALF_TOLERANCE = 3e-2  # of f16 and TF32 against f32, relative to the largest va
 AMPLIFYING = {"t5_encoder": 5e-2, "t5_decoder": 5e-2, "resnet_int8": 0.15}
 
 
+def check_prompts(model: str, device: str, precision: str) -> dict[str, Any]:
+    """Run prompts of `LENGTHS`, each twice and with a token after it; return the errors and times."""
+    import ovgpu
+
+    core, start, errors = ovgpu.Core(), time.perf_counter(), list[float]()
+    requests = [core.compile_model(DATA / model / "model.xml", *target).create_infer_request() for target in (
+        (device, {"INFERENCE_PRECISION_HINT": precision}), ("CPU",))]
+    found: dict[str, Any] = {"compile_s": time.perf_counter() - start}
+    for length in LENGTHS * 2:
+        tokens = np.random.default_rng(length).integers(0, 90, (1, length + 1))
+        mask, outputs = np.ones_like(tokens), list[Any]()
+        for request in requests:
+            request.reset_state()
+            for given in (decoder_inputs(tokens[:, :-1], mask[:, :-1]), decoder_inputs(tokens[:, -1:], mask)):
+                outputs.append(np.array(request.infer(given)[0]))
+            found.setdefault("first_s", time.perf_counter() - start)
+        if not all(np.isfinite(a).all() for a in outputs):
+            raise AssertionError(f"{length} tokens: values are not finite")
+        errors += map(relative_error, outputs[:2], outputs[2:])
+    limit = 1e-4 if precision == "f32" else HALF_TOLERANCE
+    plan = requests[0].plan()
+    return found | {"error": max(errors), "limit": limit, "right": max(errors) <= limit, "launches": plan.launches,
+                    "kernels": plan.kernels}
+
+
 def check(model: str, device: str, precision: str) -> dict[str, Any]:
     """Run one model; return its errors, times and launches."""
     import ovgpu
 
+    if model.endswith(PROMPTS):
+        return check_prompts(model.removesuffix(PROMPTS), device, precision)
     expected = Expected.load(DATA / model / "expected.npz")
     start = time.perf_counter()
     config = {"INFERENCE_PRECISION_HINT": precision}
@@ -111,7 +141,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return exit status 1 if a model failed or was wrong."""
-    names = sorted(file.parent.name for file in DATA.glob("*/model.xml"))
+    names = sorted(file.parent.name for file in DATA.glob("*/model.xml")) + [name + PROMPTS for name in DECODERS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", nargs="*", default=names, choices=names, metavar="NAME")

@@ -1,6 +1,8 @@
 """Runner for the tests of the CUDA backend on a card: parts of test files run in separate processes.
 
-    python -m bench.gpu_suite --expectations FILE --out FOLDER --seconds 400 [--jobs 14] [--failed FILE] [PATH ...]
+    python -m bench.gpu_suite --expectations FILE --out FOLDER --seconds 400 [--jobs 14] [PATH ...]
+    python -m bench.gpu_suite --changed-since COMMIT --out FOLDER      tests of what has changed since then
+    python -m bench.gpu_suite --failed suite.json --out FOLDER         the failures of an earlier run
 
 A fault that breaks a CUDA context, such as an illegal address, ends only one part. Processes are forked from one that
 has loaded OpenVINO's answers and the modules, but has not used CUDA. ``suite.json`` is rewritten while the run goes on,
@@ -15,6 +17,7 @@ import json
 import multiprocessing
 import os
 import re
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -28,12 +31,12 @@ from typing import Any
 import pytest
 
 from bench import gpu_recorded
+from tests.emulator.toolchain import included_text
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("tests/kernels", "tests/state", "tests/control_flow", "tests/models", "tests/runtime", "tests/passes",
            "tests/ops", "tests/api")
 PART_TESTS = 120  # the most tests of a part
-PART_SECONDS = 150  # after this time a part is stopped
 OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "-o", "faulthandler_timeout=0"]
 MAX_GROUPS = 20  # the most groups of failures that are printed
 
@@ -148,6 +151,39 @@ class Part:
                 return
 
 
+def changed_since(commit: str) -> list[str]:
+    """Return the test files of the CUDA backend that have changed since a commit, or whose kernels have, by name."""
+    command = ["git", "diff", "--name-only", commit]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    names = [Path(line) for line in listed.stdout.splitlines()]
+    found = {str(name) for name in names if name.name.startswith("test_") and str(name).startswith(FOLDERS)}
+    headers = {name.name for name in names if name.suffix == ".cuh"}
+    for file in (ROOT / "cuda_kernels").glob("*.cu"):
+        text = included_text(file.read_text(), [file.parent])
+        includes = {name for name in headers if f'"{name}"' in text}
+        if includes or Path("cuda_kernels") / file.name in names:
+            tests = (ROOT / "tests" / "kernels").glob(f"test_{file.stem}*.py")
+            found |= {str(test.relative_to(ROOT)) for test in tests}
+    return sorted(name for name in found if (ROOT / name).exists() and "test_broken" not in name)
+
+
+def paths(options: argparse.Namespace) -> list[str]:
+    """Return the files and folders of the tests that are asked for."""
+    if options.changed_since:
+        return changed_since(options.changed_since)
+    return options.files.read_text().split() if options.files else list(options.paths)
+
+
+def selected(tests: dict[str, list[str]], options: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the tests by file without those that ``--skip`` and ``--failed`` leave out."""
+    reports = [json.loads(file.read_text()) for file in options.failed or () if file.exists()]
+    failed = {failure["test"] for report in reports for failure in report["failures"]}
+    ran = set(json.loads(options.skip.read_text())["ran"]) if options.skip and options.skip.exists() else set[str]()
+    found = {file: [n for n in names if n not in ran and (options.failed is None or n in failed)]
+             for file, names in tests.items()}
+    return {file: names for file, names in found.items() if names}
+
+
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run all parts, several at a time, until the time is up."""
     start = time.perf_counter()
@@ -157,14 +193,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         from tests.harness.recall import load
 
         load(options.expectations)
-    tests = collect(options.paths, options.device)
-    if options.failed:
-        wanted = {failure["test"] for failure in json.loads(options.failed.read_text())["failures"]}
-        tests = {file: selected for file, names in tests.items() if (selected := [n for n in names if n in wanted])}
-    waiting = parts(tests)
+    waiting = parts(selected(collect(paths(options), options.device), options))
     total = sum(len(names) for _, names in waiting)
     print(f"{total} tests in {len(waiting)} parts, collected in {time.perf_counter() - start:.0f} s", flush=True)
-    result: dict[str, Any] = {"tests": total, "counts": Counter(), "failures": [], "slow": {}, "lost": [], "parts": {}}
+    result: dict[str, Any] = {"tests": total, "counts": Counter(), "failures": [], "slow": {}, "lost": [], "parts": {},
+                              "ran": []}
     context, running = multiprocessing.get_context("fork"), list[Part]()
     until = start + options.seconds
     while running or (waiting and time.perf_counter() < until):
@@ -179,7 +212,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         now = time.perf_counter()
         for part in list(running):
             part.read()
-            late = now - part.began > PART_SECONDS or now > until
+            late = now - part.began > options.part_seconds or now > until
             if part.process.is_alive() and not late:
                 continue
             part.read()
@@ -203,6 +236,8 @@ def add(result: dict[str, Any], part: Part, seconds: float) -> None:
     result["counts"].update(part.found.counts)
     result["failures"] += part.found.failures
     result["slow"] |= part.found.seconds
+    if part.state.startswith("ended"):
+        result["ran"] += part.names
     name = f"{part.file} from {part.names[0].partition('::')[2]}"
     result["parts"][name] = {"seconds": round(seconds, 1), "state": part.state, **part.found.counts}
     if part.state not in ("ended with 0", "ended with 1"):
@@ -244,7 +279,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=400)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--failed", type=Path, help="a suite.json: run only its failures again")
+    parser.add_argument("--part-seconds", type=float, default=150, help="after which a part is stopped")
+    parser.add_argument("--files", type=Path, help="a file that names the test files")
+    parser.add_argument("--changed-since", metavar="COMMIT", help="tests of the kernels that changed since then")
+    parser.add_argument("--failed", type=Path, nargs="*", help="suite.json of earlier runs: their failures alone")
+    parser.add_argument("--skip", type=Path, help="a suite.json: the tests that ran then are left out")
     parser.add_argument("--record", type=Path, help="folder for kernels that the emulator compiles, see gpu_recorded")
     parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
     options = parser.parse_args(arguments)

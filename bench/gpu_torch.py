@@ -220,7 +220,7 @@ class Peer:
         self.module = workload.module().eval().requires_grad_(False).to(device)
         self.run: Callable[..., Any] = self.module
         if mode.startswith("compile"):
-            options: dict[str, Any] = {"mode": "reduce-overhead"} if mode.endswith("graph") else {}
+            options: dict[str, Any] = {"mode": "max-autotune"} if mode.endswith("graph") else {}
             self.run = torch.compile(self.module, dynamic=False, **options)
         self.decodes = workload.prompt is not None
         given = [np.zeros((1, 1), np.int64), np.zeros(1, np.int64)] if self.decodes else [*workload.inputs.values()]

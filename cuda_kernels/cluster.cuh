@@ -27,8 +27,8 @@ __device__ __forceinline__ unsigned number_of_cluster() {
 enum SharedMemory { UNTOUCHED, REUSED };
 
 // The two halves of a barrier of the cluster: tell the others that this thread has got here, and wait until all of them
-// have. Every thread calls both, in this order. With REUSED memory the arrival releases: what this thread has read before
-// it was read before the stores of the others.
+// have. Every thread calls both, in this order. With REUSED memory the arrival releases: the thread's earlier reads
+// happen before the stores of other blocks.
 template <SharedMemory MEMORY>
 __device__ __forceinline__ void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900

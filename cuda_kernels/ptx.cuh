@@ -8,8 +8,8 @@
 #ifndef OVGPU_EMU
 
 // Wait until the launches before this one have ended, and what they wrote is visible (griddepcontrol.wait). A kernel that
-// is launched early (programmatic dependent launch) calls it in every thread, before it accesses memory that another
-// launch of the inference writes. Launched in another way, it need not wait.
+// is launched early (programmatic dependent launch) calls it in every thread, before it reads memory that another launch of
+// the inference writes, or writes memory that another one accesses. Launched in another way, it need not wait.
 __device__ __forceinline__ void wait_for_launches() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" : : : "memory");

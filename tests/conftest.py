@@ -112,7 +112,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Report when transfers landed in a test that failed."""
     report = yield
     if report.failed and report.when == "call":
-        report.sections.append(("emulator", f"asynchronous copies landed as with --landing {_landing(item)}"))
+        report.sections.append(("emulator", f"repeat with --landing {_landing(item)}"))
     return report
 
 
@@ -144,6 +144,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set options and markers. A worker that dies ends the run: xdist may wait for ever for the worker it replaced."""
     if getattr(config.option, "maxworkerrestart", "unknown") is None:
         config.option.maxworkerrestart = "0"
+    landing = config.getoption("--landing")
+    if landing is not None and landing not in ("early", "late", "all") and not landing.isdigit():
+        raise pytest.UsageError(f"--landing {landing}: early, late, all, or a number")
     if config.getoption("--fma"):
         os.environ["OVGPU_EMU_FMA"] = "1"  # of worker processes, too
     config.addinivalue_line("markers", "emulator: looks into the emulator, which does not run with --device cuda")

@@ -18,11 +18,12 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_counters import own_names
 from bench.kernels import cases, report, runs
 from bench.kernels.cards import CARDS, Card
 from bench.kernels.estimate import floor, of_plan, of_step, of_steps, traffic_of
 from bench.kernels.launches import Launch
+from tests.emulator.kernel_source import launch_bounds
+from tests.emulator.nvrtc import KERNELS
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 MEASURED = RESULTS / "gpu-h100-kernels.md"
@@ -123,7 +124,8 @@ def of_case(name: str, card: Card) -> dict[str, Any]:
 def measured(path: Path) -> dict[str, dict[str, float]]:
     """Return microseconds by function of each workload, from a file that `bench.gpu_profile` wrote. All kernels that
     are not ovgpu's count as "library"."""
-    found, own = dict[str, dict[str, float]](), own_names()
+    found, own = dict[str, dict[str, float]](), {
+        name for path in KERNELS.glob("*.cu") for name in launch_bounds(path.read_text())}
     for line in path.read_text().splitlines() if path.exists() else ():
         if title := re.match(r"## (.+): (\d+) us,", line):
             rows = found[title[1]] = {"": float(title[2])}

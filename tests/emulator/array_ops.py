@@ -13,7 +13,7 @@ import numpy as np
 from . import device
 from .memory import check_span, is_device
 from .state import CaptureError, counters
-from .stream import enqueue, get_current_stream, refuse_while_capturing
+from .stream import device_lock, enqueue, get_current_stream, refuse_while_capturing
 
 # CuPy hands these to cuBLAS, cuSOLVER and the like, which it refuses to call while capturing.
 LIBRARY_CALLS = frozenset(
@@ -179,6 +179,11 @@ def wrap(result: Any, sources: list[Any]) -> Any:
 
 def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one of NumPy's functions (or "method:", "property:", "getitem", "setitem") on device arrays."""
+    with device_lock:
+        return _call(name, args, kwargs)
+
+
+def _call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     stream = get_current_stream()
     if stream.capture is not None:
         if name in LIBRARY_CALLS or name.startswith(("linalg.", "random.", "fft.")):

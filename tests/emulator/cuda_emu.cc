@@ -39,14 +39,6 @@ void wait_grid() {
   if (block->thread == block->threads) park(State::AtGridBarrier, 0);
 }
 
-void wait_cluster(int site) {
-  wait_block(site);
-  if (block->thread == block->threads) park(State::AtGridBarrier, site);
-  wait_block(site);
-}
-
-unsigned blocks_of_cluster() { return worker->config->cluster; }
-
 void idle() { park(State::Idle, 0); }
 
 void* shared_array(const void* key, size_t bytes) {
@@ -308,6 +300,7 @@ void Worker::begin_block(Run& run, uint64_t index) {
     thread.warp = i / 32;
     thread.state = State::Fresh;
     thread.participants = 0;
+    thread.arrived = false;
     thread.fiber = nullptr;
   }
 }
@@ -332,6 +325,7 @@ void Worker::advance(Run& next) {
 bool Worker::run_blocks(uint64_t first, unsigned count) {
   free_fibers();
   group_size = count;
+  cluster_arrived = cluster_phase = 0;
   for (unsigned i = 0; i < count; ++i) begin_block(take_run(i), first + i);
   random = config->order * 2654435761u + first;
   transfers.begin(config->landing, first);
@@ -392,7 +386,6 @@ extern "C" int emu_launch(Kernel kernel, void** arguments, const LaunchConfig* c
   }
   own.set_time(0);
   own.unguard();
-  config->transfers = own.transfers.count;
   for (auto& run : own.runs) {
     if (!run->done) run->static_touched = kStaticSharedLimit;
   }

@@ -45,6 +45,8 @@ struct Thread {
   int site;               // source line of the barrier or collective it waits at
   unsigned mask;          // lanes named by that collective
   unsigned participants;  // lanes that took part in the last finished collective
+  bool arrived;           // at the cluster's barrier, for which it has not waited
+  unsigned phase;         // of that barrier
   uint64_t offered[2];    // value given to the collective
   uint64_t published[2];  // the same once every named lane has arrived
   Fiber* fiber;

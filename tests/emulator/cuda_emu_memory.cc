@@ -15,7 +15,7 @@ static bool is_poison(const void* memory, size_t bytes) {
 void Transfers::clear() {
   pool.clear(), free.clear(), stores.clear();
   due = {};
-  turn = count = 0;
+  turn = 0;
 }
 
 void Transfers::begin(unsigned landing, uint64_t block) { random = landing * 2654435761u + block; }
@@ -26,7 +26,6 @@ unsigned Transfers::next_random(unsigned limit) {
 }
 
 Transfer* Transfers::issue(void* to, const void* from, size_t bytes) {
-  ++count;
   Transfer* found;
   if (free.empty()) {
     found = &pool.emplace_back();
@@ -142,7 +141,31 @@ void complete_copies(size_t count) {
 }
 
 // ---- clusters --------------------------------------------------------------------------------------------
-void arrive_at_cluster(bool is_reused) { worker->run->relaxed = !is_reused; }
+unsigned blocks_of_cluster() { return worker->config->cluster; }
+
+void arrive_at_cluster(bool is_reused, int site) {
+  Thread& thread = *block->thread;
+  if (thread.arrived) fail("line %d: a second arrival at the cluster without a wait", site);
+  thread.arrived = true;
+  thread.phase = worker->cluster_phase;
+  worker->run->relaxed = !is_reused;
+  if (++worker->cluster_arrived == block->count * worker->config->cluster) {
+    worker->cluster_arrived = 0;
+    ++worker->cluster_phase;
+  }
+}
+
+// Waits for arrivals alone: a block may go on, and store to the others, before these wait.
+void wait_for_cluster(int site) {
+  Thread& thread = *block->thread;
+  if (!thread.arrived) fail("line %d: a wait for the cluster without an arrival", site);
+  while (worker->cluster_phase == thread.phase) idle();
+  thread.arrived = false;
+}
+
+void check_expectation() {
+  if (block->thread->arrived) fail("stores are expected after the arrival at the cluster: others may have stored already");
+}
 
 static Run& block_of_cluster(unsigned rank) {
   if (rank >= worker->config->cluster) fail("block %u of a cluster of %u", rank, worker->config->cluster);
@@ -198,7 +221,9 @@ static void protect(const LaunchConfig& config, bool guarded) {
   for (uint64_t i = 0; i < config.guarded_count; ++i) {
     const Guarded& each = config.guarded[i];
     const int access = !guarded ? PROT_READ | PROT_WRITE : each.readable ? PROT_READ : PROT_NONE;
-    mprotect(reinterpret_cast<void*>(each.memory), each.bytes, access);
+    if (mprotect(reinterpret_cast<void*>(each.memory), each.bytes, access) == 0) continue;
+    std::perror("CUDA emulator: mprotect");
+    std::abort();
   }
 }
 
@@ -212,7 +237,7 @@ void Worker::unguard() {
   open = true;
 }
 
-// Waits until all blocks that run at the same time wait, as each could be the one that accesses the memory too early.
+// Waits until all blocks that run at the same time wait, because any of them could access the memory too early.
 void wait_for_launches(int site) {
   worker->config->waited = 1;
   if (worker->config->guarded_count == 0) return;

@@ -12,9 +12,10 @@ void complete_copies(size_t count);
 void wait_for_launches(int site);
 
 // Blocks of a cluster run at the same time. A store to another one lands at any time until that one waits for it.
-void arrive_at_cluster(bool is_reused);
-void wait_cluster(int site);
 unsigned blocks_of_cluster();
+void arrive_at_cluster(bool is_reused, int site);
+void wait_for_cluster(int site);
+void check_expectation();
 void store_later(void* own, const void* value, size_t bytes, unsigned rank, unsigned long long* own_left);
 void land_stores(const unsigned long long* left);
 
@@ -133,13 +134,16 @@ inline unsigned number_of_cluster() { return blockIdx.x / emu::blocks_of_cluster
 enum SharedMemory { UNTOUCHED, REUSED };
 template <SharedMemory MEMORY>
 inline void arrive_at_cluster() {
-  emu::arrive_at_cluster(MEMORY == REUSED);
+  emu::arrive_at_cluster(MEMORY == REUSED, __LINE__);
 }
-inline void wait_for_cluster() { emu::wait_cluster(__LINE__); }
+inline void wait_for_cluster() { emu::wait_for_cluster(__LINE__); }
 struct ExpectedStores {
   unsigned long long left;  // bytes
 
-  void expect(unsigned bytes) { left = bytes; }
+  void expect(unsigned bytes) {
+    emu::check_expectation();
+    left = bytes;
+  }
   void store(uint4* to, const uint4& value, unsigned rank) {
     emu::store_later(to, &value, sizeof(value), rank, &left);
   }

@@ -44,13 +44,11 @@ struct LaunchConfig {
   unsigned order;  // order of threads between two barriers: 0 ascending, 1 descending, else a seed
   unsigned cooperative;
   unsigned cluster;  // blocks of a cluster
-  unsigned early;  // whether the launch may begin before those before it have ended
   unsigned landing;  // when asynchronous transfers land: see Transfers
   double seconds;  // limit of processor time; a kernel that takes longer fails
   const Guarded* guarded;
   uint64_t guarded_count;
-  mutable uint64_t transfers;  // result: the asynchronous transfers
-  mutable uint64_t waited;     // result: whether a thread has waited for the launches before this one
+  mutable uint64_t waited;  // result: whether a thread has waited for the launches before this one
 };
 
 struct LaunchError {
@@ -125,13 +123,12 @@ struct Transfer {
 // block if there is none.
 struct Transfers {
   enum Landing { EARLY, LATE };  // at once; as late as possible. Other values are seeds: each transfer draws its time
-  static constexpr uint64_t NEVER = ~uint64_t{0};
   using Due = std::pair<uint64_t, Transfer*>;
 
   std::deque<Transfer> pool;
   std::vector<Transfer*> free, stores;
   std::priority_queue<Due, std::vector<Due>, std::greater<Due>> due;
-  uint64_t turn = 0, random = 0, count = 0;
+  uint64_t turn = 0, random = 0;
 
   void begin(unsigned landing, uint64_t block);
   void clear();
@@ -190,6 +187,7 @@ struct Worker {
   uint64_t random = 0;
   Transfers transfers;
   unsigned group_size = 0;  // blocks that run at the same time
+  unsigned cluster_arrived = 0, cluster_phase = 0;  // threads at the cluster's barrier; how often all have been there
   bool open = true;         // the kernel may access guarded memory
   char* signal_stack;
   stack_t previous_stack{};

@@ -18,7 +18,7 @@ import numpy as np
 
 from . import cuda, device, state
 from .kernel_source import extern_c_kernels, launch_bounds, with_launchers, without_comments
-from .memory import MemoryPointer, describe, device_block, is_device, is_pinned, overrun_message, pages, space
+from .memory import MemoryPointer, block_in_use, describe, is_device, is_pinned, overrun_message, pages, space
 from .state import (
     ALL,
     LANDINGS,
@@ -55,12 +55,10 @@ class _Config(ctypes.Structure):
         ("order", ctypes.c_uint),
         ("cooperative", ctypes.c_uint),
         ("cluster", ctypes.c_uint),
-        ("early", ctypes.c_uint),
         ("landing", ctypes.c_uint),
         ("seconds", ctypes.c_double),
         ("guarded", ctypes.POINTER(_Guarded)),
         ("guarded_count", ctypes.c_uint64),
-        ("transfers", ctypes.c_uint64),
         ("waited", ctypes.c_uint64),
     )
 
@@ -125,18 +123,16 @@ class KernelNode:
     def run(self) -> None:
         blocks = {block for block in map(self._checked_block, self.pointers) if block is not None}
         landing = current_landing()
-        if landing == ALL and self.function.transfers:
+        if landing == ALL and (self.function.transfers or (self.early and any(self._guarded()))):
             self._run_with_all_landings(blocks)
         else:
             self._launch(blocks, max(landing, 0))
 
     def _run_with_all_landings(self, blocks: set[int]) -> None:
-        """Run the kernel with transfers that land early, late, and at random times. CUDARuntimeError if results
-        differ in any bit."""
+        """Run the kernel with all `LANDINGS`. CUDARuntimeError if results differ in any bit."""
         before = _contents(blocks)
         first, *others = LANDINGS
-        if not self._launch(blocks, first):
-            return
+        self._launch(blocks, first)
         wanted = _contents(blocks)
         for landing in others:
             for block, contents in before.items():
@@ -149,15 +145,18 @@ class KernelNode:
                     f"those of landing {first} and {landing} differ",
                 )
 
-    def _launch(self, blocks: set[int], landing: int) -> int:
-        """Run the kernel, whose pointers lead to `blocks`. Return the number of its asynchronous transfers."""
+    def _launch(self, blocks: set[int], landing: int) -> None:
+        """Run the kernel, whose pointers lead to `blocks`.
+
+        With every second landing, the work in flight has ended: a wait for it that waits is a barrier here, and would
+        hide that the kernel lacks one."""
         function = self.function
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in self.arguments]
         array = (ctypes.c_void_p * max(1, len(buffers)))(*[ctypes.addressof(buffer) for buffer in buffers])
-        guarded = list(self._guarded()) if self.early else []
+        guarded = list(self._guarded()) if self.early and landing % 2 else []
         config = _Config(
             self.grid, self.block, self.shared, self.max_shared, current_thread_order(), function.cooperative,
-            self.cluster, self.early, landing, current_time_limit(), (_Guarded * len(guarded))(*guarded), len(guarded),
+            self.cluster, landing, current_time_limit(), (_Guarded * len(guarded))(*guarded), len(guarded),
         )  # fmt: skip
         error = _Error()
         if runtime().emu_launch(function.entry, array, ctypes.byref(config), ctypes.byref(error)):
@@ -173,20 +172,20 @@ class KernelNode:
                 raise CUDARuntimeError(
                     state.ILLEGAL_ADDRESS, f"{function.name}: {overrun_message(space().sizes[block])}"
                 )
-        return int(config.transfers)
 
     def accesses(self) -> tuple[list[int], list[int]]:
         """Return addresses in the memory that the kernel reads, and in that which it writes."""
         found: tuple[list[int], list[int]] = [], []
-        for i in self.pointers:
-            is_written = self.function.parameters[i].kind != "c"
-            found[is_written].append(int.from_bytes(self.arguments[i][:8], "little"))
+        for parameter, argument in zip(self.function.parameters, self.arguments):
+            if parameter.kind in "pcs":  # any word of a struct may be a pointer to memory that is written
+                words = np.frombuffer(argument[: len(argument) // 8 * 8], np.uint64)
+                found[parameter.kind != "c"].extend(words.tolist())
         return found
 
     def _guarded(self) -> Iterator[_Guarded]:
         """Yield the memory of this launch that the work in flight still accesses."""
         work = in_flight()
-        reads, writes = (set(map(device_block, addresses)) - {None} for addresses in self.accesses())
+        reads, writes = (set(map(block_in_use, addresses)) - {None} for addresses in self.accesses())
         for block in reads | writes:
             if block in work.written or (block in writes and block in work.read):
                 yield _Guarded(*pages(block), block not in work.written)

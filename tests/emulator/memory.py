@@ -133,12 +133,13 @@ def is_pinned(address: int, nbytes: int = 1) -> bool:
     return any(start <= address and address + nbytes <= start + _pinned.get(start, 0) for start in list(_pinned))
 
 
-def device_block(address: int) -> int | None:
-    """Return the start of the device block that holds the address; None for the host's memory."""
-    return space().block_of(address) if is_device(address) else None
+def block_in_use(address: int) -> int | None:
+    """Return the start of the living device block that holds the address, None if there is none."""
+    block = space().block_of(address) if is_device(address) else None
+    return block if block in space().live and address <= block + space().sizes[block] else None
 
 
-streams.block_of = device_block
+streams.block_of = block_in_use
 
 
 def pages(block: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from . import memory
 from .array_ops import CopyNode, View, call, check_dtype, device_view
 from .memory import H2D, MemoryPointer
 from .state import counters
-from .stream import Stream, enqueue, get_current_stream, refuse_while_capturing
+from .stream import Stream, device_lock, enqueue, get_current_stream, refuse_while_capturing
 
 _IMPLICIT = (
     "Implicit conversion to a NumPy array is not allowed. "
@@ -150,14 +150,16 @@ class ndarray:
         counters.d2h_bytes += self.nbytes
         counters.synchronizations += int(blocking)
         if out is None:
-            return np.array(self._host(), order="F" if order == "F" else "C")
+            with device_lock:
+                return np.array(self._host(), order="F" if order == "F" else "C")
         if not isinstance(out, np.ndarray):
             raise TypeError("Only numpy.ndarray can be obtained from cupy.ndarray")
         if out.dtype != self.dtype:
             raise TypeError(f"{out.dtype} array cannot be obtained from {self.dtype} array")
         if out.shape != self.shape:
             raise ValueError(f"Shape mismatch. Expected shape: {self.shape}, actual shape: {out.shape}")
-        np.copyto(out, self._host())
+        with device_lock:
+            np.copyto(out, self._host())
         return out
 
     def set(self, arr: np.ndarray[Any, Any], stream: Stream | None = None) -> None:
@@ -177,7 +179,8 @@ class ndarray:
         refuse_while_capturing("ndarray.item()")
         counters.d2h_bytes += self.itemsize
         counters.synchronizations += 1
-        return self._host().item(*index)
+        with device_lock:
+            return self._host().item(*index)
 
     def tolist(self) -> Any:
         return self.get().tolist()

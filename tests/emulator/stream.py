@@ -359,13 +359,18 @@ def enqueue(node: Node, stream: Stream | None = None, *, count: bool = False) ->
     _run(node, stream)
 
 
+device_lock = threading.RLock()
+"""Held while work accesses device memory: an early launch protects pages for all threads of the process."""
+
+
 def _run(node: Node, stream: Stream) -> None:
-    _thread.running = stream
-    if not getattr(node, "early", False):
-        stream.in_flight.clear()
-    node.run()
-    if hasattr(node, "accesses"):
-        stream.in_flight.add(node, block_of)
+    with device_lock:
+        _thread.running = stream
+        if not getattr(node, "early", False):
+            stream.in_flight.clear()
+        node.run()
+        if hasattr(node, "accesses"):
+            stream.in_flight.add(node, block_of)
 
 
 def refuse_while_capturing(what: str, stream: Stream | None = None) -> None:

@@ -51,10 +51,11 @@ def emulator() -> Any:
 def function(name: str, source: str = SOURCE) -> Any:
     folder = Path(__file__).parents[2] / "cuda_kernels"
     options = ("-std=c++17", f"-I{folder}")
-    code, symbols = cupy_emu.cuda.compiler.compile_using_nvrtc(source, options, None, "k.cu", (name,))
+    names = () if 'extern "C"' in source else (name,)
+    code, symbols = cupy_emu.cuda.compiler.compile_using_nvrtc(source, options, None, "k.cu", names)
     module = cupy_emu.cuda.function.Module()
     module.load(code)
-    return module.get_function(symbols[name])
+    return module.get_function((symbols or {}).get(name, name))
 
 
 def early(name: str, x: Any, table: Any, out: Any, factor: float, stream: Any) -> None:
@@ -176,11 +177,52 @@ def _read_results(work: str) -> np.ndarray[Any, Any]:
         return out.get()  # type: ignore[no-any-return]
 
 
+STRUCTS = """
+#include "ptx.cuh"
+struct Target { int number; float* out; };
+extern "C" __global__ void write(Target target) { target.out[threadIdx.x] = 2.f * threadIdx.x; }
+extern "C" __global__ void reverse(const float* x, float* out) {
+  OVGPU_SHARED(float, staged, [64]);
+  staged[threadIdx.x] = threadIdx.x;
+  wait_for_launches();
+  out[threadIdx.x] = staged[63 - threadIdx.x] + x[threadIdx.x];
+}
+"""
+
+
+def written_through_a_struct(order: Any = "ascending") -> np.ndarray[Any, Any]:
+    """Return 2 x + 1, where a launch writes 2 x through a pointer in a struct, and an early one reads it too early."""
+    with rt.replacing(cupy_emu, blas_emu, False):
+        x, table, out = cupy_emu.zeros(N, np.float32), cupy_emu.zeros(N, np.float32), cupy_emu.zeros(N, np.float32)
+        stream = cupy_emu.cuda.Stream()
+        target = np.array([(0, x.data.ptr)], np.dtype([("number", "i4"), ("out", "u8")], align=True))
+        function("write", STRUCTS)((1,), (64,), (target.view(np.void),), 0, stream)
+        early("READS", x, table, out, 1, stream)
+        return out.get()  # type: ignore[no-any-return]
+
+
+def test_pointers_in_structs() -> None:
+    assert "before the wait for earlier launches" in raised(written_through_a_struct)
+
+
+def test_a_wait_is_no_barrier() -> None:
+    """A kernel that takes the wait for a barrier of its block fails where the launches before it have ended."""
+    x, y, stream = cupy_emu.zeros(N, np.float32), cupy_emu.zeros(N, np.float32), cupy_emu.cuda.Stream()
+    launch = driver_launch.DriverLaunch(True)
+    early("GOOD", y, y, x, 1, stream)
+    with cupy_emu.landing("late"):
+        launch(function("reverse", STRUCTS), (1,), (64,), (x, y), 0, stream)
+    np.testing.assert_array_equal(y.get()[:64], np.arange(64)[::-1])
+    with cupy_emu.landing("early"):
+        launch(function("reverse", STRUCTS), (1,), (64,), (x, y), 0, stream)
+    assert not np.array_equal(y.get()[:64], np.arange(64)[::-1])
+
+
 def test_kernels_that_do_not_wait() -> None:
     """Launches after one that does not wait would not wait for those before it."""
     with pytest.raises(CUDARuntimeError, match="does not wait for the launches before it"):
         run("NEVER")
-    with pytest.raises(CUDARuntimeError, match="divergent"):
+    with cupy_emu.landing("late"), pytest.raises(CUDARuntimeError, match="divergent"):
         run("SOME_THREADS")
 
 
@@ -262,7 +304,9 @@ __global__ void exchange(const float* x, float* out, int blocks) {
   if (COPIES && WAITS & 4) wait_copies();
   __syncthreads();
   if (own == 0) stores->expect(blocks * blockDim.x * sizeof(uint4));
-  arrive_at_cluster<MEMORY>();
+  if (!(WAITS & 8)) arrive_at_cluster<MEMORY>();
+  if (WAITS & 16) arrive_at_cluster<MEMORY>();
+  if (WAITS & 32) stores->expect(blocks * blockDim.x * sizeof(uint4));
   if (WAITS & 1) wait_for_cluster();
   for (int to = 0; to < blocks + RANKS; to++) {
     stores->store(received + rank_in_cluster() * blockDim.x + own, make_uint4(__float_as_uint(x[at]), 0, 0, 0), to);
@@ -306,9 +350,11 @@ def test_clusters(cluster: int, landing: Any, order: Any) -> None:
 
 
 @pytest.mark.parametrize(("waits", "ranks", "message"), [
-    (2, 0, "does not expect it yet"), (3, 1, "block 2 of a cluster of 2"), (1, 0, "block ends while a store")])
+    (2, 0, "does not expect it yet"), (3, 1, "block 2 of a cluster of 2"), (1, 0, "block ends while a store"),
+    (3 + 8, 0, "without an arrival"), (3 + 16, 0, "a second arrival"), (3 + 32, 0, "expected after the arrival")])
 def test_faulty_clusters(waits: int, ranks: int, message: str) -> None:
-    """A block stores before another one expects it, to one that there is not, or to one that does not wait."""
+    """A block stores before another one expects it, to one that there is not, or to one that does not wait. A thread
+    waits for the cluster without arriving, arrives twice, or expects stores after it has arrived."""
     with cupy_emu.landing("late"), pytest.raises(CUDARuntimeError, match=message):
         exchanged(2, waits, ranks)
 
@@ -320,7 +366,7 @@ def test_stores_to_memory_that_has_been_used() -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_stores_to_memory_that_copies_are_on_their_way_to(order: Any) -> None:
-    """This is noticed whenever copies land but at once. Their results would overwrite the stores."""
+    """This is noticed unless copies land at once. Their results would overwrite the stores."""
     with cupy_emu.thread_order(order):
         for landing in ("late", 2, 3):
             with cupy_emu.landing(landing), pytest.raises(CUDARuntimeError, match=r"was on its way|releases nothing"):
@@ -353,4 +399,5 @@ def test_names_are_those_of_the_bindings() -> None:
     assert callable(driver.cuFuncSetAttribute)
     for name in ("CUfunction_attribute", "CUshared_carveout"):
         assert all(int(getattr(getattr(driver, name), member.name)) == member for member in getattr(driver_emu, name))
+    assert "(func, CUlaunchConfig config" in driver.cuOccupancyMaxActiveClusters.__doc__
     assert int(driver.CUfunction(7)) == 7 and driver.CUresult.CUDA_SUCCESS == driver_emu.CUresult.CUDA_SUCCESS

@@ -204,6 +204,15 @@ FAULTS = [
     Fault("sums of a cluster not waited for", few_clustered, CLUSTER, "    stores->wait();\n"),
     Fault("blocks of a cluster not waited for", clustered, FILE, "      cluster.ready();\n"),
     Fault("queries not waited for in a cluster", hidden, FILE, "wait_copies();    // those of q", "// those of q"),
+    Fault("no arrival at the cluster", clustered, CLUSTER, "if (parts > 1) arrive_at_cluster<MEMORY>();"),
+    Fault("the arrival of one thread", clustered, CLUSTER, "if (parts > 1) arrive_at_cluster<MEMORY>();",
+          "if (parts > 1 && threadIdx.x == 0) arrive_at_cluster<MEMORY>();"),
+    Fault("stores expected after the arrival", clustered, CLUSTER,
+          """    if (threadIdx.x == 0) stores->expect(own_rows * parts * CHUNKS * sizeof(uint4));
+    if (parts > 1) arrive_at_cluster<MEMORY>();
+""", """    if (parts > 1) arrive_at_cluster<MEMORY>();
+    if (threadIdx.x == 0) stores->expect(own_rows * parts * CHUNKS * sizeof(uint4));
+"""),
     Fault("an arrival that releases nothing", clustered, FILE, "expect<REUSED>", "expect<UNTOUCHED>"),
     Fault("columns of another tile", clustered, FILE, "(n + lane % 2) * 2 + lane % 4 / 2", "n * 2 + lane % 4 / 2"),
     Fault("queries of one head, streamed", grouped, STREAM, "q + heads.template offset<ONE_HEAD>(row",

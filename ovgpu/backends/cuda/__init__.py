@@ -167,7 +167,7 @@ class CudaBackend:
         return None
 
     def copy(self, source: Array, target: Array) -> Sequence[Call]:
-        launcher = Launcher(self.stream, self.blas)
+        launcher = Launcher(self.stream, self.blas, choices=self.choices)
         launcher.copy(source, target)
         return launcher.calls
 

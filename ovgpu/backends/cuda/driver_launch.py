@@ -34,6 +34,7 @@ SWITCH = "OVGPU_EARLY_LAUNCHES"
 INVALID_VALUE, NOT_SUPPORTED, INVALID_CLUSTER_SIZE = 1, 801, 912  # CUresult
 Calls = Sequence[Callable[[], Any]]
 _in_order: set[int] = set()  # handles of functions, early launches of which the driver has refused
+_carveouts: dict[int, bool] = {}  # as set, by handles of functions
 _unsupported: list[str] = []  # errors of drivers that have no early launches; none is tried after that
 
 
@@ -52,12 +53,14 @@ def forms_clusters(capability: int) -> bool:
 
 def fits(function: Any, block: tuple[int, ...], shared: int, cluster: int) -> bool:
     """Return whether the current device can run clusters of ``cluster`` blocks of CuPy's ``function``, each with
-    ``shared`` bytes of dynamic shared memory."""
+    ``shared`` bytes of dynamic shared memory. Raises CuPy's CUDADriverError if the driver cannot answer."""
     if cluster > PORTABLE_CLUSTER and not _allow_large_clusters(function):
         return False
     driver = rt.driver()
     config = _config((cluster,), block, shared, 0, _attributes(False, cluster))
     status, clusters = driver.cuOccupancyMaxActiveClusters(driver.CUfunction(function.ptr), config)
+    if int(status) not in (0, INVALID_CLUSTER_SIZE):
+        raise rt.cupy().cuda.driver.CUDADriverError(int(status))
     return not int(status) and clusters > 0
 
 
@@ -103,13 +106,14 @@ class DriverLaunch:
         if self._prepared_for != (function, early):
             if not self.clusters.fit():
                 return self._launch_instead()
-            if early:
-                _prefer_shared_memory(function, self.carveout)
             if blocks > PORTABLE_CLUSTER:
                 _allow_large_clusters(function)
             attributes = _attributes(early, blocks)
             self._prepared = _prepared(function, grid, block, arguments, shared, stream, attributes)
             self._prepared_for = function, early
+        if early and _carveouts.get(function.ptr) is not self.carveout:  # other launches may have set it
+            _prefer_shared_memory(function, self.carveout)
+            _carveouts[function.ptr] = self.carveout
         config, pointer, addresses, _ = self._prepared
         (status,) = rt.driver().cuLaunchKernelEx(config, pointer, addresses.ctypes.data, 0)
         if not int(status):

@@ -161,15 +161,16 @@ class Kernel:
         """Return whether the current device can run clusters of ``cluster`` blocks, each with ``shared`` bytes of
         dynamic shared memory. The driver is asked once per device, kernel and size."""
         self.prepare(shared)
-        asked = (_here(), prod(block), shared, cluster)
+        function, asked = self.function(), (_here(), prod(block), shared, cluster)
         with self._lock:
             if asked not in self._clusters:
-                self._clusters[asked] = driver_launch.fits(self.function(), block, shared, cluster)
+                self._clusters[asked] = driver_launch.fits(function, block, shared, cluster)
             return self._clusters[asked]
 
     def refuse_cluster(self, block: tuple[int, ...], shared: int, cluster: int) -> None:
         """Note that such clusters do not fit on the current device."""
-        self._clusters[_here(), prod(block), shared, cluster] = False
+        with self._lock:
+            self._clusters[_here(), prod(block), shared, cluster] = False
         _refused[self.name, cluster, shared] = None
 
     @cached_property
@@ -188,7 +189,7 @@ class Kernel:
 def refused_clusters() -> list[tuple[str, int, int]]:
     """Return the kernels of this process whose clusters did not fit on the device: their names, the blocks of a
     cluster, and the bytes of dynamic shared memory of each block."""
-    return sorted(_refused)
+    return sorted(list(_refused))
 
 
 def nothing() -> Kernel:

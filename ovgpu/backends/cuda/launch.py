@@ -77,7 +77,8 @@ class Launcher(KernelRecorder):
         kernel.prepare(shared)
         record = RoundingCall if tf32 else partial
         early = early and driver_launch.begins_early(self.capability)
-        carveout = early and self.choose(f"shared memory of {kernel.label}", {"the most": True, "the driver's": False})
+        question, answers = f"shared memory of {kernel.label} in {grid}", {"the most": True, "the driver's": False}
+        carveout = early and self.choose(question, answers)
         options = {"driver": DriverLaunch(early, clusters, carveout)} if early or clusters.blocks > 1 else {}
         self.calls.append(record(kernel, grid, block, arguments, shared_mem=shared, stream=self.stream, **options))
 

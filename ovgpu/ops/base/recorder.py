@@ -47,8 +47,8 @@ class KernelRecorder(Protocol):
 
     @property
     def max_cluster(self) -> int:
-        """The most blocks of a launch that may form a cluster, in which they store to each other's shared memory, if
-        they are small; 1 if there are no clusters."""
+        """The most small blocks that may form a cluster, in which they store to each other's shared memory; 1 if there
+        are no clusters."""
 
     @property
     def tf32(self) -> bool:
@@ -79,9 +79,9 @@ class KernelRecorder(Protocol):
         shared memory. All blocks of a cooperative launch run at the same time, see `fits`. ``prelude`` is generated
         source that is put before the file's. ``tf32``: whether the kernel rounds f32 operands to TF32. ``early``:
         whether it may begin before the launches before it have ended; it must wait for them (`cuda_kernels/ptx.cuh`)
-        before it touches memory that another launch of the inference writes. ``cluster``: how many consecutive blocks
-        form a cluster, at most `max_cluster`. Where such a cluster does not fit on the device, ``otherwise`` records
-        what takes the launch's place, with a recorder that has no clusters.
+        before it reads memory that another launch of the inference writes, or writes memory that another one accesses.
+        ``cluster``: how many consecutive blocks form a cluster, at most `max_cluster`. Where such a cluster does not
+        fit on the device, ``otherwise`` records what takes the launch's place, with a recorder that has no clusters.
         """
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,

@@ -158,9 +158,10 @@ def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, valu
     pixels, row_bytes = c.out.size // c.outputs, c.channels * prod(c.taps) * c.x.dtype.itemsize
     shapes = forms(pixels, c.outputs, row_bytes, k.multiprocessors, k.shared_limit,
                    PARTIAL_ELEMENTS if partial is None else partial.size, k.max_cluster)
-    shape = k.choose(f"implicit_gemm {c.x.dtype}: {pixels} pixels, {c.outputs} outputs, {row_bytes} bytes",
+    split = "CLUSTER" if k.max_cluster > 1 else "MEMORY"
+    shape = k.choose(f"implicit_gemm {c.x.dtype}: {pixels} pixels, {c.outputs} outputs, {row_bytes} bytes, {split}",
                      {f"{s.rows} x {s.columns}, {s.parts} parts": s for s in shapes[:MAX_CHOICES]})
-    split = "NONE" if shape.parts == 1 else "CLUSTER" if k.max_cluster > 1 else "MEMORY"
+    split = "NONE" if shape.parts == 1 else split
     arrived = None
     if split == "MEMORY":
         if partial is None:
