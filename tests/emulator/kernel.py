@@ -124,7 +124,7 @@ class KernelNode:
         blocks = {block for block in map(self._checked_block, self.pointers) if block is not None}
         landing = current_landing()
         if landing == ALL and (self.function.transfers or (self.early and any(self._guarded()))):
-            self._run_with_all_landings(blocks)
+            self._run_with_all_landings({*blocks, *self._blocks(1)})
         else:
             self._launch(blocks, max(landing, 0))
 
@@ -148,8 +148,8 @@ class KernelNode:
     def _launch(self, blocks: set[int], landing: int) -> None:
         """Run the kernel, whose pointers lead to `blocks`.
 
-        With every second landing, the work in flight has ended: a wait for it that waits is a barrier here, and would
-        hide that the kernel lacks one."""
+        With even landings, the work in flight has ended before the launch. Otherwise the kernel's wait for it acts as a
+        barrier of the block, which hides a missing __syncthreads."""
         function = self.function
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in self.arguments]
         array = (ctypes.c_void_p * max(1, len(buffers)))(*[ctypes.addressof(buffer) for buffer in buffers])
@@ -182,11 +182,14 @@ class KernelNode:
                 found[parameter.kind != "c"].extend(words.tolist())
         return found
 
+    def _blocks(self, written: int) -> set[int]:
+        """Return the device blocks that the kernel reads (0), or those that it writes (1)."""
+        return {block for block in map(block_in_use, self.accesses()[written]) if block is not None}
+
     def _guarded(self) -> Iterator[_Guarded]:
         """Yield the memory of this launch that the work in flight still accesses."""
-        work = in_flight()
-        reads, writes = (set(map(block_in_use, addresses)) - {None} for addresses in self.accesses())
-        for block in reads | writes:
+        work, writes = in_flight(), self._blocks(1)
+        for block in self._blocks(0) | writes:
             if block in work.written or (block in writes and block in work.read):
                 yield _Guarded(*pages(block), block not in work.written)
 
