@@ -4,11 +4,12 @@
 
 namespace emu {
 
-constexpr int kPoison = 0xFB;
+constexpr int kUnused = 0xFB;     // memory that a block has not written to
+constexpr int kInFlight = 0xFF;  // the target of a transfer: NaN in all floating-point types
 
-static bool is_poison(const void* memory, size_t bytes) {
+static bool is_filled(const void* memory, size_t bytes, int value) {
   const unsigned char* at = static_cast<const unsigned char*>(memory);
-  return std::all_of(at, at + bytes, [](unsigned char byte) { return byte == kPoison; });
+  return std::all_of(at, at + bytes, [value](unsigned char byte) { return byte == value; });
 }
 
 // ---- transfers on their way ------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ void Transfers::release(Transfer* transfer) {
 // Returns whether nobody has written to the target since the transfer began.
 bool Worker::land(Transfer& transfer) {
   if (transfer.landed) return true;
-  if (!is_poison(transfer.to, transfer.bytes)) return false;
+  if (!is_filled(transfer.to, transfer.bytes, kInFlight)) return false;
   std::memcpy(transfer.to, transfer.from ? transfer.from : transfer.value, transfer.bytes);
   if (transfer.left) *transfer.left -= transfer.bytes;
   return transfer.landed = true;
@@ -111,7 +112,7 @@ void Worker::end_block() {
 void copy_later(void* to, const void* from, size_t bytes) {
   const volatile char* const source = static_cast<const char*>(from);  // may not be accessible
   (void)source[0], (void)source[bytes - 1];
-  std::memset(to, kPoison, bytes);
+  std::memset(to, kInFlight, bytes);
   worker->in_kernel = false;  // allocates
   Transfer* copy = worker->transfers.issue(to, from, bytes);
   block->thread->fiber->copies.push_back(copy);
@@ -185,12 +186,12 @@ static void* in_block(void* own, const Run& other) {
 void store_later(void* own, const void* value, size_t bytes, unsigned rank, unsigned long long* own_left) {
   Run& other = block_of_cluster(rank);
   void* const to = in_block(own, other);
-  if (other.relaxed && !is_poison(to, bytes)) {
+  if (other.relaxed && !is_filled(to, bytes, kUnused)) {
     fail("a store to shared memory that block %u of the cluster used before an arrival that releases nothing", rank);
   }
   void* const left = in_block(own_left, other);
-  if (is_poison(left, sizeof(*own_left))) fail("a store to block %u of the cluster, which does not expect it yet", rank);
-  std::memset(to, kPoison, bytes);
+  if (is_filled(left, sizeof(*own_left), kUnused)) fail("a store to block %u of the cluster, which does not expect it yet", rank);
+  std::memset(to, kInFlight, bytes);
   worker->in_kernel = false;  // allocates
   Transfer* store = worker->transfers.issue(to, nullptr, bytes);
   std::memcpy(store->value, value, bytes);

@@ -3,7 +3,7 @@
 
 namespace emu {
 
-// Asynchronous copies land at any time until their thread waits for them. Until then the target holds poison.
+// Asynchronous copies land at any time until their thread waits for them. Until then the target holds NaN.
 void copy_later(void* to, const void* from, size_t bytes);
 // Copies are in groups; wait for those of all groups but the last `count`.
 void commit_copies();

@@ -106,7 +106,7 @@ struct Arena {
 };
 
 // An asynchronous copy from global to shared memory, or a store to the shared memory of another block, that is on its
-// way. The target is poison until it lands.
+// way. Until it lands, the target holds NaN.
 struct Transfer {
   void* to;
   const void* from;  // null: `value`

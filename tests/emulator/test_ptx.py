@@ -149,7 +149,7 @@ def test_products_of_integers(order: Any) -> None:
     np.testing.assert_array_equal(out.get(), wanted.astype(np.uint32).view(np.int32))
 
 
-ARRIVED, POISON = [1, 2, 3, 4, 0, 0, 0, 0], [int(np.int32(0xFBFBFBFB - 2**32))] * 4
+ARRIVED, POISON = [1, 2, 3, 4, 0, 0, 0, 0], [-1] * 4
 
 
 def copied(wait: bool, shift: int = 0) -> list[int]:

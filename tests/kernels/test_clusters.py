@@ -136,7 +136,7 @@ def test_the_driver_is_asked_once(backend: CudaBackend, monkeypatch: pytest.Monk
     monkeypatch.setattr(driver_launch, "fits", lambda *given: asked.append(given[1:]) or fits(*given))
     for _ in range(2):
         streamed(backend)
-    assert asked == [((32,), 0, 16), *asked[1:2]] and asked[1][2] == 16
+    assert [(block, cluster) for block, _, cluster in asked] == [((32,), 16), ((128,), 16)]
 
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7])

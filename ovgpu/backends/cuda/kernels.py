@@ -199,14 +199,15 @@ def nothing() -> Kernel:
 
 
 def largest_cluster() -> int:
-    """Return the most blocks of a cluster on the current device, if they are as small as can be."""
+    """Return the most blocks of a cluster on the current device, each of which has a multiprocessor of its own."""
     return _largest_cluster(_here())
 
 
 @lru_cache
 def _largest_cluster(here: Device) -> int:
-    kernel = nothing()
-    return next((blocks for blocks in CLUSTERS if kernel.fits_cluster((32,), 0, blocks)), 1)
+    kernel, limit = nothing(), int(rt.cupy().cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
+    shared = limit // 2 + 1024  # two blocks do not fit on a multiprocessor
+    return next((blocks for blocks in CLUSTERS if kernel.fits_cluster((32,), shared, blocks)), 1)
 
 
 @lru_cache(CACHED_KERNELS)

@@ -47,8 +47,8 @@ class KernelRecorder(Protocol):
 
     @property
     def max_cluster(self) -> int:
-        """The most small blocks that may form a cluster, in which they store to each other's shared memory; 1 if there
-        are no clusters."""
+        """The most blocks that may form a cluster, in which they store to each other's shared memory; 1 if there are no
+        clusters. Blocks with much shared memory may not fit, see `kernel`."""
 
     @property
     def tf32(self) -> bool:
