@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 MAX_LINES = 700
 CODE = {".py", ".cu", ".cuh", ".h", ".cpp"}
 TEXT = CODE | {".md", ".toml", ".xml", ".json", ".txt", ".yml", ".yaml", ".cfg"}
-TOP = {"ovgpu", "cuda_kernels", "tests", "bench", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"}
+TOP = {"ovgpu", "cuda_kernels", "findings", "tests", "bench", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"}
 # A docstring or comment that opens so has no subject, or is a riddle.
 RIDDLE = re.compile(r"[`*(\"]*(What|Those|Of|That which|Whether|How|Which|Such|As it|The ones?)\b")
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
