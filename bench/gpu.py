@@ -33,6 +33,10 @@ GRACE_SECONDS = 5  # between the end of an item's own budget and its stop
 RESERVE_SECONDS = 5  # for the archives and the summary
 ARCHIVE_BYTES = 15 << 20
 MAX_ARCHIVES = 6
+VISION = ("resnet50_f16", "resnet50_b64_f16", "bert_f16", "bert_b32_f16", "resnet50_int8", "resnet50_b64_int8",
+          "bert_int8", "bert_b32_int8", "vit_f16", "unet_f16", "yolo_f16", "yolo_int8", "mobilenet_v2_f16",
+          "whisper_tiny_f16")
+PROFILED = ("llama f16 128", "llama int4 128", "resnet50_b64_f16")
 
 
 @dataclass
@@ -90,12 +94,6 @@ def items(command: str, options: argparse.Namespace) -> list[Item]:
         Item("gpu_serving", 50, ["--out", "{work}/serving.json", "--budget", "{budget}", *trial, *(
             [] if options.emulated else ["--only", "resnet50_f16", "bert_f16"])]),
     ]
-
-
-VISION = ("resnet50_f16", "resnet50_b64_f16", "bert_f16", "bert_b32_f16", "resnet50_int8", "resnet50_b64_int8",
-          "bert_int8", "bert_b32_int8", "vit_f16", "unet_f16", "yolo_f16", "yolo_int8", "mobilenet_v2_f16",
-          "whisper_tiny_f16")
-PROFILED = ("llama f16 128", "llama int4 128", "resnet50_b64_f16")
 
 
 def run(item: Item, seconds: float, work: Path) -> None:

@@ -28,12 +28,12 @@ def begin(folder: Path) -> None:
     """Make this process and those forked from it store the kernels that the emulator compiles, and append their
     launches in clusters to `CLUSTERS`."""
     os.environ["CUPY_CACHE_DIR"] = str(folder.resolve())
-    fits = Kernel.fits_cluster
+    fits, file = Kernel.fits_cluster, folder.resolve() / CLUSTERS
 
     def noted(kernel: Kernel, block: tuple[int, ...], shared: int, cluster: int) -> bool:
         row = {"key": kernel.key(), "name": kernel.name, "threads": prod(block), "shared": shared, "cluster": cluster}
-        with (folder / CLUSTERS).open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        with file.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
         return fits(kernel, block, shared, cluster)
 
     Kernel.fits_cluster = noted  # type: ignore[method-assign]

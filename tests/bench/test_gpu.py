@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import gpu, gpu_convolution, gpu_prepare, gpu_profile, gpu_sanitize, gpu_smoke, gpu_suite
+from bench import gpu, gpu_card, gpu_convolution, gpu_prepare, gpu_profile, gpu_sanitize, gpu_smoke, gpu_suite
+from ovgpu.backends.cuda import kernels
 from tests.emulator import nvrtc
+from tests.emulator.driver_emu import largest_cluster
 from tests.kernels import gate
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,19 @@ def test_both_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     served = found["serving"]["lstm_b1"]
     assert [*served["per_second"]] == ["1", "2", "4", "8"] and all(served["per_second"].values())
     assert served["starts"].keys() == {"cold", "cached"} and served["starts"]["cold"]["first"] > 0
+
+
+def test_clusters_of_recorded_kernels(tmp_path: Path, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is asked for each recorded launch; machine code that is missing is named."""
+    kernel = kernels.of_file("pixel_normalization.cu", "normalize_pixels<float, 4, CLUSTER>")
+    binary, launch = kernel.binary(), {"name": kernel.name, "threads": 256, "shared": 1 << 10}
+    rows = [{**launch, "key": key, "cluster": blocks} for key, blocks in (("known", 4), ("known", 16), ("other", 4))]
+    file = tmp_path / "clusters.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in [*rows, rows[0]]))
+    monkeypatch.setattr(gpu_card.kernel_cache, "load", lambda key, store: binary if key == "known" else None)
+    with largest_cluster(8):
+        found = {(row["key"], row["cluster"]): row["fits"] for row in gpu_card.occupancy(file)}
+    assert found == {("known", 4): True, ("known", 16): False, ("other", 4): "no machine code"}
 
 
 def test_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

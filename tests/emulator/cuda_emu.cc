@@ -342,7 +342,7 @@ bool Worker::run_blocks(uint64_t first, unsigned count) {
     }
     progress |= release_grid(count);
     if (failed) return false;
-    if (!progress && !open) {  // a block that waits for earlier launches, and one that waits for it, wait for each other
+    if (!progress && !open) {  // a block that waits for earlier launches, and one that waits for that block
       unguard();
       progress = true;
     }

@@ -165,7 +165,9 @@ void wait_for_cluster(int site) {
 }
 
 void check_expectation() {
-  if (block->thread->arrived) fail("stores are expected after the arrival at the cluster: others may have stored already");
+  if (block->thread->arrived) {
+    fail("stores are expected after the arrival at the cluster: others may have stored already");
+  }
 }
 
 static Run& block_of_cluster(unsigned rank) {
@@ -190,7 +192,9 @@ void store_later(void* own, const void* value, size_t bytes, unsigned rank, unsi
     fail("a store to shared memory that block %u of the cluster used before an arrival that releases nothing", rank);
   }
   void* const left = in_block(own_left, other);
-  if (is_filled(left, sizeof(*own_left), kUnused)) fail("a store to block %u of the cluster, which does not expect it yet", rank);
+  if (is_filled(left, sizeof(*own_left), kUnused)) {
+    fail("a store to block %u of the cluster, which does not expect it yet", rank);
+  }
   std::memset(to, kInFlight, bytes);
   worker->in_kernel = false;  // allocates
   Transfer* store = worker->transfers.issue(to, nullptr, bytes);

@@ -119,8 +119,8 @@ struct Transfer {
   alignas(16) char value[16];
 };
 
-// The transfers on their way. They land at any time between their issue and the wait that covers them, or the end of the
-// block if there is none.
+// The transfers on their way. They land at any time between their issue and the wait that covers them, or the end of
+// the block if there is none.
 struct Transfers {
   enum Landing { EARLY, LATE };  // at once; as late as possible. Other values are seeds: each transfer draws its time
   using Due = std::pair<uint64_t, Transfer*>;

@@ -105,7 +105,8 @@ def current_landing() -> int:
 def landing(when: int | str) -> Iterator[None]:
     """Set when asynchronous copies, and stores to other blocks of a cluster, land within the block: "early", as soon as
     they are issued; "late", when they are waited for, or when their block of threads ends; or at times drawn with a
-    seed above 1. With "all", each kernel runs with all `LANDINGS`, and fails if its results differ."""
+    seed above 1. When an early launch begins, the launches before it have ended if the landing is "early" or an even
+    seed. With "all", each kernel runs with all `LANDINGS`, and fails if its results differ."""
     global _landing
     previous = _landing
     _landing = {"early": 0, "late": 1, "all": ALL}[when] if isinstance(when, str) else when

@@ -57,6 +57,7 @@ FAULTS = [Fault(name, run, FILE, sound, broken) for name, run, sound, broken in 
     ("channels of the first image", alone, "(unsigned long long)blockIdx.y * s.channels + channel",
      "channel"),
     ("last part as long as the others", clustered, "A(s.pixels_of(from) * s.group)", "A(s.length * s.group)"),
+    ("no arrival at the cluster", clustered, "arrive_at_cluster<UNTOUCHED>();", ""),
     ("stores before the others expect them", clustered, "wait_for_cluster();  // all blocks expect stores", ""),
     ("nobody waits for stores", clustered, "    stores->wait();\n", ""),
     ("stores that nobody expects", clustered, "groups * s.parts * sizeof(uint4)",

@@ -49,6 +49,7 @@ def clustered() -> None:
 
 
 FAULTS = [
+    Fault("no arrival at the cluster", clustered, FILE, "arrive_at_cluster<UNTOUCHED>();"),
     Fault("a stage is read before it is there", nibbles, FILE, "wait_copies_but<STAGES - 2>();"),
     Fault("a stage too few is waited for", whole_bytes, FILE, "wait_copies_but<STAGES - 2>()",
           "wait_copies_but<STAGES - 1>()"),

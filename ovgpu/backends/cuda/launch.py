@@ -24,6 +24,8 @@ from ovgpu.ops.fused._elementwise import Chain
 from ovgpu.runtime.backend import Call, RoundingCall
 from ovgpu.types import Type
 
+CARVEOUTS = {"the most": True, "the driver's": False}  # of early kernels: shared memory that they prefer
+
 
 class Launcher(KernelRecorder):
     """Recorder of the calls of one step on one stream, in the list ``calls``."""
@@ -46,7 +48,7 @@ class Launcher(KernelRecorder):
                tf32: bool = False, early: bool = False, cluster: int = 1,
                otherwise: Callable[[KernelRecorder], object] | None = None) -> None:
         kernel = kernels.of_file(file, expression, cooperative, prelude)
-        clusters = Clusters(cluster)
+        clusters = NO_CLUSTERS
         if cluster > 1:
             assert otherwise is not None, f"{expression}: a launch in clusters needs another form"
             fit = partial(kernel.fits_cluster, block, shared, cluster)
@@ -77,8 +79,7 @@ class Launcher(KernelRecorder):
         kernel.prepare(shared)
         record = RoundingCall if tf32 else partial
         early = early and driver_launch.begins_early(self.capability)
-        question, answers = f"shared memory of {kernel.label} in {grid}", {"the most": True, "the driver's": False}
-        carveout = early and self.choose(question, answers)
+        carveout = early and self.choose(f"shared memory of {kernel.label} in {grid}", CARVEOUTS)
         options = {"driver": DriverLaunch(early, clusters, carveout)} if early or clusters.blocks > 1 else {}
         self.calls.append(record(kernel, grid, block, arguments, shared_mem=shared, stream=self.stream, **options))
 
