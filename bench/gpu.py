@@ -33,9 +33,13 @@ GRACE_SECONDS = 5  # between the end of an item's own budget and its stop
 RESERVE_SECONDS = 5  # for the archives and the summary
 ARCHIVE_BYTES = 15 << 20
 MAX_ARCHIVES = 6
-VISION = ("resnet50_f16", "resnet50_b64_f16", "bert_f16", "bert_b32_f16", "resnet50_int8", "resnet50_b64_int8",
-          "bert_int8", "bert_b32_int8", "vit_f16", "unet_f16", "yolo_f16", "yolo_int8", "mobilenet_v2_f16",
-          "whisper_tiny_f16")
+TEXT = (*(f"llama {variant} {context}" for variant in ("f16", "int4", "int8") for context in (128, 8192)),
+        *(f"llama {variant} {part}" for variant in ("f16", "int4")
+          for part in ("prefill 512", "prefill 2048", "sequences 8", "sequences 64")))
+NETWORKS = ("resnet50_f16", "resnet50_b64_f16", "bert_f16", "bert_b64_f16", "resnet50_int8", "resnet50_b64_int8",
+            "bert_int8", "bert_b64_int8", "vit_f16", "unet_f16", "yolo_f16", "yolo_int8", "yolo_b64_f16",
+            "yolo_b64_int8", "mobilenet_v2_f16", "whisper_tiny_f16")
+ATTENTION = ("decode", "4 queries", "16 queries", "64 queries", "prefill", "bert", "vit", "whisper")
 PROFILED = ("llama f16 128", "llama int4 128", "resnet50_b64_f16")
 
 
@@ -58,41 +62,40 @@ class Item:
 def items(command: str, options: argparse.Namespace) -> list[Item]:
     """Return the items of a command in the order of their worth."""
     trial = ["--emulated", "--tiny"] if options.emulated else []
-    suite = ["--seconds", "{budget}"]
-    if options.emulated:
-        suite += ["--device", "emulator", "tests/kernels/test_range.py"]
+    suite = ["--seconds", "{budget}", *(["--device", "emulator"] if options.emulated else [])]
     prepared: Path | None = options.prepared
     if prepared is not None and (prepared / "expectations.xz").exists():
         suite += ["--expectations", str(prepared / "expectations.xz")]
     changed = ["--files", str(prepared / "changed.txt")] if prepared and (prepared / "changed.txt").exists() else []
     clusters = ["--clusters", str(prepared / "clusters.jsonl")] if prepared else []
-    some = ["--emulated", "--models", "lstm_state"] if options.emulated else []
+    some = ["tests/kernels/test_range.py"] if options.emulated else []
     alone = ["--torch", "none"] if options.emulated else []
     if command == "correctness":
-        llama = ["--variant", "int4", "--contexts", "16", "--prefill", "--sequences", "2"] if options.emulated else [
-            "--variant", "f16", "int4", "int8", "--peers", "graph", "--contexts", "128", "8192", "--prefill", "512",
-            "2048", "--sequences", "8", "64"]
+        text = ["--only", "llama int4 128", "llama int4 sequences 8"] if options.emulated else [
+            "--modes", "graph", "--only", *TEXT]
         return [
             Item("gpu_card", 20, ["--out", "{work}", *trial, *clusters]),
-            *([Item("gpu_suite", 60, ["--out", "{work}/changed", "--part-seconds", "40", *changed, *suite])]
+            *([Item("gpu_suite", 60, ["--out", "{work}/changed", "--part-seconds", "40", *changed, *suite, *some])]
               if changed or options.emulated else []),
-            Item("gpu_smoke", 75, ["--out", "{work}", "--seconds", "{budget}", *some]),
-            Item("gpu_suite", 130, ["--out", "{work}/rest", "--part-seconds", "60", "--skip",
-                                    "{work}/changed/suite.json", *suite]),
+            Item("gpu_suite", 75, ["--out", "{work}/models", "--part-tests", "1", *suite, "tests/models/test_card.py"]),
+            Item("gpu_suite", 130, ["--out", "{work}/rest", "--part-seconds", "60", *suite, *some, "--skip",
+                                    "{work}/changed/suite.json", "{work}/models/suite.json"]),
             Item("gpu_sanitize", 80, ["--out", "{work}", "--budget", "{budget}", *trial]),
-            Item("gpu_llama", 125, ["--out", "{work}/llama.json", "--budget", "{budget}", *trial, *llama]),
+            Item("gpu_peers", 125, ["--out", "{work}/text.json", "--budget", "{budget}", *trial, *alone, *text]),
         ]
     again = options.again or Path("{work}/../correctness")
-    vision = ["--only", "lstm_state"] if options.emulated else ["--modes", "graph", "compile+graph", "--only", *VISION]
+    networks = ["--only", "lstm_state"] if options.emulated else ["--modes", "graph", "compile+graph", "--only",
+                                                                  *NETWORKS]
     return [
-        Item("gpu_suite", 15, ["--out", "{work}/again", *suite, "--failed", f"{again}/rest/suite.json",
-                               f"{again}/changed/suite.json"]),
-        Item("gpu_vision", 80, ["--out", "{work}/vision.json", "--budget", "{budget}", *trial, *alone, *vision]),
-        Item("gpu_attention", 30, ["--out", "{work}/attention.json", "--budget", "{budget}", *trial]),
-        Item("gpu_profile", 40, ["--out", "{work}", "--budget", "{budget}", *trial, *(
-            ["--only", "lstm_state"] if options.emulated else ["--only", *PROFILED])]),
+        Item("gpu_suite", 15, ["--out", "{work}/again", *suite, *some, "--failed", *(
+            f"{again}/{part}/suite.json" for part in ("models", "rest", "changed"))]),
+        Item("gpu_peers", 80, ["--out", "{work}/networks.json", "--budget", "{budget}", *trial, *alone, *networks]),
+        Item("gpu_layers", 30, ["--out", "{work}/layers.json", "--budget", "{budget}", *trial, *(
+            [] if options.emulated else ["--cases", *ATTENTION])]),
+        Item("gpu_profile", 40, ["--out", "{work}", "--budget", "{budget}", *trial, "--only", *(
+            ["lstm_state"] if options.emulated else PROFILED)]),
         Item("gpu_serving", 50, ["--out", "{work}/serving.json", "--budget", "{budget}", *trial, *(
-            [] if options.emulated else ["--only", "resnet50_f16", "bert_f16"])]),
+            ["--only", "lstm_b1"] if options.emulated else ["--only", "resnet50_f16", "bert_f16"])]),
     ]
 
 

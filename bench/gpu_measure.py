@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -103,21 +104,17 @@ def host_seconds(run: Callable[[], object], seconds: float, least: int) -> list[
     return samples
 
 
-def call_seconds(call: Callable[[], object], synchronize: Callable[[], object], rounds: int = 20,
-                 count: int = 200) -> float:
-    """Return the host's time in seconds for a call that launches work. The device catches up outside the measured time
-    after every ``count`` calls, before its queue fills and calls wait for it."""
-    for _ in range(3):
-        call()
-    samples = []
-    for _ in range(rounds):
-        synchronize()
-        start = time.perf_counter()
-        for _ in range(count):
+def captured(stream: Any, *calls: Callable[[], object]) -> Any:
+    """Return the graph of some calls. The capture ends even if they raise."""
+    stream.begin_capture()
+    try:
+        for call in calls:
             call()
-        samples.append((time.perf_counter() - start) / count)
-    synchronize()
-    return statistics.median(samples)
+    except BaseException:
+        with suppress(Exception):  # the capture is invalid
+            stream.end_capture()
+        raise
+    return stream.end_capture()
 
 
 def summary(rounds: Sequence[Sequence[float]]) -> dict[str, Any]:

@@ -1,169 +1,271 @@
-"""Benchmark of ovgpu on a card against torch: eager, compiled, and CUDA graphs of both; and the cost of library calls.
+"""Benchmark of ovgpu on a card beside torch: eager, in a CUDA graph, and compiled by max-autotune in a CUDA graph.
 
-    python -m bench.gpu_peers                        everything; results go to bench/results
-    python -m bench.gpu_peers --only bert_base gpt2_decode --no-questions
-    python -m bench.gpu_peers --emulated --tiny      a trial without a GPU, in less than a minute
+    python -m bench.gpu_peers --out FILE.json
+    python -m bench.gpu_peers --only resnet50_f16 "llama f16 128" --modes graph compile+graph --budget 300
+    python -m bench.gpu_peers --emulated --tiny     a trial without a GPU
 
-The command measures the bandwidth of a copy, then asks `gpu_questions`, then times each workload in all engines, whose
-results must agree. There are three times per engine: on the device, between events around many launches of one
-inference's work (in a graph, one launch each; the cache is emptied before each where bandwidth is measured); of a call,
-inputs and outputs on the device, with its wait; and wall-clock, host arrays in to host arrays out. Ratios are to the
-fastest other engine: below 1, ovgpu is faster.
+Each workload of `bench.workloads` is run and compared with torch (in f32; language models with f16 and the same
+weights), or with NumPy where torch is missing. Engines that are right are timed: on the device, between events around
+many launches of one inference's work (the cache is emptied before each where bandwidth is measured); in a call, inputs
+and outputs on the device, with its wait; and from host arrays to host arrays. Ratios are to torch's fastest engine:
+below 1, ovgpu is faster.
+
+Workloads in f32 also run in TF32, as "ovgpu tf32" and "torch graph tf32". In f16, torch's convolutions have channels
+last, and the mode "graph" is timed without as well ("nchw"), which group norms prefer. Torch runs language models in
+f16, and those of int4 also with its own kernels for int4. Compiling takes longest, so it comes last.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import re
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import numpy as np
 
-from bench import engines, gpu_measure, gpu_questions, gpu_run
-from bench.gpu_torch import MODES
-from bench.gpu_workloads import TINY, WORKLOADS
+from bench import gpu_llama, gpu_measure, gpu_torch
+from bench.gpu_engines import Engine, engine, error, results
+from bench.gpu_measure import device_seconds, host_seconds, summary
+from bench.gpu_translate import translated
+from bench.workloads import TF32, WORKLOADS, Workload, workload
 from ovgpu.backends.cuda import rt
 from tests.harness.cuda import bound
 
-COPY, COPY_TINY = 2 << 30, 1 << 16  # bytes that a copy moves, each way
-UNFINISHED = "gpu-unfinished.json"
-TIMES = {"device": "Device", "call": "Call", "wall": "Host to host"}
-COLUMNS = ["Workload", "Engine", *(f"{title} (us)" for title in TIMES.values()), "Ratios", "GB/s", "% of copy"]
+TF32_TOLERANCE = 2e-2
+MIN_SAMPLES = 5  # the least samples of a measurement
+TIMES = ("device", "call", "wall")
+FIGURES = {"error": ".1e", "percent_of_copy": ".1f", "tflops": ".1f", "tokens_per_second": ".0f", "appended": "",
+           "setup_seconds": ".1f"}  # that are printed
+Makers = dict[str, Callable[[], Any]]
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure everything; return the results, which include the failures of single parts."""
-    with bound("emulator") if options.emulated else nullcontext():
-        return _measure(options, "NVIDIA")
+def text_peers(found: Workload, options: argparse.Namespace) -> Makers:
+    """Return torch's engines for a part of a language model; "reference" is compared and not timed."""
+    text, device = found.text, options.torch
+    if text is None or text.llama is None or text.sequences:
+        return {}
+    peer = partial(gpu_llama.peer, text, device=device, kind="float32" if device == "cpu" else "float16")
+    makers: Makers = {"reference": partial(peer, "eager")}
+    if text.llama.variant == "f16":
+        makers |= {f"torch {mode}": partial(peer, mode) for mode in options.modes}
+    elif text.llama.variant == "int4" and text.context:
+        mode = "eager" if device == "cpu" else "graph"
+        makers[f"torch {mode} int4"] = partial(peer, mode, int4=True)
+    return makers
 
 
-def _measure(options: argparse.Namespace, device: str) -> dict[str, Any]:
-    cupy = rt.cupy()
-    result: dict[str, Any] = {"device": gpu_measure.describe(cupy), "rounds": options.rounds,
-                              "clocks_before": gpu_measure.clocks(), "torch": _torch_version(options.torch)}
-    stream = cupy.cuda.Stream(non_blocking=True)
-    size = COPY_TINY if options.tiny else COPY
-    result["copy_bytes_per_second"] = gpu_measure.copy_bandwidth(cupy, stream, size, options.seconds)
-    if options.questions:
-        result["questions"] = gpu_questions.answer(device, options.tiny, result["copy_bytes_per_second"])
-        _progress(options, result, "calls")
-    settings = gpu_run.Settings(device, options.torch, options.modes, options.rounds, options.seconds, options.steps,
-                                1 if options.tiny else 5)
-    result["workloads"] = {}
-    until = time.perf_counter() + options.budget
-    for name in options.only:
-        if time.perf_counter() > until:
-            _progress(options, result, f"{name}: not begun, the time is up")
-            continue
-        found = gpu_run.compare((TINY if options.tiny else WORKLOADS)[name], settings)
-        result["workloads"][name] = found
-        times = {engine: round(row["device"]["us"], 2) if "device" in row else None
-                 for engine, row in found["engines"].items()}
-        _progress(options, result, f"{name}: {times}")
-        _free(cupy)
-    result["clocks_after"] = gpu_measure.clocks()
-    return result
+def peers(found: Workload, options: argparse.Namespace) -> Makers:
+    """Return torch's engines for a workload."""
+    if found.text is not None:
+        return text_peers(found, options)
+    module = found.peer() if found.peer else translated(found.peer_ir or found.ir)
+    peer = partial(gpu_torch.peer, found, module, device=options.torch)
+    makers: Makers = {"reference": partial(peer, "eager")}
+    for mode in options.modes:
+        makers[f"torch {mode}"] = partial(peer, mode, half=found.half, channels_last=found.half and found.image)
+    if "graph" in options.modes and found.half and found.image:
+        makers["torch graph nchw"] = partial(peer, "graph", half=True)
+    if "graph" in options.modes and found.tf32:
+        makers["torch graph tf32"] = partial(peer, "graph", tf32=True)
+    return makers
 
 
-def _progress(options: argparse.Namespace, result: dict[str, Any], text: str) -> None:
-    """Print the progress, and save the results in case the rest is cut short."""
-    Console(stderr=True).print(text, markup=False, highlight=False)
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / UNFINISHED).write_text(json.dumps(result, indent=1) + "\n")
+def ours(found: Workload, options: argparse.Namespace) -> Makers:
+    """Return ovgpu's engines for a workload."""
+    makers: Makers = {"ovgpu": partial(engine, found, options.device)}
+    if found.tf32:
+        makers["ovgpu tf32"] = partial(engine, replace(found, config=TF32), options.device)
+    return makers
 
 
-def rows(result: dict[str, Any]) -> list[list[str]]:
-    """Return the table's rows, one per workload and engine."""
-    found = []
-    for workload in result["workloads"].values():
-        for name, row in workload["engines"].items():
-            cells = [workload["title"], name]
-            if "device" not in row:
-                message = row.get("failed") or f"wrong: error {row['error']:.1e}"
-                found.append([*cells, message.splitlines()[0][:60], "", "", "", "", ""])
-                continue
-            rate = workload["least_bytes"] / row["device"]["us"] * 1e6
-            times = [f"{row[what]['us']:.2f}" if what in row else "" for what in TIMES]
-            ratios = [f"{row[what]['ratio']:.2f}" for what in TIMES if "ratio" in row.get(what, {})]
-            found.append([*cells, *times, " / ".join(ratios), f"{rate / 1e9:.1f}",
-                          f"{100 * rate / result['copy_bytes_per_second']:.1f}"])
-    return found
+def measured(made: Any, found: Workload, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure device time, time of a call, and time from host to host, as far as the engine has them."""
+    times: dict[str, list[list[float]]] = {"wall": [], "call": [], "device": []}
+    for _ in range(options.rounds):
+        made.begin()
+        decodes = found.text is not None and not found.text.prompt
+        seconds, least = (0.0, options.steps) if decodes else (options.seconds, MIN_SAMPLES)
+        times["wall"].append(host_seconds(made.infer, seconds, least))
+        if made.call is not None:
+            times["call"].append(host_seconds(made.call, options.seconds, MIN_SAMPLES))
+        if made.launch is not None:
+            times["device"].append(device_seconds(made.launch, made.timer, options.seconds, MIN_SAMPLES, made.flush))
+    return {what: summary(samples) for what, samples in times.items() if samples}
 
 
-def _free(cupy: Any) -> None:
-    """Free memory between workloads."""
-    import gc
-
-    gc.collect()
-    cupy.get_default_memory_pool().free_all_blocks()
-
-
-def _torch_version(device: str | None) -> str | None:
-    if device is None:
-        return None
-    import torch
-
-    return str(torch.__version__)
+def rates(row: Mapping[str, Any], found: Workload, copy: float) -> dict[str, float]:
+    """Return the share of a copy's bandwidth, a prompt's operations per second, or a batch's tokens per second."""
+    text = found.text
+    if text is not None and text.sequences:
+        return {"tokens_per_second": text.sequences / row["wall"]["us"] * 1e6}
+    if text is not None and text.prompt and text.llama:
+        return {"tflops": text.llama.flops(text.prompt) / row["device"]["us"] / 1e6}
+    return {"percent_of_copy": 100 * found.nbytes / row["device"]["us"] * 1e6 / copy}
 
 
-def _torch_device() -> str | None:
-    try:
-        import torch
-    except ImportError:
-        return None
-    return "cuda" if torch.cuda.is_available() else None
+def add_ratios(rows: Mapping[str, dict[str, Any]]) -> None:
+    """Add ovgpu's ratios to the fastest peer: of those without TF32, and for ovgpu in TF32, of all."""
+    for name, row in rows.items():
+        for what in TIMES if name.startswith("ovgpu") else ():
+            times = {peer: other[what]["us"] for peer, other in rows.items() if what in other and
+                     peer.startswith("torch") and (name.endswith("tf32") or not peer.endswith("tf32"))}
+            if what in row and times:
+                best = min(times, key=lambda peer: times[peer])
+                row[what] |= {"best_peer": best, "ratio": row[what]["us"] / times[best]}
+
+
+class Run:
+    """Run over the workloads; ``result`` and the file are updated after each engine."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.start = time.perf_counter()
+        self.result: dict[str, Any] = {"rounds": options.rounds, "seconds_each": options.seconds, "items": {}}
+
+    def over(self) -> bool:
+        return time.perf_counter() - self.start > self.options.budget
+
+    def save(self) -> None:
+        if self.options.out is not None:
+            self.result["seconds"] = time.perf_counter() - self.start
+            self.options.out.parent.mkdir(parents=True, exist_ok=True)
+            self.options.out.write_text(json.dumps(self.result, indent=1) + "\n")
+
+    def all(self) -> None:
+        options, cupy = self.options, rt.cupy()
+        self.result |= {"device": gpu_measure.describe(cupy), "clocks": gpu_measure.clocks(),
+                        "ovgpu_cudnn": rt.cudnn() is not None}
+        if options.torch is not None:
+            import torch
+
+            self.result |= {"torch": str(torch.__version__), "torch_cudnn": torch.backends.cudnn.version()}
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            size = 1 << 16 if options.tiny else 2 << 30
+            self.copy = gpu_measure.copy_bandwidth(cupy, stream, size, options.seconds)
+        self.result["copy_bytes_per_second"] = self.copy
+        print(f"{self.result['device']['name']}, copies at {self.copy / 1e12:.4g} TB/s, cuDNN for ovgpu: "
+              f"{self.result['ovgpu_cudnn']}", flush=True)
+        compiled = options.torch is not None and any("compile" in mode for mode in options.modes)
+        for compiling in (False, True) if compiled else (False,):
+            for name in options.only:
+                if self.over():
+                    print(f"{name}: {'compiling ' * compiling}not begun, the time is up", flush=True)
+                else:
+                    self.item(name, compiling)
+        self.save()
+
+    def item(self, name: str, compiling: bool) -> None:
+        """Measure a workload in the engines that are compiled by torch, or in the others."""
+        item = self.result["items"].setdefault(name, {"engines": {}})
+        try:
+            found = workload(name, self.options.tiny)
+            item |= {"title": found.title, "least_bytes": found.nbytes}
+            makers = peers(found, self.options) if self.options.torch else {}
+            reference = makers.pop("reference", None)
+            if reference is None and (found.text is None or self.options.tiny):
+                reference = partial(engine, replace(found, config={}), "CPU")
+            makers = {title: make for title, make in (ours(found, self.options) | makers).items()
+                      if (title.startswith("torch") and "compile" in title) is compiling}
+            wanted = results(reference(), found) if reference is not None and makers else None
+            for title, make in makers.items():
+                if title.startswith("torch") and self.over():
+                    print(f"{name}: {title} not begun, the time is up", flush=True)
+                    continue
+                item["engines"][title] = row = self.engine(title, make, found, wanted)
+                print(f"{name:18} {title:20} {line(row)}", flush=True)
+                self.free()
+                self.save()
+        except Exception:
+            item["trace"] = traceback.format_exc()[-4000:]
+            print(f"{name}: FAILED {item['trace'].splitlines()[-1][:150]}", flush=True)
+        add_ratios(item["engines"])
+        for title, row in item["engines"].items():
+            if "ratio" in row.get("device", {}):
+                ratios = (f"{what} {row[what]['ratio']:.2f} ({row[what]['best_peer']})" for what in TIMES
+                          if "ratio" in row.get(what, {}))
+                print(f"{name:18} {title:20} ratios: {', '.join(ratios)}", flush=True)
+
+    def engine(self, title: str, make: Callable[[], Any], found: Workload, wanted: Any) -> dict[str, Any]:
+        """Return the error and the times of an engine, which is freed afterwards."""
+        row: dict[str, Any] = {}
+        try:
+            start = time.perf_counter()
+            made = make()
+            row["setup_seconds"] = time.perf_counter() - start
+            outputs = results(made, found)
+            row["right"] = all(bool(np.isfinite(y).all()) for y in outputs)
+            if wanted is not None and not title.endswith("int4"):  # torch's kernels for int4 have weights of their own
+                row["error"] = error(outputs, wanted)
+                row["right"] = row["error"] <= (TF32_TOLERANCE if title.endswith("tf32") else found.tolerance)
+            if row["right"] and not self.options.check:
+                row |= measured(made, found, self.options)
+                if isinstance(made, Engine):
+                    row |= rates(row, found, self.copy) | made.figures()
+        except Exception as failure:
+            row |= {"right": False, "failed": f"{type(failure).__name__}: {failure}"[:2000],
+                    "trace": traceback.format_exc()[-4000:]}
+        return row
+
+    def free(self) -> None:
+        """Free memory."""
+        gc.collect()
+        rt.cupy().get_default_memory_pool().free_all_blocks()
+        if self.options.torch == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return an engine's row as a short text."""
+    words = ["ok" if row["right"] else "WRONG"]
+    words += [f"{name} {row[name]:{form}}" for name, form in FIGURES.items() if name in row]
+    words += [f"{what} {row[what]['us']:.1f} us" for what in TIMES if what in row]
+    return ", ".join(words) + (f", FAILED {row['failed'].splitlines()[0][:120]}" if "failed" in row else "")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=WORKLOADS, default=[*WORKLOADS], metavar="NAME",
+    parser.add_argument("--only", nargs="*", choices=[*WORKLOADS], default=[*WORKLOADS], metavar="NAME",
                         help=f"workloads: {', '.join(WORKLOADS)}")
-    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no workload is begun")
-    parser.add_argument("--no-questions", dest="questions", action="store_false")
+    parser.add_argument("--modes", nargs="*", choices=gpu_torch.MODES, default=["eager", "graph", "compile+graph"])
+    parser.add_argument("--out", type=Path, help="JSON file, rewritten after each engine")
+    parser.add_argument("--device", default="NVIDIA", help="of ovgpu")
     parser.add_argument("--torch", choices=("cuda", "cpu", "none"), help="torch's device; default: cuda if usable")
-    parser.add_argument("--modes", nargs="*", choices=MODES, default=MODES, help="torch's ways to run; compiling takes "
-                        "up to a minute for each workload")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seconds", type=float, help="per measurement")
+    parser.add_argument("--check", action="store_true", help="compare results, measure nothing")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds after which nothing new is begun")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0.2, help="per measurement")
     parser.add_argument("--steps", type=int, help="tokens of a decoder that are timed in a round")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try the program")
-    parser.add_argument("--out", type=Path, help="folder; default: bench/results, nowhere for a trial")
     options = parser.parse_args(arguments)
-    options.torch = {None: _torch_device(), "none": None}.get(options.torch, options.torch)
-    if options.out is None and not options.emulated and not options.tiny:
-        options.out = engines.ROOT / "bench" / "results"
-    for name, usual, tiny in (("rounds", 5, 1), ("seconds", 0.5, 0.01), ("steps", 64, 3)):
-        if getattr(options, name) is None:
-            setattr(options, name, tiny if options.tiny else usual)
+    options.torch = gpu_torch.device_of() if options.torch is None else options.torch.replace("none", "") or None
+    if options.torch == "cpu":
+        options.modes = [mode for mode in options.modes if "graph" not in mode]
+    options.steps = options.steps or (3 if options.tiny else 64)
+    if options.tiny:
+        options.rounds, options.seconds = 1, 0.0
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return exit status 1 if ovgpu failed or was wrong on a workload."""
+    """Run the command line; return exit status 1 if ovgpu failed or was wrong on a workload that was begun."""
     options = parse(arguments)
-    result = run(options)
-    device = result["device"]["name"]
-    title = f"ovgpu on {device}: copies at {result['copy_bytes_per_second'] / 1e12:.3g} TB/s"
-    slug = "gpu-" + re.sub(r"\W+", "-", device.lower()).strip("-")
-    answers = result.pop("questions", None)
-    if answers is not None:
-        table = gpu_questions.rows(answers)
-        engines.report(options.out, f"{slug}-calls", f"Calls on {device}", ["Question", "Case", "Answer"], table,
-                       {"rounds": options.rounds, "answers": answers}, how="one question after the other")
-    if result["workloads"]:
-        engines.report(options.out, slug, title, COLUMNS, rows(result), result, how="the engines taking turns")
-    if options.out is not None:
-        (options.out / UNFINISHED).unlink(missing_ok=True)
-    wrong = [name for name, w in result["workloads"].items() if "device" not in w["engines"]["ovgpu"]]
+    run = Run(options)
+    with bound("emulator") if options.emulated else nullcontext():
+        run.all()
+    wrong = [name for name, item in run.result["items"].items() if not item["engines"].get("ovgpu", {}).get("right")]
     if wrong:
         print(f"failed or wrong: {', '.join(wrong)}")
     return int(bool(wrong))

@@ -17,18 +17,17 @@ tree, and fails if they have more than 60 MiB together: 64 travel to the card.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from bench import gpu_recorded, gpu_suite
+from bench import gpu_suite
+from bench.kernels import recorded
 
 ROOT = Path(__file__).resolve().parents[1]
 WHEELS = ("nvmath-python>=1.0", "nvidia-cudnn-frontend>=1.22,<1.29")
@@ -63,44 +62,28 @@ def kernels(folder: Path, options: argparse.Namespace) -> None:
                "3000", "--out", results, "--jobs", str(os.cpu_count() or 1), *tests], check=False)
     if not options.only:
         _call([sys.executable, "-m", "bench.gpu_prepare", str(folder), "--record"], check=False)
-    count, wrong = gpu_recorded.compile_all(folder)
+    count, wrong = recorded.compile_all(folder)
     print(f"{count} kernels, {len(wrong)} of which do not compile", *wrong[:10], sep="\n", flush=True)
-    clusters = folder / gpu_recorded.CLUSTERS
+    clusters = folder / recorded.CLUSTERS
     if clusters.exists():
         (folder.parent / clusters.name).write_text("\n".join(sorted(set(clusters.read_text().splitlines()))) + "\n")
     with tarfile.open(folder.parent / "kernels.tar.xz", "w:xz") as archive:
         archive.add(folder / "ovgpu", "ovgpu")
 
 
-@contextlib.contextmanager
-def idle() -> Iterator[None]:
-    """Make emulated kernels and products do nothing within the block, so that kernels are recorded at full size."""
-    from tests.emulator import array_ops, blas_emu, blaslt_emu, cudnn_emu, kernel
-
-    saved: list[tuple[Any, Callable[..., Any]]] = []
-    for module in (array_ops, blas_emu, blaslt_emu, cudnn_emu, kernel):
-        for name, node in vars(module).items():
-            if name.endswith("Node") and isinstance(node, type) and "run" in vars(node) and name != "CopyNode":
-                saved.append((node, node.run))
-                node.run = lambda self: None  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        for node, run in saved:
-            node.run = run
-
-
 def record(folder: Path) -> None:
     """Record the kernels of the benchmarks' workloads."""
-    from bench import gpu_profile
+    from bench.gpu_engines import engine
+    from bench.kernels.dry_device import idle
+    from bench.workloads import IN_TF32, WORKLOADS, workload
     from tests.harness.cuda import bound
 
-    gpu_recorded.begin(folder)
+    recorded.begin(folder)
     with bound("emulator"), idle():
-        for name in (*gpu_profile.DEFAULT, *gpu_profile.IN_TF32):
+        for name in (*WORKLOADS, *IN_TF32):
             start = time.perf_counter()
             try:
-                gpu_profile.engine(name, "NVIDIA", False)
+                engine(workload(name), "NVIDIA")
             except Exception as e:  # go on with the other workloads
                 print(f"{name}: {type(e).__name__}: {e}", flush=True)
             print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)

@@ -1,83 +1,40 @@
-"""Profile of the workloads on a card: device time by kernel, host time by function.
+"""Profile of the workloads on a card: device time by kernel, beside the time of a call.
 
     python -m bench.gpu_profile --out FOLDER [--budget SECONDS] [--only NAME ...]
 
-Device times are CUPTI's, through `torch.profiler`, which sees all kernels of the process, in graphs as well. They and
-the functions of the host are in ``profile.json``; ``profile.md`` is the table of kernels that take more than 2 % of a
-workload.
+Device times are CUPTI's, through `torch.profiler`, which sees all kernels of the process, in graphs as well. They are
+in ``profile.json``; ``profile.md`` is the table of kernels that take more than 2 % of a workload.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
 import json
-import pstats
 import sys
 import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench import gpu_llama, gpu_vision
-from bench.gpu_llama_model import LLAMA_1B, Caches, Variant, build
-from bench.gpu_run import Ovgpu
-from bench.gpu_vision_workloads import TINY as TINY_VISION
-from bench.gpu_vision_workloads import WORKLOADS as VISION
-from bench.gpu_workloads import EXACT, TF32, TINY, WORKLOADS
+from bench.gpu_engines import engine
+from bench.gpu_measure import describe, host_seconds
+from bench.workloads import IN_TF32, VARIANTS, WORKLOADS, workload
 from ovgpu.backends.cuda import rt
 from tests.harness.cuda import bound
 
 LAUNCHES = 6  # launches that are profiled
-WARM_UP = 8
-CALLS = 60  # calls in the host's profile
+CALLS = 60  # calls that are timed
 MIN_SHARE = 0.02  # the least share of a workload's device time for a kernel in the table
-FUNCTIONS = 30
-LLAMA: dict[str, tuple[Variant, int]] = {f"llama {variant} {context}": (variant, context)
-                                         for variant in ("f16", "int8", "int4") for context in (128, 8192)}
-PREFILL = "llama f16 prefill "  # and a number of tokens
-DEFAULT = (*LLAMA, f"{PREFILL}2048", "resnet50_f16", "resnet50", "bert_f16", "bert_b32_f16", "unet_f16", "vit_f16",
-           "whisper_tiny_f16", "mobilenet_v2_f16", "bilstm", "lstm_b1", "lstm_b32", "lstm_state", "resnet50_b64_f16",
-           "bert_base", "gpt2_decode", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32", "softmax_row",
-           "max_row", "normalize_row", "argmax_row", "topk_row")
-IN_TF32 = tuple(f"{name} tf32" for name in ("bert_base", "bert_base_b32", "resnet50", "gpt2_decode", "lstm_b32",
-                                            "bilstm", "llama int8 128", "llama int4 128"))
-
-
-def engine(name: str, device: str, tiny: bool) -> tuple[Any, Callable[[], object]]:
-    """Return a workload's engine, ready to be launched, and a function that makes an inference.
-
-    Names that end with ``tf32`` are workloads in f32 that is rounded to TF32.
-    """
-    plain, config = name.removesuffix(" tf32"), TF32 if name.endswith(" tf32") else EXACT
-    if plain.startswith(PREFILL):
-        found: Any = gpu_llama.Run(build("f16", gpu_llama.TINY if tiny else LLAMA_1B), device)
-        tokens = np.zeros((1, int(plain.removeprefix(PREFILL))), np.int64)
-        call: Callable[[], object] = partial(found.again, tokens)
-    elif plain in LLAMA:
-        variant, context = LLAMA[plain]
-        sizes = gpu_llama.TINY if tiny else LLAMA_1B
-        context = min(context, sizes.positions - CALLS - 4 * WARM_UP)
-        found = gpu_llama.Run(build(variant, sizes), device, "f16" if name == plain else "tf32")
-        found.fill(Caches(sizes, context), context - 1)
-        call = found.infer
-    elif plain in VISION:
-        workload = (TINY_VISION if tiny else VISION)[plain]()
-        found = gpu_vision.Ovgpu(workload if name == plain else replace(workload, config=config), device)
-        call = found.call
-    else:
-        found = Ovgpu((TINY if tiny else WORKLOADS)[plain](), device, config)
-        call = found.infer if found.workload.prompt is not None else found.call
-    for _ in range(WARM_UP):
-        call()
-    return found, call
+LLAMA = (*(f"llama {variant} {context}" for variant in VARIANTS for context in (128, 8192)), "llama f16 prefill 2048")
+DEFAULT = (*LLAMA, "resnet50_f16", "resnet50", "bert_f16", "bert_b32_f16", "unet_f16", "vit_f16", "whisper_tiny_f16",
+           "mobilenet_v2_f16", "bilstm", "lstm_b1", "lstm_b32", "lstm_state", "resnet50_b64_f16", "bert_base",
+           "gpt2_decode", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32", "softmax_row", "max_row",
+           "normalize_row", "argmax_row", "topk_row", *IN_TF32)
 
 
 def kernel_times(launch: Callable[[], object], wait: Callable[[], object]) -> dict[str, list[float]]:
@@ -111,33 +68,17 @@ def rows(times: dict[str, list[float]], launches: int) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: -float(row["us"]))
 
 
-def host_times(call: Callable[[], object], count: int) -> dict[str, Any]:
-    """Return the mean microseconds of ``count`` calls, and the functions that take longest under the profiler."""
-    start = time.perf_counter()
-    for _ in range(count):
-        call()
-    plain = (time.perf_counter() - start) / count
-    profile = cProfile.Profile()
-    profile.enable()
-    for _ in range(count):
-        call()
-    profile.disable()
-    statistics: Any = pstats.Stats(profile).stats  # type: ignore[attr-defined]
-    functions = [{"function": f"{Path(file).name}:{line}({function})", "calls": row[0] / count,
-                  "us": 1e6 * row[2] / count} for (file, line, function), row in statistics.items()]
-    return {"us": 1e6 * plain, "functions": sorted(functions, key=lambda row: -float(row["us"]))[:FUNCTIONS]}
-
-
 def profiled(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the profile of a workload."""
-    found, call = engine(name, options.device, options.tiny)
+    found = engine(workload(name, options.tiny), options.device)
     row: dict[str, Any] = {}
     if options.emulated:
         row["kernels"] = []  # CUPTI sees none
     else:
         row["kernels"] = rows(kernel_times(found.launch, found.timer.synchronize), LAUNCHES)
     row["device_us"] = sum(kernel["us"] for kernel in row["kernels"])
-    return row | {"host": host_times(call, 3 if options.tiny else CALLS)}
+    call = host_seconds(found.call or found.infer, 0.0, 3 if options.tiny else CALLS)
+    return row | {"call_us": 1e6 * float(np.mean(call))}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -148,7 +89,7 @@ def table(result: dict[str, Any]) -> str:
         if "kernels" not in row:
             lines += ["", f"## {name}", "", row["failed"].splitlines()[0]]
             continue
-        lines += ["", f"## {name}: {row['device_us']:.0f} us, a call {row['host']['us']:.0f} us", "",
+        lines += ["", f"## {name}: {row['device_us']:.0f} us, a call {row['call_us']:.0f} us", "",
                   "| us | count | each us | kernel |", "| ---: | ---: | ---: | --- |"]
         lines += [f"| {kernel['us']:.1f} | {kernel['count']:.0f} | {kernel['each_us']:.2f} | "
                   f"{kernel['kernel'][:110].replace('|', '/')} |"
@@ -159,23 +100,21 @@ def table(result: dict[str, Any]) -> str:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Profile all workloads until the time is up; write the files after each."""
     until = time.perf_counter() + options.budget
-    properties = rt.cupy().cuda.runtime.getDeviceProperties(0)
-    name = properties["name"]
-    result: dict[str, Any] = {"device": name.decode() if isinstance(name, bytes) else name, "workloads": {}}
-    for workload in options.only:
+    result: dict[str, Any] = {"device": describe(rt.cupy())["name"], "workloads": {}}
+    for name in options.only:
         if time.perf_counter() > until:
-            print(f"{workload}: not begun, the time is up", flush=True)
+            print(f"{name}: not begun, the time is up", flush=True)
             continue
         try:
-            result["workloads"][workload] = row = profiled(workload, options)
+            result["workloads"][name] = row = profiled(name, options)
             first = "; ".join(f"{kernel['count']:.0f} x {kernel['each_us']:.1f} us {kernel['kernel'][:50]}"
                               for kernel in row["kernels"][:3])
-            print(f"{workload}: {row['device_us']:.0f} us of kernels, a call {row['host']['us']:.0f} us: {first}",
+            print(f"{name}: {row['device_us']:.0f} us of kernels, a call {row['call_us']:.0f} us: {first}",
                   flush=True)
         except Exception as failure:
-            result["workloads"][workload] = {"failed": f"{type(failure).__name__}: {failure}",
+            result["workloads"][name] = {"failed": f"{type(failure).__name__}: {failure}",
                                              "trace": traceback.format_exc()[-3000:]}
-            print(f"{workload}: FAILED {type(failure).__name__}: {str(failure)[:200]}", flush=True)
+            print(f"{name}: FAILED {type(failure).__name__}: {str(failure)[:200]}", flush=True)
         (options.out / "profile.json").write_text(json.dumps(result, indent=1) + "\n")
         (options.out / "profile.md").write_text(table(result))
         rt.cupy().get_default_memory_pool().free_all_blocks()
@@ -187,14 +126,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=180)
-    parser.add_argument("--only", nargs="*", default=[*DEFAULT, *IN_TF32], metavar="NAME",
-                        choices=[*LLAMA, f"{PREFILL}2048", *VISION, *WORKLOADS, *IN_TF32])
+    parser.add_argument("--only", nargs="*", default=[*DEFAULT], metavar="NAME",
+                        choices=[*WORKLOADS, *IN_TF32])
     parser.add_argument("--device", default="NVIDIA")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy: the host's part alone")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, of a few workloads")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.tiny and options.only == [*DEFAULT, *IN_TF32]:
+    if options.tiny and options.only == [*DEFAULT]:
         options.only = ["llama int4 128", "lstm_state", "bert_base tf32"]
     with bound("emulator") if options.emulated else nullcontext():
         result = run(options)

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -66,36 +67,30 @@ def read(printed: str, status: int | None) -> dict[str, Any]:
             "failures": [line for line in lines if line.startswith(("E  ", "FAILED"))][:12]}
 
 
+def run_file(tool: str, file: str, until: float, options: argparse.Namespace) -> dict[str, Any]:
+    """Run a file's tests under a tool, for a minute at most."""
+    seconds = min(FILE_SECONDS, until - time.perf_counter())
+    if seconds <= 0:
+        return {**read("", None), "tests": "not begun"}
+    process = subprocess.Popen(command(tool, file, options.emulated), cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        printed, _ = process.communicate(timeout=seconds)
+        return read(printed, process.returncode)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # the tool, and the tests that it runs
+        return read(process.communicate()[0], None)
+
+
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Run all files under all tools until the time is up."""
-    until = time.perf_counter() + options.budget
-    waiting = [(tool, file) for tool in options.tools for file in options.files if (ROOT / file).exists()]
-    running: list[tuple[str, float, subprocess.Popen[str]]] = []
-    found: dict[str, Any] = {}
-    while waiting or running:
-        now = time.perf_counter()
-        while waiting and len(running) < options.jobs and now < until:
-            tool, file = waiting.pop(0)
-            process = subprocess.Popen(command(tool, file, options.emulated), cwd=ROOT, text=True,
-                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-            running.append((f"{tool} {file}", now, process))
-        for item in list(running):
-            name, began, process = item
-            late = now > until or now - began > FILE_SECONDS
-            try:
-                printed, _ = process.communicate(timeout=0.1)
-            except subprocess.TimeoutExpired:
-                if not late:
-                    continue
-                os.killpg(process.pid, signal.SIGKILL)  # the tool, and the tests that it runs
-                printed, _ = process.communicate()
-            found[name] = read(printed, None if late else process.returncode)
-            running.remove(item)
+    """Run all files under all tools until the time is up; write the file after each."""
+    until, found = time.perf_counter() + options.budget, dict[str, Any]()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        tasks = {pool.submit(run_file, tool, file, until, options): f"{tool} {file}"
+                 for tool in options.tools for file in options.files if (ROOT / file).exists()}
+        for task in as_completed(tasks):
+            found[tasks[task]] = task.result()
             (options.out / "sanitize.json").write_text(json.dumps(found, indent=1))
-        if now > until:
-            found |= {f"{tool} {file}": {**read("", None), "tests": "not begun"} for tool, file in waiting}
-            waiting.clear()
-    (options.out / "sanitize.json").write_text(json.dumps(found, indent=1))
     return found
 
 

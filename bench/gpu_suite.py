@@ -30,13 +30,12 @@ from typing import Any
 
 import pytest
 
-from bench import gpu_recorded
+from bench.kernels import recorded
 from tests.emulator.toolchain import included_text
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("tests/kernels", "tests/state", "tests/control_flow", "tests/models", "tests/runtime", "tests/passes",
            "tests/ops", "tests/api")
-PART_TESTS = 120  # the most tests of a part
 OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "-o", "faulthandler_timeout=0"]
 MAX_GROUPS = 20  # the most groups of failures that are printed
 
@@ -104,10 +103,10 @@ def collect(paths: Sequence[str], device: str) -> dict[str, list[str]]:
     return found
 
 
-def parts(tests: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """Return the parts: neighbouring tests of a file, which share kernels."""
-    return [(file, names[begin : begin + PART_TESTS]) for file, names in tests.items()
-            for begin in range(0, len(names), PART_TESTS)]
+def parts(tests: dict[str, list[str]], most: int) -> list[tuple[str, list[str]]]:
+    """Return the parts: at most so many neighbouring tests of a file, which share kernels."""
+    return [(file, names[begin : begin + most]) for file, names in tests.items()
+            for begin in range(0, len(names), most)]
 
 
 def run_part(file: str, names: Sequence[str], device: str, results: Any) -> None:
@@ -178,7 +177,7 @@ def selected(tests: dict[str, list[str]], options: argparse.Namespace) -> dict[s
     """Return the tests by file without those that ``--skip`` and ``--failed`` leave out."""
     reports = [json.loads(file.read_text()) for file in options.failed or () if file.exists()]
     failed = {failure["test"] for report in reports for failure in report["failures"]}
-    ran = set(json.loads(options.skip.read_text())["ran"]) if options.skip and options.skip.exists() else set[str]()
+    ran = {name for file in options.skip if file.exists() for name in json.loads(file.read_text())["ran"]}
     found = {file: [n for n in names if n not in ran and (options.failed is None or n in failed)]
              for file, names in tests.items()}
     return {file: names for file, names in found.items() if names}
@@ -188,12 +187,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run all parts, several at a time, until the time is up."""
     start = time.perf_counter()
     if options.record:
-        gpu_recorded.begin(options.record)
+        recorded.begin(options.record)
     if options.expectations:
         from tests.harness.recall import load
 
         load(options.expectations)
-    waiting = parts(selected(collect(paths(options), options.device), options))
+    waiting = parts(selected(collect(paths(options), options.device), options), options.part_tests)
     total = sum(len(names) for _, names in waiting)
     print(f"{total} tests in {len(waiting)} parts, collected in {time.perf_counter() - start:.0f} s", flush=True)
     result: dict[str, Any] = {"tests": total, "counts": Counter(), "failures": [], "slow": {}, "lost": [], "parts": {},
@@ -280,11 +279,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=400)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--part-seconds", type=float, default=150, help="after which a part is stopped")
+    parser.add_argument("--part-tests", type=int, default=120, help="the most tests of a part")
     parser.add_argument("--files", type=Path, help="a file that names the test files")
     parser.add_argument("--changed-since", metavar="COMMIT", help="tests of the kernels that changed since then")
     parser.add_argument("--failed", type=Path, nargs="*", help="suite.json of earlier runs: their failures alone")
-    parser.add_argument("--skip", type=Path, help="a suite.json: the tests that ran then are left out")
-    parser.add_argument("--record", type=Path, help="folder for kernels that the emulator compiles, see gpu_recorded")
+    parser.add_argument("--skip", type=Path, nargs="*", default=[], help="suite.json of earlier runs: what ran then is "
+                        "left out")
+    parser.add_argument("--record", type=Path, help="folder for the kernels that the emulator compiles")
     parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
     options = parser.parse_args(arguments)
     result = run(options)

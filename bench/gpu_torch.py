@@ -1,182 +1,29 @@
-"""The workloads of `bench.gpu` in plain torch, with the weights of the IR; and torch's ways to run them.
-
-Only functions import torch.
-"""
+"""Torch as a peer: a workload's module in each of torch's ways to run it. Only functions import torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.gpu_measure import HostClock, Timer
-
-if TYPE_CHECKING:
-    from bench.gpu_workloads import Workload
-    from tests.models.transformer import Sizes
+from bench.workloads import Workload
 
 Array = NDArray[Any]
+# Modes with "graph" are captured in a CUDA graph; "compile+graph" is torch.compile by max-autotune before that.
 MODES = ("eager", "graph", "compile", "compile+graph")
 
 
-def elementwise() -> Any:
-    """Return the module of the elementwise workload."""
-    import torch
-
-    class Elementwise(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return torch.tanh(x * 0.5 + 1) * x
-
-    return Elementwise()
-
-
-def softmax() -> Any:
-    """Return the module of the softmax workload."""
-    import torch
-
-    return torch.nn.Softmax(-1)
-
-
-def topk(count: int) -> Any:
-    """Return the module of the TopK workload."""
-    import torch
-
-    class TopK(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return tuple(torch.topk(x, count))
-
-    return TopK()
-
-
-def largest() -> Any:
-    """Return the module of the ReduceMax workload."""
-    import torch
-
-    class Largest(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x.amax(-1, keepdim=True)
-
-    return Largest()
-
-
-def normalize() -> Any:
-    """Return the module of the MVN workload."""
-    import torch
-
-    class Normalize(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return torch.nn.functional.layer_norm(x, x.shape[-1:])
-
-    return Normalize()
-
-
-def _dense(weights: Mapping[str, Array], name: str) -> Any:
-    import torch
-
-    out, of = weights[f"{name}.weight"].shape
-    layer = torch.nn.Linear(of, out)
-    layer.weight.data, layer.bias.data = (torch.from_numpy(weights[f"{name}.{part}"]) for part in ("weight", "bias"))
-    return layer
-
-
-def _norm(weights: Mapping[str, Array], name: str, eps: float) -> Any:
-    import torch
-
-    layer = torch.nn.LayerNorm(weights[f"{name}.weight"].size, eps)
-    layer.weight.data, layer.bias.data = (torch.from_numpy(weights[f"{name}.{part}"]) for part in ("weight", "bias"))
-    return layer
-
-
-def _table(weights: Mapping[str, Array], name: str) -> Any:
-    import torch
-
-    return torch.nn.Embedding.from_pretrained(torch.from_numpy(weights[f"{name}.weight"]))
-
-
-def bert(weights: Mapping[str, Array], sizes: Sizes) -> Any:
-    """Return BERT: input_ids, attention_mask, token_type_ids [batch, time] -> [batch, time, width]."""
-    import torch
-    from torch.nn import functional as F
-
-    class Layer(torch.nn.Module):
-        def __init__(self, k: int) -> None:
-            super().__init__()
-            self.query, self.key, self.value, self.attended, self.inner, self.outer = (
-                _dense(weights, f"{k}.{name}") for name in ("query", "key", "value", "attended", "inner", "outer"))
-            self.norm_1, self.norm_2 = (_norm(weights, f"{k}.{name}", 1e-12) for name in ("norm_1", "norm_2"))
-
-        def forward(self, x: Any, allowed: Any) -> Any:
-            batch, time, width = x.shape
-            q, k, v = (layer(x).view(batch, time, sizes.heads, sizes.head).transpose(1, 2)
-                       for layer in (self.query, self.key, self.value))
-            y = F.scaled_dot_product_attention(q, k, v, allowed).transpose(1, 2).reshape(batch, time, width)
-            x = self.norm_1(self.attended(y) + x)
-            return self.norm_2(self.outer(F.gelu(self.inner(x))) + x)
-
-    class Bert(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.types, self.positions = (_table(weights, n) for n in ("words", "types", "positions"))
-            self.norm = _norm(weights, "norm", 1e-12)
-            self.layers = torch.nn.ModuleList(Layer(k) for k in range(sizes.layers))
-
-        def forward(self, ids: Any, mask: Any, types: Any) -> Any:
-            x = self.words(ids) + self.types(types) + self.positions.weight[: ids.shape[1]]
-            x, allowed = self.norm(x), mask.bool()[:, None, None, :]
-            for layer in self.layers:
-                x = layer(x, allowed)
-            return x
-
-    return Bert()
-
-
-def gpt2(weights: Mapping[str, Array], sizes: Sizes) -> Any:
-    """Return GPT-2: tokens [1, new], position of the first of them [1] -> logits [1, new, vocabulary].
-
-    The KV cache has its full capacity from the beginning, so that shapes are static and graphs can be captured.
-    """
-    import torch
-    from torch.nn import functional as F
-
-    class Layer(torch.nn.Module):
-        def __init__(self, k: int) -> None:
-            super().__init__()
-            self.qkv, self.attended, self.inner, self.outer = (
-                _dense(weights, f"{k}.{name}") for name in ("qkv", "attended", "inner", "outer"))
-            self.norm_1, self.norm_2 = (_norm(weights, f"{k}.{name}", 1e-5) for name in ("norm_1", "norm_2"))
-            for name in ("keys", "values"):
-                self.register_buffer(name, torch.zeros(1, sizes.heads, sizes.positions, sizes.head))
-
-        def forward(self, x: Any, where: Any, allowed: Any) -> Any:
-            new = x.shape[1]
-            q, k, v = (y.view(1, new, sizes.heads, sizes.head).transpose(1, 2)
-                       for y in self.qkv(self.norm_1(x)).split(sizes.width, -1))
-            self.keys.index_copy_(2, where, k)
-            self.values.index_copy_(2, where, v)
-            y = F.scaled_dot_product_attention(q, self.keys, self.values, allowed)
-            x = x + self.attended(y.transpose(1, 2).reshape(1, new, sizes.width))
-            return x + self.outer(F.gelu(self.inner(self.norm_2(x)), approximate="tanh"))
-
-    class Gpt2(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.positions = (_table(weights, name) for name in ("words", "positions"))
-            self.norm = _norm(weights, "norm", 1e-5)
-            self.layers = torch.nn.ModuleList(Layer(k) for k in range(sizes.layers))
-            self.register_buffer("every", torch.arange(sizes.positions))
-
-        def forward(self, tokens: Any, first: Any) -> Any:
-            where = first + self.every[: tokens.shape[1]]
-            x = self.words(tokens) + self.positions(where)
-            allowed = self.every[None, :] <= where[:, None]
-            for layer in self.layers:
-                x = layer(x, where, allowed)
-            return F.linear(self.norm(x), self.words.weight)
-
-    return Gpt2()
+def device_of() -> str | None:
+    """Return torch's device, None if it has no GPU or is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return "cuda" if torch.cuda.is_available() else None
 
 
 class Events:
@@ -199,92 +46,97 @@ class Events:
 
 
 class Peer:
-    """A workload in torch, run in one of `MODES`. f32 stays f32, or is rounded to TF32 by products if ``tf32``."""
+    """A module run in one of `MODES` on fixed inputs on its device."""
 
-    def __init__(self, workload: Workload, mode: str, device: str, tf32: bool = False) -> None:
+    def __init__(self, module: Any, inputs: Sequence[Array], mode: str, device: str) -> None:
         import torch
 
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        if mode not in MODES:
-            raise ValueError(f"no such mode: {mode}")
-        if mode == "graph" and device == "cpu":
-            raise RuntimeError("a host captures no graphs")
-        self.workload, self.mode, self.device = workload, mode, device
-        self.timer: Timer = HostClock()
+        if mode not in MODES or (mode == "graph" and device == "cpu"):
+            raise ValueError(f"torch has no mode {mode!r} on {device}")
+        self.given, self.graph, self.outputs = [*inputs], None, ()
+        self.inputs = [torch.from_numpy(x).to(device) for x in inputs]
+        self.timer: Timer = HostClock() if device == "cpu" else Events()
         self.flush: Callable[[], object] | None = None
-        if device != "cpu":
-            self.timer = Events()
-            if workload.bandwidth:
-                size = 2 * torch.cuda.get_device_properties(0).L2_cache_size
-                self.flush = partial(torch.empty(size, dtype=torch.uint8, device=device).fill_, 1)
-        self.module = workload.module().eval().requires_grad_(False).to(device)
-        self.run: Callable[..., Any] = self.module
+        self.module = self.run = module
         if mode.startswith("compile"):
-            options: dict[str, Any] = {"mode": "max-autotune"} if mode.endswith("graph") else {}
-            self.run = torch.compile(self.module, dynamic=False, **options)
-        self.decodes = workload.prompt is not None
-        given = [np.zeros((1, 1), np.int64), np.zeros(1, np.int64)] if self.decodes else [*workload.inputs.values()]
-        self.inputs = [torch.from_numpy(x).to(device) for x in given]
-        self.graph: Any = None
-        self.outputs: Any = None
-        self.position = 0
-        with torch.inference_mode():
-            for _ in range(3):
-                self._call()
-            if mode == "graph":
-                self._capture()
+            options: dict[str, Any] = {"mode": "max-autotune-no-cudagraphs"} if mode.endswith("graph") else {}
+            torch._dynamo.reset()
+            self.run = torch.compile(module, dynamic=False, **options)
+        for _ in range(3):
+            self.launch()
+        if mode.endswith("graph") and device != "cpu":
+            self._capture()
 
-    def _call(self) -> None:
-        if self.graph is not None:
-            self.graph.replay()
-        else:
-            found = self.run(*self.inputs)
-            self.outputs = found if isinstance(found, tuple) else (found,)
+    def launch(self) -> None:
+        """Start an inference without waiting for it."""
+        import torch
+
+        with torch.inference_mode():
+            if self.graph is not None:
+                self.graph.replay()
+            else:
+                found = self.run(*self.inputs)
+                self.outputs = found if isinstance(found, tuple) else (found,)
 
     def _capture(self) -> None:
         import torch
 
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._call()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._call()
+        cuda: Any = torch.cuda
+        side = cuda.Stream()
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            self.launch()
+        cuda.current_stream().wait_stream(side)
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            self.launch()
         self.graph = graph
 
     def begin(self) -> None:
-        """Feed the prompt of a decoder."""
-        if self.decodes:
-            import torch
+        """Start from the initial state."""
+        import torch
 
-            prompt = self.workload.prompt
+        reset: Callable[[], None] | None = getattr(self.module, "reset", None)
+        if reset is not None:
             with torch.inference_mode():
-                self.module(torch.from_numpy(prompt).to(self.device), torch.zeros(1, dtype=torch.int64).to(self.device))
-            self.position = prompt.shape[1]
+                reset()
 
     def call(self) -> None:
         """Run an inference with inputs and outputs on the device, and wait for it."""
         self.launch()
         self.timer.synchronize()
 
-    def launch(self) -> None:
-        import torch
-
-        with torch.inference_mode():
-            self._call()
-
-    def infer(self, token: int = 0) -> list[Array]:
+    def infer(self) -> list[Array]:
         """Run an inference from host arrays to host arrays."""
         import torch
 
-        given = [*self.workload.inputs.values()]
-        if self.decodes:
-            given = [np.array([[token]]), np.array([self.position])]
-            self.position += 1
         with torch.inference_mode():
-            for target, value in zip(self.inputs, given):
+            for target, value in zip(self.inputs, self.given):
                 target.copy_(torch.from_numpy(value))
-            self._call()
-            return [y.cpu().numpy() for y in self.outputs]
+            self.launch()
+            return [(y.float() if y.is_floating_point() else y).cpu().numpy() for y in self.outputs]
+
+
+def peer(workload: Workload, module: Any, mode: str, device: str, *, half: bool = False, tf32: bool = False,
+         channels_last: bool = False) -> Peer:
+    """Return a workload in torch; on request in 16 bits, with f32 rounded to TF32, or with channels last.
+
+    ``module`` is changed in place, so that several peers in turn can share it.
+    """
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True
+    module = (module.half() if half else module).eval().requires_grad_(False).to(device)
+    module = module.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    made = Peer(module, [_arranged(x, half, channels_last) for x in workload.inputs.values()], mode, device)
+    if workload.bandwidth and device != "cpu":
+        size = 2 * torch.cuda.get_device_properties(0).L2_cache_size
+        made.flush = partial(torch.empty(size, dtype=torch.uint8, device=device).fill_, 1)
+    return made
+
+
+def _arranged(x: Array, half: bool, channels_last: bool) -> Array:
+    """Return the array in the peer's type and memory order."""
+    x = x.astype(np.float16) if half and x.dtype == np.float32 else x
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) if channels_last and x.ndim == 4 else x

@@ -15,32 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import engines, gpu_vision_ir
-from bench.gpu_vision_ir import MobileNetSizes, ResNetSizes
-from bench.gpu_vision_workloads import images
-from bench.gpu_workloads import encoder
+from bench import engines
+from bench.workloads import workload
 from ovgpu import Core
 from tests.models.quantize import quantize
-from tests.models.transformer import BERT_BASE
 
-Model = tuple[tuple[bytes, bytes], dict[str, Any]]  # IR and inputs
-
-
-def resnet() -> Model:
-    return gpu_vision_ir.resnet(11, 1, ResNetSizes()).ir, {"x": images(1, 224)}
-
-
-def mobilenet() -> Model:
-    return gpu_vision_ir.mobilenet(12, 1, MobileNetSizes()).ir, {"x": images(1, 224)}
-
-
-def bert() -> Model:
-    found = encoder(BERT_BASE, 1, 128)
-    return found.ir, found.inputs
-
-
-MODELS: dict[str, Callable[[], Model]] = {
-    "ResNet-50": resnet, "MobileNetV2": mobilenet, "BERT-base, 128 tokens": bert}
+MODELS = {"ResNet-50": "resnet50", "MobileNetV2": "mobilenet_v2", "BERT-base, 128 tokens": "bert_base"}
 
 
 def processor_ms(run: Callable[[], Any]) -> float:
@@ -56,9 +36,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=engines.ROOT / "bench" / "results")
     options = parser.parse_args()
     rows, found = [], []
-    for name, make in MODELS.items():
-        ir, inputs = make()
-        model = Core().read_model(*ir)
+    for name, key in MODELS.items():
+        inputs, model = workload(key).inputs, Core().read_model(*workload(key).ir)
         requests = [Core().compile_model(m, "CPU").create_infer_request() for m in (model, quantize(model, inputs))]
         times: list[list[float]] = [[], []]
         for _ in range(options.rounds + 2):

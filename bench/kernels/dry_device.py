@@ -6,18 +6,17 @@ copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import count
 from types import ModuleType
 from typing import Any
 
-from bench.gpu_prepare import idle
 from bench.kernels.cards import CARDS, Card
 from bench.kernels.machine_code import MachineCode, compiled
 from ovgpu.backends.cuda import rt
-from tests.emulator import blas_emu, blaslt_emu, cudnn_emu, cupy_emu, driver_emu
+from tests.emulator import array_ops, blas_emu, blaslt_emu, cudnn_emu, cupy_emu, driver_emu, kernel
 from tests.emulator.kernel_source import extern_c_kernels
 from tests.harness.cuda import Namespace
 from tests.kernels.limits import SHARED
@@ -111,6 +110,22 @@ class DryCupy(ModuleType):
 @lru_cache
 def _dry(name: str) -> DryCupy:
     return DryCupy(CARDS[name])  # kept: kernels remember the modules that they were loaded with
+
+
+@contextmanager
+def idle() -> Iterator[None]:
+    """Make emulated kernels and products do nothing within the block, so that kernels are recorded at full size."""
+    saved: list[tuple[Any, Callable[..., Any]]] = []
+    for module in (array_ops, blas_emu, blaslt_emu, cudnn_emu, kernel):
+        for name, node in vars(module).items():
+            if name.endswith("Node") and isinstance(node, type) and "run" in vars(node) and name != "CopyNode":
+                saved.append((node, node.run))
+                node.run = lambda self: None  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for node, run in saved:
+            node.run = run
 
 
 @contextmanager

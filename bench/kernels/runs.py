@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 import ovgpu
-from bench import gpu_profile
-from bench.gpu_vision_workloads import WORKLOADS as VISION
-from bench.gpu_workloads import WORKLOADS as OTHERS
+from bench.gpu_engines import engine
 from bench.kernels.cards import Card
 from bench.kernels.dry_device import dry_device
 from bench.kernels.launches import StepLaunches, steps_of
+from bench.workloads import IN_TF32, workload
+from bench.workloads import WORKLOADS as PLAIN
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.cli._feed import Feed
 from ovgpu.cli._inputs import fill, is_decoder
@@ -24,12 +24,12 @@ from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import Plan
 
 WARM_UP = 2  # inferences after a prompt: states of decoders alternate between two plans
-WORKLOADS = (*gpu_profile.LLAMA, f"{gpu_profile.PREFILL}2048", *VISION, *OTHERS, *gpu_profile.IN_TF32)
+WORKLOADS = (*(name for name in PLAIN if "sequences" not in name), *IN_TF32)
 Launched = tuple[Plan, list[StepLaunches]]
 
 
 def of_workload(name: str, card: Card, cudnn: bool = False) -> Launched:
-    """Return the plan and the launches of a workload of `bench.gpu_profile`, or of a prefill."""
+    """Return the plan and the launches of a workload of `bench.workloads`."""
     with dry_device(card, cudnn) as device:
         found = steps_of(_executor(name, device))
     gc.collect()
@@ -47,8 +47,7 @@ def kernels_of(name: str, card: Card, cudnn: bool = False) -> list[Kernel]:
 
 def _executor(name: str, device: str) -> Executor:
     """Return the executor of a workload's last inference."""
-    engine, _ = gpu_profile.engine(name, device, False)
-    executor: Executor = engine.resident._last
+    executor: Executor = engine(workload(name), device).resident._last
     return executor
 
 

@@ -8,13 +8,14 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench import gpu, gpu_card, gpu_convolution, gpu_prepare, gpu_profile, gpu_sanitize, gpu_smoke, gpu_suite
+from bench import gpu, gpu_card, gpu_prepare, gpu_profile, gpu_sanitize, gpu_suite
 from ovgpu.backends.cuda import kernels
 from tests.emulator import nvrtc
 from tests.emulator.driver_emu import largest_cluster
@@ -30,8 +31,8 @@ def test_both_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     output = capsys.readouterr().out
     assert len(output) <= gpu.SUMMARY + 1
     assert re.findall("^==== (\\w+)$", output, re.MULTILINE) == [
-        "gpu_card", "gpu_suite", "gpu_smoke", "gpu_suite", "gpu_sanitize", "gpu_llama",
-        "gpu_suite", "gpu_vision", "gpu_attention", "gpu_profile", "gpu_serving"]
+        "gpu_card", "gpu_suite", "gpu_suite", "gpu_suite", "gpu_sanitize", "gpu_peers",
+        "gpu_suite", "gpu_peers", "gpu_layers", "gpu_profile", "gpu_serving"]
     for command in gpu.BUDGETS:
         files = [*(tmp_path / "out" / command).iterdir()]
         assert len(files) <= 8 and max(path.stat().st_size for path in files) < 16 << 20
@@ -42,15 +43,15 @@ def test_both_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
                 str(path.relative_to(work / command)) for path in (work / command).rglob("*") if path.is_file()}
     found = {path.stem: json.loads(path.read_text()) for path in work.glob("*/*.json")}
     assert set(found["card"]["launches"].values()) == {"right"}
-    assert found["smoke"]["lstm_state f32"]["right"] and found["smoke"]["lstm_state f16"]["right"]
-    suite = json.loads((work / "correctness" / "changed" / "suite.json").read_text())
-    assert suite["counts"]["passed"] == suite["tests"] == len(suite["ran"]) > 0 and not suite["failures"]
+    for part in ("changed", "models"):
+        suite = json.loads((work / "correctness" / part / "suite.json").read_text())
+        assert suite["counts"]["passed"] == suite["tests"] == len(suite["ran"]) > 0 and not suite["failures"]
     assert json.loads((work / "correctness" / "rest" / "suite.json").read_text())["tests"] == 0  # all have run
-    assert found["llama"]["items"]["int4 decode 16"]["appended"]
-    assert found["llama"]["items"]["int4 2 sequences"]["tokens_per_second"] > 0
-    assert found["vision"]["items"]["lstm_state"]["engines"]["ovgpu"]["right"]
-    assert all(row["error"] < 1e-2 for row in found["attention"]["cases"].values())
-    assert found["profile"]["workloads"]["lstm_state"]["host"]["us"] > 0
+    assert found["text"]["items"]["llama int4 128"]["engines"]["ovgpu"]["appended"]
+    assert found["text"]["items"]["llama int4 sequences 8"]["engines"]["ovgpu"]["tokens_per_second"] > 0
+    assert found["networks"]["items"]["lstm_state"]["engines"]["ovgpu"]["right"]
+    assert len(found["layers"]["cases"]) == 3 and all(row["us"] > 0 for row in found["layers"]["cases"].values())
+    assert found["profile"]["workloads"]["lstm_state"]["call_us"] > 0
     served = found["serving"]["lstm_b1"]
     assert [*served["per_second"]] == ["1", "2", "4", "8"] and all(served["per_second"].values())
     assert served["starts"].keys() == {"cold", "cached"} and served["starts"]["cold"]["first"] > 0
@@ -87,29 +88,20 @@ def test_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes == {"0.bin": 100, "1.bin": 9_000, "2.bin": 9_500, "3.bin": 10_000}
 
 
-def test_convolutions_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The layers are those of ResNet-50, and the trial times each layout."""
-    assert sum(layer.count for layer in gpu_convolution.layers()) == 53
-    assert gpu_convolution.main(["--emulated", "--batches", "2", "--out", str(tmp_path / "found.json")]) == 0
-    (row,) = json.loads((tmp_path / "found.json").read_text())["layers"].values()
-    assert all(row[layout]["us"] > 0 for layout in gpu_convolution.LAYOUTS)
-    assert "batch 2, all layers" in capsys.readouterr().out
-
-
 def test_an_item_that_fails_or_hangs_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                 capsys: pytest.CaptureFixture[str]) -> None:
     """Failing items come first in the summary, one that hangs is stopped, and one without time does not begin."""
-    good = ["--emulated", "--models", "lstm_state", "--out", "{work}"]
-    late = gpu.Item("gpu_smoke", 1e4, good)
+    good = ["--device", "emulator", "tests/kernels/test_range.py", "--out", "{work}"]
+    late = gpu.Item("gpu_suite", 1e4, good)
     monkeypatch.setattr(gpu, "items", lambda command, options: [
-        gpu.Item("gpu_smoke", 60, good), gpu.Item("gpu_nowhere", 60, []), late])
+        gpu.Item("gpu_suite", 60, good), gpu.Item("gpu_nowhere", 60, []), late])
     arguments = ["--budget", "60", "--out", str(tmp_path / "out"), "--work", str(tmp_path)]
     assert gpu.main(["correctness", *arguments]) == 1
     output = capsys.readouterr().out
-    assert output.index("==== gpu_nowhere") < output.index("3 of 3 right") and late.status == "not begun"
-    assert "gpu_nowhere: FAILED (1)" in output and "gpu_smoke: FAILED (not begun)" in output
+    assert output.index("==== gpu_nowhere") < output.index("0 not begun") and late.status == "not begun"
+    assert "gpu_nowhere: FAILED (1)" in output and "gpu_suite: FAILED (not begun)" in output
     assert (tmp_path / "out" / "summary.txt").read_text().strip() == output.strip()
-    item = gpu.Item("gpu_smoke", 60, good)
+    item = gpu.Item("gpu_suite", 60, good)
     gpu.run(item, 0.1, tmp_path)
     assert item.status == "stopped: out of time"
 
@@ -142,13 +134,13 @@ def test_tests_that_are_left_out(tmp_path: Path) -> None:
     tests = {"a.py": ["a.py::one", "a.py::two"], "b.py": ["b.py::one"]}
     (tmp_path / "suite.json").write_text(json.dumps({"failures": [failure("a.py::two", "")], "ran": ["b.py::one"]}))
 
-    def kept(failed: list[Path] | None = None, skip: Path | None = None) -> dict[str, list[str]]:
+    def kept(failed: list[Path] | None = None, skip: Sequence[Path] = ()) -> dict[str, list[str]]:
         return gpu_suite.selected(tests, argparse.Namespace(failed=failed, skip=skip))
 
     assert kept() == tests
     assert kept([tmp_path / "suite.json", tmp_path / "nowhere.json"]) == {"a.py": ["a.py::two"]}
-    assert kept(skip=tmp_path / "suite.json") == {"a.py": ["a.py::one", "a.py::two"]}
-    assert kept(skip=tmp_path / "nowhere.json") == tests and kept([tmp_path / "nowhere.json"]) == {}
+    assert kept(skip=[tmp_path / "nowhere.json", tmp_path / "suite.json"]) == {"a.py": ["a.py::one", "a.py::two"]}
+    assert kept([tmp_path / "nowhere.json"]) == {}
 
 
 def test_tests_of_changed_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,17 +155,12 @@ def test_tests_of_changed_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
                    for name in found)
 
 
-def test_a_failing_model_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu_smoke.main(["--device", "NOWHERE", "--models", "lstm_state", "--out", str(tmp_path)]) == 1
-    assert "WRONG lstm_state f32: " in capsys.readouterr().out
-
-
 def test_kernels_by_time() -> None:
     times = gpu_profile.grouped([("a", 1.0), ("b", 30.0), ("a", 3.0), ("b", 50.0)])
     first, second = gpu_profile.rows(times, 2)
     assert (first["kernel"], first["us"], first["count"], first["each_us"]) == ("b", 40.0, 1.0, 40.0)
     assert second["share"] == pytest.approx(4 / 84)
-    row = {"kernels": [first, second], "device_us": 42.0, "host": {"us": 50.0}}
+    row = {"kernels": [first, second], "device_us": 42.0, "call_us": 50.0}
     text = gpu_profile.table({"device": "card", "workloads": {"w": row, "x": {"failed": "Error: no\nmore"}}})
     assert "| 40.0 | 1 | 40.00 | b |" in text and "## x\n\nError: no\n" in text
 

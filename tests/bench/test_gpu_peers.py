@@ -1,8 +1,14 @@
-"""`python -m bench.gpu_peers` from end to end, at tiny sizes on the emulated device; and its calculations."""
+"""`python -m bench.gpu_peers` at tiny sizes on the emulated device, with engines in torch's place; its calculations;
+and, where torch is installed, its modules."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,70 +16,106 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import gpu_measure, gpu_peers, gpu_run
-from bench.gpu_questions import captured, nodes
-from bench.gpu_workloads import TINY, WORKLOADS, encoder
+from bench import gpu_measure, gpu_peers, workloads
+from bench.gpu_engines import Engine, engine, error, results
+from bench.gpu_measure import captured
+from bench.workloads import WORKLOADS, workload
 from tests.models.transformer import Sizes
 
 TRIAL = ["--emulated", "--tiny", "--torch", "none"]
+SOME = ["llama int4 128", "llama f16 prefill 512", "llama f16 sequences 8", "bert_int8", "lstm_state",
+        "tensor_iterator_lstm", "gpt2_decode", "elementwise_f16", "topk_row"]
 
 
-def test_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    assert gpu_peers.main([*TRIAL, "--out", str(tmp_path)]) == 0
-    result = json.loads((tmp_path / "gpu-ovgpu-emulated-device.json").read_text())
-    assert result["copy_bytes_per_second"] > 0
-    assert result["workloads"].keys() == WORKLOADS.keys() == TINY.keys()
-    for name, workload in result["workloads"].items():
-        row = workload["engines"]["ovgpu"]
-        assert row["right"] and "failed" not in row, (name, row)
-        assert row["device"]["us"] > 0 and row["wall"]["us"] > 0
-        assert ("call" in row) == (name != "gpt2_decode")
-        assert row["device"]["p10_us"] <= row["device"]["us"] <= row["device"]["p90_us"]
-    assert result["workloads"]["softmax_f32"]["engines"]["ovgpu"]["plan"]["host_launches"] == 1
-    answers = json.loads((tmp_path / "gpu-ovgpu-emulated-device-calls.json").read_text())["answers"]
-    for question, answer in answers.items():
-        assert answer and "failed" not in answer, (question, answer)
-    assert "GemmNode" in answers["nodes of a captured product"]["64 cubed, own workspace"]
-    assert answers["a product's bias and Gelu (us)"]["float16, gelu, 4 rows, at once: kernels"] == "LtNode"
-    assert "not allowed" in answers["allocation during capture"]["Global, a new block"]
-    assert {p.name for p in tmp_path.iterdir()} == {
-        f"gpu-ovgpu-emulated-device{part}.{kind}" for part in ("", "-calls") for kind in ("json", "md")}
-    assert "Softmax of rows" in capsys.readouterr().out
+def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Networks, language models and single operations have times and figures; decoders append in place."""
+    out = tmp_path / "found.json"
+    assert gpu_peers.main([*TRIAL, "--out", str(out), "--only", *SOME]) == 0
+    result = json.loads(out.read_text())
+    assert result["copy_bytes_per_second"] > 0 and list(result["items"]) == SOME
+    for name, item in result["items"].items():
+        row = item["engines"]["ovgpu"]
+        assert row["right"] and "failed" not in row and item["least_bytes"] > 0, (name, row)
+        assert ("device" in row) == ("sequences" not in name) and row["wall"]["us"] > 0
+        assert ("call" in row) == (not name.startswith(("llama", "gpt2")))
+        assert ("ovgpu tf32" in item["engines"]) == (name in ("lstm_state", "tensor_iterator_lstm", "gpt2_decode"))
+    rows = {name: item["engines"]["ovgpu"] for name, item in result["items"].items()}
+    assert rows["llama int4 128"]["appended"] and rows["gpt2_decode"]["appended"]
+    assert rows["llama f16 prefill 512"]["tflops"] > 0 and rows["llama f16 sequences 8"]["tokens_per_second"] > 0
+    assert rows["elementwise_f16"]["host_launches"] == 1 and rows["elementwise_f16"]["percent_of_copy"] > 0
+    assert "llama int4 128     ovgpu                ok, error" in capsys.readouterr().out
 
 
-def test_a_failing_engine_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch,
-                                               capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(self: gpu_run.Ovgpu) -> None:
-        raise RuntimeError("out of luck")
-
-    monkeypatch.setattr(gpu_run.Ovgpu, "call", fail)
-    some = [*TRIAL, "--no-questions", "--only", "softmax_f32", "gpt2_decode"]
-    result = gpu_peers.run(gpu_peers.parse(some))
-    rows = {name: w["engines"]["ovgpu"] for name, w in result["workloads"].items()}
-    assert "out of luck" in rows["softmax_f32"]["failed"] and "device" in rows["gpt2_decode"]
-    assert gpu_peers.main(some) == 1
-    assert "failed or wrong: softmax_f32" in capsys.readouterr().out
+def test_all_workloads_can_be_made() -> None:
+    """Each is a model of static shapes that takes its inputs, or a language model; names in TF32 change the config."""
+    for name in WORKLOADS:
+        found = workload(name, tiny=True)
+        assert bool(found.inputs) == (found.text is None) and found.nbytes > 0, name
+    assert workload("bert_base tf32", tiny=True).config == workloads.TF32
 
 
-def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = gpu_run.Ovgpu.infer
+@pytest.fixture
+def torch_in_order(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Put engines of the CPU in torch's place; return the list of those that were made."""
+    order: list[tuple[str, str]] = []
 
-    def off(self: gpu_run.Ovgpu, token: int = 0) -> Any:
-        found = usual(self, token)
-        return found if self.flush is None else [1.01 * y for y in found]  # wrong in measurements on the device only
+    def made(title: str, mode: str, found: Any) -> Engine:
+        order.append((title, mode))
+        return engine(found, "CPU")
 
-    monkeypatch.setattr(gpu_run.Ovgpu, "infer", off)
-    result = gpu_peers.run(gpu_peers.parse([*TRIAL, "--no-questions", "--only", "softmax_f32"]))
-    row = result["workloads"]["softmax_f32"]["engines"]["ovgpu"]
-    assert row["right"] is False and row["error"] == pytest.approx(0.01, rel=1e-3) and "device" not in row
-    assert "wrong: error 1.0e-02" in gpu_peers.rows(result)[0]
+    def peers(found: Any, options: Any) -> dict[str, Callable[[], Engine]]:
+        return {mode: partial(made, found.title.partition(",")[0], mode, found)
+                for mode in ("reference", "torch graph", "torch graph tf32", "torch compile+graph")}
+
+    cudnn = SimpleNamespace(version=lambda: 0)
+    fake = SimpleNamespace(__version__="0", backends=SimpleNamespace(cudnn=cudnn),
+                           cuda=SimpleNamespace(empty_cache=lambda: None))
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setattr(gpu_peers, "peers", peers)
+    return order
+
+
+def test_compiled_engines_come_last(torch_in_order: list[tuple[str, str]], tmp_path: Path) -> None:
+    """All workloads run and are compared before the first slow torch.compile, and ratios are to the fastest peer."""
+    out = tmp_path / "found.json"
+    assert gpu_peers.main(["--emulated", "--tiny", "--torch", "cuda", "--out", str(out), "--only", "lstm_b1", "bilstm",
+                           "--modes", "graph", "compile+graph"]) == 0
+    first, last = ("reference", "torch graph", "torch graph tf32"), ("reference", "torch compile+graph")
+    assert torch_in_order == [(name, mode) for modes in (first, last) for name in ("LSTMSequence", "BiLSTM")
+                              for mode in modes]
+    engines = json.loads(out.read_text())["items"]["bilstm"]["engines"]
+    assert all(row["right"] for row in engines.values()) and len(engines) == 5
+    assert engines["ovgpu"]["device"]["best_peer"] in ("torch graph", "torch compile+graph")
+    peers = [row["device"]["us"] for name, row in engines.items() if name.startswith("torch")]
+    found = engines["ovgpu tf32"]["device"]
+    assert found["ratio"] == pytest.approx(found["us"] / min(peers))
+
+
+def test_an_engine_that_fails_or_is_wrong_is_reported(monkeypatch: pytest.MonkeyPatch,
+                                                      capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The others go on, and wrong results are not timed."""
+    usual = Engine.infer
+
+    def infer(self: Engine) -> Any:
+        if self.device == "CPU":
+            return usual(self)
+        if "softmax" in self.workload.title:
+            raise RuntimeError("out of luck")
+        return [1.01 * y for y in usual(self)] if "elementwise" in self.workload.title else usual(self)
+
+    monkeypatch.setattr(Engine, "infer", infer)
+    out = tmp_path / "found.json"
+    assert gpu_peers.main([*TRIAL, "--out", str(out), "--only", "softmax_f32", "elementwise_f32", "max_row"]) == 1
+    failed, wrong, right = (item["engines"]["ovgpu"] for item in json.loads(out.read_text())["items"].values())
+    assert "out of luck" in failed["failed"] and right["right"]
+    assert wrong["right"] is False and wrong["error"] == pytest.approx(0.01, rel=1e-3) and "device" not in wrong
+    assert "failed or wrong: softmax_f32, elementwise_f32" in capsys.readouterr().out
 
 
 def test_errors_are_relative_to_each_output() -> None:
     a, b = np.array([3.0, 4.0]), np.array([1e-3])
-    assert gpu_run.error([a, 1.5 * b], [a, b]) == pytest.approx(0.5)
-    assert np.isnan(gpu_run.error([a], [b])) and np.isnan(gpu_run.error([a * np.nan], [a]))
+    assert error([a, 1.5 * b], [a, b]) == pytest.approx(0.5)
+    assert np.isnan(error([a], [b])) and np.isnan(error([a * np.nan], [a]))
 
 
 class Ticks:
@@ -111,30 +153,16 @@ def test_summary() -> None:
     assert (found["us"], found["rounds_us"], found["samples"]) == (4.0, [2.0, 9.0, 4.0], 5)
 
 
-def test_minimum_traffic_counts_weights_once() -> None:
+def test_minimum_traffic_counts_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are read once, but for the tables of embeddings; the masks' constants in the file are small."""
     sizes = Sizes(2, 24, 2, 48, 50, 16)
-    small, large = encoder(sizes, 1, 8), encoder(sizes, 3, 8)
-    assert large.nbytes - small.nbytes == 2 * 2 * 8 * 24 * 4
+    monkeypatch.setattr(workloads, "BERT_BASE", sizes)
+    small, large = (workloads.encoder(batch, 8, tiny=False) for batch in (1, 3))
+    assert large.nbytes - small.nbytes == 2 * 8 * (3 * 8 + 24 * 4)  # i64 inputs, and the output
     layer = 4 * 24 * 25 + 2 * 48 * 24 + 48 + 24 + 2 * 2 * 24
-    assert small.nbytes == 4 * (2 * layer + 2 * 24 + 2 * 8 * 24)
-
-
-def test_nodes_of_a_graph_are_read_from_its_dot_text() -> None:
-    """Nodes are counted in the dot text that CUDA writes for a graph."""
-    text = """digraph dot {
-subgraph cluster_1 {
-label="graph_1" graph[style="dashed"];
-"graph_1_node_0"[style="solid" shape="rectangle" label="0
-MEMSET
-"];
-"graph_1_node_1"[style="bold" shape="octagon" label="1
-_Z5scalePffi\\<\\<\\<1,256,0\\>\\>\\>
-"];
-"graph_1_node_0" -> "graph_1_node_1" [headlabel=0];
-}
-}"""
-    found = nodes(SimpleNamespace(debug_dot_str=lambda: text))
-    assert len(found) == 2 and "MEMSET" in found[0] and "scale" in found[1]
+    assert 0 <= small.nbytes - 4 * (2 * layer + 2 * 24 + 8 * 24) - 8 * 3 * 8 < 2000
+    half = workloads.encoder(1, 8, tiny=False, half=True)
+    assert half.nbytes < small.nbytes - 4 * layer
 
 
 def test_a_capture_ends_whatever_happens() -> None:
@@ -143,3 +171,30 @@ def test_a_capture_ends_whatever_happens() -> None:
     with pytest.raises(ZeroDivisionError):
         captured(stream, lambda: 1 // 0)
     assert ended == [True]
+
+
+# ---- torch itself
+
+TRANSLATED = [name for name in WORKLOADS if "sequences" not in name and name != "gpt2_decode" and "_b" not in name]
+
+
+@pytest.mark.parametrize("name", TRANSLATED if find_spec("torch") else ["bert_f16"])
+def test_torch_gives_the_same(name: str) -> None:
+    """Models that are translated, and Llama, agree with NumPy in f32; states go on and can be reset."""
+    pytest.importorskip("torch")
+    found = workload(name, tiny=True)
+    options = SimpleNamespace(torch="cpu", modes=["eager"])
+    peer = gpu_peers.peers(found, options)["reference"]()
+    plain = replace(found, config={}, ir=found.peer_ir or found.ir)
+    wanted, tolerance = engine(plain, "CPU"), found.tolerance if name.startswith("elementwise_f16") else 1e-5
+    for _ in range(2):
+        assert error(results(peer, found), results(wanted, found)) < tolerance
+
+
+def test_operations_that_torch_has_no_rule_for_are_named() -> None:
+    pytest.importorskip("torch")
+    from bench.gpu_translate import translated
+
+    net = workloads.row("CumSum", 3, {}, np.int64(1), columns=3)
+    with pytest.raises(NotImplementedError, match="CumSum"):
+        translated(net.build())

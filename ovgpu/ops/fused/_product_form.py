@@ -101,7 +101,7 @@ def _divided(weights: Packed, words: int, rows: int, grouped: bool, tiles: float
              whole: bool) -> Form:
     """Split K over enough of at most ``warps`` warps to keep a multiprocessor busy with ``tiles`` tiles of rows
     (split-K), but fewer if x would not fit into shared memory. The limits were measured on an H100
-    (`bench.gpu_compressed`)."""
+    (`bench.gpu_layers`)."""
     step = step_of(weights, words)
     least, most, target = (4, warps, 16) if rows <= CHUNK else (1, 8 if rows <= 16 else 4, 8)
     along_k = least

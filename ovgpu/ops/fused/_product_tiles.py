@@ -30,7 +30,7 @@ MIN_FULL = 0.85  # of the blocks that run at once, in the average round of whole
 def pays(weights: Packed, m: int, clustered: bool) -> bool:
     """Return whether the kernel is faster than `_product_mma` for ``m`` rows of x. With few rows, a launch takes longer
     to add partial sums than to multiply, unless the blocks of a tile are ``clustered``. Measured on an H100
-    (`bench.gpu_compressed`); for up to 16 rows, and with clusters, by the estimates of `bench.kernels`."""
+    (`bench.gpu_layers`); for up to 16 rows, and with clusters, by the estimates of `bench.kernels`."""
     if clustered or m > ROWS[-1] or weights.columns >= DEEP:
         return True
     return m > ROWS[0] and (m <= ROWS[1] or weights.rows * weights.columns >= SMALL)

@@ -164,7 +164,7 @@ def test_weights_are_in_shared_memory_once_per_node(cluster: Cluster) -> None:
                                compute=ray.data.ActorPoolStrategy(size=4)).take_all()
     workers = {row["pid"]: row for row in rows}
     nodes = {row["node"] for row in rows}
-    assert len(workers) == 4 and len(nodes) == 2
+    assert len(workers) > len(nodes) == 2  # a fourth actor may start when the others have done all rows
     places = {(row["node"], row["place"]) for row in workers.values()}
     assert len(places) == len(nodes), places  # actors of a node have the same memory
     assert all(place for _, place in places)

@@ -1,4 +1,4 @@
-"""Networks for images, speech and diffusion with random weights, as OpenVINO's converter writes them.
+"""Networks for images, speech and diffusion, and recurrent ones.
 
 Batch norms are folded into convolutions. Weights have He scaling, and residual branches are scaled down, so that
 activations stay near 1 and fit f16.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +17,10 @@ from tests.harness.ir import Net, Port
 from tests.models.transformer import Sizes, _Writer
 
 Array = NDArray[Any]
-Weights = dict[str, Array]
+IR = tuple[bytes, bytes]  # XML and weights
 RELU_GAIN = (2 / (1 - 1 / np.pi)) ** 0.5  # for weights whose sum is 0, after a ReLU
 BRANCH_GAIN = 0.3  # for the last layer of a residual branch
 GROUPS = 32  # groups of a group norm
-
-
-class Built(NamedTuple):
-    """IR (XML and weights), and its weights by torch's names."""
-
-    ir: tuple[bytes, bytes]
-    weights: Weights
 
 
 @dataclass(frozen=True)
@@ -122,7 +115,7 @@ class Writer(_Writer):
         return self.dense("head", self.reshape(y, self.i64(0, -1), True), width, classes, 2)
 
 
-def resnet(seed: int, batch: int, sizes: ResNetSizes) -> Built:
+def resnet(seed: int, batch: int, sizes: ResNetSizes) -> IR:
     """Return a ResNet of bottlenecks with the stride in the 3x3 convolution: x [batch,3,image,image] -> logits."""
     w = Writer(Net("resnet"), np.random.default_rng(seed))
     x = w.net.parameter("f32", (batch, 3, sizes.image, sizes.image), "x")
@@ -142,10 +135,10 @@ def resnet(seed: int, batch: int, sizes: ResNetSizes) -> Built:
                 x = w.conv(f"{name}.shortcut", x, of, 4 * inner, (1, 1), stride, 1.0)
             x, of = w.relu(w.add(x, y)), 4 * inner
     w.net.result(w.head(x, of, sizes.classes))
-    return Built(w.net.build(), w.weights)
+    return w.net.build()
 
 
-def mobilenet(seed: int, batch: int, sizes: MobileNetSizes) -> Built:
+def mobilenet(seed: int, batch: int, sizes: MobileNetSizes) -> IR:
     """Return MobileNetV2: x [batch,3,image,image] -> logits."""
     w = Writer(Net("mobilenet_v2"), np.random.default_rng(seed))
 
@@ -164,7 +157,7 @@ def mobilenet(seed: int, batch: int, sizes: MobileNetSizes) -> Built:
             x, of = (w.add(x, y) if stride == 1 and of == out else y), out
     x = clamped(w.conv("last", x, of, sizes.last, (1, 1)))
     w.net.result(w.head(x, sizes.last, sizes.classes))
-    return Built(w.net.build(), w.weights)
+    return w.net.build()
 
 
 def _layer(w: Writer, k: int, x: Port, sizes: Sizes, eps: float, scaled: bool) -> Port:
@@ -187,7 +180,7 @@ def _layer(w: Writer, k: int, x: Port, sizes: Sizes, eps: float, scaled: bool) -
     return w.add(x, w.dense(f"{k}.outer", y, sizes.inner, width, gain=BRANCH_GAIN))
 
 
-def vit(seed: int, image: int, patch: int, classes: int, sizes: Sizes) -> Built:
+def vit(seed: int, image: int, patch: int, classes: int, sizes: Sizes) -> IR:
     """Return a vision transformer, batch 1: x [1,3,image,image] -> logits [1,classes]."""
     w = Writer(Net("vit"), np.random.default_rng(seed))
     width = sizes.width
@@ -201,10 +194,10 @@ def vit(seed: int, image: int, patch: int, classes: int, sizes: Sizes) -> Built:
         x = _layer(w, k, x, sizes, 1e-12, False)
     x = w("Gather", [w.norm("norm", x, width, 1e-12), w.number(0), w.number(1)], 8, batch_dims=0)
     w.net.result(w.dense("head", x, width, classes, 2))
-    return Built(w.net.build(), w.weights)
+    return w.net.build()
 
 
-def whisper(seed: int, mels: int, sizes: Sizes) -> Built:
+def whisper(seed: int, mels: int, sizes: Sizes) -> IR:
     """Return Whisper's encoder, batch 1: x [1,mels,2*positions] -> [1,positions,width]."""
     w = Writer(Net("whisper_encoder"), np.random.default_rng(seed))
     width = sizes.width
@@ -216,10 +209,10 @@ def whisper(seed: int, mels: int, sizes: Sizes) -> Built:
     for k in range(sizes.layers):
         x = _layer(w, k, x, sizes, 1e-5, True)
     w.net.result(w.norm("norm", x, width, 1e-5))
-    return Built(w.net.build(), w.weights)
+    return w.net.build()
 
 
-def unet(seed: int, batch: int, sizes: UNetSizes) -> Built:
+def unet(seed: int, batch: int, sizes: UNetSizes) -> IR:
     """Return the U-Net of a diffusion model: x [batch,latents,image,image], step [batch] -> noise like x."""
     w = Writer(Net("unet"), np.random.default_rng(seed))
     first, inner = sizes.widths[0], 4 * sizes.widths[0]
@@ -262,7 +255,7 @@ def unet(seed: int, batch: int, sizes: UNetSizes) -> Built:
             x = w.conv(f"up.{level}.grow", x, of, of, (3, 3), gain=1.0)
     x = w.swish(w.group_norm("norm", x, (batch, of, size, size), sizes.groups))
     w.net.result(w.conv("head", x, of, sizes.latents, (3, 3), gain=1.0))
-    return Built(w.net.build(), w.weights)
+    return w.net.build()
 
 
 def rates(width: int) -> Array:
@@ -271,7 +264,7 @@ def rates(width: int) -> Array:
     return np.asarray(10000.0 ** (-np.arange(half) / half), np.float32)
 
 
-def recurrent(seed: int, batch: int, steps: int, features: int, hidden: int, directions: int) -> Built:
+def recurrent(seed: int, batch: int, steps: int, features: int, hidden: int, directions: int) -> IR:
     """Return an LSTMSequence from a zero state: x [batch,steps,features] -> y [batch,steps,directions*hidden], h, c."""
     w = Writer(Net("lstm_sequence"), np.random.default_rng(seed))
     x = w.net.parameter("f32", (batch, steps, features), "x")
@@ -285,10 +278,10 @@ def recurrent(seed: int, batch: int, steps: int, features: int, hidden: int, dir
     w.net.result(w.reshape(w.swapped_axes(y), w.i64(0, 0, directions * hidden), True))
     w.net.result(h)
     w.net.result(c)
-    return Built(w.net.build(), w.weights)
+    return w.net.build()
 
 
-def stateful(seed: int, layers: int, features: int, hidden: int) -> Built:
+def stateful(seed: int, layers: int, features: int, hidden: int) -> IR:
     """Return LSTM cells with state, one frame per inference: x [1,features] -> y [1,hidden]."""
     w = Writer(Net("lstm_state"), np.random.default_rng(seed))
     x, of = w.net.parameter("f32", (1, features), "x"), features
@@ -303,4 +296,4 @@ def stateful(seed: int, layers: int, features: int, hidden: int) -> Built:
             w.net.assign(name, value)
         x, of = cell[0], hidden
     w.net.result(x)
-    return Built(w.net.build(), w.weights)
+    return w.net.build()

@@ -1,7 +1,7 @@
-"""A detector of the YOLOv8 family with random weights: its IR as OpenVINO's converter writes it, and in plain torch.
+"""A detector of the YOLOv8 family.
 
 Blocks split the channels, and concatenate the parts and what convolutions make of the second one. Boxes are
-distributions over the distances from the centre of a cell to their sides. Only functions import torch.
+distributions over the distances from the centre of a cell to their sides.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.gpu_vision_ir import Built, Weights, Writer
-from bench.gpu_vision_torch import convolution
+from bench.networks.vision import IR, Writer
 from tests.harness.ir import Net, Port
 
 BINS = 16  # distances of a box's side, in cells
@@ -72,7 +71,7 @@ class _YoloWriter(Writer):
         return self("Interpolate", [x, self.net.const(np.array([2, 2], np.float32)), self.i64(2, 3)], 11, **UPSAMPLED)
 
 
-def yolo(seed: int, batch: int, sizes: YoloSizes) -> Built:
+def yolo(seed: int, batch: int, sizes: YoloSizes) -> IR:
     """Return the detector: x [batch,3,image,image] -> boxes [batch,4,cells], centre and size, and
     scores [batch,classes,cells]."""
     w = _YoloWriter(Net("yolo"), np.random.default_rng(seed))
@@ -107,7 +106,7 @@ def yolo(seed: int, batch: int, sizes: YoloSizes) -> Built:
     boxes = w.add(w.joined(centre, w("Subtract", [high, low])), size, "Multiply")
     w.net.result(boxes)
     w.net.result(w("Sigmoid", [scores]))
-    return Built(w.net.build(), w.weights)
+    return w.net.build()
 
 
 def _head(w: _YoloWriter, k: int, y: Port, width: int, batch: int, sizes: YoloSizes) -> Port:
@@ -118,60 +117,3 @@ def _head(w: _YoloWriter, k: int, y: Port, width: int, batch: int, sizes: YoloSi
         found.append(w.conv(f"{name}_{k}_c", x, inner, inner, (1, 1), gain=1.0))
     cells = (sizes.image // STRIDES[k]) ** 2
     return w.reshape(w.joined(*found), w.i64(batch, 4 * BINS + sizes.classes, cells), False)
-
-
-def module(weights: Weights, sizes: YoloSizes) -> Any:
-    """Return the same in torch."""
-    import torch
-    from torch import nn
-    from torch.nn import functional as F
-
-    names = sorted({name.rpartition(".")[0] for name in weights})
-
-    class Yolo(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleDict(
-                {name: convolution(weights, name, 1 + name.startswith(("stem", "shrink", "down"))) for name in names})
-            for name, array in zip(("centres", "sizes"), sizes.centres()):
-                self.register_buffer(name, torch.from_numpy(array))
-
-        def unit(self, name: str, x: Any) -> Any:
-            return F.silu(self.layers[name](x), inplace=True)
-
-        def block(self, name: str, x: Any, count: int, adds: bool) -> Any:
-            parts = list(self.unit(f"{name}_first", x).chunk(2, 1))
-            for k in range(count):
-                y = self.unit(f"{name}_{k}_b", self.unit(f"{name}_{k}_a", parts[-1]))
-                parts.append(parts[-1] + y if adds else y)
-            return self.unit(f"{name}_last", torch.cat(parts, 1))
-
-        def head(self, k: int, y: Any) -> Any:
-            found = []
-            for name in ("boxes", "scores"):
-                x = self.unit(f"{name}_{k}_b", self.unit(f"{name}_{k}_a", y))
-                found.append(self.layers[f"{name}_{k}_c"](x))
-            return torch.cat(found, 1).flatten(2)
-
-        def forward(self, x: Any) -> Any:
-            x, levels, count = self.unit("stem", x), [], sizes.blocks[0]
-            for level, blocks in enumerate(sizes.blocks):
-                x = self.block(f"level_{level}", self.unit(f"shrink_{level}", x), blocks, True)
-                levels.append(x)
-            pools = [self.unit("pools_first", x)]
-            for _ in range(3):
-                pools.append(F.max_pool2d(pools[-1], 5, 1, 2))
-            x = self.unit("pools_last", torch.cat(pools, 1))
-            up = self.block("up_1", torch.cat([F.interpolate(x, scale_factor=2.0), levels[2]], 1), count, False)
-            grids = [self.block("up_0", torch.cat([F.interpolate(up, scale_factor=2.0), levels[1]], 1), count, False)]
-            for k, part in enumerate((up, x)):
-                y = torch.cat([self.unit(f"down_{k}", grids[-1]), part], 1)
-                grids.append(self.block(f"joined_{k}", y, count, False))
-            found = torch.cat([self.head(k, y) for k, y in enumerate(grids)], 2)
-            boxes, scores = found.split([4 * BINS, sizes.classes], 1)
-            bins = torch.arange(BINS, device=x.device, dtype=x.dtype)[:, None]
-            distances = (boxes.unflatten(1, (4, BINS)).softmax(2) * bins).sum(2)
-            low, high = self.centres - distances[:, :2], self.centres + distances[:, 2:]
-            return torch.cat([(low + high) / 2, high - low], 1) * self.sizes, scores.sigmoid()
-
-    return Yolo()

@@ -51,7 +51,7 @@ class Stored:
         return sum(part.nbytes for part in (self.codes, self.scale, self.zero) if part is not None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Llama:
     """A model: its IR, its matrices [out, in] and the weights of its norms by torch's names."""
 
