@@ -84,17 +84,17 @@ def items(command: str, options: argparse.Namespace) -> list[Item]:
             Item("gpu_peers", 125, ["--out", "{work}/text.json", "--budget", "{budget}", *trial, *alone, *text]),
         ]
     again = options.again or Path("{work}/../correctness")
-    networks = ["--only", "lstm_state"] if options.emulated else ["--modes", "graph", "compile+graph", "--only",
-                                                                  *NETWORKS]
+    networks = ["--only", "lstm_state"] if options.emulated else ["--modes", "graph", "compile+graph", "--ahead", "6",
+                                                                  "--only", *NETWORKS]
     return [
         Item("gpu_suite", 15, ["--out", "{work}/again", *suite, *some, "--failed", *(
             f"{again}/{part}/suite.json" for part in ("models", "rest", "changed"))]),
-        Item("gpu_peers", 80, ["--out", "{work}/networks.json", "--budget", "{budget}", *trial, *alone, *networks]),
-        Item("gpu_layers", 30, ["--out", "{work}/layers.json", "--budget", "{budget}", *trial, *(
+        Item("gpu_peers", 115, ["--out", "{work}/networks.json", "--budget", "{budget}", *trial, *alone, *networks]),
+        Item("gpu_layers", 25, ["--out", "{work}/layers.json", "--budget", "{budget}", *trial, *(
             [] if options.emulated else ["--cases", *ATTENTION])]),
-        Item("gpu_profile", 40, ["--out", "{work}", "--budget", "{budget}", *trial, "--only", *(
+        Item("gpu_profile", 25, ["--out", "{work}", "--budget", "{budget}", *trial, "--only", *(
             ["lstm_state"] if options.emulated else PROFILED)]),
-        Item("gpu_serving", 50, ["--out", "{work}/serving.json", "--budget", "{budget}", *trial, *(
+        Item("gpu_serving", 35, ["--out", "{work}/serving.json", "--budget", "{budget}", *trial, *(
             ["--only", "lstm_b1"] if options.emulated else ["--only", "resnet50_f16", "bert_f16"])]),
     ]
 

@@ -12,7 +12,8 @@ below 1, ovgpu is faster.
 
 Workloads in f32 also run in TF32, as "ovgpu tf32" and "torch graph tf32". In f16, torch's convolutions have channels
 last, and the mode "graph" is timed without as well ("nchw"), which group norms prefer. Torch runs language models in
-f16, and those of int4 also with its own kernels for int4. Compiling takes longest, so it comes last.
+f16, and those of int4 also with its own kernels for int4. With ``--ahead``, its modules are compiled in that many
+processes before anything is timed, into Inductor's cache on disk; those that are not done in time are left out.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +46,7 @@ from bench.workloads import TF32, WORKLOADS, Workload, workload
 from ovgpu.backends.cuda import rt
 from tests.harness.cuda import bound
 
+ROOT = Path(__file__).resolve().parents[1]
 TF32_TOLERANCE = 2e-2
 MIN_SAMPLES = 5  # the least samples of a measurement
 TIMES = ("device", "call", "wall")
@@ -123,6 +130,39 @@ def add_ratios(rows: Mapping[str, dict[str, Any]]) -> None:
                 row[what] |= {"best_peer": best, "ratio": row[what]["us"] / times[best]}
 
 
+def compiled_ahead(options: argparse.Namespace) -> set[str]:
+    """Compile torch's modules in several processes at a time; return the workloads that were done in time. Those in 8
+    bits run the same modules as those in f16."""
+    names = {name: name.replace("int8", "f16") if name.replace("int8", "f16") in options.only else name
+             for name in options.only}
+    until, modes = time.perf_counter() + options.ahead_seconds, [mode for mode in options.modes if "compile" in mode]
+
+    def run(name: str) -> bool:
+        left = until - time.perf_counter()
+        if not modes or left <= 0:
+            return not modes
+        process = subprocess.Popen(command(name, modes, options), cwd=ROOT, start_new_session=True,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            return process.wait(left) == 0
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # and Inductor's own processes
+            process.wait()
+            return False
+
+    with ThreadPoolExecutor(options.ahead) as pool:
+        waiting = {name: pool.submit(run, name) for name in dict.fromkeys(names.values())}
+        done = {name for name, compiled in names.items() if waiting[compiled].result()}
+    print(f"compiled ahead: {', '.join(sorted(done)) or 'none'}", flush=True)
+    return done
+
+
+def command(name: str, modes: Sequence[str], options: argparse.Namespace) -> list[str]:
+    """Return the command that compiles a workload's module."""
+    return [sys.executable, "-m", "bench.gpu_peers", "--compile", "--only", name, "--modes", *modes, "--torch",
+            options.torch, *(["--tiny"] if options.tiny else [])]
+
+
 class Run:
     """Run over the workloads; ``result`` and the file are updated after each engine."""
 
@@ -154,17 +194,16 @@ class Run:
         self.result["copy_bytes_per_second"] = self.copy
         print(f"{self.result['device']['name']}, copies at {self.copy / 1e12:.4g} TB/s, cuDNN for ovgpu: "
               f"{self.result['ovgpu_cudnn']}", flush=True)
-        compiled = options.torch is not None and any("compile" in mode for mode in options.modes)
-        for compiling in (False, True) if compiled else (False,):
-            for name in options.only:
-                if self.over():
-                    print(f"{name}: {'compiling ' * compiling}not begun, the time is up", flush=True)
-                else:
-                    self.item(name, compiling)
+        ahead = compiled_ahead(options) if options.torch and options.ahead else set(options.only)
+        for name in options.only:
+            if self.over():
+                print(f"{name}: not begun, the time is up", flush=True)
+            else:
+                self.item(name, name in ahead)
         self.save()
 
-    def item(self, name: str, compiling: bool) -> None:
-        """Measure a workload in the engines that are compiled by torch, or in the others."""
+    def item(self, name: str, compiled: bool) -> None:
+        """Measure a workload in all engines, or in those that torch need not compile."""
         item = self.result["items"].setdefault(name, {"engines": {}})
         try:
             found = workload(name, self.options.tiny)
@@ -173,9 +212,9 @@ class Run:
             reference = makers.pop("reference", None)
             if reference is None and (found.text is None or self.options.tiny):
                 reference = partial(engine, replace(found, config={}), "CPU")
-            makers = {title: make for title, make in (ours(found, self.options) | makers).items()
-                      if (title.startswith("torch") and "compile" in title) is compiling}
-            wanted = results(reference(), found) if reference is not None and makers else None
+            makers = ours(found, self.options) | {
+                title: make for title, make in makers.items() if compiled or "compile" not in title}
+            wanted = results(reference(), found) if reference is not None else None
             for title, make in makers.items():
                 if title.startswith("torch") and self.over():
                     print(f"{name}: {title} not begun, the time is up", flush=True)
@@ -242,6 +281,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="JSON file, rewritten after each engine")
     parser.add_argument("--device", default="NVIDIA", help="of ovgpu")
     parser.add_argument("--torch", choices=("cuda", "cpu", "none"), help="torch's device; default: cuda if usable")
+    parser.add_argument("--ahead", type=int, default=0, metavar="N", help="compile in N processes before")
+    parser.add_argument("--ahead-seconds", type=float, default=45, help="for that")
+    parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help="compare results, measure nothing")
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds after which nothing new is begun")
     parser.add_argument("--rounds", type=int, default=2)
@@ -262,6 +304,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return exit status 1 if ovgpu failed or was wrong on a workload that was begun."""
     options = parse(arguments)
+    if options.compile:
+        for name, mode in product(options.only, options.modes):
+            peers(workload(name, options.tiny), options)[f"torch {mode}"]()
+        return 0
     run = Run(options)
     with bound("emulator") if options.emulated else nullcontext():
         run.all()

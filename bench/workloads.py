@@ -87,7 +87,11 @@ def network(title: str, ir: IR, inputs: dict[str, Array], outputs: int, *, half:
 
 
 def _quantized(found: Workload) -> Workload:
-    model = quantize(Core().read_model(*found.ir), found.inputs)
+    """Quantize by the ranges that the first element of the batch shows."""
+    model, first = Core().read_model(*found.ir), {name: x[:1] for name, x in found.inputs.items()}
+    model.reshape({name: list(x.shape) for name, x in first.items()})
+    model = quantize(model, first)
+    model.reshape({name: list(x.shape) for name, x in found.inputs.items()})
     saved = sum(n.op.value.size for n in model.ops if isinstance(n.op, Constant) and n.op.element_type == Type.i8)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.xml")

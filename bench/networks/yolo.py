@@ -93,13 +93,13 @@ def yolo(seed: int, batch: int, sizes: YoloSizes) -> IR:
         y, width = grids[-1]
         y = w.joined(w.unit(f"down_{k}", y, width, width, 3, 2), part)
         grids.append((w.block(f"joined_{k}", y, width + out, out, count, False), out))
-    found = [_head(w, k, y, width, batch, sizes) for k, (y, width) in enumerate(grids)]
+    found = [_head(w, k, y, width, sizes) for k, (y, width) in enumerate(grids)]
     boxes, scores = w.split(w.joined(*found, axis=2), 1, 4 * BINS, sizes.classes)
-    boxes = w("Transpose", [w.reshape(boxes, w.i64(batch, 4, BINS, sizes.cells), False), w.i64(0, 2, 1, 3)])
+    boxes = w("Transpose", [w.reshape(boxes, w.i64(0, 4, BINS, sizes.cells), True), w.i64(0, 2, 1, 3)])
     distances = w.net.const(np.arange(BINS, dtype=np.float32).reshape(1, BINS, 1, 1))
     pointwise = {"strides": [1, 1], "dilations": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0]}
     boxes = w("Convolution", [w("Softmax", [boxes], 8, axis=1), distances], auto_pad="explicit", **pointwise)
-    low, high = w.split(w.reshape(boxes, w.i64(batch, 4, sizes.cells), False), 1, 2, 2)
+    low, high = w.split(w.reshape(boxes, w.i64(0, 4, sizes.cells), True), 1, 2, 2)
     centres, size = map(w.net.const, sizes.centres())
     low, high = w("Subtract", [centres, low]), w.add(centres, high)
     centre = w.add(w.add(low, high), w.net.const(np.full((1, 1, 1), 0.5, np.float32)), "Multiply")
@@ -109,11 +109,11 @@ def yolo(seed: int, batch: int, sizes: YoloSizes) -> IR:
     return w.net.build()
 
 
-def _head(w: _YoloWriter, k: int, y: Port, width: int, batch: int, sizes: YoloSizes) -> Port:
+def _head(w: _YoloWriter, k: int, y: Port, width: int, sizes: YoloSizes) -> Port:
     """Add the head of a grid: [batch, 4 bins + classes, cells]."""
     found = []
     for name, inner in (("boxes", 4 * BINS), ("scores", sizes.classes)):
         x = w.unit(f"{name}_{k}_b", w.unit(f"{name}_{k}_a", y, width, inner), inner, inner)
         found.append(w.conv(f"{name}_{k}_c", x, inner, inner, (1, 1), gain=1.0))
     cells = (sizes.image // STRIDES[k]) ** 2
-    return w.reshape(w.joined(*found), w.i64(batch, 4 * BINS + sizes.classes, cells), False)
+    return w.reshape(w.joined(*found), w.i64(0, 4 * BINS + sizes.classes, cells), True)

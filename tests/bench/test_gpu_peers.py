@@ -75,20 +75,37 @@ def torch_in_order(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return order
 
 
-def test_compiled_engines_come_last(torch_in_order: list[tuple[str, str]], tmp_path: Path) -> None:
-    """All workloads run and are compared before the first slow torch.compile, and ratios are to the fastest peer."""
+def test_modules_are_compiled_ahead(torch_in_order: list[tuple[str, str]], tmp_path: Path,
+                                    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Modules that torch compiled in time are timed as well, and ratios are to the fastest peer; a compilation that
+    fails or hangs takes nothing else along."""
+    ends = {"lstm_b1": "pass", "bilstm": "import time; time.sleep(60)", "lstm_b32": "raise SystemExit(1)"}
+    monkeypatch.setattr(gpu_peers, "command", lambda name, modes, options: [sys.executable, "-c", ends[name]])
     out = tmp_path / "found.json"
-    assert gpu_peers.main(["--emulated", "--tiny", "--torch", "cuda", "--out", str(out), "--only", "lstm_b1", "bilstm",
-                           "--modes", "graph", "compile+graph"]) == 0
-    first, last = ("reference", "torch graph", "torch graph tf32"), ("reference", "torch compile+graph")
-    assert torch_in_order == [(name, mode) for modes in (first, last) for name in ("LSTMSequence", "BiLSTM")
-                              for mode in modes]
-    engines = json.loads(out.read_text())["items"]["bilstm"]["engines"]
+    assert gpu_peers.main(["--emulated", "--tiny", "--torch", "cuda", "--out", str(out), "--ahead", "3",
+                           "--ahead-seconds", "2", "--modes", "graph", "compile+graph", "--only", *ends]) == 0
+    assert "compiled ahead: lstm_b1\n" in capsys.readouterr().out
+    usual = ("reference", "torch graph", "torch graph tf32")
+    assert [mode for _, mode in torch_in_order] == [*usual, "torch compile+graph", *usual, *usual]
+    engines = json.loads(out.read_text())["items"]["lstm_b1"]["engines"]
     assert all(row["right"] for row in engines.values()) and len(engines) == 5
     assert engines["ovgpu"]["device"]["best_peer"] in ("torch graph", "torch compile+graph")
     peers = [row["device"]["us"] for name, row in engines.items() if name.startswith("torch")]
     found = engines["ovgpu tf32"]["device"]
     assert found["ratio"] == pytest.approx(found["us"] / min(peers))
+
+
+def test_modules_in_8_bits_are_those_in_f16(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def command(name: str, modes: object, options: object) -> list[str]:
+        ran.append(name)
+        return [sys.executable, "-c", "pass"]
+
+    monkeypatch.setattr(gpu_peers, "command", command)
+    names = ["bert_f16", "bert_int8", "yolo_int8"]
+    options = gpu_peers.parse(["--only", *names, "--modes", "compile+graph", "--torch", "cuda", "--ahead", "1"])
+    assert gpu_peers.compiled_ahead(options) == set(names) and ran == ["bert_f16", "yolo_int8"]
 
 
 def test_an_engine_that_fails_or_is_wrong_is_reported(monkeypatch: pytest.MonkeyPatch,
