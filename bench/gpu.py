@@ -33,9 +33,9 @@ GRACE_SECONDS = 5  # between the end of an item's own budget and its stop
 RESERVE_SECONDS = 5  # for the archives and the summary
 ARCHIVE_BYTES = 15 << 20
 MAX_ARCHIVES = 6
-TEXT = (*(f"llama {variant} {context}" for variant in ("f16", "int4", "int8") for context in (128, 8192)),
-        *(f"llama {variant} {part}" for variant in ("f16", "int4")
-          for part in ("prefill 512", "prefill 2048", "sequences 8", "sequences 64")))
+TEXT = (*(f"llama {variant} {part}" for variant in ("f16", "int4")
+          for part in ("128", "8192", "prefill 512", "prefill 2048", "sequences 8", "sequences 64")),
+        "llama int8 128", "llama int8 8192")
 NETWORKS = ("resnet50_f16", "resnet50_b64_f16", "bert_f16", "bert_b64_f16", "resnet50_int8", "resnet50_b64_int8",
             "bert_int8", "bert_b64_int8", "vit_f16", "unet_f16", "yolo_f16", "yolo_int8", "yolo_b64_f16",
             "yolo_b64_int8", "mobilenet_v2_f16", "whisper_tiny_f16")

@@ -18,16 +18,21 @@ Array = NDArray[Any]
 WARM_UP = 8  # inferences; graphs are captured at the second with the same buffers, and states alternate between two
 
 
+def compiled(workload: Workload, device: str) -> Any:
+    """Return the compiled model of a workload."""
+    core = ovgpu.Core()
+    return core.compile_model(core.read_model(*workload.ir), device, dict(workload.config))
+
+
 class Engine:
     """A workload with inputs and outputs on the host (`infer`), and on the device (`call`, `launch`).
 
     ``request`` makes inferences of the host's arrays, ``resident`` those whose work `launch` repeats.
     """
 
-    def __init__(self, workload: Workload, device: str) -> None:
+    def __init__(self, workload: Workload, device: str, model: Any = None) -> None:
         self.workload, self.device = workload, device
-        core = ovgpu.Core()
-        self.compiled = core.compile_model(core.read_model(*workload.ir), device, dict(workload.config))
+        self.compiled = model or compiled(workload, device)
         self.request = self.resident = self.compiled.create_infer_request()
         self.timer: Timer = HostClock()
         self.flush: Callable[[], object] | None = None
@@ -173,11 +178,11 @@ def prompt(vocabulary: int, length: int) -> Array:
     return np.random.default_rng(14).integers(0, vocabulary, (1, length))
 
 
-def engine(workload: Workload, device: str) -> Engine:
-    """Return the engine of a workload; graphs are captured."""
+def engine(workload: Workload, device: str, model: Any = None) -> Engine:
+    """Return the engine of a workload, whose compiled model can be given; graphs are captured."""
     text = workload.text
     kind = Engine if text is None else Sequences if text.sequences else Prompt if text.prompt else Decoder
-    return kind(workload, device)
+    return kind(workload, device, model)
 
 
 def results(found: Any, workload: Workload) -> list[Array]:

@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from bench import gpu_llama, gpu_measure, gpu_torch
-from bench.gpu_engines import Engine, engine, error, results
+from bench.gpu_engines import Engine, compiled, engine, error, results
 from bench.gpu_measure import device_seconds, host_seconds, summary
 from bench.gpu_translate import translated
 from bench.workloads import TF32, WORKLOADS, Workload, workload
@@ -83,14 +83,6 @@ def peers(found: Workload, options: argparse.Namespace) -> Makers:
         makers["torch graph nchw"] = partial(peer, "graph", half=True)
     if "graph" in options.modes and found.tf32:
         makers["torch graph tf32"] = partial(peer, "graph", tf32=True)
-    return makers
-
-
-def ours(found: Workload, options: argparse.Namespace) -> Makers:
-    """Return ovgpu's engines for a workload."""
-    makers: Makers = {"ovgpu": partial(engine, found, options.device)}
-    if found.tf32:
-        makers["ovgpu tf32"] = partial(engine, replace(found, config=TF32), options.device)
     return makers
 
 
@@ -152,7 +144,7 @@ def compiled_ahead(options: argparse.Namespace) -> set[str]:
 
     with ThreadPoolExecutor(options.ahead) as pool:
         waiting = {name: pool.submit(run, name) for name in dict.fromkeys(names.values())}
-        done = {name for name, compiled in names.items() if waiting[compiled].result()}
+        done = {name for name, module in names.items() if waiting[module].result()}
     print(f"compiled ahead: {', '.join(sorted(done)) or 'none'}", flush=True)
     return done
 
@@ -169,6 +161,8 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.start = time.perf_counter()
+        self.llama: Any = None
+        self.compiled: Any = None
         self.result: dict[str, Any] = {"rounds": options.rounds, "seconds_each": options.seconds, "items": {}}
 
     def over(self) -> bool:
@@ -202,7 +196,17 @@ class Run:
                 self.item(name, name in ahead)
         self.save()
 
-    def item(self, name: str, compiled: bool) -> None:
+    def ours(self, found: Workload) -> Makers:
+        """Return ovgpu's engines for a workload. Those of one Llama model share the compiled model."""
+        llama = found.text.llama if found.text is not None else None
+        if llama is not None and llama is not self.llama:
+            self.llama, self.compiled = llama, compiled(found, self.options.device)
+        makers: Makers = {"ovgpu": partial(engine, found, self.options.device, self.compiled if llama else None)}
+        if found.tf32:
+            makers["ovgpu tf32"] = partial(engine, replace(found, config=TF32), self.options.device)
+        return makers
+
+    def item(self, name: str, with_compiled: bool) -> None:
         """Measure a workload in all engines, or in those that torch need not compile."""
         item = self.result["items"].setdefault(name, {"engines": {}})
         try:
@@ -212,8 +216,8 @@ class Run:
             reference = makers.pop("reference", None)
             if reference is None and (found.text is None or self.options.tiny):
                 reference = partial(engine, replace(found, config={}), "CPU")
-            makers = ours(found, self.options) | {
-                title: make for title, make in makers.items() if compiled or "compile" not in title}
+            makers = self.ours(found) | {
+                title: make for title, make in makers.items() if with_compiled or "compile" not in title}
             wanted = results(reference(), found) if reference is not None else None
             for title, make in makers.items():
                 if title.startswith("torch") and self.over():

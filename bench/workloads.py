@@ -276,11 +276,12 @@ def _kinds(name: str, make: Callable[..., Workload], *kinds: str) -> dict[str, C
             for kind in kinds}
 
 
-VARIANTS: tuple[Variant, ...] = ("f16", "int8", "int4")
+PARTS = {**{f"{n}": {"context": n} for n in (128, 8192)}, **{f"prefill {n}": {"prompt": n} for n in (512, 2048)},
+         **{f"sequences {n}": {"sequences": n} for n in (8, 64)}}
+VARIANTS: tuple[Variant, ...] = ("f16", "int4", "int8")
 WORKLOADS: dict[str, Callable[..., Workload]] = {
-    **{f"llama {v} {n}": partial(text, v, context=n) for v in VARIANTS for n in (128, 8192)},
-    **{f"llama {v} prefill {n}": partial(text, v, prompt=n) for v in ("f16", "int4") for n in (512, 2048)},
-    **{f"llama {v} sequences {n}": partial(text, v, sequences=n) for v in ("f16", "int4") for n in (8, 64)},
+    **{f"llama {v} {name}": partial(text, v, **part) for v in VARIANTS for name, part in PARTS.items()
+       if v != "int8" or "context" in part},
     **_kinds("resnet50", partial(resnet, 1), "", "f16", "int8"),
     **_kinds("mobilenet_v2", mobilenet, "", "f16"),
     **_kinds("vit", vit, "f16"),
