@@ -9,9 +9,9 @@ clusters.jsonl     the launches in clusters among them
 changed.txt        the tests of what has changed since COMMIT, the last one that ran on a card
 run.sh             both commands: `bash run.sh correctness`, `bash run.sh table`, from the root of the project
 
-It takes about half an hour on two cores. Existing wheels and answers are not fetched again. kernels/ has the kernels that
-have been compiled before, and is not copied to the other machine. The command prints the size of the folder and of the
-tree, and fails if they have more than 60 MiB together: 64 travel to the card.
+It takes about half an hour on two cores. Existing wheels and answers are not fetched again. kernels/ has the kernels
+that have been compiled before, and is not copied to the other machine. The command prints the size of the folder and of
+the tree, and fails if they have more than 60 MiB together: 64 travel to the card.
 """
 
 from __future__ import annotations
