@@ -197,4 +197,4 @@ def error(found: Sequence[Array], wanted: Sequence[Array]) -> float:
     if [x.shape for x in found] != [x.shape for x in wanted]:
         return float("nan")
     pairs = [(a.astype(np.float64), b.astype(np.float64)) for a, b in zip(found, wanted)]
-    return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in pairs)
+    return float(np.max([np.abs(a - b).max() / max(np.abs(b).max(), 1e-30) for a, b in pairs]))  # NaN, if one is

@@ -214,7 +214,7 @@ class Run:
             item |= {"title": found.title, "least_bytes": found.nbytes}
             makers = peers(found, self.options) if self.options.torch else {}
             reference = makers.pop("reference", None)
-            if reference is None and (found.text is None or self.options.tiny):
+            if reference is None and (found.text is None or found.text.llama is None or self.options.tiny):
                 reference = partial(engine, replace(found, config={}), "CPU")
             makers = self.ours(found) | {
                 title: make for title, make in makers.items() if with_compiled or "compile" not in title}
@@ -231,6 +231,7 @@ class Run:
             item["trace"] = traceback.format_exc()[-4000:]
             print(f"{name}: FAILED {item['trace'].splitlines()[-1][:150]}", flush=True)
         add_ratios(item["engines"])
+        self.save()
         for title, row in item["engines"].items():
             if "ratio" in row.get("device", {}):
                 ratios = (f"{what} {row[what]['ratio']:.2f} ({row[what]['best_peer']})" for what in TIMES

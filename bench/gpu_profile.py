@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=180)
     parser.add_argument("--only", nargs="*", default=[*DEFAULT], metavar="NAME",
-                        choices=[*WORKLOADS, *IN_TF32])
+                        choices=[name for name in (*WORKLOADS, *IN_TF32) if "sequences" not in name])
     parser.add_argument("--device", default="NVIDIA")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy: the host's part alone")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, of a few workloads")

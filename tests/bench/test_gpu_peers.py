@@ -132,7 +132,7 @@ def test_an_engine_that_fails_or_is_wrong_is_reported(monkeypatch: pytest.Monkey
 def test_errors_are_relative_to_each_output() -> None:
     a, b = np.array([3.0, 4.0]), np.array([1e-3])
     assert error([a, 1.5 * b], [a, b]) == pytest.approx(0.5)
-    assert np.isnan(error([a], [b])) and np.isnan(error([a * np.nan], [a]))
+    assert np.isnan(error([a], [b])) and np.isnan(error([a, a * np.nan], [a, a]))
 
 
 class Ticks:
