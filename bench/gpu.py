@@ -88,7 +88,7 @@ def items(command: str, options: argparse.Namespace) -> list[Item]:
     networks = ["--only", "lstm_state"] if options.emulated else ["--modes", "graph", "compile+graph", "--ahead", "6",
                                                                   "--only", *NETWORKS]
     return [
-        Item("gpu_suite", 15, ["--out", "{work}/again", *suite, *some, "--failed", *(
+        Item("gpu_suite", 15, ["--out", "{work}/again", *suite, "--failed", *(
             f"{again}/{part}/suite.json" for part in ("models", "rest", "changed"))]),
         Item("gpu_peers", 115, ["--out", "{work}/networks.json", "--budget", "{budget}", *trial, *alone, *networks]),
         Item("gpu_layers", 25, ["--out", "{work}/layers.json", "--budget", "{budget}", *trial, *(

@@ -67,11 +67,14 @@ class Engine:
 
     def _run(self, inputs: Any) -> list[Array]:
         found = self.request.infer(inputs, share_inputs=True, share_outputs=True)
-        return [np.asarray(y) for y in found.to_tuple()]
+        return [*found.to_tuple()]
 
     def call(self) -> None:
         """Run an inference with inputs and outputs on the device, and wait for it."""
         self.resident.infer()
+
+    def keep_outputs(self) -> None:
+        """Leave outputs on the device from now on, so that `launch` has none of their transfers."""
 
     def launch(self) -> None:
         """Repeat the work of the last inference without waiting."""
@@ -125,6 +128,12 @@ class Decoder(Engine):
 
     def infer(self) -> list[Array]:
         return self.feed(np.array([[1]]))
+
+    def keep_outputs(self) -> None:
+        for number, array in enumerate(self.infer()):
+            empty = rt.cupy().empty(array.shape, array.dtype)
+            self.request.set_output_tensor(number, ovgpu.Tensor(empty, shared_memory=True))
+        self.warm()
 
     call = None  # type: ignore[assignment]  # inputs of a step come from the host
 

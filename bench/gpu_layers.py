@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -302,15 +303,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if time.perf_counter() > until:
                 print(f"{case.name}: not begun, the time is up", flush=True)
                 continue
-            row = found[case.name] = ours(case, options.seconds)
-            wrong += not row["error"] <= case.limit
+            try:
+                row = ours(case, options.seconds)
+            except Exception as error:  # go on with the other cases
+                row = {"failed": f"{type(error).__name__}: {error}"[:2000]}
+            found[case.name] = row
+            wrong += not row.get("error", math.inf) <= case.limit
             for name, backend in BACKENDS.items() if isinstance(case, Attention) and not options.tiny else ():
                 try:
                     row[f"{name}_us"] = peer(case, options.seconds, backend)
                 except Exception as error:  # no torch, none for the card, or a backend that does not take the case
                     row[name] = f"{type(error).__name__}: {error}"[:200]
             times = "".join(f", {name} {row[f'{name}_us']:.2f}" for name in BACKENDS if f"{name}_us" in row)
-            print(f"{case.name:22} {row['us']:8.2f} us{times}, error {row['error']:.1e}", flush=True)
+            text = "{us:8.2f} us, error {error:.1e}" if "us" in row else "FAILED {failed:.150}"
+            print(f"{case.name:22} {text.format(**row)}{times}", flush=True)
             rt.cupy().get_default_memory_pool().free_all_blocks()
             if options.out:
                 options.out.write_text(json.dumps({"device": describe(rt.cupy()), "cases": found}, indent=1) + "\n")

@@ -171,7 +171,7 @@ class Network:
                     getattr(layer, part)[:, :, :length].copy_(rows)
 
 
-@lru_cache(1)  # the workloads of a variant come one after the other
+@lru_cache(2)  # a variant decompressed, and in torch's int4
 def _network(model: Llama, device: str, kind: str, positions: int, int4: bool) -> Network:
     return Network(model, device, kind, positions, int4)
 

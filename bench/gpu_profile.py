@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                   flush=True)
         except Exception as failure:
             result["workloads"][name] = {"failed": f"{type(failure).__name__}: {failure}",
-                                             "trace": traceback.format_exc()[-3000:]}
+                                         "trace": traceback.format_exc()[-3000:]}
             print(f"{name}: FAILED {type(failure).__name__}: {str(failure)[:200]}", flush=True)
         (options.out / "profile.json").write_text(json.dumps(result, indent=1) + "\n")
         (options.out / "profile.md").write_text(table(result))

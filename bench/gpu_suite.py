@@ -92,6 +92,8 @@ def on_card(item: pytest.Item) -> bool:
 
 def collect(paths: Sequence[str], device: str) -> dict[str, list[str]]:
     """Return the tests by file."""
+    if not paths:  # pytest would take all
+        return {}
     plugin = Collector()
     with redirect_stdout(io.StringIO()) as printed:
         pytest.main([*OPTIONS, "--collect-only", "--continue-on-collection-errors", "--device", device, *paths],
@@ -168,15 +170,21 @@ def changed_since(commit: str) -> list[str]:
 
 def paths(options: argparse.Namespace) -> list[str]:
     """Return the files and folders of the tests that are asked for."""
+    if options.failed is not None:
+        return sorted({failure["test"].partition("::")[0] for failure in failed_in(options.failed)})
     if options.changed_since:
         return changed_since(options.changed_since)
     return options.files.read_text().split() if options.files else list(options.paths)
 
 
+def failed_in(reports: Sequence[Path]) -> list[dict[str, str]]:
+    """Return the failures in suite.json of earlier runs; files that are missing have none."""
+    return [row for file in reports if file.exists() for row in json.loads(file.read_text())["failures"]]
+
+
 def selected(tests: dict[str, list[str]], options: argparse.Namespace) -> dict[str, list[str]]:
     """Return the tests by file without those that ``--skip`` and ``--failed`` leave out."""
-    reports = [json.loads(file.read_text()) for file in options.failed or () if file.exists()]
-    failed = {failure["test"] for report in reports for failure in report["failures"]}
+    failed = {failure["test"] for failure in failed_in(options.failed or ())}
     ran = {name for file in options.skip if file.exists() for name in json.loads(file.read_text())["ran"]}
     found = {file: [n for n in names if n not in ran and (options.failed is None or n in failed)]
              for file, names in tests.items()}

@@ -101,6 +101,9 @@ class Peer:
             with torch.inference_mode():
                 reset()
 
+    def keep_outputs(self) -> None:
+        """Do nothing: outputs stay on the device."""
+
     def call(self) -> None:
         """Run an inference with inputs and outputs on the device, and wait for it."""
         self.launch()

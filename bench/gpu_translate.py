@@ -60,6 +60,7 @@ class Translator:
         from torch import fx
 
         fold_constants(model)
+        _scale_weights(model)
         merge_products(model)
         self.torch, self.F = torch, torch.nn.functional
         self.graph, self.root = fx.Graph(), torch.nn.Module()
@@ -68,9 +69,13 @@ class Translator:
         self.initial: dict[str, Any] = {}
         for node in model.parameters:
             self.values[node.ports[0]] = self._proxy(self.graph.placeholder(f"x{len(self.values)}"))
+        self.assigned: list[tuple[Any, Any]] = []  # states and what they become
         for node in model.get_ordered_ops():
             self._add(node)
-        self.graph.output(tuple(self.values[node.sources[0]].node for node in model.results))
+        results = [self.kept(node.sources[0]).node for node in model.results]
+        for state, value in self.assigned:  # when everything that reads a state has run
+            state.copy_(value)
+        self.graph.output(tuple(results))
         self.module = fx.GraphModule(self.root, self.graph)
         graph = self.module.graph
         graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or node.target == "copy_")
@@ -110,6 +115,13 @@ class Translator:
         self.root.register_buffer(name, self.torch.from_numpy(np.array(value)))
         return self._proxy(self.graph.get_attr(name))
 
+    def kept(self, port: Output) -> Any:
+        """Return the value of a tensor, in memory of its own if it lies in that of a state."""
+        first = port
+        while first.node.op.name in VIEWS:
+            first = first.node.sources[0]
+        return self(port).clone() if first.node.op.name == "ReadValue" else self(port)
+
     def submodule(self, module: Any) -> Callable[..., Any]:
         """Add a module; return a function that adds a call of it."""
         name = f"m{sum(1 for _ in self.root.children())}"
@@ -118,6 +130,20 @@ class Translator:
 
     def dtype(self, port: Output) -> Any:
         return self.torch.from_numpy(np.empty(0, port.spec.type.storage)).dtype
+
+
+def _scale_weights(model: Model) -> None:
+    """Multiply weights by the number by which a product is multiplied, such as the scale of queries."""
+    for node in model.ops:
+        scale = _graph.number_of(node.sources[1]) if node.op.name == "Multiply" else None
+        product = node.sources[0].node if scale is not None else None
+        if product is None or product.op.name != "MatMul" or not _is_linear(product):
+            continue
+        if len(product.ports[0].get_target_inputs()) == 1:
+            weight = _graph.Graph(product).constant(constant_of(product.sources[1]) * scale, node.ports[0].spec.type)
+            product.sources[1] = weight
+            node.ports[0].replace(product.ports[0])
+    model.validate_nodes_and_infer_types()
 
 
 # ---- layers
@@ -132,10 +158,15 @@ def _convolution(t: Translator, node: Node, sources: Sequence[Any], bias: Any = 
     return run(t(sources[0]), t.buffer(weight), bias, op.strides, op.pads_begin, op.dilations, groups)
 
 
+def _is_linear(node: Node) -> bool:
+    weight = constant_of(node.sources[1])
+    return weight is not None and weight.ndim == 2 and not node.op.transpose_a
+
+
 def _matmul(t: Translator, node: Node, sources: Sequence[Any], bias: Any = None) -> Any:
     op: Any = node.op
     weight = constant_of(sources[1])
-    if weight is not None and weight.ndim == 2 and not op.transpose_a:
+    if weight is not None and _is_linear(node):
         return t.F.linear(t(sources[0]), t.buffer(weight if op.transpose_b else weight.T), bias)
     a, b = (x.transpose(-1, -2) if flag else x
             for x, flag in zip(map(t, sources), (op.transpose_a, op.transpose_b)))
@@ -144,43 +175,64 @@ def _matmul(t: Translator, node: Node, sources: Sequence[Any], bias: Any = None)
 
 def _add(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
     """An Add alone, or the bias of a convolution or a product, or the shift of a norm."""
-    for at, port in enumerate(sources):
-        before, bias = port.node, constant_of(sources[1 - at])
-        if bias is None or before.op.name not in (*BIASED, "Multiply"):
-            continue
-        last = before.op.name in ("MatMul", "Multiply")
-        axis = node.ports[0].spec.rank - 1 if last else 1
-        vector = bias.size == bias.shape[axis - node.ports[0].spec.rank] if bias.ndim > 0 else False
-        if before.op.name in BIASED and vector and constant_of(before.sources[1]) is not None:
-            return BIASED[before.op.name](t, before, before.sources, t.buffer(bias.reshape(-1)))
-        found = _norm(t, before, bias) if before.op.name == "Multiply" else None
+    for port, other in (sources, sources[::-1]):
+        bias = constant_of(other)
+        found = None if bias is None else _biased(t, port.node, _shape(node), bias)
         if found is not None:
             return found
     return t(sources[0]) + t(sources[1])
 
 
-def _norm(t: Translator, scaled: Node, shift: Array) -> Any:
+def _vector(value: Array | None, shape: Sequence[int], axis: int) -> Array | None:
+    """Return a constant as a vector if it varies along one axis of a tensor alone, else None."""
+    along = value is not None and value.size == shape[axis] and value.shape[axis % len(shape) - len(shape) :][:1] == (
+        value.size,)
+    return value.reshape(-1) if along and value is not None else None
+
+
+def _biased(t: Translator, node: Node, shape: Sequence[int], bias: Array) -> Any:
+    """Return a layer and the constant that is added to it in one call of torch, None if there is no such call."""
+    name = node.op.name
+    if name in ("Convolution", "GroupConvolution"):
+        vector = _vector(bias, shape, 1)
+        return None if vector is None else _convolution(t, node, node.sources, t.buffer(vector))
+    if name == "MatMul":
+        vector = _vector(bias, shape, -1) if _is_linear(node) else None
+        return None if vector is None else _matmul(t, node, node.sources, t.buffer(vector))
+    return _norm(t, node, shape, bias) if name == "Multiply" else None
+
+
+def _norm(t: Translator, scaled: Node, shape: Sequence[int], shift: Array) -> Any:
     """Return a layer norm or a group norm with a scale and a shift, None if the layers are no such norm."""
     port, scale = scaled.sources[0], constant_of(scaled.sources[1])
     assert port is not None
-    if scale is None:
+    before: Any = port.node
+    axis = -1 if before.op.name == "MVN" else 1
+    terms = [_vector(x, shape, axis) for x in (scale, shift)]
+    if any(x is None for x in terms):
         return None
-    terms = [t.buffer(x.reshape(-1)) for x in (scale, shift)]
-    op: Any = port.node.op
-    if op.name == "MVN" and integers(port.node.sources[1]) in ([-1], [port.spec.rank - 1]):
-        return t.F.layer_norm(t(port.node.sources[0]), [scale.size], *terms, op.eps)
-    if op.name == "Reshape" and port.node.sources[0].node.op.name == "MVN":
-        norm = port.node.sources[0].node
-        grouped, eps = norm.sources[0].node, norm.op.eps
-        if grouped.op.name == "Reshape" and grouped.sources[0].spec.shape == port.spec.shape:
-            return t.F.group_norm(t(grouped.sources[0]), grouped.ports[0].spec.shape[1], *terms, eps)
+    if before.op.name == "MVN" and _is_layer_norm(before):
+        return t.F.layer_norm(t(before.sources[0]), [shape[-1]], *map(t.buffer, terms), before.op.eps)
+    if before.op.name == "Reshape" and before.sources[0].node.op.name == "MVN":
+        norm = before.sources[0].node
+        grouped = norm.sources[0].node
+        if grouped.op.name == "Reshape" and _is_layer_norm(norm) and grouped.sources[0].spec.shape == port.spec.shape:
+            return t.F.group_norm(t(grouped.sources[0]), _shape(grouped)[1], *map(t.buffer, terms), norm.op.eps)
     return None
+
+
+def _is_layer_norm(node: Node) -> bool:
+    rank, op = node.ports[0].spec.rank, node.op
+    inside: bool = op.normalize_variance and op.eps_mode == "inside_sqrt"
+    return inside and integers(node.sources[1]) in ([-1], [rank - 1])
 
 
 def _mvn(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
     x, axes, op = t(sources[0]), integers(sources[1]), node.op
-    if op.normalize_variance and axes in ([-1], [sources[0].spec.rank - 1]):
+    if _is_layer_norm(node):
         return t.F.layer_norm(x, [int(sources[0].spec.shape[-1])], eps=op.eps)
+    if op.normalize_variance and op.eps_mode != "inside_sqrt":
+        raise NotImplementedError(f"{node.friendly_name}: eps_mode {op.eps_mode}")
     y = x - x.mean(axes, keepdim=True)
     return y * t.torch.rsqrt((y * y).mean(axes, keepdim=True) + op.eps) if op.normalize_variance else y
 
@@ -193,7 +245,10 @@ def _max_pool(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
 def _gather(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
     x, where, (axis,) = sources[0], constant_of(sources[1]), integers(sources[2])
     if where is None:
-        return t.F.embedding(t(sources[1]), t(x))
+        if axis != 0 or x.spec.rank != 2:
+            raise NotImplementedError(f"{node.friendly_name}: torch looks up rows of matrices alone")
+        indices = sources[1].node  # torch takes the indices as they are
+        return t.F.embedding(t(indices.sources[0] if indices.op.name == "Convert" else sources[1]), t(x))
     if np.array_equal(where.reshape(-1), np.arange(x.spec.shape[axis])):
         return t(x).reshape(_shape(node))
     if where.ndim == 0:
@@ -203,6 +258,8 @@ def _gather(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
 
 def _attention(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
     mask = sources[3] if len(sources) > 3 and sources[3].spec.rank else None
+    if mask is not None and mask.node.op.name == "Broadcast":
+        mask = mask.node.sources[0]  # torch broadcasts it itself
     scale = constant_of(sources[4]) if len(sources) > 4 else None
     return t.F.scaled_dot_product_attention(*map(t, sources[:3]), None if mask is None else t(mask),
                                             is_causal=node.op.causal, scale=None if scale is None else float(scale))
@@ -261,8 +318,8 @@ def _read_value(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
 
 
 def _assign(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
-    state = t._proxy(t.graph.get_attr(f"state_{node.op.variable_id}"))
-    return state.copy_(t(sources[0]))
+    t.assigned.append((t._proxy(t.graph.get_attr(f"state_{node.op.variable_id}")), t.kept(sources[0])))
+    return t.assigned[-1][1]
 
 
 def _split(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
@@ -288,10 +345,10 @@ def _by_name(name: str) -> Rule:
     return lambda t, node, s: getattr(t.torch, name)(*map(t, s))
 
 
-BIASED: dict[str, Callable[..., Any]] = {"Convolution": _convolution, "GroupConvolution": _convolution,
-                                         "MatMul": _matmul}
+VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Transpose", "Broadcast", "VariadicSplit", "Gather", "Convert")
 RULES: dict[str, Rule] = {
-    **BIASED, "Add": _add, "MVN": _mvn, "MaxPool": _max_pool, "Gather": _gather, "BitwiseAnd": _and,
+    "Convolution": _convolution, "GroupConvolution": _convolution, "MatMul": _matmul, "Add": _add, "MVN": _mvn,
+    "MaxPool": _max_pool, "Gather": _gather, "BitwiseAnd": _and,
     "ScaledDotProductAttention": _attention, "LSTMSequence": _lstm_sequence, "LSTMCell": _lstm_cell,
     "ReadValue": _read_value, "Assign": _assign, "Reshape": _merged_axes, "Unsqueeze": _merged_axes,
     "Squeeze": _merged_axes,

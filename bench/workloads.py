@@ -191,7 +191,7 @@ def one_lstm(loop: bool, *, tiny: bool) -> Workload:
               for name, shape in (("x", (1, steps, features)), ("h", state), ("c", state))}
     title = f"TensorIterator of LSTM cells, {steps} steps" if loop else f"LSTMSequence with state, {steps} steps"
     return network(f"{title}, {hidden} units", ir, inputs, steps * hidden,
-                   peer=partial(torch_lstm, *weights_of(ir), every_state=not loop))
+                   peer=partial(torch_lstm, *weights_of(ir), every_state=False) if loop else None)
 
 
 # ---- single operations

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import gpu, gpu_card, gpu_prepare, gpu_profile, gpu_sanitize, gpu_suite
+from bench import gpu, gpu_card, gpu_layers, gpu_prepare, gpu_profile, gpu_sanitize, gpu_suite
 from ovgpu.backends.cuda import kernels
 from tests.emulator import nvrtc
 from tests.emulator.driver_emu import largest_cluster
@@ -88,6 +88,16 @@ def test_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes == {"0.bin": 100, "1.bin": 9_000, "2.bin": 9_500, "3.bin": 10_000}
 
 
+def test_a_layer_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    broken = gpu_layers.Product(128, 256, "no such form", 4)
+    monkeypatch.setattr(gpu_layers, "TINY", [broken, gpu_layers.TINY[-1]])
+    assert gpu_layers.main(["--emulated", "--tiny", "--out", str(tmp_path / "layers.json")]) == 1
+    failed, right = json.loads((tmp_path / "layers.json").read_text())["cases"].values()
+    assert "KeyError" in failed["failed"] and right["error"] <= 1
+    assert "FAILED KeyError" in capsys.readouterr().out
+
+
 def test_an_item_that_fails_or_hangs_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                 capsys: pytest.CaptureFixture[str]) -> None:
     """Failing items come first in the summary, one that hangs is stopped, and one without time does not begin."""
@@ -138,6 +148,9 @@ def test_tests_that_are_left_out(tmp_path: Path) -> None:
         return gpu_suite.selected(tests, argparse.Namespace(failed=failed, skip=skip))
 
     assert kept() == tests
+    reports = [tmp_path / "suite.json", tmp_path / "nowhere.json"]
+    assert gpu_suite.paths(argparse.Namespace(failed=reports)) == ["a.py"]
+    assert gpu_suite.paths(argparse.Namespace(failed=reports[1:])) == [] and gpu_suite.collect([], "emulator") == {}
     assert kept([tmp_path / "suite.json", tmp_path / "nowhere.json"]) == {"a.py": ["a.py::two"]}
     assert kept(skip=[tmp_path / "nowhere.json", tmp_path / "suite.json"]) == {"a.py": ["a.py::one", "a.py::two"]}
     assert kept([tmp_path / "nowhere.json"]) == {}
