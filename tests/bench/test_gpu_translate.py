@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from bench.gpu_translate import translated
 from bench.workloads import WORKLOADS, workload
 from tests.harness.ir import Net
 
-torch = pytest.importorskip("torch", reason="torch is not among the packages for tests: the extra `models` has it")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch comes with the extra `models` alone")
 TRANSLATED = [name for name in WORKLOADS if "sequences" not in name and name != "gpt2_decode" and "_b" not in name]
 
 
@@ -36,6 +37,8 @@ def test_torch_gives_the_same(name: str) -> None:
 
 def check_translation(net: Net, *shapes: tuple[int, ...], runs: int = 1) -> str:
     """Compare the torch module of a net with NumPy; return its code."""
+    import torch
+
     ir, random = net.build(), np.random.default_rng(1)
     module, core = translated(ir), ov.Core()
     request = core.compile_model(core.read_model(*ir), "CPU").create_infer_request()
