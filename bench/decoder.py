@@ -22,7 +22,7 @@ import numpy as np
 from lxml import etree
 from numpy.typing import NDArray
 
-from tests.models.drive import decoder_inputs
+from tests.harness.models.drive import decoder_inputs
 
 Array = NDArray[np.float32]
 MODEL = "gpt2_12x256"

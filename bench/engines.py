@@ -31,7 +31,7 @@ CACHE = Path(os.environ.get("OVGPU_BENCH_MODELS", Path.home() / ".cache" / "ovgp
 OVERRIDES = ("OPENBLAS_", "MKL_", "OMP_", "ONEDNN_", "PYTHONDONTWRITEBYTECODE")
 sys.path.insert(0, str(ROOT))  # for tests.models, whichever folder this runs in
 
-from tests.models.drive import OPENVINO_F32  # noqa: E402
+from tests.harness.models.drive import OPENVINO_F32  # noqa: E402
 
 
 def parser(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ from typing import Any
 import engines
 import numpy as np
 
-from tests.models.drive import decoder_inputs
+from tests.harness.models.drive import decoder_inputs
 
 MODELS = {"gpt2_12x256": "GPT-2-style decoder, 12 layers of 256", "llama_125m": "Llama decoder, 125M parameters"}
 ENGINES = ("ovgpu", "openvino", "attention")

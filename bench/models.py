@@ -25,7 +25,7 @@ import engines
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.models.drive import Decoder, Decoding, Expected
+from tests.harness.models.drive import Decoder, Decoding, Expected
 
 Array = NDArray[Any]
 MODELS = {
@@ -87,9 +87,9 @@ def _compiled(compiled: Any, inputs: dict[str, Array]) -> Decoding | Callable[[]
 
 def _eager(model: str, inputs: dict[str, Array]) -> Decoding | Callable[[], Array] | None:
     """Return the same for the torch module that a model was made from; None if there is none."""
-    from tests.models.build._convert import function
-    from tests.models.build.decoders import Eager
-    from tests.models.catalogue import LARGE
+    from tests.harness.models.build._convert import function
+    from tests.harness.models.build.decoders import Eager
+    from tests.harness.models.catalogue import LARGE
 
     module = LARGE[model]().module
     if module is None:

@@ -18,7 +18,7 @@ from typing import Any
 from bench import engines
 from bench.workloads import workload
 from ovgpu import Core
-from tests.models.quantize import quantize
+from tests.harness.models.quantize import quantize
 
 MODELS = {"ResNet-50": "resnet50", "MobileNetV2": "mobilenet_v2", "BERT-base, 128 tokens": "bert_base"}
 

@@ -20,8 +20,8 @@ from typing import Any
 import engines
 import numpy as np
 
-from tests.models.recurrent import lstm_state
-from tests.models.transformer import Sizes, llama
+from tests.harness.models.recurrent import lstm_state
+from tests.harness.models.transformer import Sizes, llama
 
 FEATURES, HIDDEN, OUTPUTS = 80, 512, 64
 DECODER = Sizes(4, 256, 8, 1024, 4096, 1024, shared=2)

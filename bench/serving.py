@@ -1,17 +1,17 @@
 """Serving 64 sequences over REST and gRPC: slots of one batch, a request for each, and OpenVINO in the same server.
 
-Where OVGPU_TRITON names a folder with Triton Inference Server (`tests/integrations/triton/server.py`), it is another
+Where OVGPU_TRITON names a folder with Triton Inference Server (`tests/harness/servers/triton.py`), it is another
 peer: its Python backend runs the same slots (`ovgpu triton`).
 
     python bench/serving.py [lstm decoder] [--rounds 3] [--device CPU] [--out bench/results]
     python bench/serving.py --emulated       also serve on the emulated card, and count launches
 
 The models are those of `bench/sequences.py`. The server has a process of its own, and so has the load, which is
-tritonclient (`tests/serve/load.py`). First the 64 sequences start all at once; then they have one frame or token in
-each step. Throughput is measured in a closed loop: each sequence sends its next step when it has the last answer.
-Latency is measured in an open loop, from the time at which a step was due, at half the throughput of the slowest engine
-and at half that of the slots. An engine that does less than 95 % of a rate is overloaded: its queue grows as long as
-the load lasts.
+tritonclient (`tests/harness/servers/load.py`). First the 64 sequences start all at once; then they have one frame or
+token in each step. Throughput is measured in a closed loop: each sequence sends its next step when it has the last
+answer. Latency is measured in an open loop, from the time at which a step was due, at half the throughput of the
+slowest engine and at half that of the slots. An engine that does less than 95 % of a rate is overloaded: its queue
+grows as long as the load lasts.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ import engines
 import numpy as np
 import sequences
 
-from tests.integrations.triton import server as triton
-from tests.models.recurrent import lstm_state
-from tests.models.transformer import Sizes, llama
-from tests.serve import load
+from tests.harness.models.recurrent import lstm_state
+from tests.harness.models.transformer import Sizes, llama
+from tests.harness.servers import load, triton
 
 KINDS, INTERFACES = ("lstm", "decoder"), ("REST", "gRPC")
 HEADS = {"slots": "batch slots", "requests": "a request each", "openvino": "OpenVINO",
@@ -73,7 +72,7 @@ class Size:
                 else llama(1, self.decoder).ir)
 
     def feeds(self, kind: str) -> load.Feeds:
-        """Return the inputs of a model, which are those of ``python -m tests.serve.load``."""
+        """Return the inputs of a model, which are those of ``python -m tests.harness.servers.load``."""
         return (load.frames({"frame": ((1, self.features), np.float32)}) if kind == "lstm"
                 else load.tokens(self.decoder.vocabulary))
 
@@ -161,9 +160,9 @@ def worker(engine: str, name: str, device: str, kinds: list[str], rates: Rates) 
 def loaded(size: Size, kind: str, interface: str, addresses: dict[str, str], rate: float | None) -> dict[str, Any]:
     """Return the summary of one load, which a process of its own puts on a server."""
     steps = size.steps if rate is None else max(round(rate * size.seconds / size.sequences), MIN_STEPS)
-    command = [sys.executable, "-m", "tests.serve.load", "--url", addresses[interface], "--interface", interface,
-               "--model", kind, "--sequences", str(size.sequences), "--steps", str(steps), "--warm-up", str(WARM_UP),
-               "--vocabulary", str(size.decoder.vocabulary)]
+    command = [sys.executable, "-m", "tests.harness.servers.load", "--url", addresses[interface], "--interface",
+               interface, "--model", kind, "--sequences", str(size.sequences), "--steps", str(steps), "--warm-up",
+               str(WARM_UP), "--vocabulary", str(size.decoder.vocabulary)]
     command += ["--sample", str(SAMPLES)] if rate is None else ["--rate", str(rate)]
     process = subprocess.run(command, cwd=engines.ROOT, capture_output=True, text=True, check=False)
     if process.returncode:
@@ -205,7 +204,7 @@ def emulated(kind: str, name: str) -> dict[str, int]:
     """
     from tests.emulator import state
     from tests.harness import cuda
-    from tests.serve.serving import serving
+    from tests.harness.servers.serving import serving
 
     size, counts, results = SIZES[name], [], []
     with TemporaryDirectory() as folder, cuda.registered("emulator") as device:

@@ -20,7 +20,7 @@ from typing import Any
 import engines
 import models as whole
 
-from tests.models.drive import OPENVINO_F32, Expected
+from tests.harness.models.drive import OPENVINO_F32, Expected
 
 MODELS = {name: text.removesuffix(", per token") for name, text in whole.MODELS.items() if "/" not in name}
 ENGINES = ("openvino", "ovgpu")

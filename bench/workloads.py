@@ -19,10 +19,10 @@ from bench.networks.yolo import YoloSizes
 from ovgpu import Core, Type, serialize
 from ovgpu.ops.infrastructure.graph import Constant
 from tests.harness.ir import Net
-from tests.models.quantize import quantize
-from tests.models.recurrent import lstm_sequence, torch_lstm, weights_of
-from tests.models.spec import spec_tensor_iterator
-from tests.models.transformer import BERT_BASE, GPT2_SMALL, Sizes, bert, gpt2
+from tests.harness.models.quantize import quantize
+from tests.harness.models.recurrent import lstm_sequence, torch_lstm, weights_of
+from tests.harness.models.spec import spec_tensor_iterator
+from tests.harness.models.transformer import BERT_BASE, GPT2_SMALL, Sizes, bert, gpt2
 
 Array = NDArray[Any]
 # Configurations of `compile_model`: f32 as it is, f32 that products round to TF32, the default on a card, and f16.

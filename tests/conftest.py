@@ -9,14 +9,16 @@ import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: BLAS threads spin while they wait
+
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-from bench.kernels import sass
 from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend
-from tests.emulator import nvrtc, state
-from tests.harness import cuda
+from tests.emulator import state
+from tests.harness import cuda, draws
+from tests.harness.cases import runs
 from tests.harness.recall import load
 from tests.harness.replay import DEVICES, EMULATED
 
@@ -56,24 +58,16 @@ def tf32_device(emulated: str) -> Iterator[str]:
     devices.unregister_backend(TF32)
 
 
-@pytest.fixture(scope="module")
-def disassembler() -> None:
-    """Skip the test if NVRTC or nvdisasm is not installed."""
-    if not nvrtc.is_available():
-        pytest.skip("NVRTC is not installed")
-    try:
-        sass.nvdisasm()
-    except sass.DisassemblyError as e:
-        pytest.skip(str(e))
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("emulator", "arrays", "cuda"), default="emulator",
                      help="device for tests of the CUDA backend: the emulator, the emulator with CuPy's own arrays, or "
                      "a card through CuPy")
     parser.addoption("--fma", action="store_true", help="emulated kernels contract products and the sums that follow, "
                      "as NVRTC's do by default")
-    parser.addoption("--long", action="store_true", help="forty times as many random cases, on the device as well")
+    parser.addoption("--long", action="store_true", help="all variants and rows of every test, and forty times as "
+                     "many random cases, on the device as well")
+    parser.addoption("--quick", action="store_true", help="in a minute: one case of each family of operations, one "
+                     "stateful model on the emulated card, and the command line")
     parser.addoption("--landing", metavar="WHEN", help="when asynchronous copies and stores of emulated kernels land: "
                      "early, late, at times drawn with a seed (a number above 1), or all: each kernel runs with all of "
                      "these. By default, each test draws one by its name; with --long, all")
@@ -81,13 +75,54 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help="OpenVINO's judgements, where it is not installed (python -m tests.harness.store FILE)")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collection, which would visit all tests found so far again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest reads the mark afterwards, and then ignores the parameters of `device`
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize the tests that `check` has made."""
+    cases = getattr(metafunc.function, "cases", None)
+    if isinstance(cases, tuple):
+        every = metafunc.config.getoption("--long") or metafunc.config.getoption("--device") == "cuda"
+        chosen = runs(cases, every=every)
+        metafunc.definition.add_marker(pytest.mark.parametrize(
+            ("case", "variant", "device"), chosen, indirect=["device"],
+            ids=[f"{case.name}-{variant}-{device}" for case, variant, device in chosen]))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files out that have no tests for --quick: importing all takes seconds."""
+    file = collection_path
+    skipped = config.getoption("--quick") and file.match("test_*.py") and not draws.is_quick(file)
+    return True if skipped else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if draws.is_on_card(item):
+            item.add_marker("card")
+    if config.getoption("--quick"):
+        _deselect(config, items, draws.slow(items))
+    elif not config.getoption("--long"):
+        _deselect(config, items, draws.surplus(items))
     if config.getoption("--device") == "cuda":
         for item in items:
             if item.path.name.startswith(("test_broken", "test_failures")):
                 item.add_marker(pytest.mark.skip(reason="faults are injected into the emulator alone"))
             elif item.get_closest_marker("emulator"):
                 item.add_marker(pytest.mark.skip(reason="looks into the emulator"))
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], surplus: set[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=list(surplus))
+    items[:] = [item for item in items if item not in surplus]
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +184,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--landing {landing}: early, late, all, or a number")
     if config.getoption("--fma"):
         os.environ["OVGPU_EMU_FMA"] = "1"  # of worker processes, too
+    config.addinivalue_line("markers", "drawn(n): one of n rows of parameters runs, drawn by a hash of its name; all "
+                            "run with --long")
+    config.addinivalue_line("markers", "card: runs on the emulated card, or looks into the emulator (set by conftest)")
+    config.addinivalue_line("markers", "quick: runs with --quick")
     config.addinivalue_line("markers", "emulator: looks into the emulator, which does not run with --device cuda")
     if config.getoption("--expectations"):
         load(config.getoption("--expectations"))

@@ -36,8 +36,8 @@ from ovgpu.backends.cuda import rt
 from tests.harness import Net
 from tests.harness.cuda import registered
 from tests.harness.held import held
+from tests.harness.models.drive import infer, replay
 from tests.harness.replay import EMULATED
-from tests.models.drive import infer, replay
 from tests.models.test_models import NAMES, STATEFUL, check, load
 
 FEATURES = 8

@@ -5,9 +5,8 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ovgpu"
@@ -47,8 +46,13 @@ HOMES = {
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imports(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, dotted module) of everything a file imports, also inside functions and for type checking."""
+@cache
+def imports(file: Path) -> list[tuple[int, str]]:
+    """Return (line, dotted module) of everything a file imports, also inside functions and for type checking."""
+    return list(_imports(file))
+
+
+def _imports(file: Path) -> Iterator[tuple[int, str]]:
     package = file.relative_to(ROOT).with_suffix("").parts[:-1]
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -64,31 +68,32 @@ def unit(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
-def test_imports_only_from_lower_layers(file: Path) -> None:
-    assert unit(file) in LAYER, f"{unit(file)} has no layer"
-    for line, module in imports(file):
-        parts = module.split(".")
-        if parts[0] != "ovgpu":
-            continue
-        target = parts[1] if len(parts) > 1 and parts[1] in LAYER else "__init__"
-        assert LAYER[target] <= LAYER[unit(file)], \
-            f"{file.relative_to(ROOT)}:{line}: {unit(file)} must not import {module}, which lies above it"
+def test_imports_only_from_lower_layers() -> None:
+    found = []
+    for file in FILES:
+        assert unit(file) in LAYER, f"{unit(file)} has no layer"
+        for line, module in imports(file):
+            parts = module.split(".")
+            target = parts[1] if len(parts) > 1 and parts[1] in LAYER else "__init__"
+            if parts[0] == "ovgpu" and LAYER[target] > LAYER[unit(file)]:
+                found.append(f"{file.relative_to(ROOT)}:{line}: {unit(file)} must not import {module}, above it")
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
-def test_optional_libraries_are_imported_only_at_home(file: Path) -> None:
-    location = file.relative_to(PACKAGE).as_posix()
-    for line, module in imports(file):
-        homes = HOMES.get(module.split(".")[0])
-        assert homes is None or location.startswith(homes), f"ovgpu/{location}:{line} must not import {module}"
+def test_optional_libraries_are_imported_only_at_home() -> None:
+    found = []
+    for file in FILES:
+        location = file.relative_to(PACKAGE).as_posix()
+        for line, module in imports(file):
+            homes = HOMES.get(module.split(".")[0])
+            if homes is not None and not location.startswith(homes):
+                found.append(f"ovgpu/{location}:{line} must not import {module}")
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("unwanted", [
-    ("cupy", "nvmath", "openvino", "ray", "torch"), ("rich", "logging", "tempfile", "hashlib", "json"),
-], ids=["optional", "slow"])
-def test_import_loads_no_optional_or_slow_modules(unwanted: tuple[str, ...]) -> None:
-    code = f"import sys, ovgpu; print(sys.modules.keys() & {{*{unwanted}}} or 'none')"
+def test_import_loads_no_optional_or_slow_modules() -> None:
+    unwanted = {"cupy", "nvmath", "openvino", "ray", "torch", "rich", "logging", "tempfile", "hashlib", "json"}
+    code = f"import sys, ovgpu; print(sys.modules.keys() & {unwanted} or 'none')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "none"
 

@@ -18,8 +18,8 @@ from bench.kernels.machine_code import MachineCode, compiled
 from ovgpu.backends.cuda import rt
 from tests.emulator import array_ops, blas_emu, blaslt_emu, cudnn_emu, cupy_emu, driver_emu, kernel
 from tests.emulator.kernel_source import extern_c_kernels
+from tests.emulator.limits import SHARED
 from tests.harness.cuda import Namespace
-from tests.kernels.limits import SHARED
 
 RESERVED_SHARED = 1 << 10  # bytes of a block that the system takes, from compute capability 8.0 on
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.harness.ir import Net, Port
-from tests.models.transformer import Sizes, _Writer, write_llama
+from tests.harness.models.transformer import Sizes, _Writer, write_llama
 
 Array = NDArray[Any]
 Variant = Literal["f16", "int8", "int4", "int4_asym"]
@@ -180,7 +180,7 @@ class _Compressing(_Writer):
 
 
 def build(variant: Variant, sizes: Sizes = LLAMA_1B) -> Llama:
-    """Return a stateful Llama decoder as in `tests.models.transformer.llama`, with logits of the last token only."""
+    """Return a stateful Llama decoder like `transformer.llama` of the tests, with logits of the last token only."""
     w = _Compressing(variant, sizes)
     write_llama(w, sizes, tied=True)
     xml, header = w.net.build()

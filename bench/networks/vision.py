@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.harness.ir import Net, Port
-from tests.models.transformer import Sizes, _Writer
+from tests.harness.models.transformer import Sizes, _Writer
 
 Array = NDArray[Any]
 IR = tuple[bytes, bytes]  # XML and weights

@@ -32,7 +32,9 @@ def equalities_of(extents: Sequence[int]) -> tuple[int, ...]:
 def dynamic_dims(model: Model, inputs: Sequence[int | None], variables: Mapping[str, int]) -> list[Dim]:
     """Return the dynamic extents of inputs and variables other than the batch."""
     shapes: list[tuple[Any, PartialShape, int | None]] = [
-        (i, p.op.shape, axis) for i, (p, axis) in enumerate(zip(model.parameters, inputs))]  # type: ignore[attr-defined]
+        (i, p.op.shape, axis)  # type: ignore[attr-defined]
+        for i, (p, axis) in enumerate(zip(model.parameters, inputs))
+    ]
     shapes += [(name, node.ports[0].partial_shape, variables[name]) for name, node in reads(model).items()]
     return [(key, axis) for key, shape, batch in shapes for axis, extent in enumerate(shape)
             if extent.is_dynamic and axis != batch]

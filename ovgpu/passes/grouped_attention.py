@@ -35,8 +35,14 @@ def _group(node: Node) -> bool:
     q = graph.add(Reshape(special_zero=True), q, graph.constant([0, heads, repeats, -1, shape[-1]]))
     if mask is not None and mask_shape is not None and len(mask_shape) == 4:
         mask = graph.add(Unsqueeze(), mask, single)
-    grouped = graph.add(node.op, q, graph.add(Unsqueeze(), keys, single), graph.add(Unsqueeze(), values, single),  # type: ignore[arg-type]
-                        mask, *others)
+    grouped = graph.add(
+        node.op,  # type: ignore[arg-type]
+        q,
+        graph.add(Unsqueeze(), keys, single),
+        graph.add(Unsqueeze(), values, single),
+        mask,
+        *others,
+    )
     node.op, width = Reshape(special_zero=True), _shape(v)[-1]
     node.sources = [grouped, graph.constant([0, heads * repeats, -1, width])]
     return True

@@ -46,8 +46,11 @@ class InitialPrograms:
         initial: dict[str, Output] = {}
         reads: dict[Output, str] = {}  # port -> name of the variable
         axes = growing(model)
-        seen = {node.op.variable_id: node.ports[0].element_type for node in declared.ops  # type: ignore[attr-defined]
-                if node.op.name == "ReadValue"}
+        seen = {
+            node.op.variable_id: node.ports[0].element_type  # type: ignore[attr-defined]
+            for node in declared.ops
+            if node.op.name == "ReadValue"
+        }
         for node in model.ops:
             if node.op.name == "ReadValue":
                 name, port = node.op.variable_id, node.ports[0]  # type: ignore[attr-defined]

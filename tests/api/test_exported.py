@@ -18,8 +18,8 @@ import ovgpu as ov
 from ovgpu.api import exported
 from ovgpu.errors import ModelError
 from tests.harness.ir import Net
-from tests.models.drive import DATA, Expected
-from tests.models.transformer import Sizes, gpt2
+from tests.harness.models.drive import DATA, Expected
+from tests.harness.models.transformer import Sizes, gpt2
 
 from . import nets
 from .sides import LIBRARIES

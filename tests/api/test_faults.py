@@ -17,7 +17,7 @@ from ovgpu.model import Model
 from ovgpu.runtime.executor import Executor
 from ovgpu.spec import Spec
 from tests.harness.ir import Net, Port
-from tests.models.drive import DATA
+from tests.harness.models.drive import DATA
 
 REPORT = "This is a fault of ovgpu, please report it"
 
@@ -179,6 +179,7 @@ def parameters(name: str) -> list[int]:
     return list(range(len(re.findall('type="Parameter"', xml))))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("shape", ["", "4", "0", "?", "...", "2,3,4,5,6"])
 @pytest.mark.parametrize(("name", "number"), [
     (name, number) for name in ("bert", "llama", "whisper_decoder") for number in parameters(name)])

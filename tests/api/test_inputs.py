@@ -17,6 +17,7 @@ from .sides import LIBRARIES, agree, check, compiled, request
 X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
 
 
+@pytest.mark.drawn(2)
 @agree("""
     req(two()).infer([np.ones((2, 3)), np.array([1, 2])])
     req(two()).infer((np.ones((2, 3)), np.array([1.7, -2])))

@@ -12,7 +12,7 @@ import openvino
 import pytest
 
 import ovgpu
-from tests.models.drive import OPENVINO_F32, decoder_inputs
+from tests.harness.models.drive import OPENVINO_F32, decoder_inputs
 
 from .test_samples import same
 
@@ -109,6 +109,7 @@ def copies(ov: Any, name: str, folder: Path) -> list[Any]:
     return [[port.get_any_name() for port in again.inputs], len(again.get_sinks())]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @pytest.mark.parametrize("protocol", [greedy, beam_search, states], ids=lambda f: f.__name__)
 def test_causal_language_model(protocol: Any, name: str) -> None:

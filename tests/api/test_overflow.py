@@ -17,7 +17,7 @@ from ovgpu.request.device_io import DeviceOutput
 from ovgpu.runtime.overflow import OverflowWatch
 from tests.emulator import cupy_emu
 from tests.harness.ir import Net
-from tests.models.drive import DATA, OPENVINO_F32, Expected, decoder_inputs, relative_error, replay
+from tests.harness.models.drive import DATA, OPENVINO_F32, Expected, decoder_inputs, relative_error, replay
 from tests.models.test_precision import deviation
 
 FAST = {"EXECUTION_MODE_HINT": "PERFORMANCE"}
@@ -182,6 +182,7 @@ def test_residual_streams_beyond_f16(name: str, parts: tuple[str, ...], emulated
     assert precision(model) == "bf16"
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", ["bert", "clip", "deberta", "gemma2", "gpt2", "llama", "llama_int4_sym", "mixtral",
                                   "swin", "t5_decoder", "unet", "whisper_decoder", "yolos", "lstm_state"])
 def test_models_in_range_stay_in_f16(name: str, emulated: str) -> None:
@@ -192,6 +193,7 @@ def test_models_in_range_stay_in_f16(name: str, emulated: str) -> None:
     assert precision(model) == "f16"
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_overflow_while_decoding(elsewhere: bool, step: int, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:

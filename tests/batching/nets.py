@@ -8,7 +8,7 @@ import numpy as np
 import ovgpu as ov
 from tests.harness.ir import Net, Port, feed, take
 from tests.harness.layers import add, i64, matmul, mul, relu, reshape, tanh, transpose
-from tests.models.recurrent import lstm_state
+from tests.harness.models.recurrent import lstm_state
 
 SIZE = 8
 

@@ -12,7 +12,7 @@ import ovgpu as ov
 from ovgpu.batching.cache_request import CacheRequest
 from tests.batching import nets
 from tests.batching.test_sequences import close_to
-from tests.models.drive import DATA
+from tests.harness.models.drive import DATA
 
 Array = np.ndarray[Any, Any]
 MODELS = ("gemma2", "gpt2", "llama", "llama_int8", "mistral", "qwen3")  # gemma2 and mistral have sliding windows
@@ -55,6 +55,7 @@ def nearly(found: Any, wanted: Any) -> None:
         np.testing.assert_allclose(a, b, 1e-4, 1e-5 * np.abs(b).max())
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_many_threads(name: str, device: str) -> None:
     model = ov.Core().read_model(DATA / name / "model.xml")

@@ -12,7 +12,7 @@ import ovgpu as ov
 from tests.batching import nets
 from tests.harness.ir import Net, Port
 from tests.harness.layers import add, convert, extent, gather, i64, matmul, mul, relu, reshape
-from tests.models.drive import DATA, Expected
+from tests.harness.models.drive import DATA, Expected
 
 Array = np.ndarray[Any, Any]
 
@@ -46,6 +46,7 @@ def numbers(rows: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal((rows, nets.SIZE)).astype(np.float32)
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", STATELESS)
 def test_whole_models(name: str, device: str) -> None:
     """Callers with the stored inputs of a model get the stored results, beside one with other inputs."""

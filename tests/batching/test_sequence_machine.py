@@ -20,9 +20,9 @@ import ovgpu as ov
 from tests.batching import nets
 from tests.batching.test_decoders import VOCABULARY, frames, nearly, tokens
 from tests.batching.test_sequences import MODELS, close_to, step
-from tests.models.drive import DATA
+from tests.harness.models.drive import DATA
 
-EXAMPLES, STEPS, SLOTS = 12, 20, 8
+EXAMPLES, LONG, STEPS, SLOTS = 4, 480, 20, 8
 NAMES = ("streaming_lstm", "sums", "first_frame", "time_major")
 
 
@@ -150,6 +150,6 @@ class DecoderMachine(Machine):
 @pytest.mark.parametrize("base", [Machine, DecoderMachine])
 def test_machine(base: type[Machine], device: str, pytestconfig: pytest.Config) -> None:
     machine = type("MachineOnDevice", (base,), {"device": device})
-    examples = EXAMPLES * (40 if pytestconfig.getoption("--long") else 1)
+    examples = LONG if pytestconfig.getoption("--long") else EXAMPLES
     run_state_machine_as_test(machine, settings=settings(
         max_examples=examples, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck)))

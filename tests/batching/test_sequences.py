@@ -48,6 +48,7 @@ def close_to(found: Any, wanted: Any) -> None:
         np.testing.assert_allclose(a, b, 2e-6, 2e-6)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_many_threads(name: str, device: str) -> None:
     """Sequences of different lengths begin and end at different times."""

@@ -18,7 +18,7 @@ from bench import gpu_measure, gpu_peers, workloads
 from bench.gpu_engines import Engine, engine, error
 from bench.gpu_measure import captured
 from bench.workloads import WORKLOADS, workload
-from tests.models.transformer import Sizes
+from tests.harness.models.transformer import Sizes
 
 TRIAL = ["--emulated", "--tiny", "--torch", "none"]
 SOME = ["llama int4 128", "llama f16 prefill 512", "llama f16 sequences 8", "bert_int8", "lstm_state",
@@ -127,6 +127,7 @@ def test_an_engine_that_fails_or_is_wrong_is_reported(monkeypatch: pytest.Monkey
     assert "failed or wrong: softmax_f32, elementwise_f32" in capsys.readouterr().out
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", ["llama f16 128", "llama f16 prefill 512", "gpt2_decode"])
 def test_device_time_has_no_download(name: str, emulated: str) -> None:
     """The graph that is timed leaves the logits on the device, as torch's does."""

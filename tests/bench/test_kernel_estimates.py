@@ -20,7 +20,7 @@ from bench.kernels.sequence import Estimate
 from ovgpu.runtime.plan import Operand, PlanStep
 from ovgpu.types import Type
 from tests.harness.ir import Net
-from tests.models.drive import DATA
+from tests.harness.models.drive import DATA
 
 pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("disassembler")]
 

@@ -17,7 +17,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from bench import engines
-from tests.serve import load
+from tests.harness.servers import load
 
 SECONDS = 0.01  # of an inference of `Server`
 
@@ -30,6 +30,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("engine", "kind", "interface"), [
     ("slots", "decoder", "gRPC"), ("requests", "lstm", "REST"), ("openvino", "decoder", "REST")])
 def test_engines_agree(engine: str, kind: str, interface: str, serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from ovgpu.passes import PASSES
 from tests.emulator import blas_emu, blaslt_emu, cupy_emu, driver_emu
 from tests.emulator.device import devices as emulated_devices
 from tests.harness.ir import Net
-from tests.models.drive import DATA
+from tests.harness.models.drive import DATA
 from tests.runtime import models
 
 from .conftest import Write
@@ -47,6 +47,7 @@ def words(text: str) -> str:
 
 # ---- run
 
+@pytest.mark.quick
 def test_run(stateful: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "out"  # NumPy would add a suffix
     text = output(capsys, "run", stateful, "--input", "ones", "--steps", "3", "--save", str(saved))
@@ -185,6 +186,7 @@ def test_errors_are_raised_when_debugging(capsys: pytest.CaptureFixture[str]) ->
 
 # ---- info
 
+@pytest.mark.quick
 def test_info(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = words(output(capsys, "info", stateful))
     assert "6 layers, 32 B of weights in 1 constant " in text
@@ -342,6 +344,7 @@ def test_demo_checks_its_numbers(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 # ---- as a program
 
+@pytest.mark.quick
 def test_as_a_program(stateful: str) -> None:
     command = [sys.executable, "-m", "ovgpu"]
     done = subprocess.run([*command, "run", stateful], capture_output=True, text=True, check=True,

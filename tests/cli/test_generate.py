@@ -27,7 +27,7 @@ from ovgpu.cli.generate.tokenizer import TextStream, chat_prompt
 from tests.emulator import state
 from tests.harness import judge
 from tests.harness.ir import Net
-from tests.models.drive import DATA, OPENVINO_F32, Decoder
+from tests.harness.models.drive import DATA, OPENVINO_F32, Decoder
 
 tokenizers: Any = pytest.importorskip("tokenizers")
 

@@ -22,7 +22,7 @@ from ovgpu.cli.graph.folding import MIN_REPEATS, folds
 from ovgpu.cli.graph.html import COLUMNS, as_html
 from ovgpu.runtime.plan import Plan
 from tests.harness.ir import Net
-from tests.models import transformer
+from tests.harness.models import transformer
 from tests.runtime import models
 
 from .conftest import Write
@@ -84,6 +84,7 @@ def names(dot: str) -> tuple[set[str], set[str]]:
     return set(re.findall(r'^\s*"(\w+)" \[', dot, re.MULTILINE)), ends
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in DATA.glob("*/model.xml")))
 def test_models(name: str) -> None:
     compiled = ovgpu.compile_model(DATA / name, "CPU")
@@ -97,6 +98,7 @@ def test_models(name: str) -> None:
     assert results <= {edge.target for edge in drawing.edges}
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("make", [transformer.gpt2, lambda seed, sizes: transformer.bert(seed, sizes, (1, 8)),
                                   transformer.llama])
 @pytest.mark.parametrize("device", ["CPU", "emulated"])

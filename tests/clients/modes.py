@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.models.drive import OPENVINO_F32
+from tests.harness.models.drive import OPENVINO_F32
 
 
 def openvino_alone() -> str:

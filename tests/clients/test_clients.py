@@ -17,7 +17,7 @@ from .modes import MODES
 @pytest.mark.parametrize("name", ["benchmark_app", "model_api"])
 def test_program(name: str, tmp_path: Path) -> None:
     for module in getattr(import_module(f"tests.clients.programs.{name}"), "MODULES", ()):
-        pytest.importorskip(module)
+        pytest.importorskip(module, reason=f"{module} comes with the extra `test-all`")
     row = check(name, sys.executable, tmp_path)
     assert row.outcomes == {mode: "equal" for mode in MODES if mode != "openvino"}
 

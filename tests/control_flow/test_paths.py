@@ -16,12 +16,14 @@ SCENARIOS = [s for module in (test_slices, test_tensor_iterator, test_loop, test
 IDS = [s.id for s in SCENARIOS]
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
 def test_bound_as_it_runs(scenario: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bind, "MAX_UNROLLED_CALLS", 0)
     scenario.watched("static", device, passes=1)
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
 def test_step_by_step(scenario: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "static_bodies", lambda node, build: None)

@@ -10,7 +10,7 @@ import pytest
 import ovgpu as ov
 from tests.harness import Net
 from tests.harness.layers import add, i64, mul, numbers, reshape, slice_
-from tests.models.spec import spec_tensor_iterator
+from tests.harness.models.spec import spec_tensor_iterator
 
 from . import test_if, test_loop, test_slices, test_tensor_iterator
 

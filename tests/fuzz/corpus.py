@@ -16,9 +16,9 @@ from tests import conformance
 from tests.harness import Case, Scenario, Tolerance
 from tests.harness.elements import name_of
 from tests.harness.judge import Value
+from tests.harness.models.drive import DATA
 from tests.harness.scenario import Infer
 from tests.harness.tolerance import Tol
-from tests.models.drive import DATA
 from tests.models.test_models import EXPECTED, NAMES
 
 CALLS = 3  # inferences of one request, at most

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MUTANTS = 300  # about half a minute of one core, a third of it to start
+MUTANTS, LONG = 60, 3000
 
 
 @pytest.mark.emulator
 @pytest.mark.timeout(900)
-def test_mutants(tmp_path: Path) -> None:
+def test_mutants(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    mutants = LONG if pytestconfig.getoption("--long") else MUTANTS
     pytest.importorskip("openvino", reason="OpenVINO judges the mutants")
-    command = [sys.executable, "-m", "tests.fuzz", "--mutants", str(MUTANTS), "--seed", "7", "--keep", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.fuzz", "--mutants", str(mutants), "--seed", "7", "--keep", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert f"{MUTANTS:,} mutants" in ended.stdout
+    assert f"{mutants:,} mutants" in ended.stdout

@@ -9,8 +9,9 @@
     ]
     test_cases = check(CASES)
 
-Every case runs with static and with dynamic shapes, on NumPy and on the emulated device. The default id is made of
-types, shapes and attributes. The id seeds random data, and is unique in its file.
+Every case runs with dynamic shapes on NumPy and with static shapes on the emulated device, some also the other way
+round, and with `pytest --long` all (see `runs`). The default id is made of types, shapes and attributes. The id seeds
+random data, and is unique in its file.
 """
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ import numpy as np
 import pytest
 
 from . import joint, judge, values
+from .draws import order
 from .elements import as_logical, is_float, name_of
 from .ir import Net, Variant
 from .judge import Value
@@ -86,6 +88,8 @@ class Runnable(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def group(self) -> str: ...
     @property
     def variants(self) -> tuple[Variant, ...]: ...
     @property
@@ -229,23 +233,45 @@ def across(versions: Iterable[str], cases: Iterable[Case]) -> list[Case]:
 
 
 def check(cases: Sequence[Runnable]) -> Callable[..., None]:
-    """Return a pytest function that runs the cases: `test_cases = check(CASES)`."""
+    """Return a pytest function that runs the cases: `test_cases = check(CASES)`.
+
+    tests/conftest.py parametrizes it with the `runs` of the cases."""
     seen: set[str] = set()
     for case in cases:
         if case.name in seen:
             raise ValueError(f"two cases are called {case.name}: give one an id")
         seen.add(case.name)
     ask = together(cases)
-    rows = [pytest.param(case, variant, device, id=f"{case.name}-{variant}-{device}")
-            for case in cases for variant in case.variants for device in case.devices]
 
-    @pytest.mark.parametrize(("case", "variant", "device"), rows, indirect=["device"])
     def test(case: Runnable, variant: Variant, device: str) -> None:
         ask(case)
         case.run(variant, device)
 
-    test.cases = tuple(cases)  # type: ignore[attr-defined]  # read by `conformance` and `store`
+    test.cases = tuple(cases)  # type: ignore[attr-defined]  # read by conftest, `conformance` and `store`
     return test
+
+
+Run = tuple[Runnable, Variant, str]  # a case, the variant in which its model is declared, and a device
+
+
+def runs(cases: Sequence[Runnable], *, every: bool = False) -> list[Run]:
+    """Return the runs of cases to test: every one, or the usual two of each case and a few drawn ones.
+
+    The usual two are dynamic shapes on NumPy and static shapes on the emulated device: together they execute nearly
+    all lines that all runs execute. Of the others, one of each kind is drawn per operation, by a hash of the names."""
+    found = [(case, variant, device) for case in cases for variant in case.variants for device in case.devices]
+    if every:
+        return found
+    kinds: dict[tuple[str, Variant, str], list[Run]] = {}
+    for run in found:
+        case, variant, device = run
+        kinds.setdefault((case.group, variant, device), []).append(run)
+    drawn = {min(kind, key=lambda run: order("-".join([run[0].name, *run[1:]]))) for kind in kinds.values()}
+    return [run for run in found if run in drawn or _is_usual(*run)]
+
+
+def _is_usual(case: Runnable, variant: Variant, device: str) -> bool:
+    return variant == ("static" if device == EMULATED or "dynamic" not in case.variants else "dynamic")
 
 
 def together(cases: Sequence[Runnable]) -> Callable[[Runnable], None]:

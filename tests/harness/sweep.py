@@ -4,8 +4,9 @@
     def pools(draw: st.DrawFn) -> Case: ...
     test_random = sweep(pools())
 
-Each draw is one inference on NumPy, or the steps of a scenario, with static or dynamic shapes. `pytest --long` makes
-forty times as many draws, different ones in every run, and a tenth of that on the emulated device as well. A case that
+Each draw is one inference on NumPy, or the steps of a scenario, with static or dynamic shapes. By default a quarter of
+the draws is made, the same in every run. `pytest --long` makes forty times as many as given, different ones in every
+run, and a tenth of that on the emulated device as well. A case that
 OpenVINO refuses does not count; the test fails if OpenVINO refuses most of them.
 """
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .scenario import Scenario
 from .tolerance import compare_all
 
 Draws = st.SearchStrategy[Case] | st.SearchStrategy[Scenario]
-DRAWS, LONGER = 50, 40
+DRAWS, LONGER, SHARE = 50, 40, 4
 VARIANTS: st.SearchStrategy[Variant] = st.sampled_from(("static", "dynamic"))
 PASSES = 3  # passes of a scenario on a device: one runs, one captures, one replays
 # Hypothesis would also draw constants of the loaded modules: cases would differ between workers and after changes.
@@ -41,7 +42,8 @@ def sweep(cases: Draws, draws: int = DRAWS) -> Callable[..., None]:
     def test(request: pytest.FixtureRequest) -> None:
         judge.openvino()
         long = request.config.getoption("--long")
-        run(cases, "CPU", settings(LIMITS, max_examples=draws * LONGER if long else draws, derandomize=not long))
+        examples = draws * LONGER if long else draws // SHARE
+        run(cases, "CPU", settings(LIMITS, max_examples=examples, derandomize=not long))
         if long:
             request.getfixturevalue("emulated")  # a kernel may have to be compiled for every draw
             run(cases, EMULATED, settings(LIMITS, max_examples=draws * LONGER // 10, derandomize=False))

@@ -174,6 +174,7 @@ COMPARED = [name for name in MODELS if name not in ("tensor_iterator", "loop") a
     port.partial_shape.rank.is_static and port.element_type != ov.Type.dynamic for port in MODELS[name]().inputs)]
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", COMPARED)
 def test_models_in_memory(core: ov.Core, name: str) -> None:
     model = MODELS[name]()

@@ -24,6 +24,7 @@ def bits(tensor: ov.Tensor) -> list[int]:
     return np.array(tensor.data).reshape(-1).view(np.uint8).tolist()
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_inputs_share_memory(core: ov.Core, kind: str, shape: list[int]) -> None:
@@ -42,6 +43,7 @@ def test_inputs_share_memory(core: ov.Core, kind: str, shape: list[int]) -> None
     assert bits(tensor) == bits(again)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_own_tensors_share_memory(core: ov.Core, kind: str, shape: list[int]) -> None:

@@ -28,8 +28,7 @@ import pytest
 
 from ovgpu.backends.cuda import kernels
 from tests.emulator import kernel, nvrtc
-
-from .limits import Block, Usage
+from tests.emulator.limits import Block, Usage
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("instances.json")
@@ -72,12 +71,13 @@ def _parsed(text: str) -> Table:
 
 
 def digest(file: str) -> str:
-    """Return a digest of a file and its headers, without comments, and of its compiler flags and instances."""
+    """Return a digest of a file and its headers, without comments and white space, and of its compiler flags and
+    instances."""
     found = hashlib.sha256(json.dumps([kernels.flags(file), sorted(table().get(file, {}))]).encode())
     names = [file]
     for name in names:  # grows by the headers that a file includes
         text = COMMENT.sub("", (nvrtc.KERNELS / name).read_text())
-        found.update(text.encode())
+        found.update("".join(text.replace("\\\n", "").split()).encode())
         names += [header for header in dict.fromkeys(INCLUDE.findall(text)) if header not in names]
     return found.hexdigest()
 

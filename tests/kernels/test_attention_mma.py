@@ -144,6 +144,7 @@ MASKS: dict[str, Array] = {
 }
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", [HALF, BF16, np.float32])
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_with_hidden_tiles(name: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend) -> None:

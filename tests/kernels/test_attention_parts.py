@@ -52,6 +52,7 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Launcher, "multiprocessors", 4)
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("kind", [HALF, BF16, np.float32])
 @pytest.mark.parametrize("form", FORMS)
@@ -128,6 +129,7 @@ def test_lengths_on_the_device(keys: int, backend: CudaBackend) -> None:
     replay(backend, record, list(zip(device, draws)), [out], wanted, 2e-3)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.usefixtures("few_multiprocessors", "clusters")
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
 def test_orders_of_threads(order: Any, backend: CudaBackend, tf32_backend: CudaBackend) -> None:
@@ -143,6 +145,7 @@ def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend, tf32_bac
     attend_hidden(tf32_backend, 1000, np.float32, lowest)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("kind", [HALF, np.float32])
 @pytest.mark.parametrize("name", MASKS)

@@ -42,6 +42,7 @@ FORMS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("kind", [HALF, BF16])
 @pytest.mark.parametrize("case", FORMS)
@@ -50,6 +51,7 @@ def test_forms(case: dict[str, Any], kind: Any, backend: CudaBackend) -> None:
     assert len(calls) == 1 and "attend_stream<" in kernel_name(calls[0])
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("size", "queries", "form"), [
     (64, 1, "64, 64, 8, 32"), (32, 9, "32, 64, 16, 32"), (64, 64, "64, 64, 32, 32"), (80, 40, "96, 128, 16, 16"),
     (128, 4, "128, 128, 8, 16")])
@@ -113,6 +115,7 @@ def test_large_arrays(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> 
     assert kernel_name(call) == f"attend_stream<__nv_bfloat16, ADDED, {form}>"
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
 def test_orders_of_threads(order: Any, backend: CudaBackend) -> None:

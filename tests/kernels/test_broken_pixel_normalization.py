@@ -68,6 +68,7 @@ FAULTS = [Fault(name, run, FILE, sound, broken) for name, run, sound, broken in 
 ]]
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_noticed(fault: Fault) -> None:
     is_noticed(fault)

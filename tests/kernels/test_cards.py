@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.emulator import cuda, kernel, runtime
+from tests.emulator.limits import SHARED
 from tests.harness import cuda as harness
-from tests.kernels.limits import SHARED
 from tests.models.test_models import NAMES, check_calls
 from tests.models.test_precision import NOISE, UNITS, errors, roundings
 
@@ -45,11 +45,13 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield name
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_models(name: str, card: str) -> None:
     check_calls(name, card, 2)
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", HALF)
 def test_half(name: str, card: str) -> None:
     assert max(errors(name, "f16", card)) < NOISE * np.sqrt(roundings(name, "f16")) * UNITS["f16"]

@@ -22,7 +22,7 @@ from ovgpu.types import Type
 from tests.emulator import cudnn_emu
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port
-from tests.models.drive import DATA, Expected, relative_error, replay
+from tests.harness.models.drive import DATA, Expected, relative_error, replay
 from tests.models.test_precision import NOISE, UNITS, roundings
 from tests.passes.test_quantized import doubled
 
@@ -153,6 +153,7 @@ def kernels(plan: Plan) -> int:
     return max(step.calls or 0 for step in plan.steps if step.op == "Convolution")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("layers", "count"), [
     ((), 3), ((bias, unary("Relu")), 3), ((bias, unary("Clamp", min=0, max=1.5)), 3), ((bias, unary("Swish")), 3),
@@ -167,6 +168,7 @@ def test_layers(layers: tuple[Layer, ...], count: int, precision: str, emulated:
     assert len(ops(plan)) == count and "Copy" not in ops(plan)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("layers", "count"), [
     ((bias, joined), 5), ((divided, bias), 5), ((group_norm, joined, resized("nearest"), bias, divided), 11)])
@@ -377,6 +379,7 @@ def test_own_kernels_where_cudnn_has_none(emulated: str, monkeypatch: pytest.Mon
         run(network(*layers), 2, CHANNELS, 9, 12)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("precision", ["f16", "tf32"])
 @pytest.mark.parametrize("name", ["resnet", "efficientnet", "unet", "mobilenet_v2", "yolo", "yolos", "preprocessed"])
 def test_whole_models(name: str, precision: str, emulated: str) -> None:

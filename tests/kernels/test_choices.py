@@ -22,8 +22,8 @@ from ovgpu.ops.activation.activation import Relu
 from ovgpu.ops.base.recorder import T, first_of
 from ovgpu.runtime.backend import Call
 from tests.emulator import kernel, runtime
+from tests.emulator.limits import SHARED
 from tests.harness.replay import EMULATED
-from tests.kernels.limits import SHARED
 from tests.kernels.recorded import kernel_name
 from tests.models.test_models import DATA
 from tests.models.test_precision import NOISE, UNITS, errors, roundings
@@ -57,6 +57,7 @@ def open_backend(emulated: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Ca
     return lambda factory: monkeypatch.setitem(devices._backends, EMULATED, factory)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("name", ["llama_int4_sym", "resnet", "whisper_decoder"])
 def test_every_answer_is_right(name: str, number: int, open_backend: Any) -> None:

@@ -91,6 +91,7 @@ KERNELS: dict[str, tuple[Callable[[CudaBackend], None], int]] = {  # and the blo
     "implicit_gemm": (convolved, 8), "normalize_pixels": (normalized, 8)}
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("largest", [1, 4, 8, 16])
 def test_cards(largest: int, name: str, backend: CudaBackend, launched: list[tuple[int, int]]) -> None:

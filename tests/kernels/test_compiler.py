@@ -392,7 +392,8 @@ def test_constants_that_could_not_be_uploaded_are_forgotten(card: None, monkeypa
 # ---- NVRTC
 
 
-def test_programs_of_several_kernels_compile(disassembler: None) -> None:
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+def test_programs_of_several_kernels_compile() -> None:
     """Generated kernels, and instances of a file: one cubin has them all."""
     with bound("emulator"):
         codes = [kernel.code for kernel in used(compiled(chain(6), 0))]

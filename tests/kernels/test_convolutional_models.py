@@ -12,8 +12,8 @@ from ovgpu.backends.cuda import rt
 from tests.emulator import cudnn_emu
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port
+from tests.harness.models.drive import DATA
 from tests.harness.without import without
-from tests.models.drive import DATA
 from tests.passes.test_convolution_epilogue import BIAS, CLAMP, GROUPS, NUMBERS, RELU, SWISH, layer, network, residual
 
 from .recorded import counted

@@ -30,8 +30,8 @@ from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
 from tests.harness.ir import Net, Port, feed, take
+from tests.harness.models.transformer import Sizes, bert
 from tests.kernels.forms import random
-from tests.models.transformer import Sizes, bert
 
 Array = np.ndarray[Any, Any]
 HALF = (Type.f16, np.float16(0.5).tobytes())

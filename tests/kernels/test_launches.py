@@ -12,8 +12,8 @@ import pytest
 
 import ovgpu as ov
 from tests.emulator import cupy_emu
-from tests.models.drive import DATA, Decoder
-from tests.models.transformer import Sizes, Transformer, bert, gpt2, llama
+from tests.harness.models.drive import DATA, Decoder
+from tests.harness.models.transformer import Sizes, Transformer, bert, gpt2, llama
 
 BERT, GPT2, LLAMA = Sizes(0, 24, 2, 48, 61, 20), Sizes(0, 24, 2, 48, 61, 40), Sizes(0, 32, 4, 48, 61, 0, 2)
 

@@ -13,8 +13,8 @@ import ovgpu as ov
 from tests.emulator import cupy_emu
 from tests.harness import Net
 from tests.harness.layers import numbers
-from tests.models.recurrent import lstm_sequence, lstm_state
-from tests.models.spec import spec_tensor_iterator
+from tests.harness.models.recurrent import lstm_sequence, lstm_state
+from tests.harness.models.spec import spec_tensor_iterator
 from tests.passes.recurrent_nets import BACKWARDS, FEATURES, cell, looped, over_time, stateful
 from tests.passes.test_recurrent_maths import classic_gru, torch_lstm
 
@@ -46,6 +46,7 @@ def inputs(shapes: Sequence[tuple[int, ...]], run: int) -> list[Any]:
     return [numbers(*shape, seed=run + i) / 8 for i, shape in enumerate(shapes)]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_launches(name: str, emulated: str) -> None:
     """After warm-up, an inference runs kernels alone, without copies or allocations."""

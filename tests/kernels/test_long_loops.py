@@ -14,7 +14,7 @@ from ovgpu.lowering.program import Copy
 from ovgpu.runtime.loops import bind, replayed
 from ovgpu.types import Type
 from tests.control_flow import test_slices, test_tensor_iterator
-from tests.control_flow.test_loop import ONES, X, looped
+from tests.control_flow.loop_nets import ONES, X, looped
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port, feed, take
 from tests.harness.layers import add, convert, gather, i64, mul, numbers, reshape, scalar, slice_
@@ -82,6 +82,7 @@ def accumulated(b: Net, p: Sequence[Port]) -> Sequence[Port]:
     return [add(b, mul(b, p[1], scalar(b, 0.5)), p[0])]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("trips", "kind"), [(0, "i64"), (1, "i64"), (2, "i64"), (3, "i64"), (3_000, "i32"),
                                             (10_000, "i64")])
 def test_trip_counts(trips: int, kind: str, emulated: str) -> None:
@@ -197,6 +198,7 @@ def nested(outer: int, inner: int) -> Net:
     return net
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("outer", "inner", "nodes"), [(100, 100, 1500), (3, 2100, 600), (1100, 3, 400)])
 def test_nested_loops(outer: int, inner: int, nodes: int, emulated: str) -> None:
     """A short inner loop is unrolled within the outer one, and a long one repeats its cycle."""

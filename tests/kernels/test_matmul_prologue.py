@@ -258,10 +258,15 @@ def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> No
             source += functor("Gate", GATED.chain, (np.dtype(x),) * 2, 1)
             codes = ["Nibbles<true>, __half, None", "Bytes<false>, __half, unsigned char",
                      *(["Dense, None, None"] if kind != "float" else [])]
-            names = to_compile("product_mma.cu", [
-                f"product_mma<{code}, {kind}, 4, {rows}, {steps_ahead(rows)}, {str('Nibbles' in code).lower()}, Chain, "
-                f"{arrays}, {norm}, {gate}>" for code in codes for rows in (1, 4, 8) for norm in norms
-                for gate in ("None", "Gate")])
+            forms = [
+                f"{code}, {kind}, 4, {rows}, {steps_ahead(rows)}, {str('Nibbles' in code).lower()}, Chain, {arrays}"
+                for code in codes
+                for rows in (1, 4, 8)
+            ]
+            names = to_compile(
+                "product_mma.cu",
+                [f"product_mma<{form}, {norm}, {gate}>" for form in forms for norm in norms for gate in ("None", "Gate")],
+            )
             usage = nvrtc.compile_file("product_mma.cu", architecture, names, source).usage
             assert len(usage) == len(names)
             assert not {name: u for name, u in usage.items() if u.spill_stores or u.spill_loads}

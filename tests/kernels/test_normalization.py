@@ -44,6 +44,7 @@ def test_rows(n: int, order: Any) -> None:
             assert check(op, random((3, n)), [[1]]) == (1 if n < 17000 else 2)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_long_rows(op: Any, order: Any) -> None:

@@ -10,9 +10,9 @@ import pytest
 import ovgpu as ov
 from tests.control_flow import test_tensor_iterator as iterators
 from tests.harness.layers import numbers
+from tests.harness.models.recurrent import lstm_state
+from tests.harness.models.spec import spec_tensor_iterator
 from tests.kernels.recorded import counted
-from tests.models.recurrent import lstm_state
-from tests.models.spec import spec_tensor_iterator
 
 IR = tuple[bytes, bytes]
 Inputs = list[Any]
@@ -43,6 +43,7 @@ MODELS = {
 }
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_equal_the_cpus(name: str, emulated: str) -> None:
     ir, shapes = MODELS[name]

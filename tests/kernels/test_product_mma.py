@@ -85,6 +85,7 @@ def is_mma(name: str) -> bool:
     return name.startswith("product_mma<")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", [HALF, BF16])
 @pytest.mark.parametrize("codes", KINDS)
 @pytest.mark.parametrize("m", [1, 2, 7, 8, 9, 33, 64])
@@ -94,6 +95,7 @@ def test_kinds_of_codes(m: int, codes: Type, kind: Any, backend: CudaBackend) ->
         assert is_mma(multiply(backend, packed(codes, 37, 384), m, (37, 3), zero, kind))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("codes", KINDS)
 @pytest.mark.parametrize("m", [1, 2, 8, 9, 33, 64])
 def test_f32(m: int, codes: Type, backend: CudaBackend, tf32_backend: CudaBackend) -> None:

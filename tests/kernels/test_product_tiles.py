@@ -48,6 +48,7 @@ def test_f32(m: int, codes: Type, groups: int, tf32_backend: CudaBackend) -> Non
     assert is_tiled(multiply(tf32_backend, packed(codes, 37, 384), m, (37, groups), (37, groups), np.float32))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("multiprocessors", "m", "kind"), [
     (132, 9, HALF), (9, 40, HALF), (20, 150, BF16), (132, 20, np.float32)])
 def test_clusters(multiprocessors: int, m: int, kind: Any, tf32_backend: CudaBackend,
@@ -91,6 +92,7 @@ def test_batches(of_x: int, backend: CudaBackend) -> None:
         assert is_tiled(multiply(backend, packed(Type.u4, 3 * 133, 128, 3), m, (399, 1), (399, 1), of_x=of_x))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("multiprocessors", [1, 3, 10, 132])
 def test_divisions_of_work(multiprocessors: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks take whole tiles, parts of one tile, or parts of several tiles; the last one to arrive adds them up."""

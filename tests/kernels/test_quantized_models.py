@@ -11,9 +11,9 @@ import ovgpu as ov
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.model import Model
-from tests.models.drive import DATA, Expected
-from tests.models.quantize import quantize
-from tests.models.transformer import Sizes, bert
+from tests.harness.models.drive import DATA, Expected
+from tests.harness.models.quantize import quantize
+from tests.harness.models.transformer import Sizes, bert
 
 from . import test_channels_last
 from .recorded import counted
@@ -49,6 +49,7 @@ def transformer() -> tuple[Model, Any]:
     return quantize(ov.Core().read_model(*bert(3, sizes, (2, 17)).ir), inputs), inputs
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("precision", "tolerance"), [("f32", 1e-5), ("tf32", 0.05), ("f16", 0.05)])
 def test_resnet50(precision: str, tolerance: float, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All convolutions but the first take codes and give codes: sums of shortcuts and activations are in the kernels.
@@ -96,6 +97,7 @@ def test_parts_of_channels(precision: str, tolerance: float, emulated: str, monk
     assert [step.op for step in plan.steps].count("Copy") == 0
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 def test_yolo(precision: str, emulated: str) -> None:
     """Codes pass through Split, Concat, MaxPool and Interpolate: only the convolutions that nncf does not quantise, or

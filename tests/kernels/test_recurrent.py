@@ -94,6 +94,7 @@ def test_cells(cell: Any, _: Any, attributes: dict[str, Any], backend: CudaBacke
     assert len(calls) == kernels(calls) == 1
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("cell", [LSTMCell, GRUCell, RNNCell])
 @pytest.mark.parametrize("batch", [1, 2, 5, 9])
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
@@ -158,6 +159,7 @@ def test_sequences(_: Any, sequence: Any, attributes: dict[str, Any], direction:
     assert kernels(calls) == 1 and len(calls) == 2
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_sequences_of_types(sequence: Any, kind: Any, backend: CudaBackend) -> None:

@@ -112,6 +112,7 @@ def run(backend: CudaBackend, op: Any, kind: np.dtype[Any], batch: int, hidden: 
     return kernel_name(call)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", [F32, F16, BF16])
 @pytest.mark.parametrize(("sequence", "attributes"), CELLS)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
@@ -122,6 +123,7 @@ def test_sequences(sequence: Any, attributes: dict[str, Any], direction: Any, ki
     assert run(tf32_backend, op, kind, 5, 24).startswith("recurrent_mma<")
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("batch", [4, 8, 17, 33, 70])
 @pytest.mark.parametrize(("sequence", "attributes"), PLAIN)
 def test_batches(sequence: Any, attributes: dict[str, Any], batch: int, tf32_backend: CudaBackend) -> None:
@@ -129,6 +131,7 @@ def test_batches(sequence: Any, attributes: dict[str, Any], batch: int, tf32_bac
     assert run(tf32_backend, op, F16, batch, 40).startswith("recurrent_mma<")
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("multiprocessors", [1, 2, 3, 4, 6, 12])
 @pytest.mark.parametrize(("sequence", "attributes"), PLAIN)
 def test_few_multiprocessors(sequence: Any, attributes: dict[str, Any], multiprocessors: int,
@@ -138,6 +141,7 @@ def test_few_multiprocessors(sequence: Any, attributes: dict[str, Any], multipro
     assert run(tf32_backend, sequence(**attributes), F32, 70, 48, steps=3).startswith("recurrent_mma<")
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("hidden", [8, 16, 136, 520])
 @pytest.mark.parametrize(("sequence", "attributes"), PLAIN)
 def test_hidden_sizes(sequence: Any, attributes: dict[str, Any], hidden: int, tf32_backend: CudaBackend) -> None:
@@ -147,6 +151,7 @@ def test_hidden_sizes(sequence: Any, attributes: dict[str, Any], hidden: int, tf
         assert f", {-(-hidden * kind.itemsize // 512)}, " in name
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("kind", "hidden", "direction"), [(F32, 512, "forward"), (F16, 512, "forward"),
                                                            (F16, 256, "bidirectional")])
 def test_hundreds_of_units(kind: Any, hidden: int, direction: Any, tf32_backend: CudaBackend) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.control_flow.test_loop import BOTH, ONES, X, looped, until
+from tests.control_flow.loop_nets import BOTH, ONES, X, looped, until
 from tests.harness.ir import Net, feed, take
 from tests.harness.layers import add, compare, convert, mul, nonzero, numbers, reduce, relu, reshape, scalar, slice_
 

@@ -31,6 +31,7 @@ def test_rows(n: int, order: Any) -> None:
         assert check(Softmax8(axis=-1), random((3, n)), tol=1e-6) == (1 if n < 17000 else 2)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("shape", [(1, 40003), (1, 70000), (7, 17000), (2, 3, 20000)], ids=str)
 def test_long_rows(shape: tuple[int, ...], order: Any) -> None:

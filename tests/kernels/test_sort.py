@@ -99,6 +99,7 @@ def test_topk_sizes(n: int, k: int, order: Any) -> None:
             check(top(mode, sort), random((2, n)), [k], types=types(np.float32))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("shape", "k"), [((1, 16385), 1), ((1, 40001), 50), ((3, 17000), 7), ((2, 70001), 500)],
                          ids=str)
@@ -109,6 +110,7 @@ def test_topk_of_long_rows(shape: tuple[int, ...], k: int, order: Any) -> None:
             assert check(top(mode, sort), random(shape), [k], types=types(np.float32)) == 2
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("mode", ["max", "min"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_topk_types_of_long_rows(mode: str, dtype: np.dtype[Any]) -> None:

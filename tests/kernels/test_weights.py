@@ -16,7 +16,7 @@ from tests.api import nets
 from tests.emulator import cupy_emu as cp
 from tests.emulator import memory
 from tests.harness.ir import Net
-from tests.models.spec import spec_tensor_iterator
+from tests.harness.models.spec import spec_tensor_iterator
 
 RNG = np.random.default_rng(3)
 WEIGHTS = [RNG.uniform(-1, 1, shape).astype(np.float32) for shape in ((3, 7), (1, 7), (7, 5), (5,))]

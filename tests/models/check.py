@@ -24,8 +24,18 @@ from rich.progress import track
 from rich.table import Table
 
 import ovgpu
-
-from .drive import DATA, OPENVINO_F32, Array, Call, Decoder, Expected, Greedy, defined, relative_error, replay
+from tests.harness.models.drive import (
+    DATA,
+    OPENVINO_F32,
+    Array,
+    Call,
+    Decoder,
+    Expected,
+    Greedy,
+    defined,
+    relative_error,
+    replay,
+)
 
 Answers = list[tuple[Array, ...]]
 

@@ -22,10 +22,10 @@ import numpy as np
 import openvino as ov
 from lxml import etree
 
-from .build._convert import Built, function
-from .build.decoders import continuation
-from .catalogue import LARGE, SMALL, STORED
-from .drive import (
+from tests.harness.models.build._convert import Built, function
+from tests.harness.models.build.decoders import continuation
+from tests.harness.models.catalogue import LARGE, SMALL, STORED
+from tests.harness.models.drive import (
     DATA,
     GREEDY_STEPS,
     OPENVINO_F32,

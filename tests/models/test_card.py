@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-
-from .drive import DATA, Expected, decoder_inputs, relative_error, replay
+from tests.harness.models.drive import DATA, Expected, decoder_inputs, relative_error, replay
 
 PRECISIONS = ("f32", "tf32", "f16")
 PASSES = 4  # over the calls of a model; graphs are captured in the second

@@ -9,8 +9,7 @@ import pytest
 
 import ovgpu as ov
 from tests.harness import judge
-
-from .drive import DATA, OPENVINO_F32, Array, Decoder
+from tests.harness.models.drive import DATA, OPENVINO_F32, Array, Decoder
 
 MODELS = ("gpt2", "llama", "mistral", "gemma2")
 
@@ -39,6 +38,7 @@ def expected_tokens(name: str, start: Array, steps: int) -> Array:
     return Decoder(judging(name)).greedy(start, steps)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_five_hundred_steps(name: str) -> None:
     found = decoder(name, "CPU")
@@ -49,6 +49,7 @@ def test_five_hundred_steps(name: str) -> None:
     assert written == sum(v[:, :, :1].nbytes for v in variables)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_past_the_initial_capacity(name: str, device: str) -> None:
     """Twelve steps are decoded, of which the ninth moves the caches."""
@@ -59,6 +60,7 @@ def test_past_the_initial_capacity(name: str, device: str) -> None:
 MASKS = [(1, 6), (2, 6), (1, 7), (1, 5), (1, 1), (1, 0), (0, 0)]
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
 @pytest.mark.parametrize("shape", MASKS, ids=str)
 def test_masks_of_other_extents(shape: tuple[int, int], name: str, device: str) -> None:

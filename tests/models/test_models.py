@@ -9,10 +9,20 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-
-from .drive import DATA, OPENVINO_F32, TOLERANCE, Array, Call, Decoder, Expected, infer, relative_error, replay
-from .recurrent import lstm_state
-from .spec import spec_tensor_iterator
+from tests.harness.models.drive import (
+    DATA,
+    OPENVINO_F32,
+    TOLERANCE,
+    Array,
+    Call,
+    Decoder,
+    Expected,
+    infer,
+    relative_error,
+    replay,
+)
+from tests.harness.models.recurrent import lstm_state
+from tests.harness.models.spec import spec_tensor_iterator
 
 SPEC_SEED = 11  # seed of make.py's expectations
 NAMES = sorted(file.parent.name for file in DATA.glob("*/model.xml"))
@@ -51,11 +61,13 @@ def check_calls(name: str, device: str, count: int | None = None) -> None:
         check(actual, call, f"{name}, call {k}", expected.tolerance)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_expected_outputs(name: str, device: str) -> None:
     check_calls(name, device)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", STATELESS)
 def test_static_shapes(name: str) -> None:
     core, expected = ov.Core(), EXPECTED[name]
@@ -66,6 +78,7 @@ def test_static_shapes(name: str) -> None:
         check(found, call, f"{name}, call {k}, static", expected.tolerance)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", STATEFUL)
 def test_requests_keep_their_own_state(name: str, device: str) -> None:
     """Two requests of one compiled model have separate states; the second is three calls behind."""
@@ -79,6 +92,7 @@ def test_requests_keep_their_own_state(name: str, device: str) -> None:
             check(infer(second, calls[k - lag]), calls[k - lag], f"{name}, second request, call {k - lag}")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", DECODERS)
 def test_greedy_tokens(name: str) -> None:
     compiled, expected = load(name, "CPU")
@@ -96,7 +110,7 @@ def test_spec_tensor_iterator(document: bool, device: str) -> None:
         check((np.array(request.get_output_tensor(0).data),), call, f"call {k}")
 
 
-@pytest.mark.parametrize("make", [spec_tensor_iterator, lstm_state])
+@pytest.mark.parametrize("make", [spec_tensor_iterator, pytest.param(lstm_state, marks=pytest.mark.quick)])
 def test_side_by_side_with_openvino(make: Callable[[int], IR], device: str) -> None:
     """Ten inferences, with a reset in the middle, agree with OpenVINO within 1e-5."""
     openvino = pytest.importorskip("openvino")

@@ -24,8 +24,18 @@ from ovgpu.backends.cuda import rt
 from ovgpu.ops.base.op import op_of
 from ovgpu.passes import prepare
 from tests.emulator import cudnn_emu, cupy_emu
-
-from .drive import DATA, OPENVINO_F32, Array, Call, Decoder, Expected, decoder_inputs, defined, relative_error, replay
+from tests.harness.models.drive import (
+    DATA,
+    OPENVINO_F32,
+    Array,
+    Call,
+    Decoder,
+    Expected,
+    decoder_inputs,
+    defined,
+    relative_error,
+    replay,
+)
 
 AMPLIFYING = {
     "t5_encoder": 0.105,  # attention scores reach 300, so that weights are 0 or 1: a rounding changes which one is 1
@@ -66,6 +76,7 @@ def errors(name: str, kind: str, device: str) -> list[float]:
             for a, b in zip(outputs, defined(call, call.outputs), strict=True)]
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("kind", UNITS)
 @pytest.mark.parametrize("name", MODELS)
 def test_values(name: str, kind: str) -> None:
@@ -140,6 +151,7 @@ def tf32(tf32_device: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return tf32_device
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", MODELS)
 def test_tf32(name: str, tf32: str) -> None:
     """The error is within the bound, and larger than that of f32; on a card, libraries need not use tensor cores."""

@@ -12,9 +12,8 @@ from lxml import etree
 
 import ovgpu
 from tests.harness import judge
-
-from .drive import Decoder
-from .transformer import Sizes, Transformer, bert, gpt2, llama
+from tests.harness.models.drive import Decoder
+from tests.harness.models.transformer import Sizes, Transformer, bert, gpt2, llama
 
 DATA = Path(__file__).parent / "data"
 BERT, GPT2 = Sizes(2, 60, 5, 112, 211, 40), Sizes(2, 48, 4, 192, 211, 96)

@@ -111,6 +111,7 @@ def test_found(name: str, kind: str) -> None:
     assert layers(build(pattern, kind)) == expected_layers
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", PATTERNS)
 def test_values(name: str, device: str) -> None:
     net = build(PATTERNS[name][1])

@@ -88,6 +88,7 @@ def infer(net: Net, *shape: int) -> None:
         np.testing.assert_allclose(compiled([x])[0], expected.array, 1e-5, 1e-5)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("epilogues", "given"), JOINED)
 def test_layers_that_join(epilogues: tuple[Epilogue, ...], given: dict[str, Any]) -> None:
     net = network(*epilogues, **given)

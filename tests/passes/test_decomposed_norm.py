@@ -97,6 +97,7 @@ PATTERNS = {"length": (_length, "NormalizeL2"), "length-and-eps": (_length_and_e
             "rms": (_rms, "RMS"), "rms-of-two-axes": (_rms_of_two_axes, "RMS")}
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("scaled", [False, True])
 def test_decomposed(name: str, device: str, scaled: bool) -> None:

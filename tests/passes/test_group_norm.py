@@ -105,6 +105,7 @@ def layers(net: Maker) -> list[str]:
     return [n.op.name for n in prepared(net).ops if n.op.name not in ("Parameter", "Result", "Constant")]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
 def test_forms(form: Form, dynamic: bool, device: str) -> None:

@@ -42,6 +42,7 @@ def layers(net: Net) -> list[str]:
     return [n.op.name for n in model.ops if n.op.name in ("Broadcast", "ScaledDotProductAttention")]
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(("mask", "causal"), [(None, False), (None, True), ((-1, 1, -1, -1), False), ((-1, -1), False)])
 @pytest.mark.parametrize("queries", [1, 5, 70])
 def test_values(mask: Any, causal: bool, queries: int, device: str) -> None:

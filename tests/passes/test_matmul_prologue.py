@@ -16,7 +16,7 @@ from ovgpu.passes import prepare
 from ovgpu.passes.matmul_prologue import fuse_prologues
 from ovgpu.types import Type
 from tests.harness.ir import Port
-from tests.models.drive import Decoder
+from tests.harness.models.drive import Decoder
 
 from .test_add_norm import Maker, random
 

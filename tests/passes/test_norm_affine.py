@@ -85,6 +85,7 @@ def build(kind: str, axes: list[int] | None = None, scale: Any = SCALE, shift: A
     return net
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("device", ["CPU", "EMULATED"])
 def test_values(name: str, device: str, emulated: str) -> None:

@@ -16,7 +16,7 @@ from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes import prepare
 from tests.harness import Net
 from tests.harness.ir import Port, feed, take
-from tests.models.drive import DATA
+from tests.harness.models.drive import DATA
 
 F16, BF16 = ov.Type.f16, ov.Type.bf16
 HALVES = pytest.mark.parametrize("kind", [F16, BF16], ids=["f16", "bf16"])

@@ -140,6 +140,7 @@ def check(net: Net, shape: tuple[int, ...] = SHAPE, device: str = "CPU", step: A
     np.testing.assert_allclose(found, expected.array, 1e-5, 1e-5 * np.abs(expected.array).max())
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("low", [0, -128, -49])
 @pytest.mark.parametrize(("build", "expected"), [
     (convolution, ["Quantize", "Convolution"]), (depthwise, ["Quantize", "GroupConvolution"]),
@@ -334,6 +335,7 @@ def on_device(net: Net) -> list[str]:
             for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant")]
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("low", [0, -128, -49])
 @pytest.mark.parametrize(("build", "expected"), [
     (of_codes, ["QuantizedConvolution"]), (swapped_codes, ["Split", "Concat", "Interpolate11", "QuantizedConvolution"]),

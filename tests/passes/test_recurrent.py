@@ -11,7 +11,7 @@ import pytest
 import ovgpu as ov
 from tests.harness import Infer, Net, Reset, Scenario, check, feed, take
 from tests.harness.layers import add, concat, extent, i64, numbers, relu, reshape, squeeze, transpose, unsqueeze
-from tests.models.spec import spec_tensor_iterator
+from tests.harness.models.spec import spec_tensor_iterator
 
 from .recurrent_nets import (
     BACKWARDS,
@@ -178,6 +178,7 @@ UNLIKE = ("against-the-slices", "backwards-and-against-the-slices", "wide-parts"
 test_results = check([s for s in named(FOUND) if s.id not in UNLIKE])
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", [name for name, s in FOUND.items() if all(isinstance(i, Infer) for i in s.steps)])
 def test_the_same_as_step_by_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sequence gives the same as the loop run as written."""

@@ -179,6 +179,7 @@ def draw(*shape: int, seed: int = 1, kind: Any = np.float32) -> Any:
     return np.random.default_rng(seed).uniform(-2, 2, shape).astype(kind)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", PATTERNS)
 def test_values(name: str, device: str) -> None:
     pattern, rotary = PATTERNS[name]

@@ -8,7 +8,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.passes import simplify
 from ovgpu.passes.split_decode import split_decode
-from tests.models.drive import DATA
+from tests.harness.models.drive import DATA
 
 
 @pytest.mark.parametrize(("name", "masks"), [("gpt2", 1), ("llama", 1), ("mistral", 1), ("gemma2", 2), ("qwen3", 1)])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -72,6 +73,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_is_cancelled(name: str, device: str) -> None:
     request = request_of(LOOPS[name], device)
@@ -85,10 +87,12 @@ def test_a_loop_is_cancelled(name: str, device: str) -> None:
 
 
 def test_a_loop_is_interrupted(device: str) -> None:
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
     request = request_of(LOOPS["2^40"], device)
     with pytest.raises(KeyboardInterrupt):
         threading.Timer(0.2, _thread.interrupt_main).start()
         request.infer([X])
+    signal.signal(signal.SIGINT, usual)
     assert count_of(request) == 0
 
 

@@ -11,7 +11,7 @@ import ovgpu as ov
 from ovgpu.backends.cuda import interop
 from tests.harness import Net
 from tests.harness.held import held
-from tests.models.drive import replay
+from tests.harness.models.drive import replay
 from tests.models.test_models import NAMES, load
 
 ROUNDS = 6  # rounds of a series; the test measures two series
@@ -31,6 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("model", NAMES if metafunc.config.getoption("--long") else SOME)
 
 
+@pytest.mark.drawn(3)
 def test_dropped_models_leave_nothing_behind(model: str, device: str) -> None:
     run(model, device)
     run(model, device)

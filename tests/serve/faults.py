@@ -36,8 +36,8 @@ from tritonclient.utils import InferenceServerException
 
 import ovgpu as ov
 from tests.harness.ir import Net
-from tests.serve.load import Client
-from tests.serve.serving import SECONDS, write
+from tests.harness.servers.load import Client
+from tests.harness.servers.serving import SECONDS, write
 
 ROOT = Path(__file__).parents[2]
 INTERFACES = ("REST", "gRPC")
@@ -211,9 +211,9 @@ class Faults:
         """Kill a client in the middle of a step, with kill -9."""
         interface = self._random.choice(INTERFACES)
         victim = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.serve.load", "--url", self._address(interface), "--interface", interface,
-            "--model", "ledger", "--sequences", "4", "--steps", "100000", "--first-id", str(10**9 + 10 * next(
-                self._ids)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            sys.executable, "-m", "tests.harness.servers.load", "--url", self._address(interface), "--interface",
+            interface, "--model", "ledger", "--sequences", "4", "--steps", "100000", "--first-id",
+            str(10**9 + 10 * next(self._ids)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         await asyncio.sleep(1.5 + self._random.random())
         with suppress(ProcessLookupError):
             victim.kill()

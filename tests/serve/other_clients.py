@@ -18,7 +18,7 @@ import numpy as np
 
 import ovgpu as ov
 from tests.batching.nets import streaming_lstm
-from tests.serve.serving import serving, write
+from tests.harness.servers.serving import serving, write
 from tests.serve.test_inference import affine, echo
 from tests.serve.test_served_sequences import alone, frame
 

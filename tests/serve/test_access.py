@@ -26,7 +26,7 @@ from ovgpu.serve.access import Token, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions
 from ovgpu.serve.http_app import HttpApp
 from ovgpu.serve.server import Server, ServerOptions
-from tests.serve.serving import INTERFACES, SECONDS, Client, Serving, fails, serving, write
+from tests.harness.servers.serving import INTERFACES, SECONDS, Client, Serving, fails, serving, write
 from tests.serve.test_inference import echo
 from tests.serve.wire import SERVICE, Input, message
 

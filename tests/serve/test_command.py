@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ovgpu.cli import main
-from tests.serve.serving import Client
+from tests.harness.servers.serving import Client
 from tests.serve.test_stop import ROOT, process
 
 README = (ROOT / "ovgpu" / "serve" / "README.md").read_text()

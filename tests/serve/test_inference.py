@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 import ovgpu as ov
 from tests.harness.ir import Net
-from tests.serve.serving import INTERFACES, Client, Serving, expected, serving, write
+from tests.harness.servers.serving import INTERFACES, Client, Serving, expected, serving, write
 
 TYPES = {"boolean": bool, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "i8": np.int8,
          "i16": np.int16, "i32": np.int32, "i64": np.int64, "f16": np.float16, "f32": np.float32, "f64": np.float64}
@@ -27,6 +27,14 @@ def echo(kind: str) -> ov.Model:
     x = net.parameter(kind, (-1, 3), "x")
     indices = net.const(np.array([2, 1, 0]))
     net.result(net.layer("Gather", "opset8", [x, indices, net.const(np.array(1))], {"batch_dims": 0}, names=["y"]))
+    return ov.Core().read_model(*net.build())
+
+
+def reshape() -> ov.Model:
+    """Reshape to a shape that is an input. It may not fit, which shows when the layer runs."""
+    net = Net("reshape")
+    x, shape = net.parameter("f32", (-1,), "x"), net.parameter("i64", (-1,), "shape")
+    net.result(net.layer("Reshape", "opset1", [x, shape], {"special_zero": False}, names=["y"]))
     return ov.Core().read_model(*net.build())
 
 

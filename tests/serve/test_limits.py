@@ -22,7 +22,7 @@ from ovgpu.batching.gathering import BatchRun, Observer
 from ovgpu.serve import http_app, http_protocol
 from ovgpu.serve.engines import Engine, EngineOptions, RequestEngine, open_engine
 from ovgpu.serve.held_bytes import HeldBytes
-from tests.serve.serving import INTERFACES, SECONDS, Serving, fails, serving, write
+from tests.harness.servers.serving import INTERFACES, SECONDS, Serving, fails, serving, write
 from tests.serve.test_inference import echo
 from tests.serve.wire import JSON_INPUT, MIB, Answer, Input, Output, Wire, body, little_memory, message, until
 

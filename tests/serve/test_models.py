@@ -17,7 +17,7 @@ import ovgpu as ov
 from ovgpu.errors import ModelError
 from ovgpu.serve.repository import Repository
 from tests.harness.ir import Net
-from tests.serve.serving import INTERFACES, SECONDS, Serving, fails, serving, write
+from tests.harness.servers.serving import INTERFACES, SECONDS, Serving, fails, serving, write
 
 X = np.ones((1, 4), np.float32)
 

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ovgpu.serve import calls
 from ovgpu.serve.errors import Status
 from ovgpu.serve.statistics import Statistics, percentile
-from tests.serve.serving import Serving, fails, serving, write
+from tests.harness.servers.serving import Serving, fails, serving, write
 from tests.serve.test_models import X, adding, counting
 
 

@@ -13,7 +13,7 @@ import pytest
 import ovgpu as ov
 from tests.batching.nets import SIZE, sums
 from tests.harness.ir import Net
-from tests.serve.serving import Serving, expected, serving, write
+from tests.harness.servers.serving import Serving, expected, serving, write
 from tests.serve.test_inference import affine, echo
 
 

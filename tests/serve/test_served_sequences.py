@@ -11,8 +11,8 @@ import pytest
 
 import ovgpu as ov
 from tests.batching.nets import SIZE, iterated, streaming_lstm, sums
-from tests.models.transformer import Sizes, llama
-from tests.serve.serving import INTERFACES, SECONDS, Client, Inputs, Serving, fails, serving, write
+from tests.harness.models.transformer import Sizes, llama
+from tests.harness.servers.serving import INTERFACES, SECONDS, Client, Inputs, Serving, fails, serving, write
 from tests.serve.test_inference import echo
 
 DECODER = Sizes(2, 32, 4, 64, 50, 64, shared=2)
@@ -79,6 +79,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
         raise errors[0]
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize(("name", "inputs"), [("lstm", frame), ("decoder", tokens)], ids=["lstm", "decoder"])
 def test_64_sequences_side_by_side(repository: Path, device: str, interface: str, name: str,

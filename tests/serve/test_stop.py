@@ -22,8 +22,8 @@ import ovgpu as ov
 from ovgpu.serve.engines import Engine, EngineOptions, open_engine
 from ovgpu.serve.server import Server, ServerOptions
 from tests.batching.nets import SIZE, streaming_lstm, sums
-from tests.models.transformer import llama
-from tests.serve.serving import INTERFACES, SECONDS, Client, fails, serving, write
+from tests.harness.models.transformer import llama
+from tests.harness.servers.serving import INTERFACES, SECONDS, Client, fails, serving, write
 from tests.serve.test_inference import echo
 from tests.serve.test_models import counting, until
 from tests.serve.test_served_sequences import DECODER, alone, frame, tokens
@@ -86,6 +86,7 @@ def process(path: Path, *options: object) -> Iterator[Process]:
             found.wait()
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_sigterm_in_full_load_loses_nothing(tmp_path: Path, interface: str) -> None:
     """Every inference is either answered or refused: after a restart, sequences have taken the steps of the answers."""
@@ -121,6 +122,7 @@ def test_sigterm_in_full_load_loses_nothing(tmp_path: Path, interface: str) -> N
     assert found == [count + 1 for count in answered]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("model", "inputs"), [("lstm", frame), ("decoder", tokens)], ids=["lstm", "decoder"])
 def test_sequences_come_back_after_a_restart(tmp_path: Path, model: str, inputs: Any) -> None:
     source = streaming_lstm() if model == "lstm" else llama(1, DECODER).ir
@@ -185,7 +187,7 @@ def test_saved_sequences_go_on_on_the_version_on_which_they_began(tmp_path: Path
 
 CLIENT = """
 import sys, numpy as np, threading
-from tests.serve.serving import Client
+from tests.harness.servers.serving import Client
 client = Client(sys.argv[1], sys.argv[2])
 x = np.ones((1, {size}), np.float32)
 for step in range(10**9):
@@ -195,6 +197,7 @@ for step in range(10**9):
 """
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_clients_that_are_killed_leave_the_others_alone(tmp_path: Path, interface: str) -> None:
     """Their sequences end when they have been idle; the sequences of others keep their states."""

@@ -16,7 +16,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from ovgpu.serve.errors import Status
-from tests.serve.serving import INTERFACES, SECONDS, Serving
+from tests.harness.servers.serving import INTERFACES, SECONDS, Serving
 
 NAMES = {str(status.value): status.name for status in Status} | {"413": "RESOURCE_EXHAUSTED"}
 MIB = 1 << 20

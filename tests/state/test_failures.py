@@ -91,6 +91,7 @@ def fault(kind: str, times: int, device: str, inputs: dict[str, Any]) -> Iterato
             yield failing
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.usefixtures("guard")
 @pytest.mark.filterwarnings("ignore:runs call by call")

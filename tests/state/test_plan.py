@@ -9,7 +9,7 @@ import pytest
 import ovgpu as ov
 from tests.harness import Net
 from tests.harness.layers import add, concat, mul, numbers, reshape, scalar, transpose
-from tests.models.recurrent import lstm_state
+from tests.harness.models.recurrent import lstm_state
 
 from . import test_shapes, test_values
 

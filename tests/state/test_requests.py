@@ -461,18 +461,18 @@ def test_bodies_while_another_thread_adds_a_property() -> None:
         sys.setswitchinterval(interval)
 
 
-def test_first_inferences_at_once(device: str) -> None:
+def test_first_inferences_at_once(device: str, pytestconfig: pytest.Config) -> None:
     """Several threads run bodies, and lengths, for the first time at the same moment."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        _first_inferences_at_once(device)
+        _first_inferences_at_once(device, attempts=20 if pytestconfig.getoption("--long") else 2)
     finally:
         sys.setswitchinterval(interval)
 
 
-def _first_inferences_at_once(device: str) -> None:
-    for attempt in range(6):
+def _first_inferences_at_once(device: str, attempts: int) -> None:
+    for attempt in range(attempts):
         net, body, inner = Net(), Net(), Net()
         x = net.parameter("f32", (-1, 3), "x")
         before = net.read_value("v", "f32", (-1, 3), net.const(np.zeros((0, 3), np.float32)))

@@ -162,8 +162,15 @@ class _Drawer:
             lines.append(f"{bytes_text(constants)} of constants")
         bodies = [_Drawer(body.plan, f"{body.name} × {'?' if body.trips is None else body.trips}", self.fold,
                           f"{name}b{i}").drawing for i, body in enumerate(step.bodies) if body.trips != 0]
-        return Box(name, "in place" if step.in_place else step.kind, step.op,  # type: ignore[arg-type]
-                   [line for line in lines if line], 1, step.bytes_moved, bodies)
+        return Box(
+            name,
+            "in place" if step.in_place else step.kind,  # type: ignore[arg-type]
+            step.op,
+            [line for line in lines if line],
+            1,
+            step.bytes_moved,
+            bodies,
+        )
 
     def _add_ports(self) -> None:
         uploads = {step.outputs[0].value: number for number, step in enumerate(self.steps) if step.kind == "upload"}

@@ -164,7 +164,7 @@ class Iterations:
 
     def memory(self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int,
                n: float) -> Array:
-        """Return the array for result ``number`` of iteration ``i``: a part of an output, an output or a spare buffer.
+        """Return the array for result ``number`` of iteration ``i``: part of an output, an output or a spare buffer.
         """
         for m in self.maps.outputs:
             if m.result == number and m.axis is not None:

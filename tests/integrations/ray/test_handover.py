@@ -233,6 +233,7 @@ async def kill_directories(cluster: Cluster, over: asyncio.Event) -> None:
     over.set()
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_steps_on_random_replicas_that_come_and_leave(seed: int) -> None:
     """Every step runs on a random replica, while replicas come and leave: no step is lost, doubled, or of another."""

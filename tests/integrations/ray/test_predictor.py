@@ -15,7 +15,7 @@ from tests.batching import nets
 from tests.batching.test_dynamic_batcher import REFUSED, numbers, perceptron
 from tests.harness.ir import Net, Port
 from tests.harness.layers import i64, relu
-from tests.models.drive import DATA, Expected
+from tests.harness.models.drive import DATA, Expected
 
 Array = np.ndarray[Any, Any]
 Predictor = ov.ray.Predictor

@@ -14,8 +14,8 @@ from ovgpu.integrations.triton.config import Name, text
 from tests.batching import nets
 from tests.batching.test_dynamic_batcher import perceptron
 from tests.harness.ir import Net
+from tests.harness.models.transformer import Sizes, llama
 from tests.integrations.triton.instance import parsed
-from tests.models.transformer import Sizes, llama
 
 
 def written(model: ov.Model, folder: Path, *options: str) -> Path:

@@ -15,11 +15,11 @@ from tests.batching import nets
 from tests.batching.test_dynamic_batcher import numbers, perceptron
 from tests.emulator import cupy_emu, state
 from tests.harness import cuda
+from tests.harness.models.transformer import Sizes, llama
 from tests.integrations.triton import stand_in
 from tests.integrations.triton.instance import loaded, outputs
 from tests.integrations.triton.stand_in import TritonError, TritonModelException
 from tests.integrations.triton.test_config import frames, written
-from tests.models.transformer import Sizes, llama
 
 TOLERANCE = 1e-5
 EXACT = ("--precision", "f32")  # cards multiply matrices in TF32 otherwise

@@ -16,9 +16,9 @@ from ovgpu import cli
 from tests.batching import nets
 from tests.batching.test_dynamic_batcher import numbers, perceptron
 from tests.harness.ir import Net
-from tests.integrations.triton import server
+from tests.harness.servers import triton as server
+from tests.harness.servers.serving import INTERFACES, Client
 from tests.integrations.triton.test_model import Single, check, dense, rows_of, steps
-from tests.serve.serving import INTERFACES, Client
 
 pytestmark = [pytest.mark.skipif(bool(server.missing()), reason=server.missing()), pytest.mark.timeout(300)]
 

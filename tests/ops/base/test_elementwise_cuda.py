@@ -113,6 +113,7 @@ def values(op: Elementwise, spec: Spec, first: bool, rng: np.random.Generator) -
     return x
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("number", range(len(FUNCTIONS)), ids=[
     "-".join([op.name, op.version, *map(str, op.attributes().values()), *(s.type.type_name for s in specs)])
     for op, specs, _ in FUNCTIONS])

@@ -140,6 +140,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.drawn(2)
 @EVERY
 @pytest.mark.parametrize("case", SHAPES)
 def test_planned_form_equals_definition(op: Elementwise, case: str) -> None:

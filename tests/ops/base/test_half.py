@@ -52,6 +52,7 @@ CASES = [c for c in tables(*modules("ops")) if isinstance(c, Case) and half(c)] 
     for op, version, inputs, attrs in LONG for kind in ("f16", "bf16")]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("device", DEVICES, indirect=True)
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES])
 def test_rounded_once(case: Case, device: str) -> None:

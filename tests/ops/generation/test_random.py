@@ -199,6 +199,7 @@ def test_examples_of_poisson(name: str, variant: Variant, device: str) -> None:
         compare_all(f"inference {number}", found, [judge.Expected.of(wanted)], None)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("alignment", ["tensorflow", "pytorch"])
 @pytest.mark.parametrize("rate", [0.3, 7, 12, 600])
 def test_moments_of_poisson(rate: float, alignment: str, device: str) -> None:

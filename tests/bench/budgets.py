@@ -1,7 +1,7 @@
 """Issue budgets of hot kernel instances: instructions per element of their main loops, for compute capability 9.0.
 
-    python -m tests.kernels.budgets                        measures all recorded instances again
-    python -m tests.kernels.budgets bench/results/kernels.json     records the instances that take 2 % of a workload
+    python -m tests.bench.budgets                        measures all recorded instances again
+    python -m tests.bench.budgets bench/results/kernels.json     records the instances that take 2 % of a workload
 
 An element is an instruction of tensor cores, a multiply-add, or a byte that a thread loads from global memory; see
 `bench.kernels.budget`. Files whose digest is unchanged need not be compiled again.
@@ -28,8 +28,7 @@ from bench.kernels.launches import Launch, steps_of
 from bench.kernels.machine_code import MachineCode, of_file
 from bench.kernels.work import template_arguments
 from tests.harness.ir import Net
-
-from . import gate
+from tests.kernels import gate
 
 TABLE = Path(__file__).with_name("budgets.json")
 MIN_SHARE = 0.02  # of a workload's time

@@ -1,6 +1,7 @@
 """Load on a server by tritonclient: sequences and single inferences, which are due at times that are planned.
 
-    python -m tests.serve.load --url 127.0.0.1:8001 --interface gRPC --model lstm --sequences 64 --steps 50 --rate 500
+    python -m tests.harness.servers.load --url 127.0.0.1:8001 --interface gRPC --model lstm --sequences 64 --steps 50 \\
+        --rate 500
 
 prints a summary as JSON. With a rate the loop is open: inferences are due at the times of a Poisson process, however
 long the answers take, and latency counts from the due time, so that time in queues is part of it. A step of a sequence

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 GREEDY_STEPS = 32
 TOLERANCE = 1e-3
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[2] / "models" / "data"
 OPENVINO_F32 = {
     "INFERENCE_PRECISION_HINT": "f32",
     "EXECUTION_MODE_HINT": "ACCURACY",

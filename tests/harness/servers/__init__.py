@@ -1,0 +1,1 @@
+"""Servers and their clients for tests and benchmarks."""
