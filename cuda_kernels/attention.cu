@@ -216,9 +216,9 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
       for (int p = 0; p < P; p++) score += query[i][p] * x[p];
       for (int step = LANES / 2; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffffu, score, step);
       const I row = first_query + i;
-      score = key < end && row < queries ? masked<T, MASK>(score * factor, mask,
-                                                           mask_at + row * stride.mask + key * stride.column, row, key)
-                                         : minus_infinity();
+      score = key < end && row < queries
+                  ? masked<T, MASK>(score * factor, mask, mask_at + row * stride.mask + key * stride.column, row, key)
+                  : minus_infinity();
       const A highest = math::max(maximum[i], score), shift = softmax_shift(highest);
       const A rescale = math::exp_fast(maximum[i] - shift), weight = math::exp_fast(score - shift);
       maximum[i] = highest;

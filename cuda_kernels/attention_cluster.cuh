@@ -13,7 +13,7 @@ struct ClusterSums {
   static constexpr int CHUNKS = WIDTH / 4 + 1;  // 16 bytes each; maximum and total follow the sums of a row
   static constexpr int MAX_BLOCKS = 16;
   ExpectedStores* const stores;
-  uint4* const received;  // [own rows][parts][CHUNKS]
+  uint4* const received;                   // [own rows][parts][CHUNKS]
   const int rows, parts, shift, own_rows;  // the number of blocks that merge rows is 1 << shift
 
   // Return the bytes of dynamic shared memory for so many rows.

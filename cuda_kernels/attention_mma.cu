@@ -22,9 +22,7 @@ constexpr float LOWEST = -32768.f, VISIBLE = -16384.f;
 // Return a mask element times log2(e), in the unit of the scores. The lowest numbers of bf16 and f32 must not become
 // -inf, which would hide the key.
 __device__ __forceinline__ float in_log2(__half x) { return float(x) * LOG2E; }
-__device__ __forceinline__ float in_log2(float x) {
-  return x == minus_infinity() ? x : fmaxf(x * LOG2E, -3.4e38f);
-}
+__device__ __forceinline__ float in_log2(float x) { return x == minus_infinity() ? x : fmaxf(x * LOG2E, -3.4e38f); }
 __device__ __forceinline__ float in_log2(__nv_bfloat16 x) { return in_log2(float(x)); }
 
 // A staged array with rows of N elements. The chunks of a row change places within groups, so that eight rows have a
@@ -113,8 +111,7 @@ __device__ __forceinline__ void round_staged(T* to) {
 // Compute score += q k^T of a warp. `at_q` and `at_k` are the indices of the rows that this lane passes to ldmatrix,
 // which loads 16 rows of two chunks of q, and of two groups of 8 keys.
 template <int DEPTH, class T, int TILES, int N>
-__device__ __forceinline__ void add_products(const T* q, int at_q, const T* k, int at_k,
-                                             float (&score)[TILES][N][4]) {
+__device__ __forceinline__ void add_products(const T* q, int at_q, const T* k, int at_k, float (&score)[TILES][N][4]) {
 #pragma unroll
   for (int d = 0; d < DEPTH; d += 2 * CHUNK<T>) {
     unsigned a[TILES][4];
@@ -248,8 +245,9 @@ __global__ void __launch_bounds__(512) mark_tiles(const void* mask, int queries,
       __all_sync(0xffffffffu, own > VISIBLE || blockIdx.x * MARK_QUERIES + lane % MARK_QUERIES >= queries);
   for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) {
     const unsigned char mark = tile_marks[tile];
-    marks[(static_cast<long long>(blockIdx.y) * tiles + tile) * gridDim.x + blockIdx.x] =
-        mark != LOW ? mark : visible ? HIDDEN : MIXED;
+    marks[(static_cast<long long>(blockIdx.y) * tiles + tile) * gridDim.x + blockIdx.x] = mark != LOW ? mark
+                                                                                          : visible   ? HIDDEN
+                                                                                                      : MIXED;
   }
 }
 
@@ -520,8 +518,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
       const int key_tile = static_cast<int>(begin / MARK_KEYS);
       if (key_tile / 32 != window_index) {
         window_index = key_tile / 32;
-        const Window seen = load_window<ROWS / MARK_QUERIES, TILES>(own_marks[warp], key_tiles, pitch,
-                                                                    window_index * 32, warp * TILES);
+        const Window seen =
+            load_window<ROWS / MARK_QUERIES, TILES>(own_marks[warp], key_tiles, pitch, window_index * 32, warp * TILES);
         __syncwarp();  // all lanes have read the last window
         if (lane == 0) window = seen;
         __syncwarp();
@@ -555,8 +553,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     const I first_key = begin;
     const int bit = static_cast<int>(first_key / MARK_KEYS) % 32;
     const bool plain = marks && __any_sync(0xffffffffu, window.plain >> bit & 1);
-    const bool mixed = (MASK == ADDED || MASK == BOOLEAN) &&
-                       !(marks && first_key + KEYS <= keys && window.open >> bit & 1);
+    const bool mixed =
+        (MASK == ADDED || MASK == BOOLEAN) && !(marks && first_key + KEYS <= keys && window.open >> bit & 1);
     const bool active = top < queries && (MASK != CAUSAL || first_key < top + TILES * 16) &&
                         !(marks && __any_sync(0xffffffffu, window.absent >> bit & 1));
     wait_copies();

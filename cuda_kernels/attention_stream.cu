@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(THREADS, 2)
   OVGPU_SHARED(float, maxima, [WARPS * ROWS]);
   OVGPU_SHARED(float, totals, [WARPS * ROWS]);
   OVGPU_SHARED(bool, last, [1]);
-  const I max_keys = keys, query_blocks = (queries + ROWS - 1) / ROWS,
-          block = CLUSTER ? blockIdx.y : blockIdx.x, first_query = block % query_blocks * ROWS;
+  const I max_keys = keys, query_blocks = (queries + ROWS - 1) / ROWS, block = CLUSTER ? blockIdx.y : blockIdx.x,
+          first_query = block % query_blocks * ROWS;
   if (length) keys = static_cast<I>(*length);
   if (MASK == CAUSAL && first_query + ROWS < keys) keys = first_query + ROWS;
   const auto rows_of = [&](I first) { return static_cast<int>(queries - first < ROWS ? queries - first : ROWS); };
@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(THREADS, 2)
   I mask_at, sink_at;
   select_batch(batch, block / query_blocks, q, k, v, mask_at, sink_at, out);
   // the shuffle tells the compiler that the value is uniform in a warp
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32,
-            group = lane / 4, quad = lane % 4;
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, group = lane / 4,
+            quad = lane % 4;
   const bool vectored = is_vectored<Element, LANE_KEYS>(mask, mask_at, stride.mask, stride.column, max_keys) &&
                         heads.mask % LANE_KEYS == 0;
   using OfBlock = Results<Out, I>;
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       unsigned weight[TILES][4];
 #pragma unroll
       for (int m = 0; m < TILES; m++) {
-        const float(&x)[4] = score[m][2 * i], (&y)[4] = score[m][2 * i + 1];
+        const float (&x)[4] = score[m][2 * i], (&y)[4] = score[m][2 * i + 1];
         weight[m][0] = pack_rounded<T>(x[0], x[1]), weight[m][2] = pack_rounded<T>(y[0], y[1]);
         weight[m][1] = HALVES == 2 ? pack_rounded<T>(x[2], x[3]) : 0,
         weight[m][3] = HALVES == 2 ? pack_rounded<T>(y[2], y[3]) : 0;

@@ -64,10 +64,9 @@ __device__ __forceinline__ void write_group(const T* x, T* out, const T* scale, 
 // Normalise rows if gridDim.y is 1; otherwise write the moments of each row's parts to partial [rows, parts, 3].
 template <class T, int V, class F = IdentityEpilogue>
 __global__ void __launch_bounds__(OVGPU_THREADS)
-    group_moments(const T* x, T* out, const T* scale, const T* shift,
-                  typename Accumulator<T>::Type* partial, unsigned n, unsigned area, unsigned groups, unsigned length,
-                  typename Accumulator<T>::Type eps, bool eps_inside, unsigned kinds, const void* p0, const void* p1,
-                  const void* p2) {
+    group_moments(const T* x, T* out, const T* scale, const T* shift, typename Accumulator<T>::Type* partial,
+                  unsigned n, unsigned area, unsigned groups, unsigned length, typename Accumulator<T>::Type eps,
+                  bool eps_inside, unsigned kinds, const void* p0, const void* p1, const void* p2) {
   using A = typename Accumulator<T>::Type;
   start_next_launch();
   wait_for_launches();
@@ -88,10 +87,9 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
 // Normalise rows with the moments of all their parts, which group_moments has computed.
 template <class T, int V, class F = IdentityEpilogue>
 __global__ void __launch_bounds__(OVGPU_THREADS)
-    group_parts(const T* x, T* out, const T* scale, const T* shift,
-                const typename Accumulator<T>::Type* partial, unsigned n, unsigned area, unsigned groups,
-                unsigned length, typename Accumulator<T>::Type eps, bool eps_inside, unsigned kinds, const void* p0,
-                const void* p1, const void* p2) {
+    group_parts(const T* x, T* out, const T* scale, const T* shift, const typename Accumulator<T>::Type* partial,
+                unsigned n, unsigned area, unsigned groups, unsigned length, typename Accumulator<T>::Type eps,
+                bool eps_inside, unsigned kinds, const void* p0, const void* p1, const void* p2) {
   using A = typename Accumulator<T>::Type;
   start_next_launch();
   wait_for_launches();

@@ -67,9 +67,8 @@ struct ExpectedStores {
         "{\n.reg .u32 to, at;\nmapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 at, %1, %2;\n"
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [to], {%3, %4, %5, %6}, [at];\n}"
         :
-        : "r"(shared_address(to)),
-          "r"(shared_address(&barrier)), "r"(rank), "r"(value.x), "r"(value.y),
-          "r"(value.z), "r"(value.w)
+        : "r"(shared_address(to)), "r"(shared_address(&barrier)), "r"(rank), "r"(value.x), "r"(value.y), "r"(value.z),
+          "r"(value.w)
         : "memory");
 #endif
   }

@@ -17,8 +17,8 @@ __device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a
 // Convert four pixels per thread, which share U and V. Every operation is rounded on its own (no fused multiply-add),
 // as on the CPU: 8-bit results depend on it.
 template <typename T>
-__global__ void from_yuv(const T* __restrict__ y, const T* __restrict__ u, const T* __restrict__ v,
-                         T* __restrict__ out, const Planes planes, int size, int height, int width, bool bgr) {
+__global__ void from_yuv(const T* __restrict__ y, const T* __restrict__ u, const T* __restrict__ v, T* __restrict__ out,
+                         const Planes planes, int size, int height, int width, bool bgr) {
   using Number = typename Real<T>::Type;
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= size) return;
@@ -36,8 +36,7 @@ __global__ void from_yuv(const T* __restrict__ y, const T* __restrict__ u, const
     T* to = out + 3 * ((image * height + pixel_row) * width + pixel_column);
     const Number rgb[3] = {c + red, c - green - green_v, c + blue};
 #pragma unroll
-    for (int n = 0; n < 3; n++)
-      to[bgr ? 2 - n : n] = Element<T>::of(fmin(fmax(rgb[n], Number(0)), Number(255)));
+    for (int n = 0; n < 3; n++) to[bgr ? 2 - n : n] = Element<T>::of(fmin(fmax(rgb[n], Number(0)), Number(255)));
   }
 }
 

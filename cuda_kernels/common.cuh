@@ -10,7 +10,7 @@
 #define OVGPU_SHARED(T, name, dims) __shared__ __align__(16) T name dims
 
 // OVGPU_DYN_SHARED(float, row); declares `row` as a float* to the launch's dynamic shared memory.
-#define OVGPU_DYN_SHARED(T, name)                                    \
+#define OVGPU_DYN_SHARED(T, name)                                   \
   extern __shared__ __align__(16) unsigned char ovgpu_dyn_shared[]; \
   T* name = reinterpret_cast<T*>(ovgpu_dyn_shared)
 

@@ -7,8 +7,7 @@
 struct Nibbles {  // 4-bit codes: indices into a table of 16 values
   static constexpr int TABLE = 16;
   template <int E>
-  static __device__ __forceinline__ void load(const void* bytes, long long index, const float* table,
-                                              float (&to)[E]) {
+  static __device__ __forceinline__ void load(const void* bytes, long long index, const float* table, float (&to)[E]) {
     const unsigned char* codes = static_cast<const unsigned char*>(bytes);
     if constexpr (E == 1) {
       to[0] = table[codes[index >> 1] >> (index & 1) * 4 & 15];
@@ -23,8 +22,7 @@ struct Nibbles {  // 4-bit codes: indices into a table of 16 values
 struct Codebook {  // 8-bit codes: indices into a table of 256 values
   static constexpr int TABLE = 256;
   template <int E>
-  static __device__ __forceinline__ void load(const void* codes, long long index, const float* table,
-                                              float (&to)[E]) {
+  static __device__ __forceinline__ void load(const void* codes, long long index, const float* table, float (&to)[E]) {
     struct alignas(E) Word {
       unsigned char items[E];
     };
@@ -137,8 +135,8 @@ __global__ void product(const T* __restrict__ x, T* __restrict__ out, const void
                         const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights<Codes> weights,
                         int m, int n, int k, int stacked) {
   const float* table = shared_table(weights);
-  const int first = (blockIdx.x * blockDim.y + threadIdx.y) * ROWS,
-            first_x_row = blockIdx.y * B, matrix_row = blockIdx.z * n;
+  const int first = (blockIdx.x * blockDim.y + threadIdx.y) * ROWS, first_x_row = blockIdx.y * B,
+            matrix_row = blockIdx.z * n;
   if (first >= n) return;
   if (stacked) x += static_cast<long long>(blockIdx.z) * m * k;
   out += static_cast<long long>(matrix_row) * m;

@@ -40,23 +40,31 @@ __device__ __forceinline__ unsigned low_bits_of_float(double x) {
   return x > -2147483649.0 && x < 2147483648.0 ? static_cast<unsigned>(static_cast<int>(x)) : 0u;
 }
 template <>
-__device__ __forceinline__ unsigned low_bits(float x) { return low_bits_of_float(x); }
+__device__ __forceinline__ unsigned low_bits(float x) {
+  return low_bits_of_float(x);
+}
 template <>
-__device__ __forceinline__ unsigned low_bits(double x) { return low_bits_of_float(x); }
+__device__ __forceinline__ unsigned low_bits(double x) {
+  return low_bits_of_float(x);
+}
 template <>
-__device__ __forceinline__ unsigned low_bits(__half x) { return low_bits_of_float(static_cast<float>(x)); }
+__device__ __forceinline__ unsigned low_bits(__half x) {
+  return low_bits_of_float(static_cast<float>(x));
+}
 template <>
-__device__ __forceinline__ unsigned low_bits(__nv_bfloat16 x) { return low_bits_of_float(static_cast<float>(x)); }
+__device__ __forceinline__ unsigned low_bits(__nv_bfloat16 x) {
+  return low_bits_of_float(static_cast<float>(x));
+}
 
 // Operands of the axes: x, y.
-#define FOR_EACH_ELEMENT(statement)                       \
-  const I first = first_item<I>();                        \
-  _Pragma("unroll") for (int k = 0; k < ITEMS; k++) {     \
-    const I i = first + k * static_cast<I>(blockDim.x);   \
-    if (i >= size) return;                                \
-    I at[R];                                              \
-    unravel(axes, i, at);                                 \
-    y[offset(axes, at, 1)] = statement;                   \
+#define FOR_EACH_ELEMENT(statement)                     \
+  const I first = first_item<I>();                      \
+  _Pragma("unroll") for (int k = 0; k < ITEMS; k++) {   \
+    const I i = first + k * static_cast<I>(blockDim.x); \
+    if (i >= size) return;                              \
+    I at[R];                                            \
+    unravel(axes, i, at);                               \
+    y[offset(axes, at, 1)] = statement;                 \
   }
 
 // Convert bytes to any type.

@@ -32,8 +32,10 @@ __device__ __forceinline__ void wait_for_blocks(unsigned* barrier, unsigned coun
     volatile unsigned* generation = barrier + 1;
     const unsigned before = *generation;
     __threadfence();
-    if (atomicInc(barrier, count - 1) == count - 1) atomicAdd(barrier + 1, 1u);
-    else while (*generation == before) __nanosleep(20);
+    if (atomicInc(barrier, count - 1) == count - 1)
+      atomicAdd(barrier + 1, 1u);
+    else
+      while (*generation == before) __nanosleep(20);
     __threadfence();
   }
   __syncthreads();
@@ -75,7 +77,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(typename ProductSum<T>::Type) 
     for (int i = thread; i < ROWS * DEPTH; i += THREADS) {
       const int d = i % DEPTH, row = i / DEPTH;
       left[d][row] = top + row < w.outputs && step + d < end
-                         ? A(kernel[(group * w.outputs + top + row) * depth + step + d]) : A(0);
+                         ? A(kernel[(group * w.outputs + top + row) * depth + step + d])
+                         : A(0);
     }
 #pragma unroll
     for (int d = thread / COLUMNS; d < DEPTH; d += THREADS / COLUMNS) {

@@ -113,9 +113,8 @@ __device__ __forceinline__ A log_sum_exp(A a, A b, A c, A log_zero) {
 template <class T, class Length, class Label>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     ctc_loss(const T* __restrict__ x, const typename Accumulator<T>::Type* __restrict__ sums,
-             const Length* __restrict__ x_lengths, const Label* __restrict__ labels,
-             const Length* __restrict__ lengths, T* __restrict__ y, int steps, int classes, int blank, bool collapses,
-             bool merges, bool unique) {
+             const Length* __restrict__ x_lengths, const Label* __restrict__ labels, const Length* __restrict__ lengths,
+             T* __restrict__ y, int steps, int classes, int blank, bool collapses, bool merges, bool unique) {
   using A = typename Accumulator<T>::Type;
   OVGPU_DYN_SHARED(A, alpha);
   int* target = reinterpret_cast<int*>(alpha + 2 * (2 * steps + 1));
@@ -149,8 +148,8 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
       const int current = is_label ? target[state / 2] : blank;
       const bool skips = is_label && state > 1 && !(merges && target[state / 2 - 1] == current);
       const A stays = is_label && !merges ? log_zero : previous[state];
-      const A sum = log_sum_exp(stays, state ? previous[state - 1] : log_zero,
-                                skips ? previous[state - 2] : log_zero, log_zero);
+      const A sum =
+          log_sum_exp(stays, state ? previous[state - 1] : log_zero, skips ? previous[state - 2] : log_zero, log_zero);
       next[state] = current < 0 ? log_zero : sum + (A(x[(long long)step * classes + current]) - sums[step]);
     }
     A* const other = previous;

@@ -33,9 +33,8 @@ __device__ __forceinline__ A scan_row(A value, A& total) {
 
 // Scan rows of n elements, one per warp or block, in tiles of four elements per thread. `outer` are all other axes.
 template <class T>
-__global__ void __launch_bounds__(OVGPU_THREADS)
-    cumsum_rows(const T* x, T* out, const MappedAxes outer, unsigned rows, unsigned n, long long from, long long to,
-                bool exclusive) {
+__global__ void __launch_bounds__(OVGPU_THREADS) cumsum_rows(const T* x, T* out, const MappedAxes outer, unsigned rows,
+                                                             unsigned n, long long from, long long to, bool exclusive) {
   using A = typename Accumulator<T>::Type;
   constexpr unsigned ITEMS = 4;
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;

@@ -2,7 +2,7 @@
 // Everything is computed in f32 and rounded after every operation, as on the host.
 #include "common.cuh"
 
-constexpr int THREADS = 256;  // per block
+constexpr int THREADS = 256;            // per block
 constexpr int MAX_SORTED_BOXES = 4096;  // per group
 
 // Decode one axis of a box: move the interval [low, high], both ends included, by `shift` times its length, and scale
@@ -22,9 +22,9 @@ __device__ __forceinline__ float clamp(float x, float low, float high) { return 
 // [count, area], and clip them to the image, which begins with height and width. Boxes with a side below `minimum` get
 // a score of 0.
 template <class T>
-__global__ void move_anchors(const T* __restrict__ image, const T* __restrict__ anchors,
-                             const T* __restrict__ offsets, const T* __restrict__ scores, float4* boxes,
-                             float* box_scores, int size, int count, int area, float max_log_scale, float minimum) {
+__global__ void move_anchors(const T* __restrict__ image, const T* __restrict__ anchors, const T* __restrict__ offsets,
+                             const T* __restrict__ scores, float4* boxes, float* box_scores, int size, int count,
+                             int area, float max_log_scale, float minimum) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= size) return;
   const int anchor = i % count, position = i / count;
@@ -34,8 +34,7 @@ __global__ void move_anchors(const T* __restrict__ image, const T* __restrict__ 
   move_interval(box.x, box.z, float(offset[0]), float(offset[2ll * area]), max_log_scale);
   move_interval(box.y, box.w, float(offset[area]), float(offset[3ll * area]), max_log_scale);
   const float bottom = float(image[0]) - 1.f, right = float(image[1]) - 1.f;
-  box = {clamp(box.x, 0.f, right), clamp(box.y, 0.f, bottom), clamp(box.z, 0.f, right),
-         clamp(box.w, 0.f, bottom)};
+  box = {clamp(box.x, 0.f, right), clamp(box.y, 0.f, bottom), clamp(box.z, 0.f, right), clamp(box.w, 0.f, bottom)};
   boxes[i] = box;
   const bool large = box.z - box.x + 1.f >= minimum && box.w - box.y + 1.f >= minimum;
   box_scores[i] = large ? float(scores[1ll * anchor * area + position]) : 0.f;
@@ -44,9 +43,9 @@ __global__ void move_anchors(const T* __restrict__ image, const T* __restrict__ 
 // Compute boxes of every class but the first from regions [count, 4], offsets [count, classes, 4], which are divided by
 // `weights`, and scores [count, classes]. Regions without an area and scores up to `minimum` get a score of 0.
 template <class T>
-__global__ void move_regions(const T* __restrict__ regions, const T* __restrict__ offsets,
-                             const T* __restrict__ scores, float4* boxes, float* box_scores, int count, int classes,
-                             const float4 weights, float max_log_scale, float minimum) {
+__global__ void move_regions(const T* __restrict__ regions, const T* __restrict__ offsets, const T* __restrict__ scores,
+                             float4* boxes, float* box_scores, int count, int classes, const float4 weights,
+                             float max_log_scale, float minimum) {
   const long long i = 1ll * blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= 1ll * count * (classes - 1)) return;
   const int region = i % count, label = i / count + 1;

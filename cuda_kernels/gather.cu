@@ -60,17 +60,19 @@ __global__ void gather_tree(const T* __restrict__ ids, const T* __restrict__ par
   long long beam = thread % beams;
   for (long long i = steps - 1; i >= 0; i--) {
     const bool inside = i < length;
-    y[i * pitch] = inside && beam >= 0
-        ? ids[i * stride.ids[0] + batch * stride.ids[1] + beam * stride.ids[2]] : end_token;
+    y[i * pitch] =
+        inside && beam >= 0 ? ids[i * stride.ids[0] + batch * stride.ids[1] + beam * stride.ids[2]] : end_token;
     if (inside && beam >= 0) {
-      beam = static_cast<long long>(parents[i * stride.parents[0] + batch * stride.parents[1]
-                                            + beam * stride.parents[2]]);
+      beam =
+          static_cast<long long>(parents[i * stride.parents[0] + batch * stride.parents[1] + beam * stride.parents[2]]);
       if (beam >= beams) beam = -1;
     }
   }
   bool ended = false;
   for (long long i = 0; i < steps; i++) {
-    if (ended) y[i * pitch] = end_token;
-    else ended = y[i * pitch] == end_token;
+    if (ended)
+      y[i * pitch] = end_token;
+    else
+      ended = y[i * pitch] == end_token;
   }
 }

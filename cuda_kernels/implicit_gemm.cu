@@ -42,7 +42,9 @@ struct Tile {
   static constexpr int KERNEL_AT = ROWS * CHUNKS, SIZE = KERNEL_AT + COLUMNS * CHUNKS;
   static constexpr int STAGES = ROWS + COLUMNS > 192 ? 3 : WARPS_K > 1 ? 6 : 4;
   static constexpr int BLOCKS = ROWS + COLUMNS > 256 ? 1 : ROWS + COLUMNS > 128 ? LARGE_BLOCKS : 3;
-  static constexpr int OWN_LINES = WARP_ROWS / 8 / WARPS_K, LINES = WARP_COLUMNS > 32 ? 2 : OWN_LINES < 4 ? OWN_LINES : 4;
+  static constexpr int OWN_LINES = WARP_ROWS / 8 / WARPS_K, LINES = WARP_COLUMNS > 32 ? 2
+                                                                    : OWN_LINES < 4   ? OWN_LINES
+                                                                                      : 4;
   static constexpr int LINES_OF_TILE = ROWS / 8, STRIPS = LINES_OF_TILE * (COLUMNS / GROUP);
   static constexpr int EACH = THREADS / CHUNKS;  // rows between those that a thread copies
 };
@@ -328,8 +330,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
 #pragma unroll
       for (int i = 0; i < BANDS; i++)
 #pragma unroll
-        for (int j = 0; j < OCTETS; j++)
-          multiply_add<T>(a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], sum[i][j]);
+        for (int j = 0; j < OCTETS; j++) multiply_add<T>(a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], sum[i][j]);
     }
     commit_copies();
     stage = stage + 1 < STAGES ? stage + 1 : 0;
@@ -423,8 +424,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
 #pragma unroll
     for (int line = 0; line < 2 * BANDS; line++)
 #pragma unroll
-      for (int pair = 0; pair < OCTETS / 2; pair++)
-        *slot(warp_k, strip_of(line, pair), pair % 2) = pair_of(line, pair);
+      for (int pair = 0; pair < OCTETS / 2; pair++) *slot(warp_k, strip_of(line, pair), pair % 2) = pair_of(line, pair);
     __syncthreads();  // all sums are there
 #pragma unroll
     for (int line = 0; line < S::OWN_LINES; line++)
@@ -462,7 +462,7 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     if (lane == 0) before = increment_acquire_release(arrived + tile * S::WARPS + warp, others);
     before = __shfl_sync(0xffffffffu, before, 0);
     if (before != others) return;
-    __syncwarp();  // all lanes see what lane 0 has acquired
+    __syncwarp();                                    // all lanes see what lane 0 has acquired
     constexpr int LOADS = FRAGMENTS > 16 ? 16 : 32;  // in flight, as registers allow
     constexpr int BATCH = FRAGMENTS < 8 ? FRAGMENTS : 8, AHEAD = LOADS / BATCH;
     memset(sum, 0, sizeof(sum));
@@ -499,9 +499,8 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     if (!LOADS_AHEAD) load_of_channels(channel);
 #pragma unroll
     for (int first = 0; first < S::OWN_LINES; first += S::LINES) {
-      write_lines(Count<S::LINES>(), own_line + first * 8, channel, [&](int n, int e) {
-        return sum[(first + n) / 2][group * 4 + e / 2][(first + n) % 2 * 2 + e % 2];
-      });
+      write_lines(Count<S::LINES>(), own_line + first * 8, channel,
+                  [&](int n, int e) { return sum[(first + n) / 2][group * 4 + e / 2][(first + n) % 2 * 2 + e % 2]; });
     }
   }
 }

@@ -47,8 +47,8 @@ __global__ void resample(const T* __restrict__ x, U* __restrict__ y, const int* 
 // Like resample, along one axis with any number of taps.
 template <typename T, typename U, typename I, int R>
 __global__ void filter(const T* __restrict__ x, U* __restrict__ y, const int* __restrict__ positions,
-                       const float* __restrict__ weights, const Axes<I, R, 2> axes, const Resized<I, 1> resized,
-                       I size, I batch, I x_step, I y_step, int taps) {
+                       const float* __restrict__ weights, const Axes<I, R, 2> axes, const Resized<I, 1> resized, I size,
+                       I batch, I x_step, I y_step, int taps) {
   const I i = static_cast<I>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
   I at[R];

@@ -6,9 +6,13 @@
 
 // Type in which a matrix of T is inverted.
 template <typename T>
-struct ComputeType { typedef float Type; };
+struct ComputeType {
+  typedef float Type;
+};
 template <>
-struct ComputeType<double> { typedef double Type; };
+struct ComputeType<double> {
+  typedef double Type;
+};
 
 // Invert a matrix per block by in-place Gauss-Jordan elimination with partial pivoting. Shared memory holds the matrix,
 // followed by the index of each pivot row. `adjoint` transposes x first.
@@ -109,9 +113,8 @@ __global__ void __launch_bounds__(TILE* TILE)
 
 // Compute out [g] = a [m, k] @ b [k, n], summed over the part of k that belongs to group g.
 template <typename T, typename I>
-__global__ void __launch_bounds__(TILE* TILE)
-    grouped_sums(const T* a, const T* b, const I* end, T* out, long long groups, long long m, long long n,
-                 long long k) {
+__global__ void __launch_bounds__(TILE* TILE) grouped_sums(const T* a, const T* b, const I* end, T* out,
+                                                           long long groups, long long m, long long n, long long k) {
   const long long column_tiles = (n + TILE - 1) / TILE, row_tiles = (m + TILE - 1) / TILE;
   const long long g = blockIdx.x / (column_tiles * row_tiles), tile_index = blockIdx.x % (column_tiles * row_tiles);
   long long start = 0, stop = 0;

@@ -41,8 +41,8 @@ __device__ __forceinline__ void copy_part(unsigned char* slice, unsigned char* p
 // Advance to the next iteration: copy results of the finished iteration to their slices, and slices of the next one, if
 // there is one, to the body's inputs. Iteration -1 precedes the first one. blockIdx.y is the part's index, out of
 // `count`; the first `incoming` parts are inputs of the body.
-extern "C" __global__ void next_iteration(Iteration* at, const SlicedTensor* tensors, const Parts parts,
-                                          int incoming, int count) {
+extern "C" __global__ void next_iteration(Iteration* at, const SlicedTensor* tensors, const Parts parts, int incoming,
+                                          int count) {
   const long long number = at->number;
   const int index = blockIdx.y;
   if (index < count) {

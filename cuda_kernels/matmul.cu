@@ -5,9 +5,8 @@
 // Compute out [m, n] = a [m, k] @ b [k, n] for each batch. A block computes a tile of TILE x TILE elements; blockIdx.x
 // enumerates batches and tiles.
 template <class T, class I, int R>
-__global__ void __launch_bounds__(TILE* TILE)
-    matmul(const T* a, const T* b, T* out, Axes<I, R, 3> batch, Matrix<I> sa, Matrix<I> sb, Matrix<I> so, I m, I n,
-           I k) {
+__global__ void __launch_bounds__(TILE* TILE) matmul(const T* a, const T* b, T* out, Axes<I, R, 3> batch, Matrix<I> sa,
+                                                     Matrix<I> sb, Matrix<I> so, I m, I n, I k) {
   const I column_tiles = (n + TILE - 1) / TILE, row_tiles = (m + TILE - 1) / TILE;
   const I tile = static_cast<I>(blockIdx.x) % (column_tiles * row_tiles);
   I at[R];

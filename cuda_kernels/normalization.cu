@@ -47,7 +47,7 @@ struct CodedRow {
 // fold_row. scale, shift: [n], or null.
 template <int KIND, int V, int N, class T, class A, class R>
 __device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A inverse_n, R row, const T* scale,
-                                           const T* shift, unsigned size, unsigned n, A eps, int mode) {
+                                          const T* shift, unsigned size, unsigned n, A eps, int mode) {
   T scales[V], shifts[V];
   const auto prepare = [&](unsigned i) {
     if (scale) load<V>(scale + i, scales);
@@ -215,8 +215,8 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
 template <class T, int KIND>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     normalize_columns(const T* x, T* out, const T* scale, const T* shift, const MappedAxes outer,
-                      const MappedAxes inner, unsigned columns, unsigned n,
-                      typename Accumulator<T>::Type eps, int mode) {
+                      const MappedAxes inner, unsigned columns, unsigned n, typename Accumulator<T>::Type eps,
+                      int mode) {
   using A = typename Accumulator<T>::Type;
   OVGPU_DYN_SHARED(A, scratch);
   const unsigned column = blockIdx.x * blockDim.x + threadIdx.x, size = column < columns ? n : 0;

@@ -34,8 +34,10 @@ __global__ void pad(const T* __restrict__ x, const T* value, T* __restrict__ y, 
 #pragma unroll
     for (int axis = 0; axis < R; axis++) {
       at[axis] -= pads.begin[axis];
-      if (mode == CONSTANT) inside = inside && 0 <= at[axis] && at[axis] < pads.extent[axis];
-      else at[axis] = source_index<mode>(at[axis], pads.extent[axis]);
+      if (mode == CONSTANT)
+        inside = inside && 0 <= at[axis] && at[axis] < pads.extent[axis];
+      else
+        at[axis] = source_index<mode>(at[axis], pads.extent[axis]);
     }
     values[k] = inside ? x[offset(axes, at, 0)] : fill;
   }

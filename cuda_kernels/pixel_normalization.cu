@@ -9,10 +9,10 @@
 // the moments of their parts, and the second one normalises.
 enum Split { NONE, CLUSTER, MOMENTS, NORMALIZE };
 
-constexpr int BLOCK = 256;    // threads, at most
-constexpr int GROUPS = 64;    // of a block, at most
-constexpr int LOADED = 4;     // pixels that a thread loads at once for moments
-constexpr int WRITTEN = 2;    // pixels that a thread loads, and then writes
+constexpr int BLOCK = 256;  // threads, at most
+constexpr int GROUPS = 64;  // of a block, at most
+constexpr int LOADED = 4;   // pixels that a thread loads at once for moments
+constexpr int WRITTEN = 2;  // pixels that a thread loads, and then writes
 
 // Images of `channels` channels, in groups of `group`; a block has `length` of their `pixels`, the last one of `parts`
 // perhaps fewer, and `width` channels. `team` threads, a power of two and part of a warp, merge the moments of a group.
@@ -146,12 +146,12 @@ __global__ void __launch_bounds__(BLOCK)
   const unsigned channel = slab * s.width + chunk * V, own = s.pixels_of(part);
   const unsigned long long image_pixel = (unsigned long long)blockIdx.y * s.pixels + part * s.length;
   x += image_pixel * s.x_step + channel;
-  partial += ((unsigned long long)blockIdx.y * (s.channels / s.group) + slab * groups + min(group, groups - 1)) *
-             s.parts * 2;
+  partial +=
+      ((unsigned long long)blockIdx.y * (s.channels / s.group) + slab * groups + min(group, groups - 1)) * s.parts * 2;
   const unsigned first = lane < lanes ? lane : own;
-  const unsigned whole = own / lanes, rest = own % lanes;          // pixels of each thread, and those left
+  const unsigned whole = own / lanes, rest = own % lanes;        // pixels of each thread, and those left
   const A inverse_n = A(1) / A(max(whole + (lane < rest), 1u));  // here, while few registers are in use
-  OVGPU_DYN_SHARED(uint4, memory);  // of clusters
+  OVGPU_DYN_SHARED(uint4, memory);                               // of clusters
   ExpectedStores* const stores = reinterpret_cast<ExpectedStores*>(memory);
   uint4* const received = memory + 1;  // [groups][parts]
   if constexpr (SPLIT == CLUSTER) {

@@ -42,9 +42,9 @@ __global__ void __launch_bounds__(32 * max_warps<X>(ROWS), 2)
                 int n, int k, int stacked, int groups, int count, int rounds, int shift) {
   using T = typename RightOperand<X>::T;
   constexpr int TERMS = RightOperand<X>::TERMS;
-  constexpr int PER_WORD = Codes::PER_WORD, LANE_CODES = V * PER_WORD,
-                STEP = 4 * LANE_CODES, CHUNKS = LANE_CODES / CHUNK;
-  constexpr int N = (ROWS + CHUNK - 1) / CHUNK;  // right operands of mma
+  constexpr int PER_WORD = Codes::PER_WORD, LANE_CODES = V * PER_WORD, STEP = 4 * LANE_CODES,
+                CHUNKS = LANE_CODES / CHUNK;
+  constexpr int N = (ROWS + CHUNK - 1) / CHUNK;       // right operands of mma
   constexpr int CHAINS = N == 1 && !GROUPED ? 2 : 1;  // independent chains of mma
   constexpr int CHUNK_PITCH = StagedRows<X, ROWS, CHUNKS>::PITCH;
   constexpr int BATCH = ROWS == 1 ? 1 : (ROWS <= CHUNK ? 2 : 8) / TERMS;  // rows of x that a thread copies at once
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(32 * max_warps<X>(ROWS), 2)
 
   Exact integers[2];
   float sum[CHAINS][N][4];
-  const auto add = [&](const Words (&words)[2], const float (&scales)[2], const uint4* right) {
+  const auto add = [&](const Words(&words)[2], const float (&scales)[2], const uint4* right) {
     float grouped[1][N][4] = {};
     auto& to = [&]() -> auto& {
       if constexpr (GROUPED) {
@@ -198,10 +198,9 @@ __global__ void __launch_bounds__(32 * max_warps<X>(ROWS), 2)
   };
 
   if constexpr (NORM != PLAIN) {
-    stage_normalized<NORM, Chain, ARRAYS, PER_WORD>(Sources<X>{x, y, z, strides},
-                                                    {norm_scale, norm_shift, eps, eps_mode}, staged,
-                                                    blockIdx.x ? nullptr : total, m_here, k,
-                                                    count * parts * STEP / CHUNK, thread, warps);
+    stage_normalized<NORM, Chain, ARRAYS, PER_WORD>(
+        Sources<X>{x, y, z, strides}, {norm_scale, norm_shift, eps, eps_mode}, staged, blockIdx.x ? nullptr : total,
+        m_here, k, count * parts * STEP / CHUNK, thread, warps);
     __syncthreads();
   }
   for (int group = first_group; group < groups; group += group_stride) {

@@ -73,14 +73,14 @@ __device__ __forceinline__ void load_transposed(const void* row, unsigned (&to)[
 // rows `column` and `column + 8`. The pairs of sum begin at (row, column) and (row + 8, column).
 template <class T>
 __device__ void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sum)[4]);
-#define OVGPU_MULTIPLY_ADD(T, name)                                                                          \
-  template <>                                                                                                \
-  __device__ __forceinline__ void multiply_add<T>(const unsigned (&a)[4], unsigned b0, unsigned b1,          \
-                                                  float (&sum)[4]) {                                         \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 "                              \
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                           \
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                    \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                            \
+#define OVGPU_MULTIPLY_ADD(T, name)                                                                                    \
+  template <>                                                                                                          \
+  __device__ __forceinline__ void multiply_add<T>(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sum)[4]) { \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                                \
+                 ".f32 "                                                                                               \
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                     \
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                              \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                      \
   }
 OVGPU_MULTIPLY_ADD(__half, "f16")
 OVGPU_MULTIPLY_ADD(__nv_bfloat16, "bf16")
@@ -91,12 +91,12 @@ OVGPU_MULTIPLY_ADD(__nv_bfloat16, "bf16")
 // column), (row + 8, column), (row, column + 4) and (row + 8, column + 4). b0 and b1 are from column `row` of b, and
 // from rows `column` and `column + 4`.
 template <>
-__device__ __forceinline__ void multiply_add<float>(const unsigned (&a)[4], unsigned b0, unsigned b1,
-                                                    float (&sum)[4]) {
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+__device__ __forceinline__ void multiply_add<float>(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sum)[4]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Compute sum += a b of 8-bit integers (mma.m16n8k32): a is 16 x 32, b 32 x 8, sum 16 x 8 in s32, where it wraps around.
@@ -108,10 +108,11 @@ __device__ void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, i
 template <>
 __device__ __forceinline__ void multiply_add<signed char>(const unsigned (&a)[4], unsigned b0, unsigned b1,
                                                           int (&sum)[4]) {
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Start a copy of 16 bytes, or of 4 or 8, from global to shared memory (cp.async); write zeros unless `valid`. The data is

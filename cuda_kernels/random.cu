@@ -56,7 +56,9 @@ __device__ __forceinline__ long long to_range(u64 word, long long low, long long
 
 // Return whether a number takes two words.
 template <bool PHILOX, typename T>
-__device__ __forceinline__ bool takes_two_words(T, T) { return sizeof(T) == 8; }
+__device__ __forceinline__ bool takes_two_words(T, T) {
+  return sizeof(T) == 8;
+}
 template <bool PHILOX>
 __device__ __forceinline__ bool takes_two_words(long long low, long long high) {
   return PHILOX ? low < -0x80000000ll || high >= 0x80000000ll : low >= 0x100000000ll || high >= 0x100000000ll;
@@ -64,7 +66,9 @@ __device__ __forceinline__ bool takes_two_words(long long low, long long high) {
 
 // Join two words to 64 bits. Integers have the lower half first.
 template <typename T>
-__device__ __forceinline__ u64 join_words(T, u64 first, u64 second) { return first << 32 | second; }
+__device__ __forceinline__ u64 join_words(T, u64 first, u64 second) {
+  return first << 32 | second;
+}
 __device__ __forceinline__ u64 join_words(long long, u64 first, u64 second) { return second << 32 | first; }
 
 // Reserve `count` blocks of words for this inference; requests share the state. *first is the number of the first

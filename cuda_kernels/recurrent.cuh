@@ -53,8 +53,8 @@ __device__ __forceinline__ A gate(const Activations<A>& activations, int i, A x)
 // GRU_LINEAR has both products; otherwise `sum` is their sum. `carried` is c before and after the step (LSTM), or z (GRU).
 template <Cell CELL, class A>
 __device__ __forceinline__ A next_state(const Activations<A>& activations, const A (&sum)[Shape<CELL>::GATES],
-                                    const A (&x_sum)[Shape<CELL>::GATES], const A (&bias)[4], A previous_h,
-                                    A& carried) {
+                                        const A (&x_sum)[Shape<CELL>::GATES], const A (&bias)[4], A previous_h,
+                                        A& carried) {
   if constexpr (CELL == LSTM) {
     const A forget_gate = gate(activations, 0, sum[0] + bias[0]), input_gate = gate(activations, 0, sum[1] + bias[1]);
     carried = forget_gate * carried + input_gate * gate(activations, 1, sum[2] + bias[2]);

@@ -22,13 +22,13 @@ struct Element {
     return static_cast<U>(sum);
   }
 };
-#define ELEMENT_OF_INTEGERS(U, low, high)                                                    \
-  template <>                                                                                \
-  struct Element<U> {                                                                        \
-    template <typename Sum>                                                                  \
-    static __device__ __forceinline__ U of(Sum sum) {                                        \
-      return static_cast<U>(fmin(fmax(rint(sum), Sum(low)), Sum(high)));                     \
-    }                                                                                        \
+#define ELEMENT_OF_INTEGERS(U, low, high)                                \
+  template <>                                                            \
+  struct Element<U> {                                                    \
+    template <typename Sum>                                              \
+    static __device__ __forceinline__ U of(Sum sum) {                    \
+      return static_cast<U>(fmin(fmax(rint(sum), Sum(low)), Sum(high))); \
+    }                                                                    \
   }
 ELEMENT_OF_INTEGERS(signed char, -128.0f, 127.0f);
 ELEMENT_OF_INTEGERS(unsigned char, 0.0f, 255.0f);
@@ -47,8 +47,10 @@ __device__ __forceinline__ typename Real<T>::Type sum(const T* __restrict__ x, c
 #pragma unroll
   for (int p = 0; p < P; p++) {
     if (weight[k][p] != 0) {
-      if constexpr (k + 1 < K) weighted_sum += weight[k][p] * sum<k + 1>(x + offsets[k][p], offsets, weight);
-      else weighted_sum += weight[k][p] * static_cast<typename Real<T>::Type>(x[offsets[k][p]]);
+      if constexpr (k + 1 < K)
+        weighted_sum += weight[k][p] * sum<k + 1>(x + offsets[k][p], offsets, weight);
+      else
+        weighted_sum += weight[k][p] * static_cast<typename Real<T>::Type>(x[offsets[k][p]]);
     }
   }
   return weighted_sum;

@@ -74,12 +74,12 @@ __global__ void roi_pooling(const T* __restrict__ maps, const T* __restrict__ re
     const A x1 = A(region[1]), y1 = A(region[2]), x2 = A(region[3]), y2 = A(region[4]);
     if (bilinear) {
       const A bottom = A(height - 1), right = A(width - 1);
-      const A y = rows == 1               ? (y1 + y2) * bottom * A(0.5)
-                  : at.row == rows - 1    ? y2 * bottom
-                                          : A(at.row) * ((y2 - y1) * bottom / A(rows - 1)) + y1 * bottom;
-      const A x = columns == 1                  ? (x1 + x2) * right * A(0.5)
-                  : at.column == columns - 1    ? x2 * right
-                                                : A(at.column) * ((x2 - x1) * right / A(columns - 1)) + x1 * right;
+      const A y = rows == 1            ? (y1 + y2) * bottom * A(0.5)
+                  : at.row == rows - 1 ? y2 * bottom
+                                       : A(at.row) * ((y2 - y1) * bottom / A(rows - 1)) + y1 * bottom;
+      const A x = columns == 1               ? (x1 + x2) * right * A(0.5)
+                  : at.column == columns - 1 ? x2 * right
+                                             : A(at.column) * ((x2 - x1) * right / A(columns - 1)) + x1 * right;
       if (y >= A(0) && y <= bottom && x >= A(0) && x <= right) result = interpolate(channel, height, width, y, x);
     } else {
       const int left = static_cast<int>(math::round(x1 * scale)), right = static_cast<int>(math::round(x2 * scale));
@@ -123,10 +123,11 @@ __device__ __forceinline__ A pool_samples(const T* channel, int height, int widt
       const A y = ROTATED ? v * frame.cos - u * frame.sin + frame.center_y : v;
       const A x = ROTATED ? v * frame.sin + u * frame.cos + frame.center_x : u;
       if (!(y >= A(-1) && y <= A(height) && x >= A(-1) && x <= A(width))) continue;
-      const A value = interpolate(channel, height, width, clamp(y, A(0), A(height - 1)),
-                                  clamp(x, A(0), A(width - 1)));
-      if (!maximum) result += value;
-      else if (value > result) result = value;
+      const A value = interpolate(channel, height, width, clamp(y, A(0), A(height - 1)), clamp(x, A(0), A(width - 1)));
+      if (!maximum)
+        result += value;
+      else if (value > result)
+        result = value;
     }
   }
   const long long points = static_cast<long long>(along > 0 ? along : 0) * (across > 0 ? across : 0);
@@ -293,7 +294,7 @@ __global__ void deformable_psroi(const T* __restrict__ maps, const T* __restrict
       const long long plane = static_cast<long long>(parts) * parts;
       const T* bin_offset = offsets +
                             (static_cast<long long>(at.region) * classes + at.channel / class_channels) * 2 * plane +
-                       at.row * parts / rows * parts + at.column * parts / columns;
+                            at.row * parts / rows * parts + at.column * parts / columns;
       x += A(bin_offset[0]) * strength * size_x;
       y += A(bin_offset[plane]) * strength * size_y;
     }

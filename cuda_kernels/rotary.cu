@@ -90,9 +90,9 @@ __device__ __forceinline__ void rotate_row(const T* __restrict__ x, const T* __r
 
 // Rotate rows. Operands of the axes of rows: x, cos, sin, y.
 template <typename T, Pairing P, int V, typename I, int R>
-__global__ void rotate(const T* __restrict__ x, const T* __restrict__ cos, const T* __restrict__ sin,
-                       T* __restrict__ y, const Axes<I, R, 4> axes, const ElementStrides<I> stride, I rows, I half,
-                       I rest, I cos_per_element, I sin_per_element) {
+__global__ void rotate(const T* __restrict__ x, const T* __restrict__ cos, const T* __restrict__ sin, T* __restrict__ y,
+                       const Axes<I, R, 4> axes, const ElementStrides<I> stride, I rows, I half, I rest,
+                       I cos_per_element, I sin_per_element) {
   const I row = static_cast<I>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= rows) return;
   I at[R];

@@ -45,9 +45,7 @@ __global__ void scatter_elements(T* out, const Index* __restrict__ index, const 
   update += offset(axes, at, 2);
   if (reduction == MEAN) count += offset(axes, at, 3);
 
-  const auto target = [&](I j) -> I {
-    return j < updates ? normalize_index(index[j * line.index], line.length) : -1;
-  };
+  const auto target = [&](I j) -> I { return j < updates ? normalize_index(index[j * line.index], line.length) : -1; };
   const bool initializes = reduction != NONE && !includes_data;
   if (reduction == MEAN || initializes) {
     for (I j = lane; j < updates; j += LANES) {
@@ -117,8 +115,10 @@ __global__ void find_last(const Index* __restrict__ index, int* last, long long 
   if (j >= updates) return;
   const long long i = normalize_index(index[j * step], length);
   if (i < 0) return;
-  if (claims) atomicMax(&last[i], static_cast<int>(j));
-  else last[i] = -1;
+  if (claims)
+    atomicMax(&last[i], static_cast<int>(j));
+  else
+    last[i] = -1;
 }
 
 // Write the last update of each index. Operands of the axes: update, its number along the axis, y.

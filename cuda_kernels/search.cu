@@ -18,8 +18,10 @@ __global__ void search(const B* __restrict__ bounds, const V* __restrict__ value
   while (low < high) {
     const I middle = low + (high - low) / 2;
     const C bound = static_cast<C>(bounds[middle * step]);
-    if (rule == LESS ? bound < value : rule == AT_MOST ? bound <= value : !(bound > value)) low = middle + 1;
-    else high = middle;
+    if (rule == LESS ? bound < value : rule == AT_MOST ? bound <= value : !(bound > value))
+      low = middle + 1;
+    else
+      high = middle;
   }
   y[offset(axes, at, 2)] = static_cast<Y>(low);
 }

@@ -21,8 +21,8 @@ template <int V>
 __device__ __forceinline__ ThreadWork thread_work(const Partition& partition) {
   const int row = blockIdx.x / partition.column_blocks, block = blockIdx.x % partition.column_blocks;
   const bool single = partition.parts > 1;
-  return {single ? row : (long long)row * blockDim.y + threadIdx.y,
-          ((long long)block * blockDim.x + threadIdx.x) * V, single ? int(threadIdx.y) : 0};
+  return {single ? row : (long long)row * blockDim.y + threadIdx.y, ((long long)block * blockDim.x + threadIdx.x) * V,
+          single ? int(threadIdx.y) : 0};
 }
 
 // Return the index of the first number that is not less than `value`, by binary search in ascending numbers.
@@ -31,8 +31,10 @@ __device__ __forceinline__ long long lower_bound(long long value, const Index* s
   long long first = 0;
   while (first < size) {
     const long long middle = first + (size - first) / 2;
-    if (sorted[middle] < value) first = middle + 1;
-    else size = middle;
+    if (sorted[middle] < value)
+      first = middle + 1;
+    else
+      size = middle;
   }
   return first;
 }
