@@ -10,5 +10,7 @@ FOLDER = "ovgpu/integrations/openvino"
 class WheelHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "standard":
-            build_data["force_include"] |= {f"{FOLDER}/startup.pth": "ovgpu.pth",
-                                            f"{FOLDER}/startup.py": "_ovgpu_startup.py"}
+            build_data["force_include"] |= {
+                f"{FOLDER}/startup.pth": "ovgpu.pth",
+                f"{FOLDER}/startup.py": "_ovgpu_startup.py",
+            }

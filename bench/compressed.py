@@ -84,9 +84,7 @@ def worker(engine: str, form: str, device: str) -> dict[str, Any]:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="CPU")
     parser.add_argument("--out", type=Path, default=engines.ROOT / "bench" / "results")
@@ -98,17 +96,17 @@ def main() -> None:
     figures: dict[str, dict[str, list[float]]] = {}
     for form in FORMS:
         results = engines.alternate(
-            "compressed.py", ENGINES, options.rounds, lambda engine: (engine, form, options.device)  # noqa: B023
+            "compressed.py",
+            ENGINES,
+            options.rounds,
+            lambda engine: (engine, form, options.device),  # noqa: B023
         )
         engines.agree(form, {engine: runs[0]["sample"] for engine, runs in results.items()})
         figures[form] = {
             engine: [statistics.median(run["ms"][str(rows)] for run in runs) for rows in ROWS]
             for engine, runs in results.items()
         }
-    cells = [
-        [f"{own:.2f} / {other:.2f}" for own, other in zip(of["ovgpu"], of["openvino"])]
-        for of in figures.values()
-    ]
+    cells = [[f"{own:.2f} / {other:.2f}" for own, other in zip(of["ovgpu"], of["openvino"])] for of in figures.values()]
     rows = [[name, *row] for name, row in zip(FORMS.values(), cells)]
     title = f"Products with weights of {SIZE} x {SIZE}: ms of a core, ovgpu on {options.device} / OpenVINO's CPU plugin"
     columns = ["Weights", *(f"{rows} row{'s' * (rows > 1)} of x" for rows in ROWS)]

@@ -32,11 +32,25 @@ from ovgpu.types import Type
 
 LAYERS = [  # channels, outputs, extent of the data, of the kernel, stride; one group, or one for each channel
     *((c, o, n, 1, 1, 1) for c, o, n in ((64, 256, 56), (256, 1024, 14), (2048, 512, 7), (16, 96, 112), (960, 160, 7))),
-    *((c, o, n, 3, 1, 1) for c, o, n in ((64, 64, 56), (128, 128, 28), (256, 256, 14), (512, 512, 7),
-                                         (64, 64, 64), (128, 128, 32), (256, 256, 16), (256, 128, 32))),
-    (3, 64, 224, 7, 2, 1), (128, 128, 56, 3, 2, 1),
-    *((c, c, n, 3, s, c) for c, n, s in ((32, 112, 1), (144, 56, 1), (384, 14, 1), (960, 7, 1), (96, 112, 2),
-                                         (192, 28, 2))),
+    *(
+        (c, o, n, 3, 1, 1)
+        for c, o, n in (
+            (64, 64, 56),
+            (128, 128, 28),
+            (256, 256, 14),
+            (512, 512, 7),
+            (64, 64, 64),
+            (128, 128, 32),
+            (256, 256, 16),
+            (256, 128, 32),
+        )
+    ),
+    (3, 64, 224, 7, 2, 1),
+    (128, 128, 56, 3, 2, 1),
+    *(
+        (c, c, n, 3, s, c)
+        for c, n, s in ((32, 112, 1), (144, 56, 1), (384, 14, 1), (960, 7, 1), (96, 112, 2), (192, 28, 2))
+    ),
 ]
 
 
@@ -89,8 +103,15 @@ def main() -> None:
         layers.append({"layer": name, "product_ms": product, "ms": own})
     columns = ["Layer", "Bare product (ms)", "ovgpu (ms)", "Ratio", "Product (GFLOP/s)"]
     title = "Convolutions on one core, f32: ovgpu's NumPy form against the bare product"
-    engines.report(options.out, "convolution-cpu", title, columns, rows, {"rounds": options.rounds, "layers": layers},
-                   "the thread's own time")
+    engines.report(
+        options.out,
+        "convolution-cpu",
+        title,
+        columns,
+        rows,
+        {"rounds": options.rounds, "layers": layers},
+        "the thread's own time",
+    )
 
 
 if __name__ == "__main__":

@@ -62,9 +62,7 @@ class FlatDecoder:
         self.positions = weights.into("transformer.wpe/aten::embedding/Gather")
 
         def dense(name: str) -> tuple[Array, Array]:
-            return weights.into(f"{name}/aten::addmm/MatMul").T, weights.into(
-                f"{name}/aten::addmm/Add"
-            ).ravel()
+            return weights.into(f"{name}/aten::addmm/MatMul").T, weights.into(f"{name}/aten::addmm/Add").ravel()
 
         def norm(name: str) -> tuple[Array, Array]:
             parts = (

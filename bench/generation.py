@@ -79,8 +79,9 @@ def attention(folder: Path, steps: int) -> float:
     weights = np.ones((folder / "model.bin").stat().st_size // 4, np.float32)
 
     def took(keys: int) -> float:
-        arrays = [[random.standard_normal((heads, n, width), np.float32) for n in (1, keys, keys)]
-                  for heads, width in layers]
+        arrays = [
+            [random.standard_normal((heads, n, width), np.float32) for n in (1, keys, keys)] for heads, width in layers
+        ]
         times = []
         for _ in range(steps):
             weights.max()
@@ -102,8 +103,11 @@ def worker(engine: str, name: str, cache: Path, device: str, steps: int) -> dict
     if engine == "attention":
         return {"growth": attention(folder, steps)}
     generator = Generator(engine, folder, device)
-    return {"prefill": generator.prefill(steps), "short": generator.behind(SHORT, steps),
-            "long": generator.behind(LONG, steps)}
+    return {
+        "prefill": generator.prefill(steps),
+        "short": generator.behind(SHORT, steps),
+        "long": generator.behind(LONG, steps),
+    }
 
 
 def main() -> None:
@@ -123,11 +127,22 @@ def main() -> None:
         figures = found[name] = engines.medians(runs)
         ours, theirs = figures["ovgpu"], figures["openvino"]
         growth = [f["long"] - f["short"] for f in (ours, theirs)]
-        rows.append([title, *(f"{ours[k]:.2f} / {theirs[k]:.2f} = {ours[k] / theirs[k]:.2f}"
-                              for k in ("prefill", "short", "long")),
-                     f"{growth[0]:.2f} / {growth[1]:.2f}", f"{figures['attention']['growth']:.2f}"])
-    columns = ["Model (ms, ovgpu / OpenVINO)", f"Prefill, {PROMPT} tokens", f"Decode behind {SHORT}",
-               f"Decode behind {LONG}", "Growth", "Attention alone"]
+        rows.append(
+            [
+                title,
+                *(f"{ours[k]:.2f} / {theirs[k]:.2f} = {ours[k] / theirs[k]:.2f}" for k in ("prefill", "short", "long")),
+                f"{growth[0]:.2f} / {growth[1]:.2f}",
+                f"{figures['attention']['growth']:.2f}",
+            ]
+        )
+    columns = [
+        "Model (ms, ovgpu / OpenVINO)",
+        f"Prefill, {PROMPT} tokens",
+        f"Decode behind {SHORT}",
+        f"Decode behind {LONG}",
+        "Growth",
+        "Attention alone",
+    ]
     title = f"Text generation: ovgpu on {options.device} against OpenVINO's CPU plugin in f32"
     engines.publish(options, "generation", title, columns, rows, {"steps": options.steps, "models": found})
 

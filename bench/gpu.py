@@ -34,12 +34,33 @@ GRACE_SECONDS = 5  # between the end of an item's own budget and its stop
 RESERVE_SECONDS = 5  # for the archives and the summary
 ARCHIVE_BYTES = 15 << 20
 MAX_ARCHIVES = 6
-TEXT = (*(f"llama {variant} {part}" for variant in ("f16", "int4")
-          for part in ("128", "8192", "prefill 512", "prefill 2048", "sequences 8", "sequences 64")),
-        "llama int8 128", "llama int8 8192")
-NETWORKS = ("resnet50_f16", "resnet50_b64_f16", "bert_f16", "bert_b64_f16", "resnet50_int8", "resnet50_b64_int8",
-            "bert_int8", "bert_b64_int8", "vit_f16", "unet_f16", "yolo_f16", "yolo_int8", "yolo_b64_f16",
-            "yolo_b64_int8", "mobilenet_v2_f16", "whisper_tiny_f16")
+TEXT = (
+    *(
+        f"llama {variant} {part}"
+        for variant in ("f16", "int4")
+        for part in ("128", "8192", "prefill 512", "prefill 2048", "sequences 8", "sequences 64")
+    ),
+    "llama int8 128",
+    "llama int8 8192",
+)
+NETWORKS = (
+    "resnet50_f16",
+    "resnet50_b64_f16",
+    "bert_f16",
+    "bert_b64_f16",
+    "resnet50_int8",
+    "resnet50_b64_int8",
+    "bert_int8",
+    "bert_b64_int8",
+    "vit_f16",
+    "unet_f16",
+    "yolo_f16",
+    "yolo_int8",
+    "yolo_b64_f16",
+    "yolo_b64_int8",
+    "mobilenet_v2_f16",
+    "whisper_tiny_f16",
+)
 ATTENTION = ("decode", "4 queries", "16 queries", "64 queries", "prefill", "bert", "vit", "whisper")
 PROFILED = ("llama f16 128", "llama int4 128", "resnet50_b64_f16")
 
@@ -72,31 +93,93 @@ def items(command: str, options: argparse.Namespace) -> list[Item]:
     some = ["tests/kernels/test_range.py"] if options.emulated else []
     alone = ["--torch", "none"] if options.emulated else []
     if command == "correctness":
-        text = ["--only", "llama int4 128", "llama int4 sequences 8"] if options.emulated else [
-            "--modes", "graph", "--only", *TEXT]
+        text = (
+            ["--only", "llama int4 128", "llama int4 sequences 8"]
+            if options.emulated
+            else ["--modes", "graph", "--only", *TEXT]
+        )
         return [
             Item("gpu_card", 20, ["--out", "{work}", *trial, *clusters]),
-            *([Item("gpu_suite", 60, ["--out", "{work}/changed", "--part-seconds", "40", *changed, *suite, *some])]
-              if changed or options.emulated else []),
+            *(
+                [Item("gpu_suite", 60, ["--out", "{work}/changed", "--part-seconds", "40", *changed, *suite, *some])]
+                if changed or options.emulated
+                else []
+            ),
             Item("gpu_suite", 75, ["--out", "{work}/models", "--part-tests", "1", *suite, "tests/models/test_card.py"]),
-            Item("gpu_suite", 130, ["--out", "{work}/rest", "--part-seconds", "60", *suite, *some, "--skip",
-                                    "{work}/changed/suite.json", "{work}/models/suite.json"]),
+            Item(
+                "gpu_suite",
+                130,
+                [
+                    "--out",
+                    "{work}/rest",
+                    "--part-seconds",
+                    "60",
+                    *suite,
+                    *some,
+                    "--skip",
+                    "{work}/changed/suite.json",
+                    "{work}/models/suite.json",
+                ],
+            ),
             Item("gpu_sanitize", 80, ["--out", "{work}", "--budget", "{budget}", *trial]),
             Item("gpu_peers", 125, ["--out", "{work}/text.json", "--budget", "{budget}", *trial, *alone, *text]),
         ]
     again = options.again or Path("{work}/../correctness")
-    networks = ["--only", "lstm_state"] if options.emulated else ["--modes", "graph", "compile+graph", "--ahead", "6",
-                                                                  "--only", *NETWORKS]
+    networks = (
+        ["--only", "lstm_state"]
+        if options.emulated
+        else ["--modes", "graph", "compile+graph", "--ahead", "6", "--only", *NETWORKS]
+    )
     return [
-        Item("gpu_suite", 15, ["--out", "{work}/again", *suite, "--failed", *(
-            f"{again}/{part}/suite.json" for part in ("models", "rest", "changed"))]),
+        Item(
+            "gpu_suite",
+            15,
+            [
+                "--out",
+                "{work}/again",
+                *suite,
+                "--failed",
+                *(f"{again}/{part}/suite.json" for part in ("models", "rest", "changed")),
+            ],
+        ),
         Item("gpu_peers", 115, ["--out", "{work}/networks.json", "--budget", "{budget}", *trial, *alone, *networks]),
-        Item("gpu_layers", 25, ["--out", "{work}/layers.json", "--budget", "{budget}", *trial, *(
-            [] if options.emulated else ["--cases", *ATTENTION])]),
-        Item("gpu_profile", 25, ["--out", "{work}", "--budget", "{budget}", *trial, "--only", *(
-            ["lstm_state"] if options.emulated else PROFILED)]),
-        Item("gpu_serving", 35, ["--out", "{work}/serving.json", "--budget", "{budget}", *trial, *(
-            ["--only", "lstm_b1"] if options.emulated else ["--only", "resnet50_f16", "bert_f16"])]),
+        Item(
+            "gpu_layers",
+            25,
+            [
+                "--out",
+                "{work}/layers.json",
+                "--budget",
+                "{budget}",
+                *trial,
+                *([] if options.emulated else ["--cases", *ATTENTION]),
+            ],
+        ),
+        Item(
+            "gpu_profile",
+            25,
+            [
+                "--out",
+                "{work}",
+                "--budget",
+                "{budget}",
+                *trial,
+                "--only",
+                *(["lstm_state"] if options.emulated else PROFILED),
+            ],
+        ),
+        Item(
+            "gpu_serving",
+            35,
+            [
+                "--out",
+                "{work}/serving.json",
+                "--budget",
+                "{budget}",
+                *trial,
+                *(["--only", "lstm_b1"] if options.emulated else ["--only", "resnet50_f16", "bert_f16"]),
+            ],
+        ),
     ]
 
 
@@ -111,8 +194,14 @@ def run(item: Item, seconds: float, work: Path) -> None:
         file.flush()
         began = file.tell()
         command = [sys.executable, "-u", "-m", f"bench.{item.module}", *arguments]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-                                   env={**os.environ, "COLUMNS": "160"})
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "COLUMNS": "160"},
+        )
         try:
             item.status = process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -89,8 +89,12 @@ class Engine:
     def figures(self) -> dict[str, Any]:
         """Return launches and memory of an inference."""
         plan = self.request.plan()
-        return {"host_launches": plan.launches, "calls": sum(step.calls or 0 for step in plan.steps),
-                "eager_steps": plan.count("eager"), "arena_bytes": plan.arena}
+        return {
+            "host_launches": plan.launches,
+            "calls": sum(step.calls or 0 for step in plan.steps),
+            "eager_steps": plan.count("eager"),
+            "arena_bytes": plan.arena,
+        }
 
 
 class Decoder(Engine):
@@ -123,8 +127,14 @@ class Decoder(Engine):
     def feed(self, tokens: Array) -> list[Array]:
         """Return the logits after tokens [1, count]."""
         first, self.position = self.position, self.position + tokens.shape[1]
-        return self._run({"input_ids": tokens, "attention_mask": self.mask[:, : self.position],
-                          "position_ids": np.arange(first, self.position)[None], "beam_idx": np.zeros(1, np.int32)})
+        return self._run(
+            {
+                "input_ids": tokens,
+                "attention_mask": self.mask[:, : self.position],
+                "position_ids": np.arange(first, self.position)[None],
+                "beam_idx": np.zeros(1, np.int32),
+            }
+        )
 
     def infer(self) -> list[Array]:
         return self.feed(np.array([[1]]))
@@ -174,8 +184,12 @@ class Sequences(Decoder):
 
     def _step(self, tokens: int) -> list[Array]:
         first, self.position = self.position, self.position + tokens
-        inputs = {"input_ids": np.ones((1, tokens), np.int64), "attention_mask": np.ones((1, self.position), np.int64),
-                  "position_ids": np.arange(first, self.position)[None], "beam_idx": np.zeros(1, np.int32)}
+        inputs = {
+            "input_ids": np.ones((1, tokens), np.int64),
+            "attention_mask": np.ones((1, self.position), np.int64),
+            "position_ids": np.arange(first, self.position)[None],
+            "beam_idx": np.zeros(1, np.int32),
+        }
         return [future.result()[0] for future in [sequence.submit(inputs) for sequence in self.sequences]]
 
     def figures(self) -> dict[str, Any]:

@@ -74,8 +74,11 @@ class Attention:
         """Return shapes and types of the arrays."""
         kind, rows = Type.f16 if self.precision == "f16" else Type.f32, self.capacity or self.keys
         kv = (self.batch, self.heads, 1, rows, self.head)
-        found = {"q": ((self.batch, self.heads, self.shared, self.queries, self.head), kind), "k": (kv, kind),
-                 "v": (kv, kind)}
+        found = {
+            "q": ((self.batch, self.heads, self.shared, self.queries, self.head), kind),
+            "k": (kv, kind),
+            "v": (kv, kind),
+        }
         found |= {"mask": ((1, 1, 1, self.queries, rows), kind)} if self.mask == "added" else {}
         found |= {"mask": ((1, 1, 1, 1, rows), Type.boolean)} if self.mask == "boolean" else {}
         return found | ({"length": ((1,), Type.i64)} if self.capacity else {})
@@ -90,8 +93,11 @@ class Attention:
                 found[name] = cupy.asarray(np.array([self.keys], np.int64))
             elif name == "mask":
                 row, rows = np.arange(self.queries)[:, None], np.arange(shape[-1])
-                mask = np.where(rows > row + self.keys - self.queries, LOWEST, 0) if self.mask == "added" else (
-                    rows < self.keys - 7)
+                mask = (
+                    np.where(rows > row + self.keys - self.queries, LOWEST, 0)
+                    if self.mask == "added"
+                    else (rows < self.keys - 7)
+                )
                 found[name] = cupy.asarray(mask.astype(kind.storage).reshape(shape))
             else:
                 found[name] = cupy.asarray(random.standard_normal(shape, np.float32).astype(kind.storage))
@@ -142,8 +148,9 @@ class Product:
     @property
     def nbytes(self) -> int:
         """Bytes of the weights."""
-        return sum(int(np.prod(shape)) * kind.storage.itemsize for name, (shape, kind) in self.shapes().items()
-                   if name != "x")
+        return sum(
+            int(np.prod(shape)) * kind.storage.itemsize for name, (shape, kind) in self.shapes().items() if name != "x"
+        )
 
     @property
     def layers(self) -> int:
@@ -158,8 +165,11 @@ class Product:
         """Return shapes and types of the arrays; two codes of 4 bits are a byte."""
         _, group, zero = FORMS[self.form]
         terms = (self.n, self.k // group if group else 1)
-        found = {"x": ((self.rows, self.k), Type.f16),
-                 "codes": ((self.n * self.k // 2,) if group else (self.n, self.k), Type.u8), "scale": (terms, Type.f16)}
+        found = {
+            "x": ((self.rows, self.k), Type.f16),
+            "codes": ((self.n * self.k // 2,) if group else (self.n, self.k), Type.u8),
+            "scale": (terms, Type.f16),
+        }
         return found | ({"zero": (terms, Type.u8)} if zero else {})
 
     def draw(self, layer: int) -> dict[str, Array]:
@@ -169,8 +179,13 @@ class Product:
         found = {}
         for name, (shape, kind) in self.shapes().items():
             size = min(int(np.prod(shape)), MOST_DRAWN)
-            values = (random.integers(0, most[name], size, np.uint8) if name in most else
-                      random.uniform(0.005, 0.015, size) if name == "scale" else random.standard_normal(size))
+            values = (
+                random.integers(0, most[name], size, np.uint8)
+                if name in most
+                else random.uniform(0.005, 0.015, size)
+                if name == "scale"
+                else random.standard_normal(size)
+            )
             found[name] = cupy.asarray(np.resize(values.astype(kind.storage), shape))
         return found
 
@@ -214,16 +229,23 @@ ATTENTIONS = [
     Attention("bert batch 32", 32, 12, 1, 128, 128, "boolean"),
     Attention("vit", 1, 12, 1, 197, 197),
     Attention("whisper", 1, 6, 1, 1500, 1500),
-    *(Attention(f"{name} in {precision}", *sizes, mask, layers=layers, precision=precision)
-      for precision in ("f32", "tf32")
-      for name, sizes, mask, layers in (("bert", (1, 12, 1, 128, 128), "boolean", 16),
-                                        ("bert batch 32", (32, 12, 1, 128, 128), "boolean", 16),
-                                        ("prefill 2048", (1, 8, 4, 2048, 2048), "added", 4))),
+    *(
+        Attention(f"{name} in {precision}", *sizes, mask, layers=layers, precision=precision)
+        for precision in ("f32", "tf32")
+        for name, sizes, mask, layers in (
+            ("bert", (1, 12, 1, 128, 128), "boolean", 16),
+            ("bert batch 32", (32, 12, 1, 128, 128), "boolean", 16),
+            ("prefill 2048", (1, 8, 4, 2048, 2048), "added", 4),
+        )
+    ),
 ]
 SHAPES = ((2048, 2048), (3072, 2048), (2048, 8192), (16384, 2048), (128256, 2048))  # n, k
 PRODUCTS = [Product(n, k, form, rows) for n, k in SHAPES for form in FORMS for rows in (1, 4, 8, 16, 32, 64, 128, 256)]
-TINY: list[Case] = [Attention("decode 40", 1, 2, 2, 1, 40, "added", 64, layers=1),
-                    Attention("prefill 20", 1, 2, 2, 20, 20, layers=1), Product(128, 256, "int4 g128 zero", 4)]
+TINY: list[Case] = [
+    Attention("decode 40", 1, 2, 2, 1, 40, "added", 64, layers=1),
+    Attention("prefill 20", 1, 2, 2, 20, 20, layers=1),
+    Product(128, 256, "int4 g128 zero", 4),
+]
 
 
 def ours(case: Case, seconds: float) -> dict[str, Any]:
@@ -267,8 +289,9 @@ def peer(case: Attention, seconds: float, backend: str) -> float:
     def run() -> None:
         with sdpa_kernel(usual if backend == "usual" else getattr(SDPBackend, backend)):
             for layer in range(case.layers):
-                F.scaled_dot_product_attention(q[layer], k[layer], v[layer], is_causal=causal,
-                                               enable_gqa=case.shared > 1)
+                F.scaled_dot_product_attention(
+                    q[layer], k[layer], v[layer], is_causal=causal, enable_gqa=case.shared > 1
+                )
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

@@ -119,7 +119,10 @@ class Network:
                 super().__init__()
                 self.qkv = layer(*(f"{k}.{part}" for part in ("query", "key", "value")))
                 self.attended, self.gated, self.down = (
-                    layer(f"{k}.attended"), layer(f"{k}.gate", f"{k}.up"), layer(f"{k}.down"))
+                    layer(f"{k}.attended"),
+                    layer(f"{k}.gate", f"{k}.up"),
+                    layer(f"{k}.down"),
+                )
                 self.norm_1, self.norm_2 = norm(f"{k}.norm_1"), norm(f"{k}.norm_2")
                 for part in ("key", "value"):
                     self.register_buffer(part, torch.zeros(1, keys, positions, head, dtype=dtype, device=device))
@@ -131,8 +134,9 @@ class Network:
                 q, k = (z * cos + torch.cat([-z[..., head // 2 :], z[..., : head // 2]], -1) * sin for z in (q, k))
                 self.key.index_copy_(2, where, k)
                 self.value.index_copy_(2, where, v)
-                y = F.scaled_dot_product_attention(q, self.key[:, :, :length], self.value[:, :, :length],
-                                                   is_causal=new > 1, enable_gqa=True)
+                y = F.scaled_dot_product_attention(
+                    q, self.key[:, :, :length], self.value[:, :, :length], is_causal=new > 1, enable_gqa=True
+                )
                 x = x + self.attended(y.transpose(1, 2).reshape(1, new, width))
                 gate, up = self.gated(self.norm_2(x)).chunk(2, -1)
                 return x + self.down(F.silu(gate) * up)

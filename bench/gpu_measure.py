@@ -62,8 +62,13 @@ class Flush:
         self.runtime.memsetAsync(self.memory.ptr, 1, self.size, self.stream.ptr)
 
 
-def device_seconds(launch: Callable[[], object], timer: Timer, seconds: float, least: int = 5,
-                   flush: Callable[[], object] | None = None) -> list[float]:
+def device_seconds(
+    launch: Callable[[], object],
+    timer: Timer,
+    seconds: float,
+    least: int = 5,
+    flush: Callable[[], object] | None = None,
+) -> list[float]:
     """Return samples of the device time of one launch in seconds, taken for about ``seconds``.
 
     Without ``flush`` a sample is the mean over enough launches in a row to fill `BATCH_SECONDS`, which includes the
@@ -122,8 +127,13 @@ def summary(rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
     medians = [statistics.median(samples) * 1e6 for samples in rounds]
     everything = np.concatenate([np.asarray(samples) for samples in rounds]) * 1e6
     low, high = np.percentile(everything, [10, 90])
-    return {"us": statistics.median(medians), "rounds_us": [round(m, 3) for m in medians], "p10_us": float(low),
-            "p90_us": float(high), "samples": int(everything.size)}
+    return {
+        "us": statistics.median(medians),
+        "rounds_us": [round(m, 3) for m in medians],
+        "p10_us": float(low),
+        "p90_us": float(high),
+        "samples": int(everything.size),
+    }
 
 
 def copy_bandwidth(cupy: Any, stream: Any, size: int, seconds: float) -> float:

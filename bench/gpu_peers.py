@@ -51,8 +51,14 @@ ROOT = Path(__file__).resolve().parents[1]
 TF32_TOLERANCE = 2e-2
 MIN_SAMPLES = 5  # the least samples of a measurement
 TIMES = ("device", "call", "wall")
-FIGURES = {"error": ".1e", "percent_of_copy": ".1f", "tflops": ".1f", "tokens_per_second": ".0f", "appended": "",
-           "setup_seconds": ".1f"}  # that are printed
+FIGURES = {
+    "error": ".1e",
+    "percent_of_copy": ".1f",
+    "tflops": ".1f",
+    "tokens_per_second": ".0f",
+    "appended": "",
+    "setup_seconds": ".1f",
+}  # that are printed
 Makers = dict[str, Callable[[], Any]]
 
 
@@ -118,8 +124,11 @@ def add_ratios(rows: Mapping[str, dict[str, Any]]) -> None:
     """Add ovgpu's ratios to the fastest peer: of those without TF32, and for ovgpu in TF32, of all."""
     for name, row in rows.items():
         for what in TIMES if name.startswith("ovgpu") else ():
-            times = {peer: other[what]["us"] for peer, other in rows.items() if what in other and
-                     peer.startswith("torch") and (name.endswith("tf32") or not peer.endswith("tf32"))}
+            times = {
+                peer: other[what]["us"]
+                for peer, other in rows.items()
+                if what in other and peer.startswith("torch") and (name.endswith("tf32") or not peer.endswith("tf32"))
+            }
             if what in row and times:
                 best = min(times, key=lambda peer: times[peer])
                 row[what] |= {"best_peer": best, "ratio": row[what]["us"] / times[best]}
@@ -128,8 +137,10 @@ def add_ratios(rows: Mapping[str, dict[str, Any]]) -> None:
 def compiled_ahead(options: argparse.Namespace) -> set[str]:
     """Compile torch's modules in several processes at a time; return the workloads that were done in time. Those in 8
     bits run the same modules as those in f16."""
-    names = {name: name.replace("int8", "f16") if name.replace("int8", "f16") in options.only else name
-             for name in options.only}
+    names = {
+        name: name.replace("int8", "f16") if name.replace("int8", "f16") in options.only else name
+        for name in options.only
+    }
     until = time.perf_counter() + min(options.ahead_seconds, 0.4 * options.budget)
     modes = [mode for mode in options.modes if "compile" in mode]
 
@@ -137,8 +148,13 @@ def compiled_ahead(options: argparse.Namespace) -> set[str]:
         left = until - time.perf_counter()
         if not modes or left <= 0:
             return not modes
-        process = subprocess.Popen(command(name, modes, options), cwd=ROOT, start_new_session=True,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command(name, modes, options),
+            cwd=ROOT,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
             return process.wait(left) == 0
         except subprocess.TimeoutExpired:
@@ -155,8 +171,19 @@ def compiled_ahead(options: argparse.Namespace) -> set[str]:
 
 def command(name: str, modes: Sequence[str], options: argparse.Namespace) -> list[str]:
     """Return the command that compiles a workload's module."""
-    return [sys.executable, "-m", "bench.gpu_peers", "--compile", "--only", name, "--modes", *modes, "--torch",
-            options.torch, *(["--tiny"] if options.tiny else [])]
+    return [
+        sys.executable,
+        "-m",
+        "bench.gpu_peers",
+        "--compile",
+        "--only",
+        name,
+        "--modes",
+        *modes,
+        "--torch",
+        options.torch,
+        *(["--tiny"] if options.tiny else []),
+    ]
 
 
 class Run:
@@ -180,8 +207,11 @@ class Run:
 
     def all(self) -> None:
         options, cupy = self.options, rt.cupy()
-        self.result |= {"device": gpu_measure.describe(cupy), "clocks": gpu_measure.clocks(),
-                        "ovgpu_cudnn": rt.cudnn() is not None}
+        self.result |= {
+            "device": gpu_measure.describe(cupy),
+            "clocks": gpu_measure.clocks(),
+            "ovgpu_cudnn": rt.cudnn() is not None,
+        }
         if options.torch is not None:
             import torch
 
@@ -190,8 +220,11 @@ class Run:
             size = 1 << 16 if options.tiny else 2 << 30
             self.copy = gpu_measure.copy_bandwidth(cupy, stream, size, options.seconds)
         self.result["copy_bytes_per_second"] = self.copy
-        print(f"{self.result['device']['name']}, copies at {self.copy / 1e12:.4g} TB/s, cuDNN for ovgpu: "
-              f"{self.result['ovgpu_cudnn']}", flush=True)
+        print(
+            f"{self.result['device']['name']}, copies at {self.copy / 1e12:.4g} TB/s, cuDNN for ovgpu: "
+            f"{self.result['ovgpu_cudnn']}",
+            flush=True,
+        )
         ahead = compiled_ahead(options) if options.torch and options.ahead else set(options.only)
         for name in options.only:
             if self.over():
@@ -221,7 +254,8 @@ class Run:
             if reference is None and (found.text is None or found.text.llama is None or self.options.tiny):
                 reference = partial(engine, replace(found, config={}), "CPU")
             makers = self.ours(found) | {
-                title: make for title, make in makers.items() if with_compiled or "compile" not in title}
+                title: make for title, make in makers.items() if with_compiled or "compile" not in title
+            }
             wanted = results(reference(), found) if reference is not None else None
             for title, make in makers.items():
                 if title.startswith("torch") and self.over():
@@ -238,8 +272,11 @@ class Run:
         self.save()
         for title, row in item["engines"].items():
             if "ratio" in row.get("device", {}):
-                ratios = (f"{what} {row[what]['ratio']:.2f} ({row[what]['best_peer']})" for what in TIMES
-                          if "ratio" in row.get(what, {}))
+                ratios = (
+                    f"{what} {row[what]['ratio']:.2f} ({row[what]['best_peer']})"
+                    for what in TIMES
+                    if "ratio" in row.get(what, {})
+                )
                 print(f"{name:18} {title:20} ratios: {', '.join(ratios)}", flush=True)
 
     def engine(self, title: str, make: Callable[[], Any], found: Workload, wanted: Any) -> dict[str, Any]:
@@ -259,8 +296,11 @@ class Run:
                 if isinstance(made, Engine):
                     row |= rates(row, found, self.copy) | made.figures()
         except Exception as failure:
-            row |= {"right": False, "failed": f"{type(failure).__name__}: {failure}"[:2000],
-                    "trace": traceback.format_exc()[-4000:]}
+            row |= {
+                "right": False,
+                "failed": f"{type(failure).__name__}: {failure}"[:2000],
+                "trace": traceback.format_exc()[-4000:],
+            }
         return row
 
     def free(self) -> None:
@@ -284,8 +324,14 @@ def line(row: Mapping[str, Any]) -> str:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=[*WORKLOADS], default=[*WORKLOADS], metavar="NAME",
-                        help=f"workloads: {', '.join(WORKLOADS)}")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        choices=[*WORKLOADS],
+        default=[*WORKLOADS],
+        metavar="NAME",
+        help=f"workloads: {', '.join(WORKLOADS)}",
+    )
     parser.add_argument("--modes", nargs="*", choices=gpu_torch.MODES, default=["eager", "graph", "compile+graph"])
     parser.add_argument("--out", type=Path, help="JSON file, rewritten after each engine")
     parser.add_argument("--device", default="NVIDIA", help="of ovgpu")

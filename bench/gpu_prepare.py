@@ -50,16 +50,50 @@ echo "$(($(ls "$work"/kernels/ovgpu | wc -l) - before)) kernels were compiled, $
 def wheels(folder: Path, options: argparse.Namespace) -> None:
     """Download the wheels."""
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
-    _call([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--python-version",
-           options.python, "--implementation", "cp", *platforms, "-d", str(folder), *options.wheels])
+    _call(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--python-version",
+            options.python,
+            "--implementation",
+            "cp",
+            *platforms,
+            "-d",
+            str(folder),
+            *options.wheels,
+        ]
+    )
 
 
 def kernels(folder: Path, options: argparse.Namespace) -> None:
     """Record the kernels of the suite and of the workloads, and compile them."""
     tests = options.only or []
     with tempfile.TemporaryDirectory() as results:
-        _call([sys.executable, "-m", "bench.gpu_suite", "--device", "emulator", "--record", str(folder), "--seconds",
-               "3000", "--out", results, "--jobs", str(os.cpu_count() or 1), *tests], check=False)
+        _call(
+            [
+                sys.executable,
+                "-m",
+                "bench.gpu_suite",
+                "--device",
+                "emulator",
+                "--record",
+                str(folder),
+                "--seconds",
+                "3000",
+                "--out",
+                results,
+                "--jobs",
+                str(os.cpu_count() or 1),
+                *tests,
+            ],
+            check=False,
+        )
     if not options.only:
         _call([sys.executable, "-m", "bench.gpu_prepare", str(folder), "--record"], check=False)
     count, wrong = recorded.compile_all(folder)

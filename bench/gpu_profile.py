@@ -31,10 +31,33 @@ LAUNCHES = 6  # launches that are profiled
 CALLS = 60  # calls that are timed
 MIN_SHARE = 0.02  # the least share of a workload's device time for a kernel in the table
 LLAMA = (*(f"llama {variant} {context}" for variant in VARIANTS for context in (128, 8192)), "llama f16 prefill 2048")
-DEFAULT = (*LLAMA, "resnet50_f16", "resnet50", "bert_f16", "bert_b32_f16", "unet_f16", "vit_f16", "whisper_tiny_f16",
-           "mobilenet_v2_f16", "bilstm", "lstm_b1", "lstm_b32", "lstm_state", "resnet50_b64_f16", "bert_base",
-           "gpt2_decode", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32", "softmax_row", "max_row",
-           "normalize_row", "argmax_row", "topk_row", *IN_TF32)
+DEFAULT = (
+    *LLAMA,
+    "resnet50_f16",
+    "resnet50",
+    "bert_f16",
+    "bert_b32_f16",
+    "unet_f16",
+    "vit_f16",
+    "whisper_tiny_f16",
+    "mobilenet_v2_f16",
+    "bilstm",
+    "lstm_b1",
+    "lstm_b32",
+    "lstm_state",
+    "resnet50_b64_f16",
+    "bert_base",
+    "gpt2_decode",
+    "tensor_iterator_lstm",
+    "softmax_f32",
+    "elementwise_f32",
+    "softmax_row",
+    "max_row",
+    "normalize_row",
+    "argmax_row",
+    "topk_row",
+    *IN_TF32,
+)
 
 
 def kernel_times(launch: Callable[[], object], wait: Callable[[], object]) -> dict[str, list[float]]:
@@ -48,8 +71,11 @@ def kernel_times(launch: Callable[[], object], wait: Callable[[], object]) -> di
         for _ in range(LAUNCHES):
             launch()
         wait()
-    return grouped((event.name, event.time_range.elapsed_us()) for event in profile.events()
-                   if event.device_type == torch.autograd.DeviceType.CUDA)
+    return grouped(
+        (event.name, event.time_range.elapsed_us())
+        for event in profile.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
 
 
 def grouped(events: Iterable[tuple[str, float]]) -> dict[str, list[float]]:
@@ -63,8 +89,16 @@ def grouped(events: Iterable[tuple[str, float]]) -> dict[str, list[float]]:
 def rows(times: dict[str, list[float]], launches: int) -> list[dict[str, Any]]:
     """Return a row per kernel, the longest first: microseconds of one launch in all and each, count, and share."""
     total = sum(map(sum, times.values())) or 1.0
-    found = [{"kernel": name, "us": sum(each) / launches, "count": len(each) / launches,
-              "each_us": float(np.mean(each)), "share": sum(each) / total} for name, each in times.items()]
+    found = [
+        {
+            "kernel": name,
+            "us": sum(each) / launches,
+            "count": len(each) / launches,
+            "each_us": float(np.mean(each)),
+            "share": sum(each) / total,
+        }
+        for name, each in times.items()
+    ]
     return sorted(found, key=lambda row: -float(row["us"]))
 
 
@@ -83,17 +117,28 @@ def profiled(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """Return the table of kernels as Markdown."""
-    lines = [f"# Kernels of the workloads on {result['device']}", "",
-             "Device time of one inference by kernel (`python -m bench.gpu_profile`); names are cut."]
+    lines = [
+        f"# Kernels of the workloads on {result['device']}",
+        "",
+        "Device time of one inference by kernel (`python -m bench.gpu_profile`); names are cut.",
+    ]
     for name, row in result["workloads"].items():
         if "kernels" not in row:
             lines += ["", f"## {name}", "", row["failed"].splitlines()[0]]
             continue
-        lines += ["", f"## {name}: {row['device_us']:.0f} us, a call {row['call_us']:.0f} us", "",
-                  "| us | count | each us | kernel |", "| ---: | ---: | ---: | --- |"]
-        lines += [f"| {kernel['us']:.1f} | {kernel['count']:.0f} | {kernel['each_us']:.2f} | "
-                  f"{kernel['kernel'][:110].replace('|', '/')} |"
-                  for kernel in row["kernels"] if kernel["share"] >= MIN_SHARE]
+        lines += [
+            "",
+            f"## {name}: {row['device_us']:.0f} us, a call {row['call_us']:.0f} us",
+            "",
+            "| us | count | each us | kernel |",
+            "| ---: | ---: | ---: | --- |",
+        ]
+        lines += [
+            f"| {kernel['us']:.1f} | {kernel['count']:.0f} | {kernel['each_us']:.2f} | "
+            f"{kernel['kernel'][:110].replace('|', '/')} |"
+            for kernel in row["kernels"]
+            if kernel["share"] >= MIN_SHARE
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -107,13 +152,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             continue
         try:
             result["workloads"][name] = row = profiled(name, options)
-            first = "; ".join(f"{kernel['count']:.0f} x {kernel['each_us']:.1f} us {kernel['kernel'][:50]}"
-                              for kernel in row["kernels"][:3])
-            print(f"{name}: {row['device_us']:.0f} us of kernels, a call {row['call_us']:.0f} us: {first}",
-                  flush=True)
+            first = "; ".join(
+                f"{kernel['count']:.0f} x {kernel['each_us']:.1f} us {kernel['kernel'][:50]}"
+                for kernel in row["kernels"][:3]
+            )
+            print(f"{name}: {row['device_us']:.0f} us of kernels, a call {row['call_us']:.0f} us: {first}", flush=True)
         except Exception as failure:
-            result["workloads"][name] = {"failed": f"{type(failure).__name__}: {failure}",
-                                         "trace": traceback.format_exc()[-3000:]}
+            result["workloads"][name] = {
+                "failed": f"{type(failure).__name__}: {failure}",
+                "trace": traceback.format_exc()[-3000:],
+            }
             print(f"{name}: FAILED {type(failure).__name__}: {str(failure)[:200]}", flush=True)
         (options.out / "profile.json").write_text(json.dumps(result, indent=1) + "\n")
         (options.out / "profile.md").write_text(table(result))
@@ -126,8 +174,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=180)
-    parser.add_argument("--only", nargs="*", default=[*DEFAULT], metavar="NAME",
-                        choices=[name for name in (*WORKLOADS, *IN_TF32) if "sequences" not in name])
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=[*DEFAULT],
+        metavar="NAME",
+        choices=[name for name in (*WORKLOADS, *IN_TF32) if "sequences" not in name],
+    )
     parser.add_argument("--device", default="NVIDIA")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy: the host's part alone")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, of a few workloads")

@@ -25,10 +25,31 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE_SECONDS = 60  # for a file's tests
-FILES = tuple(f"tests/kernels/test_{name}.py" for name in (
-    "attention_parts", "attention_stream", "attention_mma", "product_tiles", "implicit_gemm", "pixel_normalization",
-    "product_mma", "matmul_prologue", "normalization", "add_norm", "copy", "gather", "rotary", "kv_cache", "norm_codes",
-    "channel_normalization", "recurrent", "recurrent_mma", "reduction", "softmax"))
+FILES = tuple(
+    f"tests/kernels/test_{name}.py"
+    for name in (
+        "attention_parts",
+        "attention_stream",
+        "attention_mma",
+        "product_tiles",
+        "implicit_gemm",
+        "pixel_normalization",
+        "product_mma",
+        "matmul_prologue",
+        "normalization",
+        "add_norm",
+        "copy",
+        "gather",
+        "rotary",
+        "kv_cache",
+        "norm_codes",
+        "channel_normalization",
+        "recurrent",
+        "recurrent_mma",
+        "reduction",
+        "softmax",
+    )
+)
 PROBE_SECONDS = 20
 FAULT = re.compile(r"Invalid|hazard|Misaligned|out of bounds")
 ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
@@ -36,8 +57,23 @@ ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard
 
 def command(tool: str, file: str, emulated: bool) -> list[str]:
     """Return the command for the tests of a file under a tool. On the emulator there is none: it has its own checks."""
-    tests = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist",
-             "--device", "emulator" if emulated else "cuda", "-k", "not compile", file]
+    tests = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "--tb=line",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--device",
+        "emulator" if emulated else "cuda",
+        "-k",
+        "not compile",
+        file,
+    ]
     if emulated:
         return tests
     # Bindings look for functions of CUDA that an older driver lacks: such errors of its API are none of ours.
@@ -49,8 +85,13 @@ def probe() -> str:
     """Run a program that uses the card under the tool. Return "", or why that fails."""
     program = "import cupy; cupy.zeros(1).sum()"
     try:
-        done = subprocess.run(["compute-sanitizer", "--tool", "memcheck", sys.executable, "-c", program],
-                              capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+        done = subprocess.run(
+            ["compute-sanitizer", "--tool", "memcheck", sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as e:
         return f"{type(e).__name__}: {e}"
     return "" if "ERROR SUMMARY" in done.stdout and not done.returncode else (done.stdout + done.stderr)[-600:]
@@ -62,9 +103,13 @@ def read(printed: str, status: int | None) -> dict[str, Any]:
     lines = printed.splitlines()
     first = next((i for i, line in enumerate(lines) if FAULT.search(line) and "SUMMARY" not in line), None)
     tests = next((line for line in reversed(lines) if re.search(r"\d+ (passed|failed)", line)), "")
-    return {"errors": sum(counts) if counts else None, "status": status, "tests": tests.strip("= "),
-            "first": "\n".join(lines[max(first - 2, 0) : first + 12]) if first is not None else "",
-            "failures": [line for line in lines if line.startswith(("E  ", "FAILED"))][:12]}
+    return {
+        "errors": sum(counts) if counts else None,
+        "status": status,
+        "tests": tests.strip("= "),
+        "first": "\n".join(lines[max(first - 2, 0) : first + 12]) if first is not None else "",
+        "failures": [line for line in lines if line.startswith(("E  ", "FAILED"))][:12],
+    }
 
 
 def run_file(tool: str, file: str, until: float, options: argparse.Namespace) -> dict[str, Any]:
@@ -72,8 +117,14 @@ def run_file(tool: str, file: str, until: float, options: argparse.Namespace) ->
     seconds = min(FILE_SECONDS, until - time.perf_counter())
     if seconds <= 0:
         return {**read("", None), "tests": "not begun"}
-    process = subprocess.Popen(command(tool, file, options.emulated), cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, start_new_session=True)
+    process = subprocess.Popen(
+        command(tool, file, options.emulated),
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     try:
         printed, _ = process.communicate(timeout=seconds)
         return read(printed, process.returncode)
@@ -86,8 +137,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run all files under all tools until the time is up; write the file after each."""
     until, found = time.perf_counter() + options.budget, dict[str, Any]()
     with ThreadPoolExecutor(options.jobs) as pool:
-        tasks = {pool.submit(run_file, tool, file, until, options): f"{tool} {file}"
-                 for tool in options.tools for file in options.files if (ROOT / file).exists()}
+        tasks = {
+            pool.submit(run_file, tool, file, until, options): f"{tool} {file}"
+            for tool in options.tools
+            for file in options.files
+            if (ROOT / file).exists()
+        }
         for task in as_completed(tasks):
             found[tasks[task]] = task.result()
             (options.out / "sanitize.json").write_text(json.dumps(found, indent=1))

@@ -34,10 +34,30 @@ STEPS = {"read": "read model time (ms)", "compile": "compile model time (ms)", "
 def benchmark(folder: Path, count: int, precision: str, options: argparse.Namespace) -> dict[str, float]:
     """Run a model with so many requests; return the inferences per second, and the seconds of each step before."""
     program = ["-c", EMULATED] if options.emulated else ["-m", "ovgpu"]
-    command = [sys.executable, *program, "benchmark", str(folder / "model.xml"), "-d", options.device, "-hint", "none",
-               "-infer_precision", precision, "-inference_only", "false", "-nireq", str(count), "-cdir",
-               str(folder / "cache"), "-report_type", "no_counters", "-report_folder", str(folder), "-json_stats",
-               *(["-niter", "3"] if options.tiny else ["-t", str(options.seconds)])]
+    command = [
+        sys.executable,
+        *program,
+        "benchmark",
+        str(folder / "model.xml"),
+        "-d",
+        options.device,
+        "-hint",
+        "none",
+        "-infer_precision",
+        precision,
+        "-inference_only",
+        "false",
+        "-nireq",
+        str(count),
+        "-cdir",
+        str(folder / "cache"),
+        "-report_type",
+        "no_counters",
+        "-report_folder",
+        str(folder),
+        "-json_stats",
+        *(["-niter", "3"] if options.tiny else ["-t", str(options.seconds)]),
+    ]
     start = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     took = time.perf_counter() - start
@@ -74,10 +94,15 @@ def measured(name: str, options: argparse.Namespace, until: float) -> dict[str, 
     if others:
         starts["cached"] = {step: sorted(row[step] for row in others)[len(others) // 2] for step in steps}
     rates = {count: row["per_second"] for count, row in sorted(rows.items())}
-    text = ", ".join(f"{how} {sum(times.values()):.2f} ({', '.join(f'{k} {v:.2f}' for k, v in times.items())})"
-                     for how, times in starts.items())
-    print(f"{name}: inferences per second by requests {', '.join(f'{n}: {rate:.0f}' for n, rate in rates.items())}; "
-          f"seconds to the first result: {text}", flush=True)
+    text = ", ".join(
+        f"{how} {sum(times.values()):.2f} ({', '.join(f'{k} {v:.2f}' for k, v in times.items())})"
+        for how, times in starts.items()
+    )
+    print(
+        f"{name}: inferences per second by requests {', '.join(f'{n}: {rate:.0f}' for n, rate in rates.items())}; "
+        f"seconds to the first result: {text}",
+        flush=True,
+    )
     return {"title": found.title, "per_second": rates, "starts": starts}
 
 

@@ -34,8 +34,16 @@ from bench.kernels import recorded
 from tests.emulator.toolchain import included_text
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("tests/kernels", "tests/state", "tests/control_flow", "tests/models", "tests/runtime", "tests/passes",
-           "tests/ops", "tests/api")
+FOLDERS = (
+    "tests/kernels",
+    "tests/state",
+    "tests/control_flow",
+    "tests/models",
+    "tests/runtime",
+    "tests/passes",
+    "tests/ops",
+    "tests/api",
+)
 OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "-o", "faulthandler_timeout=0"]
 MAX_GROUPS = 20  # the most groups of failures that are printed
 
@@ -80,8 +88,9 @@ class Recorder:
             self.found.counts[report.outcome] += 1
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            self.found.failures.append({"test": report.nodeid, "raised": crash.message if crash else "",
-                                        "trace": report.longreprtext[-3000:]})
+            self.found.failures.append(
+                {"test": report.nodeid, "raised": crash.message if crash else "", "trace": report.longreprtext[-3000:]}
+            )
 
 
 def on_card(item: pytest.Item) -> bool:
@@ -96,8 +105,9 @@ def collect(paths: Sequence[str], device: str) -> dict[str, list[str]]:
         return {}
     plugin = Collector()
     with redirect_stdout(io.StringIO()) as printed:
-        pytest.main([*OPTIONS, "--collect-only", "--continue-on-collection-errors", "--device", device, *paths],
-                    [plugin])
+        pytest.main(
+            [*OPTIONS, "--collect-only", "--continue-on-collection-errors", "--device", device, *paths], [plugin]
+        )
     print("\n".join(line for line in printed.getvalue().splitlines() if line.startswith("ERROR ")))  # without openvino
     found: dict[str, list[str]] = defaultdict(list)
     for name in plugin.names:
@@ -107,8 +117,9 @@ def collect(paths: Sequence[str], device: str) -> dict[str, list[str]]:
 
 def parts(tests: dict[str, list[str]], most: int) -> list[tuple[str, list[str]]]:
     """Return the parts: at most so many neighbouring tests of a file, which share kernels."""
-    return [(file, names[begin : begin + most]) for file, names in tests.items()
-            for begin in range(0, len(names), most)]
+    return [
+        (file, names[begin : begin + most]) for file, names in tests.items() for begin in range(0, len(names), most)
+    ]
 
 
 def run_part(file: str, names: Sequence[str], device: str, results: Any) -> None:
@@ -186,8 +197,10 @@ def selected(tests: dict[str, list[str]], options: argparse.Namespace) -> dict[s
     """Return the tests by file without those that ``--skip`` and ``--failed`` leave out."""
     failed = {failure["test"] for failure in failed_in(options.failed or ())}
     ran = {name for file in options.skip if file.exists() for name in json.loads(file.read_text())["ran"]}
-    found = {file: [n for n in names if n not in ran and (options.failed is None or n in failed)]
-             for file, names in tests.items()}
+    found = {
+        file: [n for n in names if n not in ran and (options.failed is None or n in failed)]
+        for file, names in tests.items()
+    }
     return {file: names for file, names in found.items() if names}
 
 
@@ -203,8 +216,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     waiting = parts(selected(collect(paths(options), options.device), options), options.part_tests)
     total = sum(len(names) for _, names in waiting)
     print(f"{total} tests in {len(waiting)} parts, collected in {time.perf_counter() - start:.0f} s", flush=True)
-    result: dict[str, Any] = {"tests": total, "counts": Counter(), "failures": [], "slow": {}, "lost": [], "parts": {},
-                              "ran": []}
+    result: dict[str, Any] = {
+        "tests": total,
+        "counts": Counter(),
+        "failures": [],
+        "slow": {},
+        "lost": [],
+        "parts": {},
+        "ran": [],
+    }
     context, running = multiprocessing.get_context("fork"), list[Part]()
     until = start + options.seconds
     while running or (waiting and time.perf_counter() < until):
@@ -268,8 +288,9 @@ def groups(failures: Sequence[dict[str, str]]) -> list[tuple[str, list[dict[str,
 
 def report(result: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of the summary, the most frequent failures first."""
-    yield (f"{dict(result['counts'])} of {result['tests']} in {result['seconds']:.0f} s, "
-           f"{result['unfinished']} not begun")
+    yield (
+        f"{dict(result['counts'])} of {result['tests']} in {result['seconds']:.0f} s, {result['unfinished']} not begun"
+    )
     for group, failures in groups(result["failures"])[:MAX_GROUPS]:
         files = Counter(failure["test"].partition("::")[0].rpartition("/")[2] for failure in failures)
         yield f"{len(failures)} x {group}"
@@ -291,8 +312,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--files", type=Path, help="a file that names the test files")
     parser.add_argument("--changed-since", metavar="COMMIT", help="tests of the kernels that changed since then")
     parser.add_argument("--failed", type=Path, nargs="*", help="suite.json of earlier runs: their failures alone")
-    parser.add_argument("--skip", type=Path, nargs="*", default=[], help="suite.json of earlier runs: what ran then is "
-                        "left out")
+    parser.add_argument(
+        "--skip", type=Path, nargs="*", default=[], help="suite.json of earlier runs: what ran then is left out"
+    )
     parser.add_argument("--record", type=Path, help="folder for the kernels that the emulator compiles")
     parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
     options = parser.parse_args(arguments)

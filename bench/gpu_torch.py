@@ -120,8 +120,16 @@ class Peer:
             return [(y.float() if y.is_floating_point() else y).cpu().numpy() for y in self.outputs]
 
 
-def peer(workload: Workload, module: Any, mode: str, device: str, *, half: bool = False, tf32: bool = False,
-         channels_last: bool = False) -> Peer:
+def peer(
+    workload: Workload,
+    module: Any,
+    mode: str,
+    device: str,
+    *,
+    half: bool = False,
+    tf32: bool = False,
+    channels_last: bool = False,
+) -> Peer:
     """Return a workload in torch; on request in 16 bits, with f32 rounded to TF32, or with channels last.
 
     ``module`` is changed in place, so that several peers in turn can share it.

@@ -148,6 +148,7 @@ def _scale_weights(model: Model) -> None:
 
 # ---- layers
 
+
 def _convolution(t: Translator, node: Node, sources: Sequence[Any], bias: Any = None) -> Any:
     op: Any = node.op
     weight, groups = constant_of(sources[1]), 1
@@ -168,8 +169,7 @@ def _matmul(t: Translator, node: Node, sources: Sequence[Any], bias: Any = None)
     weight = constant_of(sources[1])
     if weight is not None and _is_linear(node):
         return t.F.linear(t(sources[0]), t.buffer(weight if op.transpose_b else weight.T), bias)
-    a, b = (x.transpose(-1, -2) if flag else x
-            for x, flag in zip(map(t, sources), (op.transpose_a, op.transpose_b)))
+    a, b = (x.transpose(-1, -2) if flag else x for x, flag in zip(map(t, sources), (op.transpose_a, op.transpose_b)))
     return t.torch.matmul(a, b)
 
 
@@ -185,8 +185,11 @@ def _add(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
 
 def _vector(value: Array | None, shape: Sequence[int], axis: int) -> Array | None:
     """Return a constant as a vector if it varies along one axis of a tensor alone, else None."""
-    along = value is not None and value.size == shape[axis] and value.shape[axis % len(shape) - len(shape) :][:1] == (
-        value.size,)
+    along = (
+        value is not None
+        and value.size == shape[axis]
+        and value.shape[axis % len(shape) - len(shape) :][:1] == (value.size,)
+    )
     return value.reshape(-1) if along and value is not None else None
 
 
@@ -261,8 +264,12 @@ def _attention(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
     if mask is not None and mask.node.op.name == "Broadcast":
         mask = mask.node.sources[0]  # torch broadcasts it itself
     scale = constant_of(sources[4]) if len(sources) > 4 else None
-    return t.F.scaled_dot_product_attention(*map(t, sources[:3]), None if mask is None else t(mask),
-                                            is_causal=node.op.causal, scale=None if scale is None else float(scale))
+    return t.F.scaled_dot_product_attention(
+        *map(t, sources[:3]),
+        None if mask is None else t(mask),
+        is_causal=node.op.causal,
+        scale=None if scale is None else float(scale),
+    )
 
 
 def _and(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
@@ -281,8 +288,10 @@ def _lstm_sequence(t: Translator, node: Node, sources: Sequence[Any]) -> Any:
     for k, suffix in zip(range(len(w)), ("", "_reverse")):
         for name, value in (("weight_ih", w[k]), ("weight_hh", r[k]), ("bias_ih", b[k]), ("bias_hh", 0 * b[k])):
             getattr(lstm, f"{name}_l0{suffix}").data = torch.from_numpy(np.ascontiguousarray(value))
-    h, c = (t.buffer(x.swapaxes(0, 1)) if (x := constant_of(port)) is not None else t(port).transpose(0, 1)
-            for port in sources[1:3])
+    h, c = (
+        t.buffer(x.swapaxes(0, 1)) if (x := constant_of(port)) is not None else t(port).transpose(0, 1)
+        for port in sources[1:3]
+    )
     found = t.submodule(_with_state(lstm))(t(sources[0]), h, c)
     y = found[0].unflatten(2, (len(w), r.shape[2])).transpose(1, 2)
     return y, found[1].transpose(0, 1), found[2].transpose(0, 1)
@@ -347,10 +356,21 @@ def _by_name(name: str) -> Rule:
 
 VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Transpose", "Broadcast", "VariadicSplit", "Gather", "Convert")
 RULES: dict[str, Rule] = {
-    "Convolution": _convolution, "GroupConvolution": _convolution, "MatMul": _matmul, "Add": _add, "MVN": _mvn,
-    "MaxPool": _max_pool, "Gather": _gather, "BitwiseAnd": _and,
-    "ScaledDotProductAttention": _attention, "LSTMSequence": _lstm_sequence, "LSTMCell": _lstm_cell,
-    "ReadValue": _read_value, "Assign": _assign, "Reshape": _merged_axes, "Unsqueeze": _merged_axes,
+    "Convolution": _convolution,
+    "GroupConvolution": _convolution,
+    "MatMul": _matmul,
+    "Add": _add,
+    "MVN": _mvn,
+    "MaxPool": _max_pool,
+    "Gather": _gather,
+    "BitwiseAnd": _and,
+    "ScaledDotProductAttention": _attention,
+    "LSTMSequence": _lstm_sequence,
+    "LSTMCell": _lstm_cell,
+    "ReadValue": _read_value,
+    "Assign": _assign,
+    "Reshape": _merged_axes,
+    "Unsqueeze": _merged_axes,
     "Squeeze": _merged_axes,
     **{name: _by_name(name.lower()) for name in ("Relu", "Sigmoid", "Tanh", "Sin", "Cos", "Exp", "Sqrt")},
     "Multiply": lambda t, node, s: t(s[0]) * t(s[1]),

@@ -151,8 +151,13 @@ def main() -> None:
     """Run the command line."""
     parser = engines.parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="NAME")
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["openvino", "ovgpu"],
-                        help="OpenVINO always runs; torch wants the extra `models`")
+    parser.add_argument(
+        "--engines",
+        nargs="+",
+        choices=ENGINES,
+        default=["openvino", "ovgpu"],
+        help="OpenVINO always runs; torch wants the extra `models`",
+    )
     options = parser.parse_args()
     if options.worker:
         engine, name, cache, device = options.worker

@@ -46,8 +46,7 @@ def worker(engine: str, layers: int, device: str) -> dict[str, Any]:
         rows, buffers = factors(layers), np.empty((2, SIZE), np.float32)
         zero = np.zeros(SIZE, np.float32)
         operands = [
-            ((np.add, np.multiply, np.maximum)[k % 3], row if k % 3 < 2 else zero)
-            for k, row in enumerate(rows)
+            ((np.add, np.multiply, np.maximum)[k % 3], row if k % 3 < 2 else zero) for k, row in enumerate(rows)
         ]
 
         def run() -> np.ndarray:
@@ -71,9 +70,7 @@ def worker(engine: str, layers: int, device: str) -> dict[str, Any]:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="CPU")
@@ -88,9 +85,7 @@ def main() -> None:
         "overhead.py", ENGINES, options.rounds, lambda engine: (engine, options.layers, options.device)
     )
     engines.agree("chain", {engine: runs[0]["output"] for engine, runs in results.items()})
-    figures = {
-        engine: statistics.median(run["us_per_layer"] for run in runs) for engine, runs in results.items()
-    }
+    figures = {engine: statistics.median(run["us_per_layer"] for run in runs) for engine, runs in results.items()}
     heads = {"numpy": "NumPy calls in a loop", "ovgpu": f"ovgpu {options.device}", "openvino": "OpenVINO f32"}
     rows = [[heads[engine], f"{figure:.3f}"] for engine, figure in figures.items()]
     title = f"{options.layers} Add, Multiply and Relu layers on {SIZE} floats"

@@ -1,6 +1,6 @@
 """Bar charts of the tables in bench/results.
 
-    pip install ".[bench]" && python bench/pictures.py [--results bench/results]
+pip install ".[bench]" && python bench/pictures.py [--results bench/results]
 """
 
 from __future__ import annotations
@@ -35,8 +35,13 @@ def models(results: Path) -> None:
     found = _read(results / "models-cpu.json")
     named = _titles(results / "models-cpu.md")
     ratios = [figures["ovgpu"]["ms"] / figures["openvino"]["ms"] for figures in found["models"].values()]
-    bars(results / "models-cpu.svg", "Whole models on the CPU, NumPy only", named, ratios,
-         "time, in times of OpenVINO's CPU plugin in f32")
+    bars(
+        results / "models-cpu.svg",
+        "Whole models on the CPU, NumPy only",
+        named,
+        ratios,
+        "time, in times of OpenVINO's CPU plugin in f32",
+    )
 
 
 def generation(results: Path) -> None:
@@ -47,8 +52,13 @@ def generation(results: Path) -> None:
         for key, what in (("prefill", "prefill"), ("short", "decode"), ("long", "decode, long context")):
             names.append(f"{title.split(',')[0]}: {what}")
             ratios.append(engines["ovgpu"][key] / engines["openvino"][key])
-    bars(results / "generation-cpu.svg", "Text generation on the CPU, NumPy only", names, ratios,
-         "time, in times of OpenVINO's CPU plugin in f32")
+    bars(
+        results / "generation-cpu.svg",
+        "Text generation on the CPU, NumPy only",
+        names,
+        ratios,
+        "time, in times of OpenVINO's CPU plugin in f32",
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

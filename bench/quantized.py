@@ -46,9 +46,15 @@ def main() -> None:
         f32, int8 = (statistics.median(measured[2:]) for measured in times)
         rows.append([name, f"{f32:.1f}", f"{int8:.1f}", f"{int8 / f32:.2f}"])
         found.append({"model": name, "f32_ms": f32, "int8_ms": int8})
-    engines.report(options.out, "quantized-cpu", "Models in 8 bits on the CPU, beside the same in f32",
-                   ["Model", "f32 (ms)", "8 bits (ms)", "Ratio"], rows, {"rounds": options.rounds, "models": found},
-                   "processor time of all threads")
+    engines.report(
+        options.out,
+        "quantized-cpu",
+        "Models in 8 bits on the CPU, beside the same in f32",
+        ["Model", "f32 (ms)", "8 bits (ms)", "Ratio"],
+        rows,
+        {"rounds": options.rounds, "models": found},
+        "processor time of all threads",
+    )
 
 
 if __name__ == "__main__":

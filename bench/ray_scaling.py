@@ -133,16 +133,19 @@ def alone(batches: int) -> dict[str, Any]:
     predictor, given = Timed(model()), [batch_of(number) for number in range(batches)]
     first = predictor(given[0])
     found = [predictor(batch) for batch in given]
-    return {**throughput([{key: column[0] for key, column in batch.items() if key[0] == "_"} for batch in found]),
-            "sample": engines.sample(first["y"])}
+    return {
+        **throughput([{key: column[0] for key, column in batch.items() if key[0] == "_"} for batch in found]),
+        "sample": engines.sample(first["y"]),
+    }
 
 
 def in_process(batches: int, threads: int) -> dict[str, Any]:
     """Return the result of `alone` in a process of its own with so many threads of BLAS."""
     quiet()
     command = [sys.executable, str(Path(__file__).resolve()), "--worker", str(batches)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False,
-                             env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+    process = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": str(threads)}
+    )
     if process.returncode:
         raise RuntimeError(process.stderr[-3000:])
     found: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
@@ -162,15 +165,26 @@ def throughput(batches: list[dict[str, float]]) -> dict[str, float]:
     counted = [batch for batch in batches if first < batch["_end"] <= last]
     gaps = [after["_begin"] - before["_end"] for found in by_worker.values() for before, after in pairwise(found)]
     inference = [batch["_end"] - batch["_begin"] for batch in counted]
-    return {"rows_per_second": BATCH * len(counted) / (last - first), "inference": statistics.median(inference),
-            "between": statistics.mean(gaps), "workers": len(by_worker),
-            "cores": statistics.median(batch["_cpu"] / (batch["_end"] - batch["_begin"]) for batch in counted)}
+    return {
+        "rows_per_second": BATCH * len(counted) / (last - first),
+        "inference": statistics.median(inference),
+        "between": statistics.mean(gaps),
+        "workers": len(by_worker),
+        "cores": statistics.median(batch["_cpu"] / (batch["_end"] - batch["_begin"]) for batch in counted),
+    }
 
 
 def pool(worker: Any, arguments: list[Any], rows: ray.data.Dataset, size: int) -> list[dict[str, Array]]:
     """Return the batches that ``size`` actors make of a dataset."""
-    return list(rows.map_batches(worker, fn_constructor_args=arguments, batch_size=BATCH, num_cpus=1,
-                                 compute=ray.data.ActorPoolStrategy(size=size)).iter_batches(batch_size=BATCH))
+    return list(
+        rows.map_batches(
+            worker,
+            fn_constructor_args=arguments,
+            batch_size=BATCH,
+            num_cpus=1,
+            compute=ray.data.ActorPoolStrategy(size=size),
+        ).iter_batches(batch_size=BATCH)
+    )
 
 
 def with_ray(shared: Any, rows: ray.data.Dataset, size: int) -> dict[str, Any]:
@@ -180,10 +194,13 @@ def with_ray(shared: Any, rows: ray.data.Dataset, size: int) -> dict[str, Any]:
     found = pool(Timed, [shared], rows, size)
     stamps = [{key: column[0] for key, column in batch.items() if key[0] == "_"} for batch in found]
     (first,) = (batch for batch in found if batch["id"][0] == 0)
-    return {**throughput(stamps), "sample": engines.sample(first["y"]),
-            "start": statistics.median(batch["_began"] - began for batch in stamps),
-            "read": statistics.median(batch["_read"] for batch in stamps),
-            "compile": statistics.median(batch["_compile"] for batch in stamps)}
+    return {
+        **throughput(stamps),
+        "sample": engines.sample(first["y"]),
+        "start": statistics.median(batch["_began"] - began for batch in stamps),
+        "read": statistics.median(batch["_read"] for batch in stamps),
+        "compile": statistics.median(batch["_compile"] for batch in stamps),
+    }
 
 
 def idle(rows: ray.data.Dataset) -> float:
@@ -213,8 +230,12 @@ def cluster() -> Iterator[None]:
     try:
         found.add_node(num_cpus=CPUS, object_store_memory=STORE_BYTES, include_dashboard=False)
         found.add_node(num_cpus=0, resources={"far": 1}, object_store_memory=STORE_BYTES)
-        ray.init(found.address, log_to_driver=False, logging_level=logging.ERROR,
-                 runtime_env={"env_vars": {"PYTHONPATH": str(engines.ROOT)}})
+        ray.init(
+            found.address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": {"PYTHONPATH": str(engines.ROOT)}},
+        )
         ray.data.DataContext.get_current().enable_progress_bars = False
         yield
     finally:
@@ -231,8 +252,10 @@ def measure(rounds: int, batches: int) -> dict[str, Any]:
         rows = {size: dataset(batches, size) for size in BLOCKS}
         shared = ovgpu.ray.share(source)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        takers = {"same": Taker.options(scheduling_strategy=here).remote(),
-                  "another": Taker.options(resources={"far": 1}).remote()}
+        takers = {
+            "same": Taker.options(scheduling_strategy=here).remote(),
+            "another": Taker.options(resources={"far": 1}).remote(),
+        }
         for _ in range(rounds):
             runs["alone"].append(in_process(batches, 1))
             runs["alone, threads"].append(in_process(batches, CPUS))
@@ -240,27 +263,42 @@ def measure(rounds: int, batches: int) -> dict[str, Any]:
                 for workers in range(1, CPUS + 1):
                     runs[f"{workers}/{size}"].append(with_ray(shared, rows[size], workers))
             driver.append({str(size): idle(rows[size]) for size in BLOCKS})
-            fetched.append({node: ray.get(taker.read.remote(ovgpu.ray.share(source)))
-                            for node, taker in takers.items()})
-            overs.append({node: {name: hand_over(taker, size) for name, size in SIZES.items()}
-                          for node, taker in takers.items()})
+            fetched.append(
+                {node: ray.get(taker.read.remote(ovgpu.ray.share(source))) for node, taker in takers.items()}
+            )
+            overs.append(
+                {node: {name: hand_over(taker, size) for name, size in SIZES.items()} for node, taker in takers.items()}
+            )
     engines.agree("a batch", {name: found[0]["sample"] for name, found in runs.items()})
-    figures = engines.medians({name: [{key: value for key, value in run.items() if key != "sample"} for run in found]
-                               for name, found in runs.items()})
-    return {"engines": figures,
-            "hand_over": {node: {name: statistics.median(found[node][name] for found in overs) for name in SIZES}
-                          for node in takers},
-            "driver": {size: statistics.median(run[size] for run in driver) for size in driver[0]},
-            "fetch": {node: statistics.median(found[node] for found in fetched) for node in takers},
-            "weights": sum(node.data.nbytes for node in source.get_ops() if node.get_type_name() == "Constant")}
+    figures = engines.medians(
+        {
+            name: [{key: value for key, value in run.items() if key != "sample"} for run in found]
+            for name, found in runs.items()
+        }
+    )
+    return {
+        "engines": figures,
+        "hand_over": {
+            node: {name: statistics.median(found[node][name] for found in overs) for name in SIZES} for node in takers
+        },
+        "driver": {size: statistics.median(run[size] for run in driver) for size in driver[0]},
+        "fetch": {node: statistics.median(found[node] for found in fetched) for node in takers},
+        "weights": sum(node.data.nbytes for node in source.get_ops() if node.get_type_name() == "Constant"),
+    }
 
 
 def dataset(batches: int, size: int) -> ray.data.Dataset:
     """Return batches as a dataset in the object store, with so many batches in a block."""
     found = [batch_of(number) for number in range(batches)]
-    parts = [found[first:first + size] for first in range(0, batches, size)]
-    return ray.data.from_arrow([BlockAccessor.batch_to_arrow_block(
-        {name: np.concatenate([batch[name] for batch in part]) for name in part[0]}) for part in parts])
+    parts = [found[first : first + size] for first in range(0, batches, size)]
+    return ray.data.from_arrow(
+        [
+            BlockAccessor.batch_to_arrow_block(
+                {name: np.concatenate([batch[name] for batch in part]) for name in part[0]}
+            )
+            for part in parts
+        ]
+    )
 
 
 # ---- results
@@ -269,8 +307,11 @@ def dataset(batches: int, size: int) -> ray.data.Dataset:
 def plan(found: dict[str, Any], workers: int, size: int) -> tuple[float, str]:
     """Return rows per second of so many workers, with so many batches in a block, and what limits them."""
     one = found["engines"][f"1/{size}"]
-    costs = {"workers": (found["engines"]["alone"]["inference"] + one["between"]) / workers,
-             "driver": found["driver"][str(size)], "hand-over": BATCH * WIDTH * 4 / bandwidth(found)}
+    costs = {
+        "workers": (found["engines"]["alone"]["inference"] + one["between"]) / workers,
+        "driver": found["driver"][str(size)],
+        "hand-over": BATCH * WIDTH * 4 / bandwidth(found),
+    }
     limit = max(costs, key=costs.__getitem__)
     return BATCH / costs[limit], limit
 
@@ -284,20 +325,42 @@ def bandwidth(found: dict[str, Any]) -> float:
 def publish(out: Path, found: dict[str, Any], rounds: int, batches: int) -> None:
     """Print the tables, and write them to files."""
     base, one = found["engines"]["alone"], found["engines"]["1/1"]
-    rows = [[head(key), f"{figures['rows_per_second']:,.0f}",
-             f"{figures['rows_per_second'] / base['rows_per_second']:.2f}", f"{1e3 * figures['inference']:.1f}",
-             f"{1e3 * figures['between']:.2f}", f"{figures['cores']:.2f}"] for key, figures in found["engines"].items()]
+    rows = [
+        [
+            head(key),
+            f"{figures['rows_per_second']:,.0f}",
+            f"{figures['rows_per_second'] / base['rows_per_second']:.2f}",
+            f"{1e3 * figures['inference']:.1f}",
+            f"{1e3 * figures['between']:.2f}",
+            f"{figures['cores']:.2f}",
+        ]
+        for key, figures in found["engines"].items()
+    ]
     overs = [[name, *(f"{1e3 * found['hand_over'][node][name]:.2f}" for node in ("same", "another"))] for name in SIZES]
-    starts = [["process of an actor, until its constructor is called", f"{one['start']:.2f}"],
-              [f"{found['weights'] / 1e6:.0f} MB of weights, from the node's store", f"{found['fetch']['same']:.3f}"],
-              ["weights, from another node's store", f"{found['fetch']['another']:.3f}"],
-              ["model read by a worker, with weights that the node has", f"{one['read']:.3f}"],
-              ["model compiled", f"{one['compile']:.3f}"]]
-    planned = [[str(workers), *(word for size in BLOCKS for rate, limit in [plan(found, workers, size)]
-                                for word in (f"{rate:,.0f}", limit))] for workers in WORKERS]
+    starts = [
+        ["process of an actor, until its constructor is called", f"{one['start']:.2f}"],
+        [f"{found['weights'] / 1e6:.0f} MB of weights, from the node's store", f"{found['fetch']['same']:.3f}"],
+        ["weights, from another node's store", f"{found['fetch']['another']:.3f}"],
+        ["model read by a worker, with weights that the node has", f"{one['read']:.3f}"],
+        ["model compiled", f"{one['compile']:.3f}"],
+    ]
+    planned = [
+        [
+            str(workers),
+            *(
+                word
+                for size in BLOCKS
+                for rate, limit in [plan(found, workers, size)]
+                for word in (f"{rate:,.0f}", limit)
+            ),
+        ]
+        for workers in WORKERS
+    ]
     costs = ["Cost", *(f"{size} in a block" for size in BLOCKS)]
-    measured = [["h: Ray in a worker", *(f"{1e3 * found['engines'][f'1/{size}']['between']:.2f}" for size in BLOCKS)],
-                ["d: driver", *(f"{1e3 * found['driver'][str(size)]:.2f}" for size in BLOCKS)]]
+    measured = [
+        ["h: Ray in a worker", *(f"{1e3 * found['engines'][f'1/{size}']['between']:.2f}" for size in BLOCKS)],
+        ["d: driver", *(f"{1e3 * found['driver'][str(size)]:.2f}" for size in BLOCKS)],
+    ]
     notes = [
         "Milliseconds are medians of an inference, and means of the time between two inferences of a worker, which is "
         "the cost of Ray. Cores are processor time over time in inferences: workers have one thread, since Ray sets "
@@ -305,20 +368,29 @@ def publish(out: Path, found: dict[str, Any], rounds: int, batches: int) -> None
         "Milliseconds to hand an array to an actor: put into the store, read by the actor, and its answer. The other "
         "node is on this machine, and gets a copy over the loopback interface.",
         markdown(["Size", "same node", "another node"], overs),
-        "Seconds until a worker can run:", markdown(["Step", "seconds"], starts),
+        "Seconds until a worker can run:",
+        markdown(["Step", "seconds"], starts),
         f"Plan for more machines, computed: rows/s = {BATCH} / max((t + h) / workers, d, bytes / B). Measured are "
         f"t = {1e3 * base['inference']:.1f} ms of inference without Ray, B = {bandwidth(found) / 1e9:.2f} GB/s of a "
-        f"hand-over to another node, and per batch, in milliseconds:", markdown(costs, measured),
+        f"hand-over to another node, and per batch, in milliseconds:",
+        markdown(costs, measured),
         f"d is measured by {CPUS} workers that do nothing. bytes / B counts where all batches "
         f"({BATCH * WIDTH * 4 / 1e6:.2f} MB each) come from one node: put the bandwidth of your network in place of B "
         f"if it is lower. Workers are processors, on any number of nodes.",
-        markdown(["Workers", *(word for size in BLOCKS for word in (f"rows/s, {size} in a block", "limited by"))],
-                 planned)]
-    engines.report(out, "ray", "Rows per second of ovgpu.ray.Predictor (CPU)",
-                   ["Engine", "rows/s", "of 1 thread", "inference ms", "between ms", "cores"], rows,
-                   {"rounds": rounds, "batches": batches, **found},
-                   f"engines in turns, {batches} batches of {BATCH} rows in each; ray {version('ray')}",
-                   "\n\n".join(notes))
+        markdown(
+            ["Workers", *(word for size in BLOCKS for word in (f"rows/s, {size} in a block", "limited by"))], planned
+        ),
+    ]
+    engines.report(
+        out,
+        "ray",
+        "Rows per second of ovgpu.ray.Predictor (CPU)",
+        ["Engine", "rows/s", "of 1 thread", "inference ms", "between ms", "cores"],
+        rows,
+        {"rounds": rounds, "batches": batches, **found},
+        f"engines in turns, {batches} batches of {BATCH} rows in each; ray {version('ray')}",
+        "\n\n".join(notes),
+    )
 
 
 def head(key: str) -> str:

@@ -51,9 +51,16 @@ def model(size: int) -> ovgpu.Model:
 @contextmanager
 def deployed(size: int, **options: Any) -> Iterator[Any]:
     """Run two replicas. Give their handle."""
-    app = ovgpu.ray.deployment(ovgpu.ray.share(model(size)), device="CPU", max_sequences=2, max_wait_ms=0,
-                               num_replicas=2, ray_actor_options={"num_cpus": 0.5}, graceful_shutdown_wait_loop_s=0.1,
-                               **options)
+    app = ovgpu.ray.deployment(
+        ovgpu.ray.share(model(size)),
+        device="CPU",
+        max_sequences=2,
+        max_wait_ms=0,
+        num_replicas=2,
+        ray_actor_options={"num_cpus": 0.5},
+        graceful_shutdown_wait_loop_s=0.1,
+        **options,
+    )
     handle = serve.run(app, name="steps", route_prefix=None)
     try:
         yield handle
@@ -68,15 +75,24 @@ class Driver:
         self._handle, self._number = handle, 0
         self.step("0")
         on_first = handle.options(session_id="0").open_sequences.remote().result()
-        self.sessions = ["0", next(session for session in map(str, range(1, 1000)) if on_first != handle.options(
-            session_id=session).open_sequences.remote().result())]  # one for each replica
+        self.sessions = [
+            "0",
+            next(
+                session
+                for session in map(str, range(1, 1000))
+                if on_first != handle.options(session_id=session).open_sequences.remote().result()
+            ),
+        ]  # one for each replica
 
     def step(self, session: str) -> float:
         """Return the seconds of a step on the replica for a session."""
         self._number += 1
         began = time.perf_counter()
-        outputs, _ = self._handle.options(session_id=session).step.remote(
-            np.ones((1, 1), np.float32), "sequence", self._number).result()
+        outputs, _ = (
+            self._handle.options(session_id=session)
+            .step.remote(np.ones((1, 1), np.float32), "sequence", self._number)
+            .result()
+        )
         seconds = time.perf_counter() - began
         assert round(float(outputs["y"][0, 0])) == self._number  # a sum of 16 MB in f32 is not exact
         return seconds
@@ -85,8 +101,14 @@ class Driver:
 def measure(rounds: int) -> dict[str, dict[str, float]]:
     """Return the median seconds of a step, by size of the state and kind of step."""
     found: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in SIZES}
-    ray.init("local", include_dashboard=False, object_store_memory=STORE_BYTES, log_to_driver=False,
-             logging_level="ERROR", runtime_env={"env_vars": {"PYTHONPATH": str(engines.ROOT)}})
+    ray.init(
+        "local",
+        include_dashboard=False,
+        object_store_memory=STORE_BYTES,
+        log_to_driver=False,
+        logging_level="ERROR",
+        runtime_env={"env_vars": {"PYTHONPATH": str(engines.ROOT)}},
+    )
     serve.start(proxy_location="Disabled", logging_config=QUIET)
     try:
         for name, size in SIZES.items():
@@ -112,10 +134,15 @@ def main() -> None:
     options = engines.parser(__doc__).parse_args()
     found = measure(options.rounds)
     rows = [[name, *(f"{1e3 * found[name][kind]:.2f}" for kind in ("stays", "moves", "checkpoint"))] for name in SIZES]
-    engines.report(options.out, "ray-sequences", "Milliseconds of a step of a sequence with ovgpu.ray.deployment (CPU)",
-                   ["State", "stays", "moves to another replica", "with a checkpoint"], rows,
-                   {"rounds": options.rounds, **found},
-                   f"{STEPS} steps of each kind in a round; ray {version('ray')}")
+    engines.report(
+        options.out,
+        "ray-sequences",
+        "Milliseconds of a step of a sequence with ovgpu.ray.deployment (CPU)",
+        ["State", "stays", "moves to another replica", "with a checkpoint"],
+        rows,
+        {"rounds": options.rounds, **found},
+        f"{STEPS} steps of each kind in a round; ray {version('ray')}",
+    )
 
 
 if __name__ == "__main__":

@@ -43,9 +43,12 @@ def workload(kind: str) -> tuple[tuple[bytes, bytes], Feeds]:
     def tokens(i: int, step: int) -> dict[str, Any]:
         prompt = 1 + i * 7 % 32
         past, count = (0, prompt) if step == 0 else (prompt + step - 1, 1)
-        return {"input_ids": (np.arange(past, past + count)[None] + i) % DECODER.vocabulary,
-                "attention_mask": np.ones((1, past + count), np.int64),
-                "position_ids": np.arange(past, past + count)[None], "beam_idx": np.zeros(1, np.int32)}
+        return {
+            "input_ids": (np.arange(past, past + count)[None] + i) % DECODER.vocabulary,
+            "attention_mask": np.ones((1, past + count), np.int64),
+            "position_ids": np.arange(past, past + count)[None],
+            "beam_idx": np.zeros(1, np.int32),
+        }
 
     return llama(1, DECODER).ir, tokens
 
@@ -99,8 +102,13 @@ def counted(kind: str, engine: str, count: int) -> dict[str, int]:
         state.counters.reset()
         run(4)
         c = state.counters
-        return {"host_launches": c.launches + c.graph_launches, "kernels": c.launches + c.graph_kernels,
-                "allocations": c.allocs, "h2d_bytes": c.h2d_bytes, "d2h_bytes": c.d2h_bytes}
+        return {
+            "host_launches": c.launches + c.graph_launches,
+            "kernels": c.launches + c.graph_kernels,
+            "allocations": c.allocs,
+            "h2d_bytes": c.h2d_bytes,
+            "d2h_bytes": c.d2h_bytes,
+        }
 
 
 def main() -> None:
@@ -112,47 +120,84 @@ def main() -> None:
     options = parser.parse_args()
     if options.worker:
         what, kind, engine, count, device = options.worker
-        print(json.dumps(counted(kind, engine, int(count)) if what == "counts"
-                         else worker(kind, engine, int(count), device)))
+        print(
+            json.dumps(
+                counted(kind, engine, int(count)) if what == "counts" else worker(kind, engine, int(count), device)
+            )
+        )
         return
     result: dict[str, Any] = {}
     rows: list[list[Any]] = []
     for kind in options.kinds:
         for count in options.counts:
             runs = engines.alternate(
-                "sequences.py", tuple(HEADS), options.rounds,
-                lambda engine, kind=kind, count=count: ("times", kind, engine, count, options.device))
+                "sequences.py",
+                tuple(HEADS),
+                options.rounds,
+                lambda engine, kind=kind, count=count: ("times", kind, engine, count, options.device),
+            )
             engines.agree(f"{kind}, {count} sequences", {engine: found[0]["sample"] for engine, found in runs.items()})
-            times = {engine: statistics.median(run["steps_per_second"] for run in found)
-                     for engine, found in runs.items()}
+            times = {
+                engine: statistics.median(run["steps_per_second"] for run in found) for engine, found in runs.items()
+            }
             result.setdefault("steps_per_second", {}).setdefault(kind, {})[str(count)] = times
-            rows.append([kind, count, *(f"{times[engine]:,.0f}" for engine in HEADS),
-                         f"{times['slots'] / times['ovgpu']:.1f}", f"{times['slots'] / times['openvino']:.1f}"])
+            rows.append(
+                [
+                    kind,
+                    count,
+                    *(f"{times[engine]:,.0f}" for engine in HEADS),
+                    f"{times['slots'] / times['ovgpu']:.1f}",
+                    f"{times['slots'] / times['openvino']:.1f}",
+                ]
+            )
     note = ""
     if options.emulated:
-        result["counts"] = {kind: {str(count): {
-            engine: engines.work("sequences.py", "counts", kind, engine, count, "") for engine in ("slots", "ovgpu")}
-            for count in options.counts if count <= MAX_EMULATED} for kind in options.kinds}
+        result["counts"] = {
+            kind: {
+                str(count): {
+                    engine: engines.work("sequences.py", "counts", kind, engine, count, "")
+                    for engine in ("slots", "ovgpu")
+                }
+                for count in options.counts
+                if count <= MAX_EMULATED
+            }
+            for kind in options.kinds
+        }
         note = counts_table(result["counts"])
-    engines.publish(options, "sequences", f"Steps per second of sequences with states ({options.device})",
-                    ["Model", "Sequences", *HEADS.values(), "slots / requests", "slots / OpenVINO"],
-                    [list(map(str, row)) for row in rows], result, note)
+    engines.publish(
+        options,
+        "sequences",
+        f"Steps per second of sequences with states ({options.device})",
+        ["Model", "Sequences", *HEADS.values(), "slots / requests", "slots / OpenVINO"],
+        [list(map(str, row)) for row in rows],
+        result,
+        note,
+    )
 
 
 def counts_table(counts: dict[str, dict[str, dict[str, dict[str, int]]]]) -> str:
     """Return a table of what the emulated card does for one step of each sequence."""
-    lines = ["On a card, for one step of each sequence (counted on the emulated card): launches by the host, a graph "
-             "counting as one, kernels, bytes between host and card, and weights that are read.", "",
-             "| Model | Sequences | | launches | kernels | allocations | to the card | to the host | weights |",
-             "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    lines = [
+        "On a card, for one step of each sequence (counted on the emulated card): launches by the host, a graph "
+        "counting as one, kernels, bytes between host and card, and weights that are read.",
+        "",
+        "| Model | Sequences | | launches | kernels | allocations | to the card | to the host | weights |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
     for kind, sequences in counts.items():
         weights = len(workload(kind)[0][1])
         for count, found in sequences.items():
             for engine, c in found.items():
                 read = weights * (1 if engine == "slots" else int(count))
-                figures = [HEADS[engine].removeprefix("ovgpu, "), c["host_launches"], c["kernels"], c["allocations"],
-                           f"{c['h2d_bytes'] / 1e3:,.1f} kB", f"{c['d2h_bytes'] / 1e3:,.1f} kB",
-                           f"{read / 1e6:,.0f} MB"]
+                figures = [
+                    HEADS[engine].removeprefix("ovgpu, "),
+                    c["host_launches"],
+                    c["kernels"],
+                    c["allocations"],
+                    f"{c['h2d_bytes'] / 1e3:,.1f} kB",
+                    f"{c['d2h_bytes'] / 1e3:,.1f} kB",
+                    f"{read / 1e6:,.0f} MB",
+                ]
                 lines.append(f"| {kind} | {count} | {' | '.join(map(str, figures))} |")
     return "\n".join(lines)
 

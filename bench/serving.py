@@ -43,8 +43,12 @@ from tests.harness.models.transformer import Sizes, llama
 from tests.harness.servers import load, triton
 
 KINDS, INTERFACES = ("lstm", "decoder"), ("REST", "gRPC")
-HEADS = {"slots": "batch slots", "requests": "a request each", "openvino": "OpenVINO",
-         **({} if triton.missing() else {"triton": "slots in Triton"})}
+HEADS = {
+    "slots": "batch slots",
+    "requests": "a request each",
+    "openvino": "OpenVINO",
+    **({} if triton.missing() else {"triton": "slots in Triton"}),
+}
 PEERS = {"requests": "slots / requests", "openvino": "slots / OpenVINO", "triton": "slots / Triton"}
 SAMPLES = 4  # sequences whose results are compared
 WARM_UP = 4  # steps before those that are measured; on a card, the last ones run captured graphs
@@ -68,17 +72,25 @@ class Size:
 
     def ir(self, kind: str) -> tuple[bytes, bytes]:
         """Return a model as IR."""
-        return (lstm_state(1, features=self.features, hidden=self.hidden, outputs=self.outputs) if kind == "lstm"
-                else llama(1, self.decoder).ir)
+        return (
+            lstm_state(1, features=self.features, hidden=self.hidden, outputs=self.outputs)
+            if kind == "lstm"
+            else llama(1, self.decoder).ir
+        )
 
     def feeds(self, kind: str) -> load.Feeds:
         """Return the inputs of a model, which are those of ``python -m tests.harness.servers.load``."""
-        return (load.frames({"frame": ((1, self.features), np.float32)}) if kind == "lstm"
-                else load.tokens(self.decoder.vocabulary))
+        return (
+            load.frames({"frame": ((1, self.features), np.float32)})
+            if kind == "lstm"
+            else load.tokens(self.decoder.vocabulary)
+        )
 
 
-SIZES = {"full": Size(64, 40, 2.5, sequences.FEATURES, sequences.HIDDEN, sequences.OUTPUTS, sequences.DECODER),
-         "tiny": Size(4, 3, 0.3, 8, 32, 8, Sizes(1, 32, 4, 32, 64, 128, shared=2))}
+SIZES = {
+    "full": Size(64, 40, 2.5, sequences.FEATURES, sequences.HIDDEN, sequences.OUTPUTS, sequences.DECODER),
+    "tiny": Size(4, 3, 0.3, 8, 32, 8, Sizes(1, 32, 4, 32, 64, 128, shared=2)),
+}
 
 Rates = dict[str, dict[str, list[float]]]
 """Inferences per second of open loops, by model and interface. Without any, the loop is closed."""
@@ -100,17 +112,36 @@ def write(folder: Path, size: Size, kinds: list[str]) -> None:
 def server(folder: Path, engine: str, device: str) -> Iterator[dict[str, str]]:
     """Serve the models of a repository by a process of its own. Yield the addresses by interface."""
     if engine == "triton":
-        subprocess.run([sys.executable, "-m", "ovgpu", "triton", folder.parent / "triton", folder, "--device", device],
-                       cwd=engines.ROOT, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "ovgpu", "triton", folder.parent / "triton", folder, "--device", device],
+            cwd=engines.ROOT,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
         with triton.triton_server(folder.parent / "triton", folder.parent) as addresses:
             yield dict(zip(INTERFACES, addresses))
         return
-    command = [sys.executable, "-m", "ovgpu", "serve", str(folder), "--device", device, "--port", "0", "--grpc-port",
-               "0", "--no-access-log", *(["--no-batching"] if engine == "requests" else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "ovgpu",
+        "serve",
+        str(folder),
+        "--device",
+        device,
+        "--port",
+        "0",
+        "--grpc-port",
+        "0",
+        "--no-access-log",
+        *(["--no-batching"] if engine == "requests" else []),
+    ]
     if engine == "openvino":
         command = [sys.executable, str(Path(__file__).resolve()), "--worker", "serve", str(folder)]
-    with (folder.parent / "log").open("w+") as log, subprocess.Popen(
-            command, cwd=engines.ROOT, stdout=subprocess.DEVNULL, stderr=log) as process:
+    with (
+        (folder.parent / "log").open("w+") as log,
+        subprocess.Popen(command, cwd=engines.ROOT, stdout=subprocess.DEVNULL, stderr=log) as process,
+    ):
         try:
             yield _addresses(process, folder.parent / "log")
         finally:
@@ -137,8 +168,12 @@ def serve_openvino(folder: Path) -> None:
 
     logging.basicConfig(level=logging.INFO)  # which `server` reads
     options = EngineOptions("CPU")
-    asyncio.run(Server(ServerOptions(folder, port=0, grpc_port=0), lambda path, observer: RequestEngine(
-        engines.compile_model("openvino", path), options, observer)).run())
+    asyncio.run(
+        Server(
+            ServerOptions(folder, port=0, grpc_port=0),
+            lambda path, observer: RequestEngine(engines.compile_model("openvino", path), options, observer),
+        ).run()
+    )
 
 
 # ---- measurements
@@ -151,18 +186,38 @@ def worker(engine: str, name: str, device: str, kinds: list[str], rates: Rates) 
         write(Path(folder) / "models", size, kinds)
         with server(Path(folder) / "models", engine, device) as addresses:
             for kind in kinds:
-                found[kind] = {interface: {str(rate or "closed"): loaded(size, kind, interface, addresses, rate)
-                                           for rate in rates.get(kind, {}).get(interface, [None])}
-                               for interface in INTERFACES}
+                found[kind] = {
+                    interface: {
+                        str(rate or "closed"): loaded(size, kind, interface, addresses, rate)
+                        for rate in rates.get(kind, {}).get(interface, [None])
+                    }
+                    for interface in INTERFACES
+                }
     return found
 
 
 def loaded(size: Size, kind: str, interface: str, addresses: dict[str, str], rate: float | None) -> dict[str, Any]:
     """Return the summary of one load, which a process of its own puts on a server."""
     steps = size.steps if rate is None else max(round(rate * size.seconds / size.sequences), MIN_STEPS)
-    command = [sys.executable, "-m", "tests.harness.servers.load", "--url", addresses[interface], "--interface",
-               interface, "--model", kind, "--sequences", str(size.sequences), "--steps", str(steps), "--warm-up",
-               str(WARM_UP), "--vocabulary", str(size.decoder.vocabulary)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.harness.servers.load",
+        "--url",
+        addresses[interface],
+        "--interface",
+        interface,
+        "--model",
+        kind,
+        "--sequences",
+        str(size.sequences),
+        "--steps",
+        str(steps),
+        "--warm-up",
+        str(WARM_UP),
+        "--vocabulary",
+        str(size.decoder.vocabulary),
+    ]
     command += ["--sample", str(SAMPLES)] if rate is None else ["--rate", str(rate)]
     process = subprocess.run(command, cwd=engines.ROOT, capture_output=True, text=True, check=False)
     if process.returncode:
@@ -211,16 +266,30 @@ def emulated(kind: str, name: str) -> dict[str, int]:
         write(Path(folder), size, [kind])
         # Sequences wait for each other, so that a step of all of them is one batch however slow the emulator is.
         with serving(Path(folder), device, {"max_wait_ms": 1000, "max_sequences": size.sequences}) as found:
-            steps = load.Load(kind, size.feeds(kind), size.sequences, WARM_UP, ends=False, timeout=600,
-                              keep=lambda sequence, step: sequence < SAMPLES)
+            steps = load.Load(
+                kind,
+                size.feeds(kind),
+                size.sequences,
+                WARM_UP,
+                ends=False,
+                timeout=600,
+                keep=lambda sequence, step: sequence < SAMPLES,
+            )
             check(load.run("REST", found.http, steps))
             for first, interface, address in ((WARM_UP, "REST", found.http), (WARM_UP + 1, "gRPC", found.grpc)):
                 state.counters.reset()
                 records = load.run(interface, address, replace(steps, first=first, steps=1, ends=interface == "gRPC"))
                 c = state.counters
-                counts.append({"launches": c.launches, "graph_launches": c.graph_launches,
-                               "kernels": c.launches + c.graph_kernels, "allocations": c.allocs,
-                               "h2d_bytes": c.h2d_bytes, "d2h_bytes": c.d2h_bytes})
+                counts.append(
+                    {
+                        "launches": c.launches,
+                        "graph_launches": c.graph_launches,
+                        "kernels": c.launches + c.graph_kernels,
+                        "allocations": c.allocs,
+                        "h2d_bytes": c.h2d_bytes,
+                        "d2h_bytes": c.d2h_bytes,
+                    }
+                )
                 check(records)
                 kept = {record.sequence: record.outputs for record in records if record.outputs}
                 results.append([value for i in sorted(kept) for value in engines.sample(next(iter(kept[i].values())))])
@@ -261,15 +330,20 @@ def main() -> None:
     name = "tiny" if options.tiny else "full"
 
     def measure(rates: Rates) -> dict[str, list[dict[str, Any]]]:
-        return engines.alternate("serving.py", tuple(HEADS), options.rounds, lambda engine: (
-            "times", engine, name, options.device, ",".join(options.kinds), json.dumps(rates)))
+        return engines.alternate(
+            "serving.py",
+            tuple(HEADS),
+            options.rounds,
+            lambda engine: ("times", engine, name, options.device, ",".join(options.kinds), json.dumps(rates)),
+        )
 
     closed = measure({})
     result = {kind: closed_loops(kind, SIZES[name], closed) for kind in options.kinds}
     rates = {kind: rates_of(found["throughput"]) for kind, found in result.items()}
     open_loops(result, measure(rates))
-    counts = {kind: engines.work("serving.py", "emulated", kind, name) for kind in options.kinds
-              } if options.emulated else {}
+    counts = (
+        {kind: engines.work("serving.py", "emulated", kind, name) for kind in options.kinds} if options.emulated else {}
+    )
     publish(options, SIZES[name], result, counts)
 
 
@@ -290,10 +364,19 @@ def closed_loops(kind: str, size: Size, runs: dict[str, list[dict[str, Any]]]) -
 def open_loops(result: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) -> None:
     """Add the figures of open loops to the results, by interface, rate and engine."""
     for kind, figures in result.items():
-        figures["open"] = {interface: {rate: {engine: {
-            key: statistics.median(run[kind][interface][rate][key] for run in found)
-            for key in ("throughput", "p50_ms", "p99_ms", "late_p99_ms")} for engine, found in runs.items()}
-            for rate in rates} for interface, rates in runs["slots"][0][kind].items()}
+        figures["open"] = {
+            interface: {
+                rate: {
+                    engine: {
+                        key: statistics.median(run[kind][interface][rate][key] for run in found)
+                        for key in ("throughput", "p50_ms", "p99_ms", "late_p99_ms")
+                    }
+                    for engine, found in runs.items()
+                }
+                for rate in rates
+            }
+            for interface, rates in runs["slots"][0][kind].items()
+        }
 
 
 def latency(figures: dict[str, float], rate: str) -> str:
@@ -311,30 +394,56 @@ def publish(options: Any, size: Size, result: dict[str, Any], counts: dict[str, 
     for kind, figures in result.items():
         for interface in INTERFACES:
             rate, start = figures["throughput"][interface], figures["start_ms"][interface]
-            rows.append([kind, interface, *(f"{rate[engine]:,.0f}" for engine in HEADS),
-                         *(f"{rate['slots'] / rate[engine]:.1f}" for engine in peers)])
+            rows.append(
+                [
+                    kind,
+                    interface,
+                    *(f"{rate[engine]:,.0f}" for engine in HEADS),
+                    *(f"{rate['slots'] / rate[engine]:.1f}" for engine in peers),
+                ]
+            )
             starts.append([kind, interface, *(f"{start[engine] / 1e3:.2f}" for engine in HEADS)])
-            latencies += [[kind, interface, f"{float(rate):,.0f}", *(latency(found[engine], rate) for engine in HEADS)]
-                          for rate, found in figures["open"][interface].items()]
-    parts = ["Latency of a step in milliseconds, median / 99th percentile, in an open loop:",
-             table(["Model", "Interface", "Steps/s", *heads], latencies),
-             f"Seconds until {size.sequences} sequences that start at the same time all have their first answer (the "
-             f"decoder's have prompts of 1 to 32 tokens):", table(["Model", "Interface", *heads], starts)]
+            latencies += [
+                [kind, interface, f"{float(rate):,.0f}", *(latency(found[engine], rate) for engine in HEADS)]
+                for rate, found in figures["open"][interface].items()
+            ]
+    parts = [
+        "Latency of a step in milliseconds, median / 99th percentile, in an open loop:",
+        table(["Model", "Interface", "Steps/s", *heads], latencies),
+        f"Seconds until {size.sequences} sequences that start at the same time all have their first answer (the "
+        f"decoder's have prompts of 1 to 32 tokens):",
+        table(["Model", "Interface", *heads], starts),
+    ]
     if counts:
-        parts += [f"On a card, for one step of all {size.sequences} sequences (counted on the emulated card, the same "
-                  f"over both interfaces; results equal those of single requests):",
-                  table(["Model", "launches", "graph launches", "kernels", "allocations", "to the card", "to the host"],
-                        [[kind, *(str(c[key]) for key in ("launches", "graph_launches", "kernels", "allocations")),
-                          f"{c['h2d_bytes'] / 1e3:,.1f} kB", f"{c['d2h_bytes'] / 1e3:,.1f} kB"]
-                         for kind, c in counts.items()])]
+        parts += [
+            f"On a card, for one step of all {size.sequences} sequences (counted on the emulated card, the same "
+            f"over both interfaces; results equal those of single requests):",
+            table(
+                ["Model", "launches", "graph launches", "kernels", "allocations", "to the card", "to the host"],
+                [
+                    [
+                        kind,
+                        *(str(c[key]) for key in ("launches", "graph_launches", "kernels", "allocations")),
+                        f"{c['h2d_bytes'] / 1e3:,.1f} kB",
+                        f"{c['d2h_bytes'] / 1e3:,.1f} kB",
+                    ]
+                    for kind, c in counts.items()
+                ],
+            ),
+        ]
     packages = ", ".join(f"{name} {version(name)}" for name in ("tritonclient", "grpcio", "uvicorn", "starlette"))
     if "triton" in HEADS:
         packages += f", Triton of nvidia-pytriton {triton.wheel_version()}"
     engines.report(
-        options.out, "serving", f"Steps per second of {size.sequences} sequences, served over REST and gRPC "
-        f"({options.device})", ["Model", "Interface", *heads, *peers.values()], rows,
+        options.out,
+        "serving",
+        f"Steps per second of {size.sequences} sequences, served over REST and gRPC ({options.device})",
+        ["Model", "Interface", *heads, *peers.values()],
+        rows,
         {"device": options.device, "rounds": options.rounds, "models": result, "emulated": counts},
-        f"server and clients in processes of their own on the same cores; {packages}", "\n\n".join(parts))
+        f"server and clients in processes of their own on the same cores; {packages}",
+        "\n\n".join(parts),
+    )
 
 
 def table(columns: list[str], rows: list[list[str]]) -> str:

@@ -74,8 +74,17 @@ class Workload:
     text: Text | None = None
 
 
-def network(title: str, ir: IR, inputs: dict[str, Array], outputs: int, *, half: bool = False, codes: bool = False,
-            unread: int = 0, **flags: Any) -> Workload:
+def network(
+    title: str,
+    ir: IR,
+    inputs: dict[str, Array],
+    outputs: int,
+    *,
+    half: bool = False,
+    codes: bool = False,
+    unread: int = 0,
+    **flags: Any,
+) -> Workload:
     """Return the workload of a network in f32, in f16, or in f16 with ``codes`` of 8 bits for activations and weights,
     as nncf writes them; torch runs that in f16. ``outputs`` are elements, ``unread`` weights that are not read."""
     weights = len(ir[1]) - 4 * unread
@@ -97,8 +106,14 @@ def _quantized(found: Workload) -> Workload:
         path = Path(folder, "model.xml")
         serialize(model, path)
         ir = path.read_bytes(), path.with_suffix(".bin").read_bytes()
-    return replace(found, title=found.title.replace(", f16", ", int8"), ir=ir, peer_ir=found.ir,
-                   nbytes=found.nbytes - saved, tolerance=INT8_TOLERANCE)
+    return replace(
+        found,
+        title=found.title.replace(", f16", ", int8"),
+        ir=ir,
+        peer_ir=found.ir,
+        nbytes=found.nbytes - saved,
+        tolerance=INT8_TOLERANCE,
+    )
 
 
 def _normal(*shape: int) -> Array:
@@ -115,70 +130,118 @@ def images(batch: int, size: int) -> Array:
 
 # ---- networks; `tiny` sizes are there to try the programs
 
+
 def resnet(batch: int, *, tiny: bool, **kind: bool) -> Workload:
     sizes = ResNetSizes(32, 16, (1, 1), 10) if tiny else ResNetSizes()
     batch = min(batch, 2) if tiny else batch
-    return network(f"ResNet-50, batch {batch}", vision.resnet(11, batch, sizes), {"x": images(batch, sizes.image)},
-                   batch * sizes.classes, image=True, **kind)
+    return network(
+        f"ResNet-50, batch {batch}",
+        vision.resnet(11, batch, sizes),
+        {"x": images(batch, sizes.image)},
+        batch * sizes.classes,
+        image=True,
+        **kind,
+    )
 
 
 def mobilenet(*, tiny: bool, **kind: bool) -> Workload:
     stages = ((1, 8, 1, 1), (6, 12, 2, 2))
     sizes = MobileNetSizes(24, 8, stages, 32, 10) if tiny else MobileNetSizes()
-    return network("MobileNetV2, batch 1", vision.mobilenet(12, 1, sizes), {"x": images(1, sizes.image)},
-                   sizes.classes, image=True, **kind)
+    return network(
+        "MobileNetV2, batch 1",
+        vision.mobilenet(12, 1, sizes),
+        {"x": images(1, sizes.image)},
+        sizes.classes,
+        image=True,
+        **kind,
+    )
 
 
 def yolov8(batch: int, *, tiny: bool, **kind: bool) -> Workload:
     sizes = YoloSizes(64, 16, (1, 1, 1, 1), 16) if tiny else YoloSizes()
     batch = min(batch, 2) if tiny else batch
-    return network(f"YOLOv8n, {sizes.image} x {sizes.image}, batch {batch}", yolo.yolo(18, batch, sizes),
-                   {"x": images(batch, sizes.image)}, batch * (4 + sizes.classes) * sizes.cells, image=True, **kind)
+    return network(
+        f"YOLOv8n, {sizes.image} x {sizes.image}, batch {batch}",
+        yolo.yolo(18, batch, sizes),
+        {"x": images(batch, sizes.image)},
+        batch * (4 + sizes.classes) * sizes.cells,
+        image=True,
+        **kind,
+    )
 
 
 def vit(*, tiny: bool, **kind: bool) -> Workload:
     image, classes, sizes = (32, 10, TINY_SIZES) if tiny else (224, 1000, Sizes(12, 768, 12, 3072, 0, 0))
-    return network("ViT-B/16, batch 1", vision.vit(13, image, 16, classes, sizes), {"x": images(1, image)}, classes,
-                   **kind)
+    return network(
+        "ViT-B/16, batch 1", vision.vit(13, image, 16, classes, sizes), {"x": images(1, image)}, classes, **kind
+    )
 
 
 def whisper(name: str, full: Sizes, *, tiny: bool, **kind: bool) -> Workload:
     mels, sizes = (8, replace(TINY_SIZES, positions=10)) if tiny else (80, full)
-    return network(f"Whisper-{name} encoder, 30 s", vision.whisper(14, mels, sizes),
-                   {"x": _normal(1, mels, 2 * sizes.positions)}, sizes.positions * sizes.width, **kind)
+    return network(
+        f"Whisper-{name} encoder, 30 s",
+        vision.whisper(14, mels, sizes),
+        {"x": _normal(1, mels, 2 * sizes.positions)},
+        sizes.positions * sizes.width,
+        **kind,
+    )
 
 
 def unet(full: UNetSizes, *, tiny: bool, **kind: bool) -> Workload:
     sizes = UNetSizes(16, (8, 16), 1, 4) if tiny else full
     inputs = {"x": _normal(1, sizes.latents, sizes.image, sizes.image), "step": np.array([37], np.float32)}
-    return network(f"U-Net, {sizes.image} x {sizes.image}, widths {', '.join(map(str, sizes.widths))}",
-                   vision.unet(15, 1, sizes), inputs, inputs["x"].size, image=True, **kind)
+    return network(
+        f"U-Net, {sizes.image} x {sizes.image}, widths {', '.join(map(str, sizes.widths))}",
+        vision.unet(15, 1, sizes),
+        inputs,
+        inputs["x"].size,
+        image=True,
+        **kind,
+    )
 
 
 def encoder(batch: int, length: int, *, tiny: bool, **kind: bool) -> Workload:
     sizes, batch, length = (TINY_SIZES, min(batch, 2), 8) if tiny else (BERT_BASE, batch, length)
     model = bert(5, sizes, (batch, length))
     random = np.random.RandomState(6)
-    inputs = {"input_ids": random.randint(0, sizes.vocabulary, (batch, length)),
-              "attention_mask": np.ones((batch, length), np.int64),
-              "token_type_ids": random.randint(0, 2, (batch, length))}
+    inputs = {
+        "input_ids": random.randint(0, sizes.vocabulary, (batch, length)),
+        "attention_mask": np.ones((batch, length), np.int64),
+        "token_type_ids": random.randint(0, 2, (batch, length)),
+    }
     inputs["attention_mask"][:, length - length // 8 :] = 0
     tables = sum(model.weights[f"{name}.weight"].size for name in ("words", "types", "positions"))
-    return network(f"BERT, {sizes.layers} x {sizes.width}, batch {batch}, {length} tokens", model.ir, inputs,
-                   batch * length * sizes.width, unread=tables, **kind)
+    return network(
+        f"BERT, {sizes.layers} x {sizes.width}, batch {batch}, {length} tokens",
+        model.ir,
+        inputs,
+        batch * length * sizes.width,
+        unread=tables,
+        **kind,
+    )
 
 
 def recurrent(batch: int, steps: int, hidden: int, directions: int, *, tiny: bool) -> Workload:
     batch, steps, features, hidden = (min(batch, 2), 5, 12, 16) if tiny else (batch, steps, hidden, hidden)
     title = f"{'BiLSTM' if directions == 2 else 'LSTMSequence'}, batch {batch}, {steps} steps, {hidden} units"
-    return network(title, vision.recurrent(16, batch, steps, features, hidden, directions),
-                   {"x": _normal(batch, steps, features)}, batch * (steps + 2) * directions * hidden)
+    return network(
+        title,
+        vision.recurrent(16, batch, steps, features, hidden, directions),
+        {"x": _normal(batch, steps, features)},
+        batch * (steps + 2) * directions * hidden,
+    )
 
 
 def with_state(*, tiny: bool) -> Workload:
     hidden = 16 if tiny else 512
-    return network(f"LSTM with state, 3 x {hidden}, per frame", vision.stateful(17, 3, hidden, hidden),
-                   {"x": _normal(1, hidden)}, 13 * hidden, stateful=True)
+    return network(
+        f"LSTM with state, 3 x {hidden}, per frame",
+        vision.stateful(17, 3, hidden, hidden),
+        {"x": _normal(1, hidden)},
+        13 * hidden,
+        stateful=True,
+    )
 
 
 def one_lstm(loop: bool, *, tiny: bool) -> Workload:
@@ -187,14 +250,22 @@ def one_lstm(loop: bool, *, tiny: bool) -> Workload:
     make = partial(spec_tensor_iterator, 11) if loop else partial(lstm_sequence, 12)
     ir, state = make(steps=steps, features=features, hidden=hidden), (1, hidden) if loop else (1, 1, hidden)
     random = np.random.default_rng(3)
-    inputs = {name: random.standard_normal(shape, np.float32)
-              for name, shape in (("x", (1, steps, features)), ("h", state), ("c", state))}
+    inputs = {
+        name: random.standard_normal(shape, np.float32)
+        for name, shape in (("x", (1, steps, features)), ("h", state), ("c", state))
+    }
     title = f"TensorIterator of LSTM cells, {steps} steps" if loop else f"LSTMSequence with state, {steps} steps"
-    return network(f"{title}, {hidden} units", ir, inputs, steps * hidden,
-                   peer=partial(torch_lstm, *weights_of(ir), every_state=False) if loop else None)
+    return network(
+        f"{title}, {hidden} units",
+        ir,
+        inputs,
+        steps * hidden,
+        peer=partial(torch_lstm, *weights_of(ir), every_state=False) if loop else None,
+    )
 
 
 # ---- single operations
+
 
 def row(op: str, version: int, attributes: Mapping[str, Any], *constants: Any, columns: int = VOCABULARY) -> Net:
     """Return an operation on a row in f32, such as the logits of a token; ``constants`` are its other inputs."""
@@ -221,8 +292,7 @@ ROWS: dict[str, Callable[..., Net]] = {
 def one_row(name: str, *, tiny: bool) -> Workload:
     columns = 20000 if tiny else VOCABULARY
     x = _normal(1, columns)
-    return Workload(f"{name}, f32 [1,{columns}]", ROWS[name](columns=columns).build(), {"x": x}, x.nbytes, EXACT,
-                    1e-4)
+    return Workload(f"{name}, f32 [1,{columns}]", ROWS[name](columns=columns).build(), {"x": x}, x.nbytes, EXACT, 1e-4)
 
 
 def pass_over_memory(op: str, rows: int, columns: int, kind: str, *, tiny: bool) -> Workload:
@@ -238,11 +308,19 @@ def pass_over_memory(op: str, rows: int, columns: int, kind: str, *, tiny: bool)
         y = net.layer("Multiply", "opset1", [y, x])
     net.result(y)
     data = _normal(rows, columns).astype({"f32": np.float32, "f16": np.float16}[kind])
-    return Workload(f"{op}, {kind} [{rows},{columns}]", net.build(), {"x": data}, 2 * data.nbytes, EXACT,
-                    1e-5 if kind == "f32" else 3e-3, True)
+    return Workload(
+        f"{op}, {kind} [{rows},{columns}]",
+        net.build(),
+        {"x": data},
+        2 * data.nbytes,
+        EXACT,
+        1e-5 if kind == "f32" else 3e-3,
+        True,
+    )
 
 
 # ---- language models
+
 
 @lru_cache(1)  # the workloads of a variant come one after the other
 def _llama(variant: Variant, tiny: bool) -> Llama:
@@ -251,13 +329,26 @@ def _llama(variant: Variant, tiny: bool) -> Llama:
 
 def text(variant: Variant, *, tiny: bool, context: int = 0, prompt: int = 0, sequences: int = 0) -> Workload:
     """Return a part of a Llama decoder with the shapes of Llama-3.2-1B, in f16 with weights of that variant."""
-    context, prompt, sequences = (min(n, most) if tiny else n
-                                  for n, most in ((context, 40), (prompt, 32), (sequences, 2)))
+    context, prompt, sequences = (
+        min(n, most) if tiny else n for n, most in ((context, 40), (prompt, 32), (sequences, 2))
+    )
     model = _llama(variant, tiny)
-    what = (f"{context} tokens" if context else f"prompt of {prompt} tokens" if prompt else
-            f"{sequences} sequences, {PROMPT} tokens")
-    return Workload(f"Llama-3.2-1B {variant}, {what}", model.ir, {}, model.nbytes + model.cache_bytes(context), F16,
-                    F16_TOLERANCE, text=Text(model.sizes, context, prompt, sequences, model))
+    what = (
+        f"{context} tokens"
+        if context
+        else f"prompt of {prompt} tokens"
+        if prompt
+        else f"{sequences} sequences, {PROMPT} tokens"
+    )
+    return Workload(
+        f"Llama-3.2-1B {variant}, {what}",
+        model.ir,
+        {},
+        model.nbytes + model.cache_bytes(context),
+        F16,
+        F16_TOLERANCE,
+        text=Text(model.sizes, context, prompt, sequences, model),
+    )
 
 
 def gpt2_decode(*, tiny: bool) -> Workload:
@@ -271,17 +362,27 @@ def gpt2_decode(*, tiny: bool) -> Workload:
 
 def _kinds(name: str, make: Callable[..., Workload], *kinds: str) -> dict[str, Callable[..., Workload]]:
     """Return the workloads of a network in f32, "f16" and "int8"."""
-    return {"_".join(filter(None, (name, kind))): partial(make, **({"half": True} if kind else {}),
-                                                          **({"codes": True} if kind == "int8" else {}))
-            for kind in kinds}
+    return {
+        "_".join(filter(None, (name, kind))): partial(
+            make, **({"half": True} if kind else {}), **({"codes": True} if kind == "int8" else {})
+        )
+        for kind in kinds
+    }
 
 
-PARTS = {**{f"{n}": {"context": n} for n in (128, 8192)}, **{f"prefill {n}": {"prompt": n} for n in (512, 2048)},
-         **{f"sequences {n}": {"sequences": n} for n in (8, 64)}}
+PARTS = {
+    **{f"{n}": {"context": n} for n in (128, 8192)},
+    **{f"prefill {n}": {"prompt": n} for n in (512, 2048)},
+    **{f"sequences {n}": {"sequences": n} for n in (8, 64)},
+}
 VARIANTS: tuple[Variant, ...] = ("f16", "int4", "int8")
 WORKLOADS: dict[str, Callable[..., Workload]] = {
-    **{f"llama {v} {name}": partial(text, v, **part) for v in VARIANTS for name, part in PARTS.items()
-       if v != "int8" or "context" in part},
+    **{
+        f"llama {v} {name}": partial(text, v, **part)
+        for v in VARIANTS
+        for name, part in PARTS.items()
+        if v != "int8" or "context" in part
+    },
     **_kinds("resnet50", partial(resnet, 1), "", "f16", "int8"),
     **_kinds("mobilenet_v2", mobilenet, "", "f16"),
     **_kinds("vit", vit, "f16"),
@@ -312,8 +413,19 @@ WORKLOADS: dict[str, Callable[..., Workload]] = {
     **_kinds("bert_b64", partial(encoder, 64, 128), "f16", "int8"),
     **_kinds("yolo_b64", partial(yolov8, 64), "f16", "int8"),
 }
-IN_TF32 = tuple(f"{name} tf32" for name in ("bert_base", "bert_base_b32", "resnet50", "gpt2_decode", "lstm_b32",
-                                            "bilstm", "llama int8 128", "llama int4 128"))
+IN_TF32 = tuple(
+    f"{name} tf32"
+    for name in (
+        "bert_base",
+        "bert_base_b32",
+        "resnet50",
+        "gpt2_decode",
+        "lstm_b32",
+        "bilstm",
+        "llama int8 128",
+        "llama int4 128",
+    )
+)
 
 
 def workload(name: str, tiny: bool = False) -> Workload:

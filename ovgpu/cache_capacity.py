@@ -12,5 +12,8 @@ MIN_CAPACITY_ELEMENTS = 1024
 
 def cache_capacity(needed: int, current: int, row_elements: int) -> int:
     """Return a KV cache's capacity in elements: ``current`` if ``needed`` fits, else the next power of two of rows."""
-    return current if needed <= current else (
-        row_elements * (1 << (-(-max(needed, MIN_CAPACITY_ELEMENTS) // row_elements) - 1).bit_length()))
+    return (
+        current
+        if needed <= current
+        else (row_elements * (1 << (-(-max(needed, MIN_CAPACITY_ELEMENTS) // row_elements) - 1).bit_length()))
+    )

@@ -66,8 +66,9 @@ class EnvSetting(Generic[T]):
     def __enter__(self) -> EnvSetting[T]:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.value = self._previous.pop()
 
 
@@ -101,9 +102,16 @@ def statistics(array: Array) -> str:
     return text + (f", {numbers.size - finite.size} not finite" if finite.size < numbers.size else "")
 
 
-def run_watched(executor: Executor, profiler: Profiler | None, title: str, inputs: Sequence[Array],
-                states: dict[str, Array], memory: MemoryProvider, key: Any,
-                hosts: Sequence[Array] | None) -> list[Array]:
+def run_watched(
+    executor: Executor,
+    profiler: Profiler | None,
+    title: str,
+    inputs: Sequence[Array],
+    states: dict[str, Array],
+    memory: MemoryProvider,
+    key: Any,
+    hosts: Sequence[Array] | None,
+) -> list[Array]:
     """Call `Executor.run` with the printing, profiling or stopping that the settings request."""
     level, layer = DEBUG.value, STOP_AT.value
     if profiler is None and NVTX.value:
@@ -124,8 +132,9 @@ def run_watched(executor: Executor, profiler: Profiler | None, title: str, input
 def log_passes(before: Model, after: Model) -> None:
     """Print the number of nodes of each op type that the passes removed and added."""
     old, new = (Counter(node.op.name for node in model.ops) for model in (before, after))
-    removed, added = (", ".join(f"{n} {name}" for name, n in sorted(c.items())) or "none"
-                      for c in (old - new, new - old))
+    removed, added = (
+        ", ".join(f"{n} {name}" for name, n in sorted(c.items())) or "none" for c in (old - new, new - old)
+    )
     _print(f"ovgpu: passes: {old.total()} nodes became {new.total()}; gone: {removed}; new: {added}")
 
 
@@ -149,8 +158,10 @@ def _show(executor: Executor, title: str, level: int) -> None:
 
 def generated_code(executor: Executor) -> dict[str, str]:
     """Return the code generated for a program, by title: shape functions of segments, and elementwise CUDA kernels."""
-    found = {f"shape function of segment {n}": segment.shape_function_source
-             for n, segment in enumerate(executor.program.segments)}
+    found = {
+        f"shape function of segment {n}": segment.shape_function_source
+        for n, segment in enumerate(executor.program.segments)
+    }
     for cached in executor.bindings:
         for binding in cached.values():
             for call in binding.flat:
@@ -172,8 +183,11 @@ class _Watch:
 
     def _attach(self, executor: Executor) -> None:
         self.executor = executor
-        self.positions = {id(step): (number, position) for number, segment in enumerate(executor.program.segments)
-                          for position, step in enumerate(segment.steps)}
+        self.positions = {
+            id(step): (number, position)
+            for number, segment in enumerate(executor.program.segments)
+            for position, step in enumerate(segment.steps)
+        }
         self.target = _locate(executor.program, self.layer) if self.layer else None
         self.moved: dict[int, list[int]] = {}
 
@@ -212,8 +226,9 @@ class _Watch:
         inputs = executor._inputs(executor.program.segments[number], step, binding.slots, binding.hosts)
 
         def run_body(model: Model, arrays: Sequence[Array]) -> Sequence[Array]:
-            child = Executor(program_for(model, arrays, {}), executor.backend, executor.constants,
-                             executor.cancellation)
+            child = Executor(
+                program_for(model, arrays, {}), executor.backend, executor.constants, executor.cancellation
+            )
             watch = _Watch(child, None, 0, self.layer) if _contains(model, self.layer) else None
             return child.run(arrays, {}, FreshMemory(executor.backend), observe=watch)
 
@@ -228,8 +243,10 @@ class _Watch:
         value, segment = executor.program.values[i], executor.program.segments[self.target.segment]
         slots = next(reversed(executor.bindings[self.target.segment].values())).slots
         try:
-            shape, strides, (offset,) = (tuple(segment.resolve(n, slots) for n in extents)
-                                         for extents in (value.view.shape, value.view.strides, (value.view.offset,)))
+            shape, strides, (offset,) = (
+                tuple(segment.resolve(n, slots) for n in extents)
+                for extents in (value.view.shape, value.view.strides, (value.view.offset,))
+            )
         except KeyError:
             raise Error(f"cannot stop at layer '{self.layer}': it is a view that no step reads") from None
         size = value.type.storage.itemsize
@@ -239,8 +256,11 @@ class _Watch:
     def _bytes(self, number: int, position: int, step: Step) -> int:
         """Return the bytes that a step moves, from a plan that is made once per segment and after each eager step."""
         if number not in self.moved or step.kind == "eager":
-            self.moved[number] = [row.bytes_moved for row in plan_of(self.executor).steps
-                                  if row.segment == number and row.kind not in ("view", "host")]
+            self.moved[number] = [
+                row.bytes_moved
+                for row in plan_of(self.executor).steps
+                if row.segment == number and row.kind not in ("view", "host")
+            ]
         return self.moved[number][position]
 
     def _report(self, step: Step, seconds: float, moved: int) -> None:
@@ -293,10 +313,14 @@ def _locate(program: Program, layer: str) -> _Target | None:
                 return _Target(number, position, (), step)
     for step in program.steps:
         if any(part.name == layer for part in layers_of(step.op)):
-            raise Error(f"cannot stop at layer '{layer}': it is one step with '{step.name}'; "
-                        "set OVGPU_STOP_AT before the model is compiled, which keeps layers in steps of their own")
+            raise Error(
+                f"cannot stop at layer '{layer}': it is one step with '{step.name}'; "
+                "set OVGPU_STOP_AT before the model is compiled, which keeps layers in steps of their own"
+            )
     if program.deferred is not None and _contains(program.deferred.model, layer):
         return None
     suggestions = nearest(layer, {v.name for v in program.values if v.name}, 3)
-    raise Error(f"cannot stop at layer '{layer}': no step computes it"
-                + (f"; there is {', '.join(suggestions)}" if suggestions else ""))
+    raise Error(
+        f"cannot stop at layer '{layer}': no step computes it"
+        + (f"; there is {', '.join(suggestions)}" if suggestions else "")
+    )

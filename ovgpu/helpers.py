@@ -32,7 +32,7 @@ def pack_data(array: Array, type: Type) -> Array:
     codes = array.astype(np.int8 if type is Type.i4 else np.uint8, casting="unsafe")
     if not np.array_equal(codes, array):
         raise RuntimeError(f"the values are rounded in {codes.dtype}, which cannot be packed: {array}")
-    bits = np.unpackbits(codes.reshape(-1, 1).view(np.uint8), axis=1)[:, -type.bitwidth:]
+    bits = np.unpackbits(codes.reshape(-1, 1).view(np.uint8), axis=1)[:, -type.bitwidth :]
     return np.packbits(bits)
 
 

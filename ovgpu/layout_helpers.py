@@ -9,8 +9,20 @@ from ovgpu._util.openvino_package import owns, required
 from ovgpu.model import Output, node
 from ovgpu.types import Layout
 
-__all__ = ["batch_idx", "channels_idx", "depth_idx", "get_layout", "has_batch", "has_channels", "has_depth",
-           "has_height", "has_width", "height_idx", "set_layout", "width_idx"]
+__all__ = [
+    "batch_idx",
+    "channels_idx",
+    "depth_idx",
+    "get_layout",
+    "has_batch",
+    "has_channels",
+    "has_depth",
+    "has_height",
+    "has_width",
+    "height_idx",
+    "set_layout",
+    "width_idx",
+]
 
 
 def get_layout(port: Output) -> Layout:

@@ -71,7 +71,8 @@ def dims_of(shape: PartialShape, table: Table, *key: Any) -> Shape:
     if shape.rank.is_dynamic:
         return None
     return tuple(
-        d.get_length() if d.is_static
+        d.get_length()
+        if d.is_static
         else table.atom("dim", *key, i, lo=d.min_length, hi=None if d.max_length < 0 else d.max_length)
         for i, d in enumerate(shape)
     )

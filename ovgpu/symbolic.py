@@ -79,9 +79,7 @@ class Sym:
         if not isinstance(other, Sym):
             factor = int(other)
             return self.table.intern(tuple([(m, a * factor) for m, a in self.terms])) if factor else 0
-        return self.table.polynomial(
-            [(_product(m, n), a * b) for m, a in self.terms for n, b in other.terms]
-        )
+        return self.table.polynomial([(_product(m, n), a * b) for m, a in self.terms for n, b in other.terms])
 
     __rmul__ = __mul__
 
@@ -203,8 +201,11 @@ class Table:
             exact, rest = [], []
             for m, f in _terms(a):
                 quotient = _quotient(m, monomial)
-                (exact.append((quotient, f // factor)) if quotient is not None and f % factor == 0
-                 else rest.append((m, f)))
+                (
+                    exact.append((quotient, f // factor))
+                    if quotient is not None and f % factor == 0
+                    else rest.append((m, f))
+                )
             if exact or not rest:
                 left = self.polynomial(rest)
                 return self.polynomial(exact) + (self.floordiv(left, b) if rest else 0)
@@ -213,8 +214,13 @@ class Table:
         lo, hi = bounds(a)
         if lo < 0 or bounds(b)[0] < 1:
             return self.atom("floordiv" if bounds(b)[0] > 0 else "safediv", a, b, lo=-(2**63))
-        return self.atom("floordiv", a, b, lo=0 if isinstance(b, Sym) else lo // b,
-                         hi=hi if hi is None or isinstance(b, Sym) else hi // b)
+        return self.atom(
+            "floordiv",
+            a,
+            b,
+            lo=0 if isinstance(b, Sym) else lo // b,
+            hi=hi if hi is None or isinstance(b, Sym) else hi // b,
+        )
 
     # ---- checks
 
@@ -311,8 +317,13 @@ def _scaled(extent: int, bits: int) -> int:
     return int(np.floor(np.float32(extent) * (scale + np.float32(1e-6))))
 
 
-HELPERS: dict[str, Callable[..., int]] = {"_safediv": _safediv, "_truncdiv": _truncdiv, "_fmod": _fmod,
-                                         "_scaled": _scaled, "_capacity": cache_capacity}
+HELPERS: dict[str, Callable[..., int]] = {
+    "_safediv": _safediv,
+    "_truncdiv": _truncdiv,
+    "_fmod": _fmod,
+    "_scaled": _scaled,
+    "_capacity": cache_capacity,
+}
 
 
 def _quotient(a: Monomial, b: Monomial) -> Monomial | None:
@@ -355,14 +366,18 @@ class ExpressionCodegen:
     def _atom(self, atom: Atom) -> str:
         name = self._names.get(atom.index)
         if name is None:
-            code = (self._source(atom) if atom.op in OPAQUE
-                    else _OPS[atom.op].format(*(self.expression(a) for a in atom.args)))
+            code = (
+                self._source(atom)
+                if atom.op in OPAQUE
+                else _OPS[atom.op].format(*(self.expression(a) for a in atom.args))
+            )
             name = self._names[atom.index] = f"s{atom.index}"
             self.lines.append(f"{name} = {code}")
         return name
 
 
 # ---- arithmetic on Ints that has no Python operator
+
 
 def bounds(value: Int) -> tuple[int, Bound]:
     """Return the smallest and the largest value that an Int may have; the latter is None if it is unbounded."""

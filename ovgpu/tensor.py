@@ -50,7 +50,7 @@ class Tensor:
             return super().__new__(remote_tensor_class)  # type: ignore[return-value]
         return super().__new__(cls)
 
-    def __init__(self, array: Any = None, shape: Any = None, type: Any = None, *, shared_memory: bool = False ) -> None:
+    def __init__(self, array: Any = None, shape: Any = None, type: Any = None, *, shared_memory: bool = False) -> None:
         if isinstance(shape, bool):
             shape, shared_memory = None, shape
         if isinstance(array, Type | np.dtype | str | builtins.type) or (array is None and type is not None):
@@ -92,9 +92,7 @@ class Tensor:
         Raises: TypeError for another dtype.
         """
         if array.dtype != element_type.storage:
-            raise TypeError(
-                f"{element_type.type_name} is stored as {element_type.storage}, got {array.dtype}"
-            )
+            raise TypeError(f"{element_type.type_name} is stored as {element_type.storage}, got {array.dtype}")
         tensor = cls.__new__(cls)
         memory = pack(array, element_type) if element_type.packed else array if share else array.copy()
         tensor._hold(memory, element_type, array.shape, owned=memory is not array)
@@ -139,18 +137,14 @@ class Tensor:
         raw, needed = array.reshape(-1).view(np.uint8), nbytes(element_type, shape)
         if raw.size < needed:
             name = element_type.type_name
-            raise Error(
-                f"a {name} tensor of shape {shape} takes {needed} bytes, the array has {raw.size}"
-            )
+            raise Error(f"a {name} tensor of shape {shape} takes {needed} bytes, the array has {raw.size}")
         raw = raw[:needed]
         memory = raw if element_type.packed else raw.view(element_type.storage).reshape(shape)
         self._hold(memory, element_type, tuple(shape), owned=False)
 
     def _region(self, other: Tensor, begin: Shape, end: Shape) -> None:
         if other._element_type.packed:
-            raise Error(
-                f"a region of a tensor of packed {other._element_type.type_name} is not possible"
-            )
+            raise Error(f"a region of a tensor of packed {other._element_type.type_name} is not possible")
         if not len(begin) == len(end) == len(other._shape):
             raise Error(f"region {begin}..{end} does not fit rank {len(other._shape)}")
         if any(not low <= high <= extent for low, high, extent in zip(begin, end, other._shape)):
@@ -199,9 +193,7 @@ class Tensor:
     def strides(self) -> Strides:
         """The distance in bytes from one element to the next along each axis. Raises RuntimeError for packed types."""
         if self._element_type.packed:
-            raise Error(
-                f"the packed element type {self._element_type.type_name} has no strides in bytes"
-            )
+            raise Error(f"the packed element type {self._element_type.type_name} has no strides in bytes")
         itemsize, size = self._array.dtype.itemsize, self._element_type.size
         return Strides(step // itemsize * size for step in self._array.strides)
 
@@ -303,8 +295,10 @@ class Tensor:
     def _fill(self, values: Any) -> None:
         mine, theirs = self._strings(), _encode(np.array(values, object))
         if theirs.ndim == 0 or theirs.size != mine.size:
-            raise Error("Passed array must have the same size (number of elements) as the Tensor! "
-                        f"It has {theirs.size}, the tensor {mine.size}")
+            raise Error(
+                "Passed array must have the same size (number of elements) as the Tensor! "
+                f"It has {theirs.size}, the tensor {mine.size}"
+            )
         mine[...] = theirs.reshape(mine.shape)
 
     def copy_from(self, source: Any) -> None:
@@ -435,8 +429,9 @@ def _compare_with_port(array: Array, extents: Shape, element_type: Type) -> None
     if array.size < math.prod(extents):
         raise Error(f"Shape of the port exceeds shape of the array: {extents} and {list(array.shape)}")
     if array.size > math.prod(extents):
-        warnings.warn("Shape of the port is smaller than shape of the array. Passed data will be cropped.",
-                      RuntimeWarning, 3)
+        warnings.warn(
+            "Shape of the port is smaller than shape of the array. Passed data will be cropped.", RuntimeWarning, 3
+        )
 
 
 def _check_shareable(array: Array) -> None:

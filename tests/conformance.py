@@ -8,6 +8,7 @@ The cases are drawn by the sweeps of the tests. The command prints how many draw
 difference with its case, which the same seed draws again. It fails if there is a difference, or if OpenVINO refuses all
 draws of a version.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -41,8 +42,9 @@ EVERYWHERE = ("Parameter", "Constant", "Result")  # part of every case
 SCENARIO_OPS = ("TensorIterator", "Loop", "If", "ReadValue", "Assign")  # ops that scenarios test
 ROUNDS, ROUND = 100, 40  # the most rounds until each version has enough draws, and the draws of a sweep in a round
 SPARE = 3  # draws for each one that is judged, since OpenVINO refuses some
-LIMITS = settings(max_examples=ROUND, database=None, deadline=None, phases=(Phase.generate,),
-                  suppress_health_check=list(HealthCheck))
+LIMITS = settings(
+    max_examples=ROUND, database=None, deadline=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
+)
 
 Name = tuple[str, str]  # an op and its version
 
@@ -122,9 +124,15 @@ def own() -> list[Name]:
 
 def versions(case: Case | Scenario) -> set[Name]:
     """Return the op versions of all layers of a case."""
-    layers = set(case.net.layers()) if isinstance(case, Scenario) else {
-        (case.op, case.version), ("Result", "opset1"),
-        *(("Constant" if x.const else "Parameter", "opset1") for x in case.inputs)}
+    layers = (
+        set(case.net.layers())
+        if isinstance(case, Scenario)
+        else {
+            (case.op, case.version),
+            ("Result", "opset1"),
+            *(("Constant" if x.const else "Parameter", "opset1") for x in case.inputs),
+        }
+    )
     return {(cls.name, cls.version) for layer in layers if (cls := lookup(*layer)) is not None}
 
 
@@ -182,17 +190,30 @@ def labels(op: str, version: str) -> tuple[str, str]:
 def report(tallies: dict[Name, Tally], seed: int, device: str) -> bool:
     """Print the table and the differences; return whether there is none, and draws of each version were judged."""
     out = console()
-    out.print(table("", ("operation", "agree", "refused"), (
-        (labels(*name)[1], f"{each.passed} of {each.judged}", each.refused or "")
-        for name, each in tallies.items()), right=(1, 2), unwrapped=(0,)))
+    out.print(
+        table(
+            "",
+            ("operation", "agree", "refused"),
+            (
+                (labels(*name)[1], f"{each.passed} of {each.judged}", each.refused or "")
+                for name, each in tallies.items()
+            ),
+            right=(1, 2),
+            unwrapped=(0,),
+        )
+    )
     failed = [(name, *failure) for name, each in tallies.items() for failure in each.failed]
     for name, drawn, error in failed:
         out.print(f"[bold red]{labels(*name)[1]}[/], drawn by {drawn.sweep}", soft_wrap=True)
-        out.print(f"{described(drawn.case, drawn.variant)}\n{type(error).__name__}: {error}\n", markup=False,
-                  soft_wrap=True)
+        out.print(
+            f"{described(drawn.case, drawn.variant)}\n{type(error).__name__}: {error}\n", markup=False, soft_wrap=True
+        )
     counts = [each.judged for each in tallies.values()]
-    out.print(f"{sum(counts) - len(failed):,} of {sum(counts):,} draws of {len(tallies)} operation versions agree "
-              f"({device}, seed {seed})", style="bold")
+    out.print(
+        f"{sum(counts) - len(failed):,} of {sum(counts):,} draws of {len(tallies)} operation versions agree "
+        f"({device}, seed {seed})",
+        style="bold",
+    )
     return not failed and all(counts)
 
 

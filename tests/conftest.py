@@ -1,4 +1,5 @@
 """Fixtures and options of all tests, such as the devices under test."""
+
 from __future__ import annotations
 
 import faulthandler
@@ -59,20 +60,42 @@ def tf32_device(emulated: str) -> Iterator[str]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", choices=("emulator", "arrays", "cuda"), default="emulator",
-                     help="device for tests of the CUDA backend: the emulator, the emulator with CuPy's own arrays, or "
-                     "a card through CuPy")
-    parser.addoption("--fma", action="store_true", help="emulated kernels contract products and the sums that follow, "
-                     "as NVRTC's do by default")
-    parser.addoption("--long", action="store_true", help="all variants and rows of every test, and forty times as "
-                     "many random cases, on the device as well")
-    parser.addoption("--quick", action="store_true", help="in a minute: one case of each family of operations, one "
-                     "stateful model on the emulated card, and the command line")
-    parser.addoption("--landing", metavar="WHEN", help="when asynchronous copies and stores of emulated kernels land: "
-                     "early, late, at times drawn with a seed (a number above 1), or all: each kernel runs with all of "
-                     "these. By default, each test draws one by its name; with --long, all")
-    parser.addoption("--expectations", type=Path, metavar="FILE",
-                     help="OpenVINO's judgements, where it is not installed (python -m tests.harness.store FILE)")
+    parser.addoption(
+        "--device",
+        choices=("emulator", "arrays", "cuda"),
+        default="emulator",
+        help="device for tests of the CUDA backend: the emulator, the emulator with CuPy's own arrays, or "
+        "a card through CuPy",
+    )
+    parser.addoption(
+        "--fma",
+        action="store_true",
+        help="emulated kernels contract products and the sums that follow, as NVRTC's do by default",
+    )
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="all variants and rows of every test, and forty times as many random cases, on the device as well",
+    )
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="in a minute: one case of each family of operations, one "
+        "stateful model on the emulated card, and the command line",
+    )
+    parser.addoption(
+        "--landing",
+        metavar="WHEN",
+        help="when asynchronous copies and stores of emulated kernels land: "
+        "early, late, at times drawn with a seed (a number above 1), or all: each kernel runs with all of "
+        "these. By default, each test draws one by its name; with --long, all",
+    )
+    parser.addoption(
+        "--expectations",
+        type=Path,
+        metavar="FILE",
+        help="OpenVINO's judgements, where it is not installed (python -m tests.harness.store FILE)",
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -92,9 +115,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if isinstance(cases, tuple):
         every = metafunc.config.getoption("--long") or metafunc.config.getoption("--device") == "cuda"
         chosen = runs(cases, every=every)
-        metafunc.definition.add_marker(pytest.mark.parametrize(
-            ("case", "variant", "device"), chosen, indirect=["device"],
-            ids=[f"{case.name}-{variant}-{device}" for case, variant, device in chosen]))
+        metafunc.definition.add_marker(
+            pytest.mark.parametrize(
+                ("case", "variant", "device"),
+                chosen,
+                indirect=["device"],
+                ids=[f"{case.name}-{variant}-{device}" for case, variant, device in chosen],
+            )
+        )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -184,8 +212,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--landing {landing}: early, late, all, or a number")
     if config.getoption("--fma"):
         os.environ["OVGPU_EMU_FMA"] = "1"  # of worker processes, too
-    config.addinivalue_line("markers", "drawn(n): one of n rows of parameters runs, drawn by a hash of its name; all "
-                            "run with --long")
+    config.addinivalue_line(
+        "markers", "drawn(n): one of n rows of parameters runs, drawn by a hash of its name; all run with --long"
+    )
     config.addinivalue_line("markers", "card: runs on the emulated card, or looks into the emulator (set by conftest)")
     config.addinivalue_line("markers", "quick: runs with --quick")
     config.addinivalue_line("markers", "emulator: looks into the emulator, which does not run with --device cuda")

@@ -34,19 +34,25 @@ COLUMNS = [mode for mode in MODES if mode != "openvino"]
 
 REASONS = [
     (r"Unknown caller base", "asks for a class itself, not for an instance of it: type(x) is CompiledModel"),
-    (r"test_custom|custom_op|_op_extension|Op.__init__|add_extension|gqa_extension_add",
-     "defines an operation by openvino's Op, whose computation is in C++ or calls openvino's nodes; see ovgpu.Op"),
+    (
+        r"test_custom|custom_op|_op_extension|Op.__init__|add_extension|gqa_extension_add",
+        "defines an operation by openvino's Op, whose computation is in C++ or calls openvino's nodes; see ovgpu.Op",
+    ),
     (r"test_data_dispatch", "calls openvino's internal function for inputs, on a request or tensor of ovgpu"),
     (r"ENCRYPTION_CALLBACKS|encryption", "encrypts exported models"),
     (r"query_model", "expects the name CPU, which the suite replaces"),
-    (r"same_scheme|set_layout|incompatible function arguments|Incorrect value type|Unable to cast|set_lower_value"
-     r"|__setitem__|test_preprocess_model|Unidentified data type|symbol_predicate",
-     "passes a type, shape, layout or tensor of ovgpu to a method of an object of openvino"),
-    (r"_docs: |__entries|_from_node|_infer_request|test_init_with_node|keeps_memory|test_const_output_docs"
-     r"|device_properties|device_priorities|compiled_blob", "looks at internals of openvino's bindings"),
+    (
+        r"same_scheme|set_layout|incompatible function arguments|Incorrect value type|Unable to cast|set_lower_value"
+        r"|__setitem__|test_preprocess_model|Unidentified data type|symbol_predicate",
+        "passes a type, shape, layout or tensor of ovgpu to a method of an object of openvino",
+    ),
+    (
+        r"_docs: |__entries|_from_node|_infer_request|test_init_with_node|keeps_memory|test_const_output_docs"
+        r"|device_properties|device_priorities|compiled_blob",
+        "looks at internals of openvino's bindings",
+    ),
     (r"lower_value|value_symbol|test_input_get_tensor", "reads bounds and symbols of openvino's shape inference"),
-    (r"assert .* in ['\"]|get_default_context_cpu|numpy_fail",
-     "expects the text of openvino's error"),
+    (r"assert .* in ['\"]|get_default_context_cpu|numpy_fail", "expects the text of openvino's error"),
     (r"'Multiply' in", "expects a Multiply where ovgpu's preprocessing has a Divide"),
     (r"test_partial_shape_equals", "expects TypeError when a dynamic shape is compared with a tuple"),
     (r"user_config", "expects a folder made by read_model, whose cache ovgpu does not have"),
@@ -122,21 +128,44 @@ def pytest_sessionfinish() -> None:
 
 # ---- outside
 
+
 def run(folder: Path, mode: str) -> dict[str, str]:
     """Run all tests in one mode. Return their outcomes."""
     with tempfile.TemporaryDirectory() as scratch:
         result, link = Path(scratch, "result.json"), Path(scratch, "tests")
         link.symlink_to(folder.resolve(), target_is_directory=True)
-        environment = {**os.environ, "SUITE_MODE": mode, "SUITE_RESULT": str(result), "TEST_DEVICE": "CPU",
-                       "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-P", "-m", "pytest", "-q", "--tb=short", "-p", "tests.openvino_suite",
-                   "-p", "no:cacheprovider", "--rootdir", scratch, "--continue-on-collection-errors", link]
+        environment = {
+            **os.environ,
+            "SUITE_MODE": mode,
+            "SUITE_RESULT": str(result),
+            "TEST_DEVICE": "CPU",
+            "PYTHONPATH": str(ROOT),
+        }
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pytest",
+            "-q",
+            "--tb=short",
+            "-p",
+            "tests.openvino_suite",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            scratch,
+            "--continue-on-collection-errors",
+            link,
+        ]
         done = subprocess.run(command, cwd=scratch, env=environment, stdout=subprocess.PIPE, text=True, check=False)
         if not result.exists():
             sys.exit(f"{mode}: pytest ended with {done.returncode}:\n{done.stdout}")
         found = json.loads(result.read_text())
-    print(f"{mode}: {list(found['outcomes'].values()).count('passed')} of {len(found['outcomes'])} pass, "
-          f"ovgpu compiled {found['compiled']} models", flush=True)
+    print(
+        f"{mode}: {list(found['outcomes'].values()).count('passed')} of {len(found['outcomes'])} pass, "
+        f"ovgpu compiled {found['compiled']} models",
+        flush=True,
+    )
     return found["outcomes"]  # type: ignore[no-any-return]
 
 
@@ -155,11 +184,13 @@ def failures(counted: Counter[str], outcomes: dict[str, str]) -> dict[str, list[
     passed, found = by_function(outcomes), dict[str, list[str]]()
     for function, cases in counted.items():
         missing = cases - passed[function]
-        messages = [message for name, message in outcomes.items()
-                    if name.partition("[")[0] == function and message != "passed"]
+        messages = [
+            message for name, message in outcomes.items() if name.partition("[")[0] == function and message != "passed"
+        ]
         if missing > 0:
-            found[function] = [reason(function, message) for message in messages[:missing]] \
-                + ["not collected"] * (missing - len(messages))
+            found[function] = [reason(function, message) for message in messages[:missing]] + ["not collected"] * (
+                missing - len(messages)
+            )
     return found
 
 
@@ -192,8 +223,10 @@ def write(counted: Counter[str], results: dict[str, dict[str, list[str]]]) -> No
     lines = [f"# {mode}: {summary(counted, failed)}" for mode, failed in results.items()]
     for mode, failed in results.items():
         lines += ["#", f"# Failures of {mode}, by reason:"]
-        lines += [f"# {number:5}  {why}" for why, number
-                  in Counter(why for reasons in failed.values() for why in reasons).most_common()]
+        lines += [
+            f"# {number:5}  {why}"
+            for why, number in Counter(why for reasons in failed.values() for why in reasons).most_common()
+        ]
     lines += ["#", f"# Cases that pass with openvino, {', '.join(results)}, and reasons; by function"]
     for function, cases in counted.items():
         passed = [cases - len(failed.get(function, ())) for failed in results.values()]

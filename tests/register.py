@@ -13,6 +13,7 @@ The test files are those that were added or changed; without any, all tests are 
 
 Exit status 1 if a test fails.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -30,8 +31,10 @@ from tests.kernels import eager, gate
 
 ROOT = Path(__file__).parents[1]
 OPSETS = Path(__file__).with_name("opsets.json")
-TABLES = {ROOT / "ovgpu" / "ops" / "README.md": ["ops", "--markdown"],
-          ROOT / "ovgpu" / "README.md": ["ops", "--passes", "--markdown"]}
+TABLES = {
+    ROOT / "ovgpu" / "ops" / "README.md": ["ops", "--markdown"],
+    ROOT / "ovgpu" / "README.md": ["ops", "--passes", "--markdown"],
+}
 """Pages with a generated table, and the arguments of the command that prints it."""
 TABLE = re.compile(r"(<!-- begin: .*? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -63,8 +66,9 @@ def update_tables() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Update all lists; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.register", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.register", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="*", metavar="TEST_FILE", help="test files that were added or changed")
     files = parser.parse_args(arguments).files
     add_operations()

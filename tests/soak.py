@@ -42,8 +42,15 @@ from tests.models.test_models import NAMES, STATEFUL, check, load
 
 FEATURES = 8
 CALLS = 3  # the most calls of a model of the catalogue
-GROWTH = {"objects": 200, "files": 0, "threads": 0, "mapped bytes": 0, "resident MB": 16, "device MB": 16,
-          "pool MB": 512}
+GROWTH = {
+    "objects": 200,
+    "files": 0,
+    "threads": 0,
+    "mapped bytes": 0,
+    "resident MB": 16,
+    "device MB": 16,
+    "pool MB": 512,
+}
 """Growth that is allowed in the second half. Bounded caches may not be full before, and the size of CuPy's pool depends
 on how many requests run at the same time."""
 
@@ -61,7 +68,13 @@ class Soak:
         self.model = net.build()
         self.shared = self.compiled()
         self.scenarios: list[Callable[[random.Random], None]] = [
-            self.catalogue, self.shapes, self.states, self.queue, self.failures, self.in_flight]
+            self.catalogue,
+            self.shapes,
+            self.states,
+            self.queue,
+            self.failures,
+            self.in_flight,
+        ]
 
     def compiled(self) -> Any:
         core = ov.Core()
@@ -157,8 +170,13 @@ def measured(device: str) -> dict[str, int]:
         rt.cupy().get_default_memory_pool().free_all_blocks()
     ctypes.CDLL(None).malloc_trim(0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    found = {"objects": before.objects, "files": before.files, "threads": int(status["Threads"]),
-             "mapped bytes": before.mapped, "resident MB": int(status["VmRSS"].split()[0]) >> 10}
+    found = {
+        "objects": before.objects,
+        "files": before.files,
+        "threads": int(status["Threads"]),
+        "mapped bytes": before.mapped,
+        "resident MB": int(status["VmRSS"].split()[0]) >> 10,
+    }
     if device != "CPU":
         free, whole = rt.cupy().cuda.runtime.memGetInfo()
         found["device MB"] = (whole - free) >> 20  # what the libraries and captured graphs hold, the emulator's is 0
@@ -178,9 +196,12 @@ def wait_for_requests(seconds: float) -> None:
 def grown(marks: Sequence[dict[str, int]]) -> dict[str, int]:
     """Return the growth since the first half, by what was measured in at least two intervals."""
     half, quarter = len(marks) // 2, len(marks) // 4
-    return {name: min(mark[name] for mark in marks[3 * len(marks) // 4 :])
-            - min(mark[name] for mark in marks[quarter:half]) if name.endswith("MB")
-            else value - marks[half - 1][name] for name, value in marks[-1].items()}
+    return {
+        name: min(mark[name] for mark in marks[3 * len(marks) // 4 :]) - min(mark[name] for mark in marks[quarter:half])
+        if name.endswith("MB")
+        else value - marks[half - 1][name]
+        for name, value in marks[-1].items()
+    }
 
 
 def run(options: argparse.Namespace) -> int:
@@ -217,8 +238,11 @@ def run(options: argparse.Namespace) -> int:
         barrier.wait()
         wait_for_requests(60)
         marks.append(measured(options.device))
-        print(f"{sum(done.values())} scenarios, {len(failed)} failed:",
-              ", ".join(f"{value} {name}" for name, value in marks[-1].items()), flush=True)
+        print(
+            f"{sum(done.values())} scenarios, {len(failed)} failed:",
+            ", ".join(f"{value} {name}" for name, value in marks[-1].items()),
+            flush=True,
+        )
         interval[0] = time.monotonic() + options.every
         if time.monotonic() >= until:  # the same end for all threads
             ended.set()

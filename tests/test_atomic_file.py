@@ -1,4 +1,5 @@
 """Atomic replacement of a file. `tests/ir/test_files.py` tests the replacement of several files."""
+
 from __future__ import annotations
 
 import errno
@@ -41,6 +42,7 @@ def test_permissions_are_those_of_any_file(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk may show only when the last bytes are written."""
+
     def full(file: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

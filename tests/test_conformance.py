@@ -1,4 +1,5 @@
 """The command `python -m tests.conformance`, with a few draws."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -19,8 +20,7 @@ def one_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_seed_repeats_its_draws() -> None:
-    first, again, other = (
-        [each.case.name for each in draw([NAME], 9, seed)[NAME]] for seed in (1, 1, 2))
+    first, again, other = ([each.case.name for each in draw([NAME], 9, seed)[NAME]] for seed in (1, 1, 2))
     assert first == again != other and len(first) == 9 and all("opset1" in name for name in first)
 
 
@@ -30,10 +30,13 @@ def test_agreement(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Softmax-1   3 of 3" in text and "3 of 3 draws of 1 operation versions agree (CPU, seed 1)" in text
 
 
-@pytest.mark.parametrize(("error", "shown"), [(AssertionError("one is 2"), "AssertionError: one is 2"),
-                                              (judge.Refused("no"), "0 of 0 draws")])
-def test_no_agreement(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-                      error: Exception, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [(AssertionError("one is 2"), "AssertionError: one is 2"), (judge.Refused("no"), "0 of 0 draws")],
+)
+def test_no_agreement(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, shown: str
+) -> None:
     def judged(*case: Any) -> None:
         raise error
 

@@ -1,4 +1,5 @@
 """CONTRIBUTING's "Add an op in ten minutes", followed to the letter in a copy of the source tree."""
+
 from __future__ import annotations
 
 import os
@@ -12,9 +13,13 @@ ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / ".github" / "CONTRIBUTING.md"
 FILES = re.compile(r"^`([\w/.]+)`\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(python -m tests\.register .*)$", re.MULTILINE)
-CHECKS = ["tests/ops/arithmetic/test_foo.py", "tests/test_opsets.py::test_the_registry_has_what_is_listed",
-          "tests/test_readme.py::test_tables_are_up_to_date", "tests/test_style.py",
-          "tests/kernels/test_gate.py::test_recorded_spills"]
+CHECKS = [
+    "tests/ops/arithmetic/test_foo.py",
+    "tests/test_opsets.py::test_the_registry_has_what_is_listed",
+    "tests/test_readme.py::test_tables_are_up_to_date",
+    "tests/test_style.py",
+    "tests/kernels/test_gate.py::test_recorded_spills",
+]
 
 
 def test_add_an_op(tmp_path: Path) -> None:
@@ -38,6 +43,11 @@ def test_add_an_op(tmp_path: Path) -> None:
 
 def run(folder: Path, *arguments: str) -> None:
     """Run Python in a folder, which comes first on the path; raise AssertionError with the output if it fails."""
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"})
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
     assert not done.returncode, done.stdout[-4000:] + done.stderr[-2000:]

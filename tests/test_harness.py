@@ -1,4 +1,5 @@
 """The harness itself: OpenVINO's answers to many models at once, and sweeps that fail."""
+
 from __future__ import annotations
 
 import importlib
@@ -22,11 +23,14 @@ def openvino() -> None:
 
 def test_answers_are_those_to_single_models() -> None:
     """There are none to a model of an unknown operation, one that is refused, and one whose inputs are."""
-    cases = [Case("Relu", "opset1", [In((2, 3))]), Case("Rely", "opset1", [In((2, 3))]),
-             Case("Split", "opset1", [In((4, 3), "i8"), const(0)], {"num_splits": 2}, 2),
-             Case("Gather", "opset8", [In((2, 3)), given([9]), given(0)]),
-             Case("Atan2", "opset17", [In((3,)), In((3,))]),
-             Case("Add", "opset1", [In((3,), "f64"), In((3,), "f64")], oracle="cpu")]
+    cases = [
+        Case("Relu", "opset1", [In((2, 3))]),
+        Case("Rely", "opset1", [In((2, 3))]),
+        Case("Split", "opset1", [In((4, 3), "i8"), const(0)], {"num_splits": 2}, 2),
+        Case("Gather", "opset8", [In((2, 3)), given([9]), given(0)]),
+        Case("Atan2", "opset17", [In((3,)), In((3,))]),
+        Case("Add", "opset1", [In((3,), "f64"), In((3,), "f64")], oracle="cpu"),
+    ]
     questions = [question for case in cases if (question := case.question())]
     assert len(questions) == len(cases)
     found = joint.answers(questions)

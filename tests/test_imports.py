@@ -1,4 +1,5 @@
 """Import rules: the layers of ovgpu, and the files that may import cupy and openvino."""
+
 from __future__ import annotations
 
 import ast
@@ -28,19 +29,39 @@ LAYERS = [
     {"api"},
     {"batching"},
     {"serve"},
-    {"cli", "exceptions", "helpers", "integrations", "layout_helpers", "run_with_openvino", "utils", "__init__",
-     "__main__"},
+    {
+        "cli",
+        "exceptions",
+        "helpers",
+        "integrations",
+        "layout_helpers",
+        "run_with_openvino",
+        "utils",
+        "__init__",
+        "__main__",
+    },
 ]
 LAYER = {unit: number for number, layer in enumerate(LAYERS) for unit in layer}
 
 # Optional libraries, and the prefixes of the paths that may import them.
 HOMES = {
-    "cupy": ("backends/cuda/",), "cupyx": ("backends/cuda/",), "nvmath": ("backends/cuda/",),
-    "cudnn": ("backends/cuda/",), "openvino": ("integrations/", "interop/"),
-    "grpc": ("serve/",), "prometheus_client": ("serve/",), "starlette": ("serve/", "integrations/ray/"),
-    "tritonclient": ("serve/",), "uvicorn": ("serve/",), "opentelemetry": ("serve/",), "google": ("serve/",),
-    "ray": ("integrations/ray/",), "triton_python_backend_utils": ("integrations/triton/",),
-    "torch": (), "pytest": (), "tests": (),
+    "cupy": ("backends/cuda/",),
+    "cupyx": ("backends/cuda/",),
+    "nvmath": ("backends/cuda/",),
+    "cudnn": ("backends/cuda/",),
+    "openvino": ("integrations/", "interop/"),
+    "grpc": ("serve/",),
+    "prometheus_client": ("serve/",),
+    "starlette": ("serve/", "integrations/ray/"),
+    "tritonclient": ("serve/",),
+    "uvicorn": ("serve/",),
+    "opentelemetry": ("serve/",),
+    "google": ("serve/",),
+    "ray": ("integrations/ray/",),
+    "triton_python_backend_utils": ("integrations/triton/",),
+    "torch": (),
+    "pytest": (),
+    "tests": (),
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -58,8 +79,11 @@ def _imports(file: Path) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join([*package[:len(package) - node.level + 1], *filter(None, [node.module])]) \
-                if node.level else node.module or ""
+            base = (
+                ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+                if node.level
+                else node.module or ""
+            )
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 

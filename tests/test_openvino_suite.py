@@ -1,4 +1,5 @@
 """The runner of OpenVINO's own Python tests, on a suite of four."""
+
 from __future__ import annotations
 
 import sys
@@ -52,12 +53,15 @@ def test_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "openvino: 4 of 6 pass" in printed and "ovgpu compiled 0 models" in printed
     assert "plug-in: 3 of the 4 cases" in printed and "replaced: 3 of the 4 cases" in printed
     lines = listing.read_text().splitlines()
-    assert lines[:2] == ["# plug-in: 3 of the 4 cases that pass with openvino",
-                         "# replaced: 3 of the 4 cases that pass with openvino"]
+    assert lines[:2] == [
+        "# plug-in: 3 of the 4 cases that pass with openvino",
+        "# replaced: 3 of the 4 cases that pass with openvino",
+    ]
     assert [line for line in lines if line[0] != "#"] == [
         "tests/test_small.py::test_relu 2 2 2",
         f"tests/test_small.py::test_class 1 0 1  # {openvino_suite.REASONS[0][1]}",
-        "tests/test_small.py::test_of_openvino_alone 1 1 0  # ? AssertionError: assert 'ovgpu' == 'openvino'"]
+        "tests/test_small.py::test_of_openvino_alone 1 1 0  # ? AssertionError: assert 'ovgpu' == 'openvino'",
+    ]
 
 
 def test_the_listing_explains_every_failure() -> None:

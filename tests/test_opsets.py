@@ -4,6 +4,7 @@ The list has the operations on the pages opset1 to opset17 of OpenVINO's documen
 opsets, the newest operations that only have their own page, and the two that are internal to OpenVINO. Its versions are
 those in model files: Acosh is documented as version 3, and written as one of opset4.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -26,12 +27,23 @@ OPSETS = range(1, 18)
 OTHERWISE = {"absolute": "abs", "ceil": "ceiling", "ifop": "if"}  # builders with other names
 INTERNAL = ["AUGRUCell", "AUGRUSequence"]  # no file has them
 NEWER = ["Atan2", "BGRtoNV12", "Bincount", "RGBtoNV12", "RandomPoisson"]  # newer than openvino
-UNBUILT = [*INTERNAL, *NEWER, "Reverse", "Xor", "ExperimentalDetectronDetectionOutput",
-           "ExperimentalDetectronGenerateProposalsSingleImage", "ExperimentalDetectronPriorGridGenerator",
-           "ExperimentalDetectronROIFeatureExtractor", "ExperimentalDetectronTopKROIs"]
+UNBUILT = [
+    *INTERNAL,
+    *NEWER,
+    "Reverse",
+    "Xor",
+    "ExperimentalDetectronDetectionOutput",
+    "ExperimentalDetectronGenerateProposalsSingleImage",
+    "ExperimentalDetectronPriorGridGenerator",
+    "ExperimentalDetectronROIFeatureExtractor",
+    "ExperimentalDetectronTopKROIs",
+]
 UNKNOWN = ("LSTMSequence", "opset1")  # unknown to openvino, although it is documented
-CALLED = {("MVN", "opset1"): ("MVN", "opset2"), ("LogicalXor", "opset1"): ("LogicalXor", "opset2"),
-          ("RNNCell", "opset0"): ("RNNCell", "opset1")}  # names in openvino; files may have either
+CALLED = {
+    ("MVN", "opset1"): ("MVN", "opset2"),
+    ("LogicalXor", "opset1"): ("LogicalXor", "opset2"),
+    ("RNNCell", "opset0"): ("RNNCell", "opset1"),
+}  # names in openvino; files may have either
 NO_BUILDER = [UNKNOWN, ("RNNCell", "opset0"), ("MVN", "opset1"), ("ShuffleChannels", "opset1")]  # in their own opset
 
 
@@ -53,8 +65,9 @@ def test_every_operation_names_its_page() -> None:
 
 
 def test_every_operation_has_a_builder() -> None:
-    missing = [(op, version) for op, version in LISTED
-               if op not in UNBUILT and plain(op) not in builders(number(version))]
+    missing = [
+        (op, version) for op, version in LISTED if op not in UNBUILT and plain(op) not in builders(number(version))
+    ]
     assert sorted(missing) == sorted(NO_BUILDER), named(missing)
 
 
@@ -65,8 +78,10 @@ def test_openvino_reads_every_version() -> None:
     rows = {name: case for case in known for name in about(case)}
     for name in LISTED:
         if name[0] not in INTERNAL + NEWER and name != UNKNOWN:
-            read = {(op.get_type_info().name, op.get_type_info().version_id)
-                    for op in core.read_model(*rows[name].net.build()).get_ops()}
+            read = {
+                (op.get_type_info().name, op.get_type_info().version_id)
+                for op in core.read_model(*rows[name].net.build()).get_ops()
+            }
             wrong += [f"{named([name])} is read as {sorted(read)}"] if CALLED.get(name, name) not in read else []
     assert not wrong, "\n".join(wrong)
 
@@ -77,8 +92,11 @@ def test_the_nvidia_plugin_has_some_of_them() -> None:
 
 def builders(opset: int) -> set[str]:
     module = importlib.import_module(f"openvino.opset{opset}") if judge.openvino() else None
-    return {OTHERWISE.get(plain(name), plain(name)) for name, value in vars(module).items()
-            if not name.startswith("_") and not inspect.ismodule(value)}
+    return {
+        OTHERWISE.get(plain(name), plain(name))
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
 
 
 def plain(name: str) -> str:

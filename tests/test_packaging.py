@@ -1,4 +1,5 @@
 """Installed files: a wheel contains its kernels, and a source tree finds them beside the package."""
+
 from __future__ import annotations
 
 import subprocess
@@ -19,8 +20,9 @@ FIND = "from ovgpu.backends.cuda.sources import folder; print(folder())"
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a wheel and an sdist of the tree."""
     out = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(out)], cwd=ROOT, check=True,
-                   capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", str(out)], cwd=ROOT, check=True, capture_output=True
+    )
     return out
 
 

@@ -1,4 +1,5 @@
 """Generated tables in the READMEs are up to date, and the commands and extras that they name exist."""
+
 from __future__ import annotations
 
 import re
@@ -22,8 +23,15 @@ def test_tables_are_up_to_date(page: Path) -> None:
 
 def test_links_lead_to_files() -> None:
     """Relative links of all READMEs lead to files."""
-    for page in (ROOT / "README.md", *(path for top in ("ovgpu", "cuda_kernels", "tests", "bench", ".github")
-                                       for path in (ROOT / top).rglob("*.md") if "results" not in path.parts)):
+    for page in (
+        ROOT / "README.md",
+        *(
+            path
+            for top in ("ovgpu", "cuda_kernels", "tests", "bench", ".github")
+            for path in (ROOT / top).rglob("*.md")
+            if "results" not in path.parts
+        ),
+    ):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
 

@@ -1,4 +1,5 @@
 """Style rules that a machine can check."""
+
 from __future__ import annotations
 
 import ast
@@ -50,20 +51,30 @@ def test_top_level() -> None:
 
 @pytest.mark.parametrize("suffix", sorted(TEXT))
 def test_no_machine_paths(suffix: str) -> None:
-    found = [f"{file.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
-             for file in FILES if file.suffix == suffix
-             for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-             if MACHINE_PATH.search(line)]
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
+        for file in FILES
+        if file.suffix == suffix
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if MACHINE_PATH.search(line)
+    ]
     assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("top", ["ovgpu", "cuda_kernels", "tests", "bench"])
 def test_docstrings_and_comments_open_with_a_subject_or_a_verb(top: str) -> None:
-    texts = {file: file.read_text(encoding="utf-8") for file in FILES
-             if file.suffix in CODE and file.relative_to(ROOT).parts[0] == top}
-    found = [f"{file.relative_to(ROOT)}:{line}: {text.strip()[:100]}" for file, source in texts.items()
-             if OPENING.search(source)  # parsing all files takes seconds
-             for line, text in (prose if file.suffix == ".py" else comments)(source) if RIDDLE.match(text.strip())]
+    texts = {
+        file: file.read_text(encoding="utf-8")
+        for file in FILES
+        if file.suffix in CODE and file.relative_to(ROOT).parts[0] == top
+    }
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {text.strip()[:100]}"
+        for file, source in texts.items()
+        if OPENING.search(source)  # parsing all files takes seconds
+        for line, text in (prose if file.suffix == ".py" else comments)(source)
+        if RIDDLE.match(text.strip())
+    ]
     assert not found, "\n".join(found)
 
 
@@ -72,16 +83,23 @@ def test_public_names_have_docstrings() -> None:
     found = []
     for file in FILES:
         if file.suffix == ".py" and file.relative_to(ROOT).parts[0] == "ovgpu":
-            found += [f"{file.relative_to(ROOT)}:{node.lineno}: {node.name}"
-                      for node in ast.parse(file.read_text(encoding="utf-8")).body
-                      if isinstance(node, Definition) and not node.name.startswith("_") and not is_documented(node)]
+            found += [
+                f"{file.relative_to(ROOT)}:{node.lineno}: {node.name}"
+                for node in ast.parse(file.read_text(encoding="utf-8")).body
+                if isinstance(node, Definition) and not node.name.startswith("_") and not is_documented(node)
+            ]
     assert not found, "\n".join(found)
 
 
 def is_documented(node: Definition) -> bool:
     """Return whether a function or class has a docstring."""
-    assigned = [target.id for statement in node.body if isinstance(statement, ast.Assign)
-                for target in statement.targets if isinstance(target, ast.Name)]
+    assigned = [
+        target.id
+        for statement in node.body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    ]
     return ast.get_docstring(node) is not None or "__doc__" in assigned
 
 

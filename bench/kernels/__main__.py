@@ -30,8 +30,10 @@ def show(title: str, found: runs.Launched, chosen: Card, options: argparse.Names
     """Print the tables of a run."""
     plan, launches = found
     steps = of_plan(plan, launches, chosen)
-    out.print(f"[bold]{title}[/] on {chosen.name}: {report.MICRO * report.total(steps):.0f} us, {len(steps)} steps, "
-              f"{plan.kernels} kernels, {plan.launches} launches by the host")
+    out.print(
+        f"[bold]{title}[/] on {chosen.name}: {report.MICRO * report.total(steps):.0f} us, {len(steps)} steps, "
+        f"{plan.kernels} kernels, {plan.launches} launches by the host"
+    )
     rows = report.rows_of(steps)
     if options.steps:
         out.print(report.steps_table(steps))
@@ -49,8 +51,9 @@ def _card(name: str) -> Card:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("model", nargs="?", type=Path, help="an .xml file")
     add("--card", type=_card, default=CARDS["H100"], metavar="NAME", help=f"{', '.join(CARDS)} (default H100)")
@@ -73,8 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.model:
         config = {"INFERENCE_PRECISION_HINT": options.precision} if options.precision else {}
         try:
-            found = runs.of_model(options.model, options.card, shapes=options.shape, config=config,
-                                  prompt=options.prompt, cudnn=options.cudnn)
+            found = runs.of_model(
+                options.model,
+                options.card,
+                shapes=options.shape,
+                config=config,
+                prompt=options.prompt,
+                cudnn=options.cudnn,
+            )
         except ValueError as e:
             parser.error(str(e))
         show(str(options.model), found, options.card, options, out)

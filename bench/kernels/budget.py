@@ -106,4 +106,3 @@ def amount(code: Iterator[Instruction] | Sequence[Instruction], work: Work) -> i
         return sum(LANES * x.width for x in code if x.name in LOADS)
     names = TENSOR if work == "tensor" else tuple(FMA)
     return sum(multiply_adds(x) for x in code if x.name in names)
-

@@ -67,33 +67,117 @@ class Card:
     peak_tensor: float = 0.0  # multiply-adds of f16 per clock and multiprocessor by other instructions, such as wgmma
 
 
-_RATES = {"fp32": 4, "fp16": 4, "fp64": 2, "integer": 2, "product": 2, "conversion": 0.5, "special": 0.5, "shuffle": 1,
-          "memory": 1}  # a
-_LATENCIES = {"fp32": 4, "fp16": 5, "fp64": 8, "integer": 4, "product": 4, "conversion": 16, "special": 18,
-              "shuffle": 24, "shared": 29, "cache": 270, "memory": 680, "constant": 29, "tensor": 33, "barrier": 30,
-              "fence": 500, "atomic": 400}  # b, c; of fences and atomics estimated
+_RATES = {
+    "fp32": 4,
+    "fp16": 4,
+    "fp64": 2,
+    "integer": 2,
+    "product": 2,
+    "conversion": 0.5,
+    "special": 0.5,
+    "shuffle": 1,
+    "memory": 1,
+}  # a
+_LATENCIES = {
+    "fp32": 4,
+    "fp16": 5,
+    "fp64": 8,
+    "integer": 4,
+    "product": 4,
+    "conversion": 16,
+    "special": 18,
+    "shuffle": 24,
+    "shared": 29,
+    "cache": 270,
+    "memory": 680,
+    "constant": 29,
+    "tensor": 33,
+    "barrier": 30,
+    "fence": 500,
+    "atomic": 400,
+}  # b, c; of fences and atomics estimated
 
 SM75 = Architecture(
-    "sm_75", {**_RATES, "fp32": 2, "fp16": 2, "fp64": 1 / 16, "shuffle": 0.5, "memory": 0.5},
-    {**_LATENCIES, "fp16": 6, "fp64": 46, "special": 15, "shared": 22, "cache": 235, "memory": 436, "constant": 26,
-     "tensor": 28, "atomic": 312}, threads=1024, blocks=16, shared_bytes=64 << 10, shared_bandwidth=64)  # e
-SM80 = Architecture("sm_80", {**_RATES, "fp32": 2, "fp64": 1}, {**_LATENCIES, "tensor": 25, "memory": 552},
-                    shared_bytes=164 << 10)  # a, b
-SM89 = Architecture("sm_89", {**_RATES, "fp16": 2, "fp64": 1 / 16, "shuffle": 0.5, "memory": 0.5},
-                    {**_LATENCIES, "fp64": 54, "special": 15, "memory": 600}, threads=1536, blocks=24)  # a, b, c
+    "sm_75",
+    {**_RATES, "fp32": 2, "fp16": 2, "fp64": 1 / 16, "shuffle": 0.5, "memory": 0.5},
+    {
+        **_LATENCIES,
+        "fp16": 6,
+        "fp64": 46,
+        "special": 15,
+        "shared": 22,
+        "cache": 235,
+        "memory": 436,
+        "constant": 26,
+        "tensor": 28,
+        "atomic": 312,
+    },
+    threads=1024,
+    blocks=16,
+    shared_bytes=64 << 10,
+    shared_bandwidth=64,
+)  # e
+SM80 = Architecture(
+    "sm_80", {**_RATES, "fp32": 2, "fp64": 1}, {**_LATENCIES, "tensor": 25, "memory": 552}, shared_bytes=164 << 10
+)  # a, b
+SM89 = Architecture(
+    "sm_89",
+    {**_RATES, "fp16": 2, "fp64": 1 / 16, "shuffle": 0.5, "memory": 0.5},
+    {**_LATENCIES, "fp64": 54, "special": 15, "memory": 600},
+    threads=1536,
+    blocks=24,
+)  # a, b, c
 SM90 = Architecture("sm_90", _RATES, _LATENCIES, shared_bytes=228 << 10)  # a, b, c
 
-H100 = Card("H100", SM90, 132, 1.755e9, 3.352e12, 0.89, 50 << 20, 5.5e12,
-            {"f16": 1290, "tf32": 645, "i8": 2580}, 1.2e-6, 1.08e-6, 0.4e-6, peak_tensor=2048)  # b, d, f, g
-CARDS = {card.name: card for card in (
-    Card("T4", SM75, 40, 1.59e9, 0.32e12, 0.8, 4 << 20, 1.27e12, {"f16": 512, "i8": 1024}, 0.9e-6, 0.85e-6),  # d, e
-    Card("RTX 4090", SM89, 128, 2.52e9, 1.008e12, 0.92, 72 << 20, 4.0e12, {"f16": 256, "tf32": 128, "i8": 1024},
-         0.94e-6, 1.1e-6),  # b, d
-    Card("L40S", SM89, 142, 2.52e9, 0.864e12, 0.9, 96 << 20, 5.2e12, {"f16": 512, "tf32": 256, "i8": 1024},
-         0.94e-6, 0.8e-6),  # c, d
-    H100,
-    replace(H100, name="H200", bandwidth=4.8e12, launch=1.26e-6, barrier=1.2e-6),  # c, d
-)}
+H100 = Card(
+    "H100",
+    SM90,
+    132,
+    1.755e9,
+    3.352e12,
+    0.89,
+    50 << 20,
+    5.5e12,
+    {"f16": 1290, "tf32": 645, "i8": 2580},
+    1.2e-6,
+    1.08e-6,
+    0.4e-6,
+    peak_tensor=2048,
+)  # b, d, f, g
+CARDS = {
+    card.name: card
+    for card in (
+        Card("T4", SM75, 40, 1.59e9, 0.32e12, 0.8, 4 << 20, 1.27e12, {"f16": 512, "i8": 1024}, 0.9e-6, 0.85e-6),  # d, e
+        Card(
+            "RTX 4090",
+            SM89,
+            128,
+            2.52e9,
+            1.008e12,
+            0.92,
+            72 << 20,
+            4.0e12,
+            {"f16": 256, "tf32": 128, "i8": 1024},
+            0.94e-6,
+            1.1e-6,
+        ),  # b, d
+        Card(
+            "L40S",
+            SM89,
+            142,
+            2.52e9,
+            0.864e12,
+            0.9,
+            96 << 20,
+            5.2e12,
+            {"f16": 512, "tf32": 256, "i8": 1024},
+            0.94e-6,
+            0.8e-6,
+        ),  # c, d
+        H100,
+        replace(H100, name="H200", bandwidth=4.8e12, launch=1.26e-6, barrier=1.2e-6),  # c, d
+    )
+}
 
 
 def card(name: str) -> Card:

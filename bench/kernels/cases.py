@@ -47,8 +47,10 @@ def product(layer: Product, launcher: Launcher) -> Recorded:
     layer.record(launcher, _arrays(layer))
     shapes, matrix = layer.shapes(), _operand((layer.k, layer.n), FORMS[layer.form][0])
     terms = [_operand(*shapes[name]) if name in shapes else None for name in ("scale", "zero")]
-    return (_step("MatMul", [_operand(*shapes["x"]), matrix, *terms], [_operand((layer.rows, layer.n))]),
-            launcher.calls)
+    return (
+        _step("MatMul", [_operand(*shapes["x"]), matrix, *terms], [_operand((layer.rows, layer.n))]),
+        launcher.calls,
+    )
 
 
 def attention(layer: Attention, launcher: Launcher) -> Recorded:
@@ -57,21 +59,34 @@ def attention(layer: Attention, launcher: Launcher) -> Recorded:
     shapes, kind = layer.shapes(), layer.shapes()["q"][1]
     read = layer.keys / (layer.capacity or layer.keys)
     lengths = (layer.batch, layer.heads, 1, layer.keys, layer.head)
-    operands = [_operand(*shapes["q"]), *(_operand(lengths, kind) for _ in range(2)),
-                _operand(*shapes["mask"], share=read) if "mask" in shapes else None]
+    operands = [
+        _operand(*shapes["q"]),
+        *(_operand(lengths, kind) for _ in range(2)),
+        _operand(*shapes["mask"], share=read) if "mask" in shapes else None,
+    ]
     return _step("Attention", operands, [_operand(*shapes["q"])]), launcher.calls
 
 
 SHOWN_ROWS, SHOWN_FORMS = (1, 4, 16, 64), ("int4 g128", "int8 zero")
 LAYERS = {
-    **{layer.name: partial(product, layer) for layer in PRODUCTS
-       if layer.rows in SHOWN_ROWS and layer.form in SHOWN_FORMS},
+    **{
+        layer.name: partial(product, layer)
+        for layer in PRODUCTS
+        if layer.rows in SHOWN_ROWS and layer.form in SHOWN_FORMS
+    },
     **{f"attention, {layer.name}": partial(attention, layer) for layer in ATTENTIONS},
 }
 # Operations on one row of a vocabulary's logits, by the names of their workloads.
-NETS = {f"{title} of {VOCABULARY}": ROWS[name] for title, name in (
-    ("Softmax", "softmax_row"), ("ReduceMax", "max_row"), ("MVN", "normalize_row"), ("TopK 1", "argmax_row"),
-    ("TopK 50", "topk_row"))}
+NETS = {
+    f"{title} of {VOCABULARY}": ROWS[name]
+    for title, name in (
+        ("Softmax", "softmax_row"),
+        ("ReduceMax", "max_row"),
+        ("MVN", "normalize_row"),
+        ("TopK 1", "argmax_row"),
+        ("TopK 50", "topk_row"),
+    )
+}
 CASES = (*LAYERS, *NETS)
 
 

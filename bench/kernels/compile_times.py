@@ -41,8 +41,9 @@ class Compiler:
     def __init__(self, cupy: Any) -> None:
         self.programs, self._compile = 0, cupy.cuda.compiler.compile_using_nvrtc
         self._core = cupy._core
-        self.cuda = SimpleNamespace(Device=lambda number: nullcontext(),
-                                    compiler=SimpleNamespace(compile_using_nvrtc=self.compile_using_nvrtc))
+        self.cuda = SimpleNamespace(
+            Device=lambda number: nullcontext(), compiler=SimpleNamespace(compile_using_nvrtc=self.compile_using_nvrtc)
+        )
 
     def compile_using_nvrtc(self, *arguments: Any, **options: Any) -> Any:
         self.programs += 1
@@ -72,15 +73,18 @@ def main() -> None:
     options = parser.parse_args()
     card = CARDS[options.card]
     name = card.architecture.name
-    text = HEAD.format(architecture=name, version="{}.{}".format(*nvrtc.version()), cores=cores(),
-                       threads=options.threads)
+    text = HEAD.format(
+        architecture=name, version="{}.{}".format(*nvrtc.version()), cores=cores(), threads=options.threads
+    )
     for workload in options.workloads:
         codes = [kernel.code for kernel in runs.kernels_of(workload, card)]
         with nvrtc.targeting(name) as cupy:
             measured(cupy, codes[:1], 0)  # the libraries are loaded
             apart, joined, side_by_side = (measured(cupy, codes, n) for n in (0, 1, options.threads))
-        text += (f"| {workload} | {len(codes)} | {apart[1]:.2f} | {joined[0]} | {joined[1]:.2f} | {side_by_side[0]} | "
-                 f"{side_by_side[1]:.2f} | {side_by_side[2]:.2f} | {side_by_side[2] / side_by_side[1]:.2f} |\n")
+        text += (
+            f"| {workload} | {len(codes)} | {apart[1]:.2f} | {joined[0]} | {joined[1]:.2f} | {side_by_side[0]} | "
+            f"{side_by_side[1]:.2f} | {side_by_side[2]:.2f} | {side_by_side[2] / side_by_side[1]:.2f} |\n"
+        )
     print(text)
     if options.out:
         options.out.write_text(text)

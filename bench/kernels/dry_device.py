@@ -41,8 +41,12 @@ def resident_blocks(code: MachineCode, card: Card, threads: int, shared: int) ->
     architecture, warps = card.architecture, -(-threads // 32)
     registers = -(-code.usage.registers * 32 // 256) * 256 * (-(-warps // 4) * 4)  # for four warps at a time
     bytes_used = code.usage.shared + shared + (RESERVED_SHARED if architecture.name != "sm_75" else 0)
-    limits = (architecture.blocks, architecture.threads // (warps * 32), architecture.registers // max(registers, 1),
-              architecture.shared_bytes // bytes_used if bytes_used else architecture.blocks)
+    limits = (
+        architecture.blocks,
+        architecture.threads // (warps * 32),
+        architecture.registers // max(registers, 1),
+        architecture.shared_bytes // bytes_used if bytes_used else architecture.blocks,
+    )
     return max(min(limits), 0)
 
 
@@ -55,9 +59,13 @@ class DryCupy(ModuleType):
         self.codes: dict[bytes, MachineCode] = {}
         cuda, capability = cupy_emu.cuda, card.architecture.name.removeprefix("sm_")
         properties = {
-            "name": card.name.encode(), "major": int(capability[:-1]), "minor": int(capability[-1]),
-            "multiProcessorCount": card.multiprocessors, "l2CacheSize": card.cache,
-            "sharedMemPerBlockOptin": SHARED[card.architecture.name]}
+            "name": card.name.encode(),
+            "major": int(capability[:-1]),
+            "minor": int(capability[-1]),
+            "multiProcessorCount": card.multiprocessors,
+            "l2CacheSize": card.cache,
+            "sharedMemPerBlockOptin": SHARED[card.architecture.name],
+        }
 
         class Device(cuda.Device):
             compute_capability = capability
@@ -75,24 +83,43 @@ class DryCupy(ModuleType):
                 found: IdleFunction = module.function
                 return found
 
-        runtime = Namespace(cuda.runtime, getDeviceProperties=lambda device: (
-            cuda.runtime.getDeviceProperties(device) | properties))
-        driver = Namespace(cuda.driver, funcSetAttribute=lambda *attribute: None,
-                           funcGetAttribute=self._attribute,
-                           occupancyMaxActiveBlocksPerMultiprocessor=self._resident)
-        self.driver = Namespace(driver_emu, cuLaunchKernelEx=lambda *launch: (0,),
-                                cuFuncSetAttribute=lambda *attribute: (0,),
-                                cuOccupancyMaxActiveClusters=lambda function, config: (0, 1))
-        self.cuda = Namespace(cuda, Device=Device, runtime=runtime, driver=driver,
-                              compiler=Namespace(cuda.compiler, compile_using_nvrtc=self._compile),
-                              function=Namespace(cuda.function, Module=Module))
+        runtime = Namespace(
+            cuda.runtime, getDeviceProperties=lambda device: cuda.runtime.getDeviceProperties(device) | properties
+        )
+        driver = Namespace(
+            cuda.driver,
+            funcSetAttribute=lambda *attribute: None,
+            funcGetAttribute=self._attribute,
+            occupancyMaxActiveBlocksPerMultiprocessor=self._resident,
+        )
+        self.driver = Namespace(
+            driver_emu,
+            cuLaunchKernelEx=lambda *launch: (0,),
+            cuFuncSetAttribute=lambda *attribute: (0,),
+            cuOccupancyMaxActiveClusters=lambda function, config: (0, 1),
+        )
+        self.cuda = Namespace(
+            cuda,
+            Device=Device,
+            runtime=runtime,
+            driver=driver,
+            compiler=Namespace(cuda.compiler, compile_using_nvrtc=self._compile),
+            function=Namespace(cuda.function, Module=Module),
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(cupy_emu, name)
 
-    def _compile(self, source: str, options: Sequence[str], arch: object, filename: str,
-                 name_expressions: Sequence[str] = (), *more: object,
-                 **named: object) -> tuple[bytes, dict[str, str] | None]:
+    def _compile(
+        self,
+        source: str,
+        options: Sequence[str],
+        arch: object,
+        filename: str,
+        name_expressions: Sequence[str] = (),
+        *more: object,
+        **named: object,
+    ) -> tuple[bytes, dict[str, str] | None]:
         """Compile one kernel in place of CuPy's `compile_using_nvrtc`."""
         flags = tuple(option for option in options if not option.startswith("-I"))
         name = name_expressions[0] if name_expressions else extern_c_kernels(source)[0]

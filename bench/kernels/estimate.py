@@ -98,8 +98,12 @@ def _main_launches(step: PlanStep, launches: Sequence[Launch | LibraryCall], tot
         sizes = [work.nbytes(step, x) if isinstance(x, Launch) else inf for x in launches]
         return {i for i, size in enumerate(sizes) if 2 * size >= max(sizes)}
     whole = set(range(len(launches)))
-    products = {i for i, x in enumerate(launches) if (isinstance(x, LibraryCall) and x.name != "transfer")
-                or (isinstance(x, Launch) and budget(x.code, True).work != "bytes")}
+    products = {
+        i
+        for i, x in enumerate(launches)
+        if (isinstance(x, LibraryCall) and x.name != "transfer")
+        or (isinstance(x, Launch) and budget(x.code, True).work != "bytes")
+    }
     attention = {i for i in products if launches[i].name.startswith("attend")}
     products = attention or products
     tensor = {i for i in products if isinstance(x := launches[i], Launch) and budget(x.code, True).work == "tensor"}
@@ -159,8 +163,17 @@ def _of_library(call: LibraryCall, traffic: Traffic, total: float, step: PlanSte
         tiles *= max(1, min(card.multiprocessors // tiles, ceil(depth / LIBRARY_DEPTH)))
     busiest = -(-tiles // card.multiprocessors) * total / tiles
     products = busiest / (LIBRARY_SHARE * peak * card.clock)
-    return Estimate(call, LIBRARY_SECONDS, 0.0, moved, 0.0 if tensor else products, products if tensor else 0.0, 0.0,
-                    "fp32", products=total)
+    return Estimate(
+        call,
+        LIBRARY_SECONDS,
+        0.0,
+        moved,
+        0.0 if tensor else products,
+        products if tensor else 0.0,
+        0.0,
+        "fp32",
+        products=total,
+    )
 
 
 def of_launch(launch: Launch, traffic: Traffic, total: float, step: PlanStep, card: Card) -> Estimate:
@@ -188,9 +201,20 @@ def of_launch(launch: Launch, traffic: Traffic, total: float, step: PlanStep, ca
     ahead = min(min(launch.blocks, at_once) * warps * amount(before, "bytes"), traffic.memory)
     empty, moved = card.early_launch if launch.early else card.launch, traffic.seconds(card, launch.blocks)
     return Estimate(
-        launch, empty, start / card.clock, moved, units[unit] / card.clock, tensor / card.clock, latency, unit, trips,
-        total, ahead=ahead / (card.copy_share * card.bandwidth), share=each / resident,
-        head=Timeline(card.architecture, memory).run(head) / card.clock)
+        launch,
+        empty,
+        start / card.clock,
+        moved,
+        units[unit] / card.clock,
+        tensor / card.clock,
+        latency,
+        unit,
+        trips,
+        total,
+        ahead=ahead / (card.copy_share * card.bandwidth),
+        share=each / resident,
+        head=Timeline(card.architecture, memory).run(head) / card.clock,
+    )
 
 
 def _divided(found: Budget, early: bool) -> tuple[Sequence[Instruction], Sequence[Instruction], Sequence[Instruction]]:

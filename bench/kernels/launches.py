@@ -104,12 +104,28 @@ def launches_of(calls: Sequence[Call]) -> Iterator[Launch | LibraryCall]:
             yield LibraryCall({Blas: "cuBLAS", Lt: "cuBLASLt"}.get(type(owner), "library"))
 
 
-def _launch(kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
-            shared: int, driver: DriverLaunch | None) -> Launch:
+def _launch(
+    kernel: Kernel,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[Any],
+    shared: int,
+    driver: DriverLaunch | None,
+) -> Launch:
     function = kernel.function()
     assert isinstance(function, IdleFunction)
     file = FILE.match(kernel.where)
-    return Launch(kernel.name, file[1] if file else "", function.code, tuple(map(int, grid)), prod(block), shared,
-                  sum(distinct(x.shape, x.strides) * x.itemsize for x in arguments if hasattr(x, "strides")
-                      and hasattr(x, "data") and hasattr(x.data, "ptr")), driver is not None and driver.early)
-
+    return Launch(
+        kernel.name,
+        file[1] if file else "",
+        function.code,
+        tuple(map(int, grid)),
+        prod(block),
+        shared,
+        sum(
+            distinct(x.shape, x.strides) * x.itemsize
+            for x in arguments
+            if hasattr(x, "strides") and hasattr(x, "data") and hasattr(x.data, "ptr")
+        ),
+        driver is not None and driver.early,
+    )

@@ -65,9 +65,15 @@ def steps_table(steps: Steps) -> Table:
     for step, estimates in steps:
         seconds = sum(x.seconds for x in estimates)
         longest = max(estimates, key=lambda x: x.seconds, default=None)
-        table.add_row(str(step.number), f"{MICRO * seconds:.2f}", f"{seconds / whole:.1%}",
-                      longest.bound if longest else "", step.op, step.layer[-40:],
-                      " + ".join(x.launch.name.partition("<")[0] for x in estimates))
+        table.add_row(
+            str(step.number),
+            f"{MICRO * seconds:.2f}",
+            f"{seconds / whole:.1%}",
+            longest.bound if longest else "",
+            step.op,
+            step.layer[-40:],
+            " + ".join(x.launch.name.partition("<")[0] for x in estimates),
+        )
     return table
 
 
@@ -80,8 +86,15 @@ def kernel_cells(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
         x = row.estimate
         times = (f"{MICRO * t:.2f}" if t else "" for t in (x.bytes, x.instructions, x.tensor, x.start + x.latency))
         blocks = str(x.launch.blocks) if isinstance(x.launch, Launch) else ""
-        yield (f"{MICRO * row.seconds:.1f}", str(row.count), f"{MICRO * x.seconds:.2f}", x.bound, *times, blocks,
-               row.name)
+        yield (
+            f"{MICRO * row.seconds:.1f}",
+            str(row.count),
+            f"{MICRO * x.seconds:.2f}",
+            x.bound,
+            *times,
+            blocks,
+            row.name,
+        )
 
 
 def kernels_table(rows: Sequence[Row]) -> Table:
@@ -92,16 +105,37 @@ def kernels_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-BUDGET = ("work", "per element", "instructions", "elements", "load", "predicated", "registers", "shared", "spills",
-          "most frequent", "kernel")
+BUDGET = (
+    "work",
+    "per element",
+    "instructions",
+    "elements",
+    "load",
+    "predicated",
+    "registers",
+    "shared",
+    "spills",
+    "most frequent",
+    "kernel",
+)
 
 
 def budget_cells(name: str, found: Budget) -> tuple[str, ...]:
     """Return the cells of `BUDGET` for an instance."""
     frequent = " ".join(f"{count} {opcode}" for opcode, count in found.counts.most_common(6))
-    return ({"tensor": "MMA", "fma": "FMA", "bytes": "byte"}[found.work], f"{found.per_element:.2f}",
-            str(found.instructions), str(found.elements), str(found.load_width), str(found.predicated),
-            str(found.code.usage.registers), str(found.code.usage.shared), str(found.spills), frequent, name)
+    return (
+        {"tensor": "MMA", "fma": "FMA", "bytes": "byte"}[found.work],
+        f"{found.per_element:.2f}",
+        str(found.instructions),
+        str(found.elements),
+        str(found.load_width),
+        str(found.predicated),
+        str(found.code.usage.registers),
+        str(found.code.usage.shared),
+        str(found.spills),
+        frequent,
+        name,
+    )
 
 
 def budget_table(budgets: Iterable[tuple[str, Budget]]) -> Table:
@@ -114,5 +148,8 @@ def budget_table(budgets: Iterable[tuple[str, Budget]]) -> Table:
 
 def budgets_of(rows: Sequence[Row]) -> dict[str, Budget]:
     """Return the budgets of the kernels of these rows by name."""
-    return {row.name: budget(row.estimate.launch.code, bool(row.estimate.products))
-            for row in reversed(rows) if isinstance(row.estimate.launch, Launch)}
+    return {
+        row.name: budget(row.estimate.launch.code, bool(row.estimate.products))
+        for row in reversed(rows)
+        if isinstance(row.estimate.launch, Launch)
+    }

@@ -29,18 +29,65 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 MEASURED = RESULTS / "gpu-h100-kernels.md"
 PRODUCTS, ATTENTIONS = RESULTS / "gpu-h100-compressed.json", RESULTS / "gpu-h100-attention.json"
 SHOWN = ("H100", "RTX 4090")
-WORKLOADS = ("llama f16 128", "llama f16 8192", "llama int8 128", "llama int4 128", "llama int4 8192",
-             "llama f16 prefill 2048", "bert_f16", "bert_b32_f16", "bert_base", "vit_f16", "whisper_tiny_f16",
-             "resnet50_f16", "resnet50_b64_f16", "resnet50", "mobilenet_v2_f16", "unet_f16", "gpt2_decode", "lstm_b1",
-             "lstm_b32", "bilstm", "lstm_state", "tensor_iterator_lstm", "softmax_f32", "elementwise_f32",
-             "lstm_b32 tf32", "bilstm tf32", "bert_base tf32", "bert_base_b32", "bert_base_b32 tf32", "resnet50 tf32",
-             "gpt2_decode tf32", "llama int8 128 tf32", "llama int4 128 tf32", "bert_int8", "bert_b32_int8",
-             "resnet50_int8", "resnet50_b64_int8", "yolo_f16", "yolo_int8", "resnet50_f16 own", "resnet50_b64_f16 own",
-             "mobilenet_v2_f16 own", "unet_f16 own", "yolo_f16 own", "yolo_int8 own")
+WORKLOADS = (
+    "llama f16 128",
+    "llama f16 8192",
+    "llama int8 128",
+    "llama int4 128",
+    "llama int4 8192",
+    "llama f16 prefill 2048",
+    "bert_f16",
+    "bert_b32_f16",
+    "bert_base",
+    "vit_f16",
+    "whisper_tiny_f16",
+    "resnet50_f16",
+    "resnet50_b64_f16",
+    "resnet50",
+    "mobilenet_v2_f16",
+    "unet_f16",
+    "gpt2_decode",
+    "lstm_b1",
+    "lstm_b32",
+    "bilstm",
+    "lstm_state",
+    "tensor_iterator_lstm",
+    "softmax_f32",
+    "elementwise_f32",
+    "lstm_b32 tf32",
+    "bilstm tf32",
+    "bert_base tf32",
+    "bert_base_b32",
+    "bert_base_b32 tf32",
+    "resnet50 tf32",
+    "gpt2_decode tf32",
+    "llama int8 128 tf32",
+    "llama int4 128 tf32",
+    "bert_int8",
+    "bert_b32_int8",
+    "resnet50_int8",
+    "resnet50_b64_int8",
+    "yolo_f16",
+    "yolo_int8",
+    "resnet50_f16 own",
+    "resnet50_b64_f16 own",
+    "mobilenet_v2_f16 own",
+    "unet_f16 own",
+    "yolo_f16 own",
+    "yolo_int8 own",
+)
 CONVOLVING = ("resnet", "mobilenet", "unet", "yolo", "vit", "whisper")  # run with cuDNN, as they were measured
 OWN = " own"  # ends the names of those that run without it
-LONG_ROWS = {f"{case} of {cases.VOCABULARY}": f"{workload}_row" for case, workload in (
-    ("Softmax", "softmax"), ("ReduceMax", "max"), ("MVN", "normalize"), ("TopK 1", "argmax"), ("TopK 50", "topk"))}
+LONG_ROWS = {
+    f"{case} of {cases.VOCABULARY}": f"{workload}_row"
+    for case, workload in (
+        ("Softmax", "softmax"),
+        ("ReduceMax", "max"),
+        ("MVN", "normalize"),
+        ("TopK 1", "argmax"),
+        ("TopK 50", "topk"),
+    )
+}
 MIN_SHARE = 0.02  # of a workload, for kernels in the table
 REPEATS = 4  # of a case, behind which its estimate in a row no longer changes
 NOTES = """Estimates add the time of an empty kernel, that of one warp alone, and the longest of bytes, instructions,
@@ -105,8 +152,12 @@ def of_workload(name: str, card: Card) -> dict[str, Any]:
         found["count"] += row.count
         if isinstance(row.estimate.launch, Launch):
             found["file"] = row.estimate.launch.file
-    return {"us": report.MICRO * report.total(steps), "floor_us": report.MICRO * floor(launches, card),
-            "launched": plan.kernels, "kernels": kernels}
+    return {
+        "us": report.MICRO * report.total(steps),
+        "floor_us": report.MICRO * floor(launches, card),
+        "launched": plan.kernels,
+        "kernels": kernels,
+    }
 
 
 def of_case(name: str, card: Card) -> dict[str, Any]:
@@ -115,17 +166,22 @@ def of_case(name: str, card: Card) -> dict[str, Any]:
     estimates = [x for step in steps for x in of_step(step, card)]
     longest = max(estimates, key=lambda x: x.seconds)
     last = estimates if name in cases.NETS else of_steps(cases.of_case(name, card, REPEATS), card)[-1]
-    return {"us": report.MICRO * sum(x.seconds for x in estimates), "bound": longest.bound,
-            "row_us": report.MICRO * sum(x.seconds for x in last),
-            "bytes_us": report.MICRO * sum(traffic_of(row.step, card).memory for row in steps) / card.bandwidth,
-            "kernel": longest.launch.name}
+    return {
+        "us": report.MICRO * sum(x.seconds for x in estimates),
+        "bound": longest.bound,
+        "row_us": report.MICRO * sum(x.seconds for x in last),
+        "bytes_us": report.MICRO * sum(traffic_of(row.step, card).memory for row in steps) / card.bandwidth,
+        "kernel": longest.launch.name,
+    }
 
 
 def measured(path: Path) -> dict[str, dict[str, float]]:
     """Return microseconds by function of each workload, from a file that `bench.gpu_profile` wrote. All kernels that
     are not ovgpu's count as "library"."""
-    found, own = dict[str, dict[str, float]](), {
-        name for path in KERNELS.glob("*.cu") for name in launch_bounds(path.read_text())}
+    found, own = (
+        dict[str, dict[str, float]](),
+        {name for path in KERNELS.glob("*.cu") for name in launch_bounds(path.read_text())},
+    )
     for line in path.read_text().splitlines() if path.exists() else ():
         if title := re.match(r"## (.+): (\d+) us,", line):
             rows = found[title[1]] = {"": float(title[2])}
@@ -139,15 +195,23 @@ def measured_cases() -> dict[str, float]:
     """Return the microseconds of single layers on an H100, as far as there are results."""
     rows = json.loads(PRODUCTS.read_text()) if PRODUCTS.exists() else []
     attentions = json.loads(ATTENTIONS.read_text())["cases"] if ATTENTIONS.exists() else {}
-    return ({"{n} x {k} {form}, {m} rows".format(**row): float(row["us"]) for row in rows}
-            | {f"attention, {name}": float(row["us"]) for name, row in attentions.items()}
-            | {case: times[""] for case, workload in LONG_ROWS.items() if (times := measured(MEASURED).get(workload))})
+    return (
+        {"{n} x {k} {form}, {m} rows".format(**row): float(row["us"]) for row in rows}
+        | {f"attention, {name}": float(row["us"]) for name, row in attentions.items()}
+        | {case: times[""] for case, workload in LONG_ROWS.items() if (times := measured(MEASURED).get(workload))}
+    )
 
 
 def tables(found: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the Markdown file."""
-    yield from ("# Estimated times of kernels, from their machine code", "",
-                "`python -m bench.kernels.results`; microseconds.", "", NOTES, "")
+    yield from (
+        "# Estimated times of kernels, from their machine code",
+        "",
+        "`python -m bench.kernels.results`; microseconds.",
+        "",
+        NOTES,
+        "",
+    )
     yield from _workloads(found, before)
     yield from _kernels(found)
     yield from _cases(found, before)
@@ -155,10 +219,13 @@ def tables(found: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]
 
 def _workloads(found: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
     times = measured(MEASURED)
-    titles = [title for card in SHOWN
-              for title in (f"{card} floor", *((f"{card} before",) if before else ()), card)]
-    yield from ("## Workloads", "", f"| | kernels | {' | '.join(titles)} | measured on an H100 | estimate / measured |",
-                "| --- |" + " ---: |" * (len(titles) + 3))
+    titles = [title for card in SHOWN for title in (f"{card} floor", *((f"{card} before",) if before else ()), card)]
+    yield from (
+        "## Workloads",
+        "",
+        f"| | kernels | {' | '.join(titles)} | measured on an H100 | estimate / measured |",
+        "| --- |" + " ---: |" * (len(titles) + 3),
+    )
     for name in WORKLOADS:
         cells = [name, str(found["H100"]["workloads"][name]["launched"])]
         for card in SHOWN:
@@ -172,9 +239,13 @@ def _workloads(found: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[
 
 
 def _kernels(found: Mapping[str, Any]) -> Iterator[str]:
-    yield from ("", "## Kernels of more than 2 % of a workload, on an H100", "",
-                "| workload | kernel | count | bound | estimate | measured |",
-                "| --- | --- | ---: | --- | ---: | ---: |")
+    yield from (
+        "",
+        "## Kernels of more than 2 % of a workload, on an H100",
+        "",
+        "| workload | kernel | count | bound | estimate | measured |",
+        "| --- | --- | ---: | --- | ---: | ---: |",
+    )
     times = measured(MEASURED)
     for name in WORKLOADS:
         row = found["H100"]["workloads"][name]
@@ -186,18 +257,25 @@ def _kernels(found: Mapping[str, Any]) -> Iterator[str]:
         for function, values in sorted(merged.items(), key=lambda item: -float(item[1]["us"])):
             if values["us"] >= MIN_SHARE * row["us"]:
                 known = times.get(name, {}).get(function)
-                yield (f"| {name} | {function} | {values['count']} | {values['bound']} | {values['us']:.1f} | "
-                       f"{'' if known is None else f'{known:.1f}'} |")
+                yield (
+                    f"| {name} | {function} | {values['count']} | {values['bound']} | {values['us']:.1f} | "
+                    f"{'' if known is None else f'{known:.1f}'} |"
+                )
 
 
 def _cases(found: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
     suffixes = (" before", "", " bound") if before else ("", " bound")
     titles = [f"{card}{suffix}" for card in SHOWN for suffix in suffixes]
-    yield from ("", "## Single layers", "",
-                "The floor is that of an H100. `In a row` is one of many such layers behind each other, which are",
-                "launched early; those that were measured were in a row, but not launched early.", "",
-                f"| | floor | {' | '.join(titles)} | H100 in a row | measured on an H100 | estimate / measured |",
-                "| --- |" + " ---: |" * (len(titles) + 4))
+    yield from (
+        "",
+        "## Single layers",
+        "",
+        "The floor is that of an H100. `In a row` is one of many such layers behind each other, which are",
+        "launched early; those that were measured were in a row, but not launched early.",
+        "",
+        f"| | floor | {' | '.join(titles)} | H100 in a row | measured on an H100 | estimate / measured |",
+        "| --- |" + " ---: |" * (len(titles) + 4),
+    )
     times = measured_cases()
     for name in cases.CASES:
         cells = []
@@ -229,8 +307,11 @@ def of_card(title: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m bench.kernels.results", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.kernels.results",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder")
     parser.add_argument("--before", type=Path, help="kernels.json of an earlier state")
     options = parser.parse_args(arguments)

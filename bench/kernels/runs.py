@@ -51,8 +51,15 @@ def _executor(name: str, device: str) -> Executor:
     return executor
 
 
-def of_model(path: Path, card: Card, *, shapes: Sequence[str] = (), config: Mapping[str, Any] | None = None,
-             prompt: int = 0, cudnn: bool = False) -> Launched:
+def of_model(
+    path: Path,
+    card: Card,
+    *,
+    shapes: Sequence[str] = (),
+    config: Mapping[str, Any] | None = None,
+    prompt: int = 0,
+    cudnn: bool = False,
+) -> Launched:
     """Return the plan and the launches of an inference of a model.
 
     ``shapes`` are ``NAME=[1,3]`` for dynamic inputs. A language model with state gets one token, after ``prompt``
@@ -65,8 +72,12 @@ def of_model(path: Path, card: Card, *, shapes: Sequence[str] = (), config: Mapp
         ports, stateful = compiled.inputs, bool(request.query_state())
         static = static_shapes(ports, parse_shapes(shapes, ports), "--shape", is_decoder(ports, stateful))
         random = np.random.default_rng(0)
-        feed = Feed(ports, {number: fill(port, shape, None, random) for number, (port, shape) in
-                            enumerate(zip(ports, static))}, stateful, prompt)
+        feed = Feed(
+            ports,
+            {number: fill(port, shape, None, random) for number, (port, shape) in enumerate(zip(ports, static))},
+            stateful,
+            prompt,
+        )
         for _ in range(1 + WARM_UP):
             request.infer(feed.next())
         return steps_of(request._last)

@@ -23,9 +23,40 @@ TARGET = re.compile(r"`\((\.L_x_\d+)\)")
 REGISTER = re.compile(r"(?<![A-Za-z_])(UR|UP|R|P)(\d+)(?:\.reuse)?(\.64)?")
 PREDICATE = re.compile(r"U?P")
 WIDTH = re.compile(r"\.(8|U8|S8|16|U16|S16|32|64|128)(?=\.|$)")
-WITHOUT_RESULT = frozenset({"ST", "STG", "STS", "STL", "RED", "REDG", "BAR", "BRA", "BRX", "EXIT", "RET", "CALL", "NOP",
-                            "BSSY", "BSYNC", "WARPSYNC", "YIELD", "MEMBAR", "ERRBAR", "CCTL", "CCTLL", "DEPBAR",
-                            "LDGSTS", "LDGDEPBAR", "BREAK", "BPT", "KILL", "NANOSLEEP", "FENCE", "UTMALDG"})
+WITHOUT_RESULT = frozenset(
+    {
+        "ST",
+        "STG",
+        "STS",
+        "STL",
+        "RED",
+        "REDG",
+        "BAR",
+        "BRA",
+        "BRX",
+        "EXIT",
+        "RET",
+        "CALL",
+        "NOP",
+        "BSSY",
+        "BSYNC",
+        "WARPSYNC",
+        "YIELD",
+        "MEMBAR",
+        "ERRBAR",
+        "CCTL",
+        "CCTLL",
+        "DEPBAR",
+        "LDGSTS",
+        "LDGDEPBAR",
+        "BREAK",
+        "BPT",
+        "KILL",
+        "NANOSLEEP",
+        "FENCE",
+        "UTMALDG",
+    }
+)
 CARRIES = frozenset({"IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD"})  # may return a carry behind the first register
 
 
@@ -96,7 +127,7 @@ class Instruction:
         return 2 if wide else 1
 
     def _sources(self) -> Iterator[tuple[int, str]]:
-        yield from enumerate(self.operands[self._result_count():])
+        yield from enumerate(self.operands[self._result_count() :])
 
     def _source_width(self, position: int) -> int:
         if self.name in ("HMMA", "IMMA", "QMMA"):
@@ -116,8 +147,11 @@ def _registers(text: str, width: int) -> Iterator[str]:
 def nvdisasm() -> str:
     """Return the path of nvdisasm. Raises DisassemblyError if there is none."""
     spec = find_spec("nvidia")
-    wheels = [path for root in (spec.submodule_search_locations or () if spec else ())
-              for path in Path(root).glob("*/bin/nvdisasm")]
+    wheels = [
+        path
+        for root in (spec.submodule_search_locations or () if spec else ())
+        for path in Path(root).glob("*/bin/nvdisasm")
+    ]
     found = str(wheels[0]) if wheels else shutil.which("nvdisasm")
     if not found:
         raise DisassemblyError("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
@@ -153,8 +187,9 @@ def parse(text: str, symbol: str = "") -> tuple[Sequence[Instruction], dict[str,
         elif found := LINE.match(line):
             address, predicate, opcode, operands = found.groups()
             target = TARGET.search(operands)
-            instructions.append(Instruction(int(address, 16), predicate or "", opcode, _split(operands),
-                                            target[1] if target else ""))
+            instructions.append(
+                Instruction(int(address, 16), predicate or "", opcode, _split(operands), target[1] if target else "")
+            )
     if not instructions:
         raise DisassemblyError(f"the listing has no kernel {symbol}")
     return instructions, labels

@@ -39,8 +39,13 @@ class Estimate:
     @property
     def bound(self) -> str:
         """The part that takes most of the time; "launch" is the time of an empty kernel."""
-        parts = {"launch": self.empty, "latency": self.start + self.latency, "bytes": self.bytes - self.hidden,
-                 self.unit or "instructions": self.instructions, "tensor": self.tensor}
+        parts = {
+            "launch": self.empty,
+            "latency": self.start + self.latency,
+            "bytes": self.bytes - self.hidden,
+            self.unit or "instructions": self.instructions,
+            "tensor": self.tensor,
+        }
         return max(parts, key=lambda name: parts[name])
 
 

@@ -11,8 +11,14 @@ from bench.kernels.sass import Instruction
 
 LANES = 32  # of a warp
 SHAPE = re.compile(r"\.(884|1684|1688|16816|16832|168128)(?=\.|$)")
-EXTENTS = {"884": 8 * 8 * 4, "1684": 16 * 8 * 4, "1688": 16 * 8 * 8, "16816": 16 * 8 * 16, "16832": 16 * 8 * 32,
-           "168128": 16 * 8 * 128}  # multiply-adds of a tensor core instruction
+EXTENTS = {
+    "884": 8 * 8 * 4,
+    "1684": 16 * 8 * 4,
+    "1688": 16 * 8 * 8,
+    "16816": 16 * 8 * 16,
+    "16832": 16 * 8 * 32,
+    "168128": 16 * 8 * 128,
+}  # multiply-adds of a tensor core instruction
 FMA = {"FFMA": 1, "FFMA2": 2, "HFMA2": 2, "DFMA": 1}  # multiply-adds of a thread
 TENSOR = ("HMMA", "IMMA", "QMMA", "DMMA", "BMMA")
 LOADS = ("LDG", "LD", "LDGSTS")  # from global memory
@@ -20,8 +26,28 @@ GLOBAL = (*LOADS, "STG", "ST", "ATOM", "ATOMG", "RED", "REDG", "LDL", "STL")
 SHARED = ("LDS", "STS", "LDSM", "STSM", "ATOMS")
 SPILLS = ("LDL", "STL")
 BARRIERS = ("BAR", "MEMBAR", "ERRBAR", "UCGABAR_ARV", "UCGABAR_WAIT")
-CONTROL = ("BRA", "EXIT", "RET", "CALL", "NOP", "BSSY", "BSYNC", "WARPSYNC", "YIELD", "DEPBAR", "LDGDEPBAR", "BREAK",
-           "NANOSLEEP", "S2R", "S2UR", "LDC", "LDCU", "CCTL", "R2UR", *BARRIERS)
+CONTROL = (
+    "BRA",
+    "EXIT",
+    "RET",
+    "CALL",
+    "NOP",
+    "BSSY",
+    "BSYNC",
+    "WARPSYNC",
+    "YIELD",
+    "DEPBAR",
+    "LDGDEPBAR",
+    "BREAK",
+    "NANOSLEEP",
+    "S2R",
+    "S2UR",
+    "LDC",
+    "LDCU",
+    "CCTL",
+    "R2UR",
+    *BARRIERS,
+)
 UNITS = {
     "fp32": ("FFMA", "FFMA2", "FADD", "FADD2", "FMUL", "FMUL2"),
     "fp16": ("HFMA2", "HADD2", "HMUL2"),

@@ -164,8 +164,11 @@ def reread(step: PlanStep, launch: Launch) -> float:
         depth = multiply_adds(step) / prod(out)
         count = tiles(step, rows, columns)
         sums = 8 * launch.blocks * rows * columns if "MEMORY" in template_arguments(launch.name) else 0
-        return count * (rows + columns) * depth * x.type.size + sums - sum(
-            operand.nbytes or 0 for operand in step.inputs[:2] if operand is not None)
+        return (
+            count * (rows + columns) * depth * x.type.size
+            + sums
+            - sum(operand.nbytes or 0 for operand in step.inputs[:2] if operand is not None)
+        )
     if launch.name.startswith(("attend_mma", "attend_stream")) and x is not None:
         keys, values = (_shape(step.inputs[i]) for i in _attended(step)[1:])  # type: ignore[arg-type]
         each = keys[-2] * (keys[-1] + values[-1]) * x.type.size * unmasked(step, [launch.name])

@@ -74,8 +74,9 @@ class Llama:
     def flops(self, tokens: int) -> float:
         """Return the operations of a prefill: products of all tokens, but of one in the head, and attention."""
         sizes = self.sizes
-        products = sum(math.prod(m.shape) * (1 if name == "words.weight" else tokens)
-                       for name, m in self.matrices.items())
+        products = sum(
+            math.prod(m.shape) * (1 if name == "words.weight" else tokens) for name, m in self.matrices.items()
+        )
         return 2.0 * products + 2.0 * sizes.layers * sizes.width * tokens * tokens
 
 
@@ -134,8 +135,11 @@ class _Compressing(_Writer):
         self.variant, self.matrices = variant, dict[str, Stored]()
         kind, table = STORED[variant], sizes.vocabulary * sizes.width
         large = max(sizes.inner * sizes.width, sizes.width * sizes.width)
-        counts = {"f16": table} if kind == "f16" else {"u8": table, "u8 scale": sizes.vocabulary,
-                                                        "u8 zero": sizes.vocabulary}
+        counts = (
+            {"f16": table}
+            if kind == "f16"
+            else {"u8": table, "u8 scale": sizes.vocabulary, "u8 zero": sizes.vocabulary}
+        )
         if kind[1] == "4":
             counts |= {kind: large // 2, f"{kind} scale": large // GROUP}
         if kind == "u4":
@@ -202,8 +206,9 @@ class Caches:
         self.sizes = sizes
         random = np.random.default_rng(13)
         count = sizes.heads // sizes.shared * longest * sizes.head
-        self.numbers = np.resize(random.standard_normal(min(count, CHUNK), np.float32).astype(np.float16),
-                                 count + SLACK)
+        self.numbers = np.resize(
+            random.standard_normal(min(count, CHUNK), np.float32).astype(np.float16), count + SLACK
+        )
 
     def of(self, layer: int, part: str, length: int) -> Array:
         """Return keys or values [1, heads, length, head] of a layer in f16."""

@@ -39,8 +39,15 @@ class MobileNetSizes:
 
     image: int = 224
     stem: int = 32
-    stages: tuple[tuple[int, int, int, int], ...] = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
-                                                     (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    stages: tuple[tuple[int, int, int, int], ...] = (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
     last: int = 1280
     classes: int = 1000
 
@@ -66,8 +73,18 @@ class Writer(_Writer):
         self.weights[name] = array
         return array
 
-    def conv(self, name: str, x: Port, of: int, out: int, kernel: Sequence[int], stride: int = 1,
-             gain: float = RELU_GAIN, padding: int | None = None, depthwise: bool = False) -> Port:
+    def conv(
+        self,
+        name: str,
+        x: Port,
+        of: int,
+        out: int,
+        kernel: Sequence[int],
+        stride: int = 1,
+        gain: float = RELU_GAIN,
+        padding: int | None = None,
+        depthwise: bool = False,
+    ) -> Port:
         """Add a convolution and its bias; without ``padding`` it keeps the extents (at stride 1)."""
         n = len(kernel)
         fan_in = int(np.prod(kernel)) * (1 if depthwise else of)
@@ -75,8 +92,13 @@ class Writer(_Writer):
         if not depthwise:  # else all images look alike after some layers
             weight -= weight.mean(tuple(range(1, n + 2)), keepdims=True)
         pads = [k // 2 if padding is None else padding for k in kernel]
-        attrs: dict[str, Any] = {"strides": [stride] * n, "dilations": [1] * n, "pads_begin": pads, "pads_end": pads,
-                                 "auto_pad": "explicit"}
+        attrs: dict[str, Any] = {
+            "strides": [stride] * n,
+            "dilations": [1] * n,
+            "pads_begin": pads,
+            "pads_end": pads,
+            "auto_pad": "explicit",
+        }
         if depthwise:
             y = self("GroupConvolution", [x, self.net.const(weight.reshape(out, 1, 1, *kernel))], **attrs)
         else:
@@ -120,8 +142,17 @@ def resnet(seed: int, batch: int, sizes: ResNetSizes) -> IR:
     w = Writer(Net("resnet"), np.random.default_rng(seed))
     x = w.net.parameter("f32", (batch, 3, sizes.image, sizes.image), "x")
     x = w.relu(w.conv("stem", x, 3, sizes.stem, (7, 7), 2))
-    pool = {"strides": [2, 2], "dilations": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "kernel": [3, 3],
-            "rounding_type": "floor", "auto_pad": "explicit", "index_element_type": "i64", "axis": 2}
+    pool = {
+        "strides": [2, 2],
+        "dilations": [1, 1],
+        "pads_begin": [1, 1],
+        "pads_end": [1, 1],
+        "kernel": [3, 3],
+        "rounding_type": "floor",
+        "auto_pad": "explicit",
+        "index_element_type": "i64",
+        "axis": 2,
+    }
     x = w.net.layer("MaxPool", "opset14", [x], pool, ["f32", "i64"])[0]
     of = sizes.stem
     for level, count in enumerate(sizes.blocks):
@@ -168,11 +199,16 @@ def _layer(w: Writer, k: int, x: Port, sizes: Sizes, eps: float, scaled: bool) -
     q = w.add(q, w.net.const(np.full((1, 1, 1), scale)), "Multiply") if scaled else q
     bias = w.drawn(f"{k}.query.bias", (width,), 0.1).reshape(1, 1, width)
     q = w.add(q, w.net.const(bias * scale if scaled else bias))
-    key, value = (w.dense(f"{k}.{part}", y, width, width, bias=part == "value" or not scaled)
-                  for part in ("key", "value"))
+    key, value = (
+        w.dense(f"{k}.{part}", y, width, width, bias=part == "value" or not scaled) for part in ("key", "value")
+    )
     zero, factor = w.net.const(np.float32(0)), w.net.const(np.float32(1) if scaled else scale)
-    y = w("ScaledDotProductAttention", [*(w.split_heads(part, sizes) for part in (q, key, value)), zero, factor], 13,
-          causal=False)
+    y = w(
+        "ScaledDotProductAttention",
+        [*(w.split_heads(part, sizes) for part in (q, key, value)), zero, factor],
+        13,
+        causal=False,
+    )
     y = w.reshape(w.swapped_axes(y), w.i64(0, 0, width), True)
     x = w.add(x, w.dense(f"{k}.attended", y, width, width, gain=BRANCH_GAIN))
     y = w.dense(f"{k}.inner", w.norm(f"{k}.norm_2", x, width, eps), width, sizes.inner)
@@ -243,8 +279,15 @@ def unet(seed: int, batch: int, sizes: UNetSizes) -> IR:
             skips.append((x, of))
     x = block("middle", x, of, of)
     resized: dict[str, Any] = {
-        "mode": "nearest", "shape_calculation_mode": "scales", "coordinate_transformation_mode": "asymmetric",
-        "nearest_mode": "floor", "antialias": False, "pads_begin": [0], "pads_end": [0], "cube_coeff": -0.75}
+        "mode": "nearest",
+        "shape_calculation_mode": "scales",
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+        "antialias": False,
+        "pads_begin": [0],
+        "pads_end": [0],
+        "cube_coeff": -0.75,
+    }
     for level, width in reversed([*enumerate(sizes.widths)]):
         for k in range(sizes.blocks + 1):
             skip, more = skips.pop()
@@ -272,8 +315,11 @@ def recurrent(seed: int, batch: int, steps: int, features: int, hidden: int, dir
     shapes = {"input": (4 * hidden, features), "state": (4 * hidden, hidden), "bias": (4 * hidden,)}
     scale = (3 * hidden) ** -0.5  # as wide as torch's uniform distribution
     values = [w.net.const(w.drawn(name, (directions, *shape), scale)) for name, shape in shapes.items()]
-    attrs = {"hidden_size": hidden, "direction": "bidirectional" if directions == 2 else "forward",
-             "activations": ["sigmoid", "tanh", "tanh"]}
+    attrs = {
+        "hidden_size": hidden,
+        "direction": "bidirectional" if directions == 2 else "forward",
+        "activations": ["sigmoid", "tanh", "tanh"],
+    }
     y, h, c = w.net.layer("LSTMSequence", "opset5", [x, h, c, w.i64(*[steps] * batch), *values], attrs, 3)
     w.net.result(w.reshape(w.swapped_axes(y), w.i64(0, 0, directions * hidden), True))
     w.net.result(h)
@@ -287,8 +333,9 @@ def stateful(seed: int, layers: int, features: int, hidden: int) -> IR:
     x, of = w.net.parameter("f32", (1, features), "x"), features
     for k in range(layers):
         names = f"h{k}", f"c{k}"
-        state = [w.net.read_value(name, "f32", (1, hidden), w.net.const(np.zeros((1, hidden), np.float32)))
-                 for name in names]
+        state = [
+            w.net.read_value(name, "f32", (1, hidden), w.net.const(np.zeros((1, hidden), np.float32))) for name in names
+        ]
         shapes = {"input": (4 * hidden, of), "state": (4 * hidden, hidden), "bias": (4 * hidden,)}
         values = [w.net.const(w.drawn(f"{k}.{name}", shape, hidden**-0.5)) for name, shape in shapes.items()]
         cell = w.net.layer("LSTMCell", "opset4", [x, *state, *values], {"hidden_size": hidden}, 2)

@@ -19,10 +19,23 @@ BINS = 16  # distances of a box's side, in cells
 STRIDES = (8, 16, 32)
 GAIN = 1.4  # for weights whose sum is 0, after a Swish: with more, errors of 8 bits would grow from layer to layer
 UPSAMPLED: dict[str, Any] = {
-    "mode": "nearest", "shape_calculation_mode": "scales", "coordinate_transformation_mode": "asymmetric",
-    "nearest_mode": "floor", "antialias": False, "pads_begin": [0], "pads_end": [0], "cube_coeff": -0.75}
-POOL = {"strides": "1,1", "pads_begin": "2,2", "pads_end": "2,2", "kernel": "5,5", "rounding_type": "floor",
-        "auto_pad": "explicit"}
+    "mode": "nearest",
+    "shape_calculation_mode": "scales",
+    "coordinate_transformation_mode": "asymmetric",
+    "nearest_mode": "floor",
+    "antialias": False,
+    "pads_begin": [0],
+    "pads_end": [0],
+    "cube_coeff": -0.75,
+}
+POOL = {
+    "strides": "1,1",
+    "pads_begin": "2,2",
+    "pads_end": "2,2",
+    "kernel": "5,5",
+    "rounding_type": "floor",
+    "auto_pad": "explicit",
+}
 
 
 @dataclass(frozen=True)

@@ -41,4 +41,5 @@ class Shared(type):
     def __instancecheck__(cls, instance: Any) -> bool:
         return type.__instancecheck__(cls, instance) or any(
             kind.__name__ == cls.__name__ and kind.__module__.partition(".")[0] == "openvino"
-            for kind in type(instance).__mro__)
+            for kind in type(instance).__mro__
+        )

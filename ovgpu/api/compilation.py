@@ -40,8 +40,14 @@ class Compilation:
     with static shapes, so that its kernels are compiled while constants are uploaded.
     """
 
-    def __init__(self, model: Model, backend: Backend, settings: Settings, source: Model,
-                 bind: Callable[[Compilation], None] | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        backend: Backend,
+        settings: Settings,
+        source: Model,
+        bind: Callable[[Compilation], None] | None = None,
+    ) -> None:
         require_supported(model)
         check_files(model)
         self.source = source
@@ -53,8 +59,9 @@ class Compilation:
         except Exception as e:
             raise fault("compiling", e) from e
 
-    def _compile(self, model: Model, backend: Backend, settings: Settings,
-                 bind: Callable[[Compilation], None] | None) -> None:
+    def _compile(
+        self, model: Model, backend: Backend, settings: Settings, bind: Callable[[Compilation], None] | None
+    ) -> None:
         _check_ranks(model)
         self.inputs = PortList(model.inputs, "input")
         self.outputs = PortList(model.outputs, "output")
@@ -92,8 +99,12 @@ class Compilation:
     def _is_static(self) -> bool:
         """True if all inferences bind the same kernels: shapes are static, and no step depends on values or states."""
         program = self._single_program
-        return (program is not None and not program.host_parameters and not self.initial.infos
-                and not any(p.partial_shape.is_dynamic for p in self.inputs))
+        return (
+            program is not None
+            and not program.host_parameters
+            and not self.initial.infos
+            and not any(p.partial_shape.is_dynamic for p in self.inputs)
+        )
 
     @property
     def current(self) -> Compilation:
@@ -130,8 +141,13 @@ class Compilation:
         with self.lock:
             model = self._unsplit
             if model is None:
-                model = simplify(self.source, self.backend.fuses, self.settings.tensor_type, self.settings.cache,
-                                 self.backend.multiplies_i8)
+                model = simplify(
+                    self.source,
+                    self.backend.fuses,
+                    self.settings.tensor_type,
+                    self.settings.cache,
+                    self.backend.multiplies_i8,
+                )
             found = DecodePrograms.of(model, self.backend, few_rows=False)
             if found is not None:
                 self._load(found.device)()

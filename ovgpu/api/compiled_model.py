@@ -55,8 +55,9 @@ class CompiledModel:
 
     # ---- running
 
-    def __call__(self, inputs: Any = None, share_inputs: bool = True, share_outputs: bool = False, *,
-                 decode_strings: bool = True) -> OVDict:
+    def __call__(
+        self, inputs: Any = None, share_inputs: bool = True, share_outputs: bool = False, *, decode_strings: bool = True
+    ) -> OVDict:
         """Run the model in its private request; see `InferRequest.infer`. Inputs are shared by default."""
         return self._request().infer(inputs, share_inputs, share_outputs, decode_strings=decode_strings)
 
@@ -86,8 +87,11 @@ class CompiledModel:
 
         ``device`` is one of the model's EXECUTION_DEVICES, by default all of them. Host memory does not count.
         """
-        return sum(compilation.backend.memory_held() for compilation in self._compilations
-                   if device in (None, compilation.settings.device))
+        return sum(
+            compilation.backend.memory_held()
+            for compilation in self._compilations
+            if device in (None, compilation.settings.device)
+        )
 
     @property
     def _device(self) -> str:
@@ -122,16 +126,19 @@ class CompiledModel:
 
     def set_property(self, properties: Mapping[str, Any] | tuple[str, Any]) -> None:
         """Raise RuntimeError: the properties of a compiled model cannot be changed."""
-        raise RuntimeError("It's not possible to set property of an already compiled model. "
-                           "Set property to Core::compile_model during compilation")
+        raise RuntimeError(
+            "It's not possible to set property of an already compiled model. "
+            "Set property to Core::compile_model during compilation"
+        )
 
     def get_runtime_model(self) -> Model:
         """Return a copy of the model that is run, after the passes. Its nodes have the runtime information that
         OpenVINO's execution graphs have; with profiling, also times of the last inference of any request."""
         compilation = self._compilation.current
         profiler = compilation.last_profiler
-        return execution_graph(compilation.model, compilation.settings.device,
-                               () if profiler is None else profiler.infos())
+        return execution_graph(
+            compilation.model, compilation.settings.device, () if profiler is None else profiler.infos()
+        )
 
     def export_model(self, model_stream: IO[bytes] | None = None) -> IO[bytes] | None:
         """Write the model, its properties and, on a card, the kernels it launches, for `Core.import_model`.
@@ -150,8 +157,10 @@ class CompiledModel:
         compilation = self._compilation
         names = [each.settings.device for each in self._compilations]
         if len(set(map(devices.family, names))) > 1:
-            raise DeviceError(f"a compiled model is exported for one kind of device, not for {' and '.join(names)}: "
-                              "compile it for one of them")
+            raise DeviceError(
+                f"a compiled model is exported for one kind of device, not for {' and '.join(names)}: "
+                "compile it for one of them"
+            )
         kernels = {name: code for each in self._compilations for name, code in each.backend.export_kernels().items()}
         write(stream, devices.family(names[0]), compilation.settings.exported(), compilation.source, kernels)
         rewind(stream)
@@ -159,4 +168,3 @@ class CompiledModel:
 
     def __repr__(self) -> str:
         return f"<CompiledModel:\n{self._compilation.inputs.listing()}\n{self._compilation.outputs.listing()}>"
-

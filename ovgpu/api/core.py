@@ -62,8 +62,14 @@ class Core:
         with paused():
             return ir.read_model(_contents(model), _contents(weights))
 
-    def compile_model(self, model: Any, device_name: str | None = None, config: Mapping[str, Any] | None = None, *,
-                      weights: Any = None) -> CompiledModel:
+    def compile_model(
+        self,
+        model: Any,
+        device_name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        weights: Any = None,
+    ) -> CompiledModel:
         """Compile a model of ovgpu or of openvino, or the model of a file, for a device (by default ``AUTO``).
 
         Later changes to the model do not affect the compiled model. ``config`` has properties for this model only.
@@ -71,13 +77,16 @@ class Core:
         Raises: UnsupportedOpError that names all operations of the model that ovgpu does not implement.
         """
         if not (config is None or isinstance(config, Mapping)) or not isinstance(device_name, (str, type(None))):
-            raise TypeError("compile_model takes (model, device_name: str, config: dict), got "
-                            f"{type(device_name).__name__} and {type(config).__name__}")
+            raise TypeError(
+                "compile_model takes (model, device_name: str, config: dict), got "
+                f"{type(device_name).__name__} and {type(config).__name__}"
+            )
         shared = self._resolve_devices("AUTO" if device_name is None else device_name, config or {})
         return self._compile_by(self._read_any, model, weights, self._settings_for(shared, config or {}))
 
-    def _compile_by(self, read: Callable[[Any, Any], Model], model: Any, weights: Any,
-                    settings: Sequence[Settings]) -> CompiledModel:
+    def _compile_by(
+        self, read: Callable[[Any, Any], Model], model: Any, weights: Any, settings: Sequence[Settings]
+    ) -> CompiledModel:
         """Compile a model for the devices of ``settings``; ``read(model, weights)`` returns it if it is none of
         ovgpu's."""
         with paused():
@@ -91,8 +100,9 @@ class Core:
         check_readable(model)
         return self.read_model(model, weights)
 
-    def _compile_file(self, model: Any, weights: Any, settings: Sequence[Settings],
-                      read: Callable[[], Model]) -> CompiledModel:
+    def _compile_file(
+        self, model: Any, weights: Any, settings: Sequence[Settings], read: Callable[[], Model]
+    ) -> CompiledModel:
         """Compile the model that ``read`` reads, which may come from the first device's CACHE_DIR instead; see
         `model_cache`."""
         first = settings[0]
@@ -110,15 +120,24 @@ class Core:
             cache.write(found)
         return compiled
 
-    def _compile(self, model: Model, settings: Sequence[Settings], source: Model | None = None,
-                 kernels: Mapping[str, bytes] | None = None) -> CompiledModel:
+    def _compile(
+        self,
+        model: Model,
+        settings: Sequence[Settings],
+        source: Model | None = None,
+        kernels: Mapping[str, bytes] | None = None,
+    ) -> CompiledModel:
         """Compile a model for one device or several, which share its constants on the host.
 
         ``source`` is a copy of the model, if others have it; ``kernels`` were exported with it.
         """
         first = settings[0]
-        if self._extensions and len(settings) == 1 and first.device == "CPU" and any(
-                isinstance(node.op, Unsupported) for node in all_nodes(model)):
+        if (
+            self._extensions
+            and len(settings) == 1
+            and first.device == "CPU"
+            and any(isinstance(node.op, Unsupported) for node in all_nodes(model))
+        ):
             from ovgpu.interop.extensions import compile_for_cpu
 
             compiled: CompiledModel = compile_for_cpu(model, self._extensions, first.exported())
@@ -132,16 +151,18 @@ class Core:
         return CompiledModel(compilations[0]) if len(compilations) == 1 else MultiCompiledModel(compilations)
 
     def _open_backend(self, settings: Settings) -> Backend:
-        return devices.open_backend(settings.device, settings["CACHE_DIR"], settings.tf32,
-                                    settings["COMPILATION_NUM_THREADS"])
+        return devices.open_backend(
+            settings.device, settings["CACHE_DIR"], settings.tf32, settings["COMPILATION_NUM_THREADS"]
+        )
 
     def query_model(self, model: Model, device_name: str, config: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Return a dict from friendly name to device for the nodes that the device can run."""
         device = resolve(device_name)
         return {n.friendly_name: device for n in _own(model).ops if not isinstance(n.op, Unsupported)}
 
-    def import_model(self, model_stream: Any, device_name: str,
-                     config: Mapping[str, Any] | None = None) -> CompiledModel:
+    def import_model(
+        self, model_stream: Any, device_name: str, config: Mapping[str, Any] | None = None
+    ) -> CompiledModel:
         """Return the compiled model that `CompiledModel.export_model` wrote.
 
         ``model_stream`` is a binary file, which is read from its beginning and rewound, or its contents: bytes, a
@@ -248,8 +269,10 @@ class Core:
         Raises: RuntimeError unless ``extension`` is the path of a library, openvino is installed and can load it.
         """
         if not isinstance(extension, (str, os.PathLike)) or package() is None:
-            raise RuntimeError("Cannot add extension: operations are Python classes here, register them with "
-                               "@ovgpu.register_op; libraries need openvino (pip install openvino)")
+            raise RuntimeError(
+                "Cannot add extension: operations are Python classes here, register them with "
+                "@ovgpu.register_op; libraries need openvino (pip install openvino)"
+            )
         from ovgpu.interop.extensions import core_with
 
         extensions = (*self._extensions, os.fspath(extension))
@@ -323,7 +346,8 @@ def _contents(source: Any) -> Any:
     return source
 
 
-def compile_model(model: Any, device_name: str | None = "AUTO",
-                  config: Mapping[str, Any] | None = None) -> CompiledModel:
+def compile_model(
+    model: Any, device_name: str | None = "AUTO", config: Mapping[str, Any] | None = None
+) -> CompiledModel:
     """Compile a model, or the model of a file, with a new Core; see `Core.compile_model`."""
     return Core().compile_model(model, device_name, config)

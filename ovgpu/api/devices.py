@@ -100,8 +100,7 @@ def resolve(name: str) -> str:
     if base == "GPU":  # OpenVINO's name for GPUs of Intel
         raise DeviceError(f"{unknown}, where GPUs are named NVIDIA{_why_no_card()}")
     names = [*available_devices(), "AUTO"]
-    raise DeviceError(f"{unknown}: there are {', '.join(names[:-1])} and AUTO"
-                      f"{did_you_mean(name, [*names, 'NVIDIA'])}")
+    raise DeviceError(f"{unknown}: there are {', '.join(names[:-1])} and AUTO{did_you_mean(name, [*names, 'NVIDIA'])}")
 
 
 def _choose(kind: str, listed: str) -> str:
@@ -146,8 +145,10 @@ def resolve_multi(name: str) -> dict[str, int]:
     for entry in names:
         parts = SHARER.fullmatch(entry)
         if parts is None:
-            raise DeviceError(f"{name}: '{entry}' is not the name of a device, with or without a number of requests, "
-                              "as in NVIDIA.0 or NVIDIA.0(4)")
+            raise DeviceError(
+                f"{name}: '{entry}' is not the name of a device, with or without a number of requests, "
+                "as in NVIDIA.0 or NVIDIA.0(4)"
+            )
         try:
             found.setdefault(resolve(parts[1].strip()), int(parts[2] or 0))
         except DeviceError as e:

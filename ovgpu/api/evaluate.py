@@ -12,8 +12,9 @@ from ovgpu.tensor import Tensor
 from ovgpu.types import PartialShape
 
 
-def evaluate(self: Model, output_tensors: Sequence[Tensor], input_tensors: Sequence[Tensor],
-             evaluation_context: Any = None) -> bool:
+def evaluate(
+    self: Model, output_tensors: Sequence[Tensor], input_tensors: Sequence[Tensor], evaluation_context: Any = None
+) -> bool:
     """Run the model with NumPy on tensors, one for each input, and copy the results into tensors, one for each output.
 
     Return True. Raises: RuntimeError for a wrong number of inputs, or wrong types or shapes; IndexError if an output

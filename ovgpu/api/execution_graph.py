@@ -24,14 +24,16 @@ def execution_graph(model: Model, device: str, profile: Iterable[ProfilingInfo])
     for order, node in enumerate(found.ops):
         types = [port.element_type.get_type_name() for port in node.ports]
         time = times.get(node.friendly_name)
-        node.rt_info.update({
-            "execOrder": str(order),
-            "execTimeMcs": "not_executed" if time is None else str(round(time.total_seconds() * 1e6)),
-            "layerType": LAYER_TYPES.get(node.op.name, node.op.name),
-            "originalLayersNames": node.friendly_name,
-            "outputLayouts": ",".join("abcdefghijklmnop"[: port.spec.rank or 0] for port in node.ports),
-            "outputPrecisions": ",".join(types),
-            "primitiveType": f"{device}_{types[0]}" if types else device,
-            "runtimePrecision": types[0] if types else "",
-        })
+        node.rt_info.update(
+            {
+                "execOrder": str(order),
+                "execTimeMcs": "not_executed" if time is None else str(round(time.total_seconds() * 1e6)),
+                "layerType": LAYER_TYPES.get(node.op.name, node.op.name),
+                "originalLayersNames": node.friendly_name,
+                "outputLayouts": ",".join("abcdefghijklmnop"[: port.spec.rank or 0] for port in node.ports),
+                "outputPrecisions": ",".join(types),
+                "primitiveType": f"{device}_{types[0]}" if types else device,
+                "runtimePrecision": types[0] if types else "",
+            }
+        )
     return found

@@ -80,8 +80,14 @@ class Exported:
     kernels: Mapping[str, bytes]
 
 
-def write(stream: IO[bytes], device: str, properties: Mapping[str, str], model: Model,
-          kernels: Mapping[str, bytes] | None = None, read_from: tuple[Path, Path] | None = None) -> None:
+def write(
+    stream: IO[bytes],
+    device: str,
+    properties: Mapping[str, str],
+    model: Model,
+    kernels: Mapping[str, bytes] | None = None,
+    read_from: tuple[Path, Path] | None = None,
+) -> None:
     """Write a compiled model to a binary stream, from its current position on.
 
     ``read_from`` are the .xml and the .bin file that the model was read from: then the file refers to the latter.
@@ -124,8 +130,7 @@ def read(data: Any, device: str) -> Exported:
     except (BadZipFile, ValueError, TypeError, struct.error, NotImplementedError, OSError) as e:
         raise ModelError(f"this is not a compiled model of ovgpu, or it is damaged: {e}") from None
     if version != OWN:
-        raise ModelError(f"the compiled model was exported by ovgpu {version}, and this is {OWN}: export it "
-                         "again")
+        raise ModelError(f"the compiled model was exported by ovgpu {version}, and this is {OWN}: export it again")
     if made_for != device:
         raise ModelError(f"the model was compiled for {made_for}, not for {device}")
     if XML not in files:
@@ -166,6 +171,7 @@ def rewind(stream: Any) -> None:
 
 
 # ---- ZIP archives
+
 
 def _aligned(name: str) -> ZipInfo:
     """Return a description of the archive's first file that makes its contents begin at `ALIGNMENT_BYTES`."""

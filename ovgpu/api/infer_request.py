@@ -62,8 +62,14 @@ class InferRequest(RequestTensors):
         self._variables = Variables(compilation.initial.infos, self._backend)
         self._cancellation = Cancellation()
         self._memory = RequestMemory(self._outputs, self._variables)
-        self._initial = InitialValues(compilation.initial, self._variables, self._backend, compilation.constants,
-                                      compilation.lock, self._cancellation)
+        self._initial = InitialValues(
+            compilation.initial,
+            self._variables,
+            self._backend,
+            compilation.constants,
+            compilation.lock,
+            self._cancellation,
+        )
         self._executors: dict[int, Executor] = {}
         self._in_range: WeakSet[Executor] = WeakSet()  # executors whose first run has not left the range of f16
         self._doubts_results = compilation.may_widen
@@ -82,8 +88,14 @@ class InferRequest(RequestTensors):
 
     # ---- running
 
-    def infer(self, inputs: Any = None, share_inputs: bool = False, share_outputs: bool = False, *,
-              decode_strings: bool = True) -> OVDict:
+    def infer(
+        self,
+        inputs: Any = None,
+        share_inputs: bool = False,
+        share_outputs: bool = False,
+        *,
+        decode_strings: bool = True,
+    ) -> OVDict:
         """Set inputs, run an inference, and return the outputs as arrays.
 
         ``inputs`` is a dict by port, number or tensor name, a list or tuple, or the single value of a model with one
@@ -134,8 +146,9 @@ class InferRequest(RequestTensors):
             self._userdata = userdata
         self.start(inputs, share_inputs, self._call_back, Claim())
 
-    def start(self, inputs: Any, share_inputs: bool, on_done: Callable[[BaseException | None], Any],
-              runner: Claim) -> None:
+    def start(
+        self, inputs: Any, share_inputs: bool, on_done: Callable[[BaseException | None], Any], runner: Claim
+    ) -> None:
         """Start an inference, after which its thread calls ``on_done`` with None or the error.
 
         The thread takes the claim ``runner``. If `start` raises and the inference does not run, `CALLER` can take the
@@ -252,8 +265,10 @@ class InferRequest(RequestTensors):
         if self._forks == forks.count:
             return
         if self._backend.remote:
-            raise DeviceError("CUDA does not survive a fork: the request was made in the process that this one was "
-                              "forked from. Start processes by 'spawn', or compile models where they run")
+            raise DeviceError(
+                "CUDA does not survive a fork: the request was made in the process that this one was "
+                "forked from. Start processes by 'spawn', or compile models where they run"
+            )
         if self._future is not None and not self._future.done():
             from concurrent.futures import Future
 
@@ -345,8 +360,10 @@ class InferRequest(RequestTensors):
         appending = None if decode is None else decode.prepare(arrays)
         if decode is not None and appending is not None:
             used = decode.programs.used
-            pairs = [slot.pair(array) if number in used else HostDevicePair(array, array)
-                     for number, (slot, array) in enumerate(zip(self._inputs, arrays))]
+            pairs = [
+                slot.pair(array) if number in used else HostDevicePair(array, array)
+                for number, (slot, array) in enumerate(zip(self._inputs, arrays))
+            ]
             pairs += appending
             cached_replay = None if watched else decode.replay(pairs)
             if cached_replay is not None:
@@ -367,8 +384,9 @@ class InferRequest(RequestTensors):
         if self._profiler is not None:
             self._profiler.begin()
         if DEBUG.value or STOP_AT.value or NVTX.value:
-            results = run_watched(executor, self._profiler, self._compilation.title, arrays, states, self._memory, key,
-                                  hosts)
+            results = run_watched(
+                executor, self._profiler, self._compilation.title, arrays, states, self._memory, key, hosts
+            )
         else:
             first = self._compilation.may_widen and executor not in self._in_range
             observe = OverflowWatch(executor, self._profiler) if first else self._profiler
@@ -427,12 +445,14 @@ class InferRequest(RequestTensors):
         program = self._compilation.program(arrays)
         executor = self._executors.get(id(program))
         if executor is None:
-            executor = self._executors[id(program)] = Executor(program, self._backend, self._compilation.constants,
-                                                                   self._cancellation)
+            executor = self._executors[id(program)] = Executor(
+                program, self._backend, self._compilation.constants, self._cancellation
+            )
         return executor
 
-    def _states(self, executor: Executor, arrays: Sequence[Array],
-                pairs: Sequence[HostDevicePair] | None) -> dict[str, Array]:
+    def _states(
+        self, executor: Executor, arrays: Sequence[Array], pairs: Sequence[HostDevicePair] | None
+    ) -> dict[str, Array]:
         """Return the current values of the variables that a program reads.
 
         ``pairs`` is None for a decode step, whose program may have other inputs than the model.
@@ -446,8 +466,9 @@ class InferRequest(RequestTensors):
                 pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
             hosts = [pair.host for pair in pairs] if self._backend.remote else None
             initial = self._initial.compute([pair.device for pair in pairs], hosts)
-            states = {name: variables.begin(name, initial(name)) if value is None else value
-                      for name, value in states.items()}
+            states = {
+                name: variables.begin(name, initial(name)) if value is None else value for name, value in states.items()
+            }
         return states
 
     # ---- results
@@ -531,7 +552,8 @@ class InferRequest(RequestTensors):
             shapes = [shapes]
         pairs = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
         shapes_by_number: dict[int, Iterable[int]] = {
-            self._compilation.inputs.number(key): shape for key, shape in pairs}
+            self._compilation.inputs.number(key): shape for key, shape in pairs
+        }
         arrays: list[Any] = []
         for number, slot in enumerate(self._inputs):
             if number not in shapes_by_number and slot.port.partial_shape.is_dynamic:

@@ -51,8 +51,10 @@ class MultiCompiledModel(CompiledModel):
 
     @property
     def _device(self) -> str:
-        return "MULTI:" + ",".join(f"{settings.device}({settings.requests})" if settings.requests else settings.device
-                                   for settings in (compilation.settings for compilation in self._compilations))
+        return "MULTI:" + ",".join(
+            f"{settings.device}({settings.requests})" if settings.requests else settings.device
+            for settings in (compilation.settings for compilation in self._compilations)
+        )
 
 
 def _load(shared: tuple[Compilation, WeakSet[InferRequest]]) -> float:

@@ -38,7 +38,8 @@ class RequestTensors:
         """Call `set_tensor` for every name, port or number (of an input) in the dict."""
         for key, tensor in tensors.items():
             (self._inputs[self._compilation.inputs.number(key)] if isinstance(key, int) else self._slot(key)).bind(
-                _tensor(tensor))
+                _tensor(tensor)
+            )
 
     def _slot(self, key: Any) -> InputSlot | OutputSlot:
         self._check_idle()

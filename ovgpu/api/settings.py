@@ -80,8 +80,13 @@ READ_ONLY: dict[str, Callable[[Settings], Any]] = {
     "AVAILABLE_DEVICES": lambda s: [""],
     "FULL_DEVICE_NAME": lambda s: _processor() if s.device == "CPU" else s.device,
     "EXECUTION_DEVICES": lambda s: [s.device],
-    "OPTIMIZATION_CAPABILITIES": lambda s: [_CAPABILITY.FP32, _CAPABILITY.FP16, _CAPABILITY.BF16, _CAPABILITY.INT8,
-                                           _CAPABILITY.EXPORT_IMPORT],
+    "OPTIMIZATION_CAPABILITIES": lambda s: [
+        _CAPABILITY.FP32,
+        _CAPABILITY.FP16,
+        _CAPABILITY.BF16,
+        _CAPABILITY.INT8,
+        _CAPABILITY.EXPORT_IMPORT,
+    ],
     "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda s: (1, s.stream_limits[1], 1),
     "RANGE_FOR_STREAMS": lambda s: (1, s.stream_limits[1]),
     "DEVICE_TYPE": lambda s: _TYPE.INTEGRATED if s.device == "CPU" else _TYPE.DISCRETE,
@@ -92,8 +97,9 @@ CARD_READ_ONLY: dict[str, Callable[[Settings], Any]] = {
     "AVAILABLE_DEVICES": lambda s: [str(n) for n in devices.card_numbers()],
     "FULL_DEVICE_NAME": lambda s: s.card.name,
     "DEVICE_TYPE": lambda s: _TYPE.INTEGRATED if s.card.integrated else _TYPE.DISCRETE,
-    "OPTIMIZATION_CAPABILITIES": lambda s: [c for c in READ_ONLY["OPTIMIZATION_CAPABILITIES"](s)
-                                            if c != _CAPABILITY.BF16 or s.card.capability >= (8, 0)],
+    "OPTIMIZATION_CAPABILITIES": lambda s: [
+        c for c in READ_ONLY["OPTIMIZATION_CAPABILITIES"](s) if c != _CAPABILITY.BF16 or s.card.capability >= (8, 0)
+    ],
     "DEVICE_ARCHITECTURE": lambda s: s.card.architecture,
     "DEVICE_UUID": lambda s: cuda.uuid(s.card.number),
     "GPU_DEVICE_TOTAL_MEM_SIZE": lambda s: s.card.memory,
@@ -110,8 +116,9 @@ COMPUTED: dict[str, Callable[[Settings], Any]] = {
 }
 COMPILED_ONLY: dict[str, Callable[[Settings], Any]] = {
     "NETWORK_NAME": lambda s: s.model_name,
-    "OPTIMAL_NUMBER_OF_INFER_REQUESTS": lambda s: s.requests or min(
-        s.streams, s["PERFORMANCE_HINT_NUM_REQUESTS"] or s.streams),
+    "OPTIMAL_NUMBER_OF_INFER_REQUESTS": lambda s: (
+        s.requests or min(s.streams, s["PERFORMANCE_HINT_NUM_REQUESTS"] or s.streams)
+    ),
     "LOADED_FROM_CACHE": lambda s: s.loaded_from_cache,
 }
 
@@ -164,7 +171,8 @@ class Settings:
         """
         explicit: Type | None = self._explicit("INFERENCE_PRECISION_HINT")
         if (explicit is TF32 and not self._has_ampere_units) or (
-                explicit == Type.bf16 and devices.is_card(self.device) and not self._has_ampere_units):
+            explicit == Type.bf16 and devices.is_card(self.device) and not self._has_ampere_units
+        ):
             return Type.f32
         if explicit is not None or self.device == "CPU":
             return explicit or Type.f32
@@ -239,8 +247,9 @@ class Settings:
     def _unknown(self, key: str) -> RuntimeError:
         """Return the error for a property that does not exist."""
         suggestion = did_you_mean(key, self.supported)
-        return RuntimeError(f"Unsupported property {key} by {self._owner}{suggestion or '.'} "
-                            f"It has {', '.join(self.supported)}")
+        return RuntimeError(
+            f"Unsupported property {key} by {self._owner}{suggestion or '.'} It has {', '.join(self.supported)}"
+        )
 
     def update(self, values: Mapping[str, Any]) -> None:
         """Set properties: all of them, or none if one is wrong.
@@ -273,8 +282,11 @@ class Settings:
 
     def exported(self) -> dict[str, str]:
         """Return the properties that were set, as texts that `update` takes, without those that belong to a machine."""
-        return {name: _text(value) for name, value in self._values.items()
-                if name not in OF_MACHINE and isinstance(WRITABLE[name], (bool, int, float, str, Type, PropertyEnum))}
+        return {
+            name: _text(value)
+            for name, value in self._values.items()
+            if name not in OF_MACHINE and isinstance(WRITABLE[name], (bool, int, float, str, Type, PropertyEnum))
+        }
 
     @property
     def _owner(self) -> str:

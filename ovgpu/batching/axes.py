@@ -113,8 +113,9 @@ class Batch:
             raise OpError("the layer may mix the rows of a batch: the rank of a tensor is known only at run time")
         return rule(self, op, axes, inputs, outputs)
 
-    def _gathered(self, op: Gather, data: BatchAxis | None, indices: BatchAxis, numbers: RowNumbers,
-                  inputs: Sequence[Any]) -> BatchAxis:
+    def _gathered(
+        self, op: Gather, data: BatchAxis | None, indices: BatchAxis, numbers: RowNumbers, inputs: Sequence[Any]
+    ) -> BatchAxis:
         """Return the batch axis of a Gather by flat indices, which contain the number of the row that they select."""
         where = constant_axis(inputs[2], inputs[0].rank)
         flat = data is not None and where is not None and data == BatchAxis(where, 1, data.inner)

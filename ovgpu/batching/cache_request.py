@@ -66,8 +66,9 @@ class CacheRequest(BatchRequest):
         """Take the programs of a compilation of the model."""
         programs = compilation.cache_programs()
         if programs is None:
-            raise Error("other layers than attention read the KV caches: sequences of different lengths cannot share a "
-                        "batch")
+            raise Error(
+                "other layers than attention read the KV caches: sequences of different lengths cannot share a batch"
+            )
         self._programs = programs
         self._caches, self._axis = programs.parts.caches, programs.parts.caches[0].axis
         # Every sequence has its own value of inputs that only the host part reads, such as its mask.
@@ -98,27 +99,32 @@ class CacheRequest(BatchRequest):
         for cache in self._caches:
             fixed = [d for axis, d in enumerate(cache.shape) if axis not in (0, cache.axis)]
             if self._batch_axes[cache.name] or any(isinstance(d, Sym) for d in fixed):
-                raise Error(f"variable '{cache.name}' has a batch axis other than the first one, or rows of unknown "
-                            f"size")
+                raise Error(
+                    f"variable '{cache.name}' has a batch axis other than the first one, or rows of unknown size"
+                )
         if any(cache.axis != self._axis for cache in self._caches):
             raise Error("the KV caches grow along different axes")
         fed = {p.ports[0]: feed for p, feed in zip(parts.device.parameters[len(self._inputs) :], parts.feeds)}
         for feed in parts.feeds:
             shape = feed.port.spec.shape or ()
             if not shape or not isinstance(shape[0], Sym):
-                raise OpError("the layer's result depends on the length of the KV caches, but is the same for all "
-                              "sequences of a batch").at(feed.port.node.op.name, feed.port.node.source_location)
+                raise OpError(
+                    "the layer's result depends on the length of the KV caches, but is the same for all "
+                    "sequences of a batch"
+                ).at(feed.port.node.op.name, feed.port.node.source_location)
         for node in parts.device.ops:
             if isinstance(node.op, CachedAttention):
                 mask = _fed(node.sources[3])
                 if mask is None or mask not in fed or not fed[mask].grows:
                     raise OpError("attention has no mask that hides the rows of longer sequences in the batch").at(
-                        node.op.name, node.source_location)
+                        node.op.name, node.source_location
+                    )
 
     # ---- running
 
-    def infer_rows(self, inputs: Mapping[int, Any], active: Mapping[int, Sequence[Any]],
-                   begun: Collection[int]) -> list[Any]:
+    def infer_rows(
+        self, inputs: Mapping[int, Any], active: Mapping[int, Sequence[Any]], begun: Collection[int]
+    ) -> list[Any]:
         self._inputs_of_rows = active
         with self._backend.active():
             for row in range(self.rows):
@@ -144,8 +150,10 @@ class CacheRequest(BatchRequest):
 
     def _infer(self) -> Snapshot:
         self.update()
-        pairs = [self._stand_in(number) if number in self.unstacked else slot.pair(slot.read())
-                 for number, slot in enumerate(self._inputs)]
+        pairs = [
+            self._stand_in(number) if number in self.unstacked else slot.pair(slot.read())
+            for number, slot in enumerate(self._inputs)
+        ]
         shapes = self._programs.shapes([pair.host.shape for pair in pairs])
         self._new_rows, past = shapes[0][self._axis], max(self._lengths)
         self._reserve(past + self._new_rows)
@@ -155,9 +163,10 @@ class CacheRequest(BatchRequest):
         key = binding_addresses([pairs[i] for i in self._programs.read], self._outputs) if hosts is not None else None
         executor = self._device_part
         if executor is None:
-            executor = self._device_part = Executor(self._programs.device, self._backend, self._compilation.constants,
-                                                    self._cancellation)
-        watch = (OverflowWatch(executor) if self._compilation.may_widen and executor not in self._in_range else None)
+            executor = self._device_part = Executor(
+                self._programs.device, self._backend, self._compilation.constants, self._cancellation
+            )
+        watch = OverflowWatch(executor) if self._compilation.may_widen and executor not in self._in_range else None
         results = executor.run([pair.device for pair in pairs], {}, self._memory, key, hosts=hosts, observe=watch)
         self._in_range.add(executor)
         for slot, result in zip(self._outputs, results):
@@ -240,11 +249,14 @@ class CacheRequest(BatchRequest):
     def _compute_values(self, arrays: Sequence[Any], length: int) -> Sequence[tuple[Extents, Any]]:
         """Run the host part for one sequence; see `_host_values`."""
         parts = self._programs.parts
-        inputs = [np.zeros(1, slot.port.element_type.storage) if array is None else array
-                  for slot, array in zip(self._inputs, arrays)]
+        inputs = [
+            np.zeros(1, slot.port.element_type.storage) if array is None else array
+            for slot, array in zip(self._inputs, arrays)
+        ]
         inputs += [placeholder(self._shape(self._caches[i], 1, 0), length, self._caches[i]) for i in parts.shape_caches]
-        self._batched.check([*(inputs[key].shape[axis] if isinstance(key, int) else length
-                               for key, axis in self._batched.dims)])
+        self._batched.check(
+            [*(inputs[key].shape[axis] if isinstance(key, int) else length for key, axis in self._batched.dims)]
+        )
         key = tuple([(x.ndim, x.dtype) for x in inputs])
         host = self._host_parts.get(key)
         if host is None:
@@ -256,7 +268,8 @@ class CacheRequest(BatchRequest):
         for feed, (shape, _) in zip(parts.feeds, values):
             if feed.grows and shape[-1] != length + self._new_rows:
                 raise OpError(f"the mask has {shape[-1]} columns for {length + self._new_rows} keys").at(
-                    feed.port.node.op.name, feed.port.node.source_location)
+                    feed.port.node.op.name, feed.port.node.source_location
+                )
         return values[: len(parts.feeds)]
 
     # ---- caches
@@ -333,11 +346,14 @@ class CacheRequest(BatchRequest):
                     raise Error(f"the state has no value of variable '{cache.name}'")
                 given = state[cache.name]
                 value = self._variables.all[cache.name].accept(
-                    backend_array(given if isinstance(given, Tensor) else Tensor(given), self._backend))
+                    backend_array(given if isinstance(given, Tensor) else Tensor(given), self._backend)
+                )
                 expected = self._shape(cache, 1, (values or [value])[0].shape[self._axis])
                 if value.shape != expected:
-                    raise Error(f"variable '{cache.name}' of one sequence has shape {list(expected)}, the new value "
-                                f"{list(value.shape)}")
+                    raise Error(
+                        f"variable '{cache.name}' of one sequence has shape {list(expected)}, the new value "
+                        f"{list(value.shape)}"
+                    )
                 values.append(value)
             length = values[0].shape[self._axis]
             self._reserve(length)

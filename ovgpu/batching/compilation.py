@@ -12,8 +12,9 @@ from ovgpu.batching.model import BatchedModel, batched
 from ovgpu.model import Model
 
 
-def compile_batched(model: Any, device: str | None, config: Mapping[str, Any] | None,
-                    batch_axes: Mapping[Any, int | None] | None) -> tuple[CompiledModel, BatchedModel]:
+def compile_batched(
+    model: Any, device: str | None, config: Mapping[str, Any] | None, batch_axes: Mapping[Any, int | None] | None
+) -> tuple[CompiledModel, BatchedModel]:
     """Compile a model with a dynamic batch; see `SequenceBatcher` for the arguments and errors.
 
     A compiled model gives its model, device and properties. ``config`` has further properties.

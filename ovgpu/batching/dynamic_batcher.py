@@ -36,10 +36,19 @@ class DynamicBatcher:
     ``batch_axes``, ``observer`` and errors.
     """
 
-    def __init__(self, model: Any, max_batch_size: int = 32, device: str | None = None,
-                 config: Mapping[str, Any] | None = None, *, max_wait_ms: float = 2.0,
-                 batch_sizes: Sequence[int] | None = None, requests: int = 1,
-                 batch_axes: Mapping[Any, int | None] | None = None, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        max_batch_size: int = 32,
+        device: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        max_wait_ms: float = 2.0,
+        batch_sizes: Sequence[int] | None = None,
+        requests: int = 1,
+        batch_axes: Mapping[Any, int | None] | None = None,
+        observer: Observer | None = None,
+    ) -> None:
         if max_batch_size < 1 or requests < 1:
             raise ValueError(f"max_batch_size {max_batch_size} and requests {requests} must be positive")
         sizes = [1 << i for i in range(max_batch_size.bit_length())] if batch_sizes is None else list(batch_sizes)
@@ -48,10 +57,17 @@ class DynamicBatcher:
         compiled, batched = compile_batched(model, device, config, batch_axes)
         if batched.variables:
             raise Error(f"the model has states, such as '{next(iter(batched.variables))}': use a SequenceBatcher")
-        self._batches = _Batches(compiled, batched, sorted({n for n in sizes if n < max_batch_size} | {max_batch_size}),
-                                 max_wait_ms / 1000, observer)
-        self._threads = [threading.Thread(target=self._batches.work, name="ovgpu-batches", daemon=True, args=(request,))
-                         for request in self._batches.requests(requests)]
+        self._batches = _Batches(
+            compiled,
+            batched,
+            sorted({n for n in sizes if n < max_batch_size} | {max_batch_size}),
+            max_wait_ms / 1000,
+            observer,
+        )
+        self._threads = [
+            threading.Thread(target=self._batches.work, name="ovgpu-batches", daemon=True, args=(request,))
+            for request in self._batches.requests(requests)
+        ]
         for thread in self._threads:
             thread.start()
         self._closing = finalize(self, self._batches.gatherer.close)
@@ -120,8 +136,14 @@ class DynamicBatcher:
 class _Batches:
     """Queue of inferences and the loop that runs them, shared by the batcher and its threads."""
 
-    def __init__(self, compiled: CompiledModel, batched: BatchedModel, sizes: list[int], max_wait: float,
-                 observer: Observer | None) -> None:
+    def __init__(
+        self,
+        compiled: CompiledModel,
+        batched: BatchedModel,
+        sizes: list[int],
+        max_wait: float,
+        observer: Observer | None,
+    ) -> None:
         self.compiled, self.sizes, self._observer = compiled, sizes, observer
         self.batched = batched
         self._ports = compiled._compilation.inputs
@@ -144,8 +166,11 @@ class _Batches:
 
     def requests(self, number: int) -> list[BatchRequest]:
         """Return new requests for batches, so many for each device."""
-        return [BatchRequest(compilation.current, self.batched) for compilation in self.compiled._compilations
-                for _ in range(number)]
+        return [
+            BatchRequest(compilation.current, self.batched)
+            for compilation in self.compiled._compilations
+            for _ in range(number)
+        ]
 
     def work(self, request: BatchRequest) -> None:
         """Run batches with a request until the gatherer is closed and empty."""

@@ -39,8 +39,14 @@ class FewRows:
             self._requests[rows] = request
         return self._requests[rows]
 
-    def infer(self, request: BatchRequest, inputs: dict[int, Any], slots: Sequence[int], arrays: Sequence[Any],
-              begun: Sequence[bool]) -> list[Any]:
+    def infer(
+        self,
+        request: BatchRequest,
+        inputs: dict[int, Any],
+        slots: Sequence[int],
+        arrays: Sequence[Any],
+        begun: Sequence[bool],
+    ) -> list[Any]:
         """Run a step of ``slots`` in a request of `request`, and return the outputs as `BatchRequest.infer_rows` does.
 
         ``inputs`` are stacked, ``arrays`` those of each slot. ``begun`` tells which slots have a state from before.
@@ -48,8 +54,9 @@ class FewRows:
         padding = [0] * (request.rows - len(slots))  # rows behind the last one do what the first one does
         rows = [*range(len(slots)), *padding]
         request.copy_states(self._whole, [(slots[i], row) for row, i in enumerate(rows) if begun[i]])
-        outputs = request.infer_rows(inputs, {row: arrays[i] for row, i in enumerate(rows)},
-                                     [row for row, i in enumerate(rows) if begun[i]])
+        outputs = request.infer_rows(
+            inputs, {row: arrays[i] for row, i in enumerate(rows)}, [row for row, i in enumerate(rows) if begun[i]]
+        )
         self._whole.copy_states(request, list(enumerate(slots)))
         return outputs
 

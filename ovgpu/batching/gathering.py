@@ -70,8 +70,14 @@ def report(observer: Observer | None, batch: Sequence[Work], slots: int, started
     if observer is None or not batch:
         return
     try:
-        observer(BatchRun(sum(work.rows for work in batch), slots, tuple([started - work.arrived for work in batch]),
-                          time.perf_counter() - started))
+        observer(
+            BatchRun(
+                sum(work.rows for work in batch),
+                slots,
+                tuple([started - work.arrived for work in batch]),
+                time.perf_counter() - started,
+            )
+        )
     except Exception:
         sys.excepthook(*sys.exc_info())
 

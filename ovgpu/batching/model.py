@@ -28,8 +28,9 @@ class BatchedModel:
     for beam search, or None: each row continues its own state.
     """
 
-    def __init__(self, model: Model, inputs: tuple[int | None, ...], variables: dict[str, int], beams: int | None,
-                 proof: Proof) -> None:
+    def __init__(
+        self, model: Model, inputs: tuple[int | None, ...], variables: dict[str, int], beams: int | None, proof: Proof
+    ) -> None:
         self.model, self.inputs, self.variables, self.beams = model, inputs, variables, beams
         self.outputs = proof.outputs()
         self.dims = dynamic_dims(model, inputs, variables)
@@ -71,8 +72,10 @@ def batched(model: Model, axes: Mapping[Any, int | None] | None = None) -> Batch
     model = model.clone()
     given = {model.parameters.index(model.input(key).node): axis for key, axis in (axes or {}).items()}
     beams = _beams(model)
-    inputs = [0 if parameter is beams else given[i] if i in given else _input_axis(parameter)
-              for i, parameter in enumerate(model.parameters)]
+    inputs = [
+        0 if parameter is beams else given[i] if i in given else _input_axis(parameter)
+        for i, parameter in enumerate(model.parameters)
+    ]
     if all(axis is None for axis in inputs):
         raise Error("no input of the model has an axis for a batch, of extent 1 or dynamic")
     for parameter, axis in zip(model.parameters, inputs):
@@ -85,8 +88,13 @@ def batched(model: Model, axes: Mapping[Any, int | None] | None = None) -> Batch
         dims = dynamic_dims(model, inputs, variables)
         for equalities in dict.fromkeys((ALL_DIFFER, equalities_of([-1 - axis for _, axis in dims]))):
             try:
-                return _proven(model.clone(), inputs, variables,
-                               None if beams is None else model.parameters.index(beams), equalities)
+                return _proven(
+                    model.clone(),
+                    inputs,
+                    variables,
+                    None if beams is None else model.parameters.index(beams),
+                    equalities,
+                )
             except OpError as error:
                 first = first or error
     assert first is not None
@@ -96,8 +104,9 @@ def batched(model: Model, axes: Mapping[Any, int | None] | None = None) -> Batch
 def _require_axis(parameter: Node, axis: int) -> None:
     shape = parameter.ports[0].partial_shape
     if not 0 <= axis < len(shape) or (shape[axis].is_static and shape[axis].get_length() != 1):
-        raise Error(f"input '{parameter.friendly_name}' of shape {shape} has no axis {axis} for a batch, of extent 1 "
-                    f"or dynamic")
+        raise Error(
+            f"input '{parameter.friendly_name}' of shape {shape} has no axis {axis} for a batch, of extent 1 or dynamic"
+        )
 
 
 def _input_axis(parameter: Node) -> int | None:
@@ -152,13 +161,19 @@ def _candidates(model: Model) -> Iterator[dict[str, int]]:
         free[name] = list(_free_axes(shape))
         if not free[name]:
             raise OpError(f"variable '{name}' of shape {shape} has no axis for a batch, of extent 1 or dynamic").at(
-                node.op.name, node.source_location)
+                node.op.name, node.source_location
+            )
     for choice in range(max(map(len, free.values()), default=1)):
         yield {name: axes[min(choice, len(axes) - 1)] for name, axes in free.items()}
 
 
-def _proven(model: Model, inputs: Sequence[int | None], variables: dict[str, int], beams: int | None,
-            equalities: tuple[int, ...]) -> BatchedModel:
+def _proven(
+    model: Model,
+    inputs: Sequence[int | None],
+    variables: dict[str, int],
+    beams: int | None,
+    equalities: tuple[int, ...],
+) -> BatchedModel:
     """Return the model with a dynamic batch. Assignments correct the batch axes of ``variables``."""
     shapes = {name: node.ports[0].partial_shape for name, node in reads(model).items()}
     for _ in range(2 + sum(map(len, shapes.values()))):
@@ -166,8 +181,9 @@ def _proven(model: Model, inputs: Sequence[int | None], variables: dict[str, int
             op: Any = node.op
             if isinstance(op, ReadValue3):
                 shape = _dynamic(shapes[op.variable_id], variables[op.variable_id])
-                node.op = ReadValue6(variable_id=op.variable_id, variable_type=node.ports[0].element_type,
-                                     variable_shape=shape)
+                node.op = ReadValue6(
+                    variable_id=op.variable_id, variable_type=node.ports[0].element_type, variable_shape=shape
+                )
         proof = Proof(model, inputs, variables, beams, equalities)
         while not proof.run():  # a node was rewritten: prove again from the beginning
             pass
@@ -180,6 +196,7 @@ def _proven(model: Model, inputs: Sequence[int | None], variables: dict[str, int
             node = next(s for s in model.sinks if s.op.variable_id == name)  # type: ignore[attr-defined]
             if axis is None or axis != BatchAxis(axis.axis) or axis.axis not in list(_free_axes(shapes[name])):
                 raise OpError(f"the new value of variable '{name}' is not one value for each row of the batch").at(
-                    node.op.name, node.source_location)
+                    node.op.name, node.source_location
+                )
         variables = {**variables, **{name: axis.axis for name, axis in assigned.items() if axis is not None}}
     raise Error("the model has no consistent batch axes of its variables")

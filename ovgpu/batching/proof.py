@@ -36,8 +36,12 @@ def dynamic_dims(model: Model, inputs: Sequence[int | None], variables: Mapping[
         for i, (p, axis) in enumerate(zip(model.parameters, inputs))
     ]
     shapes += [(name, node.ports[0].partial_shape, variables[name]) for name, node in reads(model).items()]
-    return [(key, axis) for key, shape, batch in shapes for axis, extent in enumerate(shape)
-            if extent.is_dynamic and axis != batch]
+    return [
+        (key, axis)
+        for key, shape, batch in shapes
+        for axis, extent in enumerate(shape)
+        if extent.is_dynamic and axis != batch
+    ]
 
 
 def reads(model: Model) -> dict[str, Node]:
@@ -98,14 +102,21 @@ class Proof:
     dynamic extents with these ``equalities``: `ALL_DIFFER`, or as `equalities_of` returns them.
     """
 
-    def __init__(self, model: Model, inputs: Sequence[int | None], variables: Mapping[str, int], beams: int | None,
-                 equalities: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        inputs: Sequence[int | None],
+        variables: Mapping[str, int],
+        beams: int | None,
+        equalities: tuple[int, ...],
+    ) -> None:
         self.model, self.inputs, self.beams, self.equalities = model, inputs, beams, equalities
         self._batch_dims = {(i, axis) for i, axis in enumerate(inputs) if axis is not None} | set(variables.items())
         self._variables = variables
         self._dims = dynamic_dims(model, inputs, variables)
         self._others: dict[Dim, Dim | int] = {
-            dim: 1 if first < 0 else self._dims[first] for dim, first in zip(self._dims, equalities)}
+            dim: 1 if first < 0 else self._dims[first] for dim, first in zip(self._dims, equalities)
+        }
         self.axes: dict[Output, BatchAxis | None] = {}
 
     def run(self) -> bool:
@@ -182,7 +193,8 @@ class Proof:
             axis = self.axes[result.ports[0]]
             if axis is None or axis != BatchAxis(axis.axis):
                 raise OpError("the output is not one value for each row of the batch").at(
-                    result.op.name, result.source_location)
+                    result.op.name, result.source_location
+                )
             found.append(axis.axis)
         return tuple(found)
 

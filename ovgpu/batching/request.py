@@ -39,11 +39,14 @@ class BatchRequest(InferRequest):
         for name, variable in self._variables.all.items():
             shape = variable.info.shape
             if any(d.is_dynamic for axis, d in enumerate(shape) if axis != self._batch_axes[name]):
-                raise Error(f"variable '{name}' has shape {shape}: sequences share a batch only if their states have "
-                            f"fixed sizes")
+                raise Error(
+                    f"variable '{name}' has shape {shape}: sequences share a batch only if their states have "
+                    f"fixed sizes"
+                )
 
-    def infer_rows(self, inputs: Mapping[int, Any], active: Mapping[int, Sequence[Any]],
-                   begun: Collection[int]) -> list[Any]:
+    def infer_rows(
+        self, inputs: Mapping[int, Any], active: Mapping[int, Sequence[Any]], begun: Collection[int]
+    ) -> list[Any]:
         """Run the batch. Return the outputs as arrays that the next inference overwrites.
 
         States change in the rows that are ``active``, which have these inputs of their own. Rows that have ``begun``
@@ -61,8 +64,11 @@ class BatchRequest(InferRequest):
                 self._start_rows()
         after = super()._run()
         idle = [row for row in range(self.rows) if row not in self._active]
-        changed = [(name, old.array, new.array) for name, old, new in
-                   zip(self._variables.all, self._variables.now.values, after.values) if new.array is not old.array]
+        changed = [
+            (name, old.array, new.array)
+            for name, old, new in zip(self._variables.all, self._variables.now.values, after.values)
+            if new.array is not old.array
+        ]
         if idle and changed:
             with self._backend.active():
                 self._copy_rows(changed, [(row, row) for row in idle])
@@ -73,8 +79,11 @@ class BatchRequest(InferRequest):
         values = self._initial_values()
         rows = sorted(self._starting)
         for single in (True, False):
-            copies = [(name, value, self._value(name)) for name, value in values.items()
-                      if (value.shape[self._batch_axes[name]] == 1) == single]
+            copies = [
+                (name, value, self._value(name))
+                for name, value in values.items()
+                if (value.shape[self._batch_axes[name]] == 1) == single
+            ]
             if copies:
                 self._copy_rows(copies, [(0 if single else row, row) for row in rows])
 
@@ -150,8 +159,11 @@ class BatchRequest(InferRequest):
             initial = self._initial.compute(None)
             for name, variable in self._variables.all.items():
                 axis = self._batch_axes[name]
-                value = (self._value(name)[part(axis, slice(row, row + 1))] if row is not None
-                         else self._with_rows(name, initial(name)))
+                value = (
+                    self._value(name)[part(axis, slice(row, row + 1))]
+                    if row is not None
+                    else self._with_rows(name, initial(name))
+                )
                 found[name] = tensor_copy(*variable.in_public_type(value), self._backend)
         return found
 
@@ -164,12 +176,15 @@ class BatchRequest(InferRequest):
                 if name not in state:
                     raise Error(f"the state has no value of variable '{name}'")
                 given = state[name]
-                value = variable.accept(backend_array(given if isinstance(given, Tensor) else Tensor(given),
-                                                      self._backend))
+                value = variable.accept(
+                    backend_array(given if isinstance(given, Tensor) else Tensor(given), self._backend)
+                )
                 target, axis = self._value(name), self._batch_axes[name]
                 if value.shape != (*target.shape[:axis], 1, *target.shape[axis + 1 :]):
-                    raise Error(f"variable '{name}' has shape {list(target.shape)} with {self.rows} rows, the new "
-                                f"value of one row {list(value.shape)}")
+                    raise Error(
+                        f"variable '{name}' has shape {list(target.shape)} with {self.rows} rows, the new "
+                        f"value of one row {list(value.shape)}"
+                    )
                 copies.append((name, value, target))
             self._copy_rows(copies, [(0, row)])
             self._backend.synchronize()

@@ -46,8 +46,9 @@ def _rewrite_target(node: Node, axis: BatchAxis, batch: Batch) -> bool:
     if x is None or x.spec.shape is None or target is None or not isinstance(target.node.op, Constant):
         return False
     values = [int(v) for v in target.node.op.value.ravel()]
-    extents = [x.spec.shape[i] if v == 0 and op.special_zero and i < len(x.spec.shape) else v
-               for i, v in enumerate(values)]
+    extents = [
+        x.spec.shape[i] if v == 0 and op.special_zero and i < len(x.spec.shape) else v for i, v in enumerate(values)
+    ]
     if any(batch.depends(extent) for extent in extents):  # a 0 copies the batch
         return False
     place = _place(values, extents, product(x.spec.shape[: axis.axis]) * axis.outer, axis)
@@ -66,8 +67,7 @@ def _rewrite_target(node: Node, axis: BatchAxis, batch: Batch) -> bool:
 
 def _place(values: Sequence[int], extents: Sequence[Int], before: Int, axis: BatchAxis) -> int | None:
     """Return the index of the 1 in a target shape that has ``before`` elements before it, as the rows have."""
-    found = [i for i, v in enumerate(values)
-             if v == 1 and -1 not in values[:i] and equal(product(extents[:i]), before)]
+    found = [i for i, v in enumerate(values) if v == 1 and -1 not in values[:i] and equal(product(extents[:i]), before)]
     return axis.axis if axis.axis in found else next(iter(found), None)
 
 
@@ -75,8 +75,13 @@ def _repeat(node: Node, number: int, axis: BatchAxis, source: tuple[Output, int]
     """Repeat an input of extent 1 along the batch axis for each row."""
     x = node.sources[number]
     shape = None if x is None else x.spec.shape
-    if x is None or shape is None or axis != BatchAxis(axis.axis) or axis.axis >= len(shape) or (
-            not equal(shape[axis.axis], 1) or any(isinstance(d, Sym) for d in shape)):
+    if (
+        x is None
+        or shape is None
+        or axis != BatchAxis(axis.axis)
+        or axis.axis >= len(shape)
+        or (not equal(shape[axis.axis], 1) or any(isinstance(d, Sym) for d in shape))
+    ):
         return False
     graph = Graph(node)
     rows = graph.add(Gather8(), graph.add(ShapeOf3(), source[0]), graph.constant([source[1]]), graph.constant(0))

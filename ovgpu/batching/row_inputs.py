@@ -25,8 +25,10 @@ class _RowInput(InputSlot):
         """Return a copy of a value as an array of the input's type. Raises errors as `InputSlot.set` does."""
         if isinstance(value, Tensor):
             if self._kind is not None and value.element_type is not self._kind:
-                raise Error(f"[Parameter] the tensor has type {value.element_type.get_type_name()}, the input "
-                            f"{self._kind.get_type_name()} ({self.port.node.source_location})")
+                raise Error(
+                    f"[Parameter] the tensor has type {value.element_type.get_type_name()}, the input "
+                    f"{self._kind.get_type_name()} ({self.port.node.source_location})"
+                )
             self._check_host(value)
             array = value.array
         else:
@@ -36,8 +38,10 @@ class _RowInput(InputSlot):
 
     def _check_host(self, source: Any) -> None:
         if on_device(source):
-            raise Error(f"[Parameter] the array is on a CUDA device: rows are gathered on the host "
-                        f"({self.port.node.source_location})")
+            raise Error(
+                f"[Parameter] the array is on a CUDA device: rows are gathered on the host "
+                f"({self.port.node.source_location})"
+            )
 
 
 class RowInputs:
@@ -72,8 +76,10 @@ class RowInputs:
             rows = rows or count
             if count != rows or not 0 < count <= most:
                 allowed = f"{rows}, as another input has" if count != rows else f"1 to {most}"
-                raise Error(f"[Parameter] the input has {count} rows on axis {axis}, not {allowed} "
-                            f"({slot.port.node.source_location})")
+                raise Error(
+                    f"[Parameter] the input has {count} rows on axis {axis}, not {allowed} "
+                    f"({slot.port.node.source_location})"
+                )
             if number not in self._unstacked:
                 key.append((*array.shape[:axis], *array.shape[axis + 1 :]))
         if len(self._dims) == len(self._batched.dims):  # else the lengths of states count as well
@@ -91,8 +97,9 @@ class RowInputs:
         """
         stacked = self._stacked.get((rows, key))
         if stacked is None:
-            stacked = self._stacked[rows, key] = [self._empty(number, array, rows)
-                                                  for number, array in enumerate(parts[0][1])]
+            stacked = self._stacked[rows, key] = [
+                self._empty(number, array, rows) for number, array in enumerate(parts[0][1])
+            ]
             if len(self._stacked) > MAX_CACHED:
                 del self._stacked[next(iter(self._stacked))]
         for number, (target, axis) in enumerate(zip(stacked, self._axes)):
@@ -106,8 +113,11 @@ class RowInputs:
                 free[first:end] = False
             if free.any():
                 target[part(axis, free)] = valid[part(axis, slice(0, 1))]
-        return {number: parts[0][1][number] if array is None else array for number, array in enumerate(stacked)
-                if number not in self._unstacked}
+        return {
+            number: parts[0][1][number] if array is None else array
+            for number, array in enumerate(stacked)
+            if number not in self._unstacked
+        }
 
     def _empty(self, number: int, array: Any, rows: int) -> Any:
         axis = self._axes[number]
@@ -126,8 +136,12 @@ class RowOutputs:
 
     def rows(self, outputs: Sequence[Any], first: int, count: int) -> OVDict:
         """Return copies of ``count`` rows of the outputs, from row ``first`` on."""
-        return OVDict({port: np.array(array[part(axis, slice(first, first + count))])
-                       for port, array, axis in zip(self._ports, outputs, self._axes)})
+        return OVDict(
+            {
+                port: np.array(array[part(axis, slice(first, first + count))])
+                for port, array, axis in zip(self._ports, outputs, self._axes)
+            }
+        )
 
 
 def part(axis: int, index: Any) -> tuple[Any, ...]:

@@ -37,8 +37,10 @@ def counted(op: Any, inputs: Sequence[Spec | None], size: Sym) -> RowNumbers | N
     """Return the elements of a Range from 0 on in steps of 1: over the rows of a batch, or over anything else."""
     if not isinstance(op, Range):
         return None
-    start, stop, step = (None if spec is None or spec.ints() is None else spec.ints()[0]  # type: ignore[index]
-                         for spec in inputs)
+    start, stop, step = (
+        None if spec is None or spec.ints() is None else spec.ints()[0]  # type: ignore[index]
+        for spec in inputs
+    )
     if stop is None or isinstance(start, Sym) or start != 0 or isinstance(step, Sym) or step != 1:
         return None
     return RowNumbers(1, 1) if stop is size else RowNumbers(0, stop)

@@ -76,8 +76,11 @@ def rule(*classes: type[Op]) -> Callable[[Rule], Rule]:
     return register
 
 
-def _in_place(cls: type[Op], mixed: Callable[[Any, Specs, int], Iterable[int]],
-              batched: Callable[[Any], Iterable[int]] = lambda op: (0,)) -> None:
+def _in_place(
+    cls: type[Op],
+    mixed: Callable[[Any, Specs, int], Iterable[int]],
+    batched: Callable[[Any], Iterable[int]] = lambda op: (0,),
+) -> None:
     """Declare ops whose outputs have the rows on the axis that the inputs have them on.
 
     ``mixed(op, inputs, rank)`` returns the axes along which elements depend on each other or on their position.
@@ -142,12 +145,16 @@ _in_place(ShuffleChannels, _own)
 _in_place(_Splitting, _listed)
 _in_place(Reverse, lambda op, inputs, rank: op.reversed(_known(constants(inputs[1])), rank))
 _in_place(Roll, lambda op, inputs, rank: _known(constants(inputs[2])))
-_in_place(_Fourier, lambda op, inputs, rank: op.axes(
-    _known(constants(inputs[1])), rank if op.real_input else rank - 1))
+_in_place(_Fourier, lambda op, inputs, rank: op.axes(_known(constants(inputs[1])), rank if op.real_input else rank - 1))
 _in_place(STFT, _inner)
-_in_place(Pad, lambda op, inputs, rank: [
-    i for i, pads in enumerate(zip(_known(inputs[1].ints()), _known(inputs[2].ints())))
-    if not all(equal(pad, 0) for pad in pads)])
+_in_place(
+    Pad,
+    lambda op, inputs, rank: [
+        i
+        for i, pads in enumerate(zip(_known(inputs[1].ints()), _known(inputs[2].ints())))
+        if not all(equal(pad, 0) for pad in pads)
+    ],
+)
 _in_place(_MVN, lambda op, inputs, rank: op.axes(rank, _known(constants(inputs[1])) if len(inputs) > 1 else None))
 _in_place(NormalizeL2, _listed)
 _in_place(LRN, _listed)
@@ -160,8 +167,12 @@ _in_place(Cell, _inner, lambda op: (*range(1 + op.states), *([5] if isinstance(o
 _in_place(SequenceOfCells, _inner, lambda op: (*range(2 + op.states), *([6] if isinstance(op, AUGRU) else [])))
 _in_place(GatherElements, _own, lambda op: (0, 1))
 _in_place(Interpolate, lambda op, inputs, rank: op.axes)
-_in_place(Interpolate4, lambda op, inputs, rank: op.axes(
-    None if op.targets(inputs[1:])[2] is None else _known(constants(op.targets(inputs[1:])[2])), rank))
+_in_place(
+    Interpolate4,
+    lambda op, inputs, rank: op.axes(
+        None if op.targets(inputs[1:])[2] is None else _known(constants(op.targets(inputs[1:])[2])), rank
+    ),
+)
 _in_place(Identity, lambda op, inputs, rank: ())
 _in_place(Result, lambda op, inputs, rank: ())
 _in_place(ConvertLike, lambda op, inputs, rank: ())
@@ -176,8 +187,12 @@ def _elementwise(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequ
         return [axes[0]]
     rank = len(outputs[0].shape or ())
     at_start = getattr(op, "auto_broadcast", "numpy") == "pdpd"
-    return [shared(None if a is None else a.moved(a.axis + (0 if at_start else rank - inputs[i].rank))
-                   for i, a in enumerate(axes))]
+    return [
+        shared(
+            None if a is None else a.moved(a.axis + (0 if at_start else rank - inputs[i].rank))
+            for i, a in enumerate(axes)
+        )
+    ]
 
 
 @rule(Reduction)
@@ -403,6 +418,7 @@ def _one_hot(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence
 
 # ---- bodies
 
+
 @rule(TensorIterator, Loop)
 def _iterating(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[Spec]) -> Axes:
     if isinstance(op, Loop):
@@ -411,8 +427,10 @@ def _iterating(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequen
     results = batch.trace(op.body, parameters)
     for edge in op.back_edges:
         if results[edge.result] != parameters[edge.parameter]:
-            raise OpError(f"the rows of the batch lie on another axis of result {edge.result} of the body than of the "
-                          f"parameter that it becomes")
+            raise OpError(
+                f"the rows of the batch lie on another axis of result {edge.result} of the body than of the "
+                f"parameter that it becomes"
+            )
     if isinstance(op, Loop) and op.condition is not None and results[op.condition] is not None:
         raise OpError("the number of iterations depends on the rows of the batch")
     return _outputs(op, op.outputs, op.body, results, len(outputs))
@@ -422,8 +440,10 @@ def _iterating(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequen
 def _if(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[Spec]) -> Axes:
     _only(axes, range(1, len(axes)))  # the condition is the same for all rows
     branches = []
-    for body, entries, exits in ((op.then_body, op.then_inputs, op.then_outputs),
-                                 (op.else_body, op.else_inputs, op.else_outputs)):
+    for body, entries, exits in (
+        (op.then_body, op.then_inputs, op.then_outputs),
+        (op.else_body, op.else_inputs, op.else_outputs),
+    ):
         results = batch.trace(body, _parameters(op, entries, axes, inputs, len(body.parameters)))
         branches.append(_outputs(op, exits, body, results, len(outputs)))
     if branches[0] != branches[1]:
@@ -431,8 +451,9 @@ def _if(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[Spec
     return branches[0]
 
 
-def _parameters(op: _Iterating | If, entries: Sequence[InputMap], axes: Axes, inputs: Specs,
-                count: int) -> list[BatchAxis | None]:
+def _parameters(
+    op: _Iterating | If, entries: Sequence[InputMap], axes: Axes, inputs: Specs, count: int
+) -> list[BatchAxis | None]:
     """Return the batch axes of a body's parameters."""
     found: list[BatchAxis | None] = [None] * count
     for entry in entries:
@@ -442,8 +463,9 @@ def _parameters(op: _Iterating | If, entries: Sequence[InputMap], axes: Axes, in
     return found
 
 
-def _outputs(op: _Iterating | If, exits: Sequence[OutputMap], body: Any, results: Axes,
-             count: int) -> list[BatchAxis | None]:
+def _outputs(
+    op: _Iterating | If, exits: Sequence[OutputMap], body: Any, results: Axes, count: int
+) -> list[BatchAxis | None]:
     """Return the batch axes of a node's outputs, given those of its body's results."""
     found: list[BatchAxis | None] = [None] * count
     for entry in exits:
@@ -451,4 +473,3 @@ def _outputs(op: _Iterating | If, exits: Sequence[OutputMap], body: Any, results
         if axis is not None and entry.axis is not None:
             apart(axis, (normalize_axis(entry.axis, body.results[entry.result].ports[0].spec.rank),))
     return found
-

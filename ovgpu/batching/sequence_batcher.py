@@ -63,17 +63,27 @@ class SequenceBatcher:
     mask; Error for a model without a batch axis, or with states whose size changes, except KV caches.
     """
 
-    def __init__(self, model: Any, max_sequences: int = 64, device: str | None = None,
-                 config: Mapping[str, Any] | None = None, *, max_wait_ms: float = 2.0,
-                 batch_axes: Mapping[Any, int | None] | None = None, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        max_sequences: int = 64,
+        device: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        max_wait_ms: float = 2.0,
+        batch_axes: Mapping[Any, int | None] | None = None,
+        observer: Observer | None = None,
+    ) -> None:
         if not 1 <= max_sequences <= MAX_SEQUENCES:
             raise ValueError(f"max_sequences is {max_sequences}, not 1 to {MAX_SEQUENCES}")
         compiled, batched = compile_batched(model, device, config, batch_axes)
         self._compiled, self._batched = compiled, batched
         compilations = compiled._compilations[:max_sequences]
         shares = [(max_sequences + i) // len(compilations) for i in reversed(range(len(compilations)))]
-        self._slots = [_Slots(compilation, batched, share, max_wait_ms / 1000, observer)
-                       for compilation, share in zip(compilations, shares)]
+        self._slots = [
+            _Slots(compilation, batched, share, max_wait_ms / 1000, observer)
+            for compilation, share in zip(compilations, shares)
+        ]
         for slots in self._slots:
             threading.Thread(target=slots.work, name="ovgpu-sequences", daemon=True).start()
         self._opening = threading.Lock()
@@ -219,8 +229,9 @@ class _Slots:
     The gatherer's condition guards ``opened`` and the entries, ``running`` guards the request.
     """
 
-    def __init__(self, compilation: Compilation, batched: BatchedModel, most: int, max_wait: float,
-                 observer: Observer | None) -> None:
+    def __init__(
+        self, compilation: Compilation, batched: BatchedModel, most: int, max_wait: float, observer: Observer | None
+    ) -> None:
         self._compilation, self._batched, self.most, self._observer = compilation, batched, most, observer
         self._grows = any(info.axis for info in compilation.current.initial.infos.values())
         self.request = self._new_request()

@@ -18,16 +18,27 @@ from ovgpu.debug import DEBUG
 from ovgpu.errors import Error
 from ovgpu.version import OWN
 
-COMMANDS = {"run": run, "generate": generate, "serve": serve, "triton": triton, "info": info, "benchmark": benchmark,
-            "tune": tune, "compare": compare, "ops": ops, "demo": demo}
+COMMANDS = {
+    "run": run,
+    "generate": generate,
+    "serve": serve,
+    "triton": triton,
+    "info": info,
+    "benchmark": benchmark,
+    "tune": tune,
+    "compare": compare,
+    "ops": ops,
+    "demo": demo,
+}
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser of all commands."""
     main_parser = argparse.ArgumentParser("ovgpu", description="Runs OpenVINO IR models on NVIDIA GPUs, or with NumPy.")
     main_parser.add_argument("--version", action="version", version=f"ovgpu {OWN}")
-    commands = main_parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True,
-                                          parser_class=CommandParser)
+    commands = main_parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", required=True, parser_class=CommandParser
+    )
     for command in COMMANDS.values():
         command.add_to(commands)
     return main_parser

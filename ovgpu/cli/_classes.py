@@ -47,13 +47,24 @@ def best_classes(name: str, scores: Any, count: int, names: list[str]) -> Table:
     for number, row in enumerate(values[:MAX_ROWS]):
         probabilities = row if row.min() >= 0 and abs(row.sum() - 1) < 1e-3 else _softmax(row)
         for rank, i in enumerate(np.argsort(-row, kind="stable")[:count]):
-            rows.append((number if rank == 0 else "", i, names[i] if i < len(names) else "", f"{row[i]:.4g}",
-                         f"{probabilities[i]:.1%}"))
+            rows.append(
+                (
+                    number if rank == 0 else "",
+                    i,
+                    names[i] if i < len(names) else "",
+                    f"{row[i]:.4g}",
+                    f"{probabilities[i]:.1%}",
+                )
+            )
     shown = [c for c in range(5) if (c != 0 or len(values) > 1) and (c != 2 or names)]
     hidden = len(values) - MAX_ROWS
     title = f"Best classes of '{name}'" + (f" (without {counted(hidden, 'more row')})" if hidden > 0 else "")
-    return table(title, [COLUMNS[c] for c in shown], [[row[c] for c in shown] for row in rows],
-                 right=[shown.index(c) for c in shown if c != 2])
+    return table(
+        title,
+        [COLUMNS[c] for c in shown],
+        [[row[c] for c in shown] for row in rows],
+        right=[shown.index(c) for c in shown if c != 2],
+    )
 
 
 def _softmax(row: Any) -> Any:

@@ -33,8 +33,13 @@ class Feed:
         named = {name: number for number, name in enumerate(port_names(ports))}
         self.ids = token_input(ports)
         self.mask, self.positions = named.get("attention_mask"), named.get("position_ids")
-        continues = (stateful and self.ids is not None and self.mask is not None
-                     and arrays[self.mask].ndim == 2 and ports[self.mask].partial_shape[1].is_dynamic)
+        continues = (
+            stateful
+            and self.ids is not None
+            and self.mask is not None
+            and arrays[self.mask].ndim == 2
+            and ports[self.mask].partial_shape[1].is_dynamic
+        )
         self.length = self.arrays[self.ids].shape[1] if continues and self.ids is not None else 0
         self.past, self.prompt = 0, prompt
         if prompt and not self.length:
@@ -55,8 +60,9 @@ class Feed:
             arrays[self.ids] = ids if length == self.length else np.resize(ids, (len(ids), length, *ids.shape[2:]))
             if self.positions is not None:
                 positions = arrays[self.positions]
-                arrays[self.positions] = (np.broadcast_to(np.arange(length), (*positions.shape[:-1], length))
-                                          + self.past).astype(positions.dtype)
+                arrays[self.positions] = (
+                    np.broadcast_to(np.arange(length), (*positions.shape[:-1], length)) + self.past
+                ).astype(positions.dtype)
             self.past += length
         return arrays
 

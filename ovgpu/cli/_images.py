@@ -16,8 +16,24 @@ from ovgpu.model import Output
 from ovgpu.types import PartialShape
 
 Array = np.ndarray[Any, Any]
-SUFFIXES = (".bmp", ".dib", ".gif", ".jpeg", ".jpg", ".jpe", ".jp2", ".png", ".pbm", ".pgm", ".ppm", ".sr", ".ras",
-            ".tiff", ".tif", ".webp")
+SUFFIXES = (
+    ".bmp",
+    ".dib",
+    ".gif",
+    ".jpeg",
+    ".jpg",
+    ".jpe",
+    ".jp2",
+    ".png",
+    ".pbm",
+    ".pgm",
+    ".ppm",
+    ".sr",
+    ".ras",
+    ".tiff",
+    ".tif",
+    ".webp",
+)
 MAX_CHANNELS = 4  # of an image; a larger dimension is a height or a width
 
 
@@ -25,8 +41,10 @@ def parse_numbers(text: str) -> dict[str, tuple[float, ...]]:
     """Return numbers by input name ("" if there is none) from ``[1,2,3]`` or ``data[1,2,3],info[4]``."""
     if not re.fullmatch(r"([^\[\],]*\[[^\]]*\],?)*", text.strip()):
         raise ValueError(f"cannot read the values {text!r}: write [1,2,3] or name[1,2,3]")
-    return {name.strip(): tuple(map(float, numbers.split(",")))
-            for name, numbers in re.findall(r"([^\[\],]*)\[([^\]]*)\]", text)}
+    return {
+        name.strip(): tuple(map(float, numbers.split(",")))
+        for name, numbers in re.findall(r"([^\[\],]*)\[([^\]]*)\]", text)
+    }
 
 
 def image_layout(port: Output, shape: PartialShape) -> str:
@@ -43,8 +61,9 @@ def image_layout(port: Output, shape: PartialShape) -> str:
     return batch + "HWC" if sizes[2] <= MAX_CHANNELS < sizes[0] else ""
 
 
-def image_tensor(paths: Sequence[Path], port: Output, shape: PartialShape, how: Preparation,
-                 axes: str = "") -> tuple[Array, str]:
+def image_tensor(
+    paths: Sequence[Path], port: Output, shape: PartialShape, how: Preparation, axes: str = ""
+) -> tuple[Array, str]:
     """Return the tensor of one or several images, and a note of what was done.
 
     ``axes`` is the layout, by default `image_layout`. The images fill the batch in turns. Sizes that the shape leaves
@@ -66,8 +85,10 @@ def image_tensor(paths: Sequence[Path], port: Output, shape: PartialShape, how: 
     if "N" in axes:
         array, source = np.stack([found[i % len(found)] for i in range(extents["N"] or len(found))]), "NHWC"
     array = array.transpose([source.index(axis) for axis in axes])
-    return (np.ascontiguousarray(array, port.element_type.storage),
-            _note(paths[0], images[0], axes, array.shape, channels, how))
+    return (
+        np.ascontiguousarray(array, port.element_type.storage),
+        _note(paths[0], images[0], axes, array.shape, channels, how),
+    )
 
 
 def pixels(image: Any, channels: int, height: int, width: int, how: Preparation) -> Array:
@@ -116,8 +137,11 @@ def _note(path: Path, image: Any, axes: str, shape: Sequence[int], channels: int
     resized = "" if size == image.size else f" to {size[0]}x{size[1]} ({how.resize})"
     order = {1: "gray"}.get(channels, "BGR" if how.bgr else "RGB")
     if how.mean or how.scale:
-        numbers = [f"{name} {', '.join(f'{n:.4g}' for n in values)}"
-                   for name, values in (("mean", how.mean), ("scale", how.scale)) if values]
+        numbers = [
+            f"{name} {', '.join(f'{n:.4g}' for n in values)}"
+            for name, values in (("mean", how.mean), ("scale", how.scale))
+            if values
+        ]
         values = f"{' and '.join(numbers)}" + (f" from {how.source}" if how.source else "")
     else:
         values = "pixels from 0 to 255" + ("" if how.source else " (see --mean_values and --scale_values)")

@@ -25,15 +25,28 @@ TAKES = "a .npy or .bin file, an image, a number or [list], random, zeros or one
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `build_feed` reads, and the number of inferences."""
     add = parser.add_argument
-    add("--input", action="append", default=[], metavar="NAME=VALUE",
-        help=f"{TAKES}; by default reals are random, integers 0, masks 1")
-    add("--shape", action="append", default=[], metavar="NAME=[1,3]",
-        help="shapes of dynamic inputs; by default, a language model with state gets one token at a time")
+    add(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"{TAKES}; by default reals are random, integers 0, masks 1",
+    )
+    add(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=[1,3]",
+        help="shapes of dynamic inputs; by default, a language model with state gets one token at a time",
+    )
     add("--steps", type=int, default=1, metavar="N", help="inferences; state carries over (default 1)")
     add("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
-    images = parser.add_argument_group("images", "The model gets (pixel - mean) / scale of RGB pixels from 0 to 255. "
-                                       "What is not given comes from the model's runtime information (model_info), or "
-                                       "from preprocessor_config.json beside the model.")
+    images = parser.add_argument_group(
+        "images",
+        "The model gets (pixel - mean) / scale of RGB pixels from 0 to 255. "
+        "What is not given comes from the model's runtime information (model_info), or "
+        "from preprocessor_config.json beside the model.",
+    )
     images.add_argument("--mean_values", default="", metavar="[R,G,B]", help="mean per channel (default 0)")
     images.add_argument("--scale_values", default="", metavar="[R,G,B]", help="divisor per channel (default 1)")
     images.add_argument("--bgr", action="store_true", help="the model takes BGR")
@@ -50,8 +63,11 @@ def build_feed(args: argparse.Namespace, model: Model, stateful: bool) -> Feed:
     shapes, values = parse_shapes(args.shape, ports), parse_values(args.input, ports)
     random = np.random.default_rng(args.seed)
     args.notes = []
-    arrays = {number: _given(port, values[number], shapes.get(number, [None])[0], args, model)
-              for number, port in enumerate(ports) if not _is_fill(values.get(number, "random"))}
+    arrays = {
+        number: _given(port, values[number], shapes.get(number, [None])[0], args, model)
+        for number, port in enumerate(ports)
+        if not _is_fill(values.get(number, "random"))
+    }
     given = {**shapes, **{number: [PartialShape(array.shape)] for number, array in arrays.items()}}
     filled = static_shapes(ports, given, "--shape", is_decoder(ports, stateful))
     for number, port in enumerate(ports):
@@ -103,8 +119,10 @@ def read_array(path: Path, port: Output, shape: tuple[int, ...]) -> Array:
     storage = _storage(port)
     expected, found = int(np.prod(shape)) * storage.itemsize, path.stat().st_size
     if expected != found:
-        raise ValueError(f"{path} has {found} bytes, but input '{port_name(port)}' of shape {list(shape)} and type "
-                         f"{port.element_type.get_type_name()} takes {expected}")
+        raise ValueError(
+            f"{path} has {found} bytes, but input '{port_name(port)}' of shape {list(shape)} and type "
+            f"{port.element_type.get_type_name()} takes {expected}"
+        )
     return np.fromfile(path, storage).reshape(shape)
 
 

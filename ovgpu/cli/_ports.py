@@ -67,8 +67,9 @@ def parse_shapes(texts: Sequence[str], ports: Sequence[Output]) -> dict[int, lis
     return _follow_input_ids(by_input, ports)
 
 
-def _follow_input_ids(by_input: dict[int, list[PartialShape]],
-                      ports: Sequence[Output]) -> dict[int, list[PartialShape]]:
+def _follow_input_ids(
+    by_input: dict[int, list[PartialShape]], ports: Sequence[Output]
+) -> dict[int, list[PartialShape]]:
     named = {port_name(port): number for number, port in enumerate(ports)}
     ids = by_input.get(named.get("input_ids", -1), [])
     if ids and all(len(shape) == 2 for shape in ids):
@@ -88,8 +89,10 @@ def static_shape(port: Output, shape: PartialShape | None, option: str) -> tuple
     chosen = declared if shape is None else shape
     if chosen.is_dynamic:
         example = ",".join("1" if d.is_dynamic else str(d) for d in chosen) if chosen.rank.is_static else "1,..."
-        raise ValueError(f"input '{port_name(port)}' has the dynamic shape {chosen}: give it with {option} "
-                         f"{port_name(port)}=[{example}]")
+        raise ValueError(
+            f"input '{port_name(port)}' has the dynamic shape {chosen}: give it with {option} "
+            f"{port_name(port)}=[{example}]"
+        )
     return tuple(chosen.to_shape())
 
 
@@ -99,12 +102,15 @@ def one_token(port: Output) -> PartialShape:
     return declared if declared.rank.is_dynamic else PartialShape([1 if d.is_dynamic else d for d in declared])
 
 
-def static_shapes(ports: Sequence[Output], given: Mapping[int, Sequence[PartialShape]], option: str,
-                  decodes: bool) -> list[tuple[int, ...]]:
+def static_shapes(
+    ports: Sequence[Output], given: Mapping[int, Sequence[PartialShape]], option: str, decodes: bool
+) -> list[tuple[int, ...]]:
     """Return the shapes of all inputs: the first one given, else the declared one.
 
     For a model that ``decodes`` (a language model with state), dynamic inputs without a given shape are for one token.
     Raises: ValueError as `static_shape`.
     """
-    return [static_shape(port, given[i][0] if i in given else one_token(port) if decodes else None, option)
-            for i, port in enumerate(ports)]
+    return [
+        static_shape(port, given[i][0] if i in given else one_token(port) if decodes else None, option)
+        for i, port in enumerate(ports)
+    ]

@@ -13,8 +13,12 @@ from ovgpu.model import Model
 
 Resize = Literal["stretch", "fit", "letterbox", "crop"]
 UNCROPPED = 384  # the least size of images that ConvNeXt does not crop
-RESIZE_TYPES: dict[str, Resize] = {"standard": "stretch", "fit_to_window": "fit", "crop": "crop",
-                                   "fit_to_window_letterbox": "letterbox"}
+RESIZE_TYPES: dict[str, Resize] = {
+    "standard": "stretch",
+    "fit_to_window": "fit",
+    "crop": "crop",
+    "fit_to_window_letterbox": "letterbox",
+}
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,14 @@ def _of_model_info(info: Mapping[str, str]) -> Preparation:
     embedded = info.get("embedded_processing", "").upper() in ("YES", "TRUE", "1")
     known = "reverse_input_channels" in info
     rgb = info.get("reverse_input_channels", "").upper() in ("YES", "TRUE", "1")  # Model API itself reads BGR
-    return Preparation(numbers("mean_values"), numbers("scale_values"), known and not rgb,
-                       RESIZE_TYPES.get(info.get("resize_type", ""), "stretch"), pad=int(info.get("pad_value") or 0),
-                       source="the model's model_info")
+    return Preparation(
+        numbers("mean_values"),
+        numbers("scale_values"),
+        known and not rgb,
+        RESIZE_TYPES.get(info.get("resize_type", ""), "stretch"),
+        pad=int(info.get("pad_value") or 0),
+        source="the model's model_info",
+    )
 
 
 def _of_transformers(config: Mapping[str, Any]) -> Preparation:
@@ -88,8 +97,12 @@ def _of_transformers(config: Mapping[str, Any]) -> Preparation:
     offset = 1.0 if config.get("rescale_offset") else 0.0
     normalized = bool(config.get("do_normalize", False)) and "image_mean" in config
     means, stds = (config["image_mean"], config["image_std"]) if normalized else ((0.0,), (1.0,))
-    found = Preparation(tuple((m + offset) / factor for m in means), tuple(s / factor for s in stds),
-                        resample=int(config.get("resample", 2)), source="preprocessor_config.json")
+    found = Preparation(
+        tuple((m + offset) / factor for m in means),
+        tuple(s / factor for s in stds),
+        resample=int(config.get("resample", 2)),
+        source="preprocessor_config.json",
+    )
     if found.mean == (0.0,):
         found = replace(found, mean=(), scale=() if found.scale == (1.0,) else found.scale)
     size, crop = config.get("size") or {}, config.get("crop_size")

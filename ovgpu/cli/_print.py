@@ -27,13 +27,22 @@ def console(error: bool = False) -> Console:
     return Console(stderr=error, highlight=False, width=None if sized else FILE_COLUMNS)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[int] = (),
-          unwrapped: Sequence[int] = ()) -> Table:
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    right: Sequence[int] = (),
+    unwrapped: Sequence[int] = (),
+) -> Table:
     """Return a table. ``right`` has the indices of right-aligned columns; these and ``unwrapped`` ones do not wrap."""
     result = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
-        result.add_column(column, justify="right" if number in right else "left", overflow="fold",
-                          no_wrap=number in (*right, *unwrapped))
+        result.add_column(
+            column,
+            justify="right" if number in right else "left",
+            overflow="fold",
+            no_wrap=number in (*right, *unwrapped),
+        )
     for row in rows:
         result.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return result
@@ -41,15 +50,24 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], rig
 
 def ports_table(title: str, ports: Sequence[Output]) -> Table:
     """Return a table of name, type and shape of inputs or outputs."""
-    return table(title, ("#", "name", "type", "shape"), (
-        (i, ", ".join(sorted(p.get_names())) or port_name(p), p.element_type.get_type_name(), p.partial_shape)
-        for i, p in enumerate(ports)))
+    return table(
+        title,
+        ("#", "name", "type", "shape"),
+        (
+            (i, ", ".join(sorted(p.get_names())) or port_name(p), p.element_type.get_type_name(), p.partial_shape)
+            for i, p in enumerate(ports)
+        ),
+    )
 
 
 def results_table(title: str, named: Iterable[tuple[str, Any]]) -> Table:
     """Return a table of shape and statistics of arrays."""
-    return table(title, ("name", "type", "shape", "min", "max", "mean", "first values"),
-                 ((name, *statistics(array)) for name, array in named), right=(3, 4, 5))
+    return table(
+        title,
+        ("name", "type", "shape", "min", "max", "mean", "first values"),
+        ((name, *statistics(array)) for name, array in named),
+        right=(3, 4, 5),
+    )
 
 
 def statistics(array: Any) -> tuple[str, ...]:
@@ -70,5 +88,7 @@ def milliseconds(values: Sequence[float]) -> str:
     if len(values) == 1:
         return f"{values[0]:.2f} ms"
     rest = values[1:]
-    return (f"first {values[0]:.2f} ms, then median {np.median(rest):.2f} ms "
-            f"({min(rest):.2f} to {max(rest):.2f}) over {len(rest)}")
+    return (
+        f"first {values[0]:.2f} ms, then median {np.median(rest):.2f} ms "
+        f"({min(rest):.2f} to {max(rest):.2f}) over {len(rest)}"
+    )

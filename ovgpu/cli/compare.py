@@ -33,12 +33,21 @@ def add_to(commands: Any) -> None:
     """Add the command to the subparsers ``commands``."""
     parser = commands.add_parser("compare", help="compare the outputs of every layer with a reference")
     parser.add_argument("model", help=MODEL)
-    parser.add_argument("--against", choices=("cpu", "openvino"), metavar="cpu|openvino",
-                        help="the reference: ovgpu's CPU, or OpenVINO's CPU plugin in f32 (default for -d CPU)")
+    parser.add_argument(
+        "--against",
+        choices=("cpu", "openvino"),
+        metavar="cpu|openvino",
+        help="the reference: ovgpu's CPU, or OpenVINO's CPU plugin in f32 (default for -d CPU)",
+    )
     parser.add_argument("-d", "--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
     add_options(parser)
-    parser.add_argument("--tolerance", type=float, default=1e-3, metavar="T",
-                        help="the largest error, relative to a tensor's largest value (default 0.001)")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-3,
+        metavar="T",
+        help="the largest error, relative to a tensor's largest value (default 0.001)",
+    )
     parser.add_argument("--all", action="store_true", help="show the layers with the largest errors as well")
     parser.set_defaults(run=run)
 
@@ -63,8 +72,9 @@ def run(args: argparse.Namespace) -> int:
         expected = reference.infer(inputs)
         comparison.add(step, engine.infer(inputs), expected)
         request.infer(inputs)
-        outputs = {_source_key(port.node): request.get_output_tensor(i).array
-                   for i, port in enumerate(compiled.outputs)}
+        outputs = {
+            _source_key(port.node): request.get_output_tensor(i).array for i, port in enumerate(compiled.outputs)
+        }
         if comparison.first is None:
             comparison.full_model(step, outputs, expected)
         if comparison.first is not None:
@@ -72,9 +82,11 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     for note in args.notes:
         out.print(note, markup=False, soft_wrap=True)
-    out.print(f"[bold]{model.friendly_name}[/] on {device} against "
-              f"{'OpenVINO' if against == 'openvino' else 'the CPU'}: "
-              f"{counted(len(comparison.errors), 'output')} of layers, {counted(step + 1, 'inference')}")
+    out.print(
+        f"[bold]{model.friendly_name}[/] on {device} against "
+        f"{'OpenVINO' if against == 'openvino' else 'the CPU'}: "
+        f"{counted(len(comparison.errors), 'output')} of layers, {counted(step + 1, 'inference')}"
+    )
     comparison.print(out, args.all)
     return int(comparison.first is not None)
 
@@ -86,6 +98,7 @@ def _source_key(result: Any) -> OutputKey:
 
 
 # ---- engines
+
 
 class Engine(Protocol):
     """Engine that runs a model and returns the outputs of all its layers."""
@@ -101,16 +114,19 @@ class OvgpuEngine:
         ports = [port for node in full_model.ops if node.op.name not in SKIPPED_OPS for port in node.ports]
         self.first = len(full_model.results)
         self.port_keys = [(port.node.friendly_name, port.index) for port in ports]
-        full_model.add_results([Node(Result(), [port], name=f"{port.node.friendly_name}/{port.index}")
-                                for port in ports])
+        full_model.add_results(
+            [Node(Result(), [port], name=f"{port.node.friendly_name}/{port.index}") for port in ports]
+        )
         full_model.validate_nodes_and_infer_types()
         config = {"INFERENCE_PRECISION_HINT": precision, **EXACT}
         self.request = Core().compile_model(full_model, device, config).create_infer_request()
 
     def infer(self, inputs: Mapping[int, Array]) -> dict[OutputKey, Array]:
         self.request.infer(dict(inputs))
-        return {output_key: self.request.get_output_tensor(self.first + i).array
-                for i, output_key in enumerate(self.port_keys)}
+        return {
+            output_key: self.request.get_output_tensor(self.first + i).array
+            for i, output_key in enumerate(self.port_keys)
+        }
 
 
 class OpenVINOEngine:
@@ -125,20 +141,30 @@ class OpenVINOEngine:
         core = openvino.Core()
         model = core.read_model(path if is_other_format(path) else model_file(Path(path)))
         self.element_types = [port.get_element_type() for port in model.inputs]
-        ports = [port for node in model.get_ordered_ops() if node.get_type_name() not in SKIPPED_OPS
-                 for port in node.outputs()]
+        ports = [
+            port
+            for node in model.get_ordered_ops()
+            if node.get_type_name() not in SKIPPED_OPS
+            for port in node.outputs()
+        ]
         self.first = len(model.outputs)
         self.port_keys = [(port.get_node().get_friendly_name(), port.get_index()) for port in ports]
         model.add_results([openvino.opset1.result(port) for port in ports])
-        f32_config = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY", "KV_CACHE_PRECISION": "f32",
-                      "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+        f32_config = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "EXECUTION_MODE_HINT": "ACCURACY",
+            "KV_CACHE_PRECISION": "f32",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+        }
         self.request = core.compile_model(model, "CPU", f32_config).create_infer_request()
 
     def infer(self, inputs: Mapping[int, Array]) -> dict[OutputKey, Array]:
         self.request.infer({i: self._tensor(x, self.element_types[i]) for i, x in inputs.items()})
         tensors = self.request.output_tensors[self.first :]
-        return {output_key: np.array(x.str_data if x.element_type.get_type_name() == "string" else x.data)
-                for output_key, x in zip(self.port_keys, tensors)}
+        return {
+            output_key: np.array(x.str_data if x.element_type.get_type_name() == "string" else x.data)
+            for output_key, x in zip(self.port_keys, tensors)
+        }
 
     def _tensor(self, x: Array, kind: Any) -> Any:
         if x.dtype == object or x.dtype.isbuiltin == 1:
@@ -149,6 +175,7 @@ class OpenVINOEngine:
 
 
 # ---- differences
+
 
 @dataclass(frozen=True)
 class Error:
@@ -178,9 +205,13 @@ def _largest_error(actual: Array, expected: Array, error: Array, largest: float)
     where = np.unravel_index(int(error.argmax()), error.shape)
     absolute = float(error[where])
     relative = absolute / largest if largest else np.inf
-    return Error(absolute, relative, f"{int((error > 0).sum()):,} of {error.size:,} elements differ, most of all "
-                 f"{[int(i) for i in where]}: {actual[where]} instead of {expected[where]}, "
-                 f"an error of {absolute:.3g}, or {relative:.3g} of the largest value")
+    return Error(
+        absolute,
+        relative,
+        f"{int((error > 0).sum()):,} of {error.size:,} elements differ, most of all "
+        f"{[int(i) for i in where]}: {actual[where]} instead of {expected[where]}, "
+        f"an error of {absolute:.3g}, or {relative:.3g} of the largest value",
+    )
 
 
 @dataclass(frozen=True)
@@ -233,24 +264,49 @@ class Comparison:
         else:
             self._print_first(out, self.first)
         if worst:
-            ranked = sorted(((e, key) for key, e in self.errors.items() if e is not None),
-                            key=lambda pair: -pair[0].relative)[:MAX_ROWS]
-            out.print(table("Largest errors", ("layer", "operation", "type", "absolute", "relative"), (
-                (self._name(key), self.layers[key[0]].op.name, self._type(key), f"{e.absolute:.3g}",
-                 f"{e.relative:.3g}") for e, key in ranked), right=(3, 4)))
+            ranked = sorted(
+                ((e, key) for key, e in self.errors.items() if e is not None), key=lambda pair: -pair[0].relative
+            )[:MAX_ROWS]
+            out.print(
+                table(
+                    "Largest errors",
+                    ("layer", "operation", "type", "absolute", "relative"),
+                    (
+                        (
+                            self._name(key),
+                            self.layers[key[0]].op.name,
+                            self._type(key),
+                            f"{e.absolute:.3g}",
+                            f"{e.relative:.3g}",
+                        )
+                        for e, key in ranked
+                    ),
+                    right=(3, 4),
+                )
+            )
 
     def _print_first(self, out: Any, first: FirstDifference) -> None:
         node = self.layers[first.output_key[0]]
-        out.print(f"inference {first.step + 1}: {node.op.name} {node.op.version} differs, {node.source_location}, "
-                  f"output {first.output_key[1]}, {self._type(first.output_key)}",
-                  style="red", markup=False, soft_wrap=True)
+        out.print(
+            f"inference {first.step + 1}: {node.op.name} {node.op.version} differs, {node.source_location}, "
+            f"output {first.output_key[1]}, {self._type(first.output_key)}",
+            style="red",
+            markup=False,
+            soft_wrap=True,
+        )
         out.print(first.error.text, markup=False, soft_wrap=True)
         if not self.layerwise:
             out.print("The layers agree one by one. Only the compiled model, with fused layers, differs.")
             return
         rows = [self._input(source.node, source.index, first.actual) for source in node.sources if source is not None]
-        out.print(table("Its inputs", ("layer", "type", "shape", "min", "max", "mean", "first values", "agrees"), rows,
-                        right=(3, 4, 5)))
+        out.print(
+            table(
+                "Its inputs",
+                ("layer", "type", "shape", "min", "max", "mean", "first values", "agrees"),
+                rows,
+                right=(3, 4, 5),
+            )
+        )
 
     def _input(self, node: Node, index: int, actual: Mapping[OutputKey, Array]) -> tuple[str, ...]:
         """Return the table row for an input of the layer that differs."""

@@ -43,8 +43,13 @@ def run(args: argparse.Namespace) -> None:
 def _loop(out: Console, core: Core, folder: Path, device: str) -> None:
     """Compare an LSTM in a TensorIterator with a loop in NumPy. Each call continues with h and c of the last one."""
     compiled, elapsed = _compile(core, lstm_loop(SEED), folder, device)
-    _title(out, "1  A loop: TensorIterator with an LSTM cell in its body", compiled, elapsed,
-           f"x [1,{STEPS},{FEATURES}], {HIDDEN} units: {STEPS} iterations, which become one LSTM sequence")
+    _title(
+        out,
+        "1  A loop: TensorIterator with an LSTM cell in its body",
+        compiled,
+        elapsed,
+        f"x [1,{STEPS},{FEATURES}], {HIDDEN} units: {STEPS} iterations, which become one LSTM sequence",
+    )
     random = np.random.default_rng(SEED)
     h = c = np.zeros((1, HIDDEN), np.float32)
     request = compiled.create_infer_request()
@@ -54,11 +59,16 @@ def _loop(out: Console, core: Core, folder: Path, device: str) -> None:
         expected = lstm_in_numpy(x, h, c)
         results = request.infer({"x": x, "h": h, "c": c})
         latencies.append(request.latency)
-        largest = max(largest, *(float(np.abs(results[name] - value).max())
-                                 for name, value in zip(("y", "h_last", "c_last"), expected)))
+        largest = max(
+            largest,
+            *(float(np.abs(results[name] - value).max()) for name, value in zip(("y", "h_last", "c_last"), expected)),
+        )
         h, c = results["h_last"], results["c_last"]
-    out.print(results_table("Outputs of call 5, with h and c of call 4", (
-        (name, results[name]) for name in ("y", "h_last", "c_last"))))
+    out.print(
+        results_table(
+            "Outputs of call 5, with h and c of call 4", ((name, results[name]) for name in ("y", "h_last", "c_last"))
+        )
+    )
     out.print(request.plan())
     _verdict(out, "every y, h and c of 5 calls against a loop in plain NumPy", largest)
     out.print(f"latency: {milliseconds(latencies)}\n")
@@ -67,8 +77,13 @@ def _loop(out: Console, core: Core, folder: Path, device: str) -> None:
 def _state(out: Console, core: Core, folder: Path, device: str) -> None:
     """Run a model with a variable that carries over between inferences until it is reset."""
     compiled, elapsed = _compile(core, moving_window(), folder, device)
-    _title(out, "2  A state: ReadValue and Assign keep the last 4 inputs", compiled, elapsed,
-           "the variable stays with the request, in two buffers: one is read, the other one written")
+    _title(
+        out,
+        "2  A state: ReadValue and Assign keep the last 4 inputs",
+        compiled,
+        elapsed,
+        "the variable stays with the request, in two buffers: one is read, the other one written",
+    )
     request = compiled.create_infer_request()
     rows, window, largest = [], np.zeros(WINDOW, np.float32), 0.0
     for call in range(1, 9):
@@ -110,8 +125,13 @@ def _compile(core: Core, model: Any, folder: Path, device: str) -> tuple[Compile
 def _title(out: Console, title: str, compiled: CompiledModel, elapsed: float, description: str) -> None:
     name = compiled.get_property("FULL_DEVICE_NAME")
     devices = ", ".join(compiled.get_property("EXECUTION_DEVICES"))
-    out.print(Panel(Text(f"{description}\ndevice {devices} ({name}), read and compiled in {elapsed:.0f} ms"),
-                    title=Text(title, "bold"), title_align="left"))
+    out.print(
+        Panel(
+            Text(f"{description}\ndevice {devices} ({name}), read and compiled in {elapsed:.0f} ms"),
+            title=Text(title, "bold"),
+            title_align="left",
+        )
+    )
 
 
 def _verdict(out: Console, description: str, largest: float) -> None:

@@ -26,8 +26,10 @@ Array = np.ndarray[Any, Any]
 def lstm_weights(seed: int) -> tuple[Array, Array, Array]:
     """Return W [4 H, D], R [4 H, H] and B [4 H] in f32, gates in the order f, i, c, o."""
     random = np.random.default_rng(seed)
-    return tuple(random.uniform(-0.08, 0.08, shape).astype(np.float32)  # type: ignore[return-value]
-                 for shape in ((4 * HIDDEN, FEATURES), (4 * HIDDEN, HIDDEN), (4 * HIDDEN,)))
+    return tuple(
+        random.uniform(-0.08, 0.08, shape).astype(np.float32)  # type: ignore[return-value]
+        for shape in ((4 * HIDDEN, FEATURES), (4 * HIDDEN, HIDDEN), (4 * HIDDEN,))
+    )
 
 
 def lstm_loop(seed: int) -> Model:
@@ -35,34 +37,43 @@ def lstm_loop(seed: int) -> Model:
 
     Inputs x, h, c; outputs: y [1, 25, 256] with h of every step, and the last h and c.
     """
-    x, h, c = (_parameter(name, shape) for name, shape in (
-        ("xi", (1, 1, FEATURES)), ("hi", (1, HIDDEN)), ("ci", (1, HIDDEN))))
+    x, h, c = (
+        _parameter(name, shape) for name, shape in (("xi", (1, 1, FEATURES)), ("hi", (1, HIDDEN)), ("ci", (1, HIDDEN)))
+    )
     flat = Node(Reshape(special_zero=False), [x, _constant(np.array([1, FEATURES]), "row")], name="to_row").ports[0]
     weights = [_constant(array, name) for array, name in zip(lstm_weights(seed), "WRB")]
     cell = Node(build(LSTMCell, {}, hidden_size=HIDDEN), [flat, h, c, *weights], 2, name="lstm_cell")
-    row = Node(Reshape(special_zero=False), [cell.ports[0], _constant(np.array([1, 1, HIDDEN]), "step")],
-               name="to_step").ports[0]
-    body = Model([_result(row, "yo"), _result(cell.ports[0], "ho"), _result(cell.ports[1], "co")], [],
-                 [p.node for p in (x, h, c)], "body")
+    row = Node(
+        Reshape(special_zero=False), [cell.ports[0], _constant(np.array([1, 1, HIDDEN]), "step")], name="to_step"
+    ).ports[0]
+    body = Model(
+        [_result(row, "yo"), _result(cell.ports[0], "ho"), _result(cell.ports[1], "co")],
+        [],
+        [p.node for p in (x, h, c)],
+        "body",
+    )
     loop = TensorIterator(
         body=body,
         inputs=(InputMap(0, 0, axis=1), InputMap(1, 1), InputMap(2, 2)),
         outputs=(OutputMap(0, 0, axis=1), OutputMap(1, 1), OutputMap(2, 2)),
         back_edges=(BackEdge(1, 1), BackEdge(2, 2)),
     )
-    inputs = [_parameter(name, shape) for name, shape in (
-        ("x", (1, STEPS, FEATURES)), ("h", (1, HIDDEN)), ("c", (1, HIDDEN)))]
+    inputs = [
+        _parameter(name, shape) for name, shape in (("x", (1, STEPS, FEATURES)), ("h", (1, HIDDEN)), ("c", (1, HIDDEN)))
+    ]
     node = Node(loop, inputs, 3, name="iterate")
-    return _model([(port, name) for port, name in zip(node.ports, ("y", "h_last", "c_last"))], [], inputs,
-                  "lstm_loop")
+    return _model([(port, name) for port, name in zip(node.ports, ("y", "h_last", "c_last"))], [], inputs, "lstm_loop")
 
 
 def moving_window() -> Model:
     """Return a model whose variable holds the last 4 inputs: window = [window[1:], x]. The output is the window."""
     x = _parameter("x", (1,))
     zeros = _constant(np.zeros(WINDOW, np.float32), "zeros")
-    read = Node(ReadValue6(variable_id="window", variable_type=Type.f32, variable_shape=PartialShape([WINDOW])),
-                [zeros], name="read").ports[0]
+    read = Node(
+        ReadValue6(variable_id="window", variable_type=Type.f32, variable_shape=PartialShape([WINDOW])),
+        [zeros],
+        name="read",
+    ).ports[0]
     bounds = [_constant(np.array([v]), f"slice_{name}") for v, name in ((1, "start"), (WINDOW, "stop"), (1, "step"))]
     shifted = Node(Slice(), [read, *bounds], name="later").ports[0]
     window = Node(Concat(axis=0), [shifted, x], name="append").ports[0]
@@ -73,8 +84,12 @@ def moving_window() -> Model:
 def _model(outputs: list[tuple[Output, str]], sinks: list[Node], inputs: list[Output], name: str) -> Model:
     for port, tensor_name in outputs:
         port.set_names({tensor_name})
-    model = Model([_result(port, f"{tensor_name}/result") for port, tensor_name in outputs], sinks,
-                  [port.node for port in inputs], name)
+    model = Model(
+        [_result(port, f"{tensor_name}/result") for port, tensor_name in outputs],
+        sinks,
+        [port.node for port in inputs],
+        name,
+    )
     model.validate_nodes_and_infer_types()
     return model
 

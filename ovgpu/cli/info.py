@@ -36,13 +36,20 @@ def add_to(commands: Any) -> None:
     """Add the command to the subparsers ``commands``."""
     parser = commands.add_parser("info", help="show the devices, or inputs, outputs, states, ops and plan of a model")
     parser.add_argument("model", nargs="?", help=f"{MODEL}; without it, the devices")
-    parser.add_argument("--plan", action="store_true",
-                        help="compile the model and print its steps and memory; on a card, also run it on random "
-                             "inputs, and print the time of each step")
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="compile the model and print its steps and memory; on a card, also run it on random "
+        "inputs, and print the time of each step",
+    )
     graph.add_options(parser)
-    parser.add_argument("--shape", action="append", default=[], metavar="NAME=[1,3]",
-                        help="shapes of dynamic inputs, for the plan; by default, a language model with state gets "
-                             "one token")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=[1,3]",
+        help="shapes of dynamic inputs, for the plan; by default, a language model with state gets one token",
+    )
     parser.add_argument("-d", "--device", default="AUTO", help="for the plan: CPU, NVIDIA[.n] or AUTO (default)")
     parser.set_defaults(run=run)
 
@@ -71,10 +78,15 @@ def _print_devices() -> None:
 
 def _print_card(out: Console, name: str, number: int) -> None:
     card, memory = device.card(number), device.memory(number)
-    out.print(f"[bold]{name}[/] ", Text(f"{card.name}, {card.architecture}, "
-                                        f"{counted(card.multiprocessors, 'multiprocessor')}, "
-                                        f"{bytes_text(memory['free'])} of {bytes_text(memory['total'])} free"),
-              soft_wrap=True)
+    out.print(
+        f"[bold]{name}[/] ",
+        Text(
+            f"{card.name}, {card.architecture}, "
+            f"{counted(card.multiprocessors, 'multiprocessor')}, "
+            f"{bytes_text(memory['free'])} of {bytes_text(memory['total'])} free"
+        ),
+        soft_wrap=True,
+    )
     try:
         device.check(number)
         device.check_compiler(number)
@@ -91,32 +103,59 @@ def _print_model(args: argparse.Namespace) -> None:
     nodes = list(all_nodes(model))
     weights = {id(n.op.value): n.op.value.nbytes for n in nodes if isinstance(n.op, Constant)}
     out.print(f"[bold]{model.friendly_name}[/]  {args.model}", soft_wrap=True)
-    out.print(f"{counted(len(nodes), 'layer')}, {bytes_text(sum(weights.values()))} of weights in "
-              f"{counted(len(weights), 'constant')}")
+    out.print(
+        f"{counted(len(nodes), 'layer')}, {bytes_text(sum(weights.values()))} of weights in "
+        f"{counted(len(weights), 'constant')}"
+    )
     out.print(ports_table("Inputs", model.inputs))
     out.print(ports_table("Outputs", model.outputs))
     states = {n.op.variable_id: n.ports[0] for n in nodes if n.op.name == "ReadValue"}  # type: ignore[attr-defined]
     if states:
-        out.print(table("State", ("variable", "type", "shape"), (
-            (name, port.element_type.get_type_name(), port.partial_shape) for name, port in states.items())))
+        out.print(
+            table(
+                "State",
+                ("variable", "type", "shape"),
+                ((name, port.element_type.get_type_name(), port.partial_shape) for name, port in states.items()),
+            )
+        )
     counts = Counter((n.op.name, n.op.version, isinstance(n.op, Unsupported)) for n in nodes)
-    out.print(table("Operations", ("op", "version", "count", ""), (
-        (name, version, count, Text("not supported", "bold red") if unsupported else "")
-        for (name, version, unsupported), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
-        right=(2,)))
+    out.print(
+        table(
+            "Operations",
+            ("op", "version", "count", ""),
+            (
+                (name, version, count, Text("not supported", "bold red") if unsupported else "")
+                for (name, version, unsupported), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+            ),
+            right=(2,),
+        )
+    )
     if args.plan or args.graph or args.html:
         compiled = core.compile_model(model, args.device)
-        shapes = static_shapes(compiled.inputs, parse_shapes(args.shape, compiled.inputs), "--shape",
-                               is_decoder(compiled.inputs, bool(states)))
+        shapes = static_shapes(
+            compiled.inputs,
+            parse_shapes(args.shape, compiled.inputs),
+            "--shape",
+            is_decoder(compiled.inputs, bool(states)),
+        )
         on_card = compiled.get_property("EXECUTION_DEVICES") != ["CPU"]
         plan = _timed_plan(compiled, shapes) if args.plan and on_card else compiled.plan(shapes)
         if args.plan:
-            out.print(Text("Plan for " + ", ".join(
-                f"{port_name(port)} {list(shape)}" for port, shape in zip(compiled.inputs, shapes)), "bold"))
+            out.print(
+                Text(
+                    "Plan for "
+                    + ", ".join(f"{port_name(port)} {list(shape)}" for port, shape in zip(compiled.inputs, shapes)),
+                    "bold",
+                )
+            )
             out.print(plan)
             for name, blocks, shared in refused_clusters():
-                out.print(f"clusters of {blocks} blocks with {bytes_text(shared)} of shared memory do not fit on the "
-                          "card, blocks exchange sums through device memory:", Text(name), soft_wrap=True)
+                out.print(
+                    f"clusters of {blocks} blocks with {bytes_text(shared)} of shared memory do not fit on the "
+                    "card, blocks exchange sums through device memory:",
+                    Text(name),
+                    soft_wrap=True,
+                )
         for message in graph.write(plan, model.friendly_name, args) if args.graph or args.html else ():
             out.print(message, markup=False, soft_wrap=True)
 
@@ -124,8 +163,9 @@ def _print_model(args: argparse.Namespace) -> None:
 def _timed_plan(compiled: CompiledModel, shapes: Sequence[tuple[int, ...]]) -> Plan:
     """Return the plan of an inference of random inputs, with the time of each step."""
     request, random = compiled.create_infer_request(), np.random.default_rng(0)
-    arrays = {number: fill(port, shape, None, random)
-              for number, (port, shape) in enumerate(zip(compiled.inputs, shapes))}
+    arrays = {
+        number: fill(port, shape, None, random) for number, (port, shape) in enumerate(zip(compiled.inputs, shapes))
+    }
     feed = Feed(compiled.inputs, arrays, bool(request.query_state()))
     for _ in range(INFERENCES):
         request.infer(feed.next())

@@ -3,7 +3,8 @@ internal types that only its own passes create."""
 
 from __future__ import annotations
 
-NVIDIA_PLUGIN = frozenset("""
+NVIDIA_PLUGIN = frozenset(
+    """
     Abs Acos Acosh Add Asin Asinh Assign Atan Atanh AvgPool BitwiseAnd BitwiseLeftShift BitwiseNot BitwiseOr
     BitwiseRightShift BitwiseXor Broadcast Ceiling Clamp Concat Constant Convert Convolution ConvolutionBackpropData
     Cos Cosh DetectionOutput Divide Elu Equal Erf Exp FakeQuantize Floor FloorMod GRUCell GRUSequence Gather Gelu
@@ -13,4 +14,5 @@ NVIDIA_PLUGIN = frozenset("""
     ReadValue ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Result Round ScatterNDUpdate
     ScatterUpdate Select ShapeOf Sigmoid Sign Sin Sinh SoftPlus SoftSign Softmax Split Sqrt SquaredDifference
     Squeeze StridedSlice Subtract Swish Tan Tanh TensorIterator TopK Transpose Unsqueeze VariadicSplit
-""".split())
+""".split()
+)

@@ -58,20 +58,36 @@ def run(args: argparse.Namespace) -> None:
         _print_markdown([COLUMNS, MARKS, *map(_markdown_row, by_name.values())])
         return
     out = console()
-    out.print(table("", ("op", "versions", "on a device", "NVIDIA plugin", "file"),
-                    [_row(versions) for versions in by_name.values()], unwrapped=(0,)))
+    out.print(
+        table(
+            "",
+            ("op", "versions", "on a device", "NVIDIA plugin", "file"),
+            [_row(versions) for versions in by_name.values()],
+            unwrapped=(0,),
+        )
+    )
     out.print(summary, style="bold")
-    out.print("on a device: kernels (write into planned memory, can be part of a CUDA graph), CuPy (runs the op's "
-              "definition),\nhost, runtime (run by the runtime itself), or rewritten (into other operations)\n"
-              "NVIDIA plugin: ✓ if openvino_contrib's plugin has the operation", style="dim")
+    out.print(
+        "on a device: kernels (write into planned memory, can be part of a CUDA graph), CuPy (runs the op's "
+        "definition),\nhost, runtime (run by the runtime itself), or rewritten (into other operations)\n"
+        "NVIDIA plugin: ✓ if openvino_contrib's plugin has the operation",
+        style="dim",
+    )
 
 
 def forms(cls: type[Op]) -> list[str]:
     """Return the forms in which an op can run, the best first."""
     if cls.name in SPECIAL_FORMS:
         return [SPECIAL_FORMS[cls.name]]
-    found = [name for name, available in (("view", cls.view is not Op.view), ("NumPy", cls.numpy is not None),
-                                          ("CUDA", cls.cuda is not None)) if available]
+    found = [
+        name
+        for name, available in (
+            ("view", cls.view is not Op.view),
+            ("NumPy", cls.numpy is not None),
+            ("CUDA", cls.cuda is not None),
+        )
+        if available
+    ]
     if any("Model" in str(kind) for kind, _ in attributes(cls).values()):
         return ["runtime"]
     return found or ["evaluate"]
@@ -93,8 +109,13 @@ def where(cls: type[Op]) -> tuple[str, int]:
 def _row(versions: Sequence[type[Op]]) -> tuple[str, ...]:
     """Return the cells of an operation in the printed table."""
     newest = versions[-1]
-    return (newest.name, ", ".join(map(_number, versions)), _on_device(newest),
-            TICK if newest.name in NVIDIA_PLUGIN else "", where(newest)[0])
+    return (
+        newest.name,
+        ", ".join(map(_number, versions)),
+        _on_device(newest),
+        TICK if newest.name in NVIDIA_PLUGIN else "",
+        where(newest)[0],
+    )
 
 
 def _on_device(cls: type[Op]) -> str:
@@ -107,8 +128,15 @@ def _markdown_row(versions: Sequence[type[Op]]) -> tuple[str, ...]:
     name, _, form, plugin, file = _row(versions)
     linked = [f"[{_number(cls)}]({specification(cls)})" for cls in versions]
     cuda, cupy = {"kernels": (TICK, ""), "CuPy": ("", TICK)}.get(form, (form, ""))
-    return (name, ", ".join(linked), TICK, cuda, cupy, plugin,
-            f"[{Path(file).name}]({file.removeprefix('ovgpu/ops/')})")
+    return (
+        name,
+        ", ".join(linked),
+        TICK,
+        cuda,
+        cupy,
+        plugin,
+        f"[{Path(file).name}]({file.removeprefix('ovgpu/ops/')})",
+    )
 
 
 def _print_markdown(lines: Sequence[Sequence[str]]) -> None:
@@ -141,16 +169,24 @@ def _print_op(name: str) -> None:
     out = console()
     for cls in found:
         file, line = where(cls)
-        out.print(Text.assemble((f"{cls.name}-{cls.version.removeprefix('opset')}", "bold"),
-                                f"  {', '.join(forms(cls))}  ", (f"{file}:{line}", "dim")), soft_wrap=True)
+        out.print(
+            Text.assemble(
+                (f"{cls.name}-{cls.version.removeprefix('opset')}", "bold"),
+                f"  {', '.join(forms(cls))}  ",
+                (f"{file}:{line}", "dim"),
+            ),
+            soft_wrap=True,
+        )
         if specification(cls):
             out.print(specification(cls), style="dim", soft_wrap=True)
         if cls.aliases:
             out.print(f"also called {', '.join(cls.aliases)}")
         if cls.__doc__:
             out.print(Text(inspect.cleandoc(cls.__doc__)))
-        rows = [(key, _annotation_text(kind), "required" if required else _default(cls, key))
-                for key, (kind, required) in attributes(cls).items()]
+        rows = [
+            (key, _annotation_text(kind), "required" if required else _default(cls, key))
+            for key, (kind, required) in attributes(cls).items()
+        ]
         if rows:
             out.print(table("", ("attribute", "type", "default"), rows))
         else:

@@ -27,8 +27,12 @@ def add_to(commands: Any) -> None:
     parser.add_argument("-d", "--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
     parser.add_argument("--save", metavar="OUT.npz", help="write the outputs; as NAME.0, NAME.1 ... for several steps")
     parser.add_argument("--top", type=int, default=0, metavar="K", help="show the K best classes of the first output")
-    parser.add_argument("--labels", default="", metavar="FILE",
-                        help="names of the classes, one per line; by default those in the model or its config.json")
+    parser.add_argument(
+        "--labels",
+        default="",
+        metavar="FILE",
+        help="names of the classes, one per line; by default those in the model or its config.json",
+    )
     parser.set_defaults(run=run)
 
 
@@ -53,10 +57,16 @@ def run(args: argparse.Namespace) -> None:
             for number, name in enumerate(names):
                 saved[name if args.steps == 1 else f"{name}.{step}"] = _portable(results[number].copy())
     device = ", ".join(compiled.get_property("EXECUTION_DEVICES"))
-    out.print(f"[bold]{model.friendly_name}[/] on {device}: {counted(args.steps, 'inference')}"
-              + (f", {counted(len(states), 'state variable')}" if states else ""))
-    out.print(results_table("Outputs" if args.steps == 1 else "Outputs of the last inference", (
-        (name, results[number]) for number, name in enumerate(names))))
+    out.print(
+        f"[bold]{model.friendly_name}[/] on {device}: {counted(args.steps, 'inference')}"
+        + (f", {counted(len(states), 'state variable')}" if states else "")
+    )
+    out.print(
+        results_table(
+            "Outputs" if args.steps == 1 else "Outputs of the last inference",
+            ((name, results[number]) for number, name in enumerate(names)),
+        )
+    )
     if args.top > 0:
         _print_classes(out, args, model, names, results)
     if states:

@@ -17,8 +17,9 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("serve", help="serve models over HTTP and gRPC (KServe v2)")
     parser.add_argument("path", type=Path, help="a model's file or folder, or a repository with NAME/VERSION/model.xml")
     parser.add_argument("--name", default="", help="name of a single model; by default its file's or folder's name")
-    parser.add_argument("-d", "--device", default="AUTO",
-                        help="CPU, NVIDIA[.n], AUTO (default), or several: MULTI:NVIDIA.0,NVIDIA.1")
+    parser.add_argument(
+        "-d", "--device", default="AUTO", help="CPU, NVIDIA[.n], AUTO (default), or several: MULTI:NVIDIA.0,NVIDIA.1"
+    )
     parser.add_argument("--precision", default="", metavar="TYPE", help="f32, tf32, f16 or bf16")
     parser.add_argument("--cache_dir", default="", metavar="FOLDER", help="folder of compiled kernels and models")
 
@@ -29,32 +30,70 @@ def add_to(commands: Any) -> None:
     network.add_argument("--token-file", type=Path, metavar="FILE", help="file with the token that clients must send")
     network.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain, PEM")
     network.add_argument("--tls-key", type=Path, metavar="FILE", help="private key, PEM")
-    network.add_argument("--insecure", action="store_true",
-                         help="listen beyond loopback without a token: anyone who reaches the port can use the models")
+    network.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen beyond loopback without a token: anyone who reaches the port can use the models",
+    )
 
     batches = parser.add_argument_group("batches and sequences")
     batches.add_argument("--max-batch-size", type=int, default=32, metavar="N", help="rows of a batch (32)")
     batches.add_argument("--max-sequences", type=int, default=64, metavar="N", help="open sequences of a model (64)")
-    batches.add_argument("--max-wait-ms", type=float, default=2.0, metavar="MS",
-                         help="milliseconds for which a batch waits for more rows (2)")
-    batches.add_argument("--requests", type=int, default=1, metavar="N",
-                         help="batches that run side by side on a device (1)")
+    batches.add_argument(
+        "--max-wait-ms",
+        type=float,
+        default=2.0,
+        metavar="MS",
+        help="milliseconds for which a batch waits for more rows (2)",
+    )
+    batches.add_argument(
+        "--requests", type=int, default=1, metavar="N", help="batches that run side by side on a device (1)"
+    )
     batches.add_argument("--no-batching", action="store_true", help="run each inference alone")
-    batches.add_argument("--idle-seconds", type=float, default=300.0, metavar="S",
-                         help="a sequence without inferences ends after this time (300)")
-    batches.add_argument("--state-dir", type=Path, metavar="FOLDER",
-                         help="save sequences there when the server stops, and go on with them when it starts")
+    batches.add_argument(
+        "--idle-seconds",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="a sequence without inferences ends after this time (300)",
+    )
+    batches.add_argument(
+        "--state-dir",
+        type=Path,
+        metavar="FOLDER",
+        help="save sequences there when the server stops, and go on with them when it starts",
+    )
 
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-queue", type=int, default=1024, metavar="N",
-                        help="inferences of a model that wait or run; others are refused (1024)")
+    limits.add_argument(
+        "--max-queue",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="inferences of a model that wait or run; others are refused (1024)",
+    )
     limits.add_argument("--max-body-mib", type=int, default=64, metavar="MIB", help="size of a request (64)")
-    limits.add_argument("--max-held-mib", type=int, default=1024, metavar="MIB",
-                        help="size of all requests that are held at a time (1024)")
-    limits.add_argument("--poll-seconds", type=float, default=1.0, metavar="S",
-                        help="look for new models and versions this often (1); 0 means only when a client asks")
-    limits.add_argument("--grace-seconds", type=float, default=30.0, metavar="S",
-                        help="time for inferences to end when the server stops (30)")
+    limits.add_argument(
+        "--max-held-mib",
+        type=int,
+        default=1024,
+        metavar="MIB",
+        help="size of all requests that are held at a time (1024)",
+    )
+    limits.add_argument(
+        "--poll-seconds",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="look for new models and versions this often (1); 0 means only when a client asks",
+    )
+    limits.add_argument(
+        "--grace-seconds",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="time for inferences to end when the server stops (30)",
+    )
     limits.add_argument("--no-access-log", action="store_true", help="do not print a line of JSON for each call")
     parser.set_defaults(run=run)
 
@@ -67,18 +106,44 @@ def run(args: argparse.Namespace) -> None:
         from ovgpu.serve.engines import EngineOptions
         from ovgpu.serve.server import Server, ServerOptions
     except ImportError as error:
-        raise Error(f"the server needs packages that are not installed ({error.name}): pip install 'ovgpu[serve]'"
-                    ) from error
+        raise Error(
+            f"the server needs packages that are not installed ({error.name}): pip install 'ovgpu[serve]'"
+        ) from error
     _log(not args.no_access_log)
-    properties = {name: value for name, value in (("INFERENCE_PRECISION_HINT", args.precision),
-                                                  ("CACHE_DIR", args.cache_dir)) if value}
-    server = Server(ServerOptions(
-        args.path, args.name,
-        EngineOptions(args.device, properties, not args.no_batching, args.max_batch_size, args.max_sequences,
-                      args.max_wait_ms, args.requests),
-        args.host, args.port, None if args.grpc_port < 0 else args.grpc_port, args.max_queue, args.idle_seconds,
-        args.poll_seconds, args.max_body_mib, args.max_held_mib, args.token_file, args.tls_cert, args.tls_key,
-        args.insecure, args.state_dir, args.grace_seconds))
+    properties = {
+        name: value
+        for name, value in (("INFERENCE_PRECISION_HINT", args.precision), ("CACHE_DIR", args.cache_dir))
+        if value
+    }
+    server = Server(
+        ServerOptions(
+            args.path,
+            args.name,
+            EngineOptions(
+                args.device,
+                properties,
+                not args.no_batching,
+                args.max_batch_size,
+                args.max_sequences,
+                args.max_wait_ms,
+                args.requests,
+            ),
+            args.host,
+            args.port,
+            None if args.grpc_port < 0 else args.grpc_port,
+            args.max_queue,
+            args.idle_seconds,
+            args.poll_seconds,
+            args.max_body_mib,
+            args.max_held_mib,
+            args.token_file,
+            args.tls_cert,
+            args.tls_key,
+            args.insecure,
+            args.state_dir,
+            args.grace_seconds,
+        )
+    )
     gc.set_threshold(10_000, 10, 10)  # requests make many objects, and no cycles
     tasks.leave_core()
     asyncio.run(server.run())

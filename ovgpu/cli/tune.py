@@ -22,12 +22,18 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("tune", help="measure on a card which kernels are fastest for a model")
     parser.add_argument("model", help=MODEL)
     parser.add_argument("-d", "--device", default="NVIDIA", help="NVIDIA[.n] (default NVIDIA)")
-    parser.add_argument("--cache_dir", default="", metavar="FOLDER",
-                        help="the CACHE_DIR of the programs that run the model; without it, their default")
-    parser.add_argument("--precision", default="", metavar="TYPE",
-                        help="f32, tf32, f16 or bf16, as the programs set it")
-    parser.add_argument("--prompt", type=int, default=0, metavar="N",
-                        help="give a language model with state a prompt of N tokens first")
+    parser.add_argument(
+        "--cache_dir",
+        default="",
+        metavar="FOLDER",
+        help="the CACHE_DIR of the programs that run the model; without it, their default",
+    )
+    parser.add_argument(
+        "--precision", default="", metavar="TYPE", help="f32, tf32, f16 or bf16, as the programs set it"
+    )
+    parser.add_argument(
+        "--prompt", type=int, default=0, metavar="N", help="give a language model with state a prompt of N tokens first"
+    )
     add_options(parser)
     parser.set_defaults(run=run)
 

@@ -34,5 +34,6 @@ def compile_for_cpu(model: Model, extensions: tuple[str, ...], properties: Mappi
     core = core_with(extensions)
     known = core.get_property("CPU", "SUPPORTED_PROPERTIES")
     config = {"INFERENCE_PRECISION_HINT": "f32", **properties}
-    return core.compile_model(to_openvino_model(model, core), "CPU",
-                              {name: value for name, value in config.items() if name in known})
+    return core.compile_model(
+        to_openvino_model(model, core), "CPU", {name: value for name, value in config.items() if name in known}
+    )

@@ -14,8 +14,11 @@ from ovgpu.model import Model, Node, Output
 
 def has_ports(values: Sequence[Any]) -> bool:
     """Return whether nodes or ports of ovgpu are among the arguments of a builder, or in lists among them."""
-    return any((isinstance(value, (Node, Output)) and not owns(value))
-               or (isinstance(value, (list, tuple)) and not is_plain(value) and has_ports(value)) for value in values)
+    return any(
+        (isinstance(value, (Node, Output)) and not owns(value))
+        or (isinstance(value, (list, tuple)) and not is_plain(value) and has_ports(value))
+        for value in values
+    )
 
 
 def build(builder: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

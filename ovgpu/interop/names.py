@@ -20,19 +20,40 @@ from ovgpu._util import openvino_package
 
 OPSETS = tuple(f"opset{number}" for number in range(1, 18))
 
-MODULES = frozenset({
-    "_offline_transformations", "_pyopenvino", "experimental", "frontend", "op", *OPSETS, "package_utils",
-    "tools",
-})
+MODULES = frozenset(
+    {
+        "_offline_transformations",
+        "_pyopenvino",
+        "experimental",
+        "frontend",
+        "op",
+        *OPSETS,
+        "package_utils",
+        "tools",
+    }
+)
 """Modules of openvino that are modules of ovgpu too, with all that are in them."""
 
 SUBMODULES = ("passes.", "preprocess.", "utils.")
 """Packages of both, whose modules that ovgpu does not have are openvino's."""
 
-NAMES = frozenset({
-    "AxisSet", "AxisVector", "Coordinate", "CoordinateDiff", "DiscreteTypeInfo", "Extension", "OpExtension", "Symbol",
-    "TensorVector", "VAContext", "VASurfaceTensor", "convert_model", "shutdown",
-})
+NAMES = frozenset(
+    {
+        "AxisSet",
+        "AxisVector",
+        "Coordinate",
+        "CoordinateDiff",
+        "DiscreteTypeInfo",
+        "Extension",
+        "OpExtension",
+        "Symbol",
+        "TensorVector",
+        "VAContext",
+        "VASurfaceTensor",
+        "convert_model",
+        "shutdown",
+    }
+)
 """Names in the openvino package itself."""
 
 
@@ -106,6 +127,7 @@ def _openvino_name(module: str) -> str:
 
 
 # ---- with openvino: functions and classes that take ovgpu's values
+
 
 @cache
 def converting(value: Any) -> Any:
@@ -182,6 +204,7 @@ class ConvertingObject:
 
 
 # ---- without openvino
+
 
 class _Missing(type):
     """Class of the placeholders, which are classes too."""

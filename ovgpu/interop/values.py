@@ -16,9 +16,18 @@ openvino: Any = required(__name__)
 preprocess, properties = openvino.preprocess, openvino.properties
 
 ENUMS: dict[str, Any] = {
-    name: value for module in (properties, properties.hint, properties.log, properties.device,
-                                       properties.intel_auto, properties.intel_cpu, preprocess)
-    for name, value in vars(module).items() if isinstance(value, type) and hasattr(value, "__members__")
+    name: value
+    for module in (
+        properties,
+        properties.hint,
+        properties.log,
+        properties.device,
+        properties.intel_auto,
+        properties.intel_cpu,
+        preprocess,
+    )
+    for name, value in vars(module).items()
+    if isinstance(value, type) and hasattr(value, "__members__")
 }
 """openvino's enums of properties and of preprocessing, by class name."""
 
@@ -60,6 +69,7 @@ def to_openvino(value: Any) -> Any:
 
 # ---- properties
 
+
 def property_to_ovgpu(value: Any) -> Any:
     """Return a property's value for ovgpu: enums and types by name, and what an OVAny holds."""
     if isinstance(value, openvino.OVAny):
@@ -90,6 +100,7 @@ def property_to_openvino(value: Any) -> Any:
 
 # ---- tensors
 
+
 def tensor_to_ovgpu(value: Any) -> Any:
     """Return an `openvino.Tensor` as a Tensor that shares its memory, copied only for strings. Other values stay."""
     return Tensor(value, shared_memory=_is_shareable(value)) if isinstance(value, openvino.Tensor) else value
@@ -105,8 +116,11 @@ def tensor_to_openvino(tensor: Tensor) -> Any:
     array = tensor.data
     if not (array.flags.c_contiguous and array.flags.writeable):
         array = np.array(array, order="C")
-    return openvino.Tensor(array.reshape(-1) if array.ndim == 0 else array, openvino.Shape(list(tensor.shape)),
-                           to_openvino_type(tensor.element_type))
+    return openvino.Tensor(
+        array.reshape(-1) if array.ndim == 0 else array,
+        openvino.Shape(list(tensor.shape)),
+        to_openvino_type(tensor.element_type),
+    )
 
 
 def _is_shareable(tensor: Any) -> bool:

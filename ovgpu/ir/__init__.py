@@ -7,5 +7,13 @@ from ovgpu.ir._files import is_other_format, is_xml_text, model_file
 from ovgpu.ir.read import read_model
 from ovgpu.ir.write import save_model, serialize
 
-__all__ = ["as_bytes", "check_files", "is_other_format", "is_xml_text", "model_file", "read_model", "save_model",
-           "serialize"]
+__all__ = [
+    "as_bytes",
+    "check_files",
+    "is_other_format",
+    "is_xml_text",
+    "model_file",
+    "read_model",
+    "save_model",
+    "serialize",
+]

@@ -88,6 +88,7 @@ def constant_bytes(op: Constant) -> Iterator[Array]:
 
 # ---- compression to f16
 
+
 def fits_f16(op: Constant) -> bool:
     """Return whether OpenVINO would store the constant as f16.
 
@@ -114,4 +115,4 @@ def f16_bytes(op: Constant) -> Iterator[Array]:
 
 def _parts(values: Array) -> Iterator[Array]:
     flat = np.ascontiguousarray(values).reshape(-1)
-    return (flat[i:i + CHUNK_ELEMENTS] for i in range(0, flat.size, CHUNK_ELEMENTS))
+    return (flat[i : i + CHUNK_ELEMENTS] for i in range(0, flat.size, CHUNK_ELEMENTS))

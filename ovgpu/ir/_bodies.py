@@ -50,8 +50,11 @@ def if_attributes(layer: Layer, then_body: Graph, else_body: Graph) -> dict[str,
         if any(i.axis is not None for i in ports.inputs) or any(o.axis is not None for o in ports.outputs):
             raise layer.error(f"<{branch}_port_map> has an axis, but a branch gets and gives whole tensors")
         _check_sources(layer, body, ports, set())
-        attributes |= {f"{branch}_body": body.model, f"{branch}_inputs": ports.inputs,
-                       f"{branch}_outputs": ports.outputs}
+        attributes |= {
+            f"{branch}_body": body.model,
+            f"{branch}_inputs": ports.inputs,
+            f"{branch}_outputs": ports.outputs,
+        }
     return attributes
 
 
@@ -78,8 +81,10 @@ def port_map(layer: Layer, tag: str, body: Graph) -> PortMap:
                 outputs.append(OutputMap(port, result, **_slicing(layer, entry)))
     outputs.sort(key=lambda entry: entry.port)
     if [entry.port for entry in outputs] != list(range(len(layer.outputs))):
-        raise layer.error(f"<{tag}> must give each of the {len(layer.outputs)} outputs once, "
-                          f"it gives ports {[entry.port for entry in outputs]}")
+        raise layer.error(
+            f"<{tag}> must give each of the {len(layer.outputs)} outputs once, "
+            f"it gives ports {[entry.port for entry in outputs]}"
+        )
     return PortMap(tuple(sorted(inputs, key=lambda entry: entry.port)), tuple(outputs), **special)
 
 

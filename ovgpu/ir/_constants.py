@@ -89,8 +89,10 @@ class Weights:
         if size != str(data.size):
             raise ModelError(f"{self.name} has {data.size} bytes, but the .xml was written with one of {size} bytes")
         if checksum != data[-CHECKSUM_BYTES:].tobytes().hex():
-            raise ModelError(f"{self.name} is not the file that the .xml was written with: it does not end with the "
-                             f"checksum {checksum}. Weights that are given as bytes or arrays are not compared")
+            raise ModelError(
+                f"{self.name} is not the file that the .xml was written with: it does not end with the "
+                f"checksum {checksum}. Weights that are given as bytes or arrays are not compared"
+            )
 
     def constant(self, name: str, kind: Type, shape: tuple[int, ...], offset: int, size: int) -> Constant:
         """Return the constant of ``size`` bytes at ``offset``: a view of the file, aligned or not. If the weights are a
@@ -122,8 +124,11 @@ class Weights:
 
 def check_files(model: Model) -> None:
     """Raise ModelError if a file that holds constants of the model has changed since it was read."""
-    check_unchanged(op.packed if isinstance(op, PackedConstant) else op.value
-                    for node in all_nodes(model) if isinstance(op := node.op, Constant))
+    check_unchanged(
+        op.packed if isinstance(op, PackedConstant) else op.value
+        for node in all_nodes(model)
+        if isinstance(op := node.op, Constant)
+    )
 
 
 def _constant(kind: Type, raw: Array, shape: tuple[int, ...]) -> Constant:

@@ -83,8 +83,10 @@ def model_file(folder: Path) -> Path:
     if len(found) == 1:
         return found[0]
     names = ", ".join(path.name for path in found[:5]) + (", ..." if len(found) > 5 else "")
-    raise ModelError(f"the folder {folder} has {f'several .xml files ({names})' if found else 'no .xml file'}: "
-                     "read_model takes the path of the .xml file of an OpenVINO IR")
+    raise ModelError(
+        f"the folder {folder} has {f'several .xml files ({names})' if found else 'no .xml file'}: "
+        "read_model takes the path of the .xml file of an OpenVINO IR"
+    )
 
 
 def _utf8(text: bytes, name: str) -> bytes:

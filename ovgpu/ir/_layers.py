@@ -16,8 +16,11 @@ class Layer:
     def __init__(self, element: Element, source: str) -> None:
         self.element, self.source = element, source
         attributes: Any = dict(element.attrib)
-        self.id, self.type, self.version = (attributes.get("id", ""), attributes.get("type", ""),
-                                            attributes.get("version", ""))
+        self.id, self.type, self.version = (
+            attributes.get("id", ""),
+            attributes.get("type", ""),
+            attributes.get("version", ""),
+        )
         self.name = attributes.get("name") or f"{self.type}_{self.id}"
         for attribute in ("id", "type", "version"):
             if attribute not in attributes:
@@ -82,13 +85,16 @@ class Layer:
 
 def integer(text: str) -> int:
     """Return ``text`` as an integer of at most 20 digits, signed or not. Raises ValueError for other texts."""
-    if not ((text.isdecimal() and text.isascii() and len(text) <= 20)  # fast path for nearly all texts
-            or re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text)):
+    if not (
+        (text.isdecimal() and text.isascii() and len(text) <= 20)  # fast path for nearly all texts
+        or re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text)
+    ):
         raise ValueError(f"{text[:40]!r} is not an integer")
     return int(text)
 
 
 # ---- tensor names
+
 
 def split_names(text: str) -> set[str]:
     """Return the names in a comma-separated list; a comma in a name is written ``\\,``."""
@@ -104,6 +110,7 @@ def join_names(names: set[str]) -> str:
 
 # ---- runtime information
 
+
 def read_rt_info(element: Element | None, prefix: str = "user_data") -> dict[str, Any]:
     """Return the runtime information of a layer or a port, under the keys that OpenVINO uses.
 
@@ -115,7 +122,8 @@ def read_rt_info(element: Element | None, prefix: str = "user_data") -> dict[str
         name, version = item.get("name"), item.get("version")
         if item.tag == "attribute" and name is not None and version is not None:
             info[f"{name}_{version}"] = {
-                str(key): str(value) for key, value in item.attrib.items() if key not in ("name", "version")}
+                str(key): str(value) for key, value in item.attrib.items() if key not in ("name", "version")
+            }
         elif item.tag == "user_data" and name is not None:
             info[prefix + name] = read_rt_info(item, "") if item.get("value") is None else item.get("value")
     return info

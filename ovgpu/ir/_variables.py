@@ -26,11 +26,16 @@ def check_values(model: Model) -> None:
         new, declared = assign.ports[0], reads[variable].ports[0]
         kinds = new.element_type, declared.element_type
         if kinds[0] != kinds[1] and not any(kind.is_dynamic() for kind in kinds):
-            raise _error(assign, f"the new value has type {kinds[0].get_type_name()}, "
-                                 f"variable '{variable}' has {kinds[1].get_type_name()}")
+            raise _error(
+                assign,
+                f"the new value has type {kinds[0].get_type_name()}, "
+                f"variable '{variable}' has {kinds[1].get_type_name()}",
+            )
         if not declared.partial_shape.compatible(new.partial_shape):
-            raise _error(assign, f"the new value has shape {new.partial_shape}, "
-                                 f"variable '{variable}' has {declared.partial_shape}")
+            raise _error(
+                assign,
+                f"the new value has shape {new.partial_shape}, variable '{variable}' has {declared.partial_shape}",
+            )
 
 
 def _by_variable(model: Model, kind: str) -> dict[str, Node]:

@@ -27,8 +27,16 @@ def parse(text: bytes, source: str) -> Element:
         raise ModelError(f"the XML has a document type declaration, which is not allowed{where}")
     # The fixed encoding makes the search above reliable. libxml2 itself limits the depth to 256 elements and
     # the length of a text or attribute to 10 MB, as long as `huge_tree` is off.
-    parser = etree.XMLParser(encoding="utf-8", resolve_entities=False, no_network=True, load_dtd=False,
-                             huge_tree=False, remove_blank_text=True, remove_comments=True, remove_pis=True)
+    parser = etree.XMLParser(
+        encoding="utf-8",
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+        remove_blank_text=True,
+        remove_comments=True,
+        remove_pis=True,
+    )
     try:
         return etree.fromstring(text, parser)
     except etree.XMLSyntaxError as e:

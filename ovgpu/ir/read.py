@@ -35,9 +35,14 @@ CONSTANT_TYPES = ("Const", "Constant")
 # Ops that opset1 lacks although files declare them in it, and extensions that a later opset includes.
 ADDED_IN_OPSET2 = {"MVN", "ROIPooling", "ReorgYolo"}
 FORMER_EXTENSIONS = {
-    "ExperimentalDetectronDetectionOutput", "ExperimentalDetectronGenerateProposalsSingleImage",
-    "ExperimentalDetectronPriorGridGenerator", "ExperimentalDetectronROIFeatureExtractor",
-    "ExperimentalDetectronTopKROIs", "GRUCell", "RNNCell", "Proposal",
+    "ExperimentalDetectronDetectionOutput",
+    "ExperimentalDetectronGenerateProposalsSingleImage",
+    "ExperimentalDetectronPriorGridGenerator",
+    "ExperimentalDetectronROIFeatureExtractor",
+    "ExperimentalDetectronTopKROIs",
+    "GRUCell",
+    "RNNCell",
+    "Proposal",
 }
 
 
@@ -66,8 +71,10 @@ def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Mo
     if root.tag != "net":
         raise ModelError(f"the root element is <{root.tag}>, not <net>{file.suffix}")
     if root.get("version") not in VERSIONS:
-        raise ModelError(f"IR version {root.get('version', 'missing')} is not supported: only "
-                         f"{' and '.join(VERSIONS)} are{file.suffix}")
+        raise ModelError(
+            f"IR version {root.get('version', 'missing')} is not supported: only "
+            f"{' and '.join(VERSIONS)} are{file.suffix}"
+        )
     result = _graph(root, file).model
     result.validate_nodes_and_infer_types()
     check_values(result)
@@ -82,8 +89,9 @@ def _read_other_format(model: Any) -> Model:
     name = "the model" if isinstance(model, (bytes, bytearray, memoryview)) else Path(os.fsdecode(model)).name
     package = openvino_package.package()
     if package is None:
-        raise ModelError(f"{name} is no OpenVINO IR; ovgpu can read it where openvino is installed: "
-                         f"{openvino_package.HINT}")
+        raise ModelError(
+            f"{name} is no OpenVINO IR; ovgpu can read it where openvino is installed: {openvino_package.HINT}"
+        )
     from ovgpu.interop.models import from_openvino
 
     try:
@@ -113,6 +121,7 @@ class File:
 
 # ---- graphs
 
+
 def _graph(root: Element, file: File) -> Graph:
     """Return the graph of a ``<net>`` or a body."""
     layers = _layers(root, file)
@@ -126,8 +135,13 @@ def _graph(root: Element, file: File) -> Graph:
         if None in node.sources:
             raise layers[name].error(f"input {node.sources.index(None)} is not connected")
     parameters, results, sinks = ([n for n in nodes if layers[n].type == kind] for kind in ROOT_TYPES)
-    model = Model([nodes[n] for n in results], [nodes[n] for n in sinks], [nodes[n] for n in parameters],
-                  root.get("name") or "", source=file.source)
+    model = Model(
+        [nodes[n] for n in results],
+        [nodes[n] for n in sinks],
+        [nodes[n] for n in parameters],
+        root.get("name") or "",
+        source=file.source,
+    )
     model.rt_info = RTMap(model_rt_info(root))
     check_variables(model)
     return Graph(model, {n: i for i, n in enumerate(parameters)}, {n: i for i, n in enumerate(results)})
@@ -158,8 +172,9 @@ def _edges(root: Element, layers: dict[str, Layer], file: File) -> Edges:
             raise ModelError(f"an edge lacks from-layer, from-port, to-layer or to-port{file.suffix}")
         if start not in layers or end not in layers:
             missing = start if start not in layers else end
-            raise ModelError(f"an edge leads from layer {start} to layer {end}, "
-                             f"but there is no layer {missing}{file.suffix}")
+            raise ModelError(
+                f"an edge leads from layer {start} to layer {end}, but there is no layer {missing}{file.suffix}"
+            )
         source, target = layers[start], layers[end]
         if start_port not in source.outputs:
             raise source.error(f"an edge leaves output port {start_port}, which the layer does not have")
@@ -185,6 +200,7 @@ def _reachable_layers(layers: dict[str, Layer], edges: Edges) -> list[Layer]:
 
 
 # ---- nodes
+
 
 def _node(layer: Layer, file: File) -> Node:
     try:
@@ -220,8 +236,12 @@ def _operation(layer: Layer, file: File) -> Op:
     if cls is None and layer.type in REQUIRED_TYPES:
         raise layer.error(f"there is no such operation in {layer.version}")
     if cls is None:
-        return Unsupported(name=layer.type, version=layer.version, texts=texts,
-                           declared=tuple(layer.declared(port) for port in layer.output_ports))
+        return Unsupported(
+            name=layer.type,
+            version=layer.version,
+            texts=texts,
+            declared=tuple(layer.declared(port) for port in layer.output_ports),
+        )
     loaded: dict[str, Any] = {}
     if cls.name in ("TensorIterator", "Loop"):
         loaded = loop_attributes(layer, cls.name, _body(layer, "body", file))
@@ -249,8 +269,9 @@ def _constant(layer: Layer, file: File) -> Op:
     shape = tuple(integer(part) for part in texts["shape"].split(",") if part.strip())
     if any(extent < 0 for extent in shape):
         raise OpError(f"shape {list(shape)} has a negative extent")
-    return file.weights.constant(layer.name, Type.parse(texts["element_type"]), shape,
-                                 integer(texts["offset"]), integer(texts["size"]))
+    return file.weights.constant(
+        layer.name, Type.parse(texts["element_type"]), shape, integer(texts["offset"]), integer(texts["size"])
+    )
 
 
 def _declared_attributes(layer: Layer) -> dict[str, str]:
@@ -285,6 +306,7 @@ def _types_by_lower_case(count: int) -> dict[str, str]:
 
 
 # ---- after inference
+
 
 def _name_results(model: Model) -> None:
     """Move the names of a tensor to the unnamed outputs that read it, unless the tensor is an input."""

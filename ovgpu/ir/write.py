@@ -25,8 +25,7 @@ from ovgpu.types.any import text as rt_text
 
 IR_VERSIONS = {"UNSPECIFIED": 11, "IR_V10": 10, "IR_V11": 11}
 IR_TYPES = {"Constant": "Const", "PRelu": "PReLU", "Relu": "ReLU", "Softmax": "SoftMax"}
-PRECISIONS = {"boolean": "BOOL", "f16": "FP16", "f32": "FP32", "f64": "FP64", "u1": "BIN",
-              "dynamic": "UNSPECIFIED"}
+PRECISIONS = {"boolean": "BOOL", "f16": "FP16", "f32": "FP32", "f64": "FP64", "u1": "BIN", "dynamic": "UNSPECIFIED"}
 PathLike = str | bytes | os.PathLike[str]
 XML_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 LOW_PRECISION = {Type.i4, Type.u4, Type.i8, Type.u8, Type.nf4, Type.f8e4m3, Type.f8e5m2}
@@ -159,8 +158,12 @@ class Writer:
             self.compressed_constant(node, plan.ids[node])
             return
         version = "opset1" if op.version == "opset0" else op.version  # of RNNCell
-        attributes = {"id": plan.ids[node], "name": node.friendly_name,
-                      "type": IR_TYPES.get(op.name, op.name), "version": version}
+        attributes = {
+            "id": plan.ids[node],
+            "name": node.friendly_name,
+            "type": IR_TYPES.get(op.name, op.name),
+            "version": version,
+        }
         if op.name == "Result":
             attributes["output_names"] = join_names(node.ports[0].own_names) or None
         plans = {key: self.plan(value) for key, value in vars(op).items() if type(value) is Model}
@@ -208,8 +211,12 @@ class Writer:
         if isinstance(op, Constant):
             shape = node.ports[0].get_shape()
             offset, size = self.blobs.write(constant_bytes(op), _alignment(op.element_type))
-            return {"element_type": op.element_type.type_name, "shape": ", ".join(map(str, shape)),
-                    "offset": str(offset), "size": str(size)}
+            return {
+                "element_type": op.element_type.type_name,
+                "shape": ", ".join(map(str, shape)),
+                "offset": str(offset),
+                "size": str(size),
+            }
         if isinstance(op, (TensorIterator, Loop, If)):
             return node.extra
         known = {name: value for name, value in op.attributes().items() if value is not None}
@@ -234,11 +241,21 @@ class Writer:
         names = join_names(port.get_names())
         self.port(number, port.element_type, port.partial_shape, names or None, port.rt_info, rankless)
 
-    def port(self, number: int, kind: Type, shape: PartialShape, names: str | None = None,
-             info: RTMap | None = None, rankless: str | None = None) -> None:
+    def port(
+        self,
+        number: int,
+        kind: Type,
+        shape: PartialShape,
+        names: str | None = None,
+        info: RTMap | None = None,
+        rankless: str | None = None,
+    ) -> None:
         precision = PRECISIONS.get(kind.type_name, kind.type_name.upper())
-        dims = ([rankless] if rankless else []) if shape.rank.is_dynamic else [
-            str(d.get_length()) if d.is_static else "-1" for d in shape]
+        dims = (
+            ([rankless] if rankless else [])
+            if shape.rank.is_dynamic
+            else [str(d.get_length()) if d.is_static else "-1" for d in shape]
+        )
         if not dims and not info:
             self.lines.empty("port", id=number, precision=precision, names=names)
             return
@@ -255,8 +272,9 @@ class Writer:
             for branch in ("else", "then"):
                 plan, body = plans[f"{branch}_body"], getattr(op, f"{branch}_body")
                 with self.lines.element(f"{branch}_port_map"):
-                    self.map_entries(getattr(op, f"{branch}_inputs"), getattr(op, f"{branch}_outputs"),
-                                     inputs, body, plan)
+                    self.map_entries(
+                        getattr(op, f"{branch}_inputs"), getattr(op, f"{branch}_outputs"), inputs, body, plan
+                    )
         elif isinstance(op, (TensorIterator, Loop)):
             plan, body = plans["body"], op.body
             with self.lines.element("port_map"):
@@ -268,8 +286,9 @@ class Writer:
                     ends = plan.ids[body.results[edge.result]], plan.ids[body.parameters[edge.parameter]]
                     self.lines.empty("edge", **{"from-layer": ends[0], "to-layer": ends[1]})
 
-    def map_entries(self, inputs: Iterable[InputMap], outputs: Iterable[OutputMap], first_output: int,
-                    body: Model, plan: Plan) -> None:
+    def map_entries(
+        self, inputs: Iterable[InputMap], outputs: Iterable[OutputMap], first_output: int, body: Model, plan: Plan
+    ) -> None:
         for entry in inputs:
             self.map_entry("input", entry, entry.port, plan.ids[body.parameters[entry.parameter]])
         for exit in outputs:
@@ -283,11 +302,19 @@ class Writer:
 
     def special_ports(self, op: Loop, plan: Plan) -> None:
         if op.current_iteration is not None:
-            self.lines.empty("input", external_port_id=-1, purpose="current_iteration",
-                             internal_layer_id=plan.ids[op.body.parameters[op.current_iteration]])
+            self.lines.empty(
+                "input",
+                external_port_id=-1,
+                purpose="current_iteration",
+                internal_layer_id=plan.ids[op.body.parameters[op.current_iteration]],
+            )
         if op.condition is not None:
-            self.lines.empty("output", external_port_id=-1, purpose="execution_condition",
-                             internal_layer_id=plan.ids[op.body.results[op.condition]])
+            self.lines.empty(
+                "output",
+                external_port_id=-1,
+                purpose="execution_condition",
+                internal_layer_id=plan.ids[op.body.results[op.condition]],
+            )
 
     # ---- runtime information
 

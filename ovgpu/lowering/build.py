@@ -46,8 +46,15 @@ from ovgpu.types import Type
 UNRANKED = View((), ())  # view of a variable whose rank is known only from its current value
 
 
-def build(model: Model, specs: Sequence[Spec], table: Table, layouts: loops.Layouts | None = None, *,
-          uploads: bool = False, downloads: bool = False) -> Program:
+def build(
+    model: Model,
+    specs: Sequence[Spec],
+    table: Table,
+    layouts: loops.Layouts | None = None,
+    *,
+    uploads: bool = False,
+    downloads: bool = False,
+) -> Program:
     """Return the program of ``model`` for parameters with these specs. ``table`` holds their symbols.
 
     ``layouts`` describes the memory of inputs and results of a body; without it everything is dense. With ``uploads``,
@@ -59,8 +66,15 @@ def build(model: Model, specs: Sequence[Spec], table: Table, layouts: loops.Layo
 class Builder:
     """Builder of one program; call `run` once."""
 
-    def __init__(self, model: Model, specs: Sequence[Spec], table: Table, layouts: loops.Layouts,
-                 uploads: bool = False, downloads: bool = False) -> None:
+    def __init__(
+        self,
+        model: Model,
+        specs: Sequence[Spec],
+        table: Table,
+        layouts: loops.Layouts,
+        uploads: bool = False,
+        downloads: bool = False,
+    ) -> None:
         self.model, self.table, self.layouts = model, table, layouts
         self.uploads, self.downloads = uploads, downloads
         self.program = Program([], [], [], [], {}, {}, {}, set(), source=model.source)
@@ -138,8 +152,9 @@ class Builder:
                 self.segment.fetches.add(value)
                 self._add_host(p, HostNode(Copy(), (value,), (p.spec.type,), p.node.source_location))
                 continue
-            missing = [s for s in p.node.sources if s is not None and s.spec.value is None
-                       and s not in self.host_numbers]
+            missing = [
+                s for s in p.node.sources if s is not None and s.spec.value is None and s not in self.host_numbers
+            ]
             if missing:
                 pending += missing
                 continue
@@ -202,8 +217,16 @@ class Builder:
 
     # ---- values
 
-    def value(self, port: Output | None, view: View, memory: MemoryKind, source: Any = None, *,
-              kind: Type | None = None, root: int = -1) -> int:
+    def value(
+        self,
+        port: Output | None,
+        view: View,
+        memory: MemoryKind,
+        source: Any = None,
+        *,
+        kind: Type | None = None,
+        root: int = -1,
+    ) -> int:
         """Add a value and return its id. It is a root with memory of its own unless ``root`` is given."""
         number = len(self.values)
         kind = kind or (port.spec.type if port is not None else Type.f32)
@@ -225,14 +248,17 @@ class Builder:
     def strides(self, value: int, given: Sequence[int | None], kind: Type) -> tuple[Int, ...]:
         """Return the strides in elements, with a symbol for each one that is None."""
         # Strides are at least 1, because they belong to parts of dense tensors.
-        return tuple(self.table.atom("stride", value, axis, kind.storage.itemsize, lo=1) if s is None else s
-                     for axis, s in enumerate(given))
+        return tuple(
+            self.table.atom("stride", value, axis, kind.storage.itemsize, lo=1) if s is None else s
+            for axis, s in enumerate(given)
+        )
 
     def _state(self, node: Node) -> None:
         port, variable = node.ports[0], node.op.variable_id  # type: ignore[attr-defined]
         if port.spec.type.is_dynamic():
             raise OpError(f"variable '{variable}' has neither an element type nor an initial value").at(
-                node.op.name, node.source_location)
+                node.op.name, node.source_location
+            )
         view = UNRANKED if port.spec.shape is None else View.dense(port.spec.shape)
         if variable not in self.program.states:
             value = self.program.states[variable] = self.value(port, view, "state", variable)
@@ -266,8 +292,11 @@ class Builder:
     def _producers(self, extents: Iterable[Int]) -> list[Node]:
         """Return the nodes that must run before these extents are known."""
         found = dict.fromkeys(a for d in extents for a in atoms(d))
-        return [self.owners[a.index] if a.op == "unknown" else self.reads[a.args[0]] for a in found
-                if a.op == "unknown" or (a.op == "dim" and isinstance(a.args[0], str))]
+        return [
+            self.owners[a.index] if a.op == "unknown" else self.reads[a.args[0]]
+            for a in found
+            if a.op == "unknown" or (a.op == "dim" and isinstance(a.args[0], str))
+        ]
 
     def is_bound(self, node: Node) -> bool:
         """Return whether the node becomes a step that writes into given memory."""
@@ -280,9 +309,10 @@ class Builder:
         spec = port.spec
         if spec.shape is None or spec.type == Type.string:
             return True
-        return (bool(self.owners) and any(a.op == "unknown" and self.owners[a.index] is port.node
-                                          for d in spec.shape for a in atoms(d))) or (
-            isinstance(port.node.op, CONTROL) and self._bodies(port.node) is None)
+        return (
+            bool(self.owners)
+            and any(a.op == "unknown" and self.owners[a.index] is port.node for d in spec.shape for a in atoms(d))
+        ) or (isinstance(port.node.op, CONTROL) and self._bodies(port.node) is None)
 
     def _owners(self) -> dict[int, Node]:
         """Return a map from the index of an unknown extent to the first node whose results have it."""
@@ -315,8 +345,9 @@ class Builder:
         self._split_before_host_reads(node)
         hosts = host_indices(op_of(node), len(node.sources))
         inputs = [-1 if s is None or i in hosts else self._use(s) for i, s in enumerate(node.sources)]
-        inputs += [self.value(None, View.dense(x.shape), "constant", x, kind=Type.of(x.dtype))
-                   for x in op_of(node).rng_state()]
+        inputs += [
+            self.value(None, View.dense(x.shape), "constant", x, kind=Type.of(x.dtype)) for x in op_of(node).rng_state()
+        ]
         if not isinstance(node.op, CONTROL) and self._try_view(node, inputs):
             return False
         host = {i: self._host_input(s) for i in hosts if (s := node.sources[i]) is not None}
@@ -392,7 +423,8 @@ class Builder:
     def _add_elided_node(self, node: Node, inputs: Sequence[int]) -> None:
         outputs = tuple(self.value_of[p] for p in node.ports)
         self.program.views.append(
-            ElidedNode(node, tuple(inputs), outputs, len(self.program.segments), len(self.segment.steps)))
+            ElidedNode(node, tuple(inputs), outputs, len(self.program.segments), len(self.segment.steps))
+        )
 
     def _add_eager_step(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
         outputs = []
@@ -434,23 +466,29 @@ class Builder:
             trips = loops.trips(node)
             if trips is not None:
                 host = {**host, loops.TRIP_COUNT_KEY: HostInput(ints=(trips,))}
-            self._append(Step(op, "control", tuple(inputs), tuple(outputs), host=host, node=node,
-                              bodies=self._bodies(node) or ()))
+            self._append(
+                Step(
+                    op, "control", tuple(inputs), tuple(outputs), host=host, node=node, bodies=self._bodies(node) or ()
+                )
+            )
             return
         if op.name == "Concat":
             self._add_concat_copies(node, inputs, outputs[0])
             return
         inputs = [i if i < 0 else self._in_op_layout(i, op, outputs[0]) for i in inputs]
         specs = [None if s is None else s.spec for s in node.sources]
-        scratch = [self.value(None, View.dense(shape), "buffer", kind=kind)
-                   for kind, shape in op.workspace(specs, [p.spec for p in node.ports])]
+        scratch = [
+            self.value(None, View.dense(shape), "buffer", kind=kind)
+            for kind, shape in op.workspace(specs, [p.spec for p in node.ports])
+        ]
         self._append(Step(op, "bound", tuple(inputs), tuple(outputs), tuple(scratch), host, node))
 
     def _buffer(self, port: Output, op: Op, inputs: Sequence[int]) -> int:
         """Add the value of an output for which no memory is reserved."""
         shape = port.spec.shape or ()
         if len(shape) != IMAGE_RANK or not (
-                op.layout == "channels_last" or (op.keeps_layout and not self.channels_last.isdisjoint(inputs))):
+            op.layout == "channels_last" or (op.keeps_layout and not self.channels_last.isdisjoint(inputs))
+        ):
             return self.value(port, View.dense(shape), "buffer")
         value = self.value(port, View.channels_last(shape), "buffer")
         self.channels_last.add(value)
@@ -460,11 +498,18 @@ class Builder:
         """Return the value if the op, which writes ``output``, takes its strides, else a copy."""
         view, kind, out = self.values[value].view, self.values[value].type, self.values[output].view
         if op.layout == "channels_last":
-            takes = (len(view.shape) != IMAGE_RANK or takes_channels(op, view, kind)
-                     or self.values[value].memory == "constant")  # kernels, which `passes.channels_last` lays out
+            takes = (
+                len(view.shape) != IMAGE_RANK
+                or takes_channels(op, view, kind)
+                or self.values[value].memory == "constant"
+            )  # kernels, which `passes.channels_last` lays out
             return value if takes else self._copy(value, channels_last=True)
-        if op.layout == "image" and not out.is_dense and len(view.shape) == IMAGE_RANK and all(
-                map(equal, view.shape, out.shape)):
+        if (
+            op.layout == "image"
+            and not out.is_dense
+            and len(view.shape) == IMAGE_RANK
+            and all(map(equal, view.shape, out.shape))
+        ):
             return value if takes_channels(op, view, kind) else self._copy(value, channels_last=True)
         takes = op.layout == "strided" or (op.layout == "blas" and view.is_blas)
         return value if takes else self._dense(value)
@@ -495,8 +540,10 @@ class Builder:
             length = part.view.shape[axis]
             part_view = target.view.slice(axis, start, length)
             start = start + length
-            if ((part.root, part.view.offset) == (target.root, part_view.offset)
-                    and part.view.strides == part_view.strides):
+            if (part.root, part.view.offset) == (
+                target.root,
+                part_view.offset,
+            ) and part.view.strides == part_view.strides:
                 continue
             if length == 0 and not isinstance(length, Sym):
                 continue
@@ -539,8 +586,11 @@ class Builder:
             return value
         memory = self.values[self.values[value].root].memory
         view = self.values[value].view
-        if (number >= 0 and self.layouts.may_alias(number, memory, self.values[value].source)
-                and all(positive(s) or equal(d, 1) for s, d in zip(view.strides, view.shape))):
+        if (
+            number >= 0
+            and self.layouts.may_alias(number, memory, self.values[value].source)
+            and all(positive(s) or equal(d, 1) for s, d in zip(view.strides, view.shape))
+        ):
             return value
         self._append(Step(Copy(), "copy", (value,), (target,), node=node))
         return target
@@ -550,9 +600,11 @@ class Builder:
         used = {self.values[i].root for step in self.program.steps for i in step.inputs if i >= 0}
         if self.program.deferred is not None:
             used.update(self.values[i].root for i in self.program.deferred.inputs)
-        steps = [Step(Upload(), "upload", (-1,), (i,), node=parameter)
-                 for i, parameter in zip(self.program.inputs, self.model.parameters)
-                 if i in used and self.values[i].type != Type.string]
+        steps = [
+            Step(Upload(), "upload", (-1,), (i,), node=parameter)
+            for i, parameter in zip(self.program.inputs, self.model.parameters)
+            if i in used and self.values[i].type != Type.string
+        ]
         self.program.segments[0].steps[:0] = steps
         for view in self.program.views:
             if view.segment == 0:

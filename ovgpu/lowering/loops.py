@@ -44,8 +44,11 @@ class Layouts:
         """Return whether a result may stay in memory of this kind and source instead of its own."""
         if not self.is_body or number in self.first:
             return False
-        return memory == "constant" or (memory == "output" and source in self.first) or (
-            memory == "input" and self.may_alias_inputs)
+        return (
+            memory == "constant"
+            or (memory == "output" and source in self.first)
+            or (memory == "input" and self.may_alias_inputs)
+        )
 
 
 def bodies_of(op: Op) -> tuple[Model, ...]:
@@ -73,8 +76,10 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
     if any(p.spec.shape is None for p in node.ports) or any(s is not None and s.shape is None for s in specs):
         return None
     if isinstance(op, If):
-        bodies = [_static_body(model, maps, specs, Layouts(is_body=True), (), None, build)
-                  for model, maps in ((op.then_body, op.then_inputs), (op.else_body, op.else_inputs))]
+        bodies = [
+            _static_body(model, maps, specs, Layouts(is_body=True), (), None, build)
+            for model, maps in ((op.then_body, op.then_inputs), (op.else_body, op.else_inputs))
+        ]
         if any(b is None for b in bodies):
             return None
         return tuple(b for b in bodies if b is not None)
@@ -103,20 +108,25 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
         body = body_of(op.body.clone(), Layouts(first=concatenated, is_body=True, counter=counter_and_trips))
         return None if body is None else body.program
 
-    body = body_of(op.body, Layouts(
-        inputs={m.parameter: _strides(specs[m.port].shape) for m in op.inputs if m.axis is not None},  # type: ignore[union-attr]
-        outputs={m.result: _strides(node.ports[m.port].spec.shape) for m in reversed(op.outputs)
-                 if m.axis is not None},  # a result of several outputs is written to the first one
-        first=concatenated,
-        may_alias_inputs=True,
-        is_body=True,
-        counter=counter_and_trips,
-    ))
+    body = body_of(
+        op.body,
+        Layouts(
+            inputs={m.parameter: _strides(specs[m.port].shape) for m in op.inputs if m.axis is not None},  # type: ignore[union-attr]
+            outputs={
+                m.result: _strides(node.ports[m.port].spec.shape) for m in reversed(op.outputs) if m.axis is not None
+            },  # a result of several outputs is written to the first one
+            first=concatenated,
+            may_alias_inputs=True,
+            is_body=True,
+            counter=counter_and_trips,
+        ),
+    )
     return None if body is None else (replace(body, dense=dense),)
 
 
-def _carried_strides(program: Program, layouts: Layouts, back: Sequence[tuple[int, int]]
-                     ) -> dict[int, tuple[int | None, ...]]:
+def _carried_strides(
+    program: Program, layouts: Layouts, back: Sequence[tuple[int, int]]
+) -> dict[int, tuple[int | None, ...]]:
     """Return `Layouts.inputs` such that a parameter of a back edge fits its initial value and the carried result.
 
     Strides that differ between the two become None.
@@ -133,8 +143,15 @@ def _carried_strides(program: Program, layouts: Layouts, back: Sequence[tuple[in
     return inputs
 
 
-def _static_body(model: Model, maps: Sequence[InputMap], specs: Sequence[Spec | None], layouts: Layouts,
-                 back: Sequence[tuple[int, int]], counter: int | None, build: Build) -> Body | None:
+def _static_body(
+    model: Model,
+    maps: Sequence[InputMap],
+    specs: Sequence[Spec | None],
+    layouts: Layouts,
+    back: Sequence[tuple[int, int]],
+    counter: int | None,
+    build: Build,
+) -> Body | None:
     table = Table()
     symbols: dict[int, Int] = {}
     parameter_specs: list[Spec] = []
@@ -145,8 +162,10 @@ def _static_body(model: Model, maps: Sequence[InputMap], specs: Sequence[Spec | 
             spec = specs[m.port]
             assert spec is not None and spec.shape is not None
             sliced = -1 if m.axis is None else m.axis % len(spec.shape)
-            shape = [m.part_size if axis == sliced else _body_symbol(table, symbols, d, number, axis)
-                     for axis, d in enumerate(spec.shape)]
+            shape = [
+                m.part_size if axis == sliced else _body_symbol(table, symbols, d, number, axis)
+                for axis, d in enumerate(spec.shape)
+            ]
             parameter_specs.append(Spec(spec.type, tuple(shape)))
         else:  # the parameter that gets the iteration number
             op: Any = parameter.op

@@ -228,5 +228,9 @@ def _is_view(node: Node) -> bool:
 
 def _runtime_atoms(b: Builder, numbers: Sequence[Int]) -> set[int]:
     """Return the indices of atoms known only at run time: data-dependent extents, and values read back."""
-    return {a.index for n in numbers for a in atoms(n)
-            if a.op == "unknown" or (a.op == "item" and b.hosts.ports_to_fetch(b.hosts.items[a.args[0]]))}
+    return {
+        a.index
+        for n in numbers
+        for a in atoms(n)
+        if a.op == "unknown" or (a.op == "item" and b.hosts.ports_to_fetch(b.hosts.items[a.args[0]]))
+    }

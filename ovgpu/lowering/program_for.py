@@ -14,8 +14,14 @@ from ovgpu.symbolic import Table
 from ovgpu.types import PartialShape, Type
 
 
-def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any, ...], Program], *,
-                uploads: bool = False, downloads: bool = False) -> Program:
+def program_for(
+    model: Model,
+    inputs: Sequence[Array],
+    programs: dict[tuple[Any, ...], Program],
+    *,
+    uploads: bool = False,
+    downloads: bool = False,
+) -> Program:
     """Return the program of a model for inputs of these ranks and types, of any extents; ``programs`` is the cache."""
     key = tuple((x.ndim, x.dtype) for x in inputs)
     program = programs.get(key)

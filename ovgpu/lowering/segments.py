@@ -12,8 +12,12 @@ from ovgpu.symbolic import Atom, Check, Int, Sym, atoms
 from ovgpu.types import Type
 
 
-def finalize(program: Program, checks: Sequence[Check], source: Callable[[Segment, Atom], tuple[str, Any, int]],
-             computed_in: Mapping[int, int]) -> None:
+def finalize(
+    program: Program,
+    checks: Sequence[Check],
+    source: Callable[[Segment, Atom], tuple[str, Any, int]],
+    computed_in: Mapping[int, int],
+) -> None:
     """Fill in the segments of a program whose steps are complete.
 
     ``source`` is `Builder._source`; ``computed_in`` maps a value to the number of the segment that computes it.
@@ -22,22 +26,30 @@ def finalize(program: Program, checks: Sequence[Check], source: Callable[[Segmen
     made_in: dict[int, int] = {}  # value -> number of the segment that makes its array
     last_segment = _last_segments(program)
     for number, segment in enumerate(program.segments):
-        following = program.segments[number + 1:number + 2]
-        for i in [*_used_values(program, number),
-                  *(i for other in following for i in other.fetches)]:  # views that the next shape function reads
+        following = program.segments[number + 1 : number + 2]
+        for i in [
+            *_used_values(program, number),
+            *(i for other in following for i in other.fetches),
+        ]:  # views that the next shape function reads
             for v in (i, values[i].root):
                 if v not in made_in and (values[v].memory == "buffer" or v != values[v].root):
                     made_in[v] = number
                     segment.values.append(v)
         segment.values.sort()
-        given = sorted({values[i].root for i in _used_values(program, number)
-                        if values[values[i].root].memory in ("output", "variable")
-                        and made_in.setdefault(values[i].root, number) == number})
+        given = sorted(
+            {
+                values[i].root
+                for i in _used_values(program, number)
+                if values[values[i].root].memory in ("output", "variable")
+                and made_in.setdefault(values[i].root, number) == number
+            }
+        )
         _collect_buffers(program, segment, number, made_in, last_segment)
         _collect_slots(program, segment, given)
         _collect_dependencies(program, segment, number, made_in)
-        segment.dynamic_sizes = [(i, segment.index[b.nbytes.index]) for i, b in enumerate(segment.buffers)
-                                 if isinstance(b.nbytes, Sym)]
+        segment.dynamic_sizes = [
+            (i, segment.index[b.nbytes.index]) for i, b in enumerate(segment.buffers) if isinstance(b.nbytes, Sym)
+        ]
         read = {h.host_node for step in segment.steps for h in step.host.values()}
         segment.read_host_nodes = sorted(number for number in read if number >= 0)
         segment.position_of = {b.root: i for i, b in enumerate(segment.buffers)}
@@ -78,8 +90,9 @@ def _last_segments(program: Program) -> dict[int, int]:
     return last
 
 
-def _collect_buffers(program: Program, segment: Segment, number: int, made_in: dict[int, int],
-                     last_segment: dict[int, int]) -> None:
+def _collect_buffers(
+    program: Program, segment: Segment, number: int, made_in: dict[int, int], last_segment: dict[int, int]
+) -> None:
     """Add the segment's buffers: the live ranges of the roots in its arena, and the buffers reused in place."""
     values = program.values
     ends: dict[int, tuple[int, int]] = {}
@@ -90,8 +103,11 @@ def _collect_buffers(program: Program, segment: Segment, number: int, made_in: d
             ends[root] = (first, position)
     after = len(segment.steps)
     for i in _used_values(program, number) if number == len(program.segments) - 1 else ():
-        if values[i].root in ends and i in {*program.results, *program.assigns.values(),
-                                            *(program.deferred.inputs if program.deferred else ())}:
+        if values[i].root in ends and i in {
+            *program.results,
+            *program.assigns.values(),
+            *(program.deferred.inputs if program.deferred else ()),
+        }:
             ends[values[i].root] = (ends[values[i].root][0], after)
     own = sorted((r for r in ends if values[r].memory == "buffer" and made_in[r] == number), key=lambda r: ends[r][0])
     for root in own:
@@ -103,15 +119,19 @@ def _collect_buffers(program: Program, segment: Segment, number: int, made_in: d
         _share_in_place(values, segment, step, position, position_of)
 
 
-def _share_in_place(values: Sequence[Value], segment: Segment, step: Step, position: int,
-                    position_of: dict[int, int]) -> None:
+def _share_in_place(
+    values: Sequence[Value], segment: Segment, step: Step, position: int, position_of: dict[int, int]
+) -> None:
     """Let the step's output take over the buffer of an input that ends at this step, if the op works in place."""
     if step.kind != "bound" or step.node is None:
         return
     out = values[step.outputs[0]]
     output_buffer = position_of.get(out.root)
-    if output_buffer is None or segment.buffers[output_buffer].first != position or not (
-            out.view.is_dense or (len(out.view.shape) > 1 and out.view.is_channels_last)):
+    if (
+        output_buffer is None
+        or segment.buffers[output_buffer].first != position
+        or not (out.view.is_dense or (len(out.view.shape) > 1 and out.view.is_channels_last))
+    ):
         return
     specs = [None if s is None else s.spec for s in step.node.sources]
     for i in step.op.inplace(specs, [p.spec for p in step.node.ports]):
@@ -122,9 +142,14 @@ def _share_in_place(values: Sequence[Value], segment: Segment, step: Step, posit
         if input_buffer is None or segment.buffers[input_buffer].last != position or x.root == out.root:
             continue
         same_memory = [values[j] for j in step.inputs if j >= 0 and values[j].root == x.root]
-        if ((segment.buffers[input_buffer].nbytes is not segment.buffers[output_buffer].nbytes
-             and segment.buffers[input_buffer].nbytes != segment.buffers[output_buffer].nbytes)
-                or x.view != out.view or any(y.view != x.view for y in same_memory)):
+        if (
+            (
+                segment.buffers[input_buffer].nbytes is not segment.buffers[output_buffer].nbytes
+                and segment.buffers[input_buffer].nbytes != segment.buffers[output_buffer].nbytes
+            )
+            or x.view != out.view
+            or any(y.view != x.view for y in same_memory)
+        ):
             continue
         owner = input_buffer
         while segment.buffers[owner].shares >= 0:
@@ -225,8 +250,12 @@ def _append_new(dependents: dict[int, list[int]], key: int, item: int) -> None:
         items.append(item)
 
 
-def _first_segment_knowing(program: Program, source: Callable[[Segment, Atom], tuple[str, Any, int]],
-                           computed_in: Mapping[int, int], atom: Atom) -> int:
+def _first_segment_knowing(
+    program: Program,
+    source: Callable[[Segment, Atom], tuple[str, Any, int]],
+    computed_in: Mapping[int, int],
+    atom: Atom,
+) -> int:
     """Return the number of the first segment whose shape function can compute an atom."""
     if atom.op not in ("unknown", "item"):
         return 0

@@ -20,13 +20,24 @@ from ovgpu.ops.base.xp import NUMPY
 from ovgpu.symbolic import CHECKS, HELPERS, Atom, Check, ExpressionCodegen
 
 
-def compile_shape_function(segment: Segment, checks: Sequence[Check], source: Callable[[Atom], tuple[str, Any, int]],
-                           on_host: Mapping[int, int]) -> None:
+def compile_shape_function(
+    segment: Segment,
+    checks: Sequence[Check],
+    source: Callable[[Atom], tuple[str, Any, int]],
+    on_host: Mapping[int, int],
+) -> None:
     """Generate ``segment.shape_function``. ``source`` returns where an atom's number is: ("shape", value id, axis),
     ("strides", (value id, bytes per element), axis), ("item", value id, element) or ("host", host node, element).
     ``on_host`` maps the value id of an input to the index of its host array in ``arrays``."""
-    names: dict[str, Any] = {"fetch": fetch, "integer": integer, "evaluate_host": evaluate_host,
-                             "host_array": host_array, "fail": fail, "checks": checks, **HELPERS}
+    names: dict[str, Any] = {
+        "fetch": fetch,
+        "integer": integer,
+        "evaluate_host": evaluate_host,
+        "host_array": host_array,
+        "fail": fail,
+        "checks": checks,
+        **HELPERS,
+    }
     done: set[int] = set()
 
     def source_code(atom: Atom) -> str:
@@ -73,8 +84,13 @@ def compile_shape_function(segment: Segment, checks: Sequence[Check], source: Ca
         a, b = codegen.expression(check.a), codegen.expression(check.b)
         codegen.lines.append(f"if {CHECKS[check.op].format(a, b)}: fail(checks[{number}], {a}, {b})")
     slots = [codegen.expression(slot) for slot in segment.slots]
-    body = "\n    ".join([*codegen.lines, f"return ({', '.join(slots)}{',' if slots else ''}), "
-                          f"[{', '.join(f'h{i}' for i in range(len(segment.host_nodes)))}]"])
+    body = "\n    ".join(
+        [
+            *codegen.lines,
+            f"return ({', '.join(slots)}{',' if slots else ''}), "
+            f"[{', '.join(f'h{i}' for i in range(len(segment.host_nodes)))}]",
+        ]
+    )
     segment.shape_function_source = f"def shape_function(A):\n    {body}\n"
     exec(compile(segment.shape_function_source, "<shape function>", "exec"), names)
     segment.shape_function = names["shape_function"]

@@ -44,8 +44,9 @@ def set_batch(model: Model, batch_size: int | Dimension = -1) -> None:
     try:
         model.reshape(shapes)
     except Error as e:
-        raise RuntimeError(f"Failed to set batch size to {batch_size}; "
-                           f"the layouts of all inputs with a batch must say so: {e}") from e
+        raise RuntimeError(
+            f"Failed to set batch size to {batch_size}; the layouts of all inputs with a batch must say so: {e}"
+        ) from e
 
 
 def _batch_axes(model: Model) -> dict[Node, int]:

@@ -62,8 +62,15 @@ class Model(Ports, metaclass=Shared):
             return required("the model").Model(results, *args, **kwargs)
         return super().__new__(cls)
 
-    def __init__(self, results: Sequence[Node | Output] | Node, sinks: Sequence[Node] | None = None,
-                 parameters: Sequence[Node] | str | None = None, name: str = "", *, source: str = "") -> None:
+    def __init__(
+        self,
+        results: Sequence[Node | Output] | Node,
+        sinks: Sequence[Node] | None = None,
+        parameters: Sequence[Node] | str | None = None,
+        name: str = "",
+        *,
+        source: str = "",
+    ) -> None:
         if parameters is None or isinstance(parameters, str):  # the second argument has the parameters
             sinks, parameters, name = (), sinks or (), parameters or name
         results = [results] if isinstance(results, Node) else results
@@ -96,8 +103,9 @@ class Model(Ports, metaclass=Shared):
         for node in self.ops:
             node.model = self
 
-    def infer(self, inputs: Sequence[Spec], table: Table,
-              refine: Callable[[Output, Spec], Spec] = lambda port, spec: spec) -> list[Spec]:
+    def infer(
+        self, inputs: Sequence[Spec], table: Table, refine: Callable[[Output, Spec], Spec] = lambda port, spec: spec
+    ) -> list[Spec]:
         """Infer the specs of all ports from ``inputs``, the specs of the parameters. Return those of the results.
 
         ``refine`` may replace the spec of a port before its users see it. Raises: OpError for a node that fails.
@@ -197,8 +205,11 @@ class Model(Ports, metaclass=Shared):
 
     def get_variables(self) -> list[Variable]:
         reads = {n.op.variable_id: n.ports[0] for n in self.ops if n.op.name == "ReadValue"}  # type: ignore[attr-defined]
-        found = [Variable(name, port.partial_shape, port.element_type) for name, port in reads.items()
-                 if name not in self._removed_variables]
+        found = [
+            Variable(name, port.partial_shape, port.element_type)
+            for name, port in reads.items()
+            if name not in self._removed_variables
+        ]
         return [*found, *self._other_variables]
 
     variables = property(get_variables)
@@ -260,8 +271,10 @@ class Model(Ports, metaclass=Shared):
         """
         if not isinstance(shapes, Mapping):
             if len(self.parameters) != 1:
-                raise RuntimeError("reshape to one shape must be called on a model with exactly one input; "
-                                   f"it has {len(self.parameters)}")
+                raise RuntimeError(
+                    "reshape to one shape must be called on a model with exactly one input; "
+                    f"it has {len(self.parameters)}"
+                )
             shapes = {0: shapes}
         ops: dict[Node, Any] = {}
         for key, shape in shapes.items():
@@ -357,8 +370,9 @@ class Model(Ports, metaclass=Shared):
         nodes: dict[Node, Node] = {}
         for node in self.ops:
             inputs = [None if s is None else copied_ports[s] for s in node.sources]
-            copied = Node(_clone_bodies(node.op), inputs, len(node.ports),
-                          name=node.friendly_name, layer_id=node.layer_id)
+            copied = Node(
+                _clone_bodies(node.op), inputs, len(node.ports), name=node.friendly_name, layer_id=node.layer_id
+            )
             copied.extra = dict(node.extra)
             if node.rt_info:
                 copied.rt_info = node.rt_info.copy()
@@ -370,8 +384,13 @@ class Model(Ports, metaclass=Shared):
                     other.rt_info = port.rt_info.copy()
                 copied_ports[port] = other
             nodes[node] = copied
-        model = Model([nodes[n] for n in self.results], [nodes[n] for n in self.sinks],
-                      [nodes[n] for n in self.parameters], self.friendly_name, source=self.source)
+        model = Model(
+            [nodes[n] for n in self.results],
+            [nodes[n] for n in self.sinks],
+            [nodes[n] for n in self.parameters],
+            self.friendly_name,
+            source=self.source,
+        )
         model.rt_info = self.rt_info.copy()
         model._other_variables = list(self._other_variables)
         model._removed_variables = set(self._removed_variables)
@@ -390,8 +409,10 @@ class Model(Ports, metaclass=Shared):
         pass
 
     def __repr__(self) -> str:
-        lines = [f"{title}[\n" + ",\n".join(f"<ConstOutput: {port.describe()}>" for port in found) + "\n]"
-                 for title, found in (("inputs", self.inputs), ("outputs", self.outputs))]
+        lines = [
+            f"{title}[\n" + ",\n".join(f"<ConstOutput: {port.describe()}>" for port in found) + "\n]"
+            for title, found in (("inputs", self.inputs), ("outputs", self.outputs))
+        ]
         return f"<Model: '{self.friendly_name}'\n" + "\n".join(lines) + ">"
 
 
@@ -464,8 +485,9 @@ def _topological(roots: Sequence[Node], source: str) -> list[Node]:
                     stack.append((producer, iter(producer.sources)))
                     break
                 if done is False:
-                    raise ModelError(f"the graph has a cycle through '{producer.friendly_name}'"
-                                     + (f" ({source})" if source else ""))
+                    raise ModelError(
+                        f"the graph has a cycle through '{producer.friendly_name}'" + (f" ({source})" if source else "")
+                    )
             else:
                 state[node] = True
                 order.append(node)

@@ -243,11 +243,22 @@ class Node(metaclass=Shared):
     the node's own outputs.
     """
 
-    __slots__ = ("extra", "friendly_name", "input_rt_info", "instance_id", "layer_id", "model", "op", "ports",
-                 "rt_info", "sources")
+    __slots__ = (
+        "extra",
+        "friendly_name",
+        "input_rt_info",
+        "instance_id",
+        "layer_id",
+        "model",
+        "op",
+        "ports",
+        "rt_info",
+        "sources",
+    )
 
-    def __init__(self, op: Operation, inputs: Sequence[Output | None], outputs: int = 1, *,
-                 name: str = "", layer_id: str = "") -> None:
+    def __init__(
+        self, op: Operation, inputs: Sequence[Output | None], outputs: int = 1, *, name: str = "", layer_id: str = ""
+    ) -> None:
         self.op = op
         self.sources: list[Output | None] = list(inputs)
         self.ports = [Output(self, i) for i in range(outputs)]

@@ -49,8 +49,7 @@ def find_port(ports: Sequence[Output], key: Any, kind: str) -> Output:
             raise RuntimeError(f"{kind}() needs a model with exactly one {kind}; it has {len(ports)}")
         return ports[0]
     if isinstance(key, str):
-        found = ([p for p in ports if key in p.get_names()]
-                 or [p for p in ports if key in p.tensor_port.get_names()])
+        found = [p for p in ports if key in p.get_names()] or [p for p in ports if key in p.tensor_port.get_names()]
     elif isinstance(key, Output):
         found = [p for p in ports if p is key] or [p for p in ports if p.tensor_port is key]
     else:

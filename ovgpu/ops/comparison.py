@@ -130,6 +130,7 @@ class GreaterEqual(Comparison):
 
 # ---- tests of floats
 
+
 class FloatTest(Unary):
     """Base of tests of floating-point numbers; the result is boolean."""
 
@@ -179,6 +180,7 @@ class IsInf(FloatTest):
 
 
 # ---- logic
+
 
 class Logical(Binary):
     """Base of logical operations of two booleans."""
@@ -248,6 +250,7 @@ class LogicalNot(Unary):
 
 
 # ---- selection
+
 
 @op("Select", "opset1", "condition/select-1")
 class Select(Elementwise):

@@ -87,8 +87,9 @@ class Convert(Unary):
             mask = (1 << target.bitwidth) - 1
             name, numbers = f"encode_low<{k.c_type(x.dtype)}, {form}", [_values(Type.u8, target), np.uint32(mask)]
         if y.size:
-            k.kernel("convert.cu", name, blocks(y.size), (THREADS,),
-                     (x, y, *numbers, axes.packed(), *axes.numbers(y.size)))
+            k.kernel(
+                "convert.cu", name, blocks(y.size), (THREADS,), (x, y, *numbers, axes.packed(), *axes.numbers(y.size))
+            )
         return None
 
     def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
@@ -135,6 +136,7 @@ def _values(source: Type, target: Type) -> np.ndarray[Any, Any]:
 def _steps(target: Type) -> np.ndarray[Any, Any]:
     """Return the struct Steps of ``cuda_kernels/convert.cu``: the floats at which the rounded code of ``target``
     changes (found by bisection), the codes, and the code of NaN."""
+
     def codes(keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         floats = (keys ^ (keys >> 31 & 0x7FFFFFFF)).astype(np.int32).view(np.float32)
         with np.errstate(all="ignore"):

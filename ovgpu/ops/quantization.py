@@ -89,8 +89,10 @@ class FakeQuantize(_Fake):
     def cuda_expression(self, kind: Type) -> str:
         steps = f"T({self.levels - 1})"
         level = f"T(rint((x - in_low) / (in_high - in_low) * {steps}))"
-        return ("x <= in_low && x <= in_high ? out_low : x > in_low && x > in_high ? out_high : "
-                f"{level} / {steps} * (out_high - out_low) + out_low")
+        return (
+            "x <= in_low && x <= in_high ? out_low : x > in_low && x > in_high ? out_high : "
+            f"{level} / {steps} * (out_high - out_low) + out_low"
+        )
 
 
 @internal_op

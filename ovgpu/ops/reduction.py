@@ -116,7 +116,8 @@ class Reduction(Op):
             total = folded.copy()
         elif kind.kind == "O":
             total = np.asarray(
-                SYMBOLIC_FOLDS.get(self.fold, self.fold).reduce(folded, reduced, keepdims=self.keep_dims))
+                SYMBOLIC_FOLDS.get(self.fold, self.fold).reduce(folded, reduced, keepdims=self.keep_dims)
+            )
         else:
             total = getattr(xp, self.fold_name)(folded, axis=reduced, keepdims=self.keep_dims)
         result = self.after(xp, total, count)
@@ -174,8 +175,9 @@ class Reduction(Op):
         return None
 
 
-def reduce(k: KernelRecorder, function: str, x: Any, out: Any, retained: Sequence[launch.Axis],
-           folded: Sequence[launch.Axis]) -> None:
+def reduce(
+    k: KernelRecorder, function: str, x: Any, out: Any, retained: Sequence[launch.Axis], folded: Sequence[launch.Axis]
+) -> None:
     """Record a reduction of reduction.cu over the axes ``folded``; in two launches, of parts and of their results, if
     there are too few results to occupy the device."""
     rows, n = launch.size(retained), launch.size(folded)
@@ -215,8 +217,14 @@ def _vector(x: Any, retained: Sequence[launch.Axis], folded: Sequence[launch.Axi
     vector: int = CHUNK_BYTES // x.itemsize
     *outer, (columns, _, _) = retained
     strides = (columns, *(step for _, step, _ in (*outer, *folded)))
-    return vector if launch.is_real(x) and x.itemsize <= 4 and x.data.ptr % CHUNK_BYTES == 0 and not any(
-        n % vector for n in strides) else 1
+    return (
+        vector
+        if launch.is_real(x)
+        and x.itemsize <= 4
+        and x.data.ptr % CHUNK_BYTES == 0
+        and not any(n % vector for n in strides)
+        else 1
+    )
 
 
 def _block(k: KernelRecorder, along_rows: bool, rows: int, n: int) -> tuple[int, int]:
@@ -226,8 +234,18 @@ def _block(k: KernelRecorder, along_rows: bool, rows: int, n: int) -> tuple[int,
     return launch.column_block(k.multiprocessors, rows, launch.ceildiv(n, COLUMN_ELEMENTS))
 
 
-def _launch(k: KernelRecorder, along_rows: bool, function: str, x: Any, out: Any, retained: Sequence[launch.Axis],
-            folded: Sequence[launch.Axis], chunk: int, count: int, vector: int = 1) -> None:
+def _launch(
+    k: KernelRecorder,
+    along_rows: bool,
+    function: str,
+    x: Any,
+    out: Any,
+    retained: Sequence[launch.Axis],
+    folded: Sequence[launch.Axis],
+    chunk: int,
+    count: int,
+    vector: int = 1,
+) -> None:
     """Record one launch that reduces ``count`` elements per result, in parts of ``chunk``; threads have ``vector``
     columns each."""
     *outer, (columns, _, written) = retained
@@ -241,9 +259,25 @@ def _launch(k: KernelRecorder, along_rows: bool, function: str, x: Any, out: Any
     if vector > 1:
         kernel, further, shared = "vectors", [np.uint32(written)], block[0] * block[1] * vector * 4
     # A reduction over no elements still needs one row of blocks, whose threads find none.
-    k.kernel("reduction.cu", f"reduce_{kernel}<{function}>", grid, block,
-             (x, out, launch.packed(retained), launch.packed(folded), np.uint32(rows), np.uint32(n), np.uint32(chunk),
-              np.int64(count), *further), shared, early=True)
+    k.kernel(
+        "reduction.cu",
+        f"reduce_{kernel}<{function}>",
+        grid,
+        block,
+        (
+            x,
+            out,
+            launch.packed(retained),
+            launch.packed(folded),
+            np.uint32(rows),
+            np.uint32(n),
+            np.uint32(chunk),
+            np.int64(count),
+            *further,
+        ),
+        shared,
+        early=True,
+    )
 
 
 # Substitutes for ufuncs that compare, for folds of symbolic integers.

@@ -36,8 +36,10 @@ class StringTensorPack(Op):
             return (Spec(Type.string, begins.shape or ends.shape),)
         if len(begins.shape) != len(ends.shape):
             raise OpError(f"begins have rank {len(begins.shape)}, ends {len(ends.shape)}")
-        shape = (same(a, b, f"begins have {{0}}, ends {{1}} elements on axis {axis}")
-                 for axis, (a, b) in enumerate(zip(begins.shape, ends.shape)))
+        shape = (
+            same(a, b, f"begins have {{0}}, ends {{1}} elements on axis {axis}")
+            for axis, (a, b) in enumerate(zip(begins.shape, ends.shape))
+        )
         return (Spec(Type.string, tuple(shape)),)
 
     def evaluate(self, xp: Adapter, begins: Array, ends: Array, symbols: Array) -> tuple[Array, ...]:

@@ -112,48 +112,99 @@ PASSES = (
     Pass(upcast_to_f32, "simplify", IN_F32, "f16 or bf16 model", "f32 model with the same inputs and results"),
     Pass(canonicalise, "simplify", ALL, "equivalent forms of a layer", "the one form that later passes know"),
     Pass(recurrent_layers, "simplify", ALL, "TensorIterator or Loop of a cell", "LSTMSequence, GRUSequence..."),
-    Pass(quantized_layers, "simplify", ALL, "FakeQuantize → Convolution or MatMul with weights of i8",
-         "Quantize → the same layer of codes",
-         lambda target: {"device": target.fuse, "multiplies_i8": target.multiplies_i8}),
-    Pass(compressed_weights, "simplify", ALL, "Constant → Convert → Subtract → Multiply → MatMul", "CompressedMatMul",
-         _of_compressed_weights),
+    Pass(
+        quantized_layers,
+        "simplify",
+        ALL,
+        "FakeQuantize → Convolution or MatMul with weights of i8",
+        "Quantize → the same layer of codes",
+        lambda target: {"device": target.fuse, "multiplies_i8": target.multiplies_i8},
+    ),
+    Pass(
+        compressed_weights,
+        "simplify",
+        ALL,
+        "Constant → Convert → Subtract → Multiply → MatMul",
+        "CompressedMatMul",
+        _of_compressed_weights,
+    ),
     Pass(expand_einsum, "simplify", ALL, "Einsum", "Transpose, Reshape, MatMul, Multiply, ReduceSum"),
-    Pass(fold_constants, "simplify", ALL, "layers of constants", "Constant",
-         lambda target: {"halves": target.half is None}),
+    Pass(
+        fold_constants,
+        "simplify",
+        ALL,
+        "layers of constants",
+        "Constant",
+        lambda target: {"halves": target.half is None},
+    ),
     Pass(rotary_embeddings, "simplify", ALL, "x * cos + Concat(-x[h:], x[:h]) * sin", "Rotary"),
     Pass(fuse_activations, "simplify", ALL, "x * Sigmoid(x), and the like", "Swish, Gelu, HSwish, Mish, Softmax..."),
     Pass(fuse_attention, "simplify", ALL, "MatMul → Multiply → Add → Softmax → MatMul", "ScaledDotProductAttention"),
-    Pass(growing_variables, "simplify", ALL, "ReadValue → Gather → Concat → Assign",
-         "ReadValue → Reorder → CacheAppend → Assign"),
+    Pass(
+        growing_variables,
+        "simplify",
+        ALL,
+        "ReadValue → Gather → Concat → Assign",
+        "ReadValue → Reorder → CacheAppend → Assign",
+    ),
     Pass(group_heads, "simplify", ALL, "keys and values repeated for every query head", "groups of query heads"),
     Pass(join_norms, "simplify", ALL, "(x - mean) / Sqrt(variance + eps), and the like", "MVN, RMS, NormalizeL2"),
     Pass(group_norms, "simplify", ALL, "Reshape → MVN → Reshape → Multiply → Add", "GroupNorm"),
     Pass(scale_norms, "simplify", ALL, "MVN or RMS → Multiply → Add", "ScaledMVN, ScaledRMS"),
     Pass(scale_channels, "simplify", ALL, "BatchNormInference", "Multiply → Add"),
     Pass(merge_masks, "simplify", ALL, "a mask computed for every attention", "one mask for all"),
-    Pass(downcast, "simplify", ALL, "f32 products, convolutions, attention", "f16 or bf16, if that is the precision",
-         lambda target: {"kind": target.half, "cache": target.cache_half}),
+    Pass(
+        downcast,
+        "simplify",
+        ALL,
+        "f32 products, convolutions, attention",
+        "f16 or bf16, if that is the precision",
+        lambda target: {"kind": target.half, "cache": target.cache_half},
+    ),
     Pass(merge_products, "simplify", CUDA, "MatMuls of one tensor, such as q, k, v", "MatMul → VariadicSplit"),
     Pass(merge_quantized_products, "simplify", CUDA, "products of the same codes", "one product → VariadicSplit"),
     Pass(exact_products, "simplify", CUDA, "MatMul of positions", "MatMul that is never in TF32"),
-    Pass(fuse_convolution_epilogues, "fuse", EITHER, "Convolution → elementwise layers", "ConvolutionWithEpilogue",
-         lambda target: {"device": target.fuse}),
+    Pass(
+        fuse_convolution_epilogues,
+        "fuse",
+        EITHER,
+        "Convolution → elementwise layers",
+        "ConvolutionWithEpilogue",
+        lambda target: {"device": target.fuse},
+    ),
     Pass(lay_out_weights, "fuse", HOST, "MatMul by a constant", "MatMul by its transpose, if BLAS is faster"),
     Pass(fuse_group_norm_epilogues, "fuse", CUDA, "GroupNorm → elementwise layers", "GroupNormWithEpilogue"),
     Pass(reshape_early, "fuse", CUDA, "elementwise → Reshape or Transpose", "Reshape or Transpose → elementwise"),
     Pass(fuse_elementwise, "fuse", CUDA, "elementwise → elementwise → ...", "Fused"),
-    Pass(channels_last, "fuse", CUDA, "Convolution → Convolution", "the same of tensors whose channels are adjacent",
-         lambda target: {"types": target.channels_last}),
+    Pass(
+        channels_last,
+        "fuse",
+        CUDA,
+        "Convolution → Convolution",
+        "the same of tensors whose channels are adjacent",
+        lambda target: {"types": target.channels_last},
+    ),
     Pass(fuse_matmul_epilogues, "fuse", CUDA, "MatMul → bias → residual → activation", "MatMulWithEpilogue"),
     Pass(add_norms, "fuse", CUDA, "Add → ScaledMVN or ScaledRMS", "AddNorm"),
     Pass(quantized_norms, "fuse", CUDA, "norm → Quantize", "NormWithCodes"),
-    Pass(quantized_attention, "fuse", CUDA, "ScaledDotProductAttention → Transpose → Reshape → Quantize",
-         "AttentionWithCodes → Transpose → Reshape"),
+    Pass(
+        quantized_attention,
+        "fuse",
+        CUDA,
+        "ScaledDotProductAttention → Transpose → Reshape → Quantize",
+        "AttentionWithCodes → Transpose → Reshape",
+    ),
 )
 
 
-def prepare(model: Model, fuse: bool = False, epilogues: bool = False, precision: Type = Type.dynamic,
-            cache: Type = Type.dynamic, multiplies_i8: Callable[[], bool] = bool) -> Model:
+def prepare(
+    model: Model,
+    fuse: bool = False,
+    epilogues: bool = False,
+    precision: Type = Type.dynamic,
+    cache: Type = Type.dynamic,
+    multiplies_i8: Callable[[], bool] = bool,
+) -> Model:
     """Return a rewritten copy of the model, ready to be lowered: `simplify`, then `fuse_layers`.
 
     ``fuse`` is for a device that runs chains of elementwise layers in one kernel, or in that of a convolution;
@@ -166,16 +217,22 @@ def prepare(model: Model, fuse: bool = False, epilogues: bool = False, precision
     return model
 
 
-def simplify(model: Model, fuse: bool = False, precision: Type = Type.dynamic, cache: Type = Type.dynamic,
-             multiplies_i8: Callable[[], bool] = bool) -> Model:
+def simplify(
+    model: Model,
+    fuse: bool = False,
+    precision: Type = Type.dynamic,
+    cache: Type = Type.dynamic,
+    multiplies_i8: Callable[[], bool] = bool,
+) -> Model:
     """Return a copy of the model that has few kinds of layers and its final constants: the first part of `prepare`."""
     model = model.clone()
     _run("simplify", model, Target(fuse=fuse, precision=precision, cache=cache, multiplies_i8=multiplies_i8))
     return model
 
 
-def fuse_layers(model: Model, fuse: bool = False, epilogues: bool = False,
-                types: Callable[[], Sequence[Type]] = tuple) -> None:
+def fuse_layers(
+    model: Model, fuse: bool = False, epilogues: bool = False, types: Callable[[], Sequence[Type]] = tuple
+) -> None:
     """Fuse layers that follow each other, in place: the last part of `prepare`. For ``types`` see `channels_last`."""
     _run("fuse", model, Target(fuse=fuse, epilogues=epilogues, channels_last=types))
 

@@ -20,8 +20,9 @@ from ovgpu.types import Type
 
 HALVES = (Type.f16, Type.bf16)
 DEVICE_TYPES = (*HALVES, Type.f32, Type.f64)  # of products and convolutions on a device
-_KERNEL_TYPES = frozenset(getattr(Type, name) for name in
-                          "boolean f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64".split())
+_KERNEL_TYPES = frozenset(
+    getattr(Type, name) for name in "boolean f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64".split()
+)
 
 
 def users_of(model: Model) -> dict[Output, list[Node]]:
@@ -62,8 +63,10 @@ def is_fusable(node: Node, shape_tensors: set[Output]) -> bool:
     static = not any(isinstance(d, Sym) for d in spec.shape)
     if node.ports[0] in shape_tensors and static and product(spec.shape) <= SMALL_ELEMENTS:
         return False
-    return all(port is not None and port.spec.shape is not None and port.spec.type in _KERNEL_TYPES
-               for port in (*node.sources, *node.ports))
+    return all(
+        port is not None and port.spec.shape is not None and port.spec.type in _KERNEL_TYPES
+        for port in (*node.sources, *node.ports)
+    )
 
 
 def _is_right_aligned(node: Node) -> bool:

@@ -29,7 +29,8 @@ def needed_by(model: Model) -> dict[Node, int]:
     depth: dict[Node, int] = {}
     for node in model.ops:
         depth[node] = max((depth[s.node] for s in node.sources if s is not None), default=0) + (
-            isinstance(node.op, PRODUCTS))
+            isinstance(node.op, PRODUCTS)
+        )
     needed: dict[Node, int] = {}
     for node in reversed(model.ops):
         first = depth[node] if isinstance(node.op, PRODUCTS) else needed.get(node, len(depth))
@@ -99,8 +100,9 @@ def _copies_behind(user: Node, port: Output, view: View, users: Users, transpose
     outs = [out.spec for out in user.ports]
     if any(out.shape is None for out in outs):
         return 1
-    views = op_of(user).view([view if s is port else None for s in user.sources],
-                             [None if s is None else s.spec for s in user.sources], outs) or [None]
+    views = op_of(user).view(
+        [view if s is port else None for s in user.sources], [None if s is None else s.spec for s in user.sources], outs
+    ) or [None]
     return sum(1 if v is None else _copies(out, v, users, transposed) for out, v in zip(user.ports, views))
 
 

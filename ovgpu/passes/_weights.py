@@ -34,7 +34,12 @@ BYTE_TYPES = (Type.u8, Type.i8, Type.f8e4m3, Type.f8e5m2)
 NIBBLE_TYPES = (Type.u4, Type.i4, Type.nf4, Type.f4e2m1)
 # Storage types of scales and zero points by their type in the model, exact for all values; others become f32.
 QUANT_PARAM_TYPES = {kind: kind for kind in (Type.f16, Type.bf16, Type.u8, Type.i8)} | {
-    Type.u4: Type.u8, Type.i4: Type.i8, Type.f8e8m0: Type.bf16, Type.f8e4m3: Type.f16, Type.f8e5m2: Type.f16}
+    Type.u4: Type.u8,
+    Type.i4: Type.i8,
+    Type.f8e8m0: Type.bf16,
+    Type.f8e4m3: Type.f16,
+    Type.f8e5m2: Type.f16,
+}
 
 ConstantCache = dict[tuple[Output, tuple[int, int]], Output]
 """Constants that replace those of the model, by the replaced port and the shape of the matrix that it belongs to."""
@@ -108,8 +113,9 @@ def _spread(extents: Sequence[int], of: Sequence[int]) -> tuple[int, ...]:
     return (*extents[:last], *(1 for _ in of[last:]))
 
 
-def weights_of(port: Output | None, rounded: bool = False, ranks: Sequence[int] = (2,),
-               rows: int = -1) -> Weights | None:
+def weights_of(
+    port: Output | None, rounded: bool = False, ranks: Sequence[int] = (2,), rows: int = -1
+) -> Weights | None:
     """Return the compressed matrix, or batch of matrices, that a port holds, None if it holds none. Axes before
     ``rows`` are rows. If ``rounded``, values of 4-bit codes are rounded to the type that they are converted to."""
     shape: Any = None if port is None else port.spec.shape
@@ -127,8 +133,9 @@ def weights_of(port: Output | None, rounded: bool = False, ranks: Sequence[int] 
             params = [None if p is None or v is None else (p, v) for p, v in zip(ports, values)]
             if [p is None for p in params] == [p is None for p in ports]:
                 extents: Any = codes[0].spec.shape
-                return Weights(*codes, params[0], params[1], (prod(shape[:rows]), prod(shape[rows:])), extents,
-                               shape[:rows][:-1])
+                return Weights(
+                    *codes, params[0], params[1], (prod(shape[:rows]), prod(shape[rows:])), extents, shape[:rows][:-1]
+                )
     return None
 
 

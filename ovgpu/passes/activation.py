@@ -194,8 +194,11 @@ def _quotient(node: Node) -> Iterator[Replacement]:
         power = above.node.sources[0] if isinstance(above.node.op, Exp) else None
         axis = _reduced(below, ReduceSum, above)
         if power is not None and axis is not None:
-            shifted = (x for x, maximum in operands(power.node, Subtract, ordered=True)
-                       if _reduced(maximum, ReduceMax, x) == axis)
+            shifted = (
+                x
+                for x, maximum in operands(power.node, Subtract, ordered=True)
+                if _reduced(maximum, ReduceMax, x) == axis
+            )
             yield Softmax8(axis=axis), [next(shifted, power)]
 
 

@@ -75,7 +75,11 @@ def _by_head(port: Output | None, nodes: Sequence[Node]) -> Any:
     *batch, heads, queries, width = shape
     rank = len(shape)
     swaps = isinstance(moves[0].op, Transpose) and constant_integers(moves[0].sources[1]) == [
-        *range(rank - 3), rank - 2, rank - 3, rank - 1]
+        *range(rank - 3),
+        rank - 2,
+        rank - 3,
+        rank - 1,
+    ]
     if not swaps or not isinstance(heads, int) or not isinstance(width, int):
         return None
     columns = heads * width
@@ -83,8 +87,9 @@ def _by_head(port: Output | None, nodes: Sequence[Node]) -> Any:
     return value.reshape(heads, 1, width) if fits else None
 
 
-def _rewrite(node: Node, nodes: Sequence[Node], codes: Fused, factors: Sequence[Any],
-             moved: dict[Output, Output]) -> None:
+def _rewrite(
+    node: Node, nodes: Sequence[Node], codes: Fused, factors: Sequence[Any], moved: dict[Output, Output]
+) -> None:
     """Make a new node give the codes of the attention, and let its users move them."""
     (attention, *moves), graph = nodes, Graph(node)
     origin: Any = layer_of(attention)

@@ -73,15 +73,20 @@ def _is_candidate(node: Node) -> bool:
     groups, outputs, channels = op.grouped(kernel.shape)[:3]
     chunk = CHUNK_BYTES * 8 // port.spec.type.bitwidth
     return (not groups * outputs % chunk or _pads_outputs(node)) and (
-        groups * channels <= 3 or not groups * channels % chunk or _pads_channels(node))
+        groups * channels <= 3 or not groups * channels % chunk or _pads_channels(node)
+    )
 
 
 def _pads_channels(node: Node) -> bool:
     """Return whether zeros fill up the channels of a convolution's input: in 16 bits, of pictures of fewer channels
     than a chunk has."""
     kernel, kind = constant_of(node.sources[1]), node.ports[0].spec.type
-    return (kind.bitwidth == 16 and kernel.ndim == IMAGE_RANK and kernel.shape[1] * kind.bitwidth < CHUNK_BYTES * 8
-            and _is_picture(node.sources[0]))
+    return (
+        kind.bitwidth == 16
+        and kernel.ndim == IMAGE_RANK
+        and kernel.shape[1] * kind.bitwidth < CHUNK_BYTES * 8
+        and _is_picture(node.sources[0])
+    )
 
 
 def _is_picture(port: Output | None) -> bool:
@@ -96,8 +101,15 @@ def _pads_outputs(node: Node) -> bool:
     are constants, with a number per channel or a single one."""
     kernel, port = constant_of(node.sources[1]), node.ports[0]
     others = [constant_of(source) for source in node.sources[2:]]
-    return port.spec.type.bitwidth == 16 and kernel.ndim == IMAGE_RANK and _is_image(port) and all(
-        value is not None and value.size in (1, value.shape[1] if value.ndim == IMAGE_RANK else 0) for value in others)
+    return (
+        port.spec.type.bitwidth == 16
+        and kernel.ndim == IMAGE_RANK
+        and _is_image(port)
+        and all(
+            value is not None and value.size in (1, value.shape[1] if value.ndim == IMAGE_RANK else 0)
+            for value in others
+        )
+    )
 
 
 def _convolution_of(node: Node) -> Convolution | None:
@@ -141,8 +153,11 @@ def _parts(model: Model, convolutions: Sequence[Node]) -> Iterator[_Part]:
         members = set(part.convolutions)
         given = {s for node in members for s in node.sources if s is not None and s not in part.tensors}
         # An elementwise layer writes the layout itself if no one needs another.
-        part.copied |= {s for s in given if _is_image(s) and not (op_of(s.node).keeps_layout
-                                                                  and members.issuperset(users.get(s, ())))}
+        part.copied |= {
+            s
+            for s in given
+            if _is_image(s) and not (op_of(s.node).keeps_layout and members.issuperset(users.get(s, ())))
+        }
         yield part
 
 

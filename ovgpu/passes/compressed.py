@@ -63,8 +63,13 @@ def _rewrite_matmul(node: Node, device: bool, halves: bool, cache: ConstantCache
         return
     packed = weights.packed(0 if transpose else 1)
     if packed is not None and (halves or packed.kind not in HALVES):
-        product = CompressedMatMul(weights=packed, transpose=transpose, tile=DEVICE_TILE if device else TILE,
-                                   device=device, batch=weights.batch)
+        product = CompressedMatMul(
+            weights=packed,
+            transpose=transpose,
+            tile=DEVICE_TILE if device else TILE,
+            device=device,
+            batch=weights.batch,
+        )
         graph = Graph(node)
         inputs = [graph.add(SwapAxes(), x) if transpose_x else x, *weights.constants(cache)]
         if left and not (weights.batch and rank == 1):

@@ -50,8 +50,11 @@ def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
         if not _is_convolution(node, device):
             continue
         takes = _takes_in_rows if isinstance(node.op, QuantizedMatMul) else _takes_any
-        layers = (region(node, users, shape_tensors | taken, order, MAX_EPILOGUE_OPERANDS, takes) if device
-                  else _chain(node, users, taken))
+        layers = (
+            region(node, users, shape_tensors | taken, order, MAX_EPILOGUE_OPERANDS, takes)
+            if device
+            else _chain(node, users, taken)
+        )
         if layers:
             if isinstance(node.op, QUANTIZED):
                 layers = [*_widened(layers), *layers]
@@ -79,16 +82,21 @@ def _takes_any(layer: Node, operand: Output) -> bool:
 def _takes_in_rows(layer: Node, operand: Output) -> bool:
     """Return whether the operand has the result's shape, or a number for each column."""
     shape, result = operand.spec.shape or (), layer.ports[0].spec.shape or ()
-    return alike(operand, layer.ports[0]) or (len(shape) > 0 and equal(shape[-1], result[-1])
-                                              and all(equal(d, 1) for d in shape[:-1]))
+    return alike(operand, layer.ports[0]) or (
+        len(shape) > 0 and equal(shape[-1], result[-1]) and all(equal(d, 1) for d in shape[:-1])
+    )
 
 
 def _widened(layers: Sequence[Node]) -> list[Node]:
     """Return the layers that widen operands of the epilogue, which then reads codes, or elements of 16 bits."""
     inside = {layer.ports[0] for layer in layers}
     sources = dict.fromkeys(s for layer in layers for s in layer.sources if s is not None and s not in inside)
-    return [s.node for s in sources if isinstance(s.node.op, Dequantize) or (
-        isinstance(s.node.op, Convert) and s.node.sources[0] is not None and s.node.sources[0].spec.type in HALVES)]
+    return [
+        s.node
+        for s in sources
+        if isinstance(s.node.op, Dequantize)
+        or (isinstance(s.node.op, Convert) and s.node.sources[0] is not None and s.node.sources[0].spec.type in HALVES)
+    ]
 
 
 def _is_convolution(node: Node, device: bool) -> bool:
@@ -99,8 +107,14 @@ def _is_convolution(node: Node, device: bool) -> bool:
     return device and isinstance(node.op, CompressedConvolution) and len(node.sources) == 4
 
 
-def region(node: Node, users: Users, others: set[Output], order: dict[Node, int], operands: int,
-           takes: Callable[[Node, Output], bool]) -> list[Node]:
+def region(
+    node: Node,
+    users: Users,
+    others: set[Output],
+    order: dict[Node, int],
+    operands: int,
+    takes: Callable[[Node, Output], bool],
+) -> list[Node]:
     """Return the largest epilogue that a device can compute with the node: its layers, in order.
 
     They follow from the node's result, have its extents, and leave one result: of its type, or of any after a quantised
@@ -129,8 +143,7 @@ def region(node: Node, users: Users, others: set[Output], order: dict[Node, int]
         if len(operands_of_all) > operands:
             break
         may_end = _may_be_written(node, result) if is_quantized else result.spec.type == port.spec.type
-        if may_end and all(
-                all(user in members for user in users.get(i, ())) for i in inside - {result}):
+        if may_end and all(all(user in members for user in users.get(i, ())) for i in inside - {result}):
             best = len(found)
     return found[:best]
 

@@ -119,6 +119,7 @@ def _scale(node: Node, over: Over, root: Root, scale: Output | None, shift: Outp
 
 # ---- parts of a norm
 
+
 def _quotients(node: Node) -> Iterator[tuple[Output, Root]]:
     """Yield (a, b) where the node computes a / b with a root b."""
     for a, b in operands(node, Divide, ordered=True):
@@ -156,6 +157,7 @@ def _scaled_reciprocals(port: Output) -> Iterator[tuple[Root, Output | None]]:
 
 def _shifts(node: Node, rest: Output, mean: Over, factor: Output) -> Iterator[Output | None]:
     """Yield b where the node adds ``b - mean * factor`` by means of its operand ``rest``; None stands for 0."""
+
     def is_product(port: Output) -> bool:
         return any(b is factor and _mean(a) == mean for a, b in operands(port.node, Multiply))
 
@@ -163,7 +165,8 @@ def _shifts(node: Node, rest: Output, mean: Over, factor: Output) -> Iterator[Ou
         source = negated(port.node)
         products = operands(port.node, Multiply)
         return (source is not None and is_product(source)) or any(
-            b is factor and (m := negated(a.node)) is not None and _mean(m) == mean for a, b in products)
+            b is factor and (m := negated(a.node)) is not None and _mean(m) == mean for a, b in products
+        )
 
     if isinstance(node.op, Subtract):
         yield from [None] if is_product(rest) else []

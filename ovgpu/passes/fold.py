@@ -60,14 +60,22 @@ def _values(node: Node) -> list[np.ndarray[Any, Any]]:
     """Return the node's results if it is to be folded, else an empty list."""
     op: Any = node.op
     if not op.effect and op.name not in ("Constant", "Result"):
-        known = [value.astype(port.spec.type.storage) for port in node.ports
-                 if port.spec.type in (Type.i32, Type.i64) and (value := port.spec.constant) is not None]
+        known = [
+            value.astype(port.spec.type.storage)
+            for port in node.ports
+            if port.spec.type in (Type.i32, Type.i64) and (value := port.spec.constant) is not None
+        ]
         if known and len(known) == len(node.ports):
             return known
     sources = [s for s in node.sources if s is not None]
-    if (not sources or len(sources) < len(node.sources) or op.effect or op.name == "Result"
-            or any(s.node.op.name != "Constant" for s in sources)
-            or bodies(op)):
+    if (
+        not sources
+        or len(sources) < len(node.sources)
+        or op.effect
+        or op.name == "Result"
+        or any(s.node.op.name != "Constant" for s in sources)
+        or bodies(op)
+    ):
         return []
     values = [s.node.op.value for s in sources]  # type: ignore[attr-defined]
     sizes = [_nbytes(port) for port in node.ports]

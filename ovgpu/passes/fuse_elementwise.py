@@ -56,8 +56,9 @@ def _skip_identities(model: Model) -> None:
     """Make layers take the input of an Identity; a Result does not, since it has the name of the tensor it takes."""
     for node in model.ops:
         if node.op.name != "Result":
-            node.sources = [s.node.sources[0] if s is not None and isinstance(s.node.op, Identity) else s
-                            for s in node.sources]
+            node.sources = [
+                s.node.sources[0] if s is not None and isinstance(s.node.op, Identity) else s for s in node.sources
+            ]
     model.changed()
 
 
@@ -102,8 +103,9 @@ def _input_count(group: Sequence[Node]) -> int:
     return len({s for node in group for s in node.sources if s not in computed and not is_number(s)})
 
 
-def fused(nodes: Sequence[Node], first: Output | None = None,
-          literal: Callable[[Output | None], bool] = is_number) -> tuple[Fused, list[Output | None]]:
+def fused(
+    nodes: Sequence[Node], first: Output | None = None, literal: Callable[[Output | None], bool] = is_number
+) -> tuple[Fused, list[Output | None]]:
     """Return the op that computes all of the nodes, which are in order, and its inputs. ``first`` is the first input,
     if given; ``literal`` returns whether a constant becomes a literal."""
     _leave_out_codes(nodes)

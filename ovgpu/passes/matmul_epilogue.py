@@ -100,8 +100,9 @@ def _fuse(matmul: Node, reshape: Node | None, node: Node, fused: Fused, index: i
         return False
     bias, residual, activation = epilogue
     product: Any = op_of(matmul)
-    op = MatMulWithEpilogue(layer=layer_of(matmul), product=product, fused=fused, bias=bias, residual=residual,
-                            activation=activation)
+    op = MatMulWithEpilogue(
+        layer=layer_of(matmul), product=product, fused=fused, bias=bias, residual=residual, activation=activation
+    )
     given = [*matmul.sources, *inputs[1:]]
     if reshape is None:
         if not alike(node.ports[0], result):

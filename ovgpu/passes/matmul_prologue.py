@@ -37,15 +37,25 @@ def fuse_prologues(model: Model) -> None:
         if x is None or (x.spec.rank or 0) < 2:
             continue
         product: Any = op_of(node)
-        found = _prologue(x.node, shape_tensors) if (
-            users[x] == [node] and x not in shape_tensors and x not in moved) else None
+        found = (
+            _prologue(x.node, shape_tensors)
+            if (users[x] == [node] and x not in shape_tensors and x not in moved)
+            else None
+        )
         gated = _gated(node, users, fixed)
         if found is None and gated is None and not isinstance(product, MatMul):
             continue
         prologue, layers = found or (None, ())
         weights, computed = node.sources[1:], prologue is not None
-        node.op = MatMulWithPrologue(prologue=prologue, product=product, gate=gated and gated[1], weights=len(weights),
-                                     kind=x.spec.type, before=layers, layer=layer_of(node))
+        node.op = MatMulWithPrologue(
+            prologue=prologue,
+            product=product,
+            gate=gated and gated[1],
+            weights=len(weights),
+            kind=x.spec.type,
+            before=layers,
+            layer=layer_of(node),
+        )
         node.sources = [*weights, *(x.node.sources if computed else [x])]
         for total in x.node.ports[1:] if computed else ():
             moved[total] = add_port(node, total)
@@ -64,8 +74,12 @@ def _takes_prologue(node: Node) -> bool:
     if not isinstance(op, MatMul) or isinstance(op, ExactMatMul) or op.transpose_a or not op.transpose_b:
         return False
     matrix = node.sources[1]
-    return matrix is not None and matrix.node.op.name == "Constant" and matrix.spec.rank == 2 and (
-        matrix.spec.type in HALVES)
+    return (
+        matrix is not None
+        and matrix.node.op.name == "Constant"
+        and matrix.spec.rank == 2
+        and (matrix.spec.type in HALVES)
+    )
 
 
 def _prologue(node: Node, shape_tensors: set[Output]) -> tuple[AddNorm | ScaledMVN | Fused, tuple[Layer, ...]] | None:

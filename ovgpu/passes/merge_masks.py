@@ -33,8 +33,11 @@ def merge_masks(model: Model) -> None:
 
 def _masks(model: Model) -> set[Node]:
     """Return the nodes that attention masks are computed from, and that may be merged."""
-    stack = [node.sources[3] for node in model.ops
-             if isinstance(node.op, ScaledDotProductAttention) and len(node.sources) > 3]
+    stack = [
+        node.sources[3]
+        for node in model.ops
+        if isinstance(node.op, ScaledDotProductAttention) and len(node.sources) > 3
+    ]
     seen: set[Node] = set()
     found: set[Node] = set()
     while stack:
@@ -52,8 +55,10 @@ def _key(node: Node) -> Any:
     op = op_of(node)
     if isinstance(op, Result) or op.effect or op.updates or not node.sources or not is_own(type(op)):
         return None
-    attributes = [(name, type(value), repr(value) if isinstance(value, float) else value)
-                  for name, value in op.attributes().items()]
+    attributes = [
+        (name, type(value), repr(value) if isinstance(value, float) else value)
+        for name, value in op.attributes().items()
+    ]
     key = (type(op), len(node.ports), *attributes, *map(_source, node.sources))
     try:
         hash(key)

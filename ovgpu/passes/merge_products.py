@@ -55,6 +55,7 @@ def _merged(model: Model) -> bool:
 
 # ---- candidates
 
+
 def _kind(node: Node, users: Users) -> tuple[Any, ...] | None:
     """Return a key that is equal for products that may be merged, None for other nodes."""
     op: Any = node.op
@@ -87,14 +88,18 @@ def _axis(op: Any) -> int:
 def _biases(group: Sequence[Node], users: Users, shape_tensors: set[Output]) -> list[Node | None]:
     """Return the Adds of the products' biases if merging these leaves fewer layers, else None for each product."""
     found = [bias_of(node.ports[0], users) for node in group]
-    unfused = [node for node in found if node is not None
-             and [is_fusable(u, shape_tensors) for u in users.get(node.ports[0], ())] != [True]]
+    unfused = [
+        node
+        for node in found
+        if node is not None and [is_fusable(u, shape_tensors) for u in users.get(node.ports[0], ())] != [True]
+    ]
     if isinstance(group[0].op, MatMul):
         return found if unfused else [None] * len(group)
     return found if None not in found and len(unfused) > 1 else [None] * len(group)
 
 
 # ---- merge
+
 
 def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[Output, Output]) -> None:
     first, *_ = group
@@ -113,8 +118,12 @@ def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[Out
     found = graph.add(op, first.sources[0], *weights)
     last = next((node for node in biases if node is not None), None)
     if last is not None:
-        values = [graph.constant(np.zeros(width), product.ports[0].spec.type) if node is None
-                  else other_operand(node, product.ports[0]) for node, product, width in zip(biases, group, widths)]
+        values = [
+            graph.constant(np.zeros(width), product.ports[0].spec.type)
+            if node is None
+            else other_operand(node, product.ports[0])
+            for node, product, width in zip(biases, group, widths)
+        ]
         found = Graph(last).add(op_of(last), found, joined(graph, values, 0, (-1,)))
     cut = graph.add(VariadicSplit(), found, graph.constant(-1), graph.constant(widths), outputs=len(group))
     for product, bias, port in zip(group, biases, cut):

@@ -112,8 +112,10 @@ def _merge(group: Sequence[_Projection], moved: dict[Output, Output]) -> None:
     found = graph.add(replace(op, kind=kind), first.sources[0], *weights)
     biased = next((p.bias for p in group if p.bias is not None), None)
     if biased is not None:
-        values = [np.zeros(width) if p.bias is None else
-                  other_operand(p.bias, p.product.ports[0]).node.op.value.ravel() for p, width in zip(group, widths)]
+        values = [
+            np.zeros(width) if p.bias is None else other_operand(p.bias, p.product.ports[0]).node.op.value.ravel()
+            for p, width in zip(group, widths)
+        ]
         found = Graph(biased).add(Add(), found, graph.constant(np.concatenate(values), kind))
     if quantized is not None:
         found = _simulated(group, quantized, found, widths)

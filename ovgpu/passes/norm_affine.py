@@ -57,8 +57,9 @@ def _rewrite(node: Node, x: Output, extents: Sequence[int], users: dict[Output, 
         last.sources = [x, *terms]
 
 
-def _term(node: Node, users: dict[Output, list[Node]], ops: tuple[type, ...],
-          extents: Sequence[int]) -> tuple[Node, Output] | None:
+def _term(
+    node: Node, users: dict[Output, list[Node]], ops: tuple[type, ...], extents: Sequence[int]
+) -> tuple[Node, Output] | None:
     """Return the only user of a norm's result if it is one of these ops with a constant, and that constant with one
     number per normalised element; else None."""
     found = users.get(node.ports[0], [])

@@ -43,6 +43,7 @@ from ovgpu.types.mapped import let_go
 OF_CODES = (QuantizedConvolution, QuantizedMatMul, Dequantize)  # ops of 8-bit codes, which give any type
 SMALLEST_NORMAL = {Type.f16: 2.0**-14, Type.bf16: 2.0**-126}
 
+
 class Level(Enum):
     """Precision that a tensor has or needs."""
 

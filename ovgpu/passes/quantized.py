@@ -78,8 +78,11 @@ class Steps:
 
     def equals(self, other: Steps) -> bool:
         """Return whether codes of both stand for the same numbers."""
-        return (self.low, self.high) == (other.low, other.high) and np.array_equal(
-            self.step, other.step) and np.array_equal(self.unit, other.unit)
+        return (
+            (self.low, self.high) == (other.low, other.high)
+            and np.array_equal(self.step, other.step)
+            and np.array_equal(self.unit, other.unit)
+        )
 
     @property
     def zero(self) -> int:
@@ -159,9 +162,15 @@ def _kept(node: Node, found: Mapping[Output, Steps]) -> Steps | None:
         return None
     if isinstance(node.op, MaxPool):
         return steps if len(node.ports) == 1 else None
-    chooses = isinstance(node.op, MOVING) or op_of(node).is_reshape or (
-        isinstance(node.op, Interpolate4) and node.op.mode == "nearest"
-        and not any((*node.op.pads_begin, *node.op.pads_end)))
+    chooses = (
+        isinstance(node.op, MOVING)
+        or op_of(node).is_reshape
+        or (
+            isinstance(node.op, Interpolate4)
+            and node.op.mode == "nearest"
+            and not any((*node.op.pads_begin, *node.op.pads_end))
+        )
+    )
     return steps if chooses and not steps.varies else None
 
 
@@ -213,8 +222,9 @@ def _moved(ports: Iterable[Output | None], found: Mapping[Output, Steps]) -> set
     return moved
 
 
-def _split(node: Node, steps: Steps, codes: Mapping[Output, Output], users: Mapping[Output, list[Node]],
-           device: bool) -> Output:
+def _split(
+    node: Node, steps: Steps, codes: Mapping[Output, Output], users: Mapping[Output, list[Node]], device: bool
+) -> Output:
     """Make the node the Dequantize of its codes, and return these."""
     source, graph = node.sources[0], Graph(node)
     assert source is not None
@@ -237,8 +247,9 @@ def _of_codes(node: Node, codes: Mapping[Output, Output]) -> list[Output | None]
     return [codes[s] if s in values else s for s in node.sources]
 
 
-def _parts(node: Node, steps: Steps, codes: Mapping[Output, Output], dequantized: dict[Output, Output],
-           device: bool) -> dict[Output, Output]:
+def _parts(
+    node: Node, steps: Steps, codes: Mapping[Output, Output], dequantized: dict[Output, Output], device: bool
+) -> dict[Output, Output]:
     """Return the codes of the results of a layer with several, and add what takes the place of the results."""
     graph = Graph(node)
     found = dict(zip(node.ports, graph.add(op_of(node), *_of_codes(node, codes), outputs=len(node.ports))))
@@ -290,5 +301,9 @@ def _multiply_codes(node: Node, codes: Output, weights: Weights, steps: Steps) -
     factor = np.broadcast_to(scale * np.float32(steps.unit), outputs)
     correction = steps.zero * moved.reshape(outputs, -1).sum(1, dtype=np.int32)
     graph = Graph(node)
-    node.sources = [codes, graph.constant(moved, Type.i8), graph.constant(factor, Type.f32),
-                    graph.constant(correction, Type.i32)]
+    node.sources = [
+        codes,
+        graph.constant(moved, Type.i8),
+        graph.constant(factor, Type.f32),
+        graph.constant(correction, Type.i32),
+    ]

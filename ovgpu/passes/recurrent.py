@@ -83,8 +83,12 @@ def _sequence(body: Body, step: Step, frames: Output) -> tuple[Output, ...]:
     """Return y [N, 1, T, H] and the last states [N, 1, H] of frames [N, T, D]."""
     g = body.graph
     initial = [body.initial(s) for s in step.states]
-    states = [g.add(Unsqueeze(), s, g.constant([1])) if s is not None and s.spec.rank == 2
-              else g.add(Reshape(), s, g.constant([-1, 1, step.hidden])) for s in initial]
+    states = [
+        g.add(Unsqueeze(), s, g.constant([1]))
+        if s is not None and s.spec.rank == 2
+        else g.add(Reshape(), s, g.constant([-1, 1, step.hidden]))
+        for s in initial
+    ]
     weights = [None if m is None else g.add(Unsqueeze(), m, g.constant([0])) for m in (step.w, step.r, step.b)]
     op = step.sequence(direction="reverse" if step.x.reverse else "forward", **step.attributes)
     outputs: tuple[Output, ...] = g.add(op, frames, *states, None, *weights, outputs=1 + len(states))

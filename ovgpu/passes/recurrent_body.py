@@ -36,8 +36,9 @@ class Body:
         self.model: Model = op.body
         self.trips = op.trips([None if s is None else s.spec for s in loop.sources])
         self.entering: dict[Output, InputMap] = {self._parameter(m.parameter): m for m in op.inputs}
-        self.carried: dict[Output, Output] = {self._parameter(b.parameter): self.result(b.result)
-                                              for b in op.back_edges}
+        self.carried: dict[Output, Output] = {
+            self._parameter(b.parameter): self.result(b.result) for b in op.back_edges
+        }
         counter = getattr(op, "current_iteration", None)
         self.counter = None if counter is None else self._parameter(counter)
         self._hoisted: dict[Output, Output | None] = {}
@@ -123,8 +124,11 @@ def is_counted(node: Node) -> bool:
 def unwrapped(port: Output | None) -> Output:
     """Return the tensor with the same elements in the same order, before reshapes."""
     assert port is not None
-    while port.node.sources and port.node.sources[0] is not None and (
-            op_of(port.node).is_reshape or port.node.op.name == "Identity" or _keeps_order(port.node)):
+    while (
+        port.node.sources
+        and port.node.sources[0] is not None
+        and (op_of(port.node).is_reshape or port.node.op.name == "Identity" or _keeps_order(port.node))
+    ):
         port = port.node.sources[0]
     return port
 

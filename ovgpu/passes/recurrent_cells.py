@@ -103,8 +103,12 @@ class Linear:
     def cut(self, start: int, stop: int) -> Linear:
         """Return rows ``start`` to ``stop``."""
         cut = self.body.graph.cut
-        return Linear(self.body, stop - start, tuple((v, cut(m, 0, start, stop)) for v, m in self.products),
-                      tuple((cut(b, 0, start, stop) if full else b, full) for b, full in self.biases))
+        return Linear(
+            self.body,
+            stop - start,
+            tuple((v, cut(m, 0, start, stop)) for v, m in self.products),
+            tuple((cut(b, 0, start, stop) if full else b, full) for b, full in self.biases),
+        )
 
     def factors(self) -> set[Any]:
         return {v for v, _ in self.products}
@@ -182,8 +186,12 @@ class _DecomposedStep:
                 products = inner.factors() - {"x"}
                 reset = self._reset(next(iter(products))) if len(products) == 1 and "h" not in products else None
                 if reset is not None and reset.kind == update.kind:
-                    inner = Linear(self.body, inner.rows, tuple(("x" if v == "x" else "h", m) for v, m in
-                                                                inner.products), inner.biases)
+                    inner = Linear(
+                        self.body,
+                        inner.rows,
+                        tuple(("x" if v == "x" else "h", m) for v, m in inner.products),
+                        inner.biases,
+                    )
                     gates = [update.linear, reset.linear, inner]
                     return GRUSequence, _attributes(update.kind, act), gates, gates
                 continue
@@ -212,8 +220,10 @@ class _DecomposedStep:
                     yield z, a
 
     def _reset(self, product: Output) -> Gate | None:
-        return next((gate for a, b in _operands(product, "Multiply") if b is self.h
-                     and (gate := self._gate(a)) is not None), None)
+        return next(
+            (gate for a, b in _operands(product, "Multiply") if b is self.h and (gate := self._gate(a)) is not None),
+            None,
+        )
 
     def _resets(self, port: Output | None) -> Iterator[tuple[Linear, Gate, Linear]]:
         """Yield (x W^T + b, r, h R^T + b) of ``x W^T + r (h R^T + b) + b``."""
@@ -222,8 +232,13 @@ class _DecomposedStep:
             for a, b in _operands(term, "Multiply"):
                 reset, recurrent = self._gate(a), self._linear_of(b)
                 rest = self._sum([t for i, t in enumerate(terms) if i != number], unwrapped(port))
-                if (reset is not None and recurrent is not None and rest is not None
-                        and recurrent.factors() == {"h"} and rest.factors() == {"x"}):
+                if (
+                    reset is not None
+                    and recurrent is not None
+                    and rest is not None
+                    and recurrent.factors() == {"h"}
+                    and rest.factors() == {"x"}
+                ):
                     yield rest, reset, recurrent
 
     # ---- parts of cells
@@ -271,8 +286,11 @@ class _DecomposedStep:
 
     def _bias(self, term: Output, outside: Output, rows: int) -> Linear | None:
         shape = term.spec.shape
-        if shape is None or not all(equal(d, 1) for d in shape[:-1]) or not (
-                not shape or equal(shape[-1], 1) or equal(shape[-1], rows)):
+        if (
+            shape is None
+            or not all(equal(d, 1) for d in shape[:-1])
+            or not (not shape or equal(shape[-1], 1) or equal(shape[-1], rows))
+        ):
             return None
         g = self.body.graph
         flat = g.add(Reshape(), outside, g.constant([-1]))
@@ -414,8 +432,11 @@ def _part(port: Output) -> tuple[Output, int, int] | None:
         return None
     taken = [sliced(extent, span) for extent, span in zip(shape, spans)]
     start, count = taken[-1]
-    if not isinstance(start, int) or not isinstance(count, int) or not all(
-            equal(first, 0) and equal(n, extent) for (first, n), extent in zip(taken[:-1], shape)):
+    if (
+        not isinstance(start, int)
+        or not isinstance(count, int)
+        or not all(equal(first, 0) and equal(n, extent) for (first, n), extent in zip(taken[:-1], shape))
+    ):
         return None
     return source, start, start + count
 

@@ -49,8 +49,10 @@ def _rotate(node: Node) -> bool:
             op, cuts = found
             graph = Graph(node)
             node.op = op
-            node.sources = [source if tuple(part) == (0, _extent(source.spec.shape or (0,)), 1)
-                            else graph.cut(source, -1, *part) for source, *part in cuts]
+            node.sources = [
+                source if tuple(part) == (0, _extent(source.spec.shape or (0,)), 1) else graph.cut(source, -1, *part)
+                for source, *part in cuts
+            ]
             return True
     return False
 

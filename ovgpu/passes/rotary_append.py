@@ -26,8 +26,9 @@ def append_rotated(model: Model) -> None:
 def _join(attention: Node, users: dict[Output, list[Node]], moved: dict[Output, Output]) -> None:
     """Add one layer that computes queries, keys and values of an attention, and record the ports that it replaces."""
     query, *writes = (_behind_views(source) for source in attention.sources[:3])
-    if not isinstance(query.op, Rotary) or not all(isinstance(p.op, CacheWrite) and p.ports[0] not in moved
-                                                   for p in writes):
+    if not isinstance(query.op, Rotary) or not all(
+        isinstance(p.op, CacheWrite) and p.ports[0] not in moved for p in writes
+    ):
         return
     (keys, new, lengths), (values, v, _) = (p.sources for p in writes)
     assert keys is not None and new is not None and v is not None
@@ -35,11 +36,23 @@ def _join(attention: Node, users: dict[Output, list[Node]], moved: dict[Output, 
     if len(users[new]) > 1 or not isinstance(key.op, Rotary) or vars(key.op) != vars(op) or first is None:
         return
     axes = {p.op.axis for p in writes}  # type: ignore[attr-defined]
-    if (key.sources[1:] != query.sources[1:] or axes != {len(new.spec.shape or ()) - 2}
-            or any(s.spec.type != new.spec.type for s in (v, first, keys))):
+    if (
+        key.sources[1:] != query.sources[1:]
+        or axes != {len(new.spec.shape or ()) - 2}
+        or any(s.spec.type != new.spec.type for s in (v, first, keys))
+    ):
         return
-    ports = Graph(query).add(RotaryCacheWrite(size=op.size, pairs=op.pairs), first, key.sources[0], v,
-                             *query.sources[1:], keys, values, lengths, outputs=3)
+    ports = Graph(query).add(
+        RotaryCacheWrite(size=op.size, pairs=op.pairs),
+        first,
+        key.sources[0],
+        v,
+        *query.sources[1:],
+        keys,
+        values,
+        lengths,
+        outputs=3,
+    )
     moved.update({old: port for old, port in zip([query.ports[0], *(p.ports[0] for p in writes)], ports)})
 
 

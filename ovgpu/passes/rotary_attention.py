@@ -57,7 +57,8 @@ def _is_grouped(attention: Node, rotary: Node) -> bool | None:
     """Return whether query heads that share a key head have an axis of their own in an attention; None if its heads are
     arranged in another way."""
     (q, keys, values), (own_q, own_keys, own_values) = (
-        [s.spec.shape or () for s in ports[:3] if s is not None] for ports in (attention.sources, rotary.ports))
+        [s.spec.shape or () for s in ports[:3] if s is not None] for ports in (attention.sources, rotary.ports)
+    )
     if (q, keys, values) == (own_q, own_keys, own_values):
         return False
     heads, groups = own_q[-3], own_keys[-3]

@@ -87,8 +87,9 @@ class _Shared:
         return Spec(spec.type, self.shape(spec.shape or (), number))
 
     def shape(self, shape: Sequence[Int], number: int) -> tuple[Int, ...]:
-        return tuple(self._extent(d) if is_of_inputs(d) else self.table.atom("dim", number, axis)
-                     for axis, d in enumerate(shape))
+        return tuple(
+            self._extent(d) if is_of_inputs(d) else self.table.atom("dim", number, axis) for axis, d in enumerate(shape)
+        )
 
     def _extent(self, value: Int) -> Int:
         if not isinstance(value, Sym):
@@ -215,8 +216,9 @@ class _Split:
                 return None
             axis = op.axis % len(whole.shape)
             # Apart from the axis, the new rows have the extents of the whole, which may be only those of the variable.
-            shape = tuple(d if i != axis and is_of_inputs(d) else n
-                          for i, (d, n) in enumerate(zip(whole.shape, new.spec.shape)))
+            shape = tuple(
+                d if i != axis and is_of_inputs(d) else n for i, (d, n) in enumerate(zip(whole.shape, new.spec.shape))
+            )
             if not all(map(is_of_inputs, shape)):
                 return None
             found.append(Cache(name, axis, whole.type, shape))
@@ -242,8 +244,8 @@ class _Split:
         must have been classified."""
         op = op_of(node)
         cheap = op.name in ("Parameter", "Constant", "ShapeOf") or (
-            not op.effect and op.host_in_decode
-            and all(s is None or s in self.hostable for s in node.sources))
+            not op.effect and op.host_in_decode and all(s is None or s in self.hostable for s in node.sources)
+        )
         for port in node.ports:
             value = port.spec.value
             if cheap:
@@ -251,8 +253,11 @@ class _Split:
             if value is not None:
                 length_dependent = self._grows(value.ravel().tolist() if value.dtype == object else ())
             else:
-                length_dependent = self._grows(port.spec.shape or ()) or (cheap and op.name != "ShapeOf" and any(
-                    s is not None and s in self.length_dependent for s in node.sources))
+                length_dependent = self._grows(port.spec.shape or ()) or (
+                    cheap
+                    and op.name != "ShapeOf"
+                    and any(s is not None and s in self.length_dependent for s in node.sources)
+                )
             if length_dependent:
                 self.length_dependent.add(port)
 
@@ -282,8 +287,9 @@ class _Split:
                     self._feed(node, i, source, False)
                 else:
                     stack.append(source.node)
-            if node not in self.found.path and any(p.spec.shape is None or self._grows(p.spec.shape)
-                                                   for p in node.ports):
+            if node not in self.found.path and any(
+                p.spec.shape is None or self._grows(p.spec.shape) for p in node.ports
+            ):
                 return False
         return True
 

@@ -24,8 +24,7 @@ def subgraph(model: Model, inputs: Sequence[Output], outputs: Sequence[Output], 
         if node in required:
             clone(node, twins)
     results = [Node(Result(), [twins[port]], name=port.node.friendly_name) for port in outputs]
-    return Model(results, [clone(sink, twins) for sink in sinks], parameters, model.friendly_name,
-                 source=model.source)
+    return Model(results, [clone(sink, twins) for sink in sinks], parameters, model.friendly_name, source=model.source)
 
 
 def needed(inputs: Sequence[Output], outputs: Sequence[Output]) -> set[Node]:
@@ -58,8 +57,13 @@ def reached(outputs: Iterable[Output], inputs: Collection[Output]) -> list[Outpu
 
 def clone(node: Node, twins: dict[Output, Output]) -> Node:
     """Return a copy of ``node`` fed by the twins of its inputs, and add those of its outputs to ``twins``."""
-    twin = Node(node.op, [None if s is None else twins[s] for s in node.sources], len(node.ports),
-                name=node.friendly_name, layer_id=node.layer_id)
+    twin = Node(
+        node.op,
+        [None if s is None else twins[s] for s in node.sources],
+        len(node.ports),
+        name=node.friendly_name,
+        layer_id=node.layer_id,
+    )
     for port, other in zip(node.ports, twin.ports):
         other.names, other.spec = set(port.names), port.spec
         twins.setdefault(port, other)

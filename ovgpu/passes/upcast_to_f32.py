@@ -82,6 +82,9 @@ def _cast(port: Output, kind: Type, around: Node) -> Output:
 
 def _upcast_op(op: Any) -> Any:
     """Return the op with f32 for all attributes that are f16 or bf16."""
-    types = {f.name: Type.f32 for f in (fields(op) if is_dataclass(op) else ())
-             if isinstance(kind := getattr(op, f.name), Type) and kind in HALVES}
+    types = {
+        f.name: Type.f32
+        for f in (fields(op) if is_dataclass(op) else ())
+        if isinstance(kind := getattr(op, f.name), Type) and kind in HALVES
+    }
     return replace(op, **types) if types else op

@@ -30,8 +30,12 @@ class ColorFormat(Enum):
 
 
 # Family of formats and number of planes.
-_YUV = {ColorFormat.NV12_SINGLE_PLANE: ("NV12", 1), ColorFormat.NV12_TWO_PLANES: ("NV12", 2),
-        ColorFormat.I420_SINGLE_PLANE: ("I420", 1), ColorFormat.I420_THREE_PLANES: ("I420", 3)}
+_YUV = {
+    ColorFormat.NV12_SINGLE_PLANE: ("NV12", 1),
+    ColorFormat.NV12_TWO_PLANES: ("NV12", 2),
+    ColorFormat.I420_SINGLE_PLANE: ("I420", 1),
+    ColorFormat.I420_THREE_PLANES: ("I420", 3),
+}
 _FOUR_CHANNELS = {ColorFormat.RGBX: ColorFormat.RGB, ColorFormat.BGRX: ColorFormat.BGR}
 _THREE_CHANNELS = (ColorFormat.RGB, ColorFormat.BGR)
 # Weights of the channels: https://docs.opencv.org/3.4/de/d25/imgproc_color_conversions.html
@@ -60,7 +64,7 @@ def plane_shape(color: ColorFormat, plane: int, shape: PartialShape, layout: Lay
     elif len(dims) == 4:
         family, count = _YUV[color]
         dims[3] = 2 if family == "NV12" and plane else 1
-        for i in ((1,) if count == 1 else (1, 2) if plane else ()):
+        for i in (1,) if count == 1 else (1, 2) if plane else ():
             if dims[i].is_static:
                 extent = dims[i].get_length()
                 dims[i] = extent * 3 // 2 if count == 1 else extent // 2

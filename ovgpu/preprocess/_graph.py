@@ -37,7 +37,8 @@ class Graph:
         cls = lookup(name, version)
         assert cls is not None
         return self.with_spec(
-            Node(cls(**attributes), inputs, 1, name=f"{inputs[0].node.friendly_name}/{name}").ports[0])
+            Node(cls(**attributes), inputs, 1, name=f"{inputs[0].node.friendly_name}/{name}").ports[0]
+        )
 
     def transpose(self, x: Output, order: Sequence[int]) -> Output:
         return self.add("Transpose", "opset1", x, self.constant(order))

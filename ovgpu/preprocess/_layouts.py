@@ -53,8 +53,9 @@ def permutation(source: Layout, rank: int | None, target: Layout) -> list[int] |
 def _order(source_names: list[str], target_names: list[str]) -> list[int]:
     missing = [name for name in source_names if name != "?" and name not in target_names]
     if missing:
-        raise RuntimeError(f"dimension '{missing[0]}' of layout {named(source_names)} is not found in layout "
-                           f"{named(target_names)}")
+        raise RuntimeError(
+            f"dimension '{missing[0]}' of layout {named(source_names)} is not found in layout {named(target_names)}"
+        )
     order = [source_names.index(name) if name != "?" and name in source_names else -1 for name in target_names]
     rest = iter([i for i in range(len(source_names)) if i not in order])
     return [next(rest) if i < 0 else i for i in order]

@@ -70,8 +70,11 @@ class PrePostProcessor:
         parameters: list[Node] = []
         for parameter, info in zip(self._model.parameters, self._inputs, strict=True):
             new_parameters, port = new_input(Graph(), parameter, info, [])
-            if new_parameters == [port.node] and port.spec.partial_shape == parameter.partial_shape \
-                    and port.element_type == parameter.element_type:
+            if (
+                new_parameters == [port.node]
+                and port.spec.partial_shape == parameter.partial_shape
+                and port.element_type == parameter.element_type
+            ):
                 new_parameters, port = [parameter], parameter.ports[0]
             for node in self._model.ops:
                 node.sources = [port if source is parameter.ports[0] else source for source in node.sources]
@@ -111,9 +114,11 @@ def new_input(graph: Graph, parameter: Node, info: InputInfo, log: Log) -> tuple
     planes = []
     for i in range(_color.planes(tensor.color)):
         sub = f"/{tensor.sub_names[i]}" if tensor.sub_names else ""
-        port = graph.parameter(tensor.element_type or kind,
-                               _color.plane_shape(tensor.color, i, user_shape, user_layout),
-                               parameter.friendly_name + sub)
+        port = graph.parameter(
+            tensor.element_type or kind,
+            _color.plane_shape(tensor.color, i, user_shape, user_layout),
+            parameter.friendly_name + sub,
+        )
         if sub or _color.planes(tensor.color) == 1:
             port.set_names(name + sub for name in parameter.ports[0].own_names)
         port.rt_info = parameter.ports[0].rt_info.copy()
@@ -123,17 +128,27 @@ def new_input(graph: Graph, parameter: Node, info: InputInfo, log: Log) -> tuple
             port.rt_info["memory_type"] = tensor.memory_type
         planes.append(port)
     context = Context(graph, user_layout, model_layout, kind, shape, tensor.color)
-    log += [f"Input {_quoted(parameter)}:", f"    User's input tensor: {_described(context, planes)}",
-            f"    Model's expected tensor: {shape}, {model_layout}, {kind.get_type_name()}"]
+    log += [
+        f"Input {_quoted(parameter)}:",
+        f"    User's input tensor: {_described(context, planes)}",
+        f"    Model's expected tensor: {shape}, {model_layout}, {kind.get_type_name()}",
+    ]
     found = _run(steps, context, planes, log)
-    if len(found) != 1 or context.color not in (ColorFormat.UNDEFINED, ColorFormat.RGB, ColorFormat.BGR,
-                                                ColorFormat.GRAY):
-        raise RuntimeError(f"a model takes no images of color format '{context.color.name}': convert them with "
-                           "'convert_color'")
+    if len(found) != 1 or context.color not in (
+        ColorFormat.UNDEFINED,
+        ColorFormat.RGB,
+        ColorFormat.BGR,
+        ColorFormat.GRAY,
+    ):
+        raise RuntimeError(
+            f"a model takes no images of color format '{context.color.name}': convert them with 'convert_color'"
+        )
     found = _run(_implicit(context, found[0]), context, found, log)
     if not found[0].partial_shape.compatible(shape):
-        raise RuntimeError(f"Resulting shape '{found[0].partial_shape}' after preprocessing is not aligned with "
-                           f"original parameter's shape: {shape}, input parameter: {parameter.friendly_name}")
+        raise RuntimeError(
+            f"Resulting shape '{found[0].partial_shape}' after preprocessing is not aligned with "
+            f"original parameter's shape: {shape}, input parameter: {parameter.friendly_name}"
+        )
     return [port.node for port in planes], found[0]
 
 
@@ -173,8 +188,12 @@ def new_output(graph: Graph, result: Node, info: OutputInfo, log: Log) -> tuple[
     """Build an output's steps. Return the new input of the result and its layout."""
     tensor, source = info.tensor(), result.sources[0]
     assert source is not None
-    context = Context(graph, info.model().layout or result.get_layout(), tensor.layout or Layout(),
-                      tensor.element_type or source.element_type)
+    context = Context(
+        graph,
+        info.model().layout or result.get_layout(),
+        tensor.layout or Layout(),
+        tensor.element_type or source.element_type,
+    )
     log += [f"Output {_quoted(result)}:", f"    Model's data tensor: {_described(context, [source])}"]
     found = _run(info.postprocess(), context, [source], log)
     if tensor.element_type is None:

@@ -78,8 +78,14 @@ class Steps:
 
     def convert_element_type(self, type: Type = Type.dynamic) -> Self:
         """Convert to ``type``; without one, to the type at the end of the steps."""
-        self._steps.append(Step(f"convert type ({type.get_type_name()})", lambda context, planes: [
-            to_element_type(context, x, context.target_type if type.is_dynamic() else type) for x in planes]))
+        self._steps.append(
+            Step(
+                f"convert type ({type.get_type_name()})",
+                lambda context, planes: [
+                    to_element_type(context, x, context.target_type if type.is_dynamic() else type) for x in planes
+                ],
+            )
+        )
         return self
 
     def convert_layout(self, dst_layout: Layout | str | Order = "") -> Self:
@@ -123,28 +129,48 @@ class PreProcessSteps(Steps):
         """Resize to a height and width in pixels; without them, to those of the model."""
         if (dst_height is None) != (dst_width is None):
             raise TypeError("resize() takes both a height and a width, or neither")
-        return self._add("resize to model width/height" if dst_height is None else f"resize to {dst_height, dst_width}",
-                         lambda context, x: _resized(context, x, alg, dst_height, dst_width))
+        return self._add(
+            "resize to model width/height" if dst_height is None else f"resize to {dst_height, dst_width}",
+            lambda context, x: _resized(context, x, alg, dst_height, dst_width),
+        )
 
     def crop(self, begin: Sequence[int], end: Sequence[int]) -> Self:
         """Select ``begin[i] ... end[i] - 1`` of each axis; negative numbers count from the end."""
         if len(begin) != len(end):
             raise RuntimeError(f"crop: begin has {len(begin)} coordinates and end {len(end)}")
-        return self._add(f"crop {tuple(begin), tuple(end)}", lambda context, x: context.graph.add(
-            "Slice", "opset8", x, *map(context.graph.constant, (begin, end, [1] * len(begin)))))
+        return self._add(
+            f"crop {tuple(begin), tuple(end)}",
+            lambda context, x: context.graph.add(
+                "Slice", "opset8", x, *map(context.graph.constant, (begin, end, [1] * len(begin)))
+            ),
+        )
 
-    def pad(self, pads_begin: Sequence[int], pads_end: Sequence[int], value: float | Sequence[float],
-            mode: PaddingMode) -> Self:
+    def pad(
+        self, pads_begin: Sequence[int], pads_end: Sequence[int], value: float | Sequence[float], mode: PaddingMode
+    ) -> Self:
         """Pad each axis; negative numbers crop it. ``value`` is the padding of `PaddingMode.CONSTANT`."""
         number = value if isinstance(value, int | float) else next(iter(value), 0.0)
-        return self._add(f"pad {tuple(pads_begin), tuple(pads_end)}", lambda context, x: context.graph.add(
-            "Pad", "opset12", x, context.graph.constant(pads_begin), context.graph.constant(pads_end),
-            context.graph.constant(number, x.element_type), pad_mode=mode.name.lower()))
+        return self._add(
+            f"pad {tuple(pads_begin), tuple(pads_end)}",
+            lambda context, x: context.graph.add(
+                "Pad",
+                "opset12",
+                x,
+                context.graph.constant(pads_begin),
+                context.graph.constant(pads_end),
+                context.graph.constant(number, x.element_type),
+                pad_mode=mode.name.lower(),
+            ),
+        )
 
     def convert_color(self, dst_format: ColorFormat) -> Self:
         """Convert to another colour format. Several planes become one."""
-        self._steps.append(Step(f"convert color ({dst_format.name})",
-                                lambda context, planes: _color.convert(context, planes, dst_format)))
+        self._steps.append(
+            Step(
+                f"convert color ({dst_format.name})",
+                lambda context, planes: _color.convert(context, planes, dst_format),
+            )
+        )
         return self
 
     def reverse_channels(self) -> Self:
@@ -195,8 +221,10 @@ def _transposed(context: Context, x: Output, order: Order) -> Output:
 
 def _scaled(context: Context, x: Output, op: str, value: float | Sequence[float]) -> Output:
     if not x.element_type.is_real():
-        raise RuntimeError(f"mean and scale take tensors of a real type, not {x.element_type.get_type_name()}: "
-                           "use 'convert_element_type' before")
+        raise RuntimeError(
+            f"mean and scale take tensors of a real type, not {x.element_type.get_type_name()}: "
+            "use 'convert_element_type' before"
+        )
     values: Any = value
     if not isinstance(value, int | float):
         shape, count = x.partial_shape, len(value)
@@ -204,10 +232,12 @@ def _scaled(context: Context, x: Output, op: str, value: float | Sequence[float]
             raise RuntimeError("values per channel need a tensor whose rank is known")
         channel = _layouts.axis(context.layout, "C", shape)
         if shape[channel].is_static and shape[channel] != count:
-            raise RuntimeError(f"there are {shape[channel]} channels and {count} values (shape {shape}, "
-                               f"layout {context.layout})")
+            raise RuntimeError(
+                f"there are {shape[channel]} channels and {count} values (shape {shape}, layout {context.layout})"
+            )
         values = context.graph.constant(value, x.element_type).node.data.reshape(
-            [count if i == channel else 1 for i in range(len(shape))])
+            [count if i == channel else 1 for i in range(len(shape))]
+        )
     return context.graph.add(op, "opset1", x, context.graph.constant(values, x.element_type))
 
 
@@ -227,9 +257,16 @@ def _resized(context: Context, x: Output, alg: ResizeAlgorithm, height: int | No
             raise RuntimeError(f"Can't resize to the model's size: its shape {target} is dynamic")
         sizes = [dim.get_length() for dim in dims]
     axes = [_layouts.axis(context.layout, name, shape) for name in "HW"]
-    return graph.add("Interpolate", "opset11", x, graph.constant(sizes), graph.constant(axes),
-                     mode=alg.name.removeprefix("RESIZE_").lower(), shape_calculation_mode="sizes",
-                     cube_coeff=-0.5 if alg == ResizeAlgorithm.RESIZE_BICUBIC_PILLOW else -0.75)
+    return graph.add(
+        "Interpolate",
+        "opset11",
+        x,
+        graph.constant(sizes),
+        graph.constant(axes),
+        mode=alg.name.removeprefix("RESIZE_").lower(),
+        shape_calculation_mode="sizes",
+        cube_coeff=-0.5 if alg == ResizeAlgorithm.RESIZE_BICUBIC_PILLOW else -0.75,
+    )
 
 
 def _text(value: float | Sequence[float]) -> str:

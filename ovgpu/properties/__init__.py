@@ -64,6 +64,17 @@ value_cache_precision = Property("VALUE_CACHE_PRECISION", precision)
 weights_path = Property("WEIGHTS_PATH", text)
 workload_type = Property("WORKLOAD_TYPE", instance(WorkloadType))
 
-__all__ = ["CacheMode", "CompatibilityCheck", "WorkloadType", "device", "hint", "intel_auto", "intel_cpu", "intel_gpu",
-           "intel_npu", "log", "streams"]
+__all__ = [
+    "CacheMode",
+    "CompatibilityCheck",
+    "WorkloadType",
+    "device",
+    "hint",
+    "intel_auto",
+    "intel_cpu",
+    "intel_gpu",
+    "intel_npu",
+    "log",
+    "streams",
+]
 __all__ += [name for name, value in globals().items() if type(value) is Property]

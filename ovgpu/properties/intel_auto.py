@@ -30,8 +30,10 @@ def _curves(value: Any) -> dict[str, dict[int, float]]:
         if value and not (found and all(found.values())):
             raise RuntimeError(f"PERF_CURVE_TABLE is {{DEVICE:{{utilization:score,...}},...}}, not {value!r}")
         return {name: {int(use): float(score) for use, score in curve.items()} for name, curve in found.items()}
-    return {text(name): {unsigned(use): real(score) for use, score in instance(dict)(curve).items()}
-            for name, curve in instance(dict)(value).items()}
+    return {
+        text(name): {unsigned(use): real(score) for use, score in instance(dict)(curve).items()}
+        for name, curve in instance(dict)(value).items()
+    }
 
 
 device_bind_buffer = Property("DEVICE_BIND_BUFFER", boolean)

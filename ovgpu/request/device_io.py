@@ -62,8 +62,9 @@ class BorrowedArrays:
         return found
 
 
-def make_slots(inputs: Iterable[ConstOutput], outputs: Iterable[ConstOutput],
-               backend: Backend) -> tuple[list[InputSlot], list[OutputSlot]]:
+def make_slots(
+    inputs: Iterable[ConstOutput], outputs: Iterable[ConstOutput], backend: Backend
+) -> tuple[list[InputSlot], list[OutputSlot]]:
     """Return the input and output slots of a request on this backend."""
     if is_remote(backend):
         return [DeviceInput(port, backend) for port in inputs], [DeviceOutput(port, backend) for port in outputs]
@@ -89,8 +90,12 @@ def tensor_copy(array: Array, kind: Type, backend: Backend) -> Tensor:
 
 def backend_array(tensor: Tensor, backend: Backend) -> Array:
     """Return a tensor's elements as an array of the backend: the tensor's own memory if it is on the same device."""
-    if (isinstance(tensor, RemoteTensor) and tensor.remote and is_remote(backend)
-            and tensor._array.data.device_id == backend.number):
+    if (
+        isinstance(tensor, RemoteTensor)
+        and tensor.remote
+        and is_remote(backend)
+        and tensor._array.data.device_id == backend.number
+    ):
         interop.order(tensor.producer, backend.stream)
         return tensor._array
     with backend.active():
@@ -163,8 +168,10 @@ class DeviceInput(InputSlot):
 
     def _check_device(self, array: Array) -> None:
         if array.data.device_id != self._backend.number:
-            raise Error(f"[Parameter] the array is on CUDA device {array.data.device_id}, the model on "
-                        f"{self._backend.number} ({self.port.node.source_location})")
+            raise Error(
+                f"[Parameter] the array is on CUDA device {array.data.device_id}, the model on "
+                f"{self._backend.number} ({self.port.node.source_location})"
+            )
 
     def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
         if kind.packed or kind is Type.string:
@@ -262,8 +269,10 @@ class DeviceOutput(OutputSlot):
 
     def bind(self, tensor: Tensor) -> None:
         if tensor.remote and tensor._array.data.device_id != self._backend.number:
-            raise Error(f"[Result] the tensor is on CUDA device {tensor._array.data.device_id}, the model on "
-                        f"{self._backend.number} ({self.port.node.source_location})")
+            raise Error(
+                f"[Result] the tensor is on CUDA device {tensor._array.data.device_id}, the model on "
+                f"{self._backend.number} ({self.port.node.source_location})"
+            )
         own = self._tensor is not None and not self.bound
         super().bind(tensor)
         if own:  # the previous tensor keeps its memory

@@ -48,7 +48,8 @@ def numbered(ports: PortList, inputs: Any) -> Iterable[tuple[int, Any]]:
 def _is_value(value: Any) -> bool:
     """Return whether something can be the value of an input."""
     return isinstance(value, (np.ndarray, Tensor, *SCALAR_TYPES, list, tuple, np.generic)) or any(
-        hasattr(value, name) for name in ("__array__", "__dlpack__", "get_byte_size"))
+        hasattr(value, name) for name in ("__array__", "__dlpack__", "get_byte_size")
+    )
 
 
 def _number(ports: PortList, key: Any) -> int:
@@ -59,8 +60,10 @@ def _number(ports: PortList, key: Any) -> int:
 
 def _is_data(values: list[Any]) -> bool:
     """Return whether a list holds scalars, in one or two levels: the data of a single input, not a list of inputs."""
-    return all(isinstance(v, SCALAR_TYPES) or (isinstance(v, list) and all(isinstance(x, SCALAR_TYPES) for x in v))
-               for v in values)
+    return all(
+        isinstance(v, SCALAR_TYPES) or (isinstance(v, list) and all(isinstance(x, SCALAR_TYPES) for x in v))
+        for v in values
+    )
 
 
 class InputSlot:
@@ -72,8 +75,11 @@ class InputSlot:
         self._kind = None if kind.is_dynamic() else kind  # None: any type
         self._dtype = None if self._kind is None else self._kind.storage
         shape = port.partial_shape
-        self._bounds = ([(d.min_length, d.max_length if d.max_length >= 0 else None) for d in shape]
-                        if shape.rank.is_static else None)
+        self._bounds = (
+            [(d.min_length, d.max_length if d.max_length >= 0 else None) for d in shape]
+            if shape.rank.is_static
+            else None
+        )
         self._accepted: tuple[int, ...] | None = None  # the last shape that passed `_check`
         self._tensor: Tensor | None = None  # the tensor that is read, unless an array is shared
         self.shared_array: Array | None = None
@@ -110,17 +116,21 @@ class InputSlot:
     def bind(self, tensor: Tensor) -> None:
         """Make inferences read this tensor. Raise Error for another type, or a shape that the input cannot have."""
         if self._kind is not None and tensor.element_type is not self._kind:
-            raise Error(f"[Parameter] Failed to set tensor for input with precision: "
-                        f"{tensor.element_type.get_type_name()}, since the model input tensor precision is: "
-                        f"{self._kind.get_type_name()} ({self.port.node.source_location})")
+            raise Error(
+                f"[Parameter] Failed to set tensor for input with precision: "
+                f"{tensor.element_type.get_type_name()}, since the model input tensor precision is: "
+                f"{self._kind.get_type_name()} ({self.port.node.source_location})"
+            )
         self._check_host(tensor)
         self._check(tuple(tensor.shape))
         self._tensor, self.shared_array = tensor, None
 
     def _check_host(self, source: Any) -> None:
         if on_device(source):
-            raise Error(f"[Parameter] the array is on a CUDA device, the model on the CPU: copy it to the host first "
-                        f"({self.port.node.source_location})")
+            raise Error(
+                f"[Parameter] the array is on a CUDA device, the model on the CPU: copy it to the host first "
+                f"({self.port.node.source_location})"
+            )
 
     def _converted(self, value: Any) -> Array:
         """Return the value as an array. Bits and strings are converted; the caller still has to cast the dtype."""
@@ -179,8 +189,10 @@ class InputSlot:
         if len(shape) != len(self._bounds) or any(
             n < low or (high is not None and n > high) for n, (low, high) in zip(shape, self._bounds)
         ):
-            raise Error(f"[Parameter] Can't set the input tensor: the model input (shape={self.port.partial_shape}) "
-                        f"and the tensor (shape={list(shape)}) are incompatible ({self.port.node.source_location})")
+            raise Error(
+                f"[Parameter] Can't set the input tensor: the model input (shape={self.port.partial_shape}) "
+                f"and the tensor (shape={list(shape)}) are incompatible ({self.port.node.source_location})"
+            )
         self._accepted = shape
 
     # ---- reading
@@ -198,8 +210,10 @@ class InputSlot:
                 kind = Type.of(self.shared_array.dtype) if self._kind is None else self._kind
                 self._tensor = Tensor.from_array(self.shared_array, kind)
             elif self._kind is None:
-                raise Error(f"[Parameter] the input has no element type before its tensor is set "
-                            f"({self.port.node.source_location})")
+                raise Error(
+                    f"[Parameter] the input has no element type before its tensor is set "
+                    f"({self.port.node.source_location})"
+                )
             else:
                 bounds = [(0, 0)] if self._bounds is None else self._bounds
                 shape = [low if low == high else 0 for low, high in bounds]
@@ -223,8 +237,10 @@ class InputSlot:
     def _bound(self) -> Array:
         """Return the array of the tensor that is read."""
         if self._tensor is None and self.port.partial_shape.is_dynamic:
-            raise Error(f"[Parameter] the input tensor is not set, and its shape {self.port.partial_shape} is "
-                        f"dynamic ({self.port.node.source_location})")
+            raise Error(
+                f"[Parameter] the input tensor is not set, and its shape {self.port.partial_shape} is "
+                f"dynamic ({self.port.node.source_location})"
+            )
         array: Array = self.tensor.array
         self._check(array.shape)
         return array

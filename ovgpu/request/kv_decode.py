@@ -66,8 +66,11 @@ class DecodePrograms:
         roots = {v.root for step in self.device.steps for i in step.inputs if i >= 0 for v in [self.device.values[i]]}
         self.read = [number for number, value in enumerate(self.device.inputs) if value in roots]
         shape_functions = " ".join(segment.shape_function_source for segment in self.device.segments)
-        self.used = [number for number, value in enumerate(self.device.inputs)
-                     if number in self.read or f"A[{value}]" in shape_functions]
+        self.used = [
+            number
+            for number, value in enumerate(self.device.inputs)
+            if number in self.read or f"A[{value}]" in shape_functions
+        ]
         self.shapes = _shapes([cache.shape for cache in parts.caches])
 
     @staticmethod
@@ -90,8 +93,14 @@ def _shapes(append_shapes: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shap
 class DecodeSteps:
     """Decode steps of one request, bound (and captured) once per capacity of the caches."""
 
-    def __init__(self, programs: DecodePrograms, backend: Backend, variables: Variables, constants: Constants,
-                 cancellation: Cancellation) -> None:
+    def __init__(
+        self,
+        programs: DecodePrograms,
+        backend: Backend,
+        variables: Variables,
+        constants: Constants,
+        cancellation: Cancellation,
+    ) -> None:
         self.programs, self._backend = programs, backend
         self._variables = variables
         self.executor = Executor(programs.device, backend, constants, cancellation)
@@ -120,25 +129,28 @@ class DecodeSteps:
             return None
         parts = self.programs.parts
         past_rows, keys = self._lengths.host.tolist()
-        inputs = [*hosts, *[placeholder(whole_caches[i].shape, past_rows, parts.caches[i])
-                            for i in parts.shape_caches]]
+        inputs = [*hosts, *[placeholder(whole_caches[i].shape, past_rows, parts.caches[i]) for i in parts.shape_caches]]
         part, capacity = self._host_part(inputs), whole_caches[0].shape[parts.caches[0].axis]
         count = len(parts.feeds)
         uniform = part.uniform(inputs)
         if uniform is not None:
-            if (not all([value for _, value in uniform[count:]])
-                    or any([f.grows and x[0][-1] != keys for f, x in zip(parts.feeds, uniform)])):
+            if not all([value for _, value in uniform[count:]]) or any(
+                [f.grows and x[0][-1] != keys for f, x in zip(parts.feeds, uniform)]
+            ):
                 return None
             feed_pairs = [feed.fill(shape, value, capacity) for feed, (shape, value) in zip(self._feeds, uniform)]
         else:
             found = part.executor.run(inputs, {}, FreshMemory(HOST_BACKEND))
-            if not all(map(bool, found[count:])) or any(f.grows and x.shape[-1] != keys
-                                                        for f, x in zip(parts.feeds, found)):
+            if not all(map(bool, found[count:])) or any(
+                f.grows and x.shape[-1] != keys for f, x in zip(parts.feeds, found)
+            ):
                 return None  # a mask for another number of keys: the model's own program broadcasts it or raises
             feed_pairs = [feed.copy(value, capacity) for feed, value in zip(self._feeds, found)]
         if self._cache_arguments is None or self._cache_arguments[0] is not whole_caches:
             self._cache_arguments = (
-                whole_caches, [self._lengths, *(HostDevicePair(whole, whole) for whole in whole_caches)])
+                whole_caches,
+                [self._lengths, *(HostDevicePair(whole, whole) for whole in whole_caches)],
+            )
         return [*feed_pairs, *self._cache_arguments[1]]
 
     def _host_part(self, inputs: Sequence[Array]) -> HostPart:
@@ -156,8 +168,11 @@ class DecodeSteps:
         rows, past_rows = append_shapes[0][first], int(self._lengths.host[1])
         if self._last is None or self._last[0] != append_shapes or self._variables.now.rows != past_rows:
             past_rows = self._cached_rows()
-            self._last = (self._inspect_caches(append_shapes, past_rows, rows)
-                          if past_rows and 0 < rows <= MAX_APPENDED_ROWS else None)
+            self._last = (
+                self._inspect_caches(append_shapes, past_rows, rows)
+                if past_rows and 0 < rows <= MAX_APPENDED_ROWS
+                else None
+            )
         if self._last is None or past_rows + rows > self._last[2]:
             self._last = None
             return None
@@ -170,8 +185,9 @@ class DecodeSteps:
         now = self._variables.value(cache.name).array
         return 0 if now is None else now.shape[cache.axis]
 
-    def _inspect_caches(self, append_shapes: Shapes, past_rows: int,
-                        rows: int) -> tuple[Shapes, list[Array], int] | None:
+    def _inspect_caches(
+        self, append_shapes: Shapes, past_rows: int, rows: int
+    ) -> tuple[Shapes, list[Array], int] | None:
         """Return (append_shapes, caches with their spare capacity, maximum number of rows).
 
         Return None if the caches differ in rows or capacity, or if a variable does not admit ``rows`` more.
@@ -181,9 +197,13 @@ class DecodeSteps:
             axis, variable = cache.axis, self._variables.all[cache.name]
             now, buffer = self._variables.value(cache.name)
             whole = variable.with_spare_capacity(now, buffer)
-            if (now is None or whole is None or shape[axis] != rows
-                    or now.shape != (*shape[:axis], past_rows, *shape[axis + 1 :])
-                    or not variable.admits((*shape[:axis], past_rows + rows, *shape[axis + 1 :]))):
+            if (
+                now is None
+                or whole is None
+                or shape[axis] != rows
+                or now.shape != (*shape[:axis], past_rows, *shape[axis + 1 :])
+                or not variable.admits((*shape[:axis], past_rows + rows, *shape[axis + 1 :]))
+            ):
                 return None
             whole_caches.append(whole)
             extents.add(whole.shape[axis])

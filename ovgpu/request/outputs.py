@@ -34,7 +34,7 @@ class OutputSlot:
         """The output tensor. Before the first inference it holds zeros; dynamic dimensions have extent 0."""
         if self._tensor is None:
             kind, shape = self.port.element_type, self.port.partial_shape
-            extents = ([d.get_length() if d.is_static else 0 for d in shape] if shape.rank.is_static else [0])
+            extents = [d.get_length() if d.is_static else 0 for d in shape] if shape.rank.is_static else [0]
             if kind.is_dynamic():
                 raise Error("[Result] the output has no element type before the first inference")
             self._tensor = self._new_tensor(kind, tuple(extents))
@@ -47,19 +47,24 @@ class OutputSlot:
         """
         kind, location = self.port.element_type, self.port.node.source_location
         if not kind.is_dynamic() and tensor.element_type is not kind:
-            raise Error(f"[Result] Failed to set tensor for output with precision: "
-                        f"{tensor.element_type.get_type_name()}, if model output tensor precision is: "
-                        f"{kind.get_type_name()} ({location})")
+            raise Error(
+                f"[Result] Failed to set tensor for output with precision: "
+                f"{tensor.element_type.get_type_name()}, if model output tensor precision is: "
+                f"{kind.get_type_name()} ({location})"
+            )
         if tensor.size and not self.port.partial_shape.compatible(PartialShape(list(tensor.shape))):
-            raise Error(f"[Result] Can't set the output tensor: the model output (shape={self.port.partial_shape}) "
-                        f"and the tensor (shape={list(tensor.shape)}) are incompatible ({location})")
+            raise Error(
+                f"[Result] Can't set the output tensor: the model output (shape={self.port.partial_shape}) "
+                f"and the tensor (shape={list(tensor.shape)}) are incompatible ({location})"
+            )
         self._check_host(tensor)
         self._tensor, self.bound = tensor, True
 
     def _check_host(self, tensor: Tensor) -> None:
         if tensor.remote:
-            raise Error("[Result] the tensor is on a CUDA device, the model on the CPU "
-                        f"({self.port.node.source_location})")
+            raise Error(
+                f"[Result] the tensor is on a CUDA device, the model on the CPU ({self.port.node.source_location})"
+            )
 
     def allocate(self, shape: tuple[int, ...], kind: Type) -> Array:
         """Return the array to write a result of this shape to: the same array as before if the shape is the same."""
@@ -86,8 +91,10 @@ class OutputSlot:
             try:
                 tensor.set_shape(shape)
             except RuntimeError as e:
-                raise Error(f"[Result] the tensor set for the output cannot take the result: {e} "
-                            f"({self.port.node.source_location})") from None
+                raise Error(
+                    f"[Result] the tensor set for the output cannot take the result: {e} "
+                    f"({self.port.node.source_location})"
+                ) from None
         return tensor
 
     def store(self, result: Array) -> None:

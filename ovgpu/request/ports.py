@@ -75,8 +75,10 @@ class PortList(list[ConstOutput]):
         """
         if key is None:
             if len(self) != 1:
-                raise RuntimeError(f"without a number this must be called on a model with exactly one {self.kind}, "
-                                   f"the model has {len(self)}")
+                raise RuntimeError(
+                    f"without a number this must be called on a model with exactly one {self.kind}, "
+                    f"the model has {len(self)}"
+                )
             return 0
         if isinstance(key, (str, Output)):
             found = self.find(key)
@@ -90,8 +92,10 @@ class PortList(list[ConstOutput]):
         if number < 0:
             raise TypeError(f"the number of an {self.kind} is not negative, got {number}")
         if number >= len(self):
-            raise RuntimeError(f"{self.kind.capitalize()} port for index {number} was not found! "
-                               f"The model has only {len(self)} {self.kind}s.")
+            raise RuntimeError(
+                f"{self.kind.capitalize()} port for index {number} was not found! "
+                f"The model has only {len(self)} {self.kind}s."
+            )
         return number
 
     def index_number(self, index: Any) -> int:

@@ -50,12 +50,14 @@ class RemoteTensor(Tensor):
         if shared_memory and not adopted.flags.c_contiguous:
             raise Error("memory to share must be C-contiguous")
         self._producer = array if shared_memory else None
-        self._hold(adopted if shared_memory else interop.copied(adopted, array), kind, tuple(adopted.shape),
-                   owned=False)
+        self._hold(
+            adopted if shared_memory else interop.copied(adopted, array), kind, tuple(adopted.shape), owned=False
+        )
 
     @classmethod
-    def of(cls, array: Any, kind: Type, *, producer: Any = None, owned: bool = False,
-           moves: bool = False) -> RemoteTensor:
+    def of(
+        cls, array: Any, kind: Type, *, producer: Any = None, owned: bool = False, moves: bool = False
+    ) -> RemoteTensor:
         """Return a tensor that shares a CuPy array of ``kind.storage``; `set_shape` may replace ``owned`` memory."""
         tensor = cls.__new__(cls)
         tensor._producer, tensor._moves = producer, moves

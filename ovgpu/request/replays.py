@@ -31,8 +31,13 @@ Change = tuple[Variable, Array, int, VariableValue]
 class Replay:
     """Inference that succeeded and can be run again if only states and the contents of tensors have changed."""
 
-    def __init__(self, executor: Executor, locations: Sequence[TensorLocation],
-                 results: Sequence[tuple[ResultTensor, Array]], transition: Transition | None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        locations: Sequence[TensorLocation],
+        results: Sequence[tuple[ResultTensor, Array]],
+        transition: Transition | None,
+    ) -> None:
         assert executor.bound is not None
         self.executor = executor
         self._key, binding = executor.bound
@@ -40,9 +45,14 @@ class Replay:
         self._locations, self._results, self._transition = locations, results, transition
 
     @staticmethod
-    def of(executor: Executor, pairs: Sequence[HostDevicePair], inputs: Sequence[InputSlot],
-           outputs: Sequence[OutputSlot], results: Sequence[Array],
-           transition: Transition | None = None) -> Replay | None:
+    def of(
+        executor: Executor,
+        pairs: Sequence[HostDevicePair],
+        inputs: Sequence[InputSlot],
+        outputs: Sequence[OutputSlot],
+        results: Sequence[Array],
+        transition: Transition | None = None,
+    ) -> Replay | None:
         """Return the replay of the last inference; None if it is not captured, or depends on more than locations."""
         if not executor.depends_on_addresses_only or not executor.captured:
             return None
@@ -54,8 +64,11 @@ class Replay:
                 return None  # the device array is a copy of the input
         if any(result is not slot._array for slot, result in zip(outputs, results)):
             return None
-        large = [(slot._tensor, result) for slot, result in zip(outputs, results)
-                 if isinstance(slot._tensor, ResultTensor) and slot.host() is None]
+        large = [
+            (slot._tensor, result)
+            for slot, result in zip(outputs, results)
+            if isinstance(slot._tensor, ResultTensor) and slot.host() is None
+        ]
         return Replay(executor, locations, large, transition)  # type: ignore[arg-type]
 
     def matches(self) -> bool:
@@ -68,8 +81,12 @@ class Replay:
             if own is not None:
                 if array is not own:
                     return False
-            elif (isinstance(array, np.ndarray) or array.data.ptr != address or array.shape != shape
-                  or array.strides != strides):
+            elif (
+                isinstance(array, np.ndarray)
+                or array.data.ptr != address
+                or array.shape != shape
+                or array.strides != strides
+            ):
                 return False
         if self._transition is not None and not self._transition.match():
             return False
@@ -100,8 +117,9 @@ class Transition:
         self._variables, self._changes, self.after = variables, changes, after
 
     @staticmethod
-    def of(variables: Variables, read: dict[str, Array], assigned: dict[str, Array],
-           after: Snapshot) -> Transition | None:
+    def of(
+        variables: Variables, read: dict[str, Array], assigned: dict[str, Array], after: Snapshot
+    ) -> Transition | None:
         """Return the transition of the last inference, from `Variables.now` to ``after``.
 
         ``read`` and ``assigned`` are the values that the inference read and assigned. Return None if a replay could
@@ -109,8 +127,12 @@ class Transition:
         """
         changes = []
         for (name, variable), now, then in zip(variables.all.items(), variables.now.values, after.values):
-            if name not in read or variable.info.axis or then.array is not variable.buffers[then.buffer].last or (
-                    name in assigned and assigned[name] is not then.array):
+            if (
+                name not in read
+                or variable.info.axis
+                or then.array is not variable.buffers[then.buffer].last
+                or (name in assigned and assigned[name] is not then.array)
+            ):
                 return None
             changes.append((variable, read[name], now.buffer, then))
         return Transition(variables, changes, after)
@@ -118,8 +140,7 @@ class Transition:
     def match(self) -> bool:
         """Return whether the variables' values are now at the locations that they had before the inference."""
         for (variable, before, buffer, then), now in zip(self._changes, self._variables.now.values):
-            if (now.array is not before or now.buffer != buffer
-                    or variable.buffers[then.buffer].last is not then.array):
+            if now.array is not before or now.buffer != buffer or variable.buffers[then.buffer].last is not then.array:
                 return False
         return True
 

@@ -54,8 +54,9 @@ class InitialPrograms:
         for node in model.ops:
             if node.op.name == "ReadValue":
                 name, port = node.op.variable_id, node.ports[0]  # type: ignore[attr-defined]
-                self.infos[name] = VariableInfo(name, port.element_type, port.partial_shape, axes.get(name, 0),
-                                                seen.get(name, port.element_type))
+                self.infos[name] = VariableInfo(
+                    name, port.element_type, port.partial_shape, axes.get(name, 0), seen.get(name, port.element_type)
+                )
                 reads[port] = name
                 if node.sources and node.sources[0] is not None:
                     initial[name] = node.sources[0]
@@ -77,8 +78,15 @@ class InitialPrograms:
 class InitialValues:
     """Initial values of the variables of one request."""
 
-    def __init__(self, programs: InitialPrograms, variables: Variables, backend: Backend, constants: dict[int, Array],
-                 lock: Any, cancellation: Cancellation) -> None:
+    def __init__(
+        self,
+        programs: InitialPrograms,
+        variables: Variables,
+        backend: Backend,
+        constants: dict[int, Array],
+        lock: Any,
+        cancellation: Cancellation,
+    ) -> None:
         self._programs, self._variables, self._backend = programs, variables, backend
         self._cancellation = cancellation
         self._constants, self._lock = constants, lock
@@ -130,7 +138,9 @@ class InitialValues:
         found = self._executors.get(id(program))
         if found is None:
             found = self._executors[id(program)] = (
-                Executor(program, self._backend, self._constants, self._cancellation), _Results(self._backend))
+                Executor(program, self._backend, self._constants, self._cancellation),
+                _Results(self._backend),
+            )
         executor, memory = found
         return dict(zip(stage.names, executor.run(inputs, {}, memory, hosts=hosts)))
 

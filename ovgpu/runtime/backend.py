@@ -97,8 +97,9 @@ class Slicing(Protocol):
     def number(self, kind: Type, shape: tuple[int, ...]) -> Array | None:
         """Return the iteration number as a device array, or None if the backend has none of that type."""
 
-    def begin(self, trips: int, first: Sequence[Array], second: Sequence[Array],
-              parts: Sequence[Array]) -> Sequence[Call] | None:
+    def begin(
+        self, trips: int, first: Sequence[Array], second: Sequence[Array], parts: Sequence[Array]
+    ) -> Sequence[Call] | None:
         """Return the calls before the first of ``trips`` iterations, or None if a part is not rows of dense memory.
 
         ``first`` and ``second`` are the parts of iterations 0 and 1 as views of the whole tensors, sliced ones before
@@ -140,8 +141,9 @@ class Backend(Protocol):
     def require(self, nbytes: int) -> None:
         """Raise MemoryError, which states the free memory, if ``nbytes`` more do not fit."""
 
-    def make_array(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
-                   kind: Type) -> Array:
+    def make_array(
+        self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type
+    ) -> Array:
         """Return an array in a block; offset and strides are in bytes."""
 
     def dense(self, block: Any, shape: tuple[int, ...], kind: Type) -> Array:
@@ -169,8 +171,14 @@ class Backend(Protocol):
     def download(self, source: Array, target: Any) -> Sequence[Call]:
         """Return the calls that copy a contiguous device array to a host array. Captured calls need it pinned."""
 
-    def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
-             types: Sequence[Type]) -> Sequence[Call]:
+    def bind(
+        self,
+        op: Op,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array],
+        workspace: Sequence[Array],
+        types: Sequence[Type],
+    ) -> Sequence[Call]:
         """Return the calls that run an op and write ``outputs``. Inputs that the op reads on the host are NumPy
         arrays; ``types`` are the types of the outputs."""
 

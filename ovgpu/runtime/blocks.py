@@ -19,8 +19,9 @@ class Block(Generic[T]):
     """Memory of one tensor, which grows as needed. Until it grows, a shape gets the same array each time, so that
     steps bound to the array stay valid."""
 
-    def __init__(self, allocate: Callable[[int], Any], dense: Callable[[Any, tuple[int, ...], Type], T],
-                 dynamic: bool) -> None:
+    def __init__(
+        self, allocate: Callable[[int], Any], dense: Callable[[Any, tuple[int, ...], Type], T], dynamic: bool
+    ) -> None:
         self._allocate, self._dense, self._dynamic = allocate, dense, dynamic
         self._memory: Any = None
         self._size = 0

@@ -45,8 +45,9 @@ MIN_OVERLAPPED_STEPS = 16  # with this many steps to bind, the device runs each 
 class Executor:
     """Executor of one program for one request; not thread-safe. A cancelled run raises Error."""
 
-    def __init__(self, program: Program, backend: Backend, constants: Constants,
-                 cancellation: Cancellation | None = None) -> None:
+    def __init__(
+        self, program: Program, backend: Backend, constants: Constants, cancellation: Cancellation | None = None
+    ) -> None:
         self.program, self.backend = program, backend
         self.cancellation = cancellation or Cancellation()
         # Indexed by value id, then the inputs on the host for the shape function; index -1, an absent input, is None.
@@ -75,8 +76,16 @@ class Executor:
         self.bound: tuple[Any, Binding] | None = None
         self._observe: Observe | None = None
 
-    def run(self, inputs: Sequence[Array], states: dict[str, Array], memory: MemoryProvider, key: Any = None, *,
-            hosts: Sequence[Array] | None = None, observe: Observe | None = None) -> list[Array]:
+    def run(
+        self,
+        inputs: Sequence[Array],
+        states: dict[str, Array],
+        memory: MemoryProvider,
+        key: Any = None,
+        *,
+        hosts: Sequence[Array] | None = None,
+        observe: Observe | None = None,
+    ) -> list[Array]:
         """Run the program and return its results. Afterwards `assigned` returns the variables' new values.
 
         Args:
@@ -99,15 +108,21 @@ class Executor:
             return self._run_deferred(states, memory, key)
         return [A[i] for i in self.program.results]
 
-    def prepare(self, inputs: Sequence[Array], states: dict[str, Array], memory: MemoryProvider,
-                hosts: Sequence[Array] | None = None) -> None:
+    def prepare(
+        self,
+        inputs: Sequence[Array],
+        states: dict[str, Array],
+        memory: MemoryProvider,
+        hosts: Sequence[Array] | None = None,
+    ) -> None:
         """Bind the first segment as `run` would, without running anything."""
         self.set_inputs(inputs, states, hosts)
         if self.program.segments:
             self._binding_for(0, self.program.segments[0], memory, None)
 
-    def set_inputs(self, inputs: Sequence[Array], states: dict[str, Array],
-                   hosts: Sequence[Array] | None = None) -> None:
+    def set_inputs(
+        self, inputs: Sequence[Array], states: dict[str, Array], hosts: Sequence[Array] | None = None
+    ) -> None:
         """Set the inputs and states that shape functions and steps read. See `run` for ``hosts``."""
         A, self.hosts = self.arrays, hosts
         for i, array in zip(self.program.inputs, inputs, strict=True):
@@ -133,8 +148,13 @@ class Executor:
 
     # ---- bindings
 
-    def bind(self, inputs: Sequence[Array], memory: MemoryProvider, base: Binding | None,
-             hosts: Sequence[Array] | None = None) -> Binding:
+    def bind(
+        self,
+        inputs: Sequence[Array],
+        memory: MemoryProvider,
+        base: Binding | None,
+        hosts: Sequence[Array] | None = None,
+    ) -> Binding:
         """Bind a program of one segment to these inputs, starting from ``base``. The binding is not cached here."""
         A = self.arrays
         self.set_inputs(inputs, {}, hosts)
@@ -148,8 +168,9 @@ class Executor:
         self._publish(segment, binding)
         return binding
 
-    def _binding_for(self, number: int, segment: Segment, memory: MemoryProvider, key: Any,
-                     start: bool = False) -> Binding:
+    def _binding_for(
+        self, number: int, segment: Segment, memory: MemoryProvider, key: Any, start: bool = False
+    ) -> Binding:
         """Return the segment's binding for the current arrays. With ``start`` a new one runs while it is bound."""
         slots, hosts = segment.shape_function(self.arrays)
         cached = self.bindings[number]
@@ -177,9 +198,14 @@ class Executor:
     def depends_on_addresses_only(self) -> bool:
         """True if the calls depend only on shapes and on the addresses of inputs, outputs and states."""
         program = self.program
-        return (len(program.segments) == 1 and program.deferred is None and not program.host_parameters
-                and not program.segments[0].read_host_nodes and not program.segments[0].host_nodes
-                and not (program.steps and program.steps[-1].kind == "eager"))
+        return (
+            len(program.segments) == 1
+            and program.deferred is None
+            and not program.host_parameters
+            and not program.segments[0].read_host_nodes
+            and not program.segments[0].host_nodes
+            and not (program.steps and program.steps[-1].kind == "eager")
+        )
 
     @property
     def captured(self) -> bool:
@@ -200,16 +226,28 @@ class Executor:
         for i, array in zip(segment.values, binding.arrays):
             A[i] = array
 
-    def _derive(self, number: int, segment: Segment, slots: tuple[int, ...], hosts: list[Any], memory: MemoryProvider,
-                base: Binding | None, start: bool = False) -> Binding:
+    def _derive(
+        self,
+        number: int,
+        segment: Segment,
+        slots: tuple[int, ...],
+        hosts: list[Any],
+        memory: MemoryProvider,
+        base: Binding | None,
+        start: bool = False,
+    ) -> Binding:
         A, values = self.arrays, self.program.values
         for i, geometry in segment.caller_roots.items():
             value = values[i]
             shape, strides, _ = geometry(slots)
             try:
-                A[i] = (memory.output(value.source, shape, value.type) if value.memory == "output"
-                        else memory.variable(value.source, shape, value.type, strides,
-                                             self._appends(segment, value.source, slots, hosts)))
+                A[i] = (
+                    memory.output(value.source, shape, value.type)
+                    if value.memory == "output"
+                    else memory.variable(
+                        value.source, shape, value.type, strides, self._appends(segment, value.source, slots, hosts)
+                    )
+                )
             except (TypeError, ValueError, OverflowError) as e:  # no array can have these extents
                 raise MemoryError from e
         outside = {i: A[i] for i in segment.external_users}
@@ -218,8 +256,9 @@ class Executor:
         todo_steps: Sequence[int]
         if base is None or base.layout is not layout:
             todo_values, todo_steps = range(len(segment.values)), range(len(segment.steps))
-            binding = Binding(slots, host_values(segment, hosts), outside, layout, [None] * len(todo_values),
-                              [()] * len(todo_steps))
+            binding = Binding(
+                slots, host_values(segment, hosts), outside, layout, [None] * len(todo_values), [()] * len(todo_steps)
+            )
         else:
             changed = tuple(compress(count(), map(ne, base.slots, slots)))
             moved = tuple([i for i, array in outside.items() if array is not base.outside[i]])
@@ -234,8 +273,11 @@ class Executor:
             geometry, root, buffer, kind = segment.geometries[position]
             shape, strides, offset = geometry(slots)
             try:
-                arrays[position] = (view(A[root], offset, shape, strides) if buffer < 0
-                                    else make_array(arena, offsets[buffer] + offset, shape, strides, kind))
+                arrays[position] = (
+                    view(A[root], offset, shape, strides)
+                    if buffer < 0
+                    else make_array(arena, offsets[buffer] + offset, shape, strides, kind)
+                )
             except (ValueError, OverflowError) as e:  # no array can have these extents
                 raise MemoryError from e
         self._publish(segment, binding)
@@ -243,8 +285,9 @@ class Executor:
             self._bind_and_run(segment, binding, set(todo_steps), memory)
         else:
             for position in todo_steps:
-                binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, binding.hosts,
-                                                          memory)
+                binding.calls[position] = self._bind_step(
+                    segment, segment.steps[position], slots, binding.hosts, memory
+                )
         binding.flat = list(chain.from_iterable(binding.calls))
         return binding
 
@@ -276,6 +319,7 @@ class Executor:
     def _out_of_memory(self, segment: Segment, slots: tuple[int, ...], error: MemoryError) -> Error:
         """Return the error for a segment that does not fit in memory. It names the step with the largest result, and
         the bytes that the segment needs."""
+
         def shape(i: int) -> list[int]:
             return [segment.resolve(d, slots) for d in self.program.values[i].view.shape]
 
@@ -289,16 +333,24 @@ class Executor:
         if not made:
             return Error(self.backend.explain(error))
         largest, step = max(made, key=lambda pair: size(pair[0]))
-        arena = lay_out(segment.buffers, [segment.resolve(b.nbytes, slots) for b in segment.buffers],
-                        [isinstance(b.nbytes, Sym) for b in segment.buffers])
+        arena = lay_out(
+            segment.buffers,
+            [segment.resolve(b.nbytes, slots) for b in segment.buffers],
+            [isinstance(b.nbytes, Sym) for b in segment.buffers],
+        )
         reported = self.backend.explain(error).removeprefix("out of memory: ")
         return _with_location(
-            OpError(f"out of memory: a result of shape {shape(largest)} takes {size(largest):,} bytes, "
-                    f"the plan needs {arena.nbytes + sum(map(size, segment.caller_roots)):,}"
-                    + (f"; {reported}" if reported else "")), step)
+            OpError(
+                f"out of memory: a result of shape {shape(largest)} takes {size(largest):,} bytes, "
+                f"the plan needs {arena.nbytes + sum(map(size, segment.caller_roots)):,}"
+                + (f"; {reported}" if reported else "")
+            ),
+            step,
+        )
 
-    def _affected(self, number: int, segment: Segment, changed: tuple[int, ...], moved: tuple[int, ...],
-                  reported: bool) -> tuple[list[int], list[int]]:
+    def _affected(
+        self, number: int, segment: Segment, changed: tuple[int, ...], moved: tuple[int, ...], reported: bool
+    ) -> tuple[list[int], list[int]]:
         """Return the positions of the values and steps that a new binding cannot take from its base. The ``changed``
         slots and the ``moved`` outside arrays differ from the base; with ``reported``, results of host nodes do."""
         key = (number, changed, moved, reported)
@@ -335,8 +387,9 @@ class Executor:
             layout = self.layouts[number] = wanted if size == wanted.nbytes else needed
         return layout
 
-    def _bind_step(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any],
-                   memory: MemoryProvider) -> Sequence[Call]:
+    def _bind_step(
+        self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any], memory: MemoryProvider
+    ) -> Sequence[Call]:
         if step.kind == "eager":
             return ()
         A = self.arrays
@@ -453,9 +506,12 @@ class Executor:
         if all(host.constant is not None for host in step.host.values()):
             return
         assert step.node is not None
-        specs = [None if port is None or x is None else
-                 Spec(port.spec.type, tuple(x.shape), x if number in step.host else None)
-                 for number, (port, x) in enumerate(zip(step.node.sources, inputs))]
+        specs = [
+            None
+            if port is None or x is None
+            else Spec(port.spec.type, tuple(x.shape), x if number in step.host else None)
+            for number, (port, x) in enumerate(zip(step.node.sources, inputs))
+        ]
         with Table():
             step.op.infer(*specs)
 
@@ -477,8 +533,9 @@ class Executor:
         assert deferred is not None
         inputs = [self.arrays[i] for i in deferred.inputs]
         ranks = tuple(x.ndim for x in inputs)
-        child = self.child(("deferred", ranks), program_for(deferred.model, inputs, deferred.programs,
-                                                            downloads=self.backend.remote))
+        child = self.child(
+            ("deferred", ranks), program_for(deferred.model, inputs, deferred.programs, downloads=self.backend.remote)
+        )
         self.children["deferred"] = child
         return child.run(inputs, {}, memory, key, observe=self._observe)
 

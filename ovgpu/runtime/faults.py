@@ -14,8 +14,9 @@ def fault(doing: str, error: Exception) -> Error:
 
     The error names the innermost layer that the code was working on.
     """
-    text = explained(error) or (f"{doing} failed: {type(error).__name__}: {error}. This is a fault of ovgpu, "
-                                "please report it")
+    text = explained(error) or (
+        f"{doing} failed: {type(error).__name__}: {error}. This is a fault of ovgpu, please report it"
+    )
     node = _node(error.__traceback__)
     return Error(text) if node is None else OpError(text).at(node.op.name, node.source_location)
 

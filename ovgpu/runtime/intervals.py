@@ -40,7 +40,7 @@ class Intervals:
 
     def __init__(self, program: Program) -> None:
         """Raise Unknown if interval analysis does not apply to the program."""
-        if (len(program.segments) != 1 or program.deferred is not None or program.states or program.assigns):
+        if len(program.segments) != 1 or program.deferred is not None or program.states or program.assigns:
             raise Unknown
         self._values = program.values
         self._segment = segment = program.segments[0]
@@ -77,8 +77,9 @@ class Intervals:
             geometry = segment.caller_roots[i] if i == root else segment.geometries[segment.values.index(i)][0]
             self._results.append((root, geometry))
 
-    def uniform(self, slots: Sequence[int],
-                inputs: Sequence[np.ndarray[Any, Any]]) -> list[tuple[tuple[int, ...], Any]] | None:
+    def uniform(
+        self, slots: Sequence[int], inputs: Sequence[np.ndarray[Any, Any]]
+    ) -> list[tuple[tuple[int, ...], Any]] | None:
         """Return (shape, number) per result if every result provably consists of a single number, else None.
 
         ``slots`` and ``inputs`` (host arrays) are those of the inference.
@@ -215,8 +216,9 @@ def _slot(segment: Segment, number: Sym) -> int:
     return segment.index[number.index]
 
 
-def _single_number_rule(step: Step, kinds: Sequence[Type],
-                        kind: Type) -> Callable[[Sequence[Interval | None]], Interval | None]:
+def _single_number_rule(
+    step: Step, kinds: Sequence[Type], kind: Type
+) -> Callable[[Sequence[Interval | None]], Interval | None]:
     """Return a rule that evaluates the op for inputs of one number each, and caches the results."""
     found: dict[tuple[Interval | None, ...], Interval | None] = {}
     types = [k.storage for k in kinds]

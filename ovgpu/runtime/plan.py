@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 Kind = Literal["bound", "copy", "eager", "control", "host", "view", "upload", "download"]
 Slots = Sequence["tuple[int, ...] | None"]
 
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """Operand of a step. An extent known only at run time is None, and then ``nbytes`` is None as well.
@@ -214,8 +215,9 @@ def plan_of(executor: Executor, seconds: Mapping[tuple[int, int], float] | None 
 
     ``seconds`` are the times of steps by segment and position, see `ovgpu.runtime.timing`.
     """
-    plan = _Planner(executor.program, [_slots(executor, n) for n in range(len(executor.program.segments))],
-                    executor, seconds or {}).plan()
+    plan = _Planner(
+        executor.program, [_slots(executor, n) for n in range(len(executor.program.segments))], executor, seconds or {}
+    ).plan()
     deferred = executor.children.get("deferred")
     if deferred is None or executor.program.deferred is None:
         return plan
@@ -273,10 +275,17 @@ def _joined(plan: Plan, rest: Plan, values: Sequence[int]) -> Plan:
     def renumbered(x: Operand) -> Operand:
         return replace(x, value=same.get(x.value, x.value + free), root=same.get(x.root, x.root + free))
 
-    shifted = [replace(s, segment=s.segment + segments, number=None if s.number is None else s.number + first,
-                       inputs=tuple(None if x is None else renumbered(x) for x in s.inputs),
-                       outputs=tuple(map(renumbered, s.outputs)),
-                       host_inputs=tuple(number + first for number in s.host_inputs)) for s in rest.steps]
+    shifted = [
+        replace(
+            s,
+            segment=s.segment + segments,
+            number=None if s.number is None else s.number + first,
+            inputs=tuple(None if x is None else renumbered(x) for x in s.inputs),
+            outputs=tuple(map(renumbered, s.outputs)),
+            host_inputs=tuple(number + first for number in s.host_inputs),
+        )
+        for s in rest.steps
+    ]
     results = tuple(replace(port, operand=renumbered(port.operand)) for port in rest.results)
     states = {state.name: state for state in plan.states}
     for state in rest.states:
@@ -284,10 +293,18 @@ def _joined(plan: Plan, rest: Plan, values: Sequence[int]) -> Plan:
         assigned = None if state.assigned is None else renumbered(state.assigned)
         known = states.get(state.name, PlanState(state.name, None, None))
         states[state.name] = PlanState(state.name, known.read or read, assigned or known.assigned)
-    return replace(plan, steps=(*plan.steps, *shifted), arenas=plan.arenas + rest.arenas, slots=plan.slots + rest.slots,
-                   constants=plan.constants + rest.constants, captured=plan.captured + rest.captured,
-                   counts=plan.counts + rest.counts, uncaptured=plan.uncaptured + rest.uncaptured,
-                   results=plan.results + results, states=tuple(states.values()))
+    return replace(
+        plan,
+        steps=(*plan.steps, *shifted),
+        arenas=plan.arenas + rest.arenas,
+        slots=plan.slots + rest.slots,
+        constants=plan.constants + rest.constants,
+        captured=plan.captured + rest.captured,
+        counts=plan.counts + rest.counts,
+        uncaptured=plan.uncaptured + rest.uncaptured,
+        results=plan.results + results,
+        states=tuple(states.values()),
+    )
 
 
 def _operands(plan: Plan) -> Iterator[Operand]:
@@ -306,8 +323,9 @@ def layers_of(op: Op) -> tuple[Layer, ...]:
 class _Planner:
     """Builder of a plan from a program, the slots of its segments and, if there is one, an executor's bindings."""
 
-    def __init__(self, program: Program, slots: Slots, executor: Executor | None,
-                 seconds: Mapping[tuple[int, int], float]) -> None:
+    def __init__(
+        self, program: Program, slots: Slots, executor: Executor | None, seconds: Mapping[tuple[int, int], float]
+    ) -> None:
         self.program, self.slots, self.executor, self.seconds = program, slots, executor, seconds
         self.bindings = [next(reversed(cached.values()), None) for cached in executor.bindings] if executor else []
         self.layouts = [self._layout(number, segment) for number, segment in enumerate(program.segments)]
@@ -335,17 +353,26 @@ class _Planner:
             steps=tuple(numbered),
             arenas=tuple(None if a is None else a.nbytes for a in self.layouts),
             constants=sum(int(array.nbytes) for array in constants(program).values()),
-            state=sum(self._operand(v).nbytes or 0 for v in
-                      (*program.states.values(), *(program.inputs[number] for number in program.caches))),
-            slots=tuple(tuple((repr(slot), None if known is None else known[i]) for i, slot in enumerate(segment.slots))
-                        for segment, known in zip(program.segments, self.slots)),
+            state=sum(
+                self._operand(v).nbytes or 0
+                for v in (*program.states.values(), *(program.inputs[number] for number in program.caches))
+            ),
+            slots=tuple(
+                tuple((repr(slot), None if known is None else known[i]) for i, slot in enumerate(segment.slots))
+                for segment, known in zip(program.segments, self.slots)
+            ),
             captured=tuple(b is not None and bool(b.graph) for b in bindings),
             counts=tuple(Counts(0, 0) if b is None else counts(b.flat, bool(b.graph)) for b in bindings),
             uncaptured=tuple(b.reason for b in bindings if b is not None and b.reason),
-            inputs=tuple(PlanPort(program.values[i].name or f"input {number}", self._operand(i))
-                         for number, i in enumerate(program.inputs) if number not in program.caches),
-            results=tuple(PlanPort(program.values[i].name or f"output {number}", self._operand(i))
-                          for number, i in enumerate(program.results)),
+            inputs=tuple(
+                PlanPort(program.values[i].name or f"input {number}", self._operand(i))
+                for number, i in enumerate(program.inputs)
+                if number not in program.caches
+            ),
+            results=tuple(
+                PlanPort(program.values[i].name or f"output {number}", self._operand(i))
+                for number, i in enumerate(program.results)
+            ),
             states=tuple(self._states()),
         )
 
@@ -377,12 +404,29 @@ class _Planner:
         if calls == 0 and not bodies:  # the step has nothing to do
             read = written = 0
         buffer = segment.position_of.get(self.program.values[step.outputs[0]].root) if step.outputs else None
-        in_place = (buffer is not None and segment.buffers[buffer].shares >= 0
-                    and segment.buffers[buffer].first == position)
+        in_place = (
+            buffer is not None and segment.buffers[buffer].shares >= 0 and segment.buffers[buffer].first == position
+        )
         name = step.name or self.program.values[(step.outputs or step.inputs)[0]].name
-        return PlanStep(0, number, step.kind, step.op.name, step.op.version, name, inputs, outputs, in_place,
-                        read, written, calls, bodies, fused, self._host_inputs(step.host.values()),
-                        self.seconds.get((number, position)), tf32)
+        return PlanStep(
+            0,
+            number,
+            step.kind,
+            step.op.name,
+            step.op.version,
+            name,
+            inputs,
+            outputs,
+            in_place,
+            read,
+            written,
+            calls,
+            bodies,
+            fused,
+            self._host_inputs(step.host.values()),
+            self.seconds.get((number, position)),
+            tf32,
+        )
 
     def _attended_bytes(self, step: Step) -> dict[int, int]:
         """Return, by value id, the bytes that attention reads of caches and masks with capacity for more keys."""
@@ -391,8 +435,11 @@ class _Planner:
             return {}
         keys, values, mask, lengths = (step.inputs[i] for i in step.op.attended)
         length, capacity = int(hosts[self.program.values[lengths].source][1]), self._operand(keys).shape[-2]
-        return {i: (self._operand(i).nbytes or 0) // (capacity or 1) * length for i in (keys, values, mask)
-                if i >= 0 and self._operand(i).shape[-1 if i == mask else -2] == capacity}
+        return {
+            i: (self._operand(i).nbytes or 0) // (capacity or 1) * length
+            for i in (keys, values, mask)
+            if i >= 0 and self._operand(i).shape[-1 if i == mask else -2] == capacity
+        }
 
     def _view(self, number: int, view: ElidedNode) -> PlanStep:
         inputs = tuple(self._operand(i) if i >= 0 else None for i in view.inputs)
@@ -405,8 +452,18 @@ class _Planner:
         read = sum(x.nbytes or 0 for x in inputs if x is not None)
         layer = node.source_location.split(", id ")[0].removeprefix("layer ").strip("'")
         name = "Fetch" if isinstance(node.op, Copy) else node.op.name
-        return PlanStep(0, number, "host", name, node.op.version, layer, inputs, bytes_read=read, calls=1,
-                        host_inputs=self._host_inputs(x for x in node.inputs if isinstance(x, HostInput)))
+        return PlanStep(
+            0,
+            number,
+            "host",
+            name,
+            node.op.version,
+            layer,
+            inputs,
+            bytes_read=read,
+            calls=1,
+            host_inputs=self._host_inputs(x for x in node.inputs if isinstance(x, HostInput)),
+        )
 
     def _host_inputs(self, given: Iterable[HostInput]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(self.first_host + x.host_node for x in given if x.host_node >= 0))
@@ -453,8 +510,7 @@ class _Planner:
             nbytes = None
             if None not in shape:
                 nbytes = distinct(shape, value.view.strides) * value.type.storage.itemsize  # type: ignore[arg-type]
-            self.operands[i] = Operand(value.type, shape, value.memory, self._location(value), nbytes, i,
-                                       value.root)
+            self.operands[i] = Operand(value.type, shape, value.memory, self._location(value), nbytes, i, value.root)
         return self.operands[i]
 
     def _shape(self, value: Value) -> tuple[int | None, ...]:

@@ -12,8 +12,16 @@ from rich.text import Text
 
 from ovgpu.runtime.plan import Plan, PlanStep
 
-STYLES = {"bound": "green", "copy": "yellow", "eager": "red", "control": "magenta", "host": "blue", "view": "dim",
-          "upload": "cyan", "download": "cyan"}
+STYLES = {
+    "bound": "green",
+    "copy": "yellow",
+    "eager": "red",
+    "control": "magenta",
+    "host": "blue",
+    "view": "dim",
+    "upload": "cyan",
+    "download": "cyan",
+}
 MIN_WIDE_COLUMNS = 100  # a narrower terminal gets no columns for layers and calls
 
 
@@ -102,11 +110,15 @@ def _summary(plan: Plan) -> Text:
     kinds = [(kind, plan.count(kind)) for kind in STYLES]  # type: ignore[arg-type]
     kinds_text = ", ".join(f"{count} {kind}" for kind, count in kinds if count)
     parts = [f"device {plan.device}"] if plan.device else []
-    parts += [kinds_text or "no steps",
-              f"{counted(plan.launches, 'launch', 'launches')} of {counted(plan.kernels, 'kernel')}",
-              f"arena {bytes_text(plan.arena) if None not in plan.arenas else '?'}",
-              f"constants {bytes_text(plan.constants)}", f"state {bytes_text(plan.state)}",
-              counted(sum(map(len, plan.slots)), "slot"), f"{bytes_text(plan.bytes_moved)} moved per inference"]
+    parts += [
+        kinds_text or "no steps",
+        f"{counted(plan.launches, 'launch', 'launches')} of {counted(plan.kernels, 'kernel')}",
+        f"arena {bytes_text(plan.arena) if None not in plan.arenas else '?'}",
+        f"constants {bytes_text(plan.constants)}",
+        f"state {bytes_text(plan.state)}",
+        counted(sum(map(len, plan.slots)), "slot"),
+        f"{bytes_text(plan.bytes_moved)} moved per inference",
+    ]
     times = [step.seconds for step in plan.steps if step.seconds is not None]
     parts += [f"{1e6 * sum(times):.0f} us in {counted(len(times), 'step')}"] if times else []
     parts += [f"runs call by call: {reason}" for reason in plan.uncaptured]

@@ -92,16 +92,26 @@ class Profiler:
 
     def infos(self) -> list[ProfilingInfo]:
         """Return the durations of the steps of the last inference, which must have finished, in order of execution."""
-        return [ProfilingInfo(_name(r.step), r.step.op.name, r.step.kind, ProfilingInfo.Status.EXECUTED,
-                              timedelta(seconds=self.clock.seconds(*r.marks)),
-                              timedelta(seconds=r.host[1] - r.host[0])) for r in self._records]
+        return [
+            ProfilingInfo(
+                _name(r.step),
+                r.step.op.name,
+                r.step.kind,
+                ProfilingInfo.Status.EXECUTED,
+                timedelta(seconds=self.clock.seconds(*r.marks)),
+                timedelta(seconds=r.host[1] - r.host[0]),
+            )
+            for r in self._records
+        ]
 
     def spans(self) -> list[Span]:
         """Return the time spans of the steps of the last inference, which must have finished."""
         origin, zero = self._origin
         since: Callable[[Any], float] = lambda mark: origin + self.clock.seconds(zero, mark)
-        return [Span(_name(r.step), r.step.op.name, r.step.kind, r.host, (since(r.marks[0]), since(r.marks[1])))
-                for r in self._records]
+        return [
+            Span(_name(r.step), r.step.op.name, r.step.kind, r.host, (since(r.marks[0]), since(r.marks[1])))
+            for r in self._records
+        ]
 
 
 def _name(step: Step) -> str:

@@ -120,8 +120,14 @@ class Variable:
         """
         buffer = self.buffers[current]
         last = buffer.last
-        if append and last is not None and last.strides == strides and last.dtype == kind.storage and last.size and (
-                last.shape[: self.info.axis] == shape[: self.info.axis]):
+        if (
+            append
+            and last is not None
+            and last.strides == strides
+            and last.dtype == kind.storage
+            and last.size
+            and (last.shape[: self.info.axis] == shape[: self.info.axis])
+        ):
             self._check(shape, NEW_VALUE)
             buffer.last = self._array(buffer, shape, strides, kind)
             return buffer.last
@@ -165,13 +171,18 @@ class Variable:
             call()
         return target
 
-    def _allocate_array(self, number: int, shape: tuple[int, ...], kind: Type, description: str,
-                        strides: tuple[int, ...] | None = None) -> Array:
+    def _allocate_array(
+        self, number: int, shape: tuple[int, ...], kind: Type, description: str, strides: tuple[int, ...] | None = None
+    ) -> Array:
         """Return an array for a new value in one of the buffers, which is replaced if it is too small."""
         buffer, axis = self.buffers[number], self.info.axis
         array = buffer.last
-        if array is not None and array.shape == shape and array.dtype == kind.storage and (
-                not axis or strides is None or array.strides == strides):
+        if (
+            array is not None
+            and array.shape == shape
+            and array.dtype == kind.storage
+            and (not axis or strides is None or array.strides == strides)
+        ):
             return array
         self._check(shape, description)
         strides = self._strides(array, shape, kind) if strides is None else strides
@@ -190,8 +201,11 @@ class Variable:
         cached, key = buffer.arrays, (shape, strides, kind)
         found = cached.get(key)
         if found is None:
-            found = cached[key] = (self.backend.make_array(buffer.memory, 0, shape, strides, kind) if self.info.axis
-                                   else self.backend.dense(buffer.memory, shape, kind))
+            found = cached[key] = (
+                self.backend.make_array(buffer.memory, 0, shape, strides, kind)
+                if self.info.axis
+                else self.backend.dense(buffer.memory, shape, kind)
+            )
             if len(cached) > CACHED_ARRAYS:
                 del cached[next(iter(cached))]
         return found
@@ -209,8 +223,10 @@ class Variable:
 
     def _check(self, shape: tuple[int, ...], description: str) -> None:
         if not self.admits(shape):
-            raise Error(f"{description} of variable '{self.info.name}' has shape {list(shape)}, "
-                        f"the variable has {self.info.shape}")
+            raise Error(
+                f"{description} of variable '{self.info.name}' has shape {list(shape)}, "
+                f"the variable has {self.info.shape}"
+            )
 
     def outgrown(self, current: int) -> bool:
         """Return whether a growing variable's other buffer is too small for the next value."""

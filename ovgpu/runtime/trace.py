@@ -26,19 +26,37 @@ class Trace:
         if request not in self._requests:
             self._requests.add(request)
             for process in (0, 1):
-                self._events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": request,
-                                     "args": {"name": f"request {request}"}})
+                self._events.append(
+                    {
+                        "ph": "M",
+                        "name": "thread_name",
+                        "pid": process,
+                        "tid": request,
+                        "args": {"name": f"request {request}"},
+                    }
+                )
         for span in spans:
             details = {"op": span.op, "kind": span.kind}
             for process, (start, end) in enumerate((span.host, span.device)):
-                self._events.append({"ph": "X", "name": span.name, "cat": span.op, "pid": process, "tid": request,
-                                     "ts": start * 1e6, "dur": (end - start) * 1e6, "args": details})
+                self._events.append(
+                    {
+                        "ph": "X",
+                        "name": span.name,
+                        "cat": span.op,
+                        "pid": process,
+                        "tid": request,
+                        "ts": start * 1e6,
+                        "dur": (end - start) * 1e6,
+                        "args": details,
+                    }
+                )
 
     def document(self) -> dict[str, Any]:
         """Return the trace as a JSON object; times are in microseconds."""
         names: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
-            for pid, name in enumerate(("host", f"device {self.device}"))]
+            for pid, name in enumerate(("host", f"device {self.device}"))
+        ]
         return {"traceEvents": [*names, *self._events], "displayTimeUnit": "ms"}
 
     def save(self, path: str | Path) -> None:

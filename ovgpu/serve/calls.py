@@ -66,11 +66,22 @@ def recorded(interface: str, method: str, peer: str, headers: Mapping[str, str])
 
 
 def _line(call: Call, seconds: float) -> str:
-    fields = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "interface": call.interface,
-              "method": call.method, "peer": call.peer, "model": call.model, "version": call.version, "id": call.id,
-              "sequence": call.sequence, "status": call.status.name, "ms": round(1e3 * seconds, 3), "error": call.error}
-    return json.dumps({name: value[:MAX_FIELD] if isinstance(value, str) else value
-                       for name, value in fields.items() if value != ""})
+    fields = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "interface": call.interface,
+        "method": call.method,
+        "peer": call.peer,
+        "model": call.model,
+        "version": call.version,
+        "id": call.id,
+        "sequence": call.sequence,
+        "status": call.status.name,
+        "ms": round(1e3 * seconds, 3),
+        "error": call.error,
+    }
+    return json.dumps(
+        {name: value[:MAX_FIELD] if isinstance(value, str) else value for name, value in fields.items() if value != ""}
+    )
 
 
 @contextmanager
@@ -79,8 +90,9 @@ def _span(call: Call, headers: Mapping[str, str]) -> Iterator[None]:
     if found is None:
         yield
         return
-    with found.start_as_current_span(f"{call.interface} {call.method}", propagate.extract(dict(headers)),
-                                      kind=trace.SpanKind.SERVER) as span:
+    with found.start_as_current_span(
+        f"{call.interface} {call.method}", propagate.extract(dict(headers)), kind=trace.SpanKind.SERVER
+    ) as span:
         try:
             yield
         finally:

@@ -23,8 +23,13 @@ def server() -> dict[str, Any]:
 def model(version: Version) -> dict[str, Any]:
     """Return the metadata of a model."""
     engine = version.engine
-    return {"name": version.name, "versions": [version.number], "platform": PLATFORM,
-            "inputs": [_port(port) for port in engine.inputs], "outputs": [_port(port) for port in engine.outputs]}
+    return {
+        "name": version.name,
+        "versions": [version.number],
+        "platform": PLATFORM,
+        "inputs": [_port(port) for port in engine.inputs],
+        "outputs": [_port(port) for port in engine.outputs],
+    }
 
 
 def _port(port: Port) -> dict[str, Any]:
@@ -35,7 +40,10 @@ def config(version: Version) -> dict[str, Any]:
     """Return the configuration of a model, as a ModelConfig of Triton. Shapes have their batch axis."""
     engine = version.engine
     found: dict[str, Any] = {
-        "name": version.name, "platform": PLATFORM, "backend": "ovgpu", "max_batch_size": 0,
+        "name": version.name,
+        "platform": PLATFORM,
+        "backend": "ovgpu",
+        "max_batch_size": 0,
         "input": [_config_port(port, number in engine.optional_inputs) for number, port in enumerate(engine.inputs)],
         "output": [_config_port(port) for port in engine.outputs],
         "parameters": {"engine": {"string_value": engine.description}},
@@ -59,16 +67,21 @@ def statistics(version: Version) -> dict[str, Any]:
     with found.lock:
         inferences = found.waited.count
         return {
-            "name": version.name, "version": version.number, "last_inference": found.last_inference,
-            "inference_count": inferences, "execution_count": found.computed.count,
+            "name": version.name,
+            "version": version.number,
+            "last_inference": found.last_inference,
+            "inference_count": inferences,
+            "execution_count": found.computed.count,
             "inference_stats": {
                 "success": {"count": found.succeeded, "ns": found.nanoseconds[0]},
                 "fail": {"count": found.failed, "ns": found.nanoseconds[1]},
                 "queue": {"count": inferences, "ns": found.queue_nanoseconds},
                 "compute_infer": {"count": inferences, "ns": found.inference_nanoseconds},
             },
-            "batch_stats": [{"batch_size": rows, "compute_infer": {"count": size.count, "ns": size.nanoseconds}}
-                            for rows, size in sorted(found.sizes.items())],
+            "batch_stats": [
+                {"batch_size": rows, "compute_infer": {"count": size.count, "ns": size.nanoseconds}}
+                for rows, size in sorted(found.sizes.items())
+            ],
         }
 
 
@@ -79,5 +92,8 @@ def all_statistics(models: Models, name: str = "", number: str = "") -> list[dic
 
 def index(models: Models, ready: bool = False) -> list[dict[str, str]]:
     """Return name, version, state and reason of the repository's models, or only of those that are loaded."""
-    return [{"name": name, "version": version, "state": state, "reason": reason}
-            for name, version, state, reason in models.index() if state == "READY" or not ready]
+    return [
+        {"name": name, "version": version, "state": state, "reason": reason}
+        for name, version, state, reason in models.index()
+        if state == "READY" or not ready
+    ]

@@ -167,8 +167,14 @@ class DynamicEngine(Engine):
 
     def __init__(self, model: Any, options: EngineOptions, observer: Observer) -> None:
         self._batcher = DynamicBatcher(
-            model, options.max_batch_size, options.device, options.properties, max_wait_ms=options.max_wait_ms,
-            requests=options.requests, observer=observer)
+            model,
+            options.max_batch_size,
+            options.device,
+            options.properties,
+            max_wait_ms=options.max_wait_ms,
+            requests=options.requests,
+            observer=observer,
+        )
         compiled = self._batcher.compiled_model
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
         self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
@@ -202,8 +208,13 @@ class SequenceEngine(Engine):
 
     def __init__(self, model: Any, options: EngineOptions, observer: Observer) -> None:
         self._batcher = SequenceBatcher(
-            model, options.max_sequences, options.device, options.properties, max_wait_ms=options.max_wait_ms,
-            observer=observer)
+            model,
+            options.max_sequences,
+            options.device,
+            options.properties,
+            max_wait_ms=options.max_wait_ms,
+            observer=observer,
+        )
         compiled = self._batcher.compiled_model
         self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
         self.inputs = ports(compiled.inputs, self.batch_axes)
@@ -281,8 +292,11 @@ class RequestEngine(Engine):
                 self._idle.put(found)
         self._pool = ThreadPoolExecutor(self._requests, "ovgpu-requests")
         self._open = 0
-        self.description = (f"a request for each of up to {options.max_sequences} sequences" if self.stateful
-                            else f"requests: {self._requests}") + f" on {_devices(compiled)}"
+        self.description = (
+            f"a request for each of up to {options.max_sequences} sequences"
+            if self.stateful
+            else f"requests: {self._requests}"
+        ) + f" on {_devices(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
         return self.run(self._infer_idle, inputs)
@@ -378,8 +392,9 @@ def _devices(compiled: Any) -> str:
 
 
 def _memory(compiled: Any) -> dict[str, int]:
-    return {device: compiled.memory_held(device) for device in compiled.get_property("EXECUTION_DEVICES")
-            if device != "CPU"}
+    return {
+        device: compiled.memory_held(device) for device in compiled.get_property("EXECUTION_DEVICES") if device != "CPU"
+    }
 
 
 def open_engine(path: Path, options: EngineOptions, observer: Observer) -> Engine:

@@ -18,9 +18,18 @@ from ovgpu.types import Type
 messages: Any = service_pb2  # whose classes are made when it is imported
 
 FIELDS = {
-    Type.boolean: "bool_contents", Type.i8: "int_contents", Type.i16: "int_contents", Type.i32: "int_contents",
-    Type.i64: "int64_contents", Type.u8: "uint_contents", Type.u16: "uint_contents", Type.u32: "uint_contents",
-    Type.u64: "uint64_contents", Type.f32: "fp32_contents", Type.f64: "fp64_contents", Type.string: "bytes_contents",
+    Type.boolean: "bool_contents",
+    Type.i8: "int_contents",
+    Type.i16: "int_contents",
+    Type.i32: "int_contents",
+    Type.i64: "int64_contents",
+    Type.u8: "uint_contents",
+    Type.u16: "uint_contents",
+    Type.u32: "uint_contents",
+    Type.u64: "uint64_contents",
+    Type.f32: "fp32_contents",
+    Type.f64: "fp64_contents",
+    Type.string: "bytes_contents",
 }
 WIDE = {"int_contents": np.int32, "uint_contents": np.uint32}  # types of fields for several element types
 
@@ -28,8 +37,9 @@ WIDE = {"int_contents": np.int32, "uint_contents": np.uint32}  # types of fields
 def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
     """Return the request in a ModelInferRequest. Raise ServeError if it does not follow the protocol."""
     if not 0 < len(message.inputs) <= MAX_TENSORS or len(message.outputs) > MAX_TENSORS:
-        raise invalid(f"the request has {len(message.inputs)} inputs and {len(message.outputs)} outputs, not 1 to "
-                      f"{MAX_TENSORS}")
+        raise invalid(
+            f"the request has {len(message.inputs)} inputs and {len(message.outputs)} outputs, not 1 to {MAX_TENSORS}"
+        )
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         raise invalid(f"the request has {len(message.inputs)} inputs, but raw contents of {len(raw)}")
@@ -37,8 +47,11 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
     for number, tensor in enumerate(message.inputs):
         check_parameters(_parameters(tensor))
         kind, shape = element_type(tensor.name, tensor.datatype), check_shape(tensor.name, list(tensor.shape))
-        array = (from_bytes(tensor.name, kind, shape, raw[number]) if raw
-                 else _from_contents(tensor.name, kind, shape, tensor.contents))
+        array = (
+            from_bytes(tensor.name, kind, shape, raw[number])
+            if raw
+            else _from_contents(tensor.name, kind, shape, tensor.contents)
+        )
         inputs.append(NamedTensor(tensor.name, kind, array))
     for output in message.outputs:
         check_parameters(_parameters(output))

@@ -101,6 +101,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
         """Tell whether a model is loaded."""
+
         def ready() -> Any:
             try:
                 self._service.models.find(request.name, request.version)
@@ -112,31 +113,55 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:
         """Return the server's metadata."""
-        return await self._describe("ServerMetadata", request, context,
-                                    lambda: messages.ServerMetadataResponse(**descriptions.server()))
+        return await self._describe(
+            "ServerMetadata", request, context, lambda: messages.ServerMetadataResponse(**descriptions.server())
+        )
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
         """Return a model's metadata."""
-        return await self._describe("ModelMetadata", request, context, lambda: messages.ModelMetadataResponse(
-            **descriptions.model(self._service.models.find(request.name, request.version))))
+        return await self._describe(
+            "ModelMetadata",
+            request,
+            context,
+            lambda: messages.ModelMetadataResponse(
+                **descriptions.model(self._service.models.find(request.name, request.version))
+            ),
+        )
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:
         """Return a model's configuration."""
-        return await self._describe("ModelConfig", request, context, lambda: messages.ModelConfigResponse(
-            config=descriptions.config(self._service.models.find(request.name, request.version))))
+        return await self._describe(
+            "ModelConfig",
+            request,
+            context,
+            lambda: messages.ModelConfigResponse(
+                config=descriptions.config(self._service.models.find(request.name, request.version))
+            ),
+        )
 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:
         """Return the statistics of a model, or of all."""
-        return await self._describe("ModelStatistics", request, context, lambda: messages.ModelStatisticsResponse(
-            model_stats=descriptions.all_statistics(self._service.models, request.name, request.version)))
+        return await self._describe(
+            "ModelStatistics",
+            request,
+            context,
+            lambda: messages.ModelStatisticsResponse(
+                model_stats=descriptions.all_statistics(self._service.models, request.name, request.version)
+            ),
+        )
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:
         """Return the models of the repository."""
-        return await self._describe("RepositoryIndex", request, context, lambda: messages.RepositoryIndexResponse(
-            models=descriptions.index(self._service.models, request.ready)))
+        return await self._describe(
+            "RepositoryIndex",
+            request,
+            context,
+            lambda: messages.RepositoryIndexResponse(models=descriptions.index(self._service.models, request.ready)),
+        )
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
         """Load a model."""
+
         async def load(call: Call) -> Any:
             call.model = request.model_name
             if request.parameters:
@@ -148,6 +173,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
     async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
         """Unload a model."""
+
         async def unload(call: Call) -> Any:
             call.model = request.model_name
             await self._service.models.unload(request.model_name)

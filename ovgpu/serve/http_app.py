@@ -46,28 +46,42 @@ class HttpApp:
         self._body_bytes, self._held = body_bytes, held
         self._metrics = Metrics(service.models)
         model = "/v2/models/{model}"
-        self.asgi = Starlette(routes=[  # are tried one after the other: those that are used most come first
-            *[self._route("POST", path + "/infer", "ModelInfer", self._infer)
-              for path in (model, model + "/versions/{version}")],
-            self._route("GET", "/", "StatusPage", self._page),
-            self._route("GET", "/metrics", "Metrics", self._scrape),
-            self._route("GET", "/v2", "ServerMetadata", self._server_metadata),
-            self._route("GET", "/v2/health/live", "ServerLive", self._live, False),
-            self._route("GET", "/v2/health/ready", "ServerReady", self._ready, False),
-            self._route("GET", "/v2/models/stats", "ModelStatistics", self._statistics),
-            *[route for path in (model, model + "/versions/{version}") for route in (
-                self._route("GET", path, "ModelMetadata", self._metadata),
-                self._route("GET", path + "/ready", "ModelReady", self._model_ready),
-                self._route("GET", path + "/config", "ModelConfig", self._config),
-                self._route("GET", path + "/stats", "ModelStatistics", self._statistics))],
-            *[route for path in ("/v1/models/{model}", "/v1/models/{model}/versions/{version}") for route in (
-                self._route("GET", path, "ModelReady", self._predict_status),
-                self._route("GET", path + "/metadata", "ModelMetadata", self._predict_metadata),
-                self._route("POST", path + ":predict", "Predict", self._predict))],
-            self._route("POST", "/v2/repository/index", "RepositoryIndex", self._index),
-            self._route("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad", self._load),
-            self._route("POST", "/v2/repository/models/{model}/unload", "RepositoryModelUnload", self._unload),
-        ])
+        self.asgi = Starlette(
+            routes=[  # are tried one after the other: those that are used most come first
+                *[
+                    self._route("POST", path + "/infer", "ModelInfer", self._infer)
+                    for path in (model, model + "/versions/{version}")
+                ],
+                self._route("GET", "/", "StatusPage", self._page),
+                self._route("GET", "/metrics", "Metrics", self._scrape),
+                self._route("GET", "/v2", "ServerMetadata", self._server_metadata),
+                self._route("GET", "/v2/health/live", "ServerLive", self._live, False),
+                self._route("GET", "/v2/health/ready", "ServerReady", self._ready, False),
+                self._route("GET", "/v2/models/stats", "ModelStatistics", self._statistics),
+                *[
+                    route
+                    for path in (model, model + "/versions/{version}")
+                    for route in (
+                        self._route("GET", path, "ModelMetadata", self._metadata),
+                        self._route("GET", path + "/ready", "ModelReady", self._model_ready),
+                        self._route("GET", path + "/config", "ModelConfig", self._config),
+                        self._route("GET", path + "/stats", "ModelStatistics", self._statistics),
+                    )
+                ],
+                *[
+                    route
+                    for path in ("/v1/models/{model}", "/v1/models/{model}/versions/{version}")
+                    for route in (
+                        self._route("GET", path, "ModelReady", self._predict_status),
+                        self._route("GET", path + "/metadata", "ModelMetadata", self._predict_metadata),
+                        self._route("POST", path + ":predict", "Predict", self._predict),
+                    )
+                ],
+                self._route("POST", "/v2/repository/index", "RepositoryIndex", self._index),
+                self._route("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad", self._load),
+                self._route("POST", "/v2/repository/models/{model}/unload", "RepositoryModelUnload", self._unload),
+            ]
+        )
 
     def _route(self, verb: str, path: str, method: str, handler: Handler, guarded: bool = True) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -81,8 +95,11 @@ class HttpApp:
         with recorded(INTERFACE, method, peer, request.headers) as call:
             call.model = request.path_params.get("model", "")
             try:
-                if guarded and self._token is not None and not self._token.allows(
-                        request.headers.get("authorization", "")):
+                if (
+                    guarded
+                    and self._token is not None
+                    and not self._token.allows(request.headers.get("authorization", ""))
+                ):
                     raise ServeError(Status.UNAUTHENTICATED, "the request has no valid token")
                 return await handler(request, call)
             except ClientDisconnect:
@@ -104,8 +121,9 @@ class HttpApp:
             await body.read(request)
             size = len(body.data)
             with self._held.holding(JSON_FACTOR * (size if json_length is None else min(json_length, size))):
-                inference, wanted = await _call(len(body.data), rest.parse, body.data, json_length,
-                                                *self._names(request))
+                inference, wanted = await _call(
+                    len(body.data), rest.parse, body.data, json_length, *self._names(request)
+                )
             response = await self._run(request, inference, call)
         content, length = await _call(_bytes(response), rest.format, response, wanted)
         if length is None:
@@ -181,8 +199,11 @@ class HttpApp:
         return JSONResponse(descriptions.config(self._found(request)))
 
     async def _statistics(self, request: Request, call: Call) -> Response:
-        found = (descriptions.statistics(self._found(request)),) if request.path_params else (
-            descriptions.all_statistics(self._models))
+        found = (
+            (descriptions.statistics(self._found(request)),)
+            if request.path_params
+            else (descriptions.all_statistics(self._models))
+        )
         return JSONResponse({"model_stats": found})
 
     async def _index(self, request: Request, call: Call) -> Response:

@@ -35,8 +35,10 @@ def numbered_inputs(engine: Engine, request: InferenceRequest, controlled: bool)
         if number in inputs:
             raise invalid(f"input '{port.name}' is given twice")
         if not fits(tensor.array.shape, port, engine.batch_axis(number)):
-            raise invalid(f"input '{tensor.name}' of model '{request.model}' has the shape {list(port.shape or ())}, "
-                          f"not {list(tensor.array.shape)}")
+            raise invalid(
+                f"input '{tensor.name}' of model '{request.model}' has the shape {list(port.shape or ())}, "
+                f"not {list(tensor.array.shape)}"
+            )
         inputs[number] = tensor.array
     for number, port in enumerate(engine.inputs):
         if number not in inputs and number not in engine.optional_inputs:
@@ -46,8 +48,12 @@ def numbered_inputs(engine: Engine, request: InferenceRequest, controlled: bool)
 
 def fits(shape: tuple[int, ...], port: Port, batch_axis: int | None) -> bool:
     """Return whether an input of this shape can be one of a port."""
-    return port.shape is None or (len(shape) == len(port.shape) and all(
-        extent in (-1, given) or axis == batch_axis for axis, (extent, given) in enumerate(zip(port.shape, shape))))
+    return port.shape is None or (
+        len(shape) == len(port.shape)
+        and all(
+            extent in (-1, given) or axis == batch_axis for axis, (extent, given) in enumerate(zip(port.shape, shape))
+        )
+    )
 
 
 def wanted_outputs(engine: Engine, request: InferenceRequest) -> list[int]:

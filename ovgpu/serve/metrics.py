@@ -42,8 +42,9 @@ class Metrics(Collector):
         current = GaugeMetricFamily("ovgpu_current_requests", "Inferences that wait or run.", labels=MODEL)
         sequences = GaugeMetricFamily("ovgpu_sequences", "Sequences that are open.", labels=MODEL)
         slots = GaugeMetricFamily("ovgpu_batch_slots", "Slots of the batch for sequences.", labels=MODEL)
-        memory = GaugeMetricFamily("ovgpu_device_memory_bytes", "Memory that models take on a device.",
-                                   labels=("device",))
+        memory = GaugeMetricFamily(
+            "ovgpu_device_memory_bytes", "Memory that models take on a device.", labels=("device",)
+        )
         devices: dict[str, int] = {}
         versions = {(version.name, version.number): version for version in reversed(self._models.versions())}
         for version in versions.values():  # of versions with the same number, the current one
@@ -55,8 +56,11 @@ class Metrics(Collector):
                     succeeded.add_metric(call, found.succeeded)
                     failed.add_metric(call, found.failed)
                     _add(request, call, found.microseconds)
-                for family, histogram in ((waited, statistics.waited), (computed, statistics.computed),
-                                          (rows, statistics.rows)):
+                for family, histogram in (
+                    (waited, statistics.waited),
+                    (computed, statistics.computed),
+                    (rows, statistics.rows),
+                ):
                     _add(family, labels, histogram)
             _add_gauges(version, labels, current, sequences, slots)
             devices.update(version.engine.memory())
@@ -65,8 +69,13 @@ class Metrics(Collector):
         yield from (succeeded, failed, request, waited, computed, rows, current, sequences, slots, memory)
 
 
-def _add_gauges(version: Version, labels: list[str], current: GaugeMetricFamily, sequences: GaugeMetricFamily,
-                slots: GaugeMetricFamily) -> None:
+def _add_gauges(
+    version: Version,
+    labels: list[str],
+    current: GaugeMetricFamily,
+    sequences: GaugeMetricFamily,
+    slots: GaugeMetricFamily,
+) -> None:
     used, available = version.engine.slots
     current.add_metric(labels, version.in_flight)
     if version.engine.stateful:

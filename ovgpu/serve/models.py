@@ -23,8 +23,14 @@ OpenEngine = Callable[[Path, Observer], Engine]
 class Version:
     """A version of a model that is loaded. It is closed when it is retired, and nobody uses it any more."""
 
-    def __init__(self, files: ModelFiles, engine: Engine, statistics: Statistics, max_queue: int,
-                 forget: Callable[[Version], None]) -> None:
+    def __init__(
+        self,
+        files: ModelFiles,
+        engine: Engine,
+        statistics: Statistics,
+        max_queue: int,
+        forget: Callable[[Version], None],
+    ) -> None:
         self.name, self.number, self.files = files.name, str(files.version), files
         self.engine, self.statistics = engine, statistics
         self.in_flight = 0  # inferences
@@ -84,8 +90,10 @@ class Models:
         version = self.current.get(name)
         if version is None:
             known = name in self.failures or name in self._unloaded
-            raise ServeError(Status.UNAVAILABLE if known else Status.NOT_FOUND,
-                             f"model '{name}' is not loaded" if known else f"there is no model '{name}'")
+            raise ServeError(
+                Status.UNAVAILABLE if known else Status.NOT_FOUND,
+                f"model '{name}' is not loaded" if known else f"there is no model '{name}'",
+            )
         if number not in ("", version.number):
             raise ServeError(Status.NOT_FOUND, f"model '{name}' has version {version.number}, not {number}")
         return version
@@ -98,9 +106,15 @@ class Models:
         """Return (name, version, state, reason) of each model of the repository."""
         rows = [(v.name, v.number, "READY", "") for v in self.current.values()]
         others = {name: files for name, files in self._seen.items() if name not in self.current}
-        rows += [(name, str(files.version), "UNAVAILABLE",
-                  "unloaded" if name in self._unloaded else self.failures.get(name, "loading"))
-                 for name, files in others.items()]
+        rows += [
+            (
+                name,
+                str(files.version),
+                "UNAVAILABLE",
+                "unloaded" if name in self._unloaded else self.failures.get(name, "loading"),
+            )
+            for name, files in others.items()
+        ]
         return sorted(rows)
 
     async def refresh(self, settled: bool = True) -> None:
@@ -112,8 +126,11 @@ class Models:
             found = await asyncio.to_thread(self._repository.scan)
             seen, self._seen = self._seen, found
             for name, files in found.items():
-                if files != self._tried.get(name) and name not in self._unloaded and (
-                        not settled or seen.get(name) == files):
+                if (
+                    files != self._tried.get(name)
+                    and name not in self._unloaded
+                    and (not settled or seen.get(name) == files)
+                ):
                     await self._load(files)
             for name in self.current.keys() - found.keys():
                 log.info("model '%s' is gone", name)

@@ -18,10 +18,22 @@ from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, Inferenc
 from ovgpu.serve.tensors import MAX_RANK, from_json, objects, shaped, to_json
 from ovgpu.types import Type
 
-DTYPES = {Type.boolean: "DT_BOOL", Type.string: "DT_STRING", Type.f16: "DT_HALF", Type.bf16: "DT_BFLOAT16",
-          Type.f32: "DT_FLOAT", Type.f64: "DT_DOUBLE", Type.i8: "DT_INT8", Type.i16: "DT_INT16", Type.i32: "DT_INT32",
-          Type.i64: "DT_INT64", Type.u8: "DT_UINT8", Type.u16: "DT_UINT16", Type.u32: "DT_UINT32",
-          Type.u64: "DT_UINT64"}
+DTYPES = {
+    Type.boolean: "DT_BOOL",
+    Type.string: "DT_STRING",
+    Type.f16: "DT_HALF",
+    Type.bf16: "DT_BFLOAT16",
+    Type.f32: "DT_FLOAT",
+    Type.f64: "DT_DOUBLE",
+    Type.i8: "DT_INT8",
+    Type.i16: "DT_INT16",
+    Type.i32: "DT_INT32",
+    Type.i64: "DT_INT64",
+    Type.u8: "DT_UINT8",
+    Type.u16: "DT_UINT16",
+    Type.u32: "DT_UINT32",
+    Type.u64: "DT_UINT64",
+}
 
 
 def parse(found: dict[str, Any], engine: Engine, model: str, version: str) -> tuple[InferenceRequest, bool]:
@@ -104,20 +116,40 @@ def _nested(tensor: NamedTensor) -> Any:
 
 def status(version: Version) -> dict[str, Any]:
     """Return the status of a model."""
-    return {"model_version_status": [{"version": version.number, "state": "AVAILABLE",
-                                      "status": {"error_code": "OK", "error_message": "OK"}}]}
+    return {
+        "model_version_status": [
+            {"version": version.number, "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": "OK"}}
+        ]
+    }
 
 
 def metadata(version: Version) -> dict[str, Any]:
     """Return the metadata of a model."""
-    def described(ports: tuple[Port, ...]) -> dict[str, Any]:
-        return {port.name: {"dtype": DTYPES[port.kind], "name": port.name, "tensorShape": {
-            "dim": [{"size": str(extent), "name": ""} for extent in port.shape or ()],
-            "unknownRank": port.shape is None}} for port in ports}
 
-    signature = {"inputs": described(version.engine.inputs), "outputs": described(version.engine.outputs),
-                 "methodName": ""}
-    return {"modelSpec": {"name": version.name, "signatureName": "", "version": version.number},
-            "metadata": {"signature_def": {
+    def described(ports: tuple[Port, ...]) -> dict[str, Any]:
+        return {
+            port.name: {
+                "dtype": DTYPES[port.kind],
+                "name": port.name,
+                "tensorShape": {
+                    "dim": [{"size": str(extent), "name": ""} for extent in port.shape or ()],
+                    "unknownRank": port.shape is None,
+                },
+            }
+            for port in ports
+        }
+
+    signature = {
+        "inputs": described(version.engine.inputs),
+        "outputs": described(version.engine.outputs),
+        "methodName": "",
+    }
+    return {
+        "modelSpec": {"name": version.name, "signatureName": "", "version": version.number},
+        "metadata": {
+            "signature_def": {
                 "@type": "type.googleapis.com/tensorflow.serving.SignatureDefMap",
-                "signatureDef": {"serving_default": signature}}}}
+                "signatureDef": {"serving_default": signature},
+            }
+        },
+    }

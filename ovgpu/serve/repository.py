@@ -33,8 +33,13 @@ class Repository:
         self._single = path.is_file() or _model_file(path) is not None
         if name and not self._single:
             raise ModelError(f"{path} is a repository: its folders name the models")
-        self._name = name or (path.stem if path.is_file() and path.stem != "openvino_model"
-                              else path.resolve().parent.name if path.is_file() else path.resolve().name)
+        self._name = name or (
+            path.stem
+            if path.is_file() and path.stem != "openvino_model"
+            else path.resolve().parent.name
+            if path.is_file()
+            else path.resolve().name
+        )
 
     def scan(self) -> dict[str, ModelFiles]:
         """Return the newest version of each model that exists now, by name."""
@@ -43,8 +48,14 @@ class Repository:
             return {self._name: found} if found else {}
         models = {}
         for folder in sorted(_folders(self.path)):
-            newest = next((found for version in sorted(_versions(folder), reverse=True)
-                           if (found := _files(folder.name, version, folder / str(version)))), None)
+            newest = next(
+                (
+                    found
+                    for version in sorted(_versions(folder), reverse=True)
+                    if (found := _files(folder.name, version, folder / str(version)))
+                ),
+                None,
+            )
             if newest is not None:
                 models[folder.name] = newest
         return models

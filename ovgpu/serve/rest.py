@@ -47,8 +47,9 @@ def parse(body: bytearray, json_length: int | None, model: str, version: str) ->
             array = from_json(name, kind, shape, tensor.get("data"))
         else:
             if type(size) is not int or not 0 <= size <= len(data) - at:
-                raise invalid(f"binary_data_size {size!r} of input '{name}' does not fit the {len(data) - at} bytes "
-                              f"that are left")
+                raise invalid(
+                    f"binary_data_size {size!r} of input '{name}' does not fit the {len(data) - at} bytes that are left"
+                )
             array = from_bytes(name, kind, shape, data[at : at + size])
             at += size
         inputs.append(NamedTensor(name, kind, array))
@@ -57,10 +58,13 @@ def parse(body: bytearray, json_length: int | None, model: str, version: str) ->
     parameters = _parameters(found)
     outputs = _objects(found, "outputs")
     binary = {_text(output, "name"): _parameters(output).get("binary_data") for output in outputs}
-    wanted = Wanted({name: bool(value) for name, value in binary.items() if value is not None},
-                    bool(parameters.get("binary_data_output", False)))
-    return InferenceRequest(model, version, inputs, tuple(binary), _text(found, "id", ""), parameters,
-                            deadline(parameters)), wanted
+    wanted = Wanted(
+        {name: bool(value) for name, value in binary.items() if value is not None},
+        bool(parameters.get("binary_data_output", False)),
+    )
+    return InferenceRequest(
+        model, version, inputs, tuple(binary), _text(found, "id", ""), parameters, deadline(parameters)
+    ), wanted
 
 
 def deadline(parameters: Mapping[str, Any]) -> float | None:

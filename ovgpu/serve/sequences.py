@@ -100,8 +100,7 @@ class Sequences:
             if sequence.slot is None and not sequence.waiting:
                 self._forget(model, sequence)
 
-    async def _run(self, version: Version, model: str, sequence: Sequence, step: SequenceStep,
-                   inputs: Inputs) -> Any:
+    async def _run(self, version: Version, model: str, sequence: Sequence, step: SequenceStep, inputs: Inputs) -> Any:
         if step.start:
             sequence.begin(version)
         elif sequence.slot is None:  # an earlier step ended it, or did not start it
@@ -119,8 +118,9 @@ class Sequences:
 
     @staticmethod
     def _missing(model: str, step: SequenceStep) -> ServeError:
-        return ServeError(Status.NOT_FOUND, f"sequence {step.id!r} of model '{model}' is not open: its first inference "
-                                            f"must start it")
+        return ServeError(
+            Status.NOT_FOUND, f"sequence {step.id!r} of model '{model}' is not open: its first inference must start it"
+        )
 
     def _forget(self, model: str, sequence: Sequence) -> None:
         if self._open.get((model, sequence.id)) is sequence:

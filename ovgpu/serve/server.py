@@ -111,8 +111,11 @@ class Server:
             listening.close()
             raise
         serving = asyncio.create_task(http.serve([listening]))
-        log.info("REST on %s, gRPC on %s", _shown(self._address, self.port),
-                 _shown(self._address, self.grpc_port) if grpc_server else "no port")
+        log.info(
+            "REST on %s, gRPC on %s",
+            _shown(self._address, self.port),
+            _shown(self._address, self.grpc_port) if grpc_server else "no port",
+        )
         watching: list[asyncio.Task[None]] = []
         try:
             starting = asyncio.create_task(service.start())
@@ -189,9 +192,19 @@ class Server:
         if options.tls_cert and options.tls_key:
             tls = {"ssl_certfile": str(options.tls_cert), "ssl_keyfile": str(options.tls_key)}
         config = uvicorn.Config(
-            app.asgi, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="off",
-            ws="none", http=HttpProtocol, timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=round(options.grace_seconds) or 1, backlog=BACKLOG, **tls)
+            app.asgi,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            lifespan="off",
+            ws="none",
+            http=HttpProtocol,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=round(options.grace_seconds) or 1,
+            backlog=BACKLOG,
+            **tls,
+        )
         return _HttpServer(config)
 
     async def _grpc_server(self, service: Service) -> tuple[GrpcService, Any]:
@@ -199,9 +212,14 @@ class Server:
         options, found = self._options, GrpcService(service, self._token, self.held)
         if options.grpc_port is None:
             return found, None
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", min(options.body_mib * MIB, MAX_MESSAGE)),
-                                          ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)],
-                                 interceptors=[DecodingInterceptor()])
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", min(options.body_mib * MIB, MAX_MESSAGE)),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            ],
+            interceptors=[DecodingInterceptor()],
+        )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(found, server)
         address = _shown(self._address, options.grpc_port)
         try:
@@ -232,9 +250,13 @@ def _check_numbers(options: ServerOptions) -> None:
     if not 0 < options.body_mib <= options.held_mib:
         raise Error(f"--max-body-mib {options.body_mib} is not from 1 to --max-held-mib {options.held_mib}")
     engine = options.engine
-    for name, value in (("max-queue", options.max_queue), ("idle-seconds", options.idle_seconds),
-                        ("max-batch-size", engine.max_batch_size), ("max-sequences", engine.max_sequences),
-                        ("requests", engine.requests)):
+    for name, value in (
+        ("max-queue", options.max_queue),
+        ("idle-seconds", options.idle_seconds),
+        ("max-batch-size", engine.max_batch_size),
+        ("max-sequences", engine.max_sequences),
+        ("requests", engine.requests),
+    ):
         if value <= 0:
             raise Error(f"--{name} {value} is not positive")
 

@@ -25,22 +25,32 @@ th{white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nu
 def status_page(service: Service) -> str:
     """Return the page as HTML, which a browser renews every five seconds."""
     versions = service.models.versions()
-    rows = [_row(version, version.name in service.models.current
-                 and service.models.current[version.name] is version) for version in versions]
-    rows += [f'<tr><td>{escape(name)}</td><td>{escape(number)}</td><td class="f" colspan="8">'
-             f'{escape(state.lower())}: {escape(reason)}</td></tr>'
-             for name, number, state, reason in service.models.index() if state != "READY"]
+    rows = [
+        _row(version, version.name in service.models.current and service.models.current[version.name] is version)
+        for version in versions
+    ]
+    rows += [
+        f'<tr><td>{escape(name)}</td><td>{escape(number)}</td><td class="f" colspan="8">'
+        f"{escape(state.lower())}: {escape(reason)}</td></tr>"
+        for name, number, state, reason in service.models.index()
+        if state != "READY"
+    ]
     state = "stopping" if service.stopping.is_set() else "ready" if service.ready else "loading models"
-    pictures = "".join(f"<h2>{escape(version.name)}, version {escape(version.number)}</h2>{_picture(version)}"
-                       for version in versions)
-    heads = "".join(f'<th class="n">{head}</th>' for head in
-                    ("requests/s", "p50 ms", "p90 ms", "p99 ms", "in flight", "sequences", "slots"))
-    return (f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="5">'
-            f'<meta name="viewport" content="width=device-width"><title>ovgpu</title><style>{STYLE}</style>'
-            f"<h1>ovgpu {escape(OWN)}</h1><p>{state}, up for {_duration(time.time() - service.started)}</p>"
-            f"<table><tr><th>model<th>version<th>engine{heads}</tr>{''.join(rows)}</table>{pictures}"
-            f"<p><small>Rates and latencies of the last {SECONDS // 60} minutes. Numbers for machines: "
-            f'<a href="/metrics">/metrics</a>, <a href="/v2/models/stats">/v2/models/stats</a></small></p></html>')
+    pictures = "".join(
+        f"<h2>{escape(version.name)}, version {escape(version.number)}</h2>{_picture(version)}" for version in versions
+    )
+    heads = "".join(
+        f'<th class="n">{head}</th>'
+        for head in ("requests/s", "p50 ms", "p90 ms", "p99 ms", "in flight", "sequences", "slots")
+    )
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="5">'
+        f'<meta name="viewport" content="width=device-width"><title>ovgpu</title><style>{STYLE}</style>'
+        f"<h1>ovgpu {escape(OWN)}</h1><p>{state}, up for {_duration(time.time() - service.started)}</p>"
+        f"<table><tr><th>model<th>version<th>engine{heads}</tr>{''.join(rows)}</table>{pictures}"
+        f"<p><small>Rates and latencies of the last {SECONDS // 60} minutes. Numbers for machines: "
+        f'<a href="/metrics">/metrics</a>, <a href="/v2/models/stats">/v2/models/stats</a></small></p></html>'
+    )
 
 
 def _row(version: Version, current: bool) -> str:
@@ -48,13 +58,19 @@ def _row(version: Version, current: bool) -> str:
     latencies = sorted(latency for _, latency in recent)
     span = max((age for age, _ in recent), default=0.0)
     used, slots = version.engine.slots
-    numbers = [f"{len(recent) / max(span, 1.0):,.1f}",
-               *(f"{1e3 * percentile(latencies, percent):,.1f}" for percent, _ in CURVES), str(version.in_flight),
-               str(used) if version.engine.stateful else "", str(slots) if version.engine.stateful else ""]
+    numbers = [
+        f"{len(recent) / max(span, 1.0):,.1f}",
+        *(f"{1e3 * percentile(latencies, percent):,.1f}" for percent, _ in CURVES),
+        str(version.in_flight),
+        str(used) if version.engine.stateful else "",
+        str(slots) if version.engine.stateful else "",
+    ]
     cells = "".join(f'<td class="n">{number}</td>' for number in numbers)
     ending = "" if current else " <small>(until its sequences end)</small>"
-    return (f"<tr><td>{escape(version.name)}</td><td>{escape(version.number)}{ending}</td>"
-            f"<td>{escape(version.engine.description)}</td>{cells}</tr>")
+    return (
+        f"<tr><td>{escape(version.name)}</td><td>{escape(version.number)}{ending}</td>"
+        f"<td>{escape(version.engine.description)}</td>{cells}</tr>"
+    )
 
 
 def _picture(version: Version) -> str:
@@ -71,8 +87,10 @@ def _picture(version: Version) -> str:
     parts = []
     for fraction in (0, 0.5, 1):
         y = TOP + HEIGHT * (1 - fraction)
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y}" y2="{y}" stroke="#8884"/><text x="{LEFT - 6}" '
-                     f'y="{y + 4}" text-anchor="end">{highest * fraction:g} ms</text>')
+        parts.append(
+            f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y}" y2="{y}" stroke="#8884"/><text x="{LEFT - 6}" '
+            f'y="{y + 4}" text-anchor="end">{highest * fraction:g} ms</text>'
+        )
     parts.append(f'<text x="{WIDTH}" y="{TOP + HEIGHT + 20}" text-anchor="end">now</text>')
     for number, (percent, colour) in enumerate(CURVES):
         path, drawing = "", False
@@ -82,15 +100,19 @@ def _picture(version: Version) -> str:
                 y = TOP + HEIGHT * (1 - percentile(found, percent) / highest)
                 path += f"{'L' if drawing else 'M'}{x:.1f} {y:.1f}h.1"
             drawing = bool(found)
-        parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-linecap="round"/>'
-                     f'<text x="{LEFT + 70 * number}" y="{TOP + HEIGHT + 20}" fill="{colour}">p{percent}</text>')
-    return (f'<svg viewBox="0 0 {WIDTH} {TOP + HEIGHT + BOTTOM}" role="img" font-size="12" fill="currentColor">'
-            f"<title>Latencies of the last {SECONDS // 60} minutes</title>{''.join(parts)}</svg>")
+        parts.append(
+            f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-linecap="round"/>'
+            f'<text x="{LEFT + 70 * number}" y="{TOP + HEIGHT + 20}" fill="{colour}">p{percent}</text>'
+        )
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {TOP + HEIGHT + BOTTOM}" role="img" font-size="12" fill="currentColor">'
+        f"<title>Latencies of the last {SECONDS // 60} minutes</title>{''.join(parts)}</svg>"
+    )
 
 
 def _round_up(value: float) -> float:
     """Return the least of 1, 2 and 5 times a power of ten that is not less than a value."""
-    power = 10.0 ** -3
+    power = 10.0**-3
     while True:
         for factor in (1, 2, 5):
             if factor * power >= value:

@@ -14,9 +14,20 @@ from ovgpu.serve.errors import invalid
 from ovgpu.types import Type
 
 DATATYPES = {
-    "BOOL": Type.boolean, "UINT8": Type.u8, "UINT16": Type.u16, "UINT32": Type.u32, "UINT64": Type.u64,
-    "INT8": Type.i8, "INT16": Type.i16, "INT32": Type.i32, "INT64": Type.i64, "FP16": Type.f16, "BF16": Type.bf16,
-    "FP32": Type.f32, "FP64": Type.f64, "BYTES": Type.string,
+    "BOOL": Type.boolean,
+    "UINT8": Type.u8,
+    "UINT16": Type.u16,
+    "UINT32": Type.u32,
+    "UINT64": Type.u64,
+    "INT8": Type.i8,
+    "INT16": Type.i16,
+    "INT32": Type.i32,
+    "INT64": Type.i64,
+    "FP16": Type.f16,
+    "BF16": Type.bf16,
+    "FP32": Type.f32,
+    "FP64": Type.f64,
+    "BYTES": Type.string,
 }
 NAMES = {kind: name for name, kind in DATATYPES.items()}
 MAX_RANK = 32
@@ -83,8 +94,9 @@ def from_json(name: str, kind: Type, shape: tuple[int, ...], data: Any) -> Array
     """
     if not isinstance(data, list):
         raise invalid(f"the data of input '{name}' is no list")
-    allowed = {str} if kind is Type.string else {bool} if kind is Type.boolean else {int} if kind.integral else {
-        int, float}
+    allowed = (
+        {str} if kind is Type.string else {bool} if kind is Type.boolean else {int} if kind.integral else {int, float}
+    )
     try:
         # An array of numbers and a string, without this dtype, would make all elements as long as the string.
         elements = np.array(data, object).reshape(-1)

@@ -192,9 +192,7 @@ def _dimension(value: object) -> Dimension:
             raise TypeError(f"a dynamic dimension is a pair (lower, upper), got {len(value)} elements")
         return Dimension(operator.index(value[0]), operator.index(value[1]))
     if not hasattr(value, "__index__"):
-        raise TypeError(
-            f"a dimension is an int, str, Dimension or pair (lower, upper), got {type(value).__name__}"
-        )
+        raise TypeError(f"a dimension is an int, str, Dimension or pair (lower, upper), got {type(value).__name__}")
     return Dimension(value)
 
 

@@ -20,9 +20,23 @@ TensorShape: TypeAlias = list[int]
 
 log = logging.getLogger(__name__)
 
-_TYPES = {np.dtype(kind.to_dtype()): kind for kind in (
-    Type.boolean, Type.f16, Type.f32, Type.f64, Type.i8, Type.i16, Type.i32, Type.i64, Type.u8, Type.u16, Type.u32,
-    Type.u64)}
+_TYPES = {
+    np.dtype(kind.to_dtype()): kind
+    for kind in (
+        Type.boolean,
+        Type.f16,
+        Type.f32,
+        Type.f64,
+        Type.i8,
+        Type.i16,
+        Type.i32,
+        Type.i64,
+        Type.u8,
+        Type.u16,
+        Type.u32,
+        Type.u64,
+    )
+}
 
 __getattr__ = names_of(__name__)  # functions that make nodes
 

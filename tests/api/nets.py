@@ -53,8 +53,9 @@ def slow(rows: int = 300) -> IR:
     net = Net("slow")
     x = net.parameter("f32", (-1, rows), "x")
     for _ in range(4):
-        x = net.layer("MatMul", "opset1", [x, net.const(np.eye(rows, dtype="f4"))],
-                      {"transpose_a": False, "transpose_b": False})
+        x = net.layer(
+            "MatMul", "opset1", [x, net.const(np.eye(rows, dtype="f4"))], {"transpose_a": False, "transpose_b": False}
+        )
     net.result(x)
     return net.build()
 
@@ -67,8 +68,12 @@ def classifier() -> IR:
     scaled = net.layer("Multiply", "opset1", [x, net.const(random.uniform(1, 2, (1, 3, 1, 1)).astype("f4"))])
     active = net.layer("Sigmoid", "opset1", [scaled])
     pooled = net.layer("ReduceMean", "opset1", [active, net.const(np.array([2, 3]))], {"keep_dims": False})
-    logits = net.layer("MatMul", "opset1", [pooled, net.const(random.uniform(-9, 9, (3, 5)).astype("f4"))],
-                       {"transpose_a": False, "transpose_b": False})
+    logits = net.layer(
+        "MatMul",
+        "opset1",
+        [pooled, net.const(random.uniform(-9, 9, (3, 5)).astype("f4"))],
+        {"transpose_a": False, "transpose_b": False},
+    )
     net.result(net.layer("Softmax", "opset8", [logits], {"axis": 1}, names=["probabilities", "output"]))
     return net.build()
 

@@ -59,10 +59,16 @@ def plain(value: Any) -> Any:
 
 def run(ov: Any, code: str) -> Any:
     """Evaluate an expression; statements may precede it, separated by "; "."""
-    names = {"ov": ov, "np": np, "io": io, "pathlib": pathlib, "P": ov.properties,
-             "comp": lambda ir, config=None: compiled(ov, ir, config),
-             "req": lambda ir, config=None: request(ov, ir, config),
-             **{name: getattr(nets, name) for name in ("one", "two", "total", "slow")}}
+    names = {
+        "ov": ov,
+        "np": np,
+        "io": io,
+        "pathlib": pathlib,
+        "P": ov.properties,
+        "comp": lambda ir, config=None: compiled(ov, ir, config),
+        "req": lambda ir, config=None: request(ov, ir, config),
+        **{name: getattr(nets, name) for name in ("one", "two", "total", "slow")},
+    }
     *statements, expression = code.split("; ")
     for statement in statements:
         exec(statement, names)

@@ -22,8 +22,13 @@ def test_output_that_overlaps_the_input(shape: tuple[int, int], offset: int) -> 
     net = nets.Net("shift")
     x = net.parameter("f32", shape, "x")
     mean = net.layer("ReduceMean", "opset1", [x, net.const(np.array([0]))], {"keep_dims": True})
-    net.result(net.layer("Subtract", "opset1", [net.layer("Reverse", "opset1", [x, net.const(np.array([1]))],
-                                                          {"mode": "index"}), mean]))
+    net.result(
+        net.layer(
+            "Subtract",
+            "opset1",
+            [net.layer("Reverse", "opset1", [x, net.const(np.array([1]))], {"mode": "index"}), mean],
+        )
+    )
     size = shape[0] * shape[1]
     memory = np.random.RandomState(1).standard_normal(size + 2).astype("f4")
     source = memory[1 : size + 1].reshape(shape)
@@ -65,11 +70,12 @@ def test_outputs_that_are_inputs() -> None:
     assert again[0].tolist() == X.tolist() and again[1].tolist() == [1, 2] and again[2].tolist() == X.T.tolist()
 
 
-
-
 ACTIONS = st.tuples(
     st.sampled_from(["infer", "infer", "async", "bind input", "bind output", "own output", "mutate", "feed back"]),
-    st.integers(1, 4), st.booleans(), st.booleans())
+    st.integers(1, 4),
+    st.booleans(),
+    st.booleans(),
+)
 
 
 @settings(max_examples=60, deadline=None)

@@ -57,10 +57,23 @@ def test_execution_graph(ov: Any) -> None:
         c = compiled(ov, nets.one(), {"PERF_COUNT": profiled})
         c(X)
         nodes = c.get_runtime_model().get_ordered_ops()
-        info = {node.get_friendly_name(): {key: value.value for key, value in node.get_rt_info().items()}
-                for node in nodes}
-        assert all({"execOrder", "execTimeMcs", "layerType", "originalLayersNames", "outputLayouts", "outputPrecisions",
-                    "primitiveType", "runtimePrecision"} == entries.keys() for entries in info.values())
+        info = {
+            node.get_friendly_name(): {key: value.value for key, value in node.get_rt_info().items()} for node in nodes
+        }
+        assert all(
+            {
+                "execOrder",
+                "execTimeMcs",
+                "layerType",
+                "originalLayersNames",
+                "outputLayouts",
+                "outputPrecisions",
+                "primitiveType",
+                "runtimePrecision",
+            }
+            == entries.keys()
+            for entries in info.values()
+        )
         assert [int(entries["execOrder"]) for entries in info.values()] == list(range(len(nodes)))
         assert {"Input", "Output"} <= {entries["layerType"] for entries in info.values()}
         assert any(entries["execTimeMcs"].isdigit() for entries in info.values()) is profiled

@@ -148,9 +148,21 @@ def test_unsupported_operations_are_all_named() -> None:
 
 # ---- properties
 
-KNOWN = ("PERF_COUNT", "NUM_STREAMS", "INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT", "EXECUTION_MODE_HINT",
-         "PERFORMANCE_HINT_NUM_REQUESTS", "INFERENCE_NUM_THREADS", "KV_CACHE_PRECISION", "ENABLE_CPU_PINNING",
-         "DYNAMIC_QUANTIZATION_GROUP_SIZE", "SCHEDULING_CORE_TYPE", "LOG_LEVEL", "ENABLE_HYPER_THREADING")
+KNOWN = (
+    "PERF_COUNT",
+    "NUM_STREAMS",
+    "INFERENCE_PRECISION_HINT",
+    "PERFORMANCE_HINT",
+    "EXECUTION_MODE_HINT",
+    "PERFORMANCE_HINT_NUM_REQUESTS",
+    "INFERENCE_NUM_THREADS",
+    "KV_CACHE_PRECISION",
+    "ENABLE_CPU_PINNING",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE",
+    "SCHEDULING_CORE_TYPE",
+    "LOG_LEVEL",
+    "ENABLE_HYPER_THREADING",
+)
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -166,9 +178,17 @@ def test_known_properties(name: str) -> None:
     assert type(mine).__name__ == type(theirs).__name__
 
 
-READ_ONLY = ("SUPPORTED_PROPERTIES", "AVAILABLE_DEVICES", "RANGE_FOR_ASYNC_INFER_REQUESTS", "RANGE_FOR_STREAMS",
-             "EXECUTION_DEVICES", "FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES", "DEVICE_TYPE",
-             "DEVICE_ARCHITECTURE")
+READ_ONLY = (
+    "SUPPORTED_PROPERTIES",
+    "AVAILABLE_DEVICES",
+    "RANGE_FOR_ASYNC_INFER_REQUESTS",
+    "RANGE_FOR_STREAMS",
+    "EXECUTION_DEVICES",
+    "FULL_DEVICE_NAME",
+    "OPTIMIZATION_CAPABILITIES",
+    "DEVICE_TYPE",
+    "DEVICE_ARCHITECTURE",
+)
 
 
 @pytest.mark.parametrize("name", READ_ONLY)
@@ -253,9 +273,11 @@ def test_properties(code: str) -> None:
 
 
 def test_unknown_properties_name_the_known() -> None:
-    for call in (lambda: ovgpu.Core().set_property("CPU", {"NOPE": 1}),
-                 lambda: compiled(ovgpu, nets.one(), {"NOPE": 1}),
-                 lambda: ovgpu.Core().get_property("CPU", "NOPE")):
+    for call in (
+        lambda: ovgpu.Core().set_property("CPU", {"NOPE": 1}),
+        lambda: compiled(ovgpu, nets.one(), {"NOPE": 1}),
+        lambda: ovgpu.Core().get_property("CPU", "NOPE"),
+    ):
         with pytest.raises(RuntimeError, match=r"Unsupported property NOPE by CPU plugin\. It has .*PERF_COUNT"):
             call()
 
@@ -276,8 +298,11 @@ def test_compiled_settings_stay() -> None:
 
 def test_values_of_openvino_are_understood() -> None:
     hint = openvino.properties.hint
-    config = {"PERFORMANCE_HINT": hint.PerformanceMode.THROUGHPUT, "INFERENCE_PRECISION_HINT": openvino.Type.f32,
-              "PERF_COUNT": dict([openvino.properties.enable_profiling(True)])["PERF_COUNT"]}
+    config = {
+        "PERFORMANCE_HINT": hint.PerformanceMode.THROUGHPUT,
+        "INFERENCE_PRECISION_HINT": openvino.Type.f32,
+        "PERF_COUNT": dict([openvino.properties.enable_profiling(True)])["PERF_COUNT"],
+    }
     model = compiled(ovgpu, nets.one(), config)
     assert model.get_property("PERFORMANCE_HINT") == "THROUGHPUT" and model.get_property("PERF_COUNT") == "YES"
 
@@ -294,8 +319,21 @@ def test_what_plugins_do_is_refused() -> None:
 
 def test_public_names() -> None:
     """Every class and function of openvino's package that runs models exists in ovgpu."""
-    left_out = {"AxisSet", "AxisVector", "Coordinate", "CoordinateDiff", "DiscreteTypeInfo", "Extension", "Op",
-                "OpExtension", "RemoteContext", "RemoteTensor", "Symbol", "TensorVector", "VAContext"}
+    left_out = {
+        "AxisSet",
+        "AxisVector",
+        "Coordinate",
+        "CoordinateDiff",
+        "DiscreteTypeInfo",
+        "Extension",
+        "Op",
+        "OpExtension",
+        "RemoteContext",
+        "RemoteTensor",
+        "Symbol",
+        "TensorVector",
+        "VAContext",
+    }
     theirs = {name for name in dir(openvino) if name[0].isupper()} - left_out
     assert theirs - set(dir(ovgpu)) <= {"LayoutHelpers", "VASurfaceTensor", "RTMap"}
     for kind in ("Core", "CompiledModel", "InferRequest", "AsyncInferQueue", "VariableState"):

@@ -75,12 +75,15 @@ def test_two_cards(cards: Any) -> None:
         assert compiled("NVIDIA", core=core).get_property("DEVICE_ID") == "1"
 
 
-@pytest.mark.parametrize(("number", "name", "message"), [
-    (1, "NVIDIA.7", "there is one GPU, NVIDIA.0"),
-    (2, "CUDA.2", "there are 2 GPUs, NVIDIA.0 to NVIDIA.1"),
-    (1, "NVIDIA.x", "GPUs are numbered, as in NVIDIA.0"),
-    (1, "NVIDIA.-1", "GPUs are numbered, as in NVIDIA.0"),
-])
+@pytest.mark.parametrize(
+    ("number", "name", "message"),
+    [
+        (1, "NVIDIA.7", "there is one GPU, NVIDIA.0"),
+        (2, "CUDA.2", "there are 2 GPUs, NVIDIA.0 to NVIDIA.1"),
+        (1, "NVIDIA.x", "GPUs are numbered, as in NVIDIA.0"),
+        (1, "NVIDIA.-1", "GPUs are numbered, as in NVIDIA.0"),
+    ],
+)
 def test_unknown_card_numbers(cards: Any, number: int, name: str, message: str) -> None:
     with cards(number), pytest.raises(ov.DeviceError, match=f'^Device "{name}" cannot be used: {message}$'):
         compiled(name)
@@ -135,15 +138,23 @@ def raising(status: int, text: str) -> Callable[[], int]:
 INSUFFICIENT = raising(35, "cudaErrorInsufficientDriver: CUDA driver version is insufficient")
 REASONS: dict[str, tuple[dict[str, Any], str]] = {
     "no driver": ({"getDeviceCount": INSUFFICIENT, "driverGetVersion": lambda: 0}, "no NVIDIA driver was found; .*"),
-    "old driver": ({"getDeviceCount": INSUFFICIENT, "driverGetVersion": lambda: 11080},
-                   "the NVIDIA driver is too old: it is for CUDA 11.8, CuPy for 13.0; update the driver"),
-    "driver for CUDA 12": ({"getDeviceCount": INSUFFICIENT, "driverGetVersion": lambda: 12040},
-                           r"the NVIDIA driver is too old: it is for CUDA 12.4, CuPy for 13.0; update the driver, "
-                           r'or pip install "ovgpu\[cuda12\]" instead of cuda13'),
-    "forked": ({"getDeviceCount": raising(3, "cudaErrorInitializationError: initialization error")},
-               "cudaErrorInitializationError: initialization error; a process forked .* 'spawn'"),
-    "unknown": ({"getDeviceCount": raising(999, "cudaErrorUnknown: unknown error")},
-                r"cudaErrorUnknown: unknown error; does nvidia-smi work\?"),
+    "old driver": (
+        {"getDeviceCount": INSUFFICIENT, "driverGetVersion": lambda: 11080},
+        "the NVIDIA driver is too old: it is for CUDA 11.8, CuPy for 13.0; update the driver",
+    ),
+    "driver for CUDA 12": (
+        {"getDeviceCount": INSUFFICIENT, "driverGetVersion": lambda: 12040},
+        r"the NVIDIA driver is too old: it is for CUDA 12.4, CuPy for 13.0; update the driver, "
+        r'or pip install "ovgpu\[cuda12\]" instead of cuda13',
+    ),
+    "forked": (
+        {"getDeviceCount": raising(3, "cudaErrorInitializationError: initialization error")},
+        "cudaErrorInitializationError: initialization error; a process forked .* 'spawn'",
+    ),
+    "unknown": (
+        {"getDeviceCount": raising(999, "cudaErrorUnknown: unknown error")},
+        r"cudaErrorUnknown: unknown error; does nvidia-smi work\?",
+    ),
     "none": ({"getDeviceCount": lambda: 0}, "CUDA finds no NVIDIA GPU; nvidia-smi lists those of the machine"),
 }
 
@@ -164,14 +175,18 @@ def with_capability(major: int, minor: int) -> Callable[[int], dict[str, Any]]:
     return lambda number: {**cupy_emu.cuda.runtime.getDeviceProperties(number), "major": major, "minor": minor}
 
 
-@pytest.mark.parametrize(("capability", "version", "message"), [
-    ((7, 0), 13000, r'capability 7.0, CUDA 13 takes 7.5 at least; pip install "ovgpu\[cuda12\]"'),
-    ((6, 1), 13000, "capability 6.1, CUDA 13 takes 7.5 at least"),
-    ((6, 1), 12090, "capability 6.1, CUDA 12 takes 7.0 at least"),
-    ((7, 0), 12090, ""), ((7, 5), 13000, ""), ((12, 1), 14000, ""),
-])
-def test_an_old_card(capability: tuple[int, int], version: int, message: str,
-                     monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("capability", "version", "message"),
+    [
+        ((7, 0), 13000, r'capability 7.0, CUDA 13 takes 7.5 at least; pip install "ovgpu\[cuda12\]"'),
+        ((6, 1), 13000, "capability 6.1, CUDA 13 takes 7.5 at least"),
+        ((6, 1), 12090, "capability 6.1, CUDA 12 takes 7.0 at least"),
+        ((7, 0), 12090, ""),
+        ((7, 5), 13000, ""),
+        ((12, 1), 14000, ""),
+    ],
+)
+def test_an_old_card(capability: tuple[int, int], version: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch, getDeviceProperties=with_capability(*capability), runtimeGetVersion=lambda: version)
     if not message:
         assert ov.Core().available_devices == ["CPU", "NVIDIA"]
@@ -191,8 +206,11 @@ def test_no_nvrtc(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError('Failure finding "libnvrtc.so.13"\n  listdir(...)')
 
     monkeypatch.setattr(cupy_emu.cuda.nvrtc, "getVersion", version)
-    with pytest.raises(ov.DeviceError, match=r'NVRTC, which compiles kernels, cannot be loaded: RuntimeError: '
-                                             r'Failure finding "libnvrtc.so.13"\. pip install "ovgpu\[cuda13\]"'):
+    with pytest.raises(
+        ov.DeviceError,
+        match=r"NVRTC, which compiles kernels, cannot be loaded: RuntimeError: "
+        r'Failure finding "libnvrtc.so.13"\. pip install "ovgpu\[cuda13\]"',
+    ):
         compiled("NVIDIA")
     with pytest.warns(RuntimeWarning, match="AUTO takes CPU: .*NVRTC"):
         assert executes("AUTO") == ["CPU"]
@@ -218,11 +236,14 @@ def missing(module: str, name: str, error: type[ImportError] = ModuleNotFoundErr
     return load
 
 
-@pytest.mark.parametrize(("module", "name", "message"), [
-    ("cupy", "cupy", r'CuPy is not installed: pip install "ovgpu\[cuda13\]" .* or "ovgpu\[cuda12\]"'),
-    ("cupy", "fastrlock", "CuPy is installed, but a module that it needs is not: No module named 'fastrlock'"),
-    ("nvmath.bindings.cublas", "nvmath", r"nvmath-python is not installed: pip install"),
-])
+@pytest.mark.parametrize(
+    ("module", "name", "message"),
+    [
+        ("cupy", "cupy", r'CuPy is not installed: pip install "ovgpu\[cuda13\]" .* or "ovgpu\[cuda12\]"'),
+        ("cupy", "fastrlock", "CuPy is installed, but a module that it needs is not: No module named 'fastrlock'"),
+        ("nvmath.bindings.cublas", "nvmath", r"nvmath-python is not installed: pip install"),
+    ],
+)
 def test_no_library(module: str, name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rt.bind(None, None)
     monkeypatch.setattr(rt, "import_module", missing(module, name))
@@ -323,13 +344,16 @@ def test_properties_of_all_cards_and_of_one(cards: Any) -> None:
         assert compiled("NVIDIA.0", core=core).get_property("PERF_COUNT") == "NO"
 
 
-@pytest.mark.parametrize(("config", "streams", "requests"), [
-    ({}, 1, 1),
-    ({"PERFORMANCE_HINT": "THROUGHPUT"}, 4, 4),
-    ({"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": 2}, 4, 2),
-    ({"NUM_STREAMS": 3}, 3, 3),
-    ({"NUM_STREAMS": "AUTO"}, 4, 4),
-])
+@pytest.mark.parametrize(
+    ("config", "streams", "requests"),
+    [
+        ({}, 1, 1),
+        ({"PERFORMANCE_HINT": "THROUGHPUT"}, 4, 4),
+        ({"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": 2}, 4, 2),
+        ({"NUM_STREAMS": 3}, 3, 3),
+        ({"NUM_STREAMS": "AUTO"}, 4, 4),
+    ],
+)
 def test_streams(cards: Any, config: dict[str, Any], streams: int, requests: int) -> None:
     model = compiled("NVIDIA", config)
     assert model.get_property("NUM_STREAMS") == streams
@@ -371,8 +395,9 @@ def averaging() -> tuple[bytes, bytes]:
     net = Net("averaging")
     x = net.parameter("f32", (-1, 8), "x")
     v = net.read_value("v", "f32", (-1, 8), net.const(np.zeros((1, 8), "f4")))
-    y = net.layer("MatMul", "opset1", [x, net.const(np.ones((8, 8), "f4"))],
-                  {"transpose_a": False, "transpose_b": False})
+    y = net.layer(
+        "MatMul", "opset1", [x, net.const(np.ones((8, 8), "f4"))], {"transpose_a": False, "transpose_b": False}
+    )
     s = net.layer("Add", "opset1", [v, y])
     net.assign("v", s)
     net.result(s)

@@ -25,16 +25,24 @@ from . import nets
 from .sides import LIBRARIES
 
 X = np.array([[1, -2, 3]], np.float32)
-PROMPT = {"input_ids": np.array([[3, 1, 4]]), "attention_mask": np.ones((1, 3), np.int64),
-          "position_ids": np.arange(3)[None], "beam_idx": np.zeros(1, np.int32)}
+PROMPT = {
+    "input_ids": np.array([[3, 1, 4]]),
+    "attention_mask": np.ones((1, 3), np.int64),
+    "position_ids": np.arange(3)[None],
+    "beam_idx": np.zeros(1, np.int32),
+}
 
 
 def weighted(scale: float = 2.0) -> nets.IR:
     """Build y = x @ (scale * identity) + 1 for x [?, 3]. The weights are followed by 4096 unused bytes."""
     net = Net("weighted")
     x = net.parameter("f32", (-1, 3), "x")
-    product = net.layer("MatMul", "opset1", [x, net.const(np.eye(3, dtype="f4") * np.float32(scale))], {
-        "transpose_a": False, "transpose_b": False})
+    product = net.layer(
+        "MatMul",
+        "opset1",
+        [x, net.const(np.eye(3, dtype="f4") * np.float32(scale))],
+        {"transpose_a": False, "transpose_b": False},
+    )
     net.result(net.layer("Add", "opset1", [product, net.const(np.ones((1, 3), "f4"))], names=["y"]))
     xml, weights = net.build()
     return xml, weights + bytes(4096)
@@ -47,6 +55,7 @@ def exported_bytes(device: str = "CPU", **config: Any) -> bytes:
 
 
 # ---- exporting and importing
+
 
 def test_results_are_equal(device: str) -> None:
     core = ov.Core()
@@ -62,8 +71,9 @@ def test_results_are_equal(device: str) -> None:
     np.testing.assert_array_equal(again(PROMPT)[0], compiled(PROMPT)[0])
 
 
-@pytest.mark.parametrize("name", ["llama_int4_asym", "llama_nf4", "deberta", "detector", "preprocessed",
-                                  "lstm_state", "bert_int8"])
+@pytest.mark.parametrize(
+    "name", ["llama_int4_asym", "llama_nf4", "deberta", "detector", "preprocessed", "lstm_state", "bert_int8"]
+)
 def test_whole_models(name: str) -> None:
     """Packed weights, bodies, preprocessing, states: bit by bit the same."""
     calls = Expected.load(DATA / name / "expected.npz").calls[:2]
@@ -140,15 +150,25 @@ def test_constants_are_aligned_views() -> None:
 
 def test_properties_are_kept(tmp_path: Path) -> None:
     config: dict[str, Any] = {
-        "PERF_COUNT": True, "INFERENCE_PRECISION_HINT": ov.Type.f16, "CACHE_DIR": tmp_path,
-        "PERFORMANCE_HINT": ov.properties.hint.PerformanceMode.THROUGHPUT, "NUM_STREAMS": 2}
+        "PERF_COUNT": True,
+        "INFERENCE_PRECISION_HINT": ov.Type.f16,
+        "CACHE_DIR": tmp_path,
+        "PERFORMANCE_HINT": ov.properties.hint.PerformanceMode.THROUGHPUT,
+        "NUM_STREAMS": 2,
+    }
     data = exported_bytes(**config)
     core = ov.Core()
     core.set_property("CPU", {"NUM_STREAMS": 1, "PERFORMANCE_HINT_NUM_REQUESTS": 3})
     imported = core.import_model(data, "CPU", {"NUM_STREAMS": 4})
     found = {name: imported.get_property(name) for name in (*config, "PERFORMANCE_HINT_NUM_REQUESTS")}
-    assert found == {"PERF_COUNT": "YES", "INFERENCE_PRECISION_HINT": ov.Type.f16, "CACHE_DIR": "", "NUM_STREAMS": 4,
-                     "PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": "3"}
+    assert found == {
+        "PERF_COUNT": "YES",
+        "INFERENCE_PRECISION_HINT": ov.Type.f16,
+        "CACHE_DIR": "",
+        "NUM_STREAMS": 4,
+        "PERFORMANCE_HINT": "THROUGHPUT",
+        "PERFORMANCE_HINT_NUM_REQUESTS": "3",
+    }
     assert not imported.get_property("LOADED_FROM_CACHE")
     with pytest.raises(RuntimeError, match="NO_SUCH"):
         core.import_model(data, "CPU", {"NO_SUCH": 1})
@@ -206,7 +226,8 @@ def test_damaged_files() -> None:
         assert found.properties == expected.properties
         values = [n.op.value for n in found.model.ops if n.op.name == "Constant"]
         assert [v.tobytes() for v in values] == [
-            n.op.value.tobytes() for n in expected.model.ops if n.op.name == "Constant"]
+            n.op.value.tobytes() for n in expected.model.ops if n.op.name == "Constant"
+        ]
     assert unharmed < 100
 
 
@@ -222,17 +243,25 @@ def rewritten(data: bytes, change: Callable[[dict[str, bytes]], None], method: i
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("change, message", [
-    (lambda f: f.pop("model.xml"), "it has no model.xml"),
-    (lambda f: f.pop("ovgpu.json"), "it has no 'ovgpu.json'"),
-    (lambda f: f.update({"ovgpu.json": b"[]"}), "damaged"),
-    (lambda f: f.update({"ovgpu.json": b"{}"}), "it has no 'ovgpu'"),
-    (lambda f: f.update({"ovgpu.json": b"\xff"}), "damaged"),
-    (lambda f: f.update({"model.xml": b"<net"}), "damaged"),
-    (lambda f: f.pop("model.bin"), "weights"),
-    (lambda f: (f.pop("model.bin"), f.update({"ovgpu.json": json.dumps(
-        json.loads(f["ovgpu.json"]) | {"weights": {"path": 1}}).encode()})), "damaged"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda f: f.pop("model.xml"), "it has no model.xml"),
+        (lambda f: f.pop("ovgpu.json"), "it has no 'ovgpu.json'"),
+        (lambda f: f.update({"ovgpu.json": b"[]"}), "damaged"),
+        (lambda f: f.update({"ovgpu.json": b"{}"}), "it has no 'ovgpu'"),
+        (lambda f: f.update({"ovgpu.json": b"\xff"}), "damaged"),
+        (lambda f: f.update({"model.xml": b"<net"}), "damaged"),
+        (lambda f: f.pop("model.bin"), "weights"),
+        (
+            lambda f: (
+                f.pop("model.bin"),
+                f.update({"ovgpu.json": json.dumps(json.loads(f["ovgpu.json"]) | {"weights": {"path": 1}}).encode()}),
+            ),
+            "damaged",
+        ),
+    ],
+)
 def test_wrong_contents(change: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         ov.Core().import_model(rewritten(exported_bytes(), change), "CPU")
@@ -245,6 +274,7 @@ def test_compressed_archives_are_refused() -> None:
 
 
 # ---- CACHE_DIR
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -269,7 +299,7 @@ def entries(folder: Path) -> list[Path]:
 
 def test_the_second_time(folder: Path, device: str) -> None:
     assert not loaded(folder, device)
-    entry, = entries(folder)
+    (entry,) = entries(folder)
     assert entry.stat().st_size < 4096  # without the weights
     before = entry.stat()
     assert loaded(folder, device) and loaded(folder, device)
@@ -323,17 +353,18 @@ def test_weights_are_compared_by_contents(folder: Path) -> None:
 
 def test_an_entry_whose_weights_changed_is_refused(folder: Path) -> None:
     loaded(folder)
-    entry, = entries(folder)
+    (entry,) = entries(folder)
     (folder / "m.bin").write_bytes(bytes(10))
     with pytest.raises(ModelError, match=r"m\.bin has changed since the model was compiled"):
         exported.read_file(entry, "CPU")
 
 
-@pytest.mark.parametrize("damage", [
-    lambda data: data[:100], lambda data: b"", lambda data: data[:200] + b"!" + data[201:]])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:100], lambda data: b"", lambda data: data[:200] + b"!" + data[201:]]
+)
 def test_a_damaged_entry_is_written_again(folder: Path, damage: Callable[[bytes], bytes]) -> None:
     loaded(folder)
-    entry, = entries(folder)
+    (entry,) = entries(folder)
     good = entry.read_bytes()
     entry.write_bytes(damage(good))
     assert not loaded(folder) and entry.read_bytes() == good and loaded(folder)
@@ -350,9 +381,14 @@ def test_models_without_files(folder: Path) -> None:
     core = ov.Core()
     core.set_property({"CACHE_DIR": folder / "cache"})
     xml, weights = weighted()
-    for model, given in ((core.read_model(folder / "m.xml"), None), (xml, weights), (xml.decode(), folder / "m.bin"),
-                         (folder / "m.xml", weights), (folder / "m.xml", np.frombuffer(weights, np.uint8)),
-                         (folder / "m.xml", ov.Tensor(np.frombuffer(weights, np.uint8).copy()))):
+    for model, given in (
+        (core.read_model(folder / "m.xml"), None),
+        (xml, weights),
+        (xml.decode(), folder / "m.bin"),
+        (folder / "m.xml", weights),
+        (folder / "m.xml", np.frombuffer(weights, np.uint8)),
+        (folder / "m.xml", ov.Tensor(np.frombuffer(weights, np.uint8).copy())),
+    ):
         assert not core.compile_model(model, "CPU", weights=given).get_property("LOADED_FROM_CACHE")
     assert not entries(folder)
 

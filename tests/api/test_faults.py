@@ -60,6 +60,7 @@ def test_in_an_inference(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
 
 def test_out_of_memory_and_own_errors_are_no_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     for error, message in (MemoryError("all of it"), "out of memory: all of it"), (OpError("on purpose"), "on purpose"):
+
         def fails(*_: Any, error: Exception = error, **__: Any) -> None:
             raise error
 
@@ -73,6 +74,7 @@ def test_out_of_memory_and_own_errors_are_no_faults(monkeypatch: pytest.MonkeyPa
 
 def test_of_shape_arithmetic() -> None:
     """The error names the layer of an op that fails on the host, where shapes are computed."""
+
     @ov.register_op("Broken", "extension")
     class Broken(ov.Op):
         def infer(self, x: Any) -> tuple[Any, ...]:
@@ -97,15 +99,29 @@ def one(type: str, version: str, inputs: Callable[[Net], list[Port]], **attrs: A
 
 AXES = [1] * 70
 BROKEN = {
-    "convert-to-dynamic": (one("Convert", "opset1", lambda n: [n.parameter("f32", (2,))], destination_type="dynamic"),
-                           "destination_type is dynamic"),
-    "range-of-strings": (one("Range", "opset4", lambda n: [n.const(i, "i64") for i in (0, 3, 1)], output_type="string"),
-                         "output_type string is not numeric"),
-    "reshape-to-many-axes": (one("Reshape", "opset1", lambda n: [n.parameter("f32", (1,)), n.const(AXES, "i64")],
-                                 special_zero=False), "a tensor has at most 64 axes, not 70"),
-    "slice-to-many-axes": (one("StridedSlice", "opset1", lambda n: [
-        n.parameter("f32", (2,)), n.const(AXES, "i64"), n.const(AXES, "i64")], begin_mask="1,1", end_mask="1,1",
-        new_axis_mask=",".join("1" * 70)), "a tensor has at most 64 axes, not 7"),
+    "convert-to-dynamic": (
+        one("Convert", "opset1", lambda n: [n.parameter("f32", (2,))], destination_type="dynamic"),
+        "destination_type is dynamic",
+    ),
+    "range-of-strings": (
+        one("Range", "opset4", lambda n: [n.const(i, "i64") for i in (0, 3, 1)], output_type="string"),
+        "output_type string is not numeric",
+    ),
+    "reshape-to-many-axes": (
+        one("Reshape", "opset1", lambda n: [n.parameter("f32", (1,)), n.const(AXES, "i64")], special_zero=False),
+        "a tensor has at most 64 axes, not 70",
+    ),
+    "slice-to-many-axes": (
+        one(
+            "StridedSlice",
+            "opset1",
+            lambda n: [n.parameter("f32", (2,)), n.const(AXES, "i64"), n.const(AXES, "i64")],
+            begin_mask="1,1",
+            end_mask="1,1",
+            new_axis_mask=",".join("1" * 70),
+        ),
+        "a tensor has at most 64 axes, not 7",
+    ),
 }
 
 
@@ -181,8 +197,9 @@ def parameters(name: str) -> list[int]:
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("shape", ["", "4", "0", "?", "...", "2,3,4,5,6"])
-@pytest.mark.parametrize(("name", "number"), [
-    (name, number) for name in ("bert", "llama", "whisper_decoder") for number in parameters(name)])
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, number) for name in ("bert", "llama", "whisper_decoder") for number in parameters(name)]
+)
 def test_transformers_with_inputs_of_other_ranks(name: str, number: int, shape: str) -> None:
     """The model runs, or is refused with an error of ovgpu."""
     folder: Path = DATA / name
@@ -190,12 +207,19 @@ def test_transformers_with_inputs_of_other_ranks(name: str, number: int, shape: 
     spot = [*re.finditer(r'type="Parameter"[^>]*>\s*<data shape="([^"]*)"', xml)][number]
     core = ov.Core()
     try:
-        model = core.read_model((xml[: spot.start(1)] + shape + xml[spot.end(1) :]).encode(),
-                                (folder / "model.bin").read_bytes())
+        model = core.read_model(
+            (xml[: spot.start(1)] + shape + xml[spot.end(1) :]).encode(), (folder / "model.bin").read_bytes()
+        )
         request = core.compile_model(model, "CPU").create_infer_request()
-        inputs = [np.ones([2 if d.is_dynamic else d.get_length() for d in port.partial_shape]
-                          if port.partial_shape.rank.is_static else [2], port.element_type.to_dtype())
-                  for port in request.model_inputs]
+        inputs = [
+            np.ones(
+                [2 if d.is_dynamic else d.get_length() for d in port.partial_shape]
+                if port.partial_shape.rank.is_static
+                else [2],
+                port.element_type.to_dtype(),
+            )
+            for port in request.model_inputs
+        ]
         request.infer(inputs)
     except Error as e:
         assert REPORT not in str(e) and "inference failed" not in str(e)

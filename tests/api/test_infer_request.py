@@ -136,15 +136,17 @@ def test_initial_state_that_depends_on_inputs() -> None:
 def test_a_failed_inference_leaves_everything_usable() -> None:
     r = request(ovgpu, nets.fragile())
     assert r.infer([1, 2])[0].tolist() == [1, 2]
-    for run in (lambda: r.infer({"x": [-5, 2]}), lambda: (r.start_async({"x": [-5, 2]}), r.wait()),
-                lambda: r.infer({"x": [1, 2, 3]}), lambda: r.start_async({"x": "text"})):
+    for run in (
+        lambda: r.infer({"x": [-5, 2]}),
+        lambda: (r.start_async({"x": [-5, 2]}), r.wait()),
+        lambda: r.infer({"x": [1, 2, 3]}),
+        lambda: r.start_async({"x": "text"}),
+    ):
         with pytest.raises((RuntimeError, ValueError)):
             run()
         assert r.query_state()[0].state.data.tolist() == [1, 2]
     assert r.infer({"x": [1, 2]})[0].tolist() == [2, 4]
     r.wait()
-
-
 
 
 def test_an_output_that_cannot_take_the_result_changes_nothing() -> None:

@@ -116,8 +116,13 @@ def test_what_is_taken_beyond_openvino() -> None:
         def __dlpack_device__(self) -> Any:
             return X.__dlpack_device__()
 
-    for inputs in ([[1, -2, 3], [-4, 5, -6]], {0: ((1, -2, 3), (-4, 5, -6))}, Capsule(), openvino.Tensor(X.copy()),
-                   {"x": openvino.Tensor(X.copy())}):
+    for inputs in (
+        [[1, -2, 3], [-4, 5, -6]],
+        {0: ((1, -2, 3), (-4, 5, -6))},
+        Capsule(),
+        openvino.Tensor(X.copy()),
+        {"x": openvino.Tensor(X.copy())},
+    ):
         assert c(inputs)[0].tolist() == np.abs(X).tolist()
     with pytest.raises(RuntimeError, match="Failed to set tensor for input with precision: f64"):
         c(openvino.Tensor(X.astype(np.float64)))
@@ -140,8 +145,14 @@ def test_strings() -> None:
     """Strings pass through. The expected values are written here, as OpenVINO's plugin damages its heap."""
     ir = nets.same((-1,), "string")
     r = request(ovgpu, ir)
-    for inputs in (["a", "bé"], [np.array(["a", "bé"])], {"x": ["a", "bé"]}, [np.array(["a", "bé"], object)],
-                   [np.array([b"a", "bé".encode()])], ovgpu.Tensor(["a", "bé"])):
+    for inputs in (
+        ["a", "bé"],
+        [np.array(["a", "bé"])],
+        {"x": ["a", "bé"]},
+        [np.array(["a", "bé"], object)],
+        [np.array([b"a", "bé".encode()])],
+        ovgpu.Tensor(["a", "bé"]),
+    ):
         result = r.infer(inputs)[0]
         assert result.dtype.kind == "U" and result.tolist() == ["a", "bé"]
         assert compiled(ovgpu, ir)(inputs, share_outputs=True)[0].tolist() == ["a", "bé"]
@@ -189,5 +200,3 @@ def codes(tensor: Any) -> list[int]:
 def test_packed_values_out_of_range(kind: str) -> None:
     with pytest.raises(ovgpu.Error, match=r"^\[Parameter\] .* holds .*layer 'x'"):
         request(ovgpu, nets.same((-1,), kind)).infer({"x": [17]})
-
-

@@ -1,5 +1,6 @@
 """Outputs, parameters, sinks and variables of a model that are added, replaced and removed; models cut out of others;
 `Model.evaluate`. The same steps with openvino and with ovgpu must agree."""
+
 from __future__ import annotations
 
 import re
@@ -17,8 +18,10 @@ import ovgpu
 
 def shapes(ports: Any) -> list[tuple[str, list[str]]]:
     """Return the shapes and names of ports, without the numbers of nodes."""
-    return [(str(port.get_partial_shape()), [re.sub(r"_\d+$", "", name) for name in sorted(port.get_names())])
-            for port in ports]
+    return [
+        (str(port.get_partial_shape()), [re.sub(r"_\d+$", "", name) for name in sorted(port.get_names())])
+        for port in ports
+    ]
 
 
 def stateful(folder: Path) -> Path:
@@ -30,8 +33,9 @@ def stateful(folder: Path) -> Path:
     z = ops.split(ops.multiply(x, np.float32(2), name="double"), 1, 3, name="parts")
     for node, name in ((x, "x"), (total, "sum"), (y, "y")):
         node.output(0).get_tensor().set_names({name})
-    model = openvino.Model([ops.result(y, name="first"), ops.result(z.output(1), name="second")],
-                           [ops.assign(y, "v")], [x], "stateful")
+    model = openvino.Model(
+        [ops.result(y, name="first"), ops.result(z.output(1), name="second")], [ops.assign(y, "v")], [x], "stateful"
+    )
     openvino.serialize(model, folder / "model.xml")
     return folder / "model.xml"
 
@@ -53,10 +57,27 @@ def agree(path: Path, steps: Callable[[Any, Any], Any]) -> Any:
     return results[0]
 
 
-@pytest.mark.parametrize("key", [
-    "sum", "x", "y", "nope", ("total", 0), ("parts", 2), ("total", 1), ("nope", 0), ["sum", ("double", 0)], [], 3, [3],
-    ["sum", "sum"], ("total",), None,
-], ids=repr)
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sum",
+        "x",
+        "y",
+        "nope",
+        ("total", 0),
+        ("parts", 2),
+        ("total", 1),
+        ("nope", 0),
+        ["sum", ("double", 0)],
+        [],
+        3,
+        [3],
+        ["sum", "sum"],
+        ("total",),
+        None,
+    ],
+    ids=repr,
+)
 def test_added_outputs(path: Path, key: Any) -> None:
     def steps(library: Any, model: Any) -> Any:
         added = model.add_outputs(key)
@@ -98,9 +119,11 @@ def test_models_cut_out_of_others(path: Path) -> None:
         nodes = {node.get_friendly_name(): node for node in model.get_ops()}
         found = []
         for arguments in (
-            ([nodes["double"]], model.get_parameters(), "cut"), ([nodes["parts"].output(2)], model.get_parameters()),
+            ([nodes["double"]], model.get_parameters(), "cut"),
+            ([nodes["parts"].output(2)], model.get_parameters()),
             (model.get_results(), model.get_sinks(), model.get_parameters(), "all"),
-            (nodes["double"], model.get_parameters(), "single"), ([nodes["parts"].output(0)], [], "undeclared"),
+            (nodes["double"], model.get_parameters(), "single"),
+            ([nodes["parts"].output(0)], [], "undeclared"),
         ):
             try:
                 cut = library.Model(*arguments)
@@ -116,8 +139,12 @@ def test_models_cut_out_of_others(path: Path) -> None:
 def test_sinks_and_variables(path: Path) -> None:
     def steps(library: Any, model: Any) -> Any:
         sink, variable = model.get_sinks()[0], model.get_variables()[0]
-        found = [model.get_sink_index(sink), model.get_sink_index(sink.output(0)),
-                 model.get_sink_index(model.get_results()[0]), variable.get_info().variable_id]
+        found = [
+            model.get_sink_index(sink),
+            model.get_sink_index(sink.output(0)),
+            model.get_sink_index(model.get_results()[0]),
+            variable.get_info().variable_id,
+        ]
         for step in (lambda: model.remove_variable(variable), lambda: model.add_variables([variable])):
             step()
             found += [len(model.get_variables()), model.get_variable_by_id("v") is None]
@@ -129,10 +156,17 @@ def test_sinks_and_variables(path: Path) -> None:
     assert model.clone().get_variables() == []
 
 
-@pytest.mark.parametrize(("shape", "kind", "inputs", "outputs"), [
-    ([1, 3], np.float32, 1, 2), ([1, 3], np.float32, 0, 2), ([1, 3], np.float32, 2, 2), ([1, 4], np.float32, 1, 2),
-    ([1, 3], np.int32, 1, 2), ([1, 3], np.float32, 1, 1),
-])
+@pytest.mark.parametrize(
+    ("shape", "kind", "inputs", "outputs"),
+    [
+        ([1, 3], np.float32, 1, 2),
+        ([1, 3], np.float32, 0, 2),
+        ([1, 3], np.float32, 2, 2),
+        ([1, 4], np.float32, 1, 2),
+        ([1, 3], np.int32, 1, 2),
+        ([1, 3], np.float32, 1, 1),
+    ],
+)
 def test_evaluation(tmp_path: Path, shape: list[int], kind: Any, inputs: int, outputs: int) -> None:
     x = ops.parameter([1, 3], openvino.Type.f32)
     openvino.serialize(openvino.Model([ops.relu(x), ops.negative(x)], [x]), tmp_path / "m.xml")
@@ -150,13 +184,26 @@ def test_tensors_of_ports(path: Path) -> None:
     def steps(library: Any, model: Any) -> Any:
         tensor, source = model.input(0).get_tensor(), model.get_results()[0].input(0)
         tensor.add_names({"also"})
-        found = [sorted(tensor.get_names()), sorted(model.input(0).names), tensor.any_name, str(tensor.partial_shape),
-                 list(tensor.shape), tensor.element_type.get_type_name(), tensor.size, source.get_tensor().any_name]
+        found = [
+            sorted(tensor.get_names()),
+            sorted(model.input(0).names),
+            tensor.any_name,
+            str(tensor.partial_shape),
+            list(tensor.shape),
+            tensor.element_type.get_type_name(),
+            tensor.size,
+            source.get_tensor().any_name,
+        ]
         tensor.set_names({"only"})
         source.set_rt_info("value", "key")
         node = source.get_source_output().get_node()
-        return [*found, sorted(model.input("only").tensor.names), source.get_rt_info()["key"].value,
-                node.get_output_tensor(0).get_any_name(), list(node.get_input_tensor(0).get_shape())]
+        return [
+            *found,
+            sorted(model.input("only").tensor.names),
+            source.get_rt_info()["key"].value,
+            node.get_output_tensor(0).get_any_name(),
+            list(node.get_input_tensor(0).get_shape()),
+        ]
 
     assert agree(path, steps)[0] == ["also", "x"]
 
@@ -177,9 +224,14 @@ def test_names_of_new_nodes_and_models(path: Path) -> None:
     def steps(library: Any, model: Any) -> Any:
         added = model.add_outputs("sum")[0].get_node()
         other = library.Model(model.get_results(), model.get_sinks(), model.get_parameters())
-        return [added.get_friendly_name() == added.get_name(), added.get_name().split("_")[0],
-                int(added.get_name().split("_")[1]) == added.get_instance_id(), other.get_name()[:5],
-                other.get_name() == other.get_friendly_name(), other.get_name() != model.get_name(),
-                model.get_friendly_name()]
+        return [
+            added.get_friendly_name() == added.get_name(),
+            added.get_name().split("_")[0],
+            int(added.get_name().split("_")[1]) == added.get_instance_id(),
+            other.get_name()[:5],
+            other.get_name() == other.get_friendly_name(),
+            other.get_name() != model.get_name(),
+            model.get_friendly_name(),
+        ]
 
     assert agree(path, steps) == [True, "Result", True, "Model", True, True, "stateful"]

@@ -1,4 +1,5 @@
 """MULTI: a compiled model whose requests are shared among two emulated cards, or the CPU and a card."""
+
 from __future__ import annotations
 
 import gc
@@ -45,8 +46,12 @@ def stateless() -> ov.Model:
     """Return y = relu(x w); x has [n, SIZE]."""
     net = Net("stateless")
     weights = np.random.default_rng(2).uniform(-1, 1, (SIZE, SIZE)).astype("f4")
-    y = net.layer("MatMul", "opset1", [net.parameter("f32", (-1, SIZE), "x"), net.const(weights)],
-                  {"transpose_a": False, "transpose_b": False})
+    y = net.layer(
+        "MatMul",
+        "opset1",
+        [net.parameter("f32", (-1, SIZE), "x"), net.const(weights)],
+        {"transpose_a": False, "transpose_b": False},
+    )
     net.result(net.layer("Relu", "opset1", [y], names=["y"]))
     return ov.Core().read_model(*net.build())
 
@@ -77,19 +82,22 @@ def rows(seed: int, number: int = 1) -> Array:
 # ---- names
 
 
-@pytest.mark.parametrize(("name", "expected", "optimal"), [
-    (CARDS, ["NVIDIA.0", "NVIDIA.1"], 2),
-    ("MULTI", ["NVIDIA.0", "NVIDIA.1"], 2),
-    ("MULTI:-CPU", ["NVIDIA.0", "NVIDIA.1"], 2),
-    ("MULTI:NVIDIA.1, CUDA.0", ["NVIDIA.1", "NVIDIA.0"], 2),
-    ("MULTI:NVIDIA,NVIDIA.0,CUDA,CUDA.1", ["NVIDIA.0", "NVIDIA.1"], 2),
-    ("MULTI:NVIDIA(4),CPU(2)", ["NVIDIA.0", "CPU"], 6),
-    ("MULTI:NVIDIA.1(3),NVIDIA.0", ["NVIDIA.1", "NVIDIA.0"], 4),
-    ("MULTI:NVIDIA(3),NVIDIA.0(5)", ["NVIDIA.0"], 3),
-    ("MULTI:NVIDIA.1", ["NVIDIA.1"], 1),
-    ("MULTI:-NVIDIA.0", ["NVIDIA.1"], 1),
-    ("MULTI:-CUDA", ["CPU"], 1),
-])
+@pytest.mark.parametrize(
+    ("name", "expected", "optimal"),
+    [
+        (CARDS, ["NVIDIA.0", "NVIDIA.1"], 2),
+        ("MULTI", ["NVIDIA.0", "NVIDIA.1"], 2),
+        ("MULTI:-CPU", ["NVIDIA.0", "NVIDIA.1"], 2),
+        ("MULTI:NVIDIA.1, CUDA.0", ["NVIDIA.1", "NVIDIA.0"], 2),
+        ("MULTI:NVIDIA,NVIDIA.0,CUDA,CUDA.1", ["NVIDIA.0", "NVIDIA.1"], 2),
+        ("MULTI:NVIDIA(4),CPU(2)", ["NVIDIA.0", "CPU"], 6),
+        ("MULTI:NVIDIA.1(3),NVIDIA.0", ["NVIDIA.1", "NVIDIA.0"], 4),
+        ("MULTI:NVIDIA(3),NVIDIA.0(5)", ["NVIDIA.0"], 3),
+        ("MULTI:NVIDIA.1", ["NVIDIA.1"], 1),
+        ("MULTI:-NVIDIA.0", ["NVIDIA.1"], 1),
+        ("MULTI:-CUDA", ["CPU"], 1),
+    ],
+)
 def test_names(name: str, expected: list[str], optimal: int) -> None:
     model = compiled(name)
     assert devices(model) == expected
@@ -108,9 +116,13 @@ def test_other_lists_select_one_device(name: str) -> None:
 
 
 def test_devices_that_cannot_be_used_are_left_out() -> None:
-    with pytest.warns(RuntimeWarning, match=(
+    with pytest.warns(
+        RuntimeWarning,
+        match=(
             r'^MULTI takes NVIDIA.1, CPU: Device "NVIDIA.7" cannot be used: there are 2 GPUs, .*; '
-            r'Device with "NOPE" name is not registered')) as found:
+            r'Device with "NOPE" name is not registered'
+        ),
+    ) as found:
         assert devices(compiled("MULTI:NVIDIA.7,NVIDIA.1,NOPE,CPU")) == ["NVIDIA.1", "CPU"]
     assert found[0].filename == __file__
     with pytest.raises(ov.DeviceError, match=r'No available device to filter MULTI plugin: Device "NVIDIA.7" .*"NOPE"'):
@@ -225,8 +237,9 @@ def test_a_queue_fed_by_threads(pair: str) -> None:
     queue = ov.AsyncInferQueue(model)
     assert len(queue) == (8 if pair == CARDS else 5)
     answers: list[tuple[int, ov.InferRequest, bytes]] = []
-    queue.set_callback(lambda request, seed: answers.append(
-        (seed, request, request.get_output_tensor(0).data.tobytes())))
+    queue.set_callback(
+        lambda request, seed: answers.append((seed, request, request.get_output_tensor(0).data.tobytes()))
+    )
 
     def feed(first: int) -> None:
         for seed in range(first, first + each):
@@ -258,7 +271,9 @@ def test_properties() -> None:
     for name in ("DEVICE_ID", "DEVICE_TYPE", "NETWORK_NAME", "PERFORMANCE_HINT", "SUPPORTED_PROPERTIES"):
         assert model.get_property(name) == card.get_property(name)
     assert model.get_property("RANGE_FOR_ASYNC_INFER_REQUESTS")[:2] == (
-        1, sum(each.get_property("RANGE_FOR_STREAMS")[1] for each in (cpu, card)))
+        1,
+        sum(each.get_property("RANGE_FOR_STREAMS")[1] for each in (cpu, card)),
+    )
     with pytest.raises(RuntimeError, match="Unsupported property NOPE"):
         model.get_property("NOPE")
     with pytest.raises(RuntimeError, match="already compiled"):
@@ -290,8 +305,10 @@ def test_memory() -> None:
 def test_weights_are_shared_on_the_host(tmp_path: Path) -> None:
     ov.serialize(stateless(), tmp_path / "m.xml")
     model = ov.Core().compile_model(tmp_path / "m.xml", CARDS)
-    found = [next(source for source, _ in each.constants.values() if source.size == SIZE * SIZE)
-             for each in model._compilations]
+    found = [
+        next(source for source, _ in each.constants.values() if source.size == SIZE * SIZE)
+        for each in model._compilations
+    ]
     assert np.shares_memory(*found)
 
 

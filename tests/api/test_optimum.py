@@ -26,8 +26,13 @@ def load(ov: Any, name: str) -> tuple[Any, Any, list[Any]]:
     model = core.read_model(DATA / name / "model.xml", DATA / name / "model.bin")
     seen: list[Any] = [model.has_rt_info("nncf"), len(model.get_sinks())]
     for port in (*model.inputs, *model.outputs):
-        seen += [port.get_any_name(), sorted(port.get_names()), port.get_element_type().get_type_name(),
-                 str(port.get_partial_shape()), [d.is_dynamic for d in port.get_partial_shape()]]
+        seen += [
+            port.get_any_name(),
+            sorted(port.get_names()),
+            port.get_element_type().get_type_name(),
+            str(port.get_partial_shape()),
+            [d.is_dynamic for d in port.get_partial_shape()],
+        ]
     return core, model, seen
 
 
@@ -164,16 +169,25 @@ if importlib.util.find_spec("optimum") and importlib.util.find_spec("torch"):
 
         torch.manual_seed(1)
         source, target = tmp_path_factory.mktemp("torch"), tmp_path_factory.mktemp("ir")
-        LlamaForCausalLM(LlamaConfig(
-            vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.2,
-        )).save_pretrained(source)
+        LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=99,
+                hidden_size=32,
+                intermediate_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                initializer_range=0.2,
+            )
+        ).save_pretrained(source)
         OVModelForCausalLM.from_pretrained(source, export=True, compile=False).save_pretrained(target)
         return target
 
     @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
-    def test_optimum_intel(tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                           options: dict[str, Any]) -> None:
+    def test_optimum_intel(
+        tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    ) -> None:
         """Unmodified optimum-intel generates the same tokens with ovgpu behind `openvino.Core.compile_model`."""
         import torch
         from optimum.intel import OVModelForCausalLM

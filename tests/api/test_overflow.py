@@ -71,8 +71,9 @@ def test_in_range(emulated: str) -> None:
 
 @pytest.mark.parametrize("bound", [None, np.empty, cupy_emu.empty])
 @pytest.mark.parametrize("columns", [64, 512])
-def test_overflow_after_other_inferences(columns: int, bound: Any, emulated: str,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overflow_after_other_inferences(
+    columns: int, bound: Any, emulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Results of replays are looked at as well: on the host, on the device, and large ones before they are read."""
     monkeypatch.setattr(deferred, "LARGE_BYTES", 1024)
     model = compiled(large(columns=columns), emulated)
@@ -154,6 +155,7 @@ def test_with_profiling(emulated: str) -> None:
 
 # ---- whole models
 
+
 def grown(name: str, parts: tuple[str, ...], folder: Path) -> Path:
     """Write a model whose layers with these names have results 2**18 times as large, and return its file."""
     model = openvino.Core().read_model(DATA / name / "model.xml")
@@ -169,8 +171,10 @@ def grown(name: str, parts: tuple[str, ...], folder: Path) -> Path:
     return folder / "model.xml"
 
 
-@pytest.mark.parametrize(("name", "parts"), [
-    ("t5_encoder", ("DenseReluDense.wo",)), ("gemma2", ("o_proj", "down_proj")), ("llama", ("o_proj", "down_proj"))])
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("t5_encoder", ("DenseReluDense.wo",)), ("gemma2", ("o_proj", "down_proj")), ("llama", ("o_proj", "down_proj"))],
+)
 def test_residual_streams_beyond_f16(name: str, parts: tuple[str, ...], emulated: str, tmp_path: Path) -> None:
     """T5, Gemma and the like, whose residual streams exceed f16, are as right as in bf16."""
     file, calls = grown(name, parts, tmp_path), Expected.load(DATA / name / "expected.npz").calls
@@ -183,8 +187,25 @@ def test_residual_streams_beyond_f16(name: str, parts: tuple[str, ...], emulated
 
 
 @pytest.mark.drawn(4)
-@pytest.mark.parametrize("name", ["bert", "clip", "deberta", "gemma2", "gpt2", "llama", "llama_int4_sym", "mixtral",
-                                  "swin", "t5_decoder", "unet", "whisper_decoder", "yolos", "lstm_state"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert",
+        "clip",
+        "deberta",
+        "gemma2",
+        "gpt2",
+        "llama",
+        "llama_int4_sym",
+        "mixtral",
+        "swin",
+        "t5_decoder",
+        "unet",
+        "whisper_decoder",
+        "yolos",
+        "lstm_state",
+    ],
+)
 def test_models_in_range_stay_in_f16(name: str, emulated: str) -> None:
     """Masks of -inf and of the lowest number do not count as overflow."""
     model = ov.Core().compile_model(DATA / name / "model.xml", emulated, FAST)
@@ -201,8 +222,10 @@ def test_overflow_while_decoding(elsewhere: bool, step: int, emulated: str, monk
 
     Only the first decode step is watched: the overflow of later ones is noticed by their results.
     """
-    models = [ov.Core().compile_model(DATA / "llama" / "model.xml", device, config) for device, config in (
-        (emulated, FAST), ("CPU", {}))]
+    models = [
+        ov.Core().compile_model(DATA / "llama" / "model.xml", device, config)
+        for device, config in ((emulated, FAST), ("CPU", {}))
+    ]
     requests = [model.create_infer_request() for model in models]
     for number in range(5):
         if number == step and elsewhere:

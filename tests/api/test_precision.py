@@ -44,19 +44,22 @@ def chosen(device: str, config: Any) -> tuple[str, str]:
     return precision, cache
 
 
-@pytest.mark.parametrize(("config", "cpu", "card_"), [
-    ({}, "f32", "dynamic"),
-    ({MODE: "ACCURACY"}, "f32", "dynamic"),
-    ({MODE: "PERFORMANCE"}, "f32", "f16"),
-    ({MODE: "PERFORMANCE", PRECISION: "f32"}, "f32", "f32"),
-    ({MODE: "PERFORMANCE", PRECISION: "dynamic"}, "dynamic", "dynamic"),
-    ({MODE: "ACCURACY", PRECISION: "bf16"}, "bf16", "bf16"),
-    ({PRECISION: ov.Type.f16}, "f16", "f16"),
-    ({PRECISION: openvino.Type.f16}, "f16", "f16"),
-    ({PRECISION: "undefined"}, "dynamic", "dynamic"),
-    ({PRECISION: "tf32"}, "f32", "tf32"),
-    ({CACHE: "u8"}, "f32", "dynamic"),
-])
+@pytest.mark.parametrize(
+    ("config", "cpu", "card_"),
+    [
+        ({}, "f32", "dynamic"),
+        ({MODE: "ACCURACY"}, "f32", "dynamic"),
+        ({MODE: "PERFORMANCE"}, "f32", "f16"),
+        ({MODE: "PERFORMANCE", PRECISION: "f32"}, "f32", "f32"),
+        ({MODE: "PERFORMANCE", PRECISION: "dynamic"}, "dynamic", "dynamic"),
+        ({MODE: "ACCURACY", PRECISION: "bf16"}, "bf16", "bf16"),
+        ({PRECISION: ov.Type.f16}, "f16", "f16"),
+        ({PRECISION: openvino.Type.f16}, "f16", "f16"),
+        ({PRECISION: "undefined"}, "dynamic", "dynamic"),
+        ({PRECISION: "tf32"}, "f32", "tf32"),
+        ({CACHE: "u8"}, "f32", "dynamic"),
+    ],
+)
 def test_what_is_chosen(config: Any, cpu: str, card_: str, card: None) -> None:
     assert chosen("CPU", config) == (cpu, cpu)
     assert chosen("NVIDIA", config) == (card_, "f32" if card_ == "tf32" else card_)
@@ -90,11 +93,22 @@ def test_a_card_without_bf16_and_tf32(capability: tuple[int, int], kind: str, mo
         assert core.compile_model(model, "NVIDIA", config)._compilation.backend.blas.tf32 == (capability >= (8, 0))
 
 
-@pytest.mark.parametrize(("config", "unit"), [
-    ({}, 2**-11), ({PRECISION: "dynamic"}, 2**-11), ({PRECISION: "tf32"}, 2**-11),
-    ({PRECISION: "tf32", MODE: "ACCURACY"}, 2**-11), ({MODE: "PERFORMANCE", PRECISION: "dynamic"}, 2**-11),
-    ({MODE: "ACCURACY"}, 2**-22), ({PRECISION: "f32"}, 2**-22), ({MODE: "PERFORMANCE", PRECISION: "f32"}, 2**-22),
-    ({MODE: "ACCURACY", PRECISION: "dynamic"}, 2**-22), ({MODE: "PERFORMANCE"}, 2**-11), ({PRECISION: "bf16"}, 2**-8)])
+@pytest.mark.parametrize(
+    ("config", "unit"),
+    [
+        ({}, 2**-11),
+        ({PRECISION: "dynamic"}, 2**-11),
+        ({PRECISION: "tf32"}, 2**-11),
+        ({PRECISION: "tf32", MODE: "ACCURACY"}, 2**-11),
+        ({MODE: "PERFORMANCE", PRECISION: "dynamic"}, 2**-11),
+        ({MODE: "ACCURACY"}, 2**-22),
+        ({PRECISION: "f32"}, 2**-22),
+        ({MODE: "PERFORMANCE", PRECISION: "f32"}, 2**-22),
+        ({MODE: "ACCURACY", PRECISION: "dynamic"}, 2**-22),
+        ({MODE: "PERFORMANCE"}, 2**-11),
+        ({PRECISION: "bf16"}, 2**-8),
+    ],
+)
 def test_what_is_computed(config: Any, unit: float, card: None) -> None:
     """The error is within the unit roundoff of the precision, and not far below it."""
     x = np.random.default_rng(9).uniform(-1, 1, (2, 64)).astype("f4")

@@ -82,66 +82,143 @@ RECIPES: dict[str, tuple[Net, Recipe]] = {
     "layout_of_steps": (NCHW, lambda p: image(p, "NHWC").convert_layout(p.layout("NCHW"))),
     "layout_to_the_models": (NCHW, lambda p: image(p, "NHWC").convert_layout(p.layout(""))),
     "layout_by_order": (NCHW, lambda p: p.input().preprocess().convert_layout([0, 3, 1, 2])),
-    "layout_by_two_orders": (NCHW, lambda p: p.input().preprocess().convert_layout([0, 3, 1, 2])
-                             .convert_layout([0, 1, 3, 2])),
-    "layout_by_order_and_name": (NCHW, lambda p: (p.input().tensor().set_layout(p.layout("NHWC")),
-                                                  p.input().preprocess().convert_layout([0, 3, 1, 2]))),
+    "layout_by_two_orders": (
+        NCHW,
+        lambda p: p.input().preprocess().convert_layout([0, 3, 1, 2]).convert_layout([0, 1, 3, 2]),
+    ),
+    "layout_by_order_and_name": (
+        NCHW,
+        lambda p: (
+            p.input().tensor().set_layout(p.layout("NHWC")),
+            p.input().preprocess().convert_layout([0, 3, 1, 2]),
+        ),
+    ),
     "layout_without_batch": (NCHW, lambda p: image(p, "HWC")),
     "layout_open": (NCHW, lambda p: image(p, "N...C", "NC...")),
     "layout_partly_named": (NCHW, lambda p: image(p, "?HWC", "?C??")),
     "mean_and_scale": (NCHW, lambda p: image(p).mean(2.5).scale(0.5)),
-    "mean_and_scale_of_channels": (NCHW, lambda p: image(p, "NHWC", kind="u8").convert_element_type(p.type("f32"))
-                                   .mean([1.0, 2.0, 3.0]).scale([2.0, 4.0, 8.0])),
+    "mean_and_scale_of_channels": (
+        NCHW,
+        lambda p: (
+            image(p, "NHWC", kind="u8").convert_element_type(p.type("f32")).mean([1.0, 2.0, 3.0]).scale([2.0, 4.0, 8.0])
+        ),
+    ),
     "reverse_channels": (NCHW, lambda p: image(p).reverse_channels()),
     "reverse_channels_any_size": (ANY, lambda p: image(p, "NHWC").reverse_channels()),
     "bgr_to_rgb": (NCHW, lambda p: image(p, "NHWC", color="BGR").convert_color(p.ColorFormat.RGB)),
     "rgbx_to_rgb": (NCHW, lambda p: image(p, "NHWC", kind="u8", color="RGBX").convert_color(p.ColorFormat.RGB)),
     "bgrx_to_rgb": (NCHW, lambda p: image(p, "NHWC", kind="u8", color="BGRX").convert_color(p.ColorFormat.RGB)),
-    "rgb_to_gray": (image_net(1, 1, 6, 10), lambda p: image(p, "NHWC", kind="u8", color="RGB")
-                    .convert_color(p.ColorFormat.GRAY)),
+    "rgb_to_gray": (
+        image_net(1, 1, 6, 10),
+        lambda p: image(p, "NHWC", kind="u8", color="RGB").convert_color(p.ColorFormat.GRAY),
+    ),
     "bgr_to_gray_of_reals": (image_net(1, 1, 6, 10), lambda p: image(p, color="BGR").convert_color(p.ColorFormat.GRAY)),
     "nv12": (NCHW, lambda p: image(p, "NHWC", kind="u8", color="NV12_SINGLE_PLANE").convert_color(p.ColorFormat.RGB)),
-    "nv12_planes": (NCHW, lambda p: (
-        p.input().tensor().set_element_type(p.type("u8")).set_color_format(p.ColorFormat.NV12_TWO_PLANES, ["y", "uv"]),
-        p.input().model().set_layout(p.layout("NCHW")), p.input().preprocess().convert_color(p.ColorFormat.BGR))),
+    "nv12_planes": (
+        NCHW,
+        lambda p: (
+            p.input()
+            .tensor()
+            .set_element_type(p.type("u8"))
+            .set_color_format(p.ColorFormat.NV12_TWO_PLANES, ["y", "uv"]),
+            p.input().model().set_layout(p.layout("NCHW")),
+            p.input().preprocess().convert_color(p.ColorFormat.BGR),
+        ),
+    ),
     "i420": (NCHW, lambda p: image(p, "NHWC", kind="u8", color="I420_SINGLE_PLANE").convert_color(p.ColorFormat.BGR)),
-    "i420_planes": (NCHW, lambda p: (
-        p.input().tensor().set_element_type(p.type("u8")).set_color_format(
-            p.ColorFormat.I420_THREE_PLANES, ["y", "u", "v"]),
-        p.input().model().set_layout(p.layout("NCHW")), p.input().preprocess().convert_color(p.ColorFormat.RGB))),
-    "resize": (NCHW, lambda p: (p.input().tensor().set_spatial_static_shape(9, 7),
-                                image(p).resize(p.ResizeAlgorithm.RESIZE_LINEAR))),
-    "resize_any_size": (NCHW, lambda p: (p.input().tensor().set_spatial_dynamic_shape(),
-                                         image(p, "NHWC", kind="u8").convert_element_type(p.type("f32"))
-                                         .resize(p.ResizeAlgorithm.RESIZE_LINEAR))),
-    "resize_to_a_size": (ANY_SIZE, lambda p: (p.input().tensor().set_shape(p.shape(1, 3, 5, 11)),
-                                              image(p).resize(p.ResizeAlgorithm.RESIZE_NEAREST, 10, 4))),
-    **{f"resize_{mode}": (ANY_SIZE, lambda p, mode=mode: (
-        p.input().tensor().set_shape(p.shape(1, 3, 5, 11)),
-        image(p).resize(getattr(p.ResizeAlgorithm, f"RESIZE_{mode}"), 8, 9)))
-       for mode in ("CUBIC", "BILINEAR_PILLOW", "BICUBIC_PILLOW")},
-    "crop": (ANY_SIZE, lambda p: (p.input().tensor().set_shape(p.shape(1, 4, 8, 9)),
-                                  image(p).crop([0, 1, 2, 3], [1, 4, -1, 7]))),
-    "pad": (NCHW, lambda p: (p.input().tensor().set_shape(p.shape(1, 3, 4, 7)),
-                             image(p).pad([0, 0, 1, 2], [0, 0, 1, 1], 0.5, p.PaddingMode.CONSTANT))),
-    "pad_reflect": (NCHW, lambda p: (p.input().tensor().set_shape(p.shape(1, 3, 4, 7)),
-                                     image(p).pad([0, 0, 1, 2], [0, 0, 1, 1], [0.0], p.PaddingMode.REFLECT))),
-    "from_an_array": (NCHW, lambda p: (p.input().tensor().set_from(np.zeros((1, 6, 10, 3), np.uint8)),
-                                       image(p, "NHWC"))),
-    "from_a_tensor": (NCHW, lambda p: (p.input().tensor().set_from(p.library.Tensor(np.zeros((1, 6, 10, 3), np.int32))),
-                                       image(p, "NHWC"))),
+    "i420_planes": (
+        NCHW,
+        lambda p: (
+            p.input()
+            .tensor()
+            .set_element_type(p.type("u8"))
+            .set_color_format(p.ColorFormat.I420_THREE_PLANES, ["y", "u", "v"]),
+            p.input().model().set_layout(p.layout("NCHW")),
+            p.input().preprocess().convert_color(p.ColorFormat.RGB),
+        ),
+    ),
+    "resize": (
+        NCHW,
+        lambda p: (p.input().tensor().set_spatial_static_shape(9, 7), image(p).resize(p.ResizeAlgorithm.RESIZE_LINEAR)),
+    ),
+    "resize_any_size": (
+        NCHW,
+        lambda p: (
+            p.input().tensor().set_spatial_dynamic_shape(),
+            image(p, "NHWC", kind="u8").convert_element_type(p.type("f32")).resize(p.ResizeAlgorithm.RESIZE_LINEAR),
+        ),
+    ),
+    "resize_to_a_size": (
+        ANY_SIZE,
+        lambda p: (
+            p.input().tensor().set_shape(p.shape(1, 3, 5, 11)),
+            image(p).resize(p.ResizeAlgorithm.RESIZE_NEAREST, 10, 4),
+        ),
+    ),
+    **{
+        f"resize_{mode}": (
+            ANY_SIZE,
+            lambda p, mode=mode: (
+                p.input().tensor().set_shape(p.shape(1, 3, 5, 11)),
+                image(p).resize(getattr(p.ResizeAlgorithm, f"RESIZE_{mode}"), 8, 9),
+            ),
+        )
+        for mode in ("CUBIC", "BILINEAR_PILLOW", "BICUBIC_PILLOW")
+    },
+    "crop": (
+        ANY_SIZE,
+        lambda p: (p.input().tensor().set_shape(p.shape(1, 4, 8, 9)), image(p).crop([0, 1, 2, 3], [1, 4, -1, 7])),
+    ),
+    "pad": (
+        NCHW,
+        lambda p: (
+            p.input().tensor().set_shape(p.shape(1, 3, 4, 7)),
+            image(p).pad([0, 0, 1, 2], [0, 0, 1, 1], 0.5, p.PaddingMode.CONSTANT),
+        ),
+    ),
+    "pad_reflect": (
+        NCHW,
+        lambda p: (
+            p.input().tensor().set_shape(p.shape(1, 3, 4, 7)),
+            image(p).pad([0, 0, 1, 2], [0, 0, 1, 1], [0.0], p.PaddingMode.REFLECT),
+        ),
+    ),
+    "from_an_array": (
+        NCHW,
+        lambda p: (p.input().tensor().set_from(np.zeros((1, 6, 10, 3), np.uint8)), image(p, "NHWC")),
+    ),
+    "from_a_tensor": (
+        NCHW,
+        lambda p: (p.input().tensor().set_from(p.library.Tensor(np.zeros((1, 6, 10, 3), np.int32))), image(p, "NHWC")),
+    ),
     "output_type": (NCHW, lambda p: p.output().tensor().set_element_type(p.type("i32"))),
-    "output_layout": (NCHW, lambda p: (p.output().model().set_layout(p.layout("NCHW")),
-                                       p.output().tensor().set_layout(p.layout("NHWC")))),
-    "output_steps": (NCHW, lambda p: (p.output().model().set_layout(p.layout("NCHW")),
-                                      p.output().postprocess().convert_element_type(p.type("f16"))
-                                      .convert_layout([0, 2, 3, 1]))),
-    "output_layout_by_name": (NCHW, lambda p: (p.output().model().set_layout(p.layout("NCHW")),
-                                               p.output().postprocess().convert_layout(p.layout("HWCN")))),
+    "output_layout": (
+        NCHW,
+        lambda p: (p.output().model().set_layout(p.layout("NCHW")), p.output().tensor().set_layout(p.layout("NHWC"))),
+    ),
+    "output_steps": (
+        NCHW,
+        lambda p: (
+            p.output().model().set_layout(p.layout("NCHW")),
+            p.output().postprocess().convert_element_type(p.type("f16")).convert_layout([0, 2, 3, 1]),
+        ),
+    ),
+    "output_layout_by_name": (
+        NCHW,
+        lambda p: (
+            p.output().model().set_layout(p.layout("NCHW")),
+            p.output().postprocess().convert_layout(p.layout("HWCN")),
+        ),
+    ),
     "both_ends": (NCHW, lambda p: (image(p, "NHWC", kind="u8"), p.output(0).tensor().set_element_type(p.type("f16")))),
-    "second_of_two": (two_inputs(), lambda p: (p.input(1).tensor().set_element_type(p.type("i8")),
-                                               p.input("a").preprocess().scale(4.0),
-                                               p.output(1).tensor().set_element_type(p.type("i64")))),
+    "second_of_two": (
+        two_inputs(),
+        lambda p: (
+            p.input(1).tensor().set_element_type(p.type("i8")),
+            p.input("a").preprocess().scale(4.0),
+            p.output(1).tensor().set_element_type(p.type("i64")),
+        ),
+    ),
 }
 
 
@@ -154,16 +231,21 @@ def built(library: Any, module: Any, net: Net, recipe: Recipe) -> Any:
 
 def described(model: Any) -> list[Any]:
     """Describe the inputs and outputs: names, shape, type and layout."""
-    return [(sorted(port.get_names()), str(port.partial_shape), port.element_type.get_type_name(), str(node.layout))
-            for ports, nodes in ((model.inputs, model.get_parameters()), (model.outputs, model.get_results()))
-            for port, node in zip(ports, nodes, strict=True)]
+    return [
+        (sorted(port.get_names()), str(port.partial_shape), port.element_type.get_type_name(), str(node.layout))
+        for ports, nodes in ((model.inputs, model.get_parameters()), (model.outputs, model.get_results()))
+        for port, node in zip(ports, nodes, strict=True)
+    ]
 
 
 def feed(model: Any, seed: int) -> list[Any]:
     random = np.random.default_rng(seed)
-    return [random.integers(0, 100, [dim.get_length() if dim.is_static else 7 + i for i, dim in
-                                     enumerate(port.partial_shape)]).astype(port.element_type.to_dtype())
-            for port in model.inputs]
+    return [
+        random.integers(
+            0, 100, [dim.get_length() if dim.is_static else 7 + i for i, dim in enumerate(port.partial_shape)]
+        ).astype(port.element_type.to_dtype())
+        for port in model.inputs
+    ]
 
 
 @pytest.mark.drawn(2)
@@ -191,8 +273,10 @@ REFUSED: dict[str, tuple[Net, Recipe]] = {
     "planes_left": (NCHW, lambda p: image(p, "NHWC", color="NV12_TWO_PLANES")),
     "color_left": (NCHW, lambda p: image(p, "NHWC", color="NV12_SINGLE_PLANE")),
     "no_conversion": (NCHW, lambda p: image(p, "NHWC", color="RGB").convert_color(p.ColorFormat.RGBX)),
-    "planes_resized": (NCHW, lambda p: image(p, "NHWC", color="NV12_TWO_PLANES")
-                       .resize(p.ResizeAlgorithm.RESIZE_LINEAR)),
+    "planes_resized": (
+        NCHW,
+        lambda p: image(p, "NHWC", color="NV12_TWO_PLANES").resize(p.ResizeAlgorithm.RESIZE_LINEAR),
+    ),
     "names_of_one_plane": (NCHW, lambda p: p.input().tensor().set_color_format(p.ColorFormat.RGB, ["a"])),
     "too_few_names": (NCHW, lambda p: p.input().tensor().set_color_format(p.ColorFormat.NV12_TWO_PLANES, ["a"])),
     "no_order": (NCHW, lambda p: image(p).convert_layout([0, 1, 1, 2])),
@@ -235,7 +319,8 @@ def test_custom_steps() -> None:
     absolute = ovgpu.ops.lookup("Abs", "opset1")
     negative = ovgpu.ops.lookup("Negative", "opset1")
     processor.input().preprocess().custom(lambda x: x).custom(
-        lambda x: ovgpu.Node(absolute(), [ovgpu.Node(negative(), [x]).ports[0]]))
+        lambda x: ovgpu.Node(absolute(), [ovgpu.Node(negative(), [x]).ports[0]])
+    )
     processor.output().postprocess().custom(lambda x: ovgpu.Node(negative(), [x]).ports[0])
     x = np.linspace(-3, 3, 180, dtype=np.float32).reshape(1, 3, 6, 10)
     (y,) = ovgpu.Core().compile_model(processor.build(), "CPU")([x]).values()

@@ -45,12 +45,21 @@ def video(given: Any, color: Any, algorithm: Any) -> None:
     given.preprocess().mean(127.0).scale(58.0)
 
 
-RESIZE = (ResizeAlgorithm.RESIZE_LINEAR, ResizeAlgorithm.RESIZE_CUBIC, ResizeAlgorithm.RESIZE_NEAREST,
-          ResizeAlgorithm.RESIZE_BILINEAR_PILLOW)
-COLORS = (ColorFormat.NV12_SINGLE_PLANE, ColorFormat.NV12_TWO_PLANES, ColorFormat.I420_SINGLE_PLANE,
-          ColorFormat.I420_THREE_PLANES)
+RESIZE = (
+    ResizeAlgorithm.RESIZE_LINEAR,
+    ResizeAlgorithm.RESIZE_CUBIC,
+    ResizeAlgorithm.RESIZE_NEAREST,
+    ResizeAlgorithm.RESIZE_BILINEAR_PILLOW,
+)
+COLORS = (
+    ColorFormat.NV12_SINGLE_PLANE,
+    ColorFormat.NV12_TWO_PLANES,
+    ColorFormat.I420_SINGLE_PLANE,
+    ColorFormat.I420_THREE_PLANES,
+)
 STEPS = [lambda given, a=algorithm: photo(given, a) for algorithm in RESIZE] + [
-    lambda given, c=color, a=algorithm: video(given, c, a) for color, algorithm in zip(COLORS, RESIZE)]
+    lambda given, c=color, a=algorithm: video(given, c, a) for color, algorithm in zip(COLORS, RESIZE)
+]
 
 
 @pytest.mark.parametrize("steps", STEPS, ids=[f"photo {a}" for a in RESIZE] + [f"video {c}" for c in COLORS])

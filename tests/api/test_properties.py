@@ -17,8 +17,18 @@ from ovgpu.types import Type
 
 from .both import agree, check, members, table
 
-MODULES = ("", "hint", "device", "streams", "log", "intel_auto", "intel_cpu", "intel_gpu", "intel_gpu.hint",
-           "intel_npu")
+MODULES = (
+    "",
+    "hint",
+    "device",
+    "streams",
+    "log",
+    "intel_auto",
+    "intel_cpu",
+    "intel_gpu",
+    "intel_gpu.hint",
+    "intel_npu",
+)
 LEFT_OUT = {
     "cache_encryption_callbacks",  # C++ callbacks
     "compiled_blob",  # an object handed to a plugin of openvino
@@ -104,7 +114,8 @@ def test_enumerations(name: str, key: str) -> None:
         assert mine(expected.value) is found
 
 
-@agree(table("""
+@agree(
+    table("""
     properties.hint.performance_mode(properties.hint.PerformanceMode.LATENCY)[0]
     properties.hint.model_priority(properties.hint.Priority.HIGH)[0]
     properties.hint.model_priority(properties.hint.PerformanceMode.LATENCY)
@@ -123,7 +134,8 @@ def test_enumerations(name: str, key: str) -> None:
     properties.device.Capability.FP16 | properties.cache_mode(properties.CacheMode.OPTIMIZE_SPEED)[0]
     properties.log.level(properties.log.Level.DEBUG)[0]
     {properties.enable_profiling: 1}['PERF_COUNT'] | 'PERF_COUNT' == properties.enable_profiling
-"""))
+""")
+)
 def test_expressions(code: str) -> None:
     check(code)
 

@@ -38,8 +38,9 @@ def ultralytics(ov: Any, folder: Path) -> Any:
     device = "AUTO" if "GPU" not in core.available_devices else "GPU"
     model = core.read_model(model=str(folder / "model.xml"), weights=folder / "model.bin")
     if model.input().get_partial_shape().is_dynamic:
-        shape = [d if isinstance(d, int) else d.get_length() if d.is_static else 1 for d in
-                 list(model.input().partial_shape)]
+        shape = [
+            d if isinstance(d, int) else d.get_length() if d.is_static else 1 for d in list(model.input().partial_shape)
+        ]
         shape[-2:] = [16, 16]
         if ov.PartialShape(shape) != model.input().partial_shape:
             model.reshape(shape)
@@ -50,8 +51,12 @@ def ultralytics(ov: Any, folder: Path) -> Any:
         config["EXECUTION_MODE_HINT"] = ov.properties.hint.ExecutionMode.ACCURACY
     compiled = core.compile_model(model, device_name=device, config=config)
     im = image(*compiled.input().shape)
-    return [*compiled(im).values(), sorted(types), compiled.get_property("EXECUTION_DEVICES"),
-            [tuple(o.shape) for o in compiled.outputs]]
+    return [
+        *compiled(im).values(),
+        sorted(types),
+        compiled.get_property("EXECUTION_DEVICES"),
+        [tuple(o.shape) for o in compiled.outputs],
+    ]
 
 
 def ultralytics_throughput(ov: Any, folder: Path) -> Any:
@@ -106,8 +111,11 @@ def classification_async(ov: Any, folder: Path) -> Any:
     queue, found = ov.AsyncInferQueue(compiled, 3), {}
 
     def completion(request: Any, path: str) -> None:
-        predictions = next(iter(request.results.values())) if isinstance(request, ovgpu.InferRequest) \
+        predictions = (
+            next(iter(request.results.values()))
+            if isinstance(request, ovgpu.InferRequest)
             else request.get_output_tensor(0).data
+        )
         found[path] = predictions.copy().reshape(-1)
 
     queue.set_callback(completion)
@@ -138,8 +146,9 @@ def sync_benchmark(ov: Any, folder: Path) -> Any:
     core = core_of(ov)
     model = core.read_model(folder / "model.xml")
     model.reshape([1, 3, 16, 16])
-    compiled = core.compile_model(model, "CPU", {ov.properties.hint.performance_mode:
-                                                 ov.properties.hint.PerformanceMode.LATENCY})
+    compiled = core.compile_model(
+        model, "CPU", {ov.properties.hint.performance_mode: ov.properties.hint.PerformanceMode.LATENCY}
+    )
     request = compiled.create_infer_request()
     for port in compiled.inputs:
         tensor = request.get_tensor(port)
@@ -150,8 +159,11 @@ def sync_benchmark(ov: Any, folder: Path) -> Any:
         request.infer()
         latencies.append((time.perf_counter() - start, request.latency))
     assert all(0 < inner < outer * 1e3 for outer, inner in latencies)
-    return [np.array(request.get_tensor(compiled.output(0)).data), request.get_input_tensor().get_size(),
-            tuple(request.get_output_tensor().get_shape())]
+    return [
+        np.array(request.get_tensor(compiled.output(0)).data),
+        request.get_input_tensor().get_size(),
+        tuple(request.get_output_tensor().get_shape()),
+    ]
 
 
 def throughput_benchmark(ov: Any, folder: Path) -> Any:
@@ -185,8 +197,14 @@ def bert_benchmark(ov: Any, folder: Path) -> Any:
     for k in range(6):
         length = 3 + 2 * k
         tokens = random.randint(0, 90, (1, length))
-        inputs = {port.get_any_name(): np.ones_like(tokens) if "mask" in port.get_any_name() else
-                  np.zeros_like(tokens) if "type" in port.get_any_name() else tokens for port in compiled.inputs}
+        inputs = {
+            port.get_any_name(): np.ones_like(tokens)
+            if "mask" in port.get_any_name()
+            else np.zeros_like(tokens)
+            if "type" in port.get_any_name()
+            else tokens
+            for port in compiled.inputs
+        }
         queue.start_async(inputs, k)
     queue.wait_all()
     return [found[k] for k in range(6)]
@@ -208,9 +226,17 @@ def speech(ov: Any, folder: Path) -> Any:
 
 def rapidocr(ov: Any, folder: Path) -> Any:
     core = ov.Core()
-    core.set_property("CPU", {"INFERENCE_NUM_THREADS": "2", "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1,
-                              "ENABLE_CPU_PINNING": True, "SCHEDULING_CORE_TYPE": "ANY_CORE",
-                              "INFERENCE_PRECISION_HINT": "f32"})
+    core.set_property(
+        "CPU",
+        {
+            "INFERENCE_NUM_THREADS": "2",
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "ENABLE_CPU_PINNING": True,
+            "SCHEDULING_CORE_TYPE": "ANY_CORE",
+            "INFERENCE_PRECISION_HINT": "f32",
+        },
+    )
     model = core.read_model(folder / "model.xml")
     info = model.get_rt_info()
     session = core.compile_model(model=model, device_name="CPU").create_infer_request()
@@ -225,14 +251,19 @@ def anomalib(ov: Any, folder: Path) -> Any:
     compiled = core.compile_model(model=model, device_name="CPU", config={"INFERENCE_PRECISION_HINT": "f32"})
     x = image(1, 3, 16, 16)
     predictions = compiled({compiled.input(0).any_name: x})
-    return [predictions[compiled.output(0)], compiled.input(0).partial_shape.is_static,
-            [sorted(names) for names in predictions.names()], predictions.to_tuple()[0]]
+    return [
+        predictions[compiled.output(0)],
+        compiled.input(0).partial_shape.is_static,
+        [sorted(names) for names in predictions.names()],
+        predictions.to_tuple()[0],
+    ]
 
 
 def notebook(ov: Any, folder: Path) -> Any:
     """Call `compiled([x])[out]`, set tensors by hand, and share inputs with one request."""
-    compiled = ov.compile_model(core_of(ov).read_model(folder / "model.xml"), "CPU",
-                                {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = ov.compile_model(
+        core_of(ov).read_model(folder / "model.xml"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
     out, x = compiled.output(0), image(1, 3, 16, 16)
     request = compiled.create_infer_request()
     request.set_input_tensor(ov.Tensor(array=x, shared_memory=True))
@@ -242,16 +273,35 @@ def notebook(ov: Any, folder: Path) -> Any:
     x *= 2
     request.start_async(share_inputs=True)
     request.wait()
-    return [compiled([x])[out], compiled(x)[0], first, request.results[out], ov.Tensor(x).get_size(),
-            [str(t.element_type) for t in request.input_tensors]]
+    return [
+        compiled([x])[out],
+        compiled(x)[0],
+        first,
+        request.results[out],
+        ov.Tensor(x).get_size(),
+        [str(t.element_type) for t in request.input_tensors],
+    ]
 
 
-@pytest.mark.parametrize(("script", "model"), [
-    (ultralytics, "classifier"), (ultralytics_throughput, "classifier"), (hello_classification, "classifier"),
-    (hello_reshape, "classifier"), (classification_async, "classifier"), (query_device, "classifier"),
-    (sync_benchmark, "classifier"), (throughput_benchmark, "classifier"), (bert_benchmark, "bert"),
-    (speech, "lstm_state"), (rapidocr, "classifier"), (anomalib, "classifier"), (notebook, "classifier"),
-], ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    ("script", "model"),
+    [
+        (ultralytics, "classifier"),
+        (ultralytics_throughput, "classifier"),
+        (hello_classification, "classifier"),
+        (hello_reshape, "classifier"),
+        (classification_async, "classifier"),
+        (query_device, "classifier"),
+        (sync_benchmark, "classifier"),
+        (throughput_benchmark, "classifier"),
+        (bert_benchmark, "bert"),
+        (speech, "lstm_state"),
+        (rapidocr, "classifier"),
+        (anomalib, "classifier"),
+        (notebook, "classifier"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_script(script: Script, model: str, tmp_path: Path) -> None:
     folder = DATA / model
     if model == "classifier":

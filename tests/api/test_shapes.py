@@ -59,11 +59,13 @@ def test_dimension_answers(code: str) -> None:
         check(f"{other} == {code}")
 
 
-@agree(table("""
+@agree(
+    table("""
     int(Dimension(3)) | hash(Dimension(3)) | bool(Dimension()) | bool(Dimension(0)) | Dimension(3) < 4
     Dimension(3) + 1 | f'{Dimension(1, 3)}' | Dimension(3) in [3] | [1, 2][Dimension(1)]
     Dimension().compatible(3) | Dimension().same_scheme(3) | Dimension().refines(3) | Dimension().relaxes(3)
-"""))
+""")
+)
 def test_dimension_expressions(code: str) -> None:
     check(code)
 

@@ -90,7 +90,8 @@ def test_every_element_type(code: str) -> None:
     check(code)
 
 
-@agree(table(f"""
+@agree(
+    table(f"""
     a = np.zeros(2); t = Tensor(a); a[0] = 5; t.data | a = np.zeros(2); t = Tensor(a, True); a[0] = 5; t.data
     a = np.zeros(2); t = Tensor(a, True); t.data[1] = 5; a | t = Tensor(Type.f32, [2]); t.data = np.ones(2); t
     t = Tensor(Type.f32, [2]); t.data[:] = 1; t.data
@@ -102,12 +103,14 @@ def test_every_element_type(code: str) -> None:
     t = Tensor(np.ones(2)); u = copy.copy(t); u.data[0] = 7; t.data
     t = Tensor(np.ones(2)); u = copy.deepcopy(t); u.data[0] = 7; (t.data, u.data)
     Tensor(np.zeros(2)) == Tensor(np.zeros(2)) | len(Tensor(np.zeros(2))) | Tensor(np.zeros(2))[0]
-"""))
+""")
+)
 def test_sharing(code: str) -> None:
     check(code)
 
 
-@agree(table(f"""
+@agree(
+    table(f"""
     t = Tensor({SMALL}); t.shape = [3, 2]; t.data | t = Tensor({SMALL}); t.shape = (1,); t.data
     t = Tensor(Type.f32, [2, 3]); t.shape = [4, 4]; t | t = Tensor(Type.f32, [2]); t.set_shape(Shape([7])); t
     t = Tensor(Type.f32, [2]); t.set_shape([-1]); t | t = Tensor(Type.f32, [2]); t.shape = 5; t
@@ -123,7 +126,8 @@ def test_sharing(code: str) -> None:
     {GRID}; t = Tensor(a, [1, 1], [3, 3]); t.shape = [1, 1]; t.data
     {GRID}; t = Tensor(a, [1, 1], [3, 3]); t.shape = [1, 1]; t.shape = [2, 2]; t.data
     {GRID}; t = Tensor(a, [1, 1], [3, 3]); t.shape = [4, 4]; t
-"""))
+""")
+)
 def test_set_shape(code: str) -> None:
     check(code)
 
@@ -150,7 +154,8 @@ def test_copies(code: str) -> None:
     check(code)
 
 
-@agree(table("""
+@agree(
+    table("""
     t = Tensor(['ab', 'déf']); (t.str_data, t.bytes_data, t.data, t.strides) | Tensor(np.zeros(2)).str_data
     Tensor(np.zeros(2)).bytes_data | Tensor(np.array([b'\\xff\\x00a'])).str_data
     Tensor(np.array([b'\\xff\\x00a'])).data
@@ -164,7 +169,8 @@ def test_copies(code: str) -> None:
     t = Tensor([1.0]); t.str_data = ['x']; t
     t = Tensor(Type.string, [2]); (t.str_data.shape, t.bytes_data.shape)
     t = Tensor(['ab']); u = copy.copy(t); u.str_data = ['cd']; t.str_data
-"""))
+""")
+)
 def test_strings(code: str) -> None:
     check(code)
 
@@ -175,21 +181,25 @@ def test_data_of_strings_warns() -> None:
             assert library(["a"]).data.tolist() == [b"a"]
 
 
-@agree(table("""
+@agree(
+    table("""
     Tensor(np.zeros(2, np.uint8), [5], Type.u4) | Tensor(np.zeros(4, np.uint8), [5])
     Tensor(np.zeros(3), [4], Type.f64)
     Tensor(np.zeros(3, np.uint8), [2], Type.string)
-"""))
+""")
+)
 def test_refuses_to_read_beyond_an_array(code: str) -> None:
     evaluate(OPENVINO, code)
     assert outcome(OURS, code) == "RuntimeError"
 
 
-@agree(table("""
+@agree(
+    table("""
     Tensor(np.array([1, 2], ml_dtypes.bfloat16)) | Tensor(np.array([1, 2], ml_dtypes.int4))
     Tensor(np.zeros(2, np.longlong))
     Tensor(Tensor(Type.f32, [2])) | Tensor(np.float32(3))
-"""))
+""")
+)
 def test_accepts_more_than_openvino(code: str) -> None:
     assert outcome(OURS, code)[0] == "Tensor"
 
@@ -232,10 +242,19 @@ def test_of_ports() -> None:
     assert Tensor(static.output(0), array).data.tolist() == array.reshape(2, 3).tolist()
 
 
-@pytest.mark.parametrize("array", [
-    np.zeros((2, 3), np.float32), np.zeros(6, np.float32), np.zeros((2, 4), np.float32), np.zeros((2, 3)),
-    np.zeros((3, 3), np.int64), np.zeros((2, 2), np.float32), np.zeros((2, 2)),
-], ids=lambda array: f"{array.dtype}{list(array.shape)}")
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((2, 3), np.float32),
+        np.zeros(6, np.float32),
+        np.zeros((2, 4), np.float32),
+        np.zeros((2, 3)),
+        np.zeros((3, 3), np.int64),
+        np.zeros((2, 2), np.float32),
+        np.zeros((2, 2)),
+    ],
+    ids=lambda array: f"{array.dtype}{list(array.shape)}",
+)
 def test_of_a_port_and_an_array(array: np.ndarray[Any, Any]) -> None:
     port = opset.parameter([2, 3], openvino.Type.f32).output(0)
     found = []
@@ -347,7 +366,13 @@ def test_read() -> None:
     assert Tensor(np.array([0x21], np.uint8), [2], Type.u4).read(1) == 2
     assert Tensor(values.astype(ml_dtypes.bfloat16)).read((0, 1)).dtype == ml_dtypes.bfloat16
     assert Tensor(["a", "bc"]).read(1) == b"bc"
-    for index, error in ((3, IndexError), ([0], TypeError), (True, TypeError), (np.array([True]), TypeError),
-                         (1.0, TypeError), ("0", TypeError)):
+    for index, error in (
+        (3, IndexError),
+        ([0], TypeError),
+        (True, TypeError),
+        (np.array([True]), TypeError),
+        (1.0, TypeError),
+        ("0", TypeError),
+    ):
         with pytest.raises(error):
             tensor.read(index)

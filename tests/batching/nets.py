@@ -1,4 +1,5 @@
 """Small models for one sequence at a time: batch 1, or dynamic."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -63,11 +64,21 @@ def time_major() -> ov.Model:
     for layer in range(2):
         rows = transpose(net, x, [1, 0, 2])
         first = reshape(net, hidden, [1, 1, SIZE])
-        w, r, b = (weights(net, 1, 3 * SIZE, *size, seed=10 * layer + i)
-                   for i, size in enumerate(((SIZE,), (SIZE,), ())))
-        y, last = net.layer("GRUSequence", "opset5", [rows, first, i64(net, [4]), w, r, b], {
-            "hidden_size": SIZE, "direction": "forward", "activations": ["sigmoid", "tanh"],
-            "linear_before_reset": False}, outputs=2)
+        w, r, b = (
+            weights(net, 1, 3 * SIZE, *size, seed=10 * layer + i) for i, size in enumerate(((SIZE,), (SIZE,), ()))
+        )
+        y, last = net.layer(
+            "GRUSequence",
+            "opset5",
+            [rows, first, i64(net, [4]), w, r, b],
+            {
+                "hidden_size": SIZE,
+                "direction": "forward",
+                "activations": ["sigmoid", "tanh"],
+                "linear_before_reset": False,
+            },
+            outputs=2,
+        )
         if not layer:
             net.assign("h", reshape(net, last, [1, 1, SIZE]))
         x = transpose(net, reshape(net, y, [1, 4, SIZE]), [1, 0, 2])
@@ -86,8 +97,9 @@ def iterated() -> ov.Model:
     net = Net("iterated")
     x = net.parameter("f32", (1, 3, SIZE), "x")
     s = net.read_value("s", "f32", (1, SIZE))
-    y, last = net.tensor_iterator(body, [feed(x, frame, axis=1), feed(s, h)], [take(out, axis=1), take(back)],
-                                  [(back, h)])
+    y, last = net.tensor_iterator(
+        body, [feed(x, frame, axis=1), feed(s, h)], [take(out, axis=1), take(back)], [(back, h)]
+    )
     net.assign("s", last)
     net.result(net.layer("Relu", "opset1", [y], names=["y"]))
     return model(net)

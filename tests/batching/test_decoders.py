@@ -1,4 +1,5 @@
 """Decoders in a SequenceBatcher: sequences of different lengths share KV caches of equal capacity."""
+
 from __future__ import annotations
 
 import threading
@@ -22,8 +23,12 @@ VOCABULARY = 40
 def tokens(model: ov.Model, ids: Any, past: int) -> dict[str, Array]:
     """Return the inputs of a step of ``ids`` after ``past`` tokens."""
     count = len(ids)
-    given = {"input_ids": np.array([ids], np.int64), "attention_mask": np.ones((1, past + count), np.int64),
-             "position_ids": np.arange(past, past + count)[None], "beam_idx": np.zeros(1, np.int32)}
+    given = {
+        "input_ids": np.array([ids], np.int64),
+        "attention_mask": np.ones((1, past + count), np.int64),
+        "position_ids": np.arange(past, past + count)[None],
+        "beam_idx": np.zeros(1, np.int32),
+    }
     return {port.any_name: given[port.any_name] for port in model.inputs}
 
 
@@ -130,8 +135,10 @@ def test_states_move_between_batchers_and_requests(device: str) -> None:
     inputs = dialogue(model, 1, 4)
     wanted = alone(model, inputs)
     request = ov.Core().compile_model(model, device, config).create_infer_request()
-    with ov.SequenceBatcher(model, 4, device, config, max_wait_ms=0) as first, \
-            ov.SequenceBatcher(model, 4, device, config, max_wait_ms=0) as second:
+    with (
+        ov.SequenceBatcher(model, 4, device, config, max_wait_ms=0) as first,
+        ov.SequenceBatcher(model, 4, device, config, max_wait_ms=0) as second,
+    ):
         sequence, long, other = first.open(), second.open(), second.open()
         assert all(state.shape[2] == 0 for state in sequence.state.values())
         nearly(sequence.infer(inputs[0]).to_tuple(), wanted[0])
@@ -145,9 +152,11 @@ def test_states_move_between_batchers_and_requests(device: str) -> None:
         nearly(sequence.infer(inputs[3]).to_tuple(), wanted[3])
         state = {name: value.data for name, value in sequence.state.items()}
         name = next(iter(state))
-        for wrong, message in (({**state, name: state[name][:, :, :-1]}, "of one sequence has shape"),
-                               ({key: value for key, value in state.items() if key != name}, "no value of variable"),
-                               ({**state, name: state[name].astype(np.float64)}, "has type")):
+        for wrong, message in (
+            ({**state, name: state[name][:, :, :-1]}, "of one sequence has shape"),
+            ({key: value for key, value in state.items() if key != name}, "no value of variable"),
+            ({**state, name: state[name].astype(np.float64)}, "has type"),
+        ):
             with pytest.raises(ov.Error, match=message):
                 sequence.state = wrong
         nearly(sequence.infer(inputs[4]).to_tuple(), wanted[4])

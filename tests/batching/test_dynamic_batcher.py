@@ -1,4 +1,5 @@
 """DynamicBatcher: the rows of every caller are those that the model computes for them alone."""
+
 from __future__ import annotations
 
 import threading
@@ -24,8 +25,11 @@ REFUSED = {
     "mixtral": "Slice",  # gathers the tokens of an expert
     "swin": "Reshape",  # with unknown extents of the image
 }
-STATELESS = sorted(file.parent.name for file in DATA.glob("*/model.xml")
-                   if "ReadValue" not in file.read_text(encoding="utf-8") and file.parent.name not in REFUSED)
+STATELESS = sorted(
+    file.parent.name
+    for file in DATA.glob("*/model.xml")
+    if "ReadValue" not in file.read_text(encoding="utf-8") and file.parent.name not in REFUSED
+)
 
 
 def perceptron(rows: Any = 1) -> ov.Model:
@@ -180,25 +184,45 @@ def test_a_model_without_a_batch_axis() -> None:
 
 def row_numbers(net: Net, x: Port) -> Port:
     """Return 0, 1, ... for the rows of x."""
-    rows: Port = net.layer("Range", "opset4", [i64(net, 0), reshape(net, extent(net, x, 0), []), i64(net, 1)],
-                     {"output_type": "i64"})
+    rows: Port = net.layer(
+        "Range", "opset4", [i64(net, 0), reshape(net, extent(net, x, 0), []), i64(net, 1)], {"output_type": "i64"}
+    )
     return rows
 
 
-@pytest.mark.parametrize(("build", "layer"), [
-    (lambda net, x: net.layer("ReduceMean", "opset1", [x, net.const([0])], {"keep_dims": True}), "ReduceMean"),
-    (lambda net, x: net.layer("Softmax", "opset8", [x], {"axis": 0}), "Softmax"),
-    (lambda net, x: matmul(net, x, x, tb=True), "MatMul"),
-    (lambda net, x: reshape(net, x, [4, -1]), "Reshape"),
-    (lambda net, x: mul(net, x, net.layer("ShapeOf", "opset3", [x], {"output_type": "i64"}, ["i64"])), "Multiply"),
-    (lambda net, x: net.layer("RandomUniform", "opset8", [net.layer(
-        "ShapeOf", "opset3", [x], {"output_type": "i64"}, ["i64"]), net.const(np.float32(0)), net.const(np.float32(1))],
-        {"output_type": "f32", "global_seed": 1, "op_seed": 1}, ["f32"]), "RandomUniform"),
-    (lambda net, x: net.layer("NonZero", "opset3", [x], {"output_type": "i64"}, ["i64"]), "NonZero"),
-    (lambda net, x: add(net, gather(net, net.const(np.ones((9, nets.SIZE), np.float32)), row_numbers(net, x)), x),
-     "Gather"),
-    (lambda net, x: mul(net, x, reshape(net, convert(net, row_numbers(net, x), "f32"), [-1, 1])), "Multiply"),
-], ids=["reduce", "softmax", "matmul", "reshape", "count", "random", "unknown", "position", "row-number"])
+@pytest.mark.parametrize(
+    ("build", "layer"),
+    [
+        (lambda net, x: net.layer("ReduceMean", "opset1", [x, net.const([0])], {"keep_dims": True}), "ReduceMean"),
+        (lambda net, x: net.layer("Softmax", "opset8", [x], {"axis": 0}), "Softmax"),
+        (lambda net, x: matmul(net, x, x, tb=True), "MatMul"),
+        (lambda net, x: reshape(net, x, [4, -1]), "Reshape"),
+        (lambda net, x: mul(net, x, net.layer("ShapeOf", "opset3", [x], {"output_type": "i64"}, ["i64"])), "Multiply"),
+        (
+            lambda net, x: net.layer(
+                "RandomUniform",
+                "opset8",
+                [
+                    net.layer("ShapeOf", "opset3", [x], {"output_type": "i64"}, ["i64"]),
+                    net.const(np.float32(0)),
+                    net.const(np.float32(1)),
+                ],
+                {"output_type": "f32", "global_seed": 1, "op_seed": 1},
+                ["f32"],
+            ),
+            "RandomUniform",
+        ),
+        (lambda net, x: net.layer("NonZero", "opset3", [x], {"output_type": "i64"}, ["i64"]), "NonZero"),
+        (
+            lambda net, x: add(
+                net, gather(net, net.const(np.ones((9, nets.SIZE), np.float32)), row_numbers(net, x)), x
+            ),
+            "Gather",
+        ),
+        (lambda net, x: mul(net, x, reshape(net, convert(net, row_numbers(net, x), "f32"), [-1, 1])), "Multiply"),
+    ],
+    ids=["reduce", "softmax", "matmul", "reshape", "count", "random", "unknown", "position", "row-number"],
+)
 def test_layers_that_mix_rows(build: Any, layer: str) -> None:
     net = Net()
     x = net.parameter("i64" if layer == "Multiply" else "f32", (1, 2) if layer == "Multiply" else (1, nets.SIZE), "x")

@@ -1,4 +1,5 @@
 """Steps of few sequences of a large batch run in a smaller batch, and prompts in a batch of their own."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -21,8 +22,9 @@ def states(sequence: ov.BatchedSequence) -> dict[str, bytes]:
 
 
 @pytest.mark.drawn(2)
-@pytest.mark.parametrize("make", [nets.streaming_lstm, nets.sums, nets.first_frame, nets.time_major],
-                         ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [nets.streaming_lstm, nets.sums, nets.first_frame, nets.time_major], ids=lambda make: make.__name__
+)
 def test_few_of_many_sequences(make: Any, device: str) -> None:
     """They have the results of requests of their own, and the others keep their states to the last bit."""
     model, runs = make(), list[BatchRun]()
@@ -63,8 +65,9 @@ def test_a_step_at_fault_in_a_small_batch_changes_nothing() -> None:
 def test_a_prompt_is_not_computed_for_all_slots(device: str) -> None:
     runs: list[BatchRun] = []
     prompts = [5, 1, 3, 7, 2, 6, 4, 8]
-    inputs = [[frames(prompt, 0, i), frames(1, prompt, i), frames(2, prompt + 1, i)]
-              for i, prompt in enumerate(prompts)]
+    inputs = [
+        [frames(prompt, 0, i), frames(1, prompt, i), frames(2, prompt + 1, i)] for i, prompt in enumerate(prompts)
+    ]
     with ov.SequenceBatcher(nets.decoder(), 8, device, max_wait_ms=50, observer=runs.append) as batcher:
         sequences = [batcher.open() for _ in prompts]
         found = [[sequence.infer(given[0])] for sequence, given in zip(sequences, inputs)]
@@ -83,8 +86,11 @@ def test_a_prompt_is_not_computed_for_all_slots(device: str) -> None:
             inputs[i] += [inputs[i][0], next_step] if i == 2 else [next_step]
     for i, results in enumerate(found):
         given = inputs[i]
-        wanted = decoded(nets.decoder(), given[:3]) + decoded(nets.decoder(), given[3:]) if i == 2 else decoded(
-            nets.decoder(), given)
+        wanted = (
+            decoded(nets.decoder(), given[:3]) + decoded(nets.decoder(), given[3:])
+            if i == 2
+            else decoded(nets.decoder(), given)
+        )
         for ours, theirs in zip(results, wanted, strict=True):
             nearly(ours.to_tuple(), theirs)
 

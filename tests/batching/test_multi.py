@@ -1,4 +1,5 @@
 """Batchers and the server's engines on MULTI: slots and requests on two emulated cards, or the CPU and a card."""
+
 from __future__ import annotations
 
 import threading
@@ -29,8 +30,12 @@ Array = np.ndarray[Any, Any]
 def perceptron() -> ov.Model:
     """Return y = relu(x w); x has [1, SIZE]."""
     net = Net("perceptron")
-    y = net.layer("MatMul", "opset1", [net.parameter("f32", (1, nets.SIZE), "x"), nets.weights(net, nets.SIZE, 4)],
-                  {"transpose_a": False, "transpose_b": False})
+    y = net.layer(
+        "MatMul",
+        "opset1",
+        [net.parameter("f32", (1, nets.SIZE), "x"), nets.weights(net, nets.SIZE, 4)],
+        {"transpose_a": False, "transpose_b": False},
+    )
     net.result(net.layer("Relu", "opset1", [y], names=["y"]))
     return nets.model(net)
 
@@ -182,9 +187,14 @@ def test_engines(pair: str, tmp_path: Path) -> None:
     """Every engine uses both devices, and tells the memory of each card."""
     cards = [name for name in pair[6:].split(",") if name != "CPU"]
     plain = {"requests": 2, "batching": False}
-    for number, (model, kind, options) in enumerate((
-            (perceptron(), DynamicEngine, {}), (nets.sums(), SequenceEngine, {"max_sequences": 6}),
-            (perceptron(), RequestEngine, plain), (nets.sums(), RequestEngine, plain))):
+    for number, (model, kind, options) in enumerate(
+        (
+            (perceptron(), DynamicEngine, {}),
+            (nets.sums(), SequenceEngine, {"max_sequences": 6}),
+            (perceptron(), RequestEngine, plain),
+            (nets.sums(), RequestEngine, plain),
+        )
+    ):
         (tmp_path / str(number)).mkdir()
         engine, runs = opened(tmp_path / str(number), model, pair, **options)
         assert type(engine) is kind and engine.description.endswith(" on " + pair[6:].replace(",", ", "))

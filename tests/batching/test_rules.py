@@ -4,6 +4,7 @@ Every axis of every input of a case is tried as the axis of a batch, alone and t
 Where the rules accept it, each row of the results must depend on the same row of the inputs alone, to the last bit, and
 not on its position.
 """
+
 from __future__ import annotations
 
 import math
@@ -37,8 +38,11 @@ def cases() -> dict[str, list[Case]]:
     found: dict[str, list[Case]] = {}
     for case in tables(*modules("ops")):
         cls = lookup(case.op, case.version) if isinstance(case, Case) else None
-        if cls is not None and any(base in RULES for base in cls.__mro__) and all(
-                x.const or x.dtype in PLAIN for x in case.inputs):
+        if (
+            cls is not None
+            and any(base in RULES for base in cls.__mro__)
+            and all(x.const or x.dtype in PLAIN for x in case.inputs)
+        ):
             found.setdefault(case.op, []).append(case)
     return found
 
@@ -71,8 +75,9 @@ def prove(model: ovgpu.Model, axes: Axes) -> Proof | None:
 def rows_of(array: np.ndarray[Any, Any], axis: BatchAxis, count: int) -> np.ndarray[Any, Any]:
     """Return an array as [rows, outer, inner, ...] of its rows."""
     extents = (axis.outer, count, axis.inner)
-    return np.moveaxis(array.reshape(*array.shape[: axis.axis], *extents, *array.shape[axis.axis + 1 :]),
-                       axis.axis + 1, 0)
+    return np.moveaxis(
+        array.reshape(*array.shape[: axis.axis], *extents, *array.shape[axis.axis + 1 :]), axis.axis + 1, 0
+    )
 
 
 def compare(rows: np.ndarray[Any, Any], first: np.ndarray[Any, Any], where: str) -> None:

@@ -1,4 +1,5 @@
 """Random arrivals, lengths, resets, closes and moves of sequences, against a request for each sequence."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -151,5 +152,9 @@ class DecoderMachine(Machine):
 def test_machine(base: type[Machine], device: str, pytestconfig: pytest.Config) -> None:
     machine = type("MachineOnDevice", (base,), {"device": device})
     examples = LONG if pytestconfig.getoption("--long") else EXAMPLES
-    run_state_machine_as_test(machine, settings=settings(
-        max_examples=examples, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck)))
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )

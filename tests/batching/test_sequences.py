@@ -1,4 +1,5 @@
 """SequenceBatcher: every sequence gets what it gets from a request of its own, on NumPy and on the emulated card."""
+
 from __future__ import annotations
 
 import gc
@@ -20,15 +21,23 @@ Array = np.ndarray[Any, Any]
 Inputs = dict[str, Any]
 
 MODELS: dict[str, Callable[[], ov.Model]] = {
-    "streaming_lstm": nets.streaming_lstm, "sums": nets.sums, "first_frame": nets.first_frame,
-    "time_major": nets.time_major, "iterated": nets.iterated, "switched": nets.switched,
+    "streaming_lstm": nets.streaming_lstm,
+    "sums": nets.sums,
+    "first_frame": nets.first_frame,
+    "time_major": nets.time_major,
+    "iterated": nets.iterated,
+    "switched": nets.switched,
 }
 
 
 def step(model: ov.Model, rng: np.random.Generator) -> Inputs:
     """Return random inputs of one step."""
-    return {port.any_name: rng.standard_normal(tuple(port.shape)).astype(np.float32) if port.any_name != "gain"
-            else np.float32(rng.choice([0.5, 2.0])) for port in model.inputs}
+    return {
+        port.any_name: rng.standard_normal(tuple(port.shape)).astype(np.float32)
+        if port.any_name != "gain"
+        else np.float32(rng.choice([0.5, 2.0]))
+        for port in model.inputs
+    }
 
 
 def steps(model: ov.Model, count: int, seed: int = 0) -> list[Inputs]:
@@ -151,8 +160,10 @@ def test_states_move_between_batchers_and_requests(name: str, device: str) -> No
     inputs = steps(model, 4)
     wanted = alone(model, inputs)
     request = ov.Core().compile_model(model, device).create_infer_request()
-    with ov.SequenceBatcher(model, 4, device, max_wait_ms=0) as first, \
-            ov.SequenceBatcher(model, 4, device, max_wait_ms=0) as second:
+    with (
+        ov.SequenceBatcher(model, 4, device, max_wait_ms=0) as first,
+        ov.SequenceBatcher(model, 4, device, max_wait_ms=0) as second,
+    ):
         sequence, _, other = first.open(), second.open(), second.open()
         sequence.infer(inputs[0])
         other.state = sequence.state
@@ -168,10 +179,12 @@ def test_states_that_do_not_fit(device: str) -> None:
     with ov.SequenceBatcher(nets.sums(), 2, device) as batcher:
         sequence = batcher.open()
         state = {name: value.data for name, value in sequence.state.items()}
-        for wrong, message in (({"s": state["s"]}, "no value of variable 'n'"),
-                               ({**state, "s": state["s"][:, 1:]}, "'s' has shape"),
-                               ({**state, "n": state["n"].astype(np.int32)}, "'n' has type i64"),
-                               ({**state, "n": np.zeros(2, np.int64)}, "of one row")):
+        for wrong, message in (
+            ({"s": state["s"]}, "no value of variable 'n'"),
+            ({**state, "s": state["s"][:, 1:]}, "'s' has shape"),
+            ({**state, "n": state["n"].astype(np.int32)}, "'n' has type i64"),
+            ({**state, "n": np.zeros(2, np.int64)}, "of one row"),
+        ):
             with pytest.raises(ov.Error, match=message):
                 sequence.state = wrong
         assert sequence.infer(np.zeros((1, nets.SIZE), np.float32))["steps"].tolist() == [1]
@@ -195,14 +208,17 @@ def test_only_the_sequence_at_fault_gets_an_error() -> None:
         np.testing.assert_array_equal(last[1].result()["y"], 2 * good[1]["x"])
 
 
-@pytest.mark.parametrize(("inputs", "error", "message"), [
-    ({"frame": np.zeros((2, 40), np.float32)}, RuntimeError, "2 rows on axis 0"),
-    ({"frame": np.zeros((1, 41), np.float32)}, RuntimeError, "incompatible"),
-    ({"no": np.zeros((1, 40), np.float32)}, RuntimeError, "not found"),
-    ({}, RuntimeError, "has no value"),
-    (object(), TypeError, "Incompatible inputs"),
-    (ov.Tensor(np.zeros((1, 40), np.int32)), RuntimeError, "type i32"),
-])
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        ({"frame": np.zeros((2, 40), np.float32)}, RuntimeError, "2 rows on axis 0"),
+        ({"frame": np.zeros((1, 41), np.float32)}, RuntimeError, "incompatible"),
+        ({"no": np.zeros((1, 40), np.float32)}, RuntimeError, "not found"),
+        ({}, RuntimeError, "has no value"),
+        (object(), TypeError, "Incompatible inputs"),
+        (ov.Tensor(np.zeros((1, 40), np.int32)), RuntimeError, "type i32"),
+    ],
+)
 def test_inputs_that_do_not_fit(inputs: Any, error: type[Exception], message: str) -> None:
     with ov.SequenceBatcher(nets.streaming_lstm(), 2, "CPU") as batcher, batcher.open() as sequence:
         with pytest.raises(error, match=message):

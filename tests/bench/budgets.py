@@ -71,12 +71,16 @@ def _nets() -> dict[str, Net]:
         }.items():
             net = Net(name)
             x = net.parameter(kind, (ROWS, COLUMNS), "x")
-            other = net.parameter(kind, (ROWS, COLUMNS), "y") if name == "swish_multiply" else net.const(
-                np.linspace(0.5, 1.5, COLUMNS), kind)
+            other = (
+                net.parameter(kind, (ROWS, COLUMNS), "y")
+                if name == "swish_multiply"
+                else net.const(np.linspace(0.5, 1.5, COLUMNS), kind)
+            )
             for op, attributes in layers:
                 inputs = [x, other] if op in ("Add", "Multiply") else [x]
-                x = net.layer(op, "opset7" if op == "Gelu" else "opset4" if op == "Swish" else "opset1", inputs,
-                              attributes or {})
+                x = net.layer(
+                    op, "opset7" if op == "Gelu" else "opset4" if op == "Swish" else "opset1", inputs, attributes or {}
+                )
             net.result(x)
             found[f"{name} {kind}"] = net
     return found
@@ -119,9 +123,12 @@ def record(instances: Sequence[tuple[str, str]]) -> None:
     for (file, name), row in sorted(measured.items()):
         found.setdefault(file, {})[name] = asdict(row)
     digests = {file: gate.digest(file) for file in found if file}
-    lines = [f"  {json.dumps(file)}: {{\n" + ",\n".join(
-        f"   {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items()) + "\n  }"
-        for file, rows in found.items()]
+    lines = [
+        f"  {json.dumps(file)}: {{\n"
+        + ",\n".join(f"   {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+        + "\n  }"
+        for file, rows in found.items()
+    ]
     TABLE.write_text('{\n "digests": ' + json.dumps(digests) + ',\n "budgets": {\n' + ",\n".join(lines) + "\n }\n}\n")
 
 
@@ -130,12 +137,21 @@ def hot(results: Path) -> list[tuple[str, str]]:
     tiles, which only its single layers have, and convolutions in f16, which are cuDNN's there. Kernels with generated
     epilogues or prologues are represented by those without one."""
     found = json.loads(results.read_text())["H100"]
-    names = {(values["file"], name) for row in found["workloads"].values() for name, values in row["kernels"].items()
-             if values["file"] and values["us"] >= MIN_SHARE * row["us"]}
-    names |= {("product_tiles.cu", row["kernel"]) for row in found["cases"].values()
-              if row["kernel"].startswith("product_tiles<")}
-    names |= {("implicit_gemm.cu", f"implicit_gemm<__half, __half, __half, {tile}, NONE, IdentityEpilogue>")
-              for tile in ("64, 64", "128, 128")}
+    names = {
+        (values["file"], name)
+        for row in found["workloads"].values()
+        for name, values in row["kernels"].items()
+        if values["file"] and values["us"] >= MIN_SHARE * row["us"]
+    }
+    names |= {
+        ("product_tiles.cu", row["kernel"])
+        for row in found["cases"].values()
+        if row["kernel"].startswith("product_tiles<")
+    }
+    names |= {
+        ("implicit_gemm.cu", f"implicit_gemm<__half, __half, __half, {tile}, NONE, IdentityEpilogue>")
+        for tile in ("64, 64", "128, 128")
+    }
     return sorted({(file, _without_epilogue(file, name)) for file, name in names})
 
 
@@ -154,8 +170,11 @@ def _without_epilogue(file: str, name: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Record the budgets; return the exit status."""
-    record(hot(Path(arguments[0])) if arguments else [(file, name) for file, rows in table().items() if file
-                                                      for name in rows])
+    record(
+        hot(Path(arguments[0]))
+        if arguments
+        else [(file, name) for file, rows in table().items() if file for name in rows]
+    )
     return 0
 
 

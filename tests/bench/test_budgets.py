@@ -52,5 +52,8 @@ def test_faults() -> None:
     row = Held("bytes", 2.0, 16, 0)
     assert faults(row, row) == faults(replace(row, per_element=1.0), row) == []
     assert faults(Held("fma", 4.0, 4, 8), row) == [
-        "the main loop does fma, not bytes", "4.0 instructions per element, not 2.0", "loads of 4 bytes, not 16",
-        "8 spills"]
+        "the main loop does fma, not bytes",
+        "4.0 instructions per element, not 2.0",
+        "loads of 4 bytes, not 16",
+        "8 spills",
+    ]

@@ -16,8 +16,11 @@ TILES = [*gate.table()["product_tiles.cu"]][::16]
 CONVOLUTIONS = [*gate.table()["implicit_gemm.cu"]][::6]
 NORMS = [name for name in gate.table()["normalization.cu"] if "normalize_rows" in name][::6]
 ATTENTIONS = [name for name in gate.table()["attention_stream.cu"] if ", 64, 64, " in name][::4]
-OTHERS = [(file, name) for file, step in (("attention_mma.cu", 40), ("gather.cu", 40), ("copy.cu", 30))
-          for name in [n for n in gate.table()[file] if "tree" not in n][::step]]
+OTHERS = [
+    (file, name)
+    for file, step in (("attention_mma.cu", 40), ("gather.cu", 40), ("copy.cu", 30))
+    for name in [n for n in gate.table()[file] if "tree" not in n][::step]
+]
 
 
 def accesses(file: str, name: str) -> list[str]:
@@ -30,8 +33,9 @@ def accesses(file: str, name: str) -> list[str]:
 
 
 @pytest.mark.drawn(4)
-@pytest.mark.parametrize(("file", "name"), [("product_mma.cu", name) for name in PRODUCTS] + [
-    ("product_tiles.cu", name) for name in TILES])
+@pytest.mark.parametrize(
+    ("file", "name"), [("product_mma.cu", name) for name in PRODUCTS] + [("product_tiles.cu", name) for name in TILES]
+)
 def test_products_copy_codes(file: str, name: str) -> None:
     """Codes are copied to shared memory, and x is not. Scales and zero points are loaded through the cache for
     constants."""

@@ -31,16 +31,28 @@ def test_both_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     output = capsys.readouterr().out
     assert len(output) <= gpu.SUMMARY + 1
     assert re.findall("^==== (\\w+)$", output, re.MULTILINE) == [
-        "gpu_card", "gpu_suite", "gpu_suite", "gpu_suite", "gpu_sanitize", "gpu_peers",
-        "gpu_suite", "gpu_peers", "gpu_layers", "gpu_profile", "gpu_serving"]
+        "gpu_card",
+        "gpu_suite",
+        "gpu_suite",
+        "gpu_suite",
+        "gpu_sanitize",
+        "gpu_peers",
+        "gpu_suite",
+        "gpu_peers",
+        "gpu_layers",
+        "gpu_profile",
+        "gpu_serving",
+    ]
     for command in gpu.BUDGETS:
         files = [*(tmp_path / "out" / command).iterdir()]
         assert len(files) <= 8 and max(path.stat().st_size for path in files) < 16 << 20
-        assert (tmp_path / "out" / command / "summary.txt").read_text().count(": done\n") == len(re.findall(
-            "^== ", (work / command / "output.log").read_text(), re.MULTILINE))
+        assert (tmp_path / "out" / command / "summary.txt").read_text().count(": done\n") == len(
+            re.findall("^== ", (work / command / "output.log").read_text(), re.MULTILINE)
+        )
         with tarfile.open(tmp_path / "out" / command / "results-1.tar.gz") as archive:
             assert {member.name for member in archive} == {
-                str(path.relative_to(work / command)) for path in (work / command).rglob("*") if path.is_file()}
+                str(path.relative_to(work / command)) for path in (work / command).rglob("*") if path.is_file()
+            }
     found = {path.stem: json.loads(path.read_text()) for path in work.glob("*/*.json")}
     assert set(found["card"]["launches"].values()) == {"right"}
     for part in ("changed", "models"):
@@ -88,8 +100,9 @@ def test_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes == {"0.bin": 100, "1.bin": 9_000, "2.bin": 9_500, "3.bin": 10_000}
 
 
-def test_a_layer_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                    capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_layer_that_fails_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken = gpu_layers.Product(128, 256, "no such form", 4)
     monkeypatch.setattr(gpu_layers, "TINY", [broken, gpu_layers.TINY[-1]])
     assert gpu_layers.main(["--emulated", "--tiny", "--out", str(tmp_path / "layers.json")]) == 1
@@ -98,13 +111,15 @@ def test_a_layer_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch:
     assert "FAILED KeyError" in capsys.readouterr().out
 
 
-def test_an_item_that_fails_or_hangs_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_item_that_fails_or_hangs_ends_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Failing items come first in the summary, one that hangs is stopped, and one without time does not begin."""
     good = ["--device", "emulator", "tests/kernels/test_range.py", "--out", "{work}"]
     late = gpu.Item("gpu_suite", 1e4, good)
-    monkeypatch.setattr(gpu, "items", lambda command, options: [
-        gpu.Item("gpu_suite", 60, good), gpu.Item("gpu_nowhere", 60, []), late])
+    monkeypatch.setattr(
+        gpu, "items", lambda command, options: [gpu.Item("gpu_suite", 60, good), gpu.Item("gpu_nowhere", 60, []), late]
+    )
     arguments = ["--budget", "60", "--out", str(tmp_path / "out"), "--work", str(tmp_path)]
     assert gpu.main(["correctness", *arguments]) == 1
     output = capsys.readouterr().out
@@ -133,8 +148,14 @@ def test_failures_of_one_kind_are_grouped() -> None:
     found.insert(1, failure("tests/b.py::u", "TypeError: no"))
     groups = gpu_suite.groups(found)
     assert [len(failures) for _, failures in groups] == [3, 1]
-    result: dict[str, Any] = {"counts": {"failed": 4}, "tests": 9, "seconds": 1, "unfinished": 0, "failures": found,
-                              "lost": ["tests/c.py: died"]}
+    result: dict[str, Any] = {
+        "counts": {"failed": 4},
+        "tests": 9,
+        "seconds": 1,
+        "unfinished": 0,
+        "failures": found,
+        "lost": ["tests/c.py: died"],
+    }
     lines = list(gpu_suite.report(result))
     assert lines[1].startswith("3 x AssertionError") and lines[-1] == "tests/c.py: died"
 
@@ -158,14 +179,25 @@ def test_tests_that_are_left_out(tmp_path: Path) -> None:
 
 def test_tests_of_changed_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A changed header changes the kernels of all files that include it, also through others."""
-    names = ["cuda_kernels/attention_cluster.cuh", "cuda_kernels/range.cu", "tests/state/test_requests.py", "README.md",
-             "tests/cli/test_cli.py", "tests/kernels/test_broken_axes.py"]
+    names = [
+        "cuda_kernels/attention_cluster.cuh",
+        "cuda_kernels/range.cu",
+        "tests/state/test_requests.py",
+        "README.md",
+        "tests/cli/test_cli.py",
+        "tests/kernels/test_broken_axes.py",
+    ]
     monkeypatch.setattr(gpu_suite.subprocess, "run", lambda *_, **__: argparse.Namespace(stdout="\n".join(names)))
     found = gpu_suite.changed_since("some commit")
-    assert {"tests/kernels/test_range.py", "tests/kernels/test_attention_stream.py", "tests/state/test_requests.py",
-            "tests/kernels/test_attention_mma.py"} <= set(found)
-    assert not any(name.startswith(("tests/cli", "tests/kernels/test_broken", "tests/kernels/test_sort"))
-                   for name in found)
+    assert {
+        "tests/kernels/test_range.py",
+        "tests/kernels/test_attention_stream.py",
+        "tests/state/test_requests.py",
+        "tests/kernels/test_attention_mma.py",
+    } <= set(found)
+    assert not any(
+        name.startswith(("tests/cli", "tests/kernels/test_broken", "tests/kernels/test_sort")) for name in found
+    )
 
 
 def test_kernels_by_time() -> None:
@@ -178,10 +210,13 @@ def test_kernels_by_time() -> None:
     assert "| 40.0 | 1 | 40.00 | b |" in text and "## x\n\nError: no\n" in text
 
 
-@pytest.mark.parametrize(("printed", "status", "reason"), [
-    ("ERROR SUMMARY: 0 errors", 0, ""), ("Error: the device is not supported", 1, "the device is not supported")])
-def test_probe_of_the_sanitizer(printed: str, status: int, reason: str, tmp_path: Path,
-                                monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("printed", "status", "reason"),
+    [("ERROR SUMMARY: 0 errors", 0, ""), ("Error: the device is not supported", 1, "the device is not supported")],
+)
+def test_probe_of_the_sanitizer(
+    printed: str, status: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In some containers the tool refuses the card; without the tool there is nothing to do, either."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "FileNotFoundError" in gpu_sanitize.probe()
@@ -192,10 +227,15 @@ def test_probe_of_the_sanitizer(printed: str, status: int, reason: str, tmp_path
     assert reason in found and bool(found) is bool(reason)
 
 
-@pytest.mark.parametrize(("output", "errors"), [
-    ("3 passed\n========= ERROR SUMMARY: 0 errors", 0), ("========= ERROR SUMMARY: 2 errors", 2),
-    ("========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)", 1), ("killed", None),
-])
+@pytest.mark.parametrize(
+    ("output", "errors"),
+    [
+        ("3 passed\n========= ERROR SUMMARY: 0 errors", 0),
+        ("========= ERROR SUMMARY: 2 errors", 2),
+        ("========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)", 1),
+        ("killed", None),
+    ],
+)
 def test_errors_counted_by_the_sanitizer(output: str, errors: int | None) -> None:
     assert gpu_sanitize.read(output, 0)["errors"] == errors
 
@@ -238,8 +278,13 @@ def test_recorded_kernels_are_found_elsewhere(tmp_path: Path) -> None:
     for name in ("ovgpu", "cuda_kernels"):
         subprocess.run(["cp", "-r", str(ROOT / name), str(elsewhere)], check=True)
     names = [*gate.table()["range.cu"]]
-    done = subprocess.run([sys.executable, "-c", LOADS, str(elsewhere), *names], cwd=tmp_path, capture_output=True,
-                          text=True, env={"PATH": "", "HOME": str(tmp_path), "CUPY_CACHE_DIR": str(folder / "kernels")},
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, str(elsewhere), *names],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PATH": "", "HOME": str(tmp_path), "CUPY_CACHE_DIR": str(folder / "kernels")},
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert len(set(done.stdout.split())) == len(names)

@@ -21,8 +21,17 @@ from bench.workloads import WORKLOADS, workload
 from tests.harness.models.transformer import Sizes
 
 TRIAL = ["--emulated", "--tiny", "--torch", "none"]
-SOME = ["llama int4 128", "llama f16 prefill 512", "llama f16 sequences 8", "bert_int8", "lstm_state",
-        "tensor_iterator_lstm", "gpt2_decode", "elementwise_f16", "topk_row"]
+SOME = [
+    "llama int4 128",
+    "llama f16 prefill 512",
+    "llama f16 sequences 8",
+    "bert_int8",
+    "lstm_state",
+    "tensor_iterator_lstm",
+    "gpt2_decode",
+    "elementwise_f16",
+    "topk_row",
+]
 
 
 def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,26 +71,53 @@ def torch_in_order(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return engine(found, "CPU")
 
     def peers(found: Any, options: Any) -> dict[str, Callable[[], Engine]]:
-        return {mode: partial(made, found.title.partition(",")[0], mode, found)
-                for mode in ("reference", "torch graph", "torch graph tf32", "torch compile+graph")}
+        return {
+            mode: partial(made, found.title.partition(",")[0], mode, found)
+            for mode in ("reference", "torch graph", "torch graph tf32", "torch compile+graph")
+        }
 
     cudnn = SimpleNamespace(version=lambda: 0)
-    fake = SimpleNamespace(__version__="0", backends=SimpleNamespace(cudnn=cudnn),
-                           cuda=SimpleNamespace(empty_cache=lambda: None))
+    fake = SimpleNamespace(
+        __version__="0", backends=SimpleNamespace(cudnn=cudnn), cuda=SimpleNamespace(empty_cache=lambda: None)
+    )
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setattr(gpu_peers, "peers", peers)
     return order
 
 
-def test_modules_are_compiled_ahead(torch_in_order: list[tuple[str, str]], tmp_path: Path,
-                                    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_modules_are_compiled_ahead(
+    torch_in_order: list[tuple[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Modules that torch compiled in time are timed as well, and ratios are to the fastest peer; a compilation that
     fails or hangs takes nothing else along."""
     ends = {"lstm_b1": "pass", "bilstm": "import time; time.sleep(60)", "lstm_b32": "raise SystemExit(1)"}
     monkeypatch.setattr(gpu_peers, "command", lambda name, modes, options: [sys.executable, "-c", ends[name]])
     out = tmp_path / "found.json"
-    assert gpu_peers.main(["--emulated", "--tiny", "--torch", "cuda", "--out", str(out), "--ahead", "3",
-                           "--ahead-seconds", "2", "--modes", "graph", "compile+graph", "--only", *ends]) == 0
+    assert (
+        gpu_peers.main(
+            [
+                "--emulated",
+                "--tiny",
+                "--torch",
+                "cuda",
+                "--out",
+                str(out),
+                "--ahead",
+                "3",
+                "--ahead-seconds",
+                "2",
+                "--modes",
+                "graph",
+                "compile+graph",
+                "--only",
+                *ends,
+            ]
+        )
+        == 0
+    )
     assert "compiled ahead: lstm_b1\n" in capsys.readouterr().out
     usual = ("reference", "torch graph", "torch graph tf32")
     assert [mode for _, mode in torch_in_order] == [*usual, "torch compile+graph", *usual, *usual]
@@ -106,8 +142,9 @@ def test_modules_in_8_bits_are_those_in_f16(monkeypatch: pytest.MonkeyPatch) -> 
     assert gpu_peers.compiled_ahead(options) == set(names) and ran == ["bert_f16", "yolo_int8"]
 
 
-def test_an_engine_that_fails_or_is_wrong_is_reported(monkeypatch: pytest.MonkeyPatch,
-                                                      capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_engine_that_fails_or_is_wrong_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """The others go on, and wrong results are not timed."""
     usual = Engine.infer
 

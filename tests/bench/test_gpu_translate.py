@@ -50,8 +50,10 @@ def check_translation(net: Net, *shapes: tuple[int, ...], runs: int = 1) -> str:
 
 
 @pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize(("shape", "fused"), [((1, 4, 1, 1), True), ((4, 1, 1), True), ((5,), False), ((), False),
-                                              ((1, 1, 1, 1), False), ((1, 1, 5, 5), False)])
+@pytest.mark.parametrize(
+    ("shape", "fused"),
+    [((1, 4, 1, 1), True), ((4, 1, 1), True), ((5,), False), ((), False), ((1, 1, 1, 1), False), ((1, 1, 5, 5), False)],
+)
 def test_constants_that_are_added_to_a_convolution(shape: tuple[int, ...], fused: bool, first: bool) -> None:
     """A vector along the channels is the bias, and anything else stays a sum."""
     net = Net()
@@ -64,17 +66,29 @@ def test_constants_that_are_added_to_a_convolution(shape: tuple[int, ...], fused
     assert (" + " not in check_translation(net, (1, 3, 5, 5))) is fused
 
 
-@pytest.mark.parametrize(("weights", "transposes", "bias", "fused"), [
-    ((6, 4), (False, True), (1, 1, 6), True), ((4, 6), (False, False), (6,), True),
-    ((1, 4, 6), (False, False), (6,), False), ((3, 6), (True, False), (6,), False),
-    ((4, 6), (False, False), (1, 3, 1), False), ((4, 6), (False, False), (), False)])
-def test_constants_that_are_added_to_a_product(weights: tuple[int, ...], transposes: tuple[bool, bool],
-                                               bias: tuple[int, ...], fused: bool) -> None:
+@pytest.mark.parametrize(
+    ("weights", "transposes", "bias", "fused"),
+    [
+        ((6, 4), (False, True), (1, 1, 6), True),
+        ((4, 6), (False, False), (6,), True),
+        ((1, 4, 6), (False, False), (6,), False),
+        ((3, 6), (True, False), (6,), False),
+        ((4, 6), (False, False), (1, 3, 1), False),
+        ((4, 6), (False, False), (), False),
+    ],
+)
+def test_constants_that_are_added_to_a_product(
+    weights: tuple[int, ...], transposes: tuple[bool, bool], bias: tuple[int, ...], fused: bool
+) -> None:
     """Linear layers have a bias; other products keep the sum."""
     net, draw = Net(), np.random.default_rng(3).standard_normal
     x = net.parameter("f32", (2, 3, 4), "x")
-    y = net.layer("MatMul", "opset1", [x, net.const(draw(weights, np.float32))],
-                  dict(zip(("transpose_a", "transpose_b"), transposes)))
+    y = net.layer(
+        "MatMul",
+        "opset1",
+        [x, net.const(draw(weights, np.float32))],
+        dict(zip(("transpose_a", "transpose_b"), transposes)),
+    )
     net.result(net.layer("Add", "opset1", [y, net.const(np.asarray(draw(bias, np.float32), np.float32))]))
     assert (" + " not in check_translation(net, (2, 3, 4))) is fused
 
@@ -83,8 +97,9 @@ def test_states_are_read_before_they_change() -> None:
     """Two states change places, and a result is the state before, also through a view."""
     net = Net()
     x = net.parameter("f32", (2, 3), "x")
-    a, b = (net.read_value(name, "f32", (2, 3), net.const(np.full((2, 3), k, np.float32)))
-            for k, name in enumerate("ab"))
+    a, b = (
+        net.read_value(name, "f32", (2, 3), net.const(np.full((2, 3), k, np.float32))) for k, name in enumerate("ab")
+    )
     net.assign("a", net.layer("Add", "opset1", [b, x]))
     net.assign("b", a)
     net.result(net.layer("Reshape", "opset1", [a, net.const(np.array([3, 2]))], {"special_zero": False}))

@@ -29,38 +29,50 @@ def instruction(line: str) -> Instruction:
     return parse(line).instructions[0]
 
 
-@pytest.mark.parametrize("line, writes, reads", [
-    ("LDG.E.128 R4, desc[UR6][R20.64+0x10]", "R4 R5 R6 R7", "UR6 R20 R21"),
-    ("LDG.E.U16.CONSTANT R52, desc[UR14][R26.64]", "R52", "UR14 R26 R27"),
-    ("STG.E.64 desc[UR6][R14.64], R4", "", "UR6 R14 R15 R4 R5"),
-    ("@!P0 STS.128 [R41], R28", "", "P0 R41 R28 R29 R30 R31"),
-    ("HMMA.16816.F32 R28, R36, R24, R12", "R28 R29 R30 R31",
-     "R36 R37 R38 R39 R24 R25 R12 R13 R14 R15"),
-    ("HMMA.1688.F32 R28, R36, R24.reuse, RZ", "R28 R29 R30 R31", "R36 R37 R24"),
-    ("LDSM.16.M88.4 R4, [R8]", "R4 R5 R6 R7", "R8"),
-    ("IADD3 R6, P0, R12, R7, RZ", "R6 P0", "R12 R7"),
-    ("IADD3.X R9, R8, UR4, RZ, P0, !PT", "R9", "R8 UR4 P0"),
-    ("LEA R14, P0, R6.reuse, UR6, 0x1", "R14 P0", "R6 UR6"),
-    ("IMAD.WIDE R28, R24, 0x10, R30", "R28 R29", "R24 R30"),
-    ("ISETP.GE.U32.AND P1, PT, R9, UR8, PT", "P1", "R9 UR8"),
-    ("SEL R7, R2, RZ, !P2", "R7", "R2 P2"),
-    ("SHFL.BFLY PT, R4, R7, R8, 0x1f", "R4", "R7 R8"),
-    ("@UP0 UIADD3 UR4, UR4, -UR10, URZ", "UR4", "UP0 UR4 UR10"),
-    ("DFMA R4, R8, R10, R4", "R4 R5", "R8 R9 R10 R11 R4 R5"),
-    ("CS2R R8, SRZ", "R8 R9", ""),
-])
+@pytest.mark.parametrize(
+    "line, writes, reads",
+    [
+        ("LDG.E.128 R4, desc[UR6][R20.64+0x10]", "R4 R5 R6 R7", "UR6 R20 R21"),
+        ("LDG.E.U16.CONSTANT R52, desc[UR14][R26.64]", "R52", "UR14 R26 R27"),
+        ("STG.E.64 desc[UR6][R14.64], R4", "", "UR6 R14 R15 R4 R5"),
+        ("@!P0 STS.128 [R41], R28", "", "P0 R41 R28 R29 R30 R31"),
+        ("HMMA.16816.F32 R28, R36, R24, R12", "R28 R29 R30 R31", "R36 R37 R38 R39 R24 R25 R12 R13 R14 R15"),
+        ("HMMA.1688.F32 R28, R36, R24.reuse, RZ", "R28 R29 R30 R31", "R36 R37 R24"),
+        ("LDSM.16.M88.4 R4, [R8]", "R4 R5 R6 R7", "R8"),
+        ("IADD3 R6, P0, R12, R7, RZ", "R6 P0", "R12 R7"),
+        ("IADD3.X R9, R8, UR4, RZ, P0, !PT", "R9", "R8 UR4 P0"),
+        ("LEA R14, P0, R6.reuse, UR6, 0x1", "R14 P0", "R6 UR6"),
+        ("IMAD.WIDE R28, R24, 0x10, R30", "R28 R29", "R24 R30"),
+        ("ISETP.GE.U32.AND P1, PT, R9, UR8, PT", "P1", "R9 UR8"),
+        ("SEL R7, R2, RZ, !P2", "R7", "R2 P2"),
+        ("SHFL.BFLY PT, R4, R7, R8, 0x1f", "R4", "R7 R8"),
+        ("@UP0 UIADD3 UR4, UR4, -UR10, URZ", "UR4", "UP0 UR4 UR10"),
+        ("DFMA R4, R8, R10, R4", "R4 R5", "R8 R9 R10 R11 R4 R5"),
+        ("CS2R R8, SRZ", "R8 R9", ""),
+    ],
+)
 def test_registers(line: str, writes: str, reads: str) -> None:
     found = instruction(line)
     assert (found.writes, found.reads) == (frozenset(writes.split()), frozenset(reads.split()))
 
 
-@pytest.mark.parametrize("line, name, work", [
-    ("FFMA R1, R2, R3, R4", "fp32", 32), ("HFMA2 R1, R2, R3, R4", "fp16", 64), ("IMAD R1, R2, R3, R4", "product", 0),
-    ("HMMA.16816.F32.BF16 R0, R4, R8, R0", "tensor", 2048), ("HMMA.1688.F32.TF32 R0, R4, R8, R0", "tensor", 1024),
-    ("IMMA.16832.S8.S8 R0, R4, R8, R0", "tensor", 4096), ("LOP3.LUT R1, R2, R3, R4, 0xc0, !PT", "integer", 0),
-    ("F2FP.F16.F32.PACK_AB R1, R2, R3", "integer", 0), ("F2I.TRUNC R1, R2", "conversion", 0),
-    ("MUFU.EX2 R1, R2", "special", 0), ("UIADD3 UR1, UR2, UR3, URZ", "control", 0), ("LDS.64 R2, [R1]", "memory", 0),
-])
+@pytest.mark.parametrize(
+    "line, name, work",
+    [
+        ("FFMA R1, R2, R3, R4", "fp32", 32),
+        ("HFMA2 R1, R2, R3, R4", "fp16", 64),
+        ("IMAD R1, R2, R3, R4", "product", 0),
+        ("HMMA.16816.F32.BF16 R0, R4, R8, R0", "tensor", 2048),
+        ("HMMA.1688.F32.TF32 R0, R4, R8, R0", "tensor", 1024),
+        ("IMMA.16832.S8.S8 R0, R4, R8, R0", "tensor", 4096),
+        ("LOP3.LUT R1, R2, R3, R4, 0xc0, !PT", "integer", 0),
+        ("F2FP.F16.F32.PACK_AB R1, R2, R3", "integer", 0),
+        ("F2I.TRUNC R1, R2", "conversion", 0),
+        ("MUFU.EX2 R1, R2", "special", 0),
+        ("UIADD3 UR1, UR2, UR3, URZ", "control", 0),
+        ("LDS.64 R2, [R1]", "memory", 0),
+    ],
+)
 def test_units(line: str, name: str, work: int) -> None:
     assert (unit(instruction(line)), multiply_adds(instruction(line))) == (name, work)
 
@@ -118,6 +130,7 @@ def test_nested_loops() -> None:
 
 def test_the_time_of_a_warp() -> None:
     """Instructions wait for their operands, and asynchronous copies are awaited in groups."""
+
     def cycles(*lines: str) -> float:
         return Timeline(SM90, 500).run(parse(*lines).instructions)
 
@@ -125,16 +138,27 @@ def test_the_time_of_a_warp() -> None:
     assert cycles("FFMA R1, R1, R2, R1", "FFMA R3, R4, R2, R4") == 2
     assert cycles("LDG.E.64 R2, desc[UR4][R6.64]", "FADD R4, R4, R3") == 501
     assert cycles("LDG.E R2, desc[UR4][R6.64]", "LDG.E R3, desc[UR4][R6.64]", "FADD R4, R2, R3") == 502
-    copies = ["LDGSTS.E [R1], desc[UR4][R2.64]", "LDGDEPBAR", "FFMA R1, R1, R2, R1", "FFMA R1, R1, R2, R1",
-              "LDGSTS.E [R1], desc[UR4][R2.64]", "LDGDEPBAR"]
+    copies = [
+        "LDGSTS.E [R1], desc[UR4][R2.64]",
+        "LDGDEPBAR",
+        "FFMA R1, R1, R2, R1",
+        "FFMA R1, R1, R2, R1",
+        "LDGSTS.E [R1], desc[UR4][R2.64]",
+        "LDGDEPBAR",
+    ]
     first, both = (cycles(*copies, f"DEPBAR.LE SB0, {left}") for left in ("0x1", "0x0"))
     assert first == 501 and both > first
     assert cycles("BAR.SYNC.DEFER_BLOCKING 0x0", "IADD3 R1, R1, R2, RZ") == 1 + SM90.latencies["barrier"] + 1
 
 
 def test_cycles_of_units() -> None:
-    code = parse("FFMA R1, R1, R2, R1", "IMAD R1, R1, R2, R1", "LDS.128 R4, [R1]", "LDS R4, [R1]",
-                 "HMMA.16816.F32 R0, R4, R8, R0").instructions
+    code = parse(
+        "FFMA R1, R1, R2, R1",
+        "IMAD R1, R1, R2, R1",
+        "LDS.128 R4, [R1]",
+        "LDS R4, [R1]",
+        "HMMA.16816.F32 R0, R4, R8, R0",
+    ).instructions
     found = occupied(code, H100)
     assert found["issue"] == 5 / 4 and found["fp32"] == 1 / 4 + 1 / 4 and found["product"] == 1 / 2
     assert found["memory"] == 4 + 1 and found["tensor"] == 2048 / H100.tensor["f16"]
@@ -142,9 +166,18 @@ def test_cycles_of_units() -> None:
     assert narrow["memory"] == 4 + 2 and narrow["tensor"] == 2048 / 256
 
 
-@pytest.mark.parametrize("registers, shared, threads, dynamic, blocks", [
-    (64, 0, 256, 0, 4), (32, 0, 256, 0, 8), (65, 0, 256, 0, 3), (16, 0, 32, 0, 32), (32, 0, 1024, 0, 2),
-    (32, 1024, 64, 110 << 10, 2), (255, 0, 1024, 0, 0)])
+@pytest.mark.parametrize(
+    "registers, shared, threads, dynamic, blocks",
+    [
+        (64, 0, 256, 0, 4),
+        (32, 0, 256, 0, 8),
+        (65, 0, 256, 0, 3),
+        (16, 0, 32, 0, 32),
+        (32, 0, 1024, 0, 2),
+        (32, 1024, 64, 110 << 10, 2),
+        (255, 0, 1024, 0, 0),
+    ],
+)
 def test_resident_blocks(registers: int, shared: int, threads: int, dynamic: int, blocks: int) -> None:
     """Registers, shared memory and threads limit the blocks of a multiprocessor, as in NVIDIA's occupancy tables."""
     code = MachineCode("", b"", nvrtc.Usage(registers, shared=shared))

@@ -28,29 +28,42 @@ pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("disassembler")]
 def step(op: str, inputs: Sequence[Sequence[int]], output: Sequence[int]) -> PlanStep:
     """Return a step whose arrays are of f32, or of bytes if they are codes: vectors of an even number of elements."""
     kinds = [Type.u8 if len(shape) == 1 and shape[0] % 2 == 0 else Type.f32 for shape in inputs]
-    operands = [Operand(kind, tuple(shape), "buffer", "arena+0", 4 * int(np.prod(shape)))
-                for kind, shape in zip(kinds, inputs)]
+    operands = [
+        Operand(kind, tuple(shape), "buffer", "arena+0", 4 * int(np.prod(shape))) for kind, shape in zip(kinds, inputs)
+    ]
     out = Operand(Type.f32, tuple(output), "buffer", "arena+0", 4 * int(np.prod(output)))
     return PlanStep(0, 0, "bound", op, "", "", tuple(operands), (out,), bytes_read=sum(x.nbytes or 0 for x in operands))
 
 
-@pytest.mark.parametrize("op, inputs, output, wanted", [
-    ("MatMul", [(3, 5), (5, 7)], (3, 7), 3 * 5 * 7),
-    ("MatMul", [(3, 5), (7, 5)], (3, 7), 3 * 5 * 7),
-    ("MatMulWithEpilogue", [(2, 3, 5), (5, 7), (7,)], (2, 3, 7), 2 * 3 * 5 * 7),
-    ("MatMul", [(3, 8), (28,)], (3, 7), 3 * 8 * 7),
-    ("MatMulWithPrologue", [(7, 5), (1, 1, 5), (1, 1, 5)], (2, 3, 7), 2 * 3 * 5 * 7),
-    ("MatMulWithPrologue", [(28,), (7, 1), (1, 1, 8)], (2, 3, 7), 2 * 3 * 8 * 7),
-    ("RotaryAttention", [(2, 4, 1, 64), (2, 1, 1, 64), (2, 1, 1, 32), (1, 64), (1, 64), (2, 1, 12, 64), (2, 1, 12, 32)],
-     (2, 1, 4, 1, 32), 8 * 12 * 96),
-    ("MatMul", [(2, 4, 3, 5), (2, 4, 7, 5)], (2, 4, 3, 7), 8 * 3 * 5 * 7),
-    ("Convolution", [(2, 3, 9, 9), (8, 3, 3, 3)], (2, 8, 7, 7), 2 * 8 * 49 * 27),
-    ("GroupConvolution", [(2, 6, 9, 9), (6, 1, 1, 3, 3)], (2, 6, 7, 7), 2 * 6 * 49 * 9),
-    ("ConvolutionBackpropData", [(1, 8, 7, 7), (8, 3, 2, 2)], (1, 3, 14, 14), 8 * 49 * 3 * 4),
-    ("ScaledDotProductAttention", [(2, 4, 10, 64), (2, 4, 12, 64), (2, 4, 12, 32)], (2, 4, 10, 32), 8 * 120 * 96),
-    ("LSTMSequence", [(3, 5, 7), (3, 1, 6), (3, 1, 6), (3,), (1, 24, 7), (1, 24, 6), (1, 24)], (3, 1, 5, 6),
-     3 * 5 * 24 * 6),
-    ("Softmax", [(3, 5)], (3, 5), 0)])
+@pytest.mark.parametrize(
+    "op, inputs, output, wanted",
+    [
+        ("MatMul", [(3, 5), (5, 7)], (3, 7), 3 * 5 * 7),
+        ("MatMul", [(3, 5), (7, 5)], (3, 7), 3 * 5 * 7),
+        ("MatMulWithEpilogue", [(2, 3, 5), (5, 7), (7,)], (2, 3, 7), 2 * 3 * 5 * 7),
+        ("MatMul", [(3, 8), (28,)], (3, 7), 3 * 8 * 7),
+        ("MatMulWithPrologue", [(7, 5), (1, 1, 5), (1, 1, 5)], (2, 3, 7), 2 * 3 * 5 * 7),
+        ("MatMulWithPrologue", [(28,), (7, 1), (1, 1, 8)], (2, 3, 7), 2 * 3 * 8 * 7),
+        (
+            "RotaryAttention",
+            [(2, 4, 1, 64), (2, 1, 1, 64), (2, 1, 1, 32), (1, 64), (1, 64), (2, 1, 12, 64), (2, 1, 12, 32)],
+            (2, 1, 4, 1, 32),
+            8 * 12 * 96,
+        ),
+        ("MatMul", [(2, 4, 3, 5), (2, 4, 7, 5)], (2, 4, 3, 7), 8 * 3 * 5 * 7),
+        ("Convolution", [(2, 3, 9, 9), (8, 3, 3, 3)], (2, 8, 7, 7), 2 * 8 * 49 * 27),
+        ("GroupConvolution", [(2, 6, 9, 9), (6, 1, 1, 3, 3)], (2, 6, 7, 7), 2 * 6 * 49 * 9),
+        ("ConvolutionBackpropData", [(1, 8, 7, 7), (8, 3, 2, 2)], (1, 3, 14, 14), 8 * 49 * 3 * 4),
+        ("ScaledDotProductAttention", [(2, 4, 10, 64), (2, 4, 12, 64), (2, 4, 12, 32)], (2, 4, 10, 32), 8 * 120 * 96),
+        (
+            "LSTMSequence",
+            [(3, 5, 7), (3, 1, 6), (3, 1, 6), (3,), (1, 24, 7), (1, 24, 6), (1, 24)],
+            (3, 1, 5, 6),
+            3 * 5 * 24 * 6,
+        ),
+        ("Softmax", [(3, 5)], (3, 5), 0),
+    ],
+)
 def test_multiply_adds(op: str, inputs: Sequence[Sequence[int]], output: Sequence[int], wanted: int) -> None:
     assert round(work.multiply_adds(step(op, inputs, output)), 6) == wanted
 
@@ -79,9 +92,14 @@ def test_a_product_limited_by_bytes() -> None:
 
 def test_estimates_beside_measured_times() -> None:
     """Estimates lie within a third of times measured on an H100, of `gpu-h100-compressed.md` and `-attention.md`."""
-    for name, measured in {"2048 x 2048 int4 g128, 1 rows": 3.6, "16384 x 2048 int4 g128, 1 rows": 9.0,
-                           "128256 x 2048 int4 g128, 1 rows": 47.1, "attention, decode 8192": 13.0,
-                           "attention, decode 32768": 31.1, "attention, prefill 2048": 80.8}.items():
+    for name, measured in {
+        "2048 x 2048 int4 g128, 1 rows": 3.6,
+        "16384 x 2048 int4 g128, 1 rows": 9.0,
+        "128256 x 2048 int4 g128, 1 rows": 47.1,
+        "attention, decode 8192": 13.0,
+        "attention, decode 32768": 31.1,
+        "attention, prefill 2048": 80.8,
+    }.items():
         seconds = sum(x.seconds for row in cases.of_case(name, H100) for x in of_step(row, H100))
         assert 2 / 3 < 1e6 * seconds / measured < 4 / 3, name
 
@@ -101,8 +119,14 @@ def test_launches_are_those_of_a_card(emulated: str) -> None:
     core = ovgpu.Core()
     request = core.compile_model(core.read_model(path), emulated).create_infer_request()
     for length, count in ((5, 5), (6, 1), (7, 1)):
-        request.infer({"input_ids": np.zeros((1, count), np.int64), "attention_mask": np.ones((1, length), np.int64),
-                       "position_ids": np.arange(length - count, length)[None], "beam_idx": np.zeros(1, np.int32)})
+        request.infer(
+            {
+                "input_ids": np.zeros((1, count), np.int64),
+                "attention_mask": np.ones((1, length), np.int64),
+                "position_ids": np.arange(length - count, length)[None],
+                "beam_idx": np.zeros(1, np.int32),
+            }
+        )
     wanted = request.plan()
     assert (plan.kernels, [step.op for step in plan.steps]) == (wanted.kernels, [step.op for step in wanted.steps])
     launches = [x for row in rows for x in row.launches]
@@ -120,8 +144,15 @@ def test_launches_are_those_of_a_card(emulated: str) -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     net = Net()
     x = net.parameter("f32", (-1, 64), "x")
-    net.result(net.layer("Softmax", "opset8", [net.layer("MatMul", "opset1", [x, net.const(np.eye(64, dtype="f4"))])],
-                         {"axis": -1}, name="probabilities"))
+    net.result(
+        net.layer(
+            "Softmax",
+            "opset8",
+            [net.layer("MatMul", "opset1", [x, net.const(np.eye(64, dtype="f4"))])],
+            {"axis": -1},
+            name="probabilities",
+        )
+    )
     xml, weights = net.build()
     (tmp_path / "model.xml").write_bytes(xml)
     (tmp_path / "model.bin").write_bytes(weights)
@@ -132,8 +163,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert re.search(r"launch +Softmax +probabilities +softmax_rows", text) and "cuBLAS" in text
     assert command.main(["--instance", "softmax.cu", "softmax_rows<float, false, 4, 2>"]) == 0
     assert "softmax_rows<float, false, 4, 2>" in capsys.readouterr().out
-    for wrong, message in (([path], "--shape"), ([], "give a model, --workload or --instance"),
-                           ([path, "--card", "H1000"], "H1000")):
+    for wrong, message in (
+        ([path], "--shape"),
+        ([], "give a model, --workload or --instance"),
+        ([path, "--card", "H1000"], "H1000"),
+    ):
         with pytest.raises(SystemExit):
             command.main(wrong)
         assert message in capsys.readouterr().err
@@ -146,5 +180,7 @@ def test_results() -> None:
     before = results.RESULTS / "kernels-before.json"
     assert text == "\n".join(results.tables(found, json.loads(before.read_text()) if before.exists() else {})) + "\n"
     times = results.measured(results.MEASURED)
-    assert times["lstm_b32"].keys() == {"", "recurrent", "library"} and round(
-        times["llama int8 128"]["product_mma"], 1) == 693.1
+    assert (
+        times["lstm_b32"].keys() == {"", "recurrent", "library"}
+        and round(times["llama int8 128"]["product_mma"], 1) == 693.1
+    )

@@ -31,8 +31,10 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.drawn(3)
-@pytest.mark.parametrize(("engine", "kind", "interface"), [
-    ("slots", "decoder", "gRPC"), ("requests", "lstm", "REST"), ("openvino", "decoder", "REST")])
+@pytest.mark.parametrize(
+    ("engine", "kind", "interface"),
+    [("slots", "decoder", "gRPC"), ("requests", "lstm", "REST"), ("openvino", "decoder", "REST")],
+)
 def test_engines_agree(engine: str, kind: str, interface: str, serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "INTERFACES", (interface,))
     rates = {kind: {interface: [None, 200.0]}}
@@ -55,20 +57,52 @@ def test_tables(serving: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     size, rate = serving.SIZES["tiny"], {"slots": 900.0, "requests": 300.0, "openvino": 850.0}
     monkeypatch.setattr(serving, "HEADS", {engine: serving.HEADS[engine] for engine in rate})
     (wanted,) = serving.alone("lstm", size, serving.WARM_UP + size.steps)
-    closed = {engine: [{"lstm": {interface: {"closed": {"throughput": rate[engine], "start_ms": 20, "sample": wanted}}
-                                 for interface in serving.INTERFACES}}] for engine in rate}
+    closed = {
+        engine: [
+            {
+                "lstm": {
+                    interface: {"closed": {"throughput": rate[engine], "start_ms": 20, "sample": wanted}}
+                    for interface in serving.INTERFACES
+                }
+            }
+        ]
+        for engine in rate
+    }
     result = {"lstm": serving.closed_loops("lstm", size, closed)}
     rates = serving.rates_of(result["lstm"]["throughput"])
     assert rates == {interface: [150.0, 450.0] for interface in serving.INTERFACES}
-    serving.open_loops(result, {engine: [{"lstm": {interface: {
-        str(wanted): {"throughput": min(wanted, rate[engine]), "p50_ms": 2, "p99_ms": 4.56, "late_p99_ms": 0}
-        for wanted in found} for interface, found in rates.items()}}] for engine in rate})
+    serving.open_loops(
+        result,
+        {
+            engine: [
+                {
+                    "lstm": {
+                        interface: {
+                            str(wanted): {
+                                "throughput": min(wanted, rate[engine]),
+                                "p50_ms": 2,
+                                "p99_ms": 4.56,
+                                "late_p99_ms": 0,
+                            }
+                            for wanted in found
+                        }
+                        for interface, found in rates.items()
+                    }
+                }
+            ]
+            for engine in rate
+        },
+    )
     counts = {"launches": 1, "graph_launches": 2, "kernels": 3, "allocations": 4, "h2d_bytes": 5, "d2h_bytes": 6000}
     serving.publish(argparse.Namespace(out=tmp_path, device="CPU", rounds=1), size, result, {"lstm": counts})
     text = (tmp_path / "serving.md").read_text()
-    for row in ("| lstm | REST | 900 | 300 | 850 | 3.0 | 1.1 |", "| lstm | gRPC | 150 | 2.0 / 4.6 | 2.0 / 4.6 |",
-                "| lstm | gRPC | 450 | 2.0 / 4.6 | overloaded: 300/s | 2.0 / 4.6 |",
-                "| lstm | REST | 0.02 | 0.02 | 0.02 |", "| lstm | 1 | 2 | 3 | 4 | 0.0 kB | 6.0 kB |"):
+    for row in (
+        "| lstm | REST | 900 | 300 | 850 | 3.0 | 1.1 |",
+        "| lstm | gRPC | 150 | 2.0 / 4.6 | 2.0 / 4.6 |",
+        "| lstm | gRPC | 450 | 2.0 / 4.6 | overloaded: 300/s | 2.0 / 4.6 |",
+        "| lstm | REST | 0.02 | 0.02 | 0.02 |",
+        "| lstm | 1 | 2 | 3 | 4 | 0.0 kB | 6.0 kB |",
+    ):
         assert row in text
     assert json.loads((tmp_path / "serving.json").read_text())["models"]["lstm"]["open"]["REST"]["450.0"]
     closed["openvino"][0]["lstm"]["gRPC"]["closed"]["sample"] = [2 * value for value in wanted]
@@ -172,4 +206,6 @@ def test_inputs_by_metadata() -> None:
     ports = [{"name": name, "datatype": "INT64", "shape": [1, -1]} for name in ("input_ids", "attention_mask")]
     inputs = load.feeds({"inputs": ports}, 4)
     assert {name: array.tolist() for name, array in inputs(1, 1).items()} == {
-        "input_ids": [[1]], "attention_mask": [[1] * 9]}
+        "input_ids": [[1]],
+        "attention_mask": [[1] * 9],
+    }

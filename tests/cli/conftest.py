@@ -1,4 +1,5 @@
 """Fixtures that write models to disk, for commands that read files."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

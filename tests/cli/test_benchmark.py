@@ -1,4 +1,5 @@
 """``ovgpu benchmark``: benchmark_app's report lines and files, and its measurements."""
+
 from __future__ import annotations
 
 import json
@@ -22,10 +23,19 @@ from tests.runtime import models
 
 from .conftest import Write
 
-STEPS = ("Parsing and validating input arguments", "Loading ovgpu", "Setting device configuration",
-         "Reading model files", "Resizing model to match image sizes and given batch",
-         "Configuring input of the model", "Loading the model to the device", "Querying optimal runtime parameters",
-         "Creating infer requests and preparing input tensors", "Measuring performance", "Dumping statistics report")
+STEPS = (
+    "Parsing and validating input arguments",
+    "Loading ovgpu",
+    "Setting device configuration",
+    "Reading model files",
+    "Resizing model to match image sizes and given batch",
+    "Configuring input of the model",
+    "Loading the model to the device",
+    "Querying optimal runtime parameters",
+    "Creating infer requests and preparing input tensors",
+    "Measuring performance",
+    "Dumping statistics report",
+)
 RESULTS = """\
 \\[ INFO \\] Percentiles:      90%: [\\d.]+, 95%: [\\d.]+, 99%: [\\d.]+ ms
 \\[ INFO \\] Memory:           host [\\d.]+ [MG]B
@@ -63,15 +73,30 @@ def image() -> Net:
 
 @pytest.mark.parametrize("api", ["sync", "async"])
 def test_report_lines(api: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    text = benchmark(capsys, "-m", write(models.chain()), "-d", "CPU", "-niter", "6", "-api", api,
-                     "-nireq", "1" if api == "sync" else "2")
+    text = benchmark(
+        capsys,
+        "-m",
+        write(models.chain()),
+        "-d",
+        "CPU",
+        "-niter",
+        "6",
+        "-api",
+        api,
+        "-nireq",
+        "1" if api == "sync" else "2",
+    )
     steps = re.findall(r"^\[Step (\d+)/11\] ([^(\n]+?)(?: \(.*\))?$", text, re.MULTILINE)
     assert steps == [(str(i), name) for i, name in enumerate(STEPS, 1)]
     assert all(re.match(r"\[(Step \d+/11|\ (INFO|WARNING) )\]", line) for line in text.splitlines())
     assert re.search(RESULTS.format(count=6, latency="Median:        ") + r"\Z", text)
-    for line in ("[ INFO ]     x (node: x) : f32 / [...] / [2,3]", "[ INFO ] Model outputs:",
-                 "[ INFO ] Model batch size: 1", "[ INFO ]   NETWORK_NAME: chain",
-                 "[ INFO ] Benchmarking in inference only mode (inputs filling are not included in measurement loop)."):
+    for line in (
+        "[ INFO ]     x (node: x) : f32 / [...] / [2,3]",
+        "[ INFO ] Model outputs:",
+        "[ INFO ] Model batch size: 1",
+        "[ INFO ]   NETWORK_NAME: chain",
+        "[ INFO ] Benchmarking in inference only mode (inputs filling are not included in measurement loop).",
+    ):
         assert line in text.splitlines(), line
     assert "Plan: 3 launches, 160 B moved; arena 64 B, constants 16 B, state 0 B" in text
     for pattern in (r"Read model took [\d.]+ ms", r"Compile model took [\d.]+ ms", r"First inference took [\d.]+ ms"):
@@ -82,8 +107,10 @@ def test_report_lines(api: str, write: Write, capsys: pytest.CaptureFixture[str]
 
 def test_iterations_are_aligned_to_requests(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     text = benchmark(capsys, write(models.chain()), "-niter", "7", "-nireq", "3")
-    assert ("[ WARNING ] Number of iterations was aligned by request number from 7 to 9 using number of requests 3"
-            in text.splitlines())
+    assert (
+        "[ WARNING ] Number of iterations was aligned by request number from 7 to 9 using number of requests 3"
+        in text.splitlines()
+    )
     assert "Count:            9 iterations" in text
 
 
@@ -101,8 +128,10 @@ def test_throughput_counts_the_batch(write: Write, capsys: pytest.CaptureFixture
     assert "[ INFO ] Model batch size: 8" in text and "x (node: x) : u8 / [N,C,H,W] / [8,3,4,5]" in text
     assert re.search(RESULTS.format(count=4, latency="90 percentile:     "), text)
     assert "Skipping warmup inference due to -no_warmup flag" in text
-    duration, fps = (float(re.search(pattern, text)[1])  # type: ignore[index]
-                     for pattern in (r"Duration: +([\d.]+) ms", r"Throughput: +([\d.]+) FPS"))
+    duration, fps = (
+        float(re.search(pattern, text)[1])  # type: ignore[index]
+        for pattern in (r"Duration: +([\d.]+) ms", r"Throughput: +([\d.]+) FPS")
+    )
     assert fps == pytest.approx(4 * 8 / duration * 1000, rel=0.01)
 
 
@@ -144,8 +173,22 @@ def test_compiling_only(write: Write, capsys: pytest.CaptureFixture[str]) -> Non
 def test_reports(as_json: bool, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "reports"
     flags = ["-json_stats"] if as_json else []
-    text = benchmark(capsys, write(models.chain()), "-niter", "4", "-nireq", "2", "-pc", "-report_type",
-                     "average_counters", "-report_folder", str(folder), "-infer_precision", "CPU:f32", *flags)
+    text = benchmark(
+        capsys,
+        write(models.chain()),
+        "-niter",
+        "4",
+        "-nireq",
+        "2",
+        "-pc",
+        "-report_type",
+        "average_counters",
+        "-report_folder",
+        str(folder),
+        "-infer_precision",
+        "CPU:f32",
+        *flags,
+    )
     assert re.search(r"^relu +Status.EXECUTED +layerType: Relu +execType: bound +realTime \(ms\): ", text, re.MULTILINE)
     suffix = "json" if as_json else "csv"
     report = (folder / f"benchmark_report.{suffix}").read_text(encoding="utf-8")
@@ -162,24 +205,56 @@ def test_reports(as_json: bool, write: Write, tmp_path: Path, capsys: pytest.Cap
         lines = counters.splitlines()
         assert lines[0] == "layerName;execStatus;layerType;execType;realTime (ms);cpuTime (ms)"
         assert [line.split(";")[0] for line in lines[1:]] == ["add", "relu", "mul", "Total"]
-    assert setup == {"topology": "chain", "target device": "AUTO", "API": "async", "inference_only": "True",
-                     "precision": "f32", "batch size": "1", "number of iterations": "4",
-                     "number of parallel infer requests": "2", "duration (ms)": "0"}
-    assert list(results) == ["read model time (ms)", "compile model time (ms)", "first inference time (ms)",
-                             "total execution time (ms)", "total number of iterations", "latency (ms)", "avg latency",
-                             "min latency", "max latency", "throughput"]
+    assert setup == {
+        "topology": "chain",
+        "target device": "AUTO",
+        "API": "async",
+        "inference_only": "True",
+        "precision": "f32",
+        "batch size": "1",
+        "number of iterations": "4",
+        "number of parallel infer requests": "2",
+        "duration (ms)": "0",
+    }
+    assert list(results) == [
+        "read model time (ms)",
+        "compile model time (ms)",
+        "first inference time (ms)",
+        "total execution time (ms)",
+        "total number of iterations",
+        "latency (ms)",
+        "avg latency",
+        "min latency",
+        "max latency",
+        "throughput",
+    ]
     assert results["total number of iterations"] == "4"
 
 
 def test_configuration_files(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, first, second = write(models.chain()), tmp_path / "first.json", tmp_path / "second.json"
     cache, graph = str(tmp_path / "cache"), tmp_path / "graph.xml"
-    text = benchmark(capsys, path, "-d", "CPU", "-niter", "1", "-hint", "latency", "-cdir", cache,
-                     "-dump_config", str(first))
+    text = benchmark(
+        capsys, path, "-d", "CPU", "-niter", "1", "-hint", "latency", "-cdir", cache, "-dump_config", str(first)
+    )
     assert f"CACHE_DIR: {cache}" in text
     assert json.loads(first.read_text()) == {"CPU": {"PERFORMANCE_HINT": "LATENCY", "PERF_COUNT": "NO"}}
-    text = benchmark(capsys, path, "-d", "CPU", "-niter", "1", "-hint", "none", "-load_config", str(first),
-                     "-dump_config", str(second), "-exec_graph_path", str(graph))
+    text = benchmark(
+        capsys,
+        path,
+        "-d",
+        "CPU",
+        "-niter",
+        "1",
+        "-hint",
+        "none",
+        "-load_config",
+        str(first),
+        "-dump_config",
+        str(second),
+        "-exec_graph_path",
+        str(graph),
+    )
     assert "Turn on performance counters for CPU device since an execution graph is written." in text
     assert "PERFORMANCE_HINT: LATENCY" in text
     assert json.loads(second.read_text()) == {"CPU": {"PERFORMANCE_HINT": "LATENCY", "PERF_COUNT": "YES"}}
@@ -192,14 +267,29 @@ def test_configuration_files(write: Write, tmp_path: Path, capsys: pytest.Captur
 def test_tokens_of_a_stateful_decoder(decoder: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = benchmark(capsys, decoder, "-niter", str(SEQUENCE_INFERENCES + 5), "-data_shape", "[1,2]")
     assert f"[ INFO ] State: 1 variable, reset after every {SEQUENCE_INFERENCES} inferences" in text
-    fps, tokens = (float(re.search(pattern, text)[1])  # type: ignore[index]
-                   for pattern in (r"Throughput: +([\d.]+) FPS", r"Tokens: +([\d.]+) tokens/s"))
+    fps, tokens = (
+        float(re.search(pattern, text)[1])  # type: ignore[index]
+        for pattern in (r"Throughput: +([\d.]+) FPS", r"Tokens: +([\d.]+) tokens/s")
+    )
     assert tokens == pytest.approx(2 * fps, rel=0.01)
 
 
 def test_prompts_of_a_stateful_decoder(decoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = benchmark(capsys, decoder, "-d", "CPU", "-niter", str(SEQUENCE_INFERENCES + 5), "--prompt", "7",
-                     "-report_type", "no_counters", "-report_folder", str(tmp_path), "-json_stats")
+    text = benchmark(
+        capsys,
+        decoder,
+        "-d",
+        "CPU",
+        "-niter",
+        str(SEQUENCE_INFERENCES + 5),
+        "--prompt",
+        "7",
+        "-report_type",
+        "no_counters",
+        "-report_folder",
+        str(tmp_path),
+        "-json_stats",
+    )
     results = json.loads((tmp_path / "benchmark_report.json").read_text())["execution_results"]
     assert results["total number of iterations"] == str(SEQUENCE_INFERENCES + 5)
     for name, title, tokens in (("prefill", "Prefill", 7), ("decode", "Decode", 1)):
@@ -217,8 +307,13 @@ def test_prompts_are_for_decoders(write: Write, decoder: str, capsys: pytest.Cap
 def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no model is given" in failure(capsys)
     assert "-nireq 2 needs -api async" in failure(capsys, "m.xml", "-api", "sync", "-nireq", "2")
-    for argv in (["m.xml", "-niter", "-1"], ["m.xml", "-t", "0"], ["m.xml", "-latency_percentile", "101"],
-                 ["m.xml", "-hint", "speed"], ["m.xml", "-no_such_flag"]):
+    for argv in (
+        ["m.xml", "-niter", "-1"],
+        ["m.xml", "-t", "0"],
+        ["m.xml", "-latency_percentile", "101"],
+        ["m.xml", "-hint", "speed"],
+        ["m.xml", "-no_such_flag"],
+    ):
         with pytest.raises(SystemExit) as stopped:
             main(["benchmark", *argv])
         assert stopped.value.code == 2
@@ -228,8 +323,20 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("api", ["sync", "async"])
 def test_trace(api: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, count = tmp_path / "trace.json", 1 if api == "sync" else 2
-    text = benchmark(capsys, write(models.chain()), "-d", "CPU", "-niter", "6", "-api", api, "-nireq", str(count),
-                     "--trace", str(path))
+    text = benchmark(
+        capsys,
+        write(models.chain()),
+        "-d",
+        "CPU",
+        "-niter",
+        "6",
+        "-api",
+        api,
+        "-nireq",
+        str(count),
+        "--trace",
+        str(path),
+    )
     assert f"[ INFO ] Trace of 6 inferences is stored to {path}" in text
     events = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
     assert {e["tid"] for e in events} == set(range(count))
@@ -239,13 +346,24 @@ def test_trace(api: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_trace_keeps_the_first_inferences(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace.json"
-    text = benchmark(capsys, write(models.chain()), "-d", "CPU", "-niter", str(TRACED_INFERENCES + 9), "-api", "sync",
-                     "--trace", str(path))
+    text = benchmark(
+        capsys,
+        write(models.chain()),
+        "-d",
+        "CPU",
+        "-niter",
+        str(TRACED_INFERENCES + 9),
+        "-api",
+        "sync",
+        "--trace",
+        str(path),
+    )
     assert f"Trace of {TRACED_INFERENCES} inferences" in text
 
 
-def test_on_the_emulated_device(emulated: str, write: Write, tmp_path: Path,
-                                capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_the_emulated_device(
+    emulated: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Several requests run at once; device memory and times per layer are reported."""
     trace = tmp_path / "trace.json"
     for flags in ([], ["-pc", "--trace", str(trace)]):
@@ -259,6 +377,7 @@ def test_on_the_emulated_device(emulated: str, write: Write, tmp_path: Path,
 
 
 # ---- measuring
+
 
 def requests(net: Net, count: int) -> tuple[list[ovgpu.InferRequest], list[Source]]:
     compiled = models.compiled(net)
@@ -302,6 +421,7 @@ def test_limits() -> None:
 
 # ---- parsing of flags
 
+
 def test_parse_shapes() -> None:
     ports = models.compiled(models.chain((-1, 3))).inputs
     for text in ("[1,3]", "x=[1,3]", "x[1,3]", " x [1,3]"):
@@ -320,7 +440,10 @@ def test_shapes_of_a_language_model() -> None:
     ports = models.compiled(net).inputs
     for text in ("input_ids[2,5]", "[2,5]"):
         assert {i: [str(s) for s in some] for i, some in parse_shapes([text], ports).items()} == {
-            0: ["[2,5]"], 1: ["[2,5]"], 2: ["[2]"]}
+            0: ["[2,5]"],
+            1: ["[2,5]"],
+            2: ["[2]"],
+        }
 
 
 def test_layouts() -> None:

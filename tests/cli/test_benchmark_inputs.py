@@ -1,4 +1,5 @@
 """Inputs of ``ovgpu benchmark``: files, shapes in turns, layouts, types, means, and compiled models."""
+
 from __future__ import annotations
 
 import io
@@ -21,8 +22,18 @@ from .test_benchmark import benchmark, failure
 
 Image = pytest.importorskip("PIL.Image")
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 7, 3), np.uint8)
-DEFAULTS = {"shape": "", "data_shape": "", "layout": "", "batch_size": "", "mean_values": "", "scale_values": "",
-            "input_precision": "", "output_precision": "", "input_output_precision": "", "paths_to_input": []}
+DEFAULTS = {
+    "shape": "",
+    "data_shape": "",
+    "layout": "",
+    "batch_size": "",
+    "mean_values": "",
+    "scale_values": "",
+    "input_precision": "",
+    "output_precision": "",
+    "input_output_precision": "",
+    "paths_to_input": [],
+}
 
 
 def nothing(text: str) -> None:
@@ -66,8 +77,10 @@ def test_images_fill_batches_in_turns(images: Path) -> None:
     np.testing.assert_array_equal(data[0], expected[[0, 1, 2]])
     np.testing.assert_array_equal(data[1], expected[[3, 0, 1]])
     assert [r.shape for r in rows] == [(3, 4)]
-    assert warnings == ["These files are ignored: notes.txt",
-                        "No input files were given for input 'rows'!. This input will be filled with random values!"]
+    assert warnings == [
+        "These files are ignored: notes.txt",
+        "No input files were given for input 'rows'!. This input will be filled with random values!",
+    ]
 
 
 def test_files_are_for_all_inputs_in_turns(images: Path, tmp_path: Path) -> None:
@@ -83,10 +96,12 @@ def test_files_are_for_all_inputs_in_turns(images: Path, tmp_path: Path) -> None
 
 def test_files_that_do_not_fit(images: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2, 5), "f4"))
-    for text, message in ((f"rows:{tmp_path / 'x.npy'}", "has shape \\[2, 5\\], and input 'rows' \\[\\?,4\\]"),
-                          (f"row:{images}", "there is no input 'row'; the model has "),
-                          (f"rows:{images / 'notes.txt'}", "inputs are read from images"),
-                          (f"rows:{images}", "takes no images")):
+    for text, message in (
+        (f"rows:{tmp_path / 'x.npy'}", "has shape \\[2, 5\\], and input 'rows' \\[\\?,4\\]"),
+        (f"row:{images}", "there is no input 'row'; the model has "),
+        (f"rows:{images / 'notes.txt'}", "inputs are read from images"),
+        (f"rows:{images}", "takes no images"),
+    ):
         with pytest.raises(ValueError, match=message):
             read(two(), shape="data[1,3,6,7]", paths_to_input=[[text]])
     with pytest.raises(ValueError, match=r"input 'data' has the dynamic shape \[\?,3,6,7\]: .*-data_shape data\[1,3,6"):
@@ -100,8 +115,11 @@ def test_data_shapes() -> None:
     (data, rows), _, warnings = read(two(), shape="rows[2,4]", data_shape="data[5,3,6,7],rows[9,4]")
     assert data[0].shape[0] == 5 and rows[0].shape == (2, 4)
     assert warnings[0] == "Input 'rows' has static shape. Provided data shapes for this input will be ignored."
-    for text, message in (("[1,3,6,7][1,4][1,4]", "3 shapes for 2 inputs"), ("rows[1,5]", "does not fit"),
-                          ("rows[?,4]", "is dynamic")):
+    for text, message in (
+        ("[1,3,6,7][1,4][1,4]", "3 shapes for 2 inputs"),
+        ("rows[1,5]", "does not fit"),
+        ("rows[?,4]", "is dynamic"),
+    ):
         with pytest.raises(ValueError, match=message):
             read(two(), data_shape=text)
 
@@ -144,21 +162,44 @@ def test_image_information() -> None:
 
 # ---- whole runs
 
+
 def test_groups_of_shapes(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(models.chain((-1, 3)))
-    text = benchmark(capsys, path, "-d", "CPU", "-niter", "9", "-nireq", "1", "-pcseq", "-layout", "[NC]",
-                     "-data_shape", "[1,3][2,3]", "-report_type", "no_counters", "-report_folder", str(tmp_path))
-    assert ("[ WARNING ] Number of iterations was aligned by number of input shapes from 9 to 10 using number of input "
-            "shapes 2" in text)
+    text = benchmark(
+        capsys,
+        path,
+        "-d",
+        "CPU",
+        "-niter",
+        "9",
+        "-nireq",
+        "1",
+        "-pcseq",
+        "-layout",
+        "[NC]",
+        "-data_shape",
+        "[1,3][2,3]",
+        "-report_type",
+        "no_counters",
+        "-report_folder",
+        str(tmp_path),
+    )
+    assert (
+        "[ WARNING ] Number of iterations was aligned by number of input shapes from 9 to 10 using number of input "
+        "shapes 2" in text
+    )
     assert re.search(r"Latency for each data shape group:\n\[ INFO \] 1\. x: \[1, 3\]\n\[ INFO \]    Median: ", text)
     assert "[ INFO ] 2. x: [2, 3]" in text
     rows = [line.split(";") for line in (tmp_path / "benchmark_report.csv").read_text().splitlines()]
     assert [value for key, *value in rows if key == "group"] == [["x: [1, 3]"], ["x: [2, 3]"]]
-    duration, fps = (float(re.search(pattern, text)[1])  # type: ignore[index]
-                     for pattern in (r"Duration: +([\d.]+) ms", r"Throughput: +([\d.]+) FPS"))
+    duration, fps = (
+        float(re.search(pattern, text)[1])  # type: ignore[index]
+        for pattern in (r"Duration: +([\d.]+) ms", r"Throughput: +([\d.]+) FPS")
+    )
     assert fps == pytest.approx((5 + 5 * 2) / duration * 1000, rel=0.02)
-    assert "have to be set for every inference" in failure(capsys, path, "-niter", "2", "-data_shape", "[1,3][2,3]",
-                                                           "-inference_only")
+    assert "have to be set for every inference" in failure(
+        capsys, path, "-niter", "2", "-data_shape", "[1,3][2,3]", "-inference_only"
+    )
 
 
 def test_rate(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,11 +223,28 @@ def test_compiled_models(write: Write, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_values_per_device(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(models.chain())
-    text = benchmark(capsys, path, "-d", "AUTO:CPU", "-niter", "2", "-infer_precision", "CPU:f32", "-hint", "none",
-                     "-nstreams", "CPU:2", "-nthreads", "1", "-pin", "NO")
+    text = benchmark(
+        capsys,
+        path,
+        "-d",
+        "AUTO:CPU",
+        "-niter",
+        "2",
+        "-infer_precision",
+        "CPU:f32",
+        "-hint",
+        "none",
+        "-nstreams",
+        "CPU:2",
+        "-nthreads",
+        "1",
+        "-pin",
+        "NO",
+    )
     assert "NUM_STREAMS: 2" in text and "INFERENCE_NUM_THREADS: 1" in text and "ENABLE_CPU_PINNING: False" in text
     assert "-nstreams GPU:2: GPU is none of the devices CPU" in failure(
-        capsys, path, "-d", "CPU", "-hint", "none", "-nstreams", "GPU:2")
+        capsys, path, "-d", "CPU", "-hint", "none", "-nstreams", "GPU:2"
+    )
     assert "-nstreams, -nthreads and -pin need -hint none" in failure(capsys, path, "-nthreads", "1")
     (tmp_path / "config.json").write_text(json.dumps({"CPU": {"PERF_COUNT": "YES", "NUM_STREAMS": "3"}}))
     text = benchmark(capsys, path, "-d", "CPU", "-niter", "2", "-load_config", str(tmp_path / "config.json"))
@@ -194,8 +252,15 @@ def test_values_per_device(write: Write, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_report_of_a_failure(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    error = failure(capsys, write(models.chain((-1, 3))), "-report_type", "no_counters", "-json_stats",
-                    "-report_folder", str(tmp_path))
+    error = failure(
+        capsys,
+        write(models.chain((-1, 3))),
+        "-report_type",
+        "no_counters",
+        "-json_stats",
+        "-report_folder",
+        str(tmp_path),
+    )
     results = json.loads((tmp_path / "benchmark_report.json").read_text())["execution_results"]
     assert results["error"] and results["error"] in error
 

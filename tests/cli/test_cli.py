@@ -1,4 +1,5 @@
 """All commands but benchmark: their output, files and errors."""
+
 from __future__ import annotations
 
 import gc
@@ -47,6 +48,7 @@ def words(text: str) -> str:
 
 # ---- run
 
+
 @pytest.mark.quick
 def test_run(stateful: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "out"  # NumPy would add a suffix
@@ -68,8 +70,15 @@ def test_run_saves_to_devices(stateful: str, capsys: pytest.CaptureFixture[str])
 def test_run_reads_files(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = np.array([[1, -2, 3]], "f4")
     np.save(tmp_path / "x.npy", x)
-    output(capsys, "run", write(models.chain((-1, 3))), "--input", f"x={tmp_path / 'x.npy'}",
-           "--save", str(tmp_path / "out.npz"))
+    output(
+        capsys,
+        "run",
+        write(models.chain((-1, 3))),
+        "--input",
+        f"x={tmp_path / 'x.npy'}",
+        "--save",
+        str(tmp_path / "out.npz"),
+    )
     with np.load(tmp_path / "out.npz") as arrays:
         np.testing.assert_array_equal(arrays["mul"], np.maximum(x + 1, 0))
 
@@ -94,8 +103,9 @@ def test_run_saves_types_that_numpy_lacks(write: Write, tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("shape", [[], ["--shape", "input_ids=[1,1]"]])
-def test_run_continues_a_sequence(shape: list[str], decoder: str, tmp_path: Path,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_continues_a_sequence(
+    shape: list[str], decoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A language model with a state gets one token of one sequence by default."""
     output(capsys, "run", decoder, *shape, "--steps", "4", "--save", str(tmp_path / "out.npz"))
     with np.load(tmp_path / "out.npz") as arrays:
@@ -104,13 +114,24 @@ def test_run_continues_a_sequence(shape: list[str], decoder: str, tmp_path: Path
     assert "Plan for input_ids [1, 1], attention_mask [1, 1], position_ids [1, 1]" in text
 
 
-@pytest.mark.parametrize("value, shape, expected", [
-    ("0.5", ["--shape", "[2,3]"], [[0.5] * 3] * 2), ("-2", ["--shape", "[1,3]"], [[-2] * 3]),
-    ("[[1,2,3]]", [], [[1, 2, 3]]), ("x.bin", ["--shape", "[1,3]"], [[1, -2, 3]]),
-])
-def test_values_on_the_command_line(value: str, shape: list[str], expected: list[list[float]], write: Write,
-                                    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                    capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "value, shape, expected",
+    [
+        ("0.5", ["--shape", "[2,3]"], [[0.5] * 3] * 2),
+        ("-2", ["--shape", "[1,3]"], [[-2] * 3]),
+        ("[[1,2,3]]", [], [[1, 2, 3]]),
+        ("x.bin", ["--shape", "[1,3]"], [[1, -2, 3]]),
+    ],
+)
+def test_values_on_the_command_line(
+    value: str,
+    shape: list[str],
+    expected: list[list[float]],
+    write: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     np.array([1, -2, 3], "f4").tofile("x.bin")
     output(capsys, "run", write(models.chain((-1, 3))), "--input", value, *shape, "--save", "out.npz")
@@ -118,13 +139,22 @@ def test_values_on_the_command_line(value: str, shape: list[str], expected: list
         np.testing.assert_array_equal(arrays["mul"], np.maximum(np.array(expected) + 1, 0))
     if value == "x.bin":
         assert "x.bin has 12 bytes, but input 'x' of shape [2, 3] and type f32 takes 24" in error(
-            capsys, "run", "chain.xml", "--input", value, "--shape", "[2,3]")
+            capsys, "run", "chain.xml", "--input", value, "--shape", "[2,3]"
+        )
 
 
 def test_text_on_the_command_line(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     net = Net("text")
-    net.result(net.layer("Reshape", "opset1", [net.parameter("string", (-1,), "x"), net.const([1, 1])],
-                         {"special_zero": False}, ["string"], names=["same"]))
+    net.result(
+        net.layer(
+            "Reshape",
+            "opset1",
+            [net.parameter("string", (-1,), "x"), net.const([1, 1])],
+            {"special_zero": False},
+            ["string"],
+            names=["same"],
+        )
+    )
     output(capsys, "run", write(net), "--input", "x=to be", "--save", str(tmp_path / "out.npz"))
     with np.load(tmp_path / "out.npz") as arrays:
         assert arrays["same"].tolist() == [["to be"]]
@@ -160,20 +190,23 @@ def test_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert "y" in output(capsys, *argv)
 
 
-@pytest.mark.parametrize("argv, message", [
-    (["--shape", "x=[1,4]"], "input 'x' has shape [?,3], not [1,4]"),
-    ([], "input 'x' has the dynamic shape [?,3]: give it with --shape x=[1,3]"),
-    (["--shape", "x=4"], "cannot read the shape 'x=4': write [1,3] or name=[1,3]"),
-    (["--shape", "y=[1,3]"], "y"),
-    (["--input", "nothing.npy"], "nothing.npy"),
-    (["--input", "x=[[1,2"], "--input x=[[1,2: it takes a .npy or .bin file, an image, a number or [list], random"),
-    (["--input", "xx=ones"], "The model has: x; did you mean 'x'?"),
-    (["--input", "y=ones", "--shape", "[1,3]"], "y"),
-    (["--steps", "0"], "--steps must be at least 1, not 0"),
-    (["--device", "TPU"], 'Device with "TPU" name is not registered in ovgpu: there are CPU and AUTO'),
-    (["--device", "NVIDA"], "did you mean 'NVIDIA'?"),
-    (["--device", "GPU"], "where GPUs are named NVIDIA, and none can be used: "),
-])
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["--shape", "x=[1,4]"], "input 'x' has shape [?,3], not [1,4]"),
+        ([], "input 'x' has the dynamic shape [?,3]: give it with --shape x=[1,3]"),
+        (["--shape", "x=4"], "cannot read the shape 'x=4': write [1,3] or name=[1,3]"),
+        (["--shape", "y=[1,3]"], "y"),
+        (["--input", "nothing.npy"], "nothing.npy"),
+        (["--input", "x=[[1,2"], "--input x=[[1,2: it takes a .npy or .bin file, an image, a number or [list], random"),
+        (["--input", "xx=ones"], "The model has: x; did you mean 'x'?"),
+        (["--input", "y=ones", "--shape", "[1,3]"], "y"),
+        (["--steps", "0"], "--steps must be at least 1, not 0"),
+        (["--device", "TPU"], 'Device with "TPU" name is not registered in ovgpu: there are CPU and AUTO'),
+        (["--device", "NVIDA"], "did you mean 'NVIDIA'?"),
+        (["--device", "GPU"], "where GPUs are named NVIDIA, and none can be used: "),
+    ],
+)
 def test_run_errors(argv: list[str], message: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in error(capsys, "run", write(models.chain((-1, 3))), *argv)
 
@@ -185,6 +218,7 @@ def test_errors_are_raised_when_debugging(capsys: pytest.CaptureFixture[str]) ->
 
 
 # ---- info
+
 
 @pytest.mark.quick
 def test_info(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,8 +275,9 @@ def test_info_with_times(write: Write, capsys: pytest.CaptureFixture[str], emula
     assert "RotaryAttention" in decoder and re.search(r"\d+ us in \d+ steps", decoder)
 
 
-def test_info_of_clusters_that_do_not_fit(write: Write, capsys: pytest.CaptureFixture[str], emulated: str,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_of_clusters_that_do_not_fit(
+    write: Write, capsys: pytest.CaptureFixture[str], emulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The driver refuses to launch clusters that it found room for; the plan says which."""
     net = Net()
     q, *keys = (net.parameter("f16", shape) for shape in ((1, 2, 1, 64), (1, 2, 4000, 64), (1, 2, 4000, 64)))
@@ -269,6 +304,7 @@ def test_info_names_unsupported_ops(write: Write, capsys: pytest.CaptureFixture[
 
 # ---- ops
 
+
 def test_ops_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "ops")
     classes = list(registry())
@@ -281,10 +317,13 @@ def test_ops_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "ops", "--markdown").splitlines()
     assert lines[2] == "| op | versions | NumPy | CUDA | CuPy | NVIDIA plugin | file |"
     pages = "https://docs.openvino.ai/2026/documentation/openvino-ir-format/operation-sets/operation-specs"
-    assert (f"| Softmax | [1]({pages}/activation/softmax-1.html), [8]({pages}/activation/softmax-8.html) | ✓ | ✓ |  "
-            "| ✓ | [softmax.py](activation/softmax.py) |") in lines
-    assert (f"| NonZero | [3]({pages}/condition/nonzero-3.html) | ✓ |  | ✓ |  "
-            "| [selection.py](sort/selection.py) |") in lines
+    assert (
+        f"| Softmax | [1]({pages}/activation/softmax-1.html), [8]({pages}/activation/softmax-8.html) | ✓ | ✓ |  "
+        "| ✓ | [softmax.py](activation/softmax.py) |"
+    ) in lines
+    assert (
+        f"| NonZero | [3]({pages}/condition/nonzero-3.html) | ✓ |  | ✓ |  | [selection.py](sort/selection.py) |"
+    ) in lines
     assert all(line.count("|") == 8 for line in lines[2:])
 
 
@@ -325,6 +364,7 @@ def test_unknown_op(capsys: pytest.CaptureFixture[str]) -> None:
 
 # ---- demo
 
+
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_demo(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -344,22 +384,30 @@ def test_demo_checks_its_numbers(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 # ---- as a program
 
+
 @pytest.mark.quick
 def test_as_a_program(stateful: str) -> None:
     command = [sys.executable, "-m", "ovgpu"]
-    done = subprocess.run([*command, "run", stateful], capture_output=True, text=True, check=True,
-                          env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    done = subprocess.run(
+        [*command, "run", stateful],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
     assert "stateful on CPU" in done.stdout and "\x1b" not in done.stdout and done.stderr == ""
     failed = subprocess.run([*command, "run", "no.xml"], capture_output=True, text=True)
     assert failed.returncode == 1 and failed.stderr.startswith("ovgpu: error: ") and "Traceback" not in failed.stderr
 
 
 def test_unknown_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv, message in ((["bench"], "there is no command 'bench'; did you mean 'benchmark'?"),
-                          (["run", "m.xml", "--inputs", "x"], "there is no option --inputs; did you mean '--input'?"),
-                          (["run", "m.xml", "--inp", "x"], "there is no option --inp"),  # no abbreviations
-                          (["benchmark", "-max_rate", "10"], "there is no option -max_rate"),
-                          (["benchmark", "-mmodel.xml"], "there is no option -mmodel.xml")):
+    for argv, message in (
+        (["bench"], "there is no command 'bench'; did you mean 'benchmark'?"),
+        (["run", "m.xml", "--inputs", "x"], "there is no option --inputs; did you mean '--input'?"),
+        (["run", "m.xml", "--inp", "x"], "there is no option --inp"),  # no abbreviations
+        (["benchmark", "-max_rate", "10"], "there is no option -max_rate"),
+        (["benchmark", "-mmodel.xml"], "there is no option -mmodel.xml"),
+    ):
         with pytest.raises(SystemExit) as stopped:
             main(argv)
         assert stopped.value.code == 2 and message in capsys.readouterr().err

@@ -1,4 +1,5 @@
 """`ovgpu compare`: the layer that it names when a result is wrong."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -41,8 +42,9 @@ def wrong_on_the_host(op: Any, k: Any, inputs: Any, outputs: Any, workspace: Any
     k(np.copyto, outputs[0], inputs[0])
 
 
-def test_a_wrong_layer_is_named(write: Write, capsys: pytest.CaptureFixture[str], emulated: str,
-                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_layer_is_named(
+    write: Write, capsys: pytest.CaptureFixture[str], emulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = write(sums())
     code, text = compared(capsys, model, "-d", EMULATED)
     assert code == 0 and "against the CPU: 4 outputs of layers, 1 inference all agree" in text
@@ -74,8 +76,9 @@ def test_state_and_loops(write: Write, stateful: str, capsys: pytest.CaptureFixt
     assert code == 0 and "all agree" in text
 
 
-def test_a_body_is_compared_as_a_whole(write: Write, capsys: pytest.CaptureFixture[str], emulated: str,
-                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_is_compared_as_a_whole(
+    write: Write, capsys: pytest.CaptureFixture[str], emulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     body = Net()
     part = body.parameter("f32", (1, 5))
     out = body.result(body.layer("CumSum", "opset3", [part, body.const(np.int64(1))], name="inside"))
@@ -87,18 +90,22 @@ def test_a_body_is_compared_as_a_whole(write: Write, capsys: pytest.CaptureFixtu
     assert code == 1 and "TensorIterator opset1 differs, layer 'loop'" in text
 
 
-def test_errors_of_fused_layers_only(write: Write, capsys: pytest.CaptureFixture[str], emulated: str,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_fused_layers_only(
+    write: Write, capsys: pytest.CaptureFixture[str], emulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Fused, "cuda", wrong)
     code, text = compared(capsys, write(models.chain((4, 3))), "-d", EMULATED)
     assert code == 1 and "The layers agree one by one" in text
 
 
-@pytest.mark.parametrize("argv, message", [
-    (["-d", "CPU", "--against", "cpu"], "the device is the reference"),
-    (["-d", "CPU", "--steps", "0"], "--steps must be at least 1, not 0"),
-    (["-d", "TPU"], 'Device with "TPU" name is not registered'),
-])
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["-d", "CPU", "--against", "cpu"], "the device is the reference"),
+        (["-d", "CPU", "--steps", "0"], "--steps must be at least 1, not 0"),
+        (["-d", "TPU"], 'Device with "TPU" name is not registered'),
+    ],
+)
 def test_errors(argv: list[str], message: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = compared(capsys, write(sums()), *argv)
     assert code == 1 and message in text

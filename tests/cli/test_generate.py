@@ -1,4 +1,5 @@
 """``ovgpu generate``: tokens, sampling, text as it is streamed, chats, figures and errors."""
+
 from __future__ import annotations
 
 import argparse
@@ -33,8 +34,13 @@ tokenizers: Any = pytest.importorskip("tokenizers")
 
 CONTEXT = 96
 PROMPT = "To be, or not"
-BYTES = [*b"\n !',.?", *range(ord("a"), ord("z") + 1), *range(ord("A"), ord("Z") + 1), *range(0x80, 0xC0),
-         *range(0xC2, 0xF5)]  # enough for any character that is not ASCII
+BYTES = [
+    *b"\n !',.?",
+    *range(ord("a"), ord("z") + 1),
+    *range(ord("A"), ord("Z") + 1),
+    *range(0x80, 0xC0),
+    *range(0xC2, 0xF5),
+]  # enough for any character that is not ASCII
 Folder = Callable[..., Path]
 Figures = Callable[..., dict[str, Any]]
 
@@ -68,6 +74,7 @@ def text_after(prompt: str, tokens: list[int]) -> str:
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """Return a function that writes the folder of a model, with the contents of the configuration files."""
+
     def write(model: str = "llama", generation: Any = None, **config: Any) -> Path:
         path = tmp_path / model
         path.mkdir(exist_ok=True)
@@ -81,6 +88,7 @@ def folder(tmp_path: Path) -> Folder:
         if generation is not None:
             (path / "generation_config.json").write_text(json.dumps(generation))
         return path
+
     return write
 
 
@@ -89,13 +97,15 @@ def figures(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Return a function that generates, checks the text on stdout, and returns the contents of ``--json``."""
     path = tmp_path / "figures.json"
 
-    def run(capsys: pytest.CaptureFixture[str], folder: Path, *argv: str, code: int = 0,
-            device: str = "CPU") -> dict[str, Any]:
+    def run(
+        capsys: pytest.CaptureFixture[str], folder: Path, *argv: str, code: int = 0, device: str = "CPU"
+    ) -> dict[str, Any]:
         assert main(["generate", str(folder), *argv, "--json", str(path), "--device", device]) == code
         found: dict[str, Any] = json.loads(path.read_text())
         out, found["stderr"] = capsys.readouterr()
         assert out == found["text"] + ("" if found["text"].endswith("\n") or not found["text"] else "\n")
         return found
+
     return run
 
 
@@ -118,6 +128,7 @@ def expected(name: str, prompt: str, steps: int) -> list[int]:
 
 # ---- tokens
 
+
 @pytest.mark.parametrize("model", ["gpt2", "llama", "gemma2", "qwen3", "mixtral"])
 def test_greedy_tokens(model: str, folder: Folder, figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     found = figures(capsys, folder(model), PROMPT, "--max-new-tokens", "40")
@@ -128,8 +139,9 @@ def test_greedy_tokens(model: str, folder: Folder, figures: Figures, capsys: pyt
 
 
 @pytest.mark.parametrize("model", ["llama", "llama_int8"])
-def test_on_a_device(model: str, folder: Folder, figures: Figures, emulated: str,
-                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_device(
+    model: str, folder: Folder, figures: Figures, emulated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     argv = [PROMPT, "--max-new-tokens", "8"]
     on_host = figures(capsys, folder(model), *argv)
     for precision in ([], ["--precision", "f32", "--warm-up"]):
@@ -219,16 +231,23 @@ def test_a_fixed_batch_stays() -> None:
 
 def test_inputs_continue_the_text() -> None:
     net = Net()
-    shapes = {"input_ids": ("i64", (-1, -1)), "attention_mask": ("i32", (-1, -1)), "beam_idx": ("i32", (-1,)),
-              "position_ids": ("i64", (3, -1, -1)), "token_type_ids": ("i64", (-1, -1))}
+    shapes = {
+        "input_ids": ("i64", (-1, -1)),
+        "attention_mask": ("i32", (-1, -1)),
+        "beam_idx": ("i32", (-1,)),
+        "position_ids": ("i64", (3, -1, -1)),
+        "token_type_ids": ("i64", (-1, -1)),
+    }
     for name, (kind, shape) in shapes.items():
         net.result(net.parameter(kind, shape, name))
     inputs = DecoderInputs(ovgpu.Core().read_model(*net.build()).inputs)
     names = list(shapes)
-    first, second = ({names[number]: array for number, array in inputs.next(tokens).items()}
-                     for tokens in ([7, 8, 9], [5]))
+    first, second = (
+        {names[number]: array for number, array in inputs.next(tokens).items()} for tokens in ([7, 8, 9], [5])
+    )
     assert {name: array.dtype.name for name, array in first.items()} == {
-        name: {"i64": "int64", "i32": "int32"}[kind] for name, (kind, _) in shapes.items()}
+        name: {"i64": "int64", "i32": "int32"}[kind] for name, (kind, _) in shapes.items()
+    }
     assert first["position_ids"].tolist() == [[[0, 1, 2]]] * 3 and second["position_ids"].tolist() == [[[3]]] * 3
     assert second["attention_mask"].tolist() == [[1] * 4] and first["token_type_ids"].tolist() == [[0] * 3]
     assert (first["input_ids"].tolist(), second["input_ids"].tolist()) == ([[7, 8, 9]], [[5]])
@@ -237,16 +256,19 @@ def test_inputs_continue_the_text() -> None:
 
 # ---- the end
 
+
 @pytest.mark.parametrize("form", ["number", "list", "config.json"])
-def test_tokens_that_end_the_text(form: str, folder: Folder, figures: Figures,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokens_that_end_the_text(
+    form: str, folder: Folder, figures: Figures, capsys: pytest.CaptureFixture[str]
+) -> None:
     tokens = expected("llama", PROMPT, 20)
     last = next(i for i in range(4, 20) if tokens[i] not in tokens[:i])
     if form == "config.json":  # as in old exports
         path = folder(eos_token_id=tokens[last])
     else:
-        path = folder(generation={"eos_token_id": tokens[last] if form == "number" else [0, tokens[last]],
-                                  "max_new_tokens": 20})
+        path = folder(
+            generation={"eos_token_id": tokens[last] if form == "number" else [0, tokens[last]], "max_new_tokens": 20}
+        )
     found = figures(capsys, path, PROMPT)
     assert found["tokens"] == tokens[: last + 1] and found["ended_by"] == "end"
     assert found["text"] == text_after(PROMPT, tokens[:last])
@@ -258,15 +280,17 @@ def test_a_full_context_ends_the_text(folder: Folder, figures: Figures, capsys: 
     found = figures(capsys, path, PROMPT, "--max-new-tokens", "500")
     assert found["prompt_tokens"] + found["new_tokens"] == CONTEXT and found["ended_by"] == "context"
     assert "ended because the context of 96 tokens is full" in found["stderr"]
-    assert error(capsys, path, "b" * CONTEXT) == ("the prompt has 97 tokens, and the context of the model only 96, "
-                                                  "prompt and answer together")
+    assert error(capsys, path, "b" * CONTEXT) == (
+        "the prompt has 97 tokens, and the context of the model only 96, prompt and answer together"
+    )
     path = folder(max_position_embeddings=None, text_config={"max_position_embeddings": 20})
     assert figures(capsys, path, PROMPT)["ended_by"] == "context"
 
 
 @pytest.mark.parametrize("calls", [0, 1, 5])
-def test_interrupt(calls: int, folder: Folder, figures: Figures, monkeypatch: pytest.MonkeyPatch,
-                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupt(
+    calls: int, folder: Folder, figures: Figures, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Ctrl-C ends the text; the figures are those of the tokens before it."""
     infer, count = InferRequest.infer, iter(range(1000))
 
@@ -379,17 +403,21 @@ def settings(path: Path, *argv: str) -> Any:
 FILE = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.1}
 
 
-@pytest.mark.parametrize("generation, argv, sampling", [
-    (None, [], Sampling()),
-    (None, ["--sample"], Sampling(True)),
-    (FILE, [], Sampling(True, 0.6, 20, 0.95, 1.1)),
-    (FILE, ["--greedy"], Sampling(False, 0.6, 20, 0.95, 1.1)),
-    (FILE, ["--temperature", "0"], Sampling(False, 1, 20, 0.95, 1.1)),
-    (FILE, ["--top-k", "0", "--top-p", "1", "--repetition-penalty", "1"], Sampling(True, 0.6, 0, 1, 1)),
-    ({"do_sample": True, "top_k": None, "temperature": None}, [], Sampling(True, 1, 0)),
-    ({"temperature": 0.6}, [], Sampling(False, 0.6)),
-    ({"temperature": 0.6}, ["--top-p", "0.5"], Sampling(True, 0.6, 50, 0.5)),
-], ids=str)
+@pytest.mark.parametrize(
+    "generation, argv, sampling",
+    [
+        (None, [], Sampling()),
+        (None, ["--sample"], Sampling(True)),
+        (FILE, [], Sampling(True, 0.6, 20, 0.95, 1.1)),
+        (FILE, ["--greedy"], Sampling(False, 0.6, 20, 0.95, 1.1)),
+        (FILE, ["--temperature", "0"], Sampling(False, 1, 20, 0.95, 1.1)),
+        (FILE, ["--top-k", "0", "--top-p", "1", "--repetition-penalty", "1"], Sampling(True, 0.6, 0, 1, 1)),
+        ({"do_sample": True, "top_k": None, "temperature": None}, [], Sampling(True, 1, 0)),
+        ({"temperature": 0.6}, [], Sampling(False, 0.6)),
+        ({"temperature": 0.6}, ["--top-p", "0.5"], Sampling(True, 0.6, 50, 0.5)),
+    ],
+    ids=str,
+)
 def test_settings(generation: Any, argv: list[str], sampling: Sampling, folder: Folder) -> None:
     assert settings(folder(generation=generation), *argv).sampling == sampling
 
@@ -403,14 +431,19 @@ def test_settings_without_effect(folder: Folder, figures: Figures, capsys: pytes
 
 # ---- text
 
+
 def llama_tokenizer() -> Any:
     """Return a tokenizer like those of sentencepiece: spaces are parts of words, and other characters are bytes."""
     words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁to", "▁be", "be", ",", "▁"]
-    found = tokenizers.Tokenizer(tokenizers.models.BPE({word: n for n, word in enumerate(dict.fromkeys(words))}, [],
-                                                       byte_fallback=True, unk_token="<unk>"))
+    found = tokenizers.Tokenizer(
+        tokenizers.models.BPE(
+            {word: n for n, word in enumerate(dict.fromkeys(words))}, [], byte_fallback=True, unk_token="<unk>"
+        )
+    )
     kinds = tokenizers.decoders
-    found.decoder = kinds.Sequence([kinds.Replace("▁", " "), kinds.ByteFallback(), kinds.Fuse(),
-                                    kinds.Strip(" ", 1, 0)])
+    found.decoder = kinds.Sequence(
+        [kinds.Replace("▁", " "), kinds.ByteFallback(), kinds.Fuse(), kinds.Strip(" ", 1, 0)]
+    )
     found.add_special_tokens(["<s>", "</s>"])
     return found
 
@@ -456,8 +489,9 @@ def test_text_of_random_tokens(seed: int) -> None:
             assert start + "".join(pieces(tokenizer, prompt, tokens)) == tokenizer.decode(prompt + tokens)
 
 
-def test_stdin(folder: Folder, figures: Figures, monkeypatch: pytest.MonkeyPatch,
-               capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdin(
+    folder: Folder, figures: Figures, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT + "\n"))
     found = figures(capsys, folder(), "-", "--max-new-tokens", "5")
     assert found["tokens"] == expected("llama", PROMPT, 40)[:5]
@@ -501,10 +535,18 @@ CHAT = "<s>[user]Hi</s>[assistant]"
 @pytest.mark.parametrize("form", ["text", "list", "file"])
 def test_chat(form: str, folder: Folder, figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder()
-    template: Any = TEMPLATE if form == "text" else [{"name": "tools", "template": "no"},
-                                                     {"name": "default", "template": TEMPLATE}]
-    (path / "tokenizer_config.json").write_text(json.dumps(
-        {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": "no" if form == "file" else template}))
+    template: Any = (
+        TEMPLATE if form == "text" else [{"name": "tools", "template": "no"}, {"name": "default", "template": TEMPLATE}]
+    )
+    (path / "tokenizer_config.json").write_text(
+        json.dumps(
+            {
+                "bos_token": "<s>",
+                "eos_token": {"content": "</s>"},
+                "chat_template": "no" if form == "file" else template,
+            }
+        )
+    )
     if form == "file":
         (path / "chat_template.jinja").write_text(TEMPLATE)
     assert chat_prompt(path, " Hi ") == CHAT
@@ -512,7 +554,7 @@ def test_chat(form: str, folder: Folder, figures: Figures, capsys: pytest.Captur
     found = figures(capsys, path, "Hi", "--chat", "--max-new-tokens", "6")
     ids = byte_tokenizer().encode(CHAT, add_special_tokens=False).ids
     assert found["prompt_tokens"] == len(ids) and ids.count(1) == 1
-    assert found["text"] == byte_tokenizer().decode(ids + found["tokens"])[len(byte_tokenizer().decode(ids)):]
+    assert found["text"] == byte_tokenizer().decode(ids + found["tokens"])[len(byte_tokenizer().decode(ids)) :]
 
 
 def test_functions_of_templates(folder: Folder) -> None:
@@ -523,7 +565,8 @@ def test_functions_of_templates(folder: Folder) -> None:
     for text, problem in (
         ("{{ raise_exception('System role not supported') }}", "fails: System role not supported"),
         ("{{ messages[0].__class__.__mro__ }}", "fails: access to attribute '__class__'"),
-        ("{% if %}", "fails: "), ("{{ messages.append(1) }}", "fails: "),
+        ("{% if %}", "fails: "),
+        ("{{ messages.append(1) }}", "fails: "),
     ):
         template.write_text(text)
         with pytest.raises(ValueError, match=f"the chat template of .*{re.escape(problem)}"):
@@ -532,17 +575,21 @@ def test_functions_of_templates(folder: Folder) -> None:
 
 # ---- errors
 
-@pytest.mark.parametrize("argv, message", [
-    (["--chat"], "has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json"),
-    (["--system", "Be brief"], "--system is for --chat"),
-    (["--max-new-tokens", "0"], "--max-new-tokens must be at least 1, not 0"),
-    (["--temperature", "-1"], "--temperature must be above 0, not -1"),
-    (["--top-k", "-1"], "--top-k must be 0 or more, not -1"),
-    (["--top-p", "1.5"], "--top-p must be from 0 to 1, not 1.5"),
-    (["--repetition-penalty", "0"], "--repetition-penalty must be above 0, not 0"),
-    (["--greedy", "--top-k", "3"], "--greedy takes the most likely token: leave out --top-k"),
-    (["--device", "TPU"], 'Device with "TPU" name is not registered'),
-])
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["--chat"], "has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json"),
+        (["--system", "Be brief"], "--system is for --chat"),
+        (["--max-new-tokens", "0"], "--max-new-tokens must be at least 1, not 0"),
+        (["--temperature", "-1"], "--temperature must be above 0, not -1"),
+        (["--top-k", "-1"], "--top-k must be 0 or more, not -1"),
+        (["--top-p", "1.5"], "--top-p must be from 0 to 1, not 1.5"),
+        (["--repetition-penalty", "0"], "--repetition-penalty must be above 0, not 0"),
+        (["--greedy", "--top-k", "3"], "--greedy takes the most likely token: leave out --top-k"),
+        (["--device", "TPU"], 'Device with "TPU" name is not registered'),
+    ],
+)
 def test_errors(argv: list[str], message: str, folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in error(capsys, folder(), PROMPT, *argv)
 
@@ -569,18 +616,23 @@ def test_errors_of_folders(folder: Folder, tmp_path: Path, capsys: pytest.Captur
 
 def test_errors_of_models(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the model has the input encoder_hidden_states: generate knows input_ids, attention_mask" in error(
-        capsys, folder("whisper_decoder"), PROMPT)
+        capsys, folder("whisper_decoder"), PROMPT
+    )
     assert "the model has no state, so that it cannot remember the text: export it with `optimum-cli" in error(
-        capsys, folder("bert"), PROMPT)
+        capsys, folder("bert"), PROMPT
+    )
 
 
-@pytest.mark.parametrize("inputs, outputs, message", [
-    (["input_ids", "past_key_values.0.key"], ["logits"], "the model has no state"),
-    (["tokens", "input_ids"], ["logits"], "the model has the input tokens"),
-    (["attention_mask"], ["logits"], "the model has no input input_ids"),
-    (["input_ids"], ["a", "b"], "the model has no output logits, only a, b"),
-    (["input_ids"], ["logits"], "output 'logits' has the shape [?,1]: logits have [batch, length, vocabulary]"),
-])
+@pytest.mark.parametrize(
+    "inputs, outputs, message",
+    [
+        (["input_ids", "past_key_values.0.key"], ["logits"], "the model has no state"),
+        (["tokens", "input_ids"], ["logits"], "the model has the input tokens"),
+        (["attention_mask"], ["logits"], "the model has no input input_ids"),
+        (["input_ids"], ["a", "b"], "the model has no output logits, only a, b"),
+        (["input_ids"], ["logits"], "output 'logits' has the shape [?,1]: logits have [batch, length, vocabulary]"),
+    ],
+)
 def test_models_of_other_forms(inputs: list[str], outputs: list[str], message: str) -> None:
     net = Net()
     ports = [net.parameter("f32", (-1, 1), name) for name in inputs]
@@ -593,13 +645,15 @@ def test_models_of_other_forms(inputs: list[str], outputs: list[str], message: s
 
 
 @pytest.mark.parametrize("module, argv", [("tokenizers", []), ("jinja2.sandbox", ["--chat"])])
-def test_missing_packages(module: str, argv: list[str], folder: Folder, monkeypatch: pytest.MonkeyPatch,
-                          capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_packages(
+    module: str, argv: list[str], folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = folder()
     (path / "chat_template.jinja").write_text(TEMPLATE)
     monkeypatch.setitem(sys.modules, module, None)
     assert f'needs the package {module.partition(".")[0]}: pip install "ovgpu[tokenizers]"' in error(
-        capsys, path, PROMPT, *argv)
+        capsys, path, PROMPT, *argv
+    )
 
 
 def test_the_command_line_loads_neither() -> None:

@@ -1,4 +1,5 @@
 """``ovgpu info --graph`` and ``--html``: drawings of plans."""
+
 from __future__ import annotations
 
 import argparse
@@ -99,8 +100,9 @@ def test_models(name: str) -> None:
 
 
 @pytest.mark.drawn(2)
-@pytest.mark.parametrize("make", [transformer.gpt2, lambda seed, sizes: transformer.bert(seed, sizes, (1, 8)),
-                                  transformer.llama])
+@pytest.mark.parametrize(
+    "make", [transformer.gpt2, lambda seed, sizes: transformer.bert(seed, sizes, (1, 8)), transformer.llama]
+)
 @pytest.mark.parametrize("device", ["CPU", "emulated"])
 def test_layers_are_folded(make: Make, device: str, request: pytest.FixtureRequest) -> None:
     """Equal layers are one block, from the start of a layer to its end.
@@ -138,10 +140,19 @@ def test_attention_reads_its_cache() -> None:
     assert all(is_connected(drawing, box, result) for box in drawing.boxes.values())
 
 
-@pytest.mark.parametrize("sequence, expected", [
-    ("", []), ("abc", []), ("abcdabcd", []), ("abcabcabc", [(0, 3, 3)]), ("xabcabcabcy", [(1, 3, 3)]),
-    ("xabcabcabcabcabyabdabdabd", [(1, 3, 4), (16, 3, 3)]), ("aaaaaaaaaaaa", [(0, 1, 12)]), ("aaabbb", []),
-])
+@pytest.mark.parametrize(
+    "sequence, expected",
+    [
+        ("", []),
+        ("abc", []),
+        ("abcdabcd", []),
+        ("abcabcabc", [(0, 3, 3)]),
+        ("xabcabcabcy", [(1, 3, 3)]),
+        ("xabcabcabcabcabyabdabdabd", [(1, 3, 4), (16, 3, 3)]),
+        ("aaaaaaaaaaaa", [(0, 1, 12)]),
+        ("aaabbb", []),
+    ],
+)
 def test_folds(sequence: str, expected: list[tuple[int, int, int]]) -> None:
     found = folds(sequence, [[] for _ in sequence])
     assert [(blocks[0][0], len(blocks[0]), len(blocks)) for blocks in found] == expected
@@ -155,9 +166,9 @@ def test_folds_of_interleaved_steps() -> None:
     for before, after in itertools.pairwise(chain):
         reads[after] = [[before]]
     reads[0] = [[]]  # the first a reads no step
-    assert folds(sequence, reads) == [[chain[i:i + 3] for i in range(0, 15, 3)]]
+    assert folds(sequence, reads) == [[chain[i : i + 3] for i in range(0, 15, 3)]]
     reads[chain[-2]] = [[chain[-4]]]  # the last b reads another step
-    assert folds(sequence, reads) == [[chain[i:i + 3] for i in range(0, 12, 3)]]
+    assert folds(sequence, reads) == [[chain[i : i + 3] for i in range(0, 12, 3)]]
 
 
 def test_blocks_begin_where_they_read_least() -> None:
@@ -192,7 +203,9 @@ def test_states_and_bodies(device: str, request: pytest.FixtureRequest) -> None:
     (add,), (copy,) = boxes_of(stateful, "Add"), boxes_of(stateful, "Copy")
     assert state.title == "s"
     assert {(e.source, e.target) for e in stateful.edges if state.name in (e.source, e.target)} == {
-        (state.name, add.name), (copy.name, state.name)}
+        (state.name, add.name),
+        (copy.name, state.name),
+    }
     plan = net_plan(models.loop(), name)
     loop = draw(plan, "loop")
     check(loop, plan)
@@ -205,8 +218,9 @@ def test_states_and_bodies(device: str, request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("make", [models.chain, models.counted, models.branching, models.reshaped])
 @pytest.mark.parametrize("device", ["CPU", "emulated"])
-def test_everything_between_input_and_result_is_connected(make: Callable[[], Net], device: str,
-                                                          request: pytest.FixtureRequest) -> None:
+def test_everything_between_input_and_result_is_connected(
+    make: Callable[[], Net], device: str, request: pytest.FixtureRequest
+) -> None:
     """Inputs lead to results by way of uploads and downloads, of numbers on the host, and of parts written in place."""
     plan = net_plan(make(), request.getfixturevalue("emulated") if device == "emulated" else device)
     drawing = draw(plan, "model")
@@ -239,7 +253,10 @@ def test_steps_after_results_of_unknown_rank() -> None:
     drawing = draw(plan, "ranks")
     check(drawing, plan)
     assert [box.title for box in drawing.boxes.values() if box.kind in ("input", "result", "state")] == [
-        "x", "after second", "s"]
+        "x",
+        "after second",
+        "s",
+    ]
     (first,) = [box for box in drawing.boxes.values() if box.kind == "input"]
     (last,) = [box for box in drawing.boxes.values() if box.kind == "result"]
     (state_box,) = [box for box in drawing.boxes.values() if box.kind == "state"]
@@ -306,8 +323,9 @@ def info(model: str, capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return err if code else out
 
 
-def test_command(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Graphviz is a program named dot; here a shell script stands in for it."""
     model, binaries = write(models.chain()), tmp_path / "bin"
     binaries.mkdir()
@@ -317,13 +335,15 @@ def test_command(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "p.html, without the graph: p.svg needs Graphviz, whose program dot is not installed" in text
     assert (tmp_path / "g.dot").read_text().startswith("digraph plan {") and "Plan for" not in text
     assert "g.svg needs Graphviz, whose program dot is not installed" in info(
-        model, capsys, "--graph", str(tmp_path / "g.svg"))
+        model, capsys, "--graph", str(tmp_path / "g.svg")
+    )
     assert "install Graphviz (apt install graphviz), or write g.dot" in info(
-        model, capsys, "--graph", str(tmp_path / "g.svg"))
+        model, capsys, "--graph", str(tmp_path / "g.svg")
+    )
     assert not (tmp_path / "g.svg").exists()
     assert "the graph is written as .dot, .gv, .svg" in info(model, capsys, "--graph", "g.jpeg")
     script = binaries / "dot"
-    script.write_text("#!/bin/sh\necho \"<?xml?><svg>$1 $(/bin/cat | /usr/bin/wc -l)</svg>\"\n")
+    script.write_text('#!/bin/sh\necho "<?xml?><svg>$1 $(/bin/cat | /usr/bin/wc -l)</svg>"\n')
     script.chmod(0o755)
     info(model, capsys, "--graph", str(tmp_path / "g.svg"), "--html", str(tmp_path / "p.html"))
     assert re.fullmatch(r"<\?xml\?><svg>-Tsvg +\d+</svg>\n", (tmp_path / "g.svg").read_text())
@@ -344,7 +364,8 @@ def test_messages_say_what_is_folded(tmp_path: Path) -> None:
     args = argparse.Namespace(graph=str(tmp_path / "g.dot"), html="", unfolded=False)
     plan = plan_of(ovgpu.read_model(*transformer.gpt2(1, SMALL).ir))
     assert graph.write(plan, "gpt2", args) == [
-        f"wrote {tmp_path / 'g.dot'}: 44 of 242 steps drawn, 12 equal blocks as one"]
+        f"wrote {tmp_path / 'g.dot'}: 44 of 242 steps drawn, 12 equal blocks as one"
+    ]
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")

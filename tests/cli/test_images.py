@@ -1,4 +1,5 @@
 """Images as inputs of ``ovgpu run`` and ``ovgpu benchmark``, and the best classes of a result."""
+
 from __future__ import annotations
 
 import json
@@ -46,12 +47,28 @@ def shown(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *argv:
         return arrays["copy"], out
 
 
-@pytest.mark.parametrize("shape, axes", [((1, 3, 6, 8), (2, 0, 1)), ((1, 6, 8, 3), (0, 1, 2)), ((3, 6, 8), (2, 0, 1)),
-                                         ((6, 8, 3), (0, 1, 2)), ((-1, 3, -1, -1), (2, 0, 1)),
-                                         ((-1, -1, -1, -1), (2, 0, 1)), ((-1, -1, -1, 3), (0, 1, 2))])
+@pytest.mark.parametrize(
+    "shape, axes",
+    [
+        ((1, 3, 6, 8), (2, 0, 1)),
+        ((1, 6, 8, 3), (0, 1, 2)),
+        ((3, 6, 8), (2, 0, 1)),
+        ((6, 8, 3), (0, 1, 2)),
+        ((-1, 3, -1, -1), (2, 0, 1)),
+        ((-1, -1, -1, -1), (2, 0, 1)),
+        ((-1, -1, -1, 3), (0, 1, 2)),
+    ],
+)
 @pytest.mark.parametrize("kind", ["f32", "u8", "f16"])
-def test_layouts(shape: tuple[int, ...], axes: tuple[int, ...], kind: str, image: Path, write: Write, tmp_path: Path,
-                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_layouts(
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
+    kind: str,
+    image: Path,
+    write: Write,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     got, text = shown(write(identity(shape, kind)), tmp_path, capsys, "--input", f"data={image}")
     expected = PIXELS.transpose(axes)
     np.testing.assert_array_equal(got, expected if len(shape) == 3 else expected[None])
@@ -59,8 +76,18 @@ def test_layouts(shape: tuple[int, ...], axes: tuple[int, ...], kind: str, image
 
 
 def test_mean_scale_and_bgr(image: Path, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    got, text = shown(write(identity((1, 3, 6, 8))), tmp_path, capsys, "--input", str(image), "--mean_values",
-                      "data[1,2,3]", "--scale_values", "[2,4,8]", "--bgr")
+    got, text = shown(
+        write(identity((1, 3, 6, 8))),
+        tmp_path,
+        capsys,
+        "--input",
+        str(image),
+        "--mean_values",
+        "data[1,2,3]",
+        "--scale_values",
+        "[2,4,8]",
+        "--bgr",
+    )
     expected = (PIXELS[..., ::-1] - np.float32([1, 2, 3])) / np.float32([2, 4, 8])
     np.testing.assert_array_equal(got[0], expected.transpose(2, 0, 1))
     assert "NCHW, BGR, mean 1, 2, 3 and scale 2, 4, 8\n" in text
@@ -88,7 +115,7 @@ def test_resizing() -> None:
     small = np.asarray(picture.resize((4, 3), 2))
     for how, top in (Preparation(resize="fit", pad=7), 0), (Preparation(resize="letterbox", pad=7), 0):
         got = prepared(picture, how)
-        np.testing.assert_array_equal(got[top:top + 3], small)
+        np.testing.assert_array_equal(got[top : top + 3], small)
         assert (got[3] == 7).all()
     wide = prepared(picture, Preparation(resize="letterbox", pad=9), (6, 4))
     np.testing.assert_array_equal(wide[1:4], small)
@@ -103,13 +130,17 @@ def port(shape: tuple[int, ...]) -> ovgpu.Output:
     return ovgpu.read_model(*identity(shape).build()).input(0)
 
 
-def test_files_that_cannot_be_used(image: Path, tmp_path: Path, write: Write,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_cannot_be_used(
+    image: Path, tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"\xff\xd8\xff no image")
     model = write(identity((1, 3, 6, 8)))
-    for value, message in ((broken, "broken.jpg cannot be read as an image"), ("no.jpg", "No such file"),
-                           ("cat.docx", "--input data=cat.docx: it takes a .npy or .bin file, an image")):
+    for value, message in (
+        (broken, "broken.jpg cannot be read as an image"),
+        ("no.jpg", "No such file"),
+        ("cat.docx", "--input data=cat.docx: it takes a .npy or .bin file, an image"),
+    ):
         assert main(["run", model, "--input", f"data={value}"]) == 1
         assert message in capsys.readouterr().err
     for shape, message in (((2, 3), "takes no images"), ((1, 2, 6, 8), "has 2 channels, an image has 1, 3 or 4")):
@@ -141,12 +172,19 @@ def test_numbers() -> None:
 
 # ---- what models say of images
 
+
 def test_model_info(image: Path, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Model API's runtime information gives mean, scale, channels, resizing and labels."""
     path = write(identity((1, 3, 8, 8)))
     model = ovgpu.read_model(path)
-    info = {"mean_values": "10 20 30", "scale_values": "2.0", "reverse_input_channels": "YES", "pad_value": "114",
-            "resize_type": "fit_to_window_letterbox", "labels": "cat dog"}
+    info = {
+        "mean_values": "10 20 30",
+        "scale_values": "2.0",
+        "reverse_input_channels": "YES",
+        "pad_value": "114",
+        "resize_type": "fit_to_window_letterbox",
+        "labels": "cat dog",
+    }
     for key, value in info.items():
         model.set_rt_info(value, ["model_info", key])
     ovgpu.serialize(model, tmp_path / "with_info.xml")
@@ -158,22 +196,55 @@ def test_model_info(image: Path, write: Write, tmp_path: Path, capsys: pytest.Ca
     assert preparation(model, tmp_path) == Preparation(resize="letterbox", pad=114, source="the model's model_info")
 
 
-@pytest.mark.parametrize("config, expected", [
-    ({"do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.25] * 3, "rescale_factor": 1 / 256,
-      "size": {"height": 20, "width": 10}, "resample": 3},
-     Preparation((128,) * 3, (64,) * 3, size=(20, 10), resample=3)),
-    ({"do_rescale": False, "size": 24}, Preparation(size=(24, 24))),
-    ({"rescale_factor": 0.5, "size": {"shortest_edge": 20, "longest_edge": 30}}, Preparation((), (2,), edges=(20, 30))),
-    ({"do_rescale": False, "do_center_crop": True, "crop_size": {"height": 8, "width": 8},
-      "size": {"shortest_edge": 10}}, Preparation(resize="crop", size=(8, 8), uncropped=10)),
-    ({"do_rescale": False, "do_center_crop": True, "crop_size": 8, "size": {"height": 9, "width": 10}},
-     Preparation(resize="crop", size=(8, 8), uncropped=(9, 10))),
-    ({"do_rescale": False, "size": {"shortest_edge": 14}, "crop_pct": 0.875},
-     Preparation(resize="crop", size=(14, 14), uncropped=16)),
-    ({"do_rescale": False, "size": {"shortest_edge": 384}, "crop_pct": 0.875}, Preparation(size=(384, 384))),
-    ({"rescale_factor": 0.5, "rescale_offset": True, "do_normalize": True, "image_mean": [0, 1], "image_std": [1, 1]},
-     Preparation((2, 4), (2, 2))),
-])
+@pytest.mark.parametrize(
+    "config, expected",
+    [
+        (
+            {
+                "do_normalize": True,
+                "image_mean": [0.5] * 3,
+                "image_std": [0.25] * 3,
+                "rescale_factor": 1 / 256,
+                "size": {"height": 20, "width": 10},
+                "resample": 3,
+            },
+            Preparation((128,) * 3, (64,) * 3, size=(20, 10), resample=3),
+        ),
+        ({"do_rescale": False, "size": 24}, Preparation(size=(24, 24))),
+        (
+            {"rescale_factor": 0.5, "size": {"shortest_edge": 20, "longest_edge": 30}},
+            Preparation((), (2,), edges=(20, 30)),
+        ),
+        (
+            {
+                "do_rescale": False,
+                "do_center_crop": True,
+                "crop_size": {"height": 8, "width": 8},
+                "size": {"shortest_edge": 10},
+            },
+            Preparation(resize="crop", size=(8, 8), uncropped=10),
+        ),
+        (
+            {"do_rescale": False, "do_center_crop": True, "crop_size": 8, "size": {"height": 9, "width": 10}},
+            Preparation(resize="crop", size=(8, 8), uncropped=(9, 10)),
+        ),
+        (
+            {"do_rescale": False, "size": {"shortest_edge": 14}, "crop_pct": 0.875},
+            Preparation(resize="crop", size=(14, 14), uncropped=16),
+        ),
+        ({"do_rescale": False, "size": {"shortest_edge": 384}, "crop_pct": 0.875}, Preparation(size=(384, 384))),
+        (
+            {
+                "rescale_factor": 0.5,
+                "rescale_offset": True,
+                "do_normalize": True,
+                "image_mean": [0, 1],
+                "image_std": [1, 1],
+            },
+            Preparation((2, 4), (2, 2)),
+        ),
+    ],
+)
 def test_transformers_configuration(config: dict[str, Any], expected: Preparation, tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     model = ovgpu.read_model(*identity((1, 3, 8, 8)).build())
@@ -193,6 +264,7 @@ def test_damaged_configuration(tmp_path: Path, write: Write, image: Path, capsys
 
 
 # ---- classes
+
 
 def scores(shape: tuple[int, ...], values: Any) -> Net:
     net = Net("scores")

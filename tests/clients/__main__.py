@@ -51,8 +51,13 @@ def environment(name: str, folder: Path) -> Path:
 
 def run(python: Path | str, mode: str, name: str, folder: Path) -> str:
     """Run one program in one mode. Return "" or the last line of its error."""
-    found = subprocess.run([python, "-m", "tests.clients.modes", mode, name, folder], cwd=ROOT, text=True,
-                           capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    found = subprocess.run(
+        [python, "-m", "tests.clients.modes", mode, name, folder],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     (folder / f"{mode}.log").write_text(found.stdout + found.stderr)
     return "" if found.returncode == 0 else (found.stderr.strip().splitlines() or ["it failed"])[-1]
 
@@ -85,8 +90,11 @@ def check(name: str, python: Path | str, folder: Path) -> Row:
     error = run(python, "openvino", name, folder)
     if error:
         raise SystemExit(f"{name} fails with openvino alone: {error} (see {folder / 'openvino.log'})")
-    outcomes = {mode: run(python, mode, name, folder) or differences(folder, mode) or "equal"
-                for mode in MODES if mode != "openvino"}
+    outcomes = {
+        mode: run(python, mode, name, folder) or differences(folder, mode) or "equal"
+        for mode in MODES
+        if mode != "openvino"
+    }
     return Row(name, outcomes, len(np.load(folder / "openvino.npz").files))
 
 

@@ -52,8 +52,17 @@ def plugin() -> str:
     return "NVIDIA"
 
 
-PRELOADED = ("_offline_transformations", "experimental", "frontend.onnx", "frontend.paddle", "frontend.pytorch",
-             "frontend.tensorflow", "passes", "preprocess.torchvision", "tools.ovc")
+PRELOADED = (
+    "_offline_transformations",
+    "experimental",
+    "frontend.onnx",
+    "frontend.paddle",
+    "frontend.pytorch",
+    "frontend.tensorflow",
+    "passes",
+    "preprocess.torchvision",
+    "tools.ovc",
+)
 """Modules that openvino itself does not import, and that could not be imported any more by their names."""
 
 

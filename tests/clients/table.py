@@ -43,9 +43,11 @@ def write(new: Iterable[Row]) -> None:
     for row in new:
         outcomes = " | ".join(row.outcomes.get(mode, "") for mode in COLUMNS)
         lines[row.name] = f"| `{row.name}` | {summary(row.name)} | {row.results} | {outcomes} |"
-    table = [f"| Program | What runs | Results | {' | '.join(COLUMNS)} |",
-             f"| --- | --- | ---: |{' --- |' * len(COLUMNS)}",
-             *(lines[name] for name in sorted(lines))]
+    table = [
+        f"| Program | What runs | Results | {' | '.join(COLUMNS)} |",
+        f"| --- | --- | ---: |{' --- |' * len(COLUMNS)}",
+        *(lines[name] for name in sorted(lines)),
+    ]
     text = README.read_text()
     block = "\n".join([BEGIN, *table, END])
     README.write_text(re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: block, text, flags=re.S))

@@ -41,14 +41,17 @@ def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "differs" not in text and text.startswith("before") and text.endswith("after\n")
 
 
-@pytest.mark.parametrize("found, message", [
-    ({"x": np.ones(3, np.float32), "n": np.arange(3)}, ""),
-    ({"x": np.full(3, 1.00001, np.float32), "n": np.arange(3)}, ""),
-    ({"x": np.full(3, 1.001, np.float32), "n": np.arange(3)}, "differs: x"),
-    ({"x": np.full(3, np.nan, np.float32), "n": np.arange(3)}, "differs: x"),
-    ({"x": np.ones(4, np.float32), "n": np.arange(1, 4)}, "differs: x, n"),
-    ({"x": np.ones(3, np.float32)}, "results"),
-])
+@pytest.mark.parametrize(
+    "found, message",
+    [
+        ({"x": np.ones(3, np.float32), "n": np.arange(3)}, ""),
+        ({"x": np.full(3, 1.00001, np.float32), "n": np.arange(3)}, ""),
+        ({"x": np.full(3, 1.001, np.float32), "n": np.arange(3)}, "differs: x"),
+        ({"x": np.full(3, np.nan, np.float32), "n": np.arange(3)}, "differs: x"),
+        ({"x": np.ones(4, np.float32), "n": np.arange(1, 4)}, "differs: x, n"),
+        ({"x": np.ones(3, np.float32)}, "results"),
+    ],
+)
 def test_comparison(found: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "openvino.npz", x=np.ones(3, np.float32), n=np.arange(3))
     np.savez(tmp_path / "plug-in.npz", **found)

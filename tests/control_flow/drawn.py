@@ -3,6 +3,7 @@
 Every value has an example, which gives its shape and decides conditions. Nets that are `plain` use only features that
 OpenVINO's CPU plugin computes correctly; comments name the faults that the other nets would meet.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -86,11 +87,14 @@ class Drawn:
         port = self.net.const(array, kind)
         return Value(port, computed(self.net.nodes[-1], [])[0])
 
-    def layer(self, type: str, version: str, inputs: Sequence[Value], *constants: Any, outputs: Any = 1,
-              **attrs: Any) -> Value:
+    def layer(
+        self, type: str, version: str, inputs: Sequence[Value], *constants: Any, outputs: Any = 1, **attrs: Any
+    ) -> Value:
         """Add a layer of values and constants (int64 unless they are arrays), and return its first output."""
-        inputs = [*inputs, *(self.const(np.asarray(c, None if isinstance(c, np.ndarray) else np.int64))
-                             for c in constants)]
+        inputs = [
+            *inputs,
+            *(self.const(np.asarray(c, None if isinstance(c, np.ndarray) else np.int64)) for c in constants),
+        ]
         ports = self.net.layer(type, version, [v.port for v in inputs], attrs, outputs)
         found = computed(self.net.nodes[-1], [v.example for v in inputs])
         return Value(ports[0] if isinstance(ports, tuple) else ports, found[0])
@@ -141,8 +145,13 @@ class Drawn:
     def joined(self, x: Value) -> Value:
         axis = self.number(0, x.example.ndim - 1)
         rest = np.delete(x.example.shape, axis)
-        fits = [v for v in self.values if not v.loose and v.example.ndim == x.example.ndim
-                and np.array_equal(np.delete(v.example.shape, axis), rest)]
+        fits = [
+            v
+            for v in self.values
+            if not v.loose
+            and v.example.ndim == x.example.ndim
+            and np.array_equal(np.delete(v.example.shape, axis), rest)
+        ]
         return self.layer("Concat", "opset1", [x, self.one(fits)], axis=axis)
 
     def summed(self, x: Value) -> Value:
@@ -173,8 +182,7 @@ class Drawn:
         if self.kind != "f32":
             return self.summed(x)
         rows = x.example.size // x.example.shape[-1]
-        flat = x if x.example.ndim == 2 else self.layer(
-            "Reshape", "opset1", [x], [rows, -1], special_zero=False)
+        flat = x if x.example.ndim == 2 else self.layer("Reshape", "opset1", [x], [rows, -1], special_zero=False)
         fits = [v for v in self.values if not v.loose and v.example.ndim == 2 and v.example.shape[0] == rows]
         h = self.one([*fits, flat])
         size, inner = h.example.shape[1], flat.example.shape[1]
@@ -182,8 +190,15 @@ class Drawn:
         kind, version, gates = self.one((("RNNCell", "opset1", 1), ("GRUCell", "opset3", 3), ("LSTMCell", "opset4", 4)))
         states = [h, self.one([*alike, h])] if gates == 4 else [h]
         weights = [self.numbers((gates * size, n)) / 8 for n in (inner, size)]
-        return self.layer(kind, version, [flat, *states], *weights, self.numbers((gates * size,)) / 4,
-                          outputs=2 if gates == 4 else 1, hidden_size=size)
+        return self.layer(
+            kind,
+            version,
+            [flat, *states],
+            *weights,
+            self.numbers((gates * size,)) / 4,
+            outputs=2 if gates == 4 else 1,
+            hidden_size=size,
+        )
 
 
 def broadcasts(a: Array, b: Array) -> bool:
@@ -290,8 +305,9 @@ def back_edges(body: Body, wholes: Sequence[tuple[Any, Value]]) -> list[tuple[Po
     return found
 
 
-def leave_outputs(body: Body, edges: Sequence[tuple[Port, Port]], varying: bool, perhaps: bool,
-                  reverse: bool = True) -> tuple[list[Any], list[bool]]:
+def leave_outputs(
+    body: Body, edges: Sequence[tuple[Port, Port]], varying: bool, perhaps: bool, reverse: bool = True
+) -> tuple[list[Any], list[bool]]:
     """Return links of outputs and whether each is loose: last values, and concatenations along any axis either way.
 
     If ``varying``, the trip count differs between inferences. If ``perhaps``, it may be 0: then last values are those
@@ -409,8 +425,16 @@ def loop(outer: Drawn) -> None:
     else:
         start = outer.const(np.full(outer.one(((), (1,))), not perhaps or outer.chance(70)))
     outer.reserved += [count, start]
-    ports = outer.net.loop(count.port, start.port, body.net, [*links, *(link for link, _ in wholes)], outputs, edges,
-                           body_condition=condition, iteration=counter.port if counter else None)
+    ports = outer.net.loop(
+        count.port,
+        start.port,
+        body.net,
+        [*links, *(link for link, _ in wholes)],
+        outputs,
+        edges,
+        body_condition=condition,
+        iteration=counter.port if counter else None,
+    )
     add_outputs(outer, ports, loose)
 
 

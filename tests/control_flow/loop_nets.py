@@ -37,10 +37,21 @@ F = np.float32
 Body = Callable[[Net, Port, Sequence[Port]], tuple[Port | None, Sequence[Port]]]
 
 
-def looped(body: Body, carried: Sequence[Any], outputs: Sequence[tuple[int, int | None]], *, trips: Any = 3,
-           start: Any = True, back: Sequence[int] | None = None, counter: tuple[str, Sequence[int]] = ("i64", ()),
-           kind: str = "f32", count_type: str = "i64", x_shape: Sequence[int] = (2, 3),
-           then: Callable[[Net, Any], Sequence[Port]] | None = None, out: dict[str, int] | None = None) -> Net:
+def looped(
+    body: Body,
+    carried: Sequence[Any],
+    outputs: Sequence[tuple[int, int | None]],
+    *,
+    trips: Any = 3,
+    start: Any = True,
+    back: Sequence[int] | None = None,
+    counter: tuple[str, Sequence[int]] = ("i64", ()),
+    kind: str = "f32",
+    count_type: str = "i64",
+    x_shape: Sequence[int] = (2, 3),
+    then: Callable[[Net, Any], Sequence[Port]] | None = None,
+    out: dict[str, int] | None = None,
+) -> Net:
     """Build a Loop with an input x that is the same at every iteration.
 
     ``body(net, i, [x, *carried])`` returns a condition (None: always true) and results. Result k goes back to carried
@@ -55,8 +66,13 @@ def looped(body: Body, carried: Sequence[Any], outputs: Sequence[tuple[int, int 
     condition, values = body(inside, i, params)
     condition = inside.result(inside.const(np.array(True)) if condition is None else condition)
     results = [inside.result(v) for v in values]
-    limit = (net.parameter(count_type, (), "n") if trips == "n" else trips(net, x) if callable(trips)
-             else scalar(net, trips, count_type))
+    limit = (
+        net.parameter(count_type, (), "n")
+        if trips == "n"
+        else trips(net, x)
+        if callable(trips)
+        else scalar(net, trips, count_type)
+    )
     first = net.parameter("boolean", (), "go") if start == "go" else net.const(np.asarray(start))
     links = [feed(x, params[0]), *(feed(net.const(c, kind), p) for c, p in zip(carried, params[1:]))]
     sources = range(len(carried)) if back is None else back
@@ -69,9 +85,18 @@ def looped(body: Body, carried: Sequence[Any], outputs: Sequence[tuple[int, int 
     return net
 
 
-def expected(step: Callable[..., tuple[bool, Sequence[Any]]], carried: Sequence[Any],
-             outputs: Sequence[tuple[int, int | None]], x: Any, *, trips: int = 3, start: bool = True,
-             back: Sequence[int] | None = None, empty: Sequence[Any] = (), **inputs: Any) -> Infer:
+def expected(
+    step: Callable[..., tuple[bool, Sequence[Any]]],
+    carried: Sequence[Any],
+    outputs: Sequence[tuple[int, int | None]],
+    x: Any,
+    *,
+    trips: int = 3,
+    start: bool = True,
+    back: Sequence[int] | None = None,
+    empty: Sequence[Any] = (),
+    **inputs: Any,
+) -> Infer:
     """Compute `looped` with NumPy: ``step(i, x, *carried)``. ``empty`` are the outputs without any iteration."""
     values, seen, go, i = list(carried), [], start, 0
     while go and (trips < 0 or i < trips):
@@ -81,8 +106,11 @@ def expected(step: Callable[..., tuple[bool, Sequence[Any]]], carried: Sequence[
         sources = range(len(carried)) if back is None else back
         values = [results[s] if s >= 0 else c for s, c in zip(sources, carried)]
         i += 1
-    outputs_expected = [seen[-1][r] if axis is None else np.concatenate([s[r] for s in seen], axis)
-                        for r, axis in outputs] if seen else list(empty)
+    outputs_expected = (
+        [seen[-1][r] if axis is None else np.concatenate([s[r] for s in seen], axis) for r, axis in outputs]
+        if seen
+        else list(empty)
+    )
     return Infer(outputs_expected, x=x, **inputs)
 
 
@@ -104,9 +132,11 @@ def double(i: int, x: Any, h: Any) -> tuple[bool, Sequence[Any]]:
 
 def until(limit: float) -> Body:
     """Return a body that doubles until the sum reaches the limit."""
+
     def body(b: Net, i: Port, p: Sequence[Port]) -> tuple[Port, Sequence[Port]]:
         new = add(b, mul(b, p[1], scalar(b, 2)), p[0])
         return compare(b, "Less", reduce(b, "ReduceSum", new, [0, 1]), scalar(b, limit)), [new]
+
     return body
 
 
@@ -116,6 +146,7 @@ def step_until(limit: float) -> Callable[..., tuple[bool, Sequence[Any]]]:
 
 def counted(how: str) -> Body:
     """Return a body that uses the iteration number in maths, as an index, or as a bound."""
+
     def body(b: Net, i: Port, p: Sequence[Port]) -> tuple[None, Sequence[Port]]:
         if how == "maths":
             value = add(b, p[1], mul(b, convert(b, i, "f32"), p[0]))
@@ -127,10 +158,12 @@ def counted(how: str) -> Body:
             start = reshape(b, i, [1])
             value = add(b, p[1], slice_(b, p[0], start, add(b, start, i64(b, [1])), 1))
         else:  # a range as long as the iteration number
-            steps = b.layer("Range", "opset4", [scalar(b, 0, "i64"), i, scalar(b, 1, "i64")], {"output_type": "f32"},
-                            ["f32"])
+            steps = b.layer(
+                "Range", "opset4", [scalar(b, 0, "i64"), i, scalar(b, 1, "i64")], {"output_type": "f32"}, ["f32"]
+            )
             value = add(b, p[1], reduce(b, "ReduceSum", steps, [0], True))
         return None, [value]
+
     return body
 
 
@@ -147,8 +180,9 @@ def by_counter(how: str, **kwargs: Any) -> list[Scenario]:
     start, step = COUNTED[how]
     net = looped(counted(how), [start], [(0, None), (0, 0)], **kwargs)
     name = "-".join([f"counter-in-{how}", *(str(v) for v in kwargs.get("counter", ()))])
-    return [valued(name, net, *(expected(lambda *a: (True, [step(*a)]), [start], [(0, None), (0, 0)], x)
-                                for x in X[:2]))]
+    return [
+        valued(name, net, *(expected(lambda *a: (True, [step(*a)]), [start], [(0, None), (0, 0)], x) for x in X[:2]))
+    ]
 
 
 def grows(axis: int) -> Net:
@@ -159,8 +193,16 @@ def grows(axis: int) -> Net:
     scaled = mul(body, frame, convert(body, add(body, i, scalar(body, 1, "i64")), "f32"))
     new, last = body.result(concat(body, [every, scaled], axis)), body.result(scaled)
     go = body.result(body.const(np.array(True)))
-    for port in net.loop(n, net.const(np.array(True)), body, [feed(x, frame), feed(x, every)],
-                         [take(new), take(last)], [(new, every)], body_condition=go, iteration=i):
+    for port in net.loop(
+        n,
+        net.const(np.array(True)),
+        body,
+        [feed(x, frame), feed(x, every)],
+        [take(new), take(last)],
+        [(new, every)],
+        body_condition=go,
+        iteration=i,
+    ):
         net.result(mul(net, port, scalar(net, 2)))
     return net
 
@@ -178,9 +220,15 @@ def sliced() -> Net:
     new = body.result(add(body, row, mul(body, h, scalar(body, 0.5))))
     go = body.result(body.const(np.array(True)))
     start = net.const(np.zeros((1, 3), F))
-    for port in net.loop(squeeze(net, slice_(net, shape_of(net, x), 0, 1), [0]), net.const(np.array(True)), body,
-                         [feed(x, row, axis=0), feed(start, h)], [take(new), take(new, axis=0)], [(new, h)],
-                         body_condition=go):
+    for port in net.loop(
+        squeeze(net, slice_(net, shape_of(net, x), 0, 1), [0]),
+        net.const(np.array(True)),
+        body,
+        [feed(x, row, axis=0), feed(start, h)],
+        [take(new), take(new, axis=0)],
+        [(new, h)],
+        body_condition=go,
+    ):
         net.result(port)
     return net
 
@@ -193,19 +241,30 @@ def captured() -> Net:
     a, b, h = (body.parameter("f32", (2, 3)) for _ in range(3))
     new = body.result(add(body, mul(body, a, h), b))
     go = body.result(body.const(np.array(True)))
-    net.result(net.loop(scalar(net, 3, "i64"), net.const(np.array(True)), body,
-                        [feed(y, a), feed(y, b), feed(x, h)], [take(new)], [(new, h)], body_condition=go))
+    net.result(
+        net.loop(
+            scalar(net, 3, "i64"),
+            net.const(np.array(True)),
+            body,
+            [feed(y, a), feed(y, b), feed(x, h)],
+            [take(new)],
+            [(new, h)],
+            body_condition=go,
+        )
+    )
     net.result(add(net, y, x))
     return net
 
 
-def for_loop(net: Net, trips: int | Port, body: Net, links: Any, outputs: Any, edges: Any,
-             iteration: Any = None) -> Any:
+def for_loop(
+    net: Net, trips: int | Port, body: Net, links: Any, outputs: Any, edges: Any, iteration: Any = None
+) -> Any:
     """Add a Loop whose condition is always true."""
     go = body.result(body.const(np.array(True)))
     count = trips if isinstance(trips, Port) else scalar(net, trips, "i64")
-    return net.loop(count, net.const(np.array(True)), body, links, outputs, edges, body_condition=go,
-                    iteration=iteration)
+    return net.loop(
+        count, net.const(np.array(True)), body, links, outputs, edges, body_condition=go, iteration=iteration
+    )
 
 
 def loop_in_loop(inner_trips: str) -> Net:
@@ -216,8 +275,9 @@ def loop_in_loop(inner_trips: str) -> Net:
     i, state = outer.parameter("i64", ()), outer.parameter("f32", (2, 3))
     new = inner.result(add(inner, h, scalar(inner, 1)))
     count = i if inner_trips == "counter" else 2
-    last = outer.result(mul(outer, for_loop(outer, count, inner, [feed(state, h)], [take(new)], [(new, h)]),
-                            scalar(outer, 2)))
+    last = outer.result(
+        mul(outer, for_loop(outer, count, inner, [feed(state, h)], [take(new)], [(new, h)]), scalar(outer, 2))
+    )
     for port in for_loop(net, 3, outer, [feed(x, state)], [take(last), take(last, axis=0)], [(last, state)], i):
         net.result(port)
     return net
@@ -238,11 +298,18 @@ def iterator_in_loop() -> Net:
     whole, state = outer.parameter("f32", (4, 3)), outer.parameter("f32", (1, 3))
     row, h = inner.parameter("f32", (1, 3)), inner.parameter("f32", (1, 3))
     new = inner.result(add(inner, row, mul(inner, h, scalar(inner, 0.5))))
-    last, every = outer.tensor_iterator(inner, [feed(whole, row, axis=0), feed(state, h)],
-                                        [take(new), take(new, axis=0)], [(new, h)])
+    last, every = outer.tensor_iterator(
+        inner, [feed(whole, row, axis=0), feed(state, h)], [take(new), take(new, axis=0)], [(new, h)]
+    )
     last, every = outer.result(last), outer.result(every)
-    for port in for_loop(net, 3, outer, [feed(x, whole), feed(net.const(np.zeros((1, 3), F)), state)],
-                         [take(last), take(every, axis=1)], [(last, state)]):
+    for port in for_loop(
+        net,
+        3,
+        outer,
+        [feed(x, whole), feed(net.const(np.zeros((1, 3), F)), state)],
+        [take(last), take(every, axis=1)],
+        [(last, state)],
+    ):
         net.result(port)
     return net
 
@@ -266,8 +333,17 @@ def loop_in_iterator() -> Net:
     doubled = mul(inner, h, scalar(inner, 2))
     go = inner.result(compare(inner, "Less", reduce(inner, "ReduceSum", doubled, [0, 1]), scalar(inner, 50)))
     new = inner.result(doubled)
-    out = outer.result(outer.loop(scalar(outer, -1, "i64"), outer.const(np.array(True)), inner, [feed(row, h)],
-                                  [take(new)], [(new, h)], body_condition=go))
+    out = outer.result(
+        outer.loop(
+            scalar(outer, -1, "i64"),
+            outer.const(np.array(True)),
+            inner,
+            [feed(row, h)],
+            [take(new)],
+            [(new, h)],
+            body_condition=go,
+        )
+    )
     net.result(net.tensor_iterator(outer, [feed(x, row, axis=0)], [take(out, axis=0)]))
     return net
 
@@ -292,8 +368,15 @@ def branch_in_loop() -> Net:
     rt, ro = then.result(add(then, ta, th)), other.result(op2(other, "Maximum", oa, oh))
     even = compare(body, "Equal", op2(body, "Mod", i, scalar(body, 2, "i64")), scalar(body, 0, "i64"))
     new = body.result(body.if_(even, then, other, [(a, ta, oa), (h, th, oh)], [(rt, ro)]))
-    for port in for_loop(net, 4, body, [feed(x, a), feed(net.const(numbers(2, 3, seed=9)), h)],
-                         [take(new), take(new, axis=0)], [(new, h)], i):
+    for port in for_loop(
+        net,
+        4,
+        body,
+        [feed(x, a), feed(net.const(numbers(2, 3, seed=9)), h)],
+        [take(new), take(new, axis=0)],
+        [(new, h)],
+        i,
+    ):
         net.result(port)
     return net
 
@@ -337,8 +420,9 @@ def found_inside() -> Net:
     i, a, total = body.parameter("i64", ()), body.parameter("f32", (2, 3)), body.parameter("i64", (1,))
     found = nonzero(body, relu(body, op2(body, "Subtract", a, convert(body, i, "f32"))))
     new = body.result(add(body, total, slice_(body, shape_of(body, found), 1, 2)))
-    for port in for_loop(net, 3, body, [feed(x, a), feed(i64(net, [0]), total)], [take(new), take(new, axis=0)],
-                         [(new, total)], i):
+    for port in for_loop(
+        net, 3, body, [feed(x, a), feed(i64(net, [0]), total)], [take(new), take(new, axis=0)], [(new, total)], i
+    ):
         net.result(port)
     return net
 
@@ -360,8 +444,9 @@ def shape_carried() -> Net:
     a, shape = body.parameter("f32", (2, 3)), body.parameter("i64", (2,))
     new = body.result(slice_(body, shape, -1, -10, 0, -1))
     out = body.result(reshape(body, a, shape))
-    for port in for_loop(net, 2, body, [feed(x, a), feed(i64(net, [6, 1]), shape)], [take(out), take(new)],
-                         [(new, shape)]):
+    for port in for_loop(
+        net, 2, body, [feed(x, a), feed(i64(net, [6, 1]), shape)], [take(out), take(new)], [(new, shape)]
+    ):
         net.result(port)
     return net
 
@@ -386,9 +471,16 @@ def condition_carried() -> Net:
     other = body.layer("LogicalNot", "opset1", [go])
     go_on = body.result(go)
     flipped, new = body.result(other), body.result(add(body, h, scalar(body, 1)))
-    for port in net.loop(scalar(net, 9, "i64"), net.const(np.array([True])), body,
-                         [feed(net.const(np.array([True])), go), feed(x, h)], [take(new), take(flipped)],
-                         [(new, h), (flipped, go)], body_condition=go_on, iteration=i):
+    for port in net.loop(
+        scalar(net, 9, "i64"),
+        net.const(np.array([True])),
+        body,
+        [feed(net.const(np.array([True])), go), feed(x, h)],
+        [take(new), take(flipped)],
+        [(new, h), (flipped, go)],
+        body_condition=go_on,
+        iteration=i,
+    ):
         net.result(port)
     return net
 
@@ -398,8 +490,11 @@ def typed(kind: str) -> Scenario:
     start = as_logical(np.ones((2, 3)), kind)
     x = as_logical(numbers(2, 3, low=0 if kind[0] == "u" else -9, kind=dtype), kind)
     net = looped(lambda b, i, p: (None, [add(b, *p)]), [start], [(0, None), (0, 1)], kind=kind)
-    return valued(f"type-{kind}", net, expected(lambda i, a, h: (True, [(a + h).astype(a.dtype)]), [start],
-                                                [(0, None), (0, 1)], x))
+    return valued(
+        f"type-{kind}",
+        net,
+        expected(lambda i, a, h: (True, [(a + h).astype(a.dtype)]), [start], [(0, None), (0, 1)], x),
+    )
 
 
 ONES = np.ones((2, 3), F)
@@ -414,5 +509,6 @@ def long_steps(*counts: int) -> list[Infer]:
 
 
 def counts(*numbers_of_trips: int, **kwargs: Any) -> list[Infer]:
-    return [expected(double, [ONES], BOTH, X[0], trips=n, empty=NOTHING, n=np.array(n), **kwargs)
-            for n in numbers_of_trips]
+    return [
+        expected(double, [ONES], BOTH, X[0], trips=n, empty=NOTHING, n=np.array(n), **kwargs) for n in numbers_of_trips
+    ]

@@ -1,4 +1,5 @@
 """Port maps and back edges with one change: the model still runs, or fails with one clear error."""
+
 from __future__ import annotations
 
 import re
@@ -15,8 +16,17 @@ from tests.harness.sweep import LIMITS
 from .drawn import branch, iterator, loop, nets
 
 ENTRIES = " | ".join(f"//{tag}" for tag in ("port_map/*", "then_port_map/*", "else_port_map/*", "back_edges/*"))
-NUMBERS = ("axis", "start", "end", "stride", "part_size", "external_port_id", "internal_layer_id", "from-layer",
-           "to-layer")
+NUMBERS = (
+    "axis",
+    "start",
+    "end",
+    "stride",
+    "part_size",
+    "external_port_id",
+    "internal_layer_id",
+    "from-layer",
+    "to-layer",
+)
 
 
 @st.composite

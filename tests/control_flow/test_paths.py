@@ -1,4 +1,5 @@
 """A body gives the same results bound ahead, bound as it runs (long loops), and step by step."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,8 +12,12 @@ from tests.state import test_flow
 
 from . import test_if, test_loop, test_slices, test_tensor_iterator
 
-SCENARIOS = [s for module in (test_slices, test_tensor_iterator, test_loop, test_if, test_flow)
-             for s in module.SCENARIOS if s.error is None and not s.id.startswith(("type-", "long"))]
+SCENARIOS = [
+    s
+    for module in (test_slices, test_tensor_iterator, test_loop, test_if, test_flow)
+    for s in module.SCENARIOS
+    if s.error is None and not s.id.startswith(("type-", "long"))
+]
 IDS = [s.id for s in SCENARIOS]
 
 

@@ -1,4 +1,5 @@
 """Cost of control flow: slices are views, concatenations are written in place, back edges hand over memory."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -92,20 +93,23 @@ def test_outputs_and_inputs_of_stacked_iterators_are_the_same_memory() -> None:
 SCENARIOS = {s.id: s for s in (*test_tensor_iterator.SCENARIOS, *test_loop.SCENARIOS)}
 
 
-@pytest.mark.parametrize(("name", "work", "at_the_end"), [
-    ("swap-without-maths", [], 2),  # each of two values ends in the memory of the other
-    ("swap-even-times", [], 2),
-    ("fed-back-view", [("bound", "Add")], 1),
-    ("carries-a-shape", None, None),
-    ("two-back-edges", [("bound", "Add"), ("bound", "Multiply")], 1),
-    ("last", [("bound", "Add")], 0),
-    ("all", [("bound", "Add")], 0),
-    ("last-and-all", [("bound", "Add")], 1),
-    ("all-and-last", [("bound", "Add")], 1),
-    ("all-twice", [("bound", "Add")], 1),
-    ("invariant-without-back-edge", [("bound", "Add")], 0),
-    ("one-result-to-two-parameters", [("bound", "Multiply"), ("bound", "Add")], 0),
-])
+@pytest.mark.parametrize(
+    ("name", "work", "at_the_end"),
+    [
+        ("swap-without-maths", [], 2),  # each of two values ends in the memory of the other
+        ("swap-even-times", [], 2),
+        ("fed-back-view", [("bound", "Add")], 1),
+        ("carries-a-shape", None, None),
+        ("two-back-edges", [("bound", "Add"), ("bound", "Multiply")], 1),
+        ("last", [("bound", "Add")], 0),
+        ("all", [("bound", "Add")], 0),
+        ("last-and-all", [("bound", "Add")], 1),
+        ("all-and-last", [("bound", "Add")], 1),
+        ("all-twice", [("bound", "Add")], 1),
+        ("invariant-without-back-edge", [("bound", "Add")], 0),
+        ("one-result-to-two-parameters", [("bound", "Multiply"), ("bound", "Add")], 0),
+    ],
+)
 def test_back_edges_copy_nothing(name: str, work: list[tuple[str, str]] | None, at_the_end: int | None) -> None:
     """A value that passes straight through is copied only at the end, if two outputs need it."""
     scenario = SCENARIOS[name]
@@ -137,6 +141,7 @@ def test_a_loop_is_its_body_repeated(trips: int) -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_slices_by_the_counter_are_bound_ahead(stride: int) -> None:
     """x[2i:2i + 2] has two rows, as i is less than the trip count, so that all shapes are known ahead."""
+
     def body(b: Net, i: Any, p: Any) -> Any:
         start = mul(b, reshape(b, i, [1]), i64(b, [stride]))
         part = slice_(b, p[0], start, add(b, start, i64(b, [stride])))
@@ -150,8 +155,9 @@ def test_slices_by_the_counter_are_bound_ahead(stride: int) -> None:
 
 def test_memory_of_a_long_loop_is_bounded() -> None:
     """Ten thousand iterations are not bound ahead, and use the memory of a few."""
-    net = test_loop.looped(lambda b, i, p: (None, test_loop.doubling(b, i, p)[1]), [test_loop.ONES], [(0, None)],
-                           trips="n")
+    net = test_loop.looped(
+        lambda b, i, p: (None, test_loop.doubling(b, i, p)[1]), [test_loop.ONES], [(0, None)], trips="n"
+    )
     plan = plan_of_net(net, test_loop.X[0], np.array(10_000))
     ((_, _, count),) = [c for c in calls(plan) if c[0] == "control"]
     assert count == 1 and plan.arena == 0

@@ -1,4 +1,5 @@
 """TensorIterator, Loop and If with random bodies and port maps."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -25,8 +26,11 @@ def scenarios(draw: st.DrawFn, control: Callable[[Drawn], None]) -> Scenario:
         steps.append(Infer(**inputs))
         expected.append(Infer(interpret(top.net, list(inputs.values())), **inputs))
     tol = Tolerance(1e-5, 1e-5, 1e-5)  # sums cancel
-    return (Scenario("random", top.net, steps, tol, specified=expected) if top.plain
-            else Scenario("random", top.net, expected, tol, "value"))
+    return (
+        Scenario("random", top.net, steps, tol, specified=expected)
+        if top.plain
+        else Scenario("random", top.net, expected, tol, "value")
+    )
 
 
 test_tensor_iterator = sweep(scenarios(iterator), 120)

@@ -3,6 +3,7 @@
 OpenVINO's CPU plugin is the oracle where possible. It ignores a start that is not at either end, uses the stride as
 part size, and concatenates only parts of the part size, so the other cases are computed with NumPy.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,8 +17,15 @@ from tests.harness.layers import add, mul, numbers, scalar, transpose
 BACKWARDS = {"start": -1, "end": 0, "stride": -1}
 
 
-def scan(shape: Sequence[int], axis: int, attrs: dict[str, int] | None = None, *, out_axis: int | None = None,
-         out: dict[str, int] | None = None, declared: Sequence[int] | None = None) -> Net:
+def scan(
+    shape: Sequence[int],
+    axis: int,
+    attrs: dict[str, int] | None = None,
+    *,
+    out_axis: int | None = None,
+    out: dict[str, int] | None = None,
+    declared: Sequence[int] | None = None,
+) -> Net:
     """Build h = h / 2 + part, starting with zeros. The outputs are the last h and all of them."""
     attrs = attrs or {}
     part = list(shape)
@@ -28,8 +36,12 @@ def scan(shape: Sequence[int], axis: int, attrs: dict[str, int] | None = None, *
     new = body.result(add(body, mul(body, h, scalar(body, 0.5)), xi))
     start = net.const(np.zeros(part, np.float32))
     out_axis = axis if out_axis is None else out_axis
-    last, every = net.tensor_iterator(body, [feed(x, xi, axis=axis, **attrs), feed(start, h)],
-                                      [take(new), take(new, axis=out_axis, **(out or {}))], [(new, h)])
+    last, every = net.tensor_iterator(
+        body,
+        [feed(x, xi, axis=axis, **attrs), feed(start, h)],
+        [take(new), take(new, axis=out_axis, **(out or {}))],
+        [(new, h)],
+    )
     net.result(last)
     net.result(every)
     return net
@@ -43,8 +55,14 @@ def parts(x: Any, axis: int, start: int = 0, end: int = -1, stride: int = 1, par
     return [np.take(x, range(b, b + part_size), axis) for b in begins]
 
 
-def scanned(x: Any, axis: int, attrs: dict[str, int] | None = None, *, out_axis: int | None = None,
-            out: dict[str, int] | None = None) -> Infer:
+def scanned(
+    x: Any,
+    axis: int,
+    attrs: dict[str, int] | None = None,
+    *,
+    out_axis: int | None = None,
+    out: dict[str, int] | None = None,
+) -> Infer:
     """Compute the outputs of `scan` with NumPy."""
     found, h = [], None
     for part in parts(x, axis, **(attrs or {})):
@@ -55,15 +73,27 @@ def scanned(x: Any, axis: int, attrs: dict[str, int] | None = None, *, out_axis:
     return Infer([h, np.concatenate(found, axis if out_axis is None else out_axis)], x=x)
 
 
-def by_plugin(name: str, shape: Sequence[int], axis: int, attrs: dict[str, int] | None = None,
-              **kwargs: Any) -> Scenario:
+def by_plugin(
+    name: str, shape: Sequence[int], axis: int, attrs: dict[str, int] | None = None, **kwargs: Any
+) -> Scenario:
     return Scenario(name, scan(shape, axis, attrs, **kwargs), [Infer(x=numbers(*shape, seed=n)) for n in range(2)])
 
 
-def by_value(name: str, shape: Sequence[int], axis: int, attrs: dict[str, int] | None = None, *,
-             declared: Sequence[int] | None = None, **kwargs: Any) -> Scenario:
-    return Scenario(name, scan(shape, axis, attrs, declared=declared, **kwargs),
-                    [scanned(numbers(*shape, seed=n), axis, attrs, **kwargs) for n in range(2)], oracle="value")
+def by_value(
+    name: str,
+    shape: Sequence[int],
+    axis: int,
+    attrs: dict[str, int] | None = None,
+    *,
+    declared: Sequence[int] | None = None,
+    **kwargs: Any,
+) -> Scenario:
+    return Scenario(
+        name,
+        scan(shape, axis, attrs, declared=declared, **kwargs),
+        [scanned(numbers(*shape, seed=n), axis, attrs, **kwargs) for n in range(2)],
+        oracle="value",
+    )
 
 
 def lengths(name: str, axis: int, attrs: dict[str, int], *counts: int, out: dict[str, int] | None = None) -> Scenario:
@@ -85,8 +115,12 @@ def transposed_input() -> Net:
     xi, h = body.parameter("f32", (1, 3, 2)), body.parameter("f32", (1, 3, 2))
     new = body.result(add(body, xi, h))
     start = net.const(np.zeros((1, 3, 2), np.float32))
-    for port in net.tensor_iterator(body, [feed(transpose(net, x, [1, 0, 2]), xi, axis=0), feed(start, h)],
-                                    [take(new), take(new, axis=1)], [(new, h)]):
+    for port in net.tensor_iterator(
+        body,
+        [feed(transpose(net, x, [1, 0, 2]), xi, axis=0), feed(start, h)],
+        [take(new), take(new, axis=1)],
+        [(new, h)],
+    ):
         net.result(port)
     return net
 
@@ -103,8 +137,13 @@ def transposed_output() -> Net:
     return net
 
 
-def two_slices(axes: tuple[int, int], shapes: Sequence[Sequence[int]], attrs: tuple[dict[str, int], ...],
-               bodies: Sequence[Sequence[int]], out_axis: int) -> Net:
+def two_slices(
+    axes: tuple[int, int],
+    shapes: Sequence[Sequence[int]],
+    attrs: tuple[dict[str, int], ...],
+    bodies: Sequence[Sequence[int]],
+    out_axis: int,
+) -> Net:
     net, body = Net(), Net()
     outer = [net.parameter("f32", shape, name) for shape, name in zip(shapes, "xy")]
     inner = [body.parameter("f32", shape) for shape in bodies]
@@ -114,8 +153,9 @@ def two_slices(axes: tuple[int, int], shapes: Sequence[Sequence[int]], attrs: tu
     return net
 
 
-def zipped(name: str, axes: tuple[int, int], shapes: Sequence[Sequence[int]], attrs: tuple[dict[str, int], ...],
-           out_axis: int) -> Scenario:
+def zipped(
+    name: str, axes: tuple[int, int], shapes: Sequence[Sequence[int]], attrs: tuple[dict[str, int], ...], out_axis: int
+) -> Scenario:
     bodies = []
     for axis, shape, a in zip(axes, shapes, attrs):
         bodies.append([*shape[:axis], a.get("part_size", 1), *shape[axis + 1 :]])
@@ -142,19 +182,22 @@ def one_input_forwards_and_backwards() -> Net:
     x = net.parameter("f32", (4, 3), "x")
     a, b = body.parameter("f32", (1, 3)), body.parameter("f32", (1, 3))
     new = body.result(mul(body, a, add(body, b, scalar(body, 1))))
-    net.result(net.tensor_iterator(body, [feed(x, a, axis=0), feed(x, b, axis=0, **BACKWARDS)],
-                                   [take(new, axis=0)]))
+    net.result(net.tensor_iterator(body, [feed(x, a, axis=0), feed(x, b, axis=0, **BACKWARDS)], [take(new, axis=0)]))
     return net
 
 
 def error(name: str, shape: Sequence[int], axis: int, attrs: dict[str, int], message: str, **kwargs: Any) -> Scenario:
-    return Scenario(name, scan(shape, axis, attrs, **kwargs), [Infer(x=numbers(*shape))], error=message,
-                    error_op="TensorIterator")
+    return Scenario(
+        name, scan(shape, axis, attrs, **kwargs), [Infer(x=numbers(*shape))], error=message, error_op="TensorIterator"
+    )
 
 
 SCENARIOS = [
-    *[by_plugin(f"axis-{axis}-of-{len(shape)}", shape, axis)
-      for shape in ((5,), (5, 3), (2, 5, 3), (2, 3, 4, 5)) for axis in range(len(shape))],
+    *[
+        by_plugin(f"axis-{axis}-of-{len(shape)}", shape, axis)
+        for shape in ((5,), (5, 3), (2, 5, 3), (2, 3, 4, 5))
+        for axis in range(len(shape))
+    ],
     *[by_plugin(f"axis-{axis}-backwards", (2, 5, 3), axis, BACKWARDS, out=BACKWARDS) for axis in range(3)],
     *[by_value(f"axis-{axis}", (2, 5, 3), axis) for axis in (-1, -2, -3)],
     by_value("axis--1-backwards", (2, 5, 3), -1, BACKWARDS, out=BACKWARDS),
@@ -169,10 +212,20 @@ SCENARIOS = [
     by_value("end-is-the-size", (2, 5, 3), 1, {"start": 0, "end": 5}),
     # parts of more than one element
     by_plugin("parts-of-two", (2, 6, 3), 1, {"stride": 2, "part_size": 2}, out={"stride": 2, "part_size": 2}),
-    by_plugin("parts-of-three-along-the-first-axis", (6, 5), 0, {"stride": 3, "part_size": 3},
-              out={"stride": 3, "part_size": 3}),
-    by_plugin("parts-of-two-backwards", (2, 6, 3), 1, {**BACKWARDS, "stride": -2, "part_size": 2},
-              out={**BACKWARDS, "stride": -2, "part_size": 2}),
+    by_plugin(
+        "parts-of-three-along-the-first-axis",
+        (6, 5),
+        0,
+        {"stride": 3, "part_size": 3},
+        out={"stride": 3, "part_size": 3},
+    ),
+    by_plugin(
+        "parts-of-two-backwards",
+        (2, 6, 3),
+        1,
+        {**BACKWARDS, "stride": -2, "part_size": 2},
+        out={**BACKWARDS, "stride": -2, "part_size": 2},
+    ),
     by_plugin("one-part-of-all", (2, 5, 3), 1, {"stride": 5, "part_size": 5}, out={"stride": 5, "part_size": 5}),
     # by value from here: see above
     by_value("start", (2, 5, 3), 1, {"start": 2}),
@@ -206,14 +259,26 @@ SCENARIOS = [
     zipped("two-inputs-of-two-part-sizes", (0, 0), ((4, 3), (8, 3)), ({}, {"stride": 2, "part_size": 2}), 0),
     zipped("two-inputs-in-opposite-directions", (1, 1), ((2, 5), (2, 5)), ({}, BACKWARDS), 1),
     zipped("two-inputs-of-two-sizes", (0, 0), ((4, 3), (7, 3)), ({}, {"start": 3}), 0),
-    Scenario("sliced-and-whole", both_sliced_and_whole(), [
-        Infer([np.concatenate([row * x for row in x], 1)], x=x) for x in (numbers(4, 3, seed=n) for n in range(2))],
-        oracle="value"),
-    Scenario("one-input-forwards-and-backwards", one_input_forwards_and_backwards(),
-             [Infer(x=numbers(4, 3, seed=n)) for n in range(2)]),
-    Scenario("transposed-input", transposed_input(), [
-        Infer([np.sum(x, 1)[None], np.cumsum(x, 1).transpose(1, 0, 2).reshape(1, 15, 2)], x=x)
-        for x in (numbers(3, 5, 2, seed=n) for n in range(2))], oracle="value"),
+    Scenario(
+        "sliced-and-whole",
+        both_sliced_and_whole(),
+        [Infer([np.concatenate([row * x for row in x], 1)], x=x) for x in (numbers(4, 3, seed=n) for n in range(2))],
+        oracle="value",
+    ),
+    Scenario(
+        "one-input-forwards-and-backwards",
+        one_input_forwards_and_backwards(),
+        [Infer(x=numbers(4, 3, seed=n)) for n in range(2)],
+    ),
+    Scenario(
+        "transposed-input",
+        transposed_input(),
+        [
+            Infer([np.sum(x, 1)[None], np.cumsum(x, 1).transpose(1, 0, 2).reshape(1, 15, 2)], x=x)
+            for x in (numbers(3, 5, 2, seed=n) for n in range(2))
+        ],
+        oracle="value",
+    ),
     Scenario("transposed-output", transposed_output(), [Infer(x=numbers(5, 2, 3, seed=n)) for n in range(2)]),
     # errors
     error("stride-does-not-divide", (2, 5), 1, {"stride": 2, "part_size": 2}, "do not divide"),
@@ -224,8 +289,12 @@ SCENARIOS = [
     error("end-before-start", (2, 5), 1, {"start": 4, "end": 2}, "do not divide|past|before"),
     error("last-part-past-the-end", (2, 5), 1, {"part_size": 2}, "past"),
     error("axis-out-of-range", (2, 5), 1, {}, "axis 2 of rank 2", out_axis=2),
-    Scenario("different-numbers-of-iterations", two_slices((0, 0), ((4, 3), (5, 3)), ({}, {}), ((1, 3), (1, 3)), 0),
-             [Infer(x=numbers(4, 3), y=numbers(5, 3))], error="4 and 5 iterations|5 and 4 iterations",
-             error_op="TensorIterator"),
+    Scenario(
+        "different-numbers-of-iterations",
+        two_slices((0, 0), ((4, 3), (5, 3)), ({}, {}), ((1, 3), (1, 3)), 0),
+        [Infer(x=numbers(4, 3), y=numbers(5, 3))],
+        error="4 and 5 iterations|5 and 4 iterations",
+        error_op="TensorIterator",
+    ),
 ]
 test_slices = check(SCENARIOS)

@@ -21,8 +21,7 @@ LIBRARY_CALLS = frozenset(
 )
 # The size of these results depends on values, so that CuPy reads a count back from the device.
 HOST_RESULTS = frozenset(
-    "nonzero flatnonzero argwhere unique compress extract trim_zeros bincount method:nonzero "
-    "method:compress".split()
+    "nonzero flatnonzero argwhere unique compress extract trim_zeros bincount method:nonzero method:compress".split()
 )
 
 
@@ -203,13 +202,9 @@ def _call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return _ufunc_into(name, args, out, **kwargs)
     if out is not None:
         if stream.capture is not None:
-            raise CaptureError(
-                f"{name}(out=...) cannot be recorded by the emulator: use a kernel of the project"
-            )
+            raise CaptureError(f"{name}(out=...) cannot be recorded by the emulator: use a kernel of the project")
         outs = out if isinstance(out, tuple) else (out,)
-        kwargs["out"] = (
-            tuple(to_host_view(item) for item in outs) if isinstance(out, tuple) else to_host_view(out)
-        )
+        kwargs["out"] = tuple(to_host_view(item) for item in outs) if isinstance(out, tuple) else to_host_view(out)
     sources = _device_arrays(args) + _device_arrays(list(kwargs.values())) + _device_arrays(out)
     host_args = to_host_view(args)
     host_kwargs = {key: value if key == "out" else to_host_view(value) for key, value in kwargs.items()}

@@ -331,9 +331,7 @@ def _gemm(
         if ld < max(1, rows) or ld > 2**31 - 1:
             raise cuBLASError(Status.INVALID_VALUE, f"ld{name}={ld}, but the stored matrix has {rows} rows")
     if types[0] == D.CUDA_R_8I and (leading[0] % 4 or leading[1] % 4):
-        raise cuBLASError(
-            Status.NOT_SUPPORTED, "int8 operands need leading dimensions that are multiples of 4"
-        )
+        raise cuBLASError(Status.NOT_SUPPORTED, "int8 operands need leading dimensions that are multiples of 4")
     if m == 0 or n == 0 or batch == 0:
         return
     if any(is_device(address) or not address for address in scalars):
@@ -347,9 +345,7 @@ def _gemm(
         if not pointer_arrays and operand.ptr % operand.dtype.itemsize:
             raise cuBLASError(Status.INVALID_VALUE, f"{name} is not aligned to its element type")
     tf32 = compute_type == C.COMPUTE_32F_FAST_TF32 or (
-        compute_type == C.COMPUTE_32F
-        and settings.math == Math.TF32_TENSOR_OP_MATH
-        and types[0] == D.CUDA_R_32F
+        compute_type == C.COMPUTE_32F and settings.math == Math.TF32_TENSOR_OP_MATH and types[0] == D.CUDA_R_32F
     )
     compute = np.dtype(np.float32 if scale_type is np.float16 else scale_type)
     transposed = (bool(trans[0]), bool(trans[1]))

@@ -394,8 +394,15 @@ class Node:
             columns = np.zeros((len(sparse), groups, weights.shape[1], prod(positions)), np.float32)
         with np.errstate(all="ignore"):
             for tap in np.ndindex(*kernel.shape[2:]):
-                reads = frame_of_groups[(..., *(slice(t * d, t * d + (n - 1) * s + 1, s)
-                                                for t, d, n, s in zip(tap, c.dilation, positions, c.stride)))]
+                reads = frame_of_groups[
+                    (
+                        ...,
+                        *(
+                            slice(t * d, t * d + (n - 1) * s + 1, s)
+                            for t, d, n, s in zip(tap, c.dilation, positions, c.stride)
+                        ),
+                    )
+                ]
                 matrices = weights[(..., *tap)]
                 if c.transposed:
                     reads += self.summed(matrices.swapaxes(1, 2) @ columns).reshape(reads.shape)

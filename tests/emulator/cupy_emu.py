@@ -110,9 +110,7 @@ def copyto(dst: ndarray, src: Any, casting: str = "same_kind", where: Any = None
         raise TypeError(f"Unsupported type {type(src)}: copy it to the device first")
     source_type = src.dtype if isinstance(src, ndarray) else src
     if isinstance(src, ndarray) and not np.can_cast(source_type, dst.dtype, casting):  # type: ignore[arg-type]
-        raise TypeError(
-            f"Cannot cast array data from {src.dtype} to {dst.dtype} according to the rule '{casting}'"
-        )
+        raise TypeError(f"Cannot cast array data from {src.dtype} to {dst.dtype} according to the rule '{casting}'")
     if isinstance(src, ndarray) and np.broadcast_shapes(src.shape, dst.shape) != dst.shape:
         raise ValueError(f"could not broadcast input array from shape {src.shape} into shape {dst.shape}")
     enqueue(CopyNode(dst._view, src._view if isinstance(src, ndarray) else src), count=True)
@@ -144,12 +142,8 @@ class _Functions:
 
 
 linalg = _Functions("linalg", LINALG)
-fft = _Functions(
-    "fft", frozenset("fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn".split())
-)
-random = _Functions(
-    "random", frozenset("rand randn random uniform normal standard_normal randint seed".split())
-)
+fft = _Functions("fft", frozenset("fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn".split()))
+random = _Functions("random", frozenset("rand randn random uniform normal standard_normal randint seed".split()))
 
 
 def _map(function: Any) -> Any:

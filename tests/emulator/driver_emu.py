@@ -40,8 +40,9 @@ class CUshared_carveout(IntEnum):
 class CUlaunchAttribute:
     def __init__(self) -> None:
         self.id = CUlaunchAttributeID(6)
-        self.value = SimpleNamespace(programmaticStreamSerializationAllowed=0,
-                                     clusterDim=SimpleNamespace(x=0, y=0, z=0))
+        self.value = SimpleNamespace(
+            programmaticStreamSerializationAllowed=0, clusterDim=SimpleNamespace(x=0, y=0, z=0)
+        )
 
 
 class CUlaunchConfig:
@@ -98,8 +99,11 @@ def cuFuncSetAttribute(hfunc: int, attrib: CUfunction_attribute, value: int) -> 
 def cuOccupancyMaxActiveClusters(func: int, config: CUlaunchConfig) -> tuple[CUresult, int]:
     """Return how many clusters run at the same time."""
     function, cluster = loaded(func), _cluster_of(config)
-    grid, _ = geometry(function.function, (config.gridDimX, config.gridDimY, config.gridDimZ),
-                       (config.blockDimX, config.blockDimY, config.blockDimZ))
+    grid, _ = geometry(
+        function.function,
+        (config.gridDimX, config.gridDimY, config.gridDimZ),
+        (config.blockDimX, config.blockDimY, config.blockDimZ),
+    )
     if cluster < 1 or grid[0] % cluster or (cluster > PORTABLE_CLUSTER and not function.large_clusters):
         return CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE, 0
     if config.sharedMemBytes > max(function.max_shared, STATIC_SHARED_LIMIT):
@@ -121,8 +125,11 @@ def cuLaunchKernelEx(config: CUlaunchConfig, f: int, kernelParams: int, extra: i
     """Enqueue a launch whose arguments lie where the pointers at `kernelParams` point to."""
     found = loaded(f)
     function = found.function
-    grid, block = geometry(function, (config.gridDimX, config.gridDimY, config.gridDimZ),
-                           (config.blockDimX, config.blockDimY, config.blockDimZ))
+    grid, block = geometry(
+        function,
+        (config.gridDimX, config.gridDimY, config.gridDimZ),
+        (config.blockDimX, config.blockDimY, config.blockDimZ),
+    )
     if config.sharedMemBytes > max(found.max_shared, STATIC_SHARED_LIMIT):
         return (CUresult.CUDA_ERROR_INVALID_VALUE,)
     addresses = (ctypes.c_uint64 * len(function.parameters)).from_address(kernelParams)
@@ -134,7 +141,20 @@ def cuLaunchKernelEx(config: CUlaunchConfig, f: int, kernelParams: int, extra: i
     most = _clusters.launched if found.large_clusters else min(_clusters.launched, PORTABLE_CLUSTER)
     if not 0 < cluster <= max(most, 1) or grid[0] % cluster:
         return (CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE,)
-    enqueue(KernelNode(function, grid, block, arguments, config.sharedMemBytes, found.max_shared, pointers,
-                       device.current(), early is not None and bool(early.programmaticStreamSerializationAllowed),
-                       cluster), find_stream(config.hStream), count=True)
+    enqueue(
+        KernelNode(
+            function,
+            grid,
+            block,
+            arguments,
+            config.sharedMemBytes,
+            found.max_shared,
+            pointers,
+            device.current(),
+            early is not None and bool(early.programmaticStreamSerializationAllowed),
+            cluster,
+        ),
+        find_stream(config.hStream),
+        count=True,
+    )
     return (CUresult.CUDA_SUCCESS,)

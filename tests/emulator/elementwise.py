@@ -64,9 +64,7 @@ def parse(text: str) -> tuple[Param, ...]:
     return tuple(params)
 
 
-def collapse(
-    shape: tuple[int, ...], strides: list[tuple[int, ...]]
-) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+def collapse(shape: tuple[int, ...], strides: list[tuple[int, ...]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """Merge neighbouring axes that every array steps through evenly, and drop axes of extent 1."""
     new_shape: list[int] = []
     new_strides: list[list[int]] = [[] for _ in strides]
@@ -124,9 +122,7 @@ class ElementwiseKernel:
         self.sources: list[str] = []  # sources compiled so far, one per combination of types and ranks
         self._functions: dict[Any, Function] = {}
 
-    def __call__(
-        self, *args: Any, size: int = -1, stream: Stream | None = None, block_size: int = 128
-    ) -> Any:
+    def __call__(self, *args: Any, size: int = -1, stream: Stream | None = None, block_size: int = 128) -> Any:
         if len(args) not in (self.nin, self.nargs):
             raise TypeError(
                 f"Wrong number of arguments for {self.name!r}. It must be either {self.nin} or {self.nargs} "
@@ -156,9 +152,7 @@ class ElementwiseKernel:
         return outs[0] if self.nout == 1 and not self.return_tuple else tuple(outs)
 
     def _loop_shape(self, args: tuple[Any, ...], size: int) -> tuple[int, ...]:
-        looped = [
-            arg.shape for param, arg in zip(self.params, args) if isinstance(arg, ndarray) and not param.raw
-        ]
+        looped = [arg.shape for param, arg in zip(self.params, args) if isinstance(arg, ndarray) and not param.raw]
         if size != -1:
             if looped:
                 raise ValueError("Specified 'size' can be used only if all of the ndarray are 'raw'.")

@@ -117,4 +117,3 @@ def _serve() -> None:
             outcome = Outcome("raised", traceback.format_exc())
         pickle.dump(outcome, answers)
         answers.flush()
-

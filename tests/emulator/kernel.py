@@ -245,9 +245,7 @@ class RawModule:
             raise EmulatorError("RawModule: cubin and PTX files cannot be emulated; give `code`")
         if not isinstance(options, tuple):
             raise TypeError(f"RawModule: options must be a tuple of str, not {type(options).__name__}")
-        if name_expressions is not None and not any(
-            option.startswith(("-std=", "--std=")) for option in options
-        ):
+        if name_expressions is not None and not any(option.startswith(("-std=", "--std=")) for option in options):
             options = (*options, "-std=c++17")
         self.code = code
         self.options = options
@@ -341,9 +339,7 @@ class RawKernel:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "max_dynamic_shared_size_bytes" and value > SHARED_LIMIT:
-            raise CUDARuntimeError(
-                state.INVALID_VALUE, f"{self.name}: {value} bytes of shared memory exceed 227 KB"
-            )
+            raise CUDARuntimeError(state.INVALID_VALUE, f"{self.name}: {value} bytes of shared memory exceed 227 KB")
         object.__setattr__(self, name, value)
 
     def __call__(
@@ -488,14 +484,10 @@ def launch(
             "set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
         )
     if len(args) != len(function.parameters):
-        raise TypeError(
-            f"{function.name}: {len(args)} arguments given, the kernel takes {len(function.parameters)}"
-        )
+        raise TypeError(f"{function.name}: {len(args)} arguments given, the kernel takes {len(function.parameters)}")
     arguments = tuple(_argument(function, i, arg) for i, arg in enumerate(args))
     pointers = tuple(
-        i
-        for i, arg in enumerate(args)
-        if function.parameters[i].kind in "pc" or isinstance(arg, ArrayArgument)
+        i for i, arg in enumerate(args) if function.parameters[i].kind in "pc" or isinstance(arg, ArrayArgument)
     )
     here = device.current()
     node = KernelNode(function, whole_grid, whole_block, arguments, shared, max_shared, pointers, here)
@@ -553,22 +545,16 @@ def _argument(function: Function, index: int, value: Any) -> bytes:
                 f"{where}: a numpy.ndarray of shape {value.shape}; only those of size one are passed by value"
             )
         if parameter.kind != "s":
-            raise TypeError(
-                f"{where}: Unsupported type {type(value)}: a host array cannot be passed to a kernel"
-            )
+            raise TypeError(f"{where}: Unsupported type {type(value)}: a host array cannot be passed to a kernel")
         data = value.tobytes()
-    elif isinstance(value, (bool, int, float)) or (
-        isinstance(value, np.generic) and value.dtype.char in _SCALARS
-    ):
+    elif isinstance(value, (bool, int, float)) or (isinstance(value, np.generic) and value.dtype.char in _SCALARS):
         if not isinstance(value, np.generic):
             value = {bool: np.bool_, int: np.int64, float: np.float64}[type(value)](value)
         data, kind = value.tobytes(), _KINDS.get(value.dtype.kind, "s")
     else:
         raise TypeError(f"{where}: Unsupported type {type(value)}")
     if len(data) != parameter.size:
-        raise TypeError(
-            f"{where} has {len(data)} bytes ({type(value).__name__}), its parameter {parameter.size}"
-        )
+        raise TypeError(f"{where} has {len(data)} bytes ({type(value).__name__}), its parameter {parameter.size}")
     wanted = "p" if parameter.kind == "c" else parameter.kind
     address = kind == "i" and wanted == "p"
     if not address and "s" not in (kind, wanted) and kind != wanted:

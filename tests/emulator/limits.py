@@ -7,8 +7,15 @@ from dataclasses import dataclass
 
 REGISTERS = 1 << 16  # of a block, on all of them
 # Bytes that a block may ask for (CUDA C++ Programming Guide, technical specifications per compute capability).
-SHARED = {"sm_75": 64 << 10, "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10,
-          "sm_100": 227 << 10, "sm_120": 99 << 10}
+SHARED = {
+    "sm_75": 64 << 10,
+    "sm_80": 163 << 10,
+    "sm_86": 99 << 10,
+    "sm_89": 99 << 10,
+    "sm_90": 227 << 10,
+    "sm_100": 227 << 10,
+    "sm_120": 99 << 10,
+}
 
 
 @dataclass(frozen=True)

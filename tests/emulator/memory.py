@@ -233,9 +233,7 @@ class MemoryPointer:
         refuse_while_capturing("a synchronous copy from the host")
         copy(self.ptr, _address(mem), size, H2D)
 
-    def copy_from_host_async(
-        self, mem: int | ctypes.c_void_p, size: int, stream: Stream | None = None
-    ) -> None:
+    def copy_from_host_async(self, mem: int | ctypes.c_void_p, size: int, stream: Stream | None = None) -> None:
         copy(self.ptr, _address(mem), size, H2D, stream)
 
     def copy_to_host(self, mem: int | ctypes.c_void_p, size: int) -> None:
@@ -373,9 +371,7 @@ class PinnedMemory:
 def PinnedMemoryPointer(mem: PinnedMemory, offset: int) -> ctypes.Array[ctypes.c_char]:
     """cupy.cuda.PinnedMemoryPointer: a buffer with `.ptr` that keeps the memory alive."""
     nbytes = mem.size - offset
-    kind = type(
-        "PinnedMemoryPointer", (ctypes.c_char * nbytes,), {"_type_": ctypes.c_char, "_length_": nbytes}
-    )
+    kind = type("PinnedMemoryPointer", (ctypes.c_char * nbytes,), {"_type_": ctypes.c_char, "_length_": nbytes})
     buffer = kind.from_buffer(mem.bytes, offset)
     buffer.ptr, buffer.size = mem.ptr + offset, lambda: nbytes
     return buffer

@@ -16,8 +16,7 @@ from .state import counters
 from .stream import Stream, device_lock, enqueue, get_current_stream, refuse_while_capturing
 
 _IMPLICIT = (
-    "Implicit conversion to a NumPy array is not allowed. "
-    "Please use `.get()` to construct a NumPy array explicitly."
+    "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array explicitly."
 )
 
 
@@ -113,9 +112,7 @@ class ndarray:
             "stream": get_current_stream(self.data.device_id).ptr or 1,
         }
 
-    def __dlpack__(
-        self, *, stream: int | None = None, dl_device: tuple[int, int] | None = None, **_: object
-    ) -> Any:
+    def __dlpack__(self, *, stream: int | None = None, dl_device: tuple[int, int] | None = None, **_: object) -> Any:
         from .interchange import to_dlpack
 
         if dl_device not in (None, self.__dlpack_device__()):
@@ -250,9 +247,7 @@ class ndarray:
         check_dtype(self.dtype)
         check_dtype(dtype)
         if not np.can_cast(self.dtype, dtype, casting):  # type: ignore[arg-type]
-            raise TypeError(
-                f"Cannot cast array data from {self.dtype} to {dtype} according to the rule '{casting}'"
-            )
+            raise TypeError(f"Cannot cast array data from {self.dtype} to {dtype} according to the rule '{casting}'")
         keeps_f = order in "KA" and self._view.is_contiguous("F") and not self._view.is_contiguous("C")
         result = ndarray(self.shape, dtype, order="F" if order == "F" or keeps_f else "C")
         enqueue(CopyNode(result._view, self._view), count=True)

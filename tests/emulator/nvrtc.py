@@ -115,9 +115,7 @@ def compile_source(
     log = io.StringIO()
     with targeting(architecture) as cupy:
         try:
-            binary, lowered = compiler.compile(
-                cupy, code, (*flags, "--ptxas-options=-v"), tuple(name_expressions), log
-            )
+            binary, lowered = compiler.compile(cupy, code, (*flags, "--ptxas-options=-v"), tuple(name_expressions), log)
         except cupy.cuda.compiler.CompileException as e:
             raise NvrtcError(f"{name} does not compile for {architecture}:\n{str(e)[:6000]}") from None
     return Cubin(architecture, binary, log.getvalue(), lowered, parse_usage(log.getvalue()))

@@ -198,9 +198,7 @@ class Stream:
         if capture.invalid:
             raise CaptureError(f"the capture was invalidated: {capture.invalid}", 901)
         if capture.has_unjoined_work():
-            raise CaptureError(
-                "work of a forked stream was not joined before end_capture", state.CAPTURE_UNJOINED
-            )
+            raise CaptureError("work of a forked stream was not joined before end_capture", state.CAPTURE_UNJOINED)
         return Graph(capture.nodes, capture.launches)
 
     def is_capturing(self) -> bool:

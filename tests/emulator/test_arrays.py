@@ -24,9 +24,7 @@ def equal(device: cp.ndarray, host: np.ndarray) -> None:
     np.testing.assert_array_equal(device.get(), host)
 
 
-@pytest.mark.parametrize(
-    "dtype", [np.bool_, np.int8, np.uint16, np.int64, np.float16, np.float64, ml_dtypes.bfloat16]
-)
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int64, np.float16, np.float64, ml_dtypes.bfloat16])
 def test_round_trip(dtype: type) -> None:
     host = (HOST % 2).astype(dtype)
     array = cp.asarray(host)

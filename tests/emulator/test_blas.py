@@ -44,9 +44,7 @@ def gemm(
     **changes: int,
 ) -> None:
     """Compute C = alpha op(A) op(B) + beta C for row-major arrays; cuBLAS computes C' = op(B)' op(A)'."""
-    scale_type = {ComputeType.COMPUTE_64F: np.float64, ComputeType.COMPUTE_32I: np.int32}.get(
-        compute, np.float32
-    )
+    scale_type = {ComputeType.COMPUTE_64F: np.float64, ComputeType.COMPUTE_32I: np.int32}.get(compute, np.float32)
     scalars = np.array(scale, scale_type)
     m, n = c.shape
     k = a.shape[1] if trans[0] == N else a.shape[0]
@@ -94,9 +92,7 @@ def test_types(handle: int, dtype: object, out: object, compute: int, tolerance:
     device_c = cp.empty((4, 8), out)  # poison: with beta 0 it must not be read
     gemm(handle, device_a, device_b, device_c, compute=compute)
     expected = a.astype(np.float64) @ b.astype(np.float64)
-    np.testing.assert_allclose(
-        device_c.get().astype(np.float64), expected, rtol=tolerance, atol=4 * tolerance
-    )
+    np.testing.assert_allclose(device_c.get().astype(np.float64), expected, rtol=tolerance, atol=4 * tolerance)
 
 
 def test_nan_in_the_output_does_not_survive_beta_0(handle: int) -> None:
@@ -168,9 +164,7 @@ def test_batches_of_pointers(handle: int) -> None:
         RNG.standard_normal((2, 4, 5)).astype(np.float32),
     )
     device_a, device_b, c = cp.asarray(a), cp.asarray(b), cp.empty((2, 3, 5), np.float32)
-    tables = [
-        cp.asarray(np.array([x[1].data.ptr, x[0].data.ptr], np.uint64)) for x in (device_b, device_a, c)
-    ]
+    tables = [cp.asarray(np.array([x[1].data.ptr, x[0].data.ptr], np.uint64)) for x in (device_b, device_a, c)]
     scalars = np.array([1, 0], np.float32)
     blas.gemm_batched_ex(
         handle, N, N, 5, 3, 4, scalars.ctypes.data, tables[0].data.ptr, 0, 5, tables[1].data.ptr, 0, 4,

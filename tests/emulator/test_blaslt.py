@@ -49,6 +49,7 @@ def test_types_are_nvmaths(real: Any) -> None:
 
 # ---- refused calls
 
+
 @dataclass
 class Product:
     """The arguments of d [7, 3] = a [7, 5] @ b [5, 3] + bias [7], column-major."""

@@ -59,9 +59,7 @@ def test_replay_with_changed_input(stream: cp.cuda.Stream) -> None:
         expected = e / e.sum(1, keepdims=True)
         np.testing.assert_allclose(y.get(), expected, atol=1e-6)
         sums = expected[:, :4] + expected[:, 4:] + 1
-        np.testing.assert_allclose(
-            raised.get(), [sums[0, 0] ** 0.5, *sums[1, :2], sums[0, 3] ** 0.5], rtol=1e-6
-        )
+        np.testing.assert_allclose(raised.get(), [sums[0, 0] ** 0.5, *sums[1, :2], sums[0, 3] ** 0.5], rtol=1e-6)
         assert total.get()[0].tolist() == [0] * 4
         np.testing.assert_allclose(total.get()[2], expected[0, :4], atol=1e-6)
 
@@ -137,9 +135,7 @@ def test_refused_while_capturing(what: str, stream: cp.cuda.Stream) -> None:
         lambda x: x.dot(x),
     ],
 )
-def test_library_calls_are_refused_as_cupy_does(
-    call: Callable[[cp.ndarray], object], stream: cp.cuda.Stream
-) -> None:
+def test_library_calls_are_refused_as_cupy_does(call: Callable[[cp.ndarray], object], stream: cp.cuda.Stream) -> None:
     x = cp.zeros((4, 4), np.float32)
     stream.begin_capture()
     with pytest.raises(RuntimeError, match="API during stream capture is currently unsupported"):

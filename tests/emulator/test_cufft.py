@@ -61,8 +61,10 @@ def test_real_signals(lengths: tuple[int, ...]) -> None:
     assert (x.get().view(np.uint8) == cufft_emu.POISON).all()
 
 
-@pytest.mark.parametrize(("lengths", "bin", "refused"), [
-    ((6,), 0, True), ((6,), 3, True), ((6,), 2, False), ((5,), 2, False), ((3, 4), 0, True)])
+@pytest.mark.parametrize(
+    ("lengths", "bin", "refused"),
+    [((6,), 0, True), ((6,), 3, True), ((6,), 2, False), ((5,), 2, False), ((3, 4), 0, True)],
+)
 def test_spectra_of_no_real_signals(lengths: tuple[int, ...], bin: int, refused: bool) -> None:
     x = spectra(*lengths)
     x[..., bin] += 1j

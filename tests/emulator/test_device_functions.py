@@ -113,9 +113,7 @@ def test_16_bit_floats_encode() -> None:
     rng = np.random.default_rng(2)
     values = rng.integers(0, 2**32, 32768, dtype=np.uint32).view(np.float32)
     halfway = rng.integers(0, 0x7C00, 16384, dtype=np.uint16).view(np.float16).astype(np.float32)
-    near = np.ldexp(rng.standard_normal(16384).astype(np.float32), rng.integers(-26, 17, 16384)).astype(
-        np.float32
-    )
+    near = np.ldexp(rng.standard_normal(16384).astype(np.float32), rng.integers(-26, 17, 16384)).astype(np.float32)
     values = np.concatenate([values, halfway * np.float32(1 + 2**-11), near])
     values = values[~np.isnan(values)][: 65536 - 512]
     with np.errstate(over="ignore"):

@@ -71,8 +71,12 @@ def numbers() -> Any:
 def run(access: str, captured: bool = False, target: str = "out") -> np.ndarray[Any, Any]:
     """Return 3 (2 x + 1) + 1 for x = 0, 1, .. by two launches, the second of which may access memory before it waits.
     It writes to ``target``: "out", "middle" in place, "x" or "table"."""
-    arrays = {"x": numbers(), "table": cupy_emu.asarray(np.ones(N, np.float32)),
-              "middle": cupy_emu.empty((N,), np.float32), "out": cupy_emu.empty((N,), np.float32)}
+    arrays = {
+        "x": numbers(),
+        "table": cupy_emu.asarray(np.ones(N, np.float32)),
+        "middle": cupy_emu.empty((N,), np.float32),
+        "out": cupy_emu.empty((N,), np.float32),
+    }
     stream = cupy_emu.cuda.Stream()
     function("scale<GOOD>"), function(f"scale<{access}>")
 
@@ -110,11 +114,16 @@ def run_in_order(access: str, captured: bool, target: str, order: Any) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("access", "target", "message"), [
-    ("READS", "out", "write"), ("LAST_BLOCK", "out", "write"),  # what the launch before writes
-    ("WRITES", "middle", "write"),
-    ("WRITES", "x", "read"), ("WRITES", "table", "read"),  # what the launch before reads
-])
+@pytest.mark.parametrize(
+    ("access", "target", "message"),
+    [
+        ("READS", "out", "write"),
+        ("LAST_BLOCK", "out", "write"),  # what the launch before writes
+        ("WRITES", "middle", "write"),
+        ("WRITES", "x", "read"),
+        ("WRITES", "table", "read"),  # what the launch before reads
+    ],
+)
 def test_accesses_before_the_wait(access: str, target: str, message: str, order: Any) -> None:
     for captured in (False, True):
         text = raised(run_in_order, access, captured, target, order)
@@ -320,8 +329,9 @@ __global__ void exchange(const float* x, float* out, int blocks) {
 THREADS, CLUSTERS = 64, 3
 
 
-def exchanged(cluster: int, waits: int = 3, ranks: int = 0, blocks: int = 0, memory: str = "UNTOUCHED",
-              copies: bool = False) -> np.ndarray[Any, Any]:
+def exchanged(
+    cluster: int, waits: int = 3, ranks: int = 0, blocks: int = 0, memory: str = "UNTOUCHED", copies: bool = False
+) -> np.ndarray[Any, Any]:
     """Return the results of clusters of so many blocks; ``blocks``: of the launch, by default three clusters."""
     x = cupy_emu.asarray(np.arange(CLUSTERS * cluster * THREADS, dtype=np.float32))
     out, stream = cupy_emu.empty(x.shape, np.float32), cupy_emu.cuda.Stream()
@@ -349,9 +359,17 @@ def test_clusters(cluster: int, landing: Any, order: Any) -> None:
         np.testing.assert_array_equal(exchanged(cluster, 7, memory="REUSED", copies=True), sums(cluster))
 
 
-@pytest.mark.parametrize(("waits", "ranks", "message"), [
-    (2, 0, "does not expect it yet"), (3, 1, "block 2 of a cluster of 2"), (1, 0, "block ends while a store"),
-    (3 + 8, 0, "without an arrival"), (3 + 16, 0, "a second arrival"), (3 + 32, 0, "expected after the arrival")])
+@pytest.mark.parametrize(
+    ("waits", "ranks", "message"),
+    [
+        (2, 0, "does not expect it yet"),
+        (3, 1, "block 2 of a cluster of 2"),
+        (1, 0, "block ends while a store"),
+        (3 + 8, 0, "without an arrival"),
+        (3 + 16, 0, "a second arrival"),
+        (3 + 32, 0, "expected after the arrival"),
+    ],
+)
 def test_faulty_clusters(waits: int, ranks: int, message: str) -> None:
     """A block stores before another one expects it, to one that there is not, or to one that does not wait. A thread
     waits for the cluster without arriving, arrives twice, or expects stores after it has arrived."""

@@ -66,12 +66,15 @@ def test_polling_for_what_never_comes(cooperative: bool) -> None:
 
 @isolated
 def test_threads_of_a_block_may_poll() -> None:
-    code = GRID + """
+    code = (
+        GRID
+        + """
       if (threadIdx.x == 0) while (*static_cast<volatile unsigned*>(arrived) < 63) __nanosleep(20);
       else atomicAdd(arrived, 1u);
       __syncthreads();
       if (threadIdx.x == 0) y[0] = *arrived;
     }"""
+    )
     y = cp.zeros(1, np.int32)
     kernel(code)((1,), (64,), (cp.zeros(1, np.uint32), y, np.int32(0)))
     assert y.get().tolist() == [63]

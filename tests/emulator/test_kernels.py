@@ -151,9 +151,7 @@ def test_a_broken_kernel_is_noticed(sound: str, broken: str) -> None:
 @isolated
 def test_barrier_that_some_threads_miss() -> None:
     code = 'extern "C" __global__ void kernel() { if (threadIdx.x < 40) __syncthreads(); }'
-    with pytest.raises(
-        CUDARuntimeError, match=r"kernel: divergent barrier.*line 1 .*every thread.*block \(0, 0, 0\)"
-    ):
+    with pytest.raises(CUDARuntimeError, match=r"kernel: divergent barrier.*line 1 .*every thread.*block \(0, 0, 0\)"):
         kernel(code)((1,), (64,), ())
 
 
@@ -190,22 +188,16 @@ def test_collective_of_a_lane_outside_its_mask() -> None:
 @pytest.mark.parametrize("n", [64, 77])
 @isolated
 def test_read_past_the_end(n: int) -> None:
-    code = (
-        'extern "C" __global__ void kernel(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x + 4]; }'
-    )
+    code = 'extern "C" __global__ void kernel(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x + 4]; }'
     y = cp.empty(n, np.float32)
-    with pytest.raises(
-        CUDARuntimeError, match=r"past the end of a device array of \d+ bytes \(block .*thread"
-    ):
+    with pytest.raises(CUDARuntimeError, match=r"past the end of a device array of \d+ bytes \(block .*thread"):
         kernel(code)((1,), (n,), (cp.zeros(n, np.float32), y))
     assert y.get().size == n  # the process goes on
 
 
 @isolated
 def test_write_right_past_the_end() -> None:
-    code = (
-        'extern "C" __global__ void kernel(float* y, int n) { if (threadIdx.x <= n) y[threadIdx.x] = 1.f; }'
-    )
+    code = 'extern "C" __global__ void kernel(float* y, int n) { if (threadIdx.x <= n) y[threadIdx.x] = 1.f; }'
     y = cp.empty(77, np.float32)  # 12 bytes before the guard page
     with pytest.raises(CUDARuntimeError, match="went past the end of a device array of 308 bytes"):
         kernel(code)((1,), (96,), (y, np.int32(77)))
@@ -278,9 +270,7 @@ def test_bare_shared_memory_does_not_compile() -> None:
         kernel('extern "C" __global__ void kernel() { __shared__ float s[4]; s[0] = 0; }')
 
 
-ARGUMENTS = (
-    'extern "C" __global__ void kernel(float* y, int n, float a) { if (threadIdx.x < n) y[threadIdx.x] = a; }'
-)
+ARGUMENTS = 'extern "C" __global__ void kernel(float* y, int n, float a) { if (threadIdx.x < n) y[threadIdx.x] = a; }'
 
 
 @pytest.mark.parametrize(
@@ -319,9 +309,7 @@ def test_structs_pass_by_value() -> None:
     assert y.get().tolist() == [2.5, 2.5, 2.5, 0]
 
 
-@pytest.mark.parametrize(
-    ("grid", "block"), [((0,), (32,)), ((1, 65536), (32,)), ((1,), (2048,)), ((1,), (1, 1, 65))]
-)
+@pytest.mark.parametrize(("grid", "block"), [((0,), (32,)), ((1, 65536), (32,)), ((1,), (2048,)), ((1,), (1, 1, 65))])
 def test_geometry_that_no_device_takes(grid: tuple[int, ...], block: tuple[int, ...]) -> None:
     with pytest.raises(CUDARuntimeError, match=r"invalid (grid|block)"):
         kernel(ARGUMENTS)(grid, block, (None, np.int32(0), np.float32(1)))
@@ -427,9 +415,7 @@ def test_cooperative_groups() -> None:
     y = cp.zeros(4, np.int32)
     run((3,), (32,), (y,))
     assert y.get().tolist() == [96, 96, 96, 96]
-    with pytest.raises(
-        CUDARuntimeError, match=r"illegal memory access.*block \(1, 0, 0\), thread \(5, 0, 0\)"
-    ):
+    with pytest.raises(CUDARuntimeError, match=r"illegal memory access.*block \(1, 0, 0\), thread \(5, 0, 0\)"):
         run((3,), (32,), (y,))  # a fault in one of several OS threads
     with pytest.raises(CUDARuntimeError, match="cooperative launch"):
         run((1000,), (32,), (y,))

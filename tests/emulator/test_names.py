@@ -58,8 +58,13 @@ def find(module: Any, name: str) -> Any:
 
 
 def test_chains_are_found() -> None:
-    assert {"cuda.driver.funcGetAttribute", "cuda.compiler.compile_using_nvrtc", "cuda.function.Module",
-            "cuda.runtime.streamCaptureModeThreadLocal", "_core.core.assemble_cupy_compiler_options"} <= set(NAMES)
+    assert {
+        "cuda.driver.funcGetAttribute",
+        "cuda.compiler.compile_using_nvrtc",
+        "cuda.function.Module",
+        "cuda.runtime.streamCaptureModeThreadLocal",
+        "_core.core.assemble_cupy_compiler_options",
+    } <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -36,12 +36,8 @@ def test_common_header_compiles() -> None:
 
 def test_what_a_device_rejects() -> None:
     """g++ knows INFINITY, NVRTC does not."""
-    with pytest.raises(
-        nvrtc.NvrtcError, match=r'broken.cu does not compile for sm_90:\n.*"INFINITY" is undefined'
-    ):
-        nvrtc.compile_source(
-            'extern "C" __global__ void kernel(float* y) { *y = INFINITY; }', name="broken.cu"
-        )
+    with pytest.raises(nvrtc.NvrtcError, match=r'broken.cu does not compile for sm_90:\n.*"INFINITY" is undefined'):
+        nvrtc.compile_source('extern "C" __global__ void kernel(float* y) { *y = INFINITY; }', name="broken.cu")
     with pytest.raises(nvrtc.NvrtcError, match="missing"):
         nvrtc.compile_source("__global__ void f() {}", name_expressions=("missing<int>",))
 

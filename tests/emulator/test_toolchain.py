@@ -54,10 +54,12 @@ def test_processes_share_an_empty_cache(tmp_path: Path) -> None:
     assert sorted(Path(name).suffix for name in names) == ["", ".so", ".so", ".so"]  # nothing temporary
 
 
-@pytest.mark.parametrize(("fma", "options", "contracted"), [
-    ("1", (), True), ("1", ("--fmad=false",), False), (None, (), False)])
-def test_contraction(fma: str | None, options: tuple[str, ...], contracted: bool,
-                     monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("fma", "options", "contracted"), [("1", (), True), ("1", ("--fmad=false",), False), (None, (), False)]
+)
+def test_contraction(
+    fma: str | None, options: tuple[str, ...], contracted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With pytest --fma, a product and a sum are rounded once if the processor can, but not where NVRTC would not."""
     monkeypatch.delenv("OVGPU_EMU_FMA", raising=False)
     if fma is not None:

@@ -62,9 +62,7 @@ def cache_directory() -> Path:
 @functools.cache
 def _base_hash() -> str:
     """Return a hash of everything that a compiled object depends on besides its own source."""
-    version = subprocess.run(
-        [compiler(), "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True
-    ).stdout
+    version = subprocess.run([compiler(), "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True).stdout
     digest = hashlib.sha256(repr((version, FLAGS, LINK_FLAGS)).encode())
     for path in (*(HERE / name for name in HEADERS), *sorted((HERE / "include").iterdir())):
         digest.update(path.read_bytes())

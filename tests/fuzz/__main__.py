@@ -5,6 +5,7 @@
 Each finding is reduced to the smallest model that shows it, printed, and stored as a test that fails (see `kept`).
 In the end the mutants are counted by outcome. The exit status is 1 if there is a finding.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -31,8 +32,9 @@ from .workers import Limits
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="limit of time (60 without --mutants)")
     parser.add_argument("--mutants", type=int, default=0, help="number of mutants (any, until the time is over)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the mutants (%(default)s)")
@@ -66,8 +68,11 @@ def run(options: argparse.Namespace, every: Corpus, court: Court) -> int:
             signatures.add(signature)
             smallest = reduced(base, changes, every, lambda model, seen=verdict: court.judge(model).resembles(seen))
             path = keep(options.keep, f"{options.seed}-{number}", verdict, smallest)
-            print(f"{verdict.kind} on {verdict.device}, mutant {number}, {mutant.name}, kept as {path.name}:\n"
-                  f"{verdict.text.strip()}\n", flush=True)
+            print(
+                f"{verdict.kind} on {verdict.device}, mutant {number}, {mutant.name}, kept as {path.name}:\n"
+                f"{verdict.text.strip()}\n",
+                flush=True,
+            )
     report(tally, causes)
     return int(bool(signatures))
 

@@ -1,4 +1,5 @@
 """The models that are mutated: those of the tests of ops, control flow and state, and the catalogue's whole models."""
+
 from __future__ import annotations
 
 import random
@@ -86,7 +87,14 @@ def of_catalogue(name: str) -> Subject:
     """Return a model of the catalogue."""
     folder, expected = DATA / name, EXPECTED[name]
     model: Any = ov.Core().read_model(folder / "model.xml")
-    calls = [[(array, name_of(array.dtype)) for port in model.inputs for array in [call.inputs[port.any_name]]]
-             for call in expected.calls[:CALLS]]
-    return Subject(name, (folder / "model.xml").read_bytes(), (folder / "model.bin").read_bytes(), calls,
-                   Tolerance(of_largest=expected.tolerance))
+    calls = [
+        [(array, name_of(array.dtype)) for port in model.inputs for array in [call.inputs[port.any_name]]]
+        for call in expected.calls[:CALLS]
+    ]
+    return Subject(
+        name,
+        (folder / "model.xml").read_bytes(),
+        (folder / "model.bin").read_bytes(),
+        calls,
+        Tolerance(of_largest=expected.tolerance),
+    )

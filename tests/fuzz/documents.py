@@ -1,4 +1,5 @@
 """Corrupted copies of documents."""
+
 from __future__ import annotations
 
 import copy
@@ -6,11 +7,57 @@ import random
 
 from lxml import etree
 
-VALUES = ["", "-1", "0", "1", "2", "7", "-9223372036854775808", "9223372036854775807", "18446744073709551616",
-          "99999999999999999999999999", "1e309", "nan", "inf", "0.5", "x", "?", "...", "-5..3", "1..", ",", "1,,2",
-          "4294967296,4294967296,4294967296", "1,2,3,4,5,6,7,8", "f32", "i64", "string", "dynamic", "boolean", "u1",
-          "true", "opset1", "opset8", "opset13", "Parameter", "Result", "Const", "Add", "MatMul", "Reshape", "If",
-          "ReadValue", "Assign", "TensorIterator", "Split", "Concat", "Convolution", "a" * 3000, "\u00e9\u4e2d", " 1 "]
+VALUES = [
+    "",
+    "-1",
+    "0",
+    "1",
+    "2",
+    "7",
+    "-9223372036854775808",
+    "9223372036854775807",
+    "18446744073709551616",
+    "99999999999999999999999999",
+    "1e309",
+    "nan",
+    "inf",
+    "0.5",
+    "x",
+    "?",
+    "...",
+    "-5..3",
+    "1..",
+    ",",
+    "1,,2",
+    "4294967296,4294967296,4294967296",
+    "1,2,3,4,5,6,7,8",
+    "f32",
+    "i64",
+    "string",
+    "dynamic",
+    "boolean",
+    "u1",
+    "true",
+    "opset1",
+    "opset8",
+    "opset13",
+    "Parameter",
+    "Result",
+    "Const",
+    "Add",
+    "MatMul",
+    "Reshape",
+    "If",
+    "ReadValue",
+    "Assign",
+    "TensorIterator",
+    "Split",
+    "Concat",
+    "Convolution",
+    "a" * 3000,
+    "\u00e9\u4e2d",
+    " 1 ",
+]
 
 
 def structure(xml: bytes, rng: random.Random) -> bytes:
@@ -45,9 +92,9 @@ def text(xml: bytes, rng: random.Random) -> bytes:
         if change == 0:
             data[at] = rng.randrange(256)
         elif change == 1:
-            del data[at:at + span]
+            del data[at : at + span]
         elif change == 2:
-            data[at:at] = data[at:at + span]
+            data[at:at] = data[at : at + span]
         elif change == 3:
             data[at:at] = rng.choice([b"<", b">", b"&", b'"', b"\0", b"\xff", b"]]>", b"<!--", b"&lt;", b"9" * 30])
         elif at > 1:

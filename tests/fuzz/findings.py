@@ -9,6 +9,7 @@ The comment before the model states its expected result:
 The comment of a new finding states the fault that was found. Its test fails until the fault is fixed and the comment
 states the right result.
 """
+
 from __future__ import annotations
 
 from pathlib import Path

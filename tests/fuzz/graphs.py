@@ -2,6 +2,7 @@
 
 A change takes a draft and a random generator, and returns whether it found something to change.
 """
+
 from __future__ import annotations
 
 import copy
@@ -18,11 +19,55 @@ from tests.harness.elements import ELEMENTS
 from .corpus import Corpus, pick
 
 Element = etree._Element
-EXTENTS = ["-1", "0", "1", "2", "3", "4", "5", "7", "8", "16", "17", "33", "64", "100", "1000", "65536", "2147483647",
-           "2147483648", "4294967296", "9223372036854775807"]
-NUMBERS = ["-9223372036854775808", "-2147483648", "-100", "-3", "-2", "-1", "0", "1", "2", "3", "4", "5", "8", "10",
-           "100", "65536", "2147483647", "4294967296", "9223372036854775807", "0.5", "-0.5", "1e-30", "1e30", "inf",
-           "nan"]
+EXTENTS = [
+    "-1",
+    "0",
+    "1",
+    "2",
+    "3",
+    "4",
+    "5",
+    "7",
+    "8",
+    "16",
+    "17",
+    "33",
+    "64",
+    "100",
+    "1000",
+    "65536",
+    "2147483647",
+    "2147483648",
+    "4294967296",
+    "9223372036854775807",
+]
+NUMBERS = [
+    "-9223372036854775808",
+    "-2147483648",
+    "-100",
+    "-3",
+    "-2",
+    "-1",
+    "0",
+    "1",
+    "2",
+    "3",
+    "4",
+    "5",
+    "8",
+    "10",
+    "100",
+    "65536",
+    "2147483647",
+    "4294967296",
+    "9223372036854775807",
+    "0.5",
+    "-0.5",
+    "1e-30",
+    "1e30",
+    "inf",
+    "nan",
+]
 DIMS = [*EXTENTS, "?", "1..3", "2..", "..4"]
 TYPE_ATTRIBUTES = ("element_type", "destination_type", "output_type", "variable_type", "index_element_type")
 REAL = {"f32": "<f4", "f64": "<f8", "f16": "<f2"}
@@ -55,6 +100,7 @@ CHANGES: list[tuple[int, Change]] = []  # with their relative frequencies
 
 def change(weight: int) -> Callable[[Change], Change]:
     """Register a function in `CHANGES` with a relative frequency."""
+
     def add(function: Change) -> Change:
         CHANGES.append((weight, function))
         return function
@@ -63,6 +109,7 @@ def change(weight: int) -> Callable[[Change], Change]:
 
 
 # ---- types and extents
+
 
 @change(3)
 def other_type(draft: Draft, rng: random.Random) -> bool:
@@ -80,8 +127,12 @@ def other_type(draft: Draft, rng: random.Random) -> bool:
 @change(1)
 def other_precision(draft: Draft, rng: random.Random) -> bool:
     """Set another type that a port declares."""
-    return _set(rng, [e for e in draft.root.iter("port") if e.get("precision")], "precision",
-                [e.precision for e in ELEMENTS.values()])
+    return _set(
+        rng,
+        [e for e in draft.root.iter("port") if e.get("precision")],
+        "precision",
+        [e.precision for e in ELEMENTS.values()],
+    )
 
 
 @change(4)
@@ -109,11 +160,16 @@ def other_dim(draft: Draft, rng: random.Random) -> bool:
 
 # ---- attributes
 
+
 @change(6)
 def other_number(draft: Draft, rng: random.Random) -> bool:
     """Set another number in an attribute, or another length of a list."""
-    found = [(e, name) for e in draft.root.iter("data", "input", "output") for name, value in e.attrib.items()
-             if name not in ("offset", "size") and _is_number(value.split(",")[0])]
+    found = [
+        (e, name)
+        for e in draft.root.iter("data", "input", "output")
+        for name, value in e.attrib.items()
+        if name not in ("offset", "size") and _is_number(value.split(",")[0])
+    ]
     if not found:
         return False
     element, name = rng.choice(found)
@@ -124,8 +180,12 @@ def other_number(draft: Draft, rng: random.Random) -> bool:
 @change(3)
 def other_word(draft: Draft, rng: random.Random) -> bool:
     """Set a value that another model of the corpus has in an attribute of this name."""
-    found = [(e, name) for e in draft.root.iter("data", "input", "output") for name in e.attrib
-             if len(draft.corpus.words.get(name, ())) > 1]
+    found = [
+        (e, name)
+        for e in draft.root.iter("data", "input", "output")
+        for name in e.attrib
+        if len(draft.corpus.words.get(name, ())) > 1
+    ]
     if not found:
         return False
     element, name = rng.choice(found)
@@ -145,6 +205,7 @@ def no_attribute(draft: Draft, rng: random.Random) -> bool:
 
 # ---- constants
 
+
 @change(4)
 def other_values(draft: Draft, rng: random.Random) -> bool:
     """Set an element of a constant to a special number."""
@@ -157,11 +218,12 @@ def other_values(draft: Draft, rng: random.Random) -> bool:
     at = _integer(data, "offset") + size * rng.randrange(max(1, _integer(data, "size") // size))
     if kind in REAL:
         with np.errstate(over="ignore"):
-            draft.weights[at:at + size] = np.array(rng.choice([0, -1, 1e30, float("inf"), float("nan"), 0.5]),
-                                                   REAL[kind]).tobytes()
+            draft.weights[at : at + size] = np.array(
+                rng.choice([0, -1, 1e30, float("inf"), float("nan"), 0.5]), REAL[kind]
+            ).tobytes()
     else:
         value = int(rng.choice([v for v in NUMBERS if v.lstrip("-").isdigit()]))
-        draft.weights[at:at + size] = (value % 256**size).to_bytes(size, "little")
+        draft.weights[at : at + size] = (value % 256**size).to_bytes(size, "little")
     return True
 
 
@@ -177,11 +239,11 @@ def other_weights(draft: Draft, rng: random.Random) -> bool:
     if not draft.weights:
         return False
     if rng.random() < 0.5:
-        del draft.weights[rng.randrange(len(draft.weights)):]
+        del draft.weights[rng.randrange(len(draft.weights)) :]
     else:
         at = rng.randrange(len(draft.weights))
-        part = draft.weights[at:at + SMALL_BYTES]
-        draft.weights[at:at + SMALL_BYTES] = rng.randbytes(len(part))
+        part = draft.weights[at : at + SMALL_BYTES]
+        draft.weights[at : at + SMALL_BYTES] = rng.randbytes(len(part))
     return True
 
 
@@ -200,6 +262,7 @@ def input_for_constant(draft: Draft, rng: random.Random) -> bool:
 
 
 # ---- edges, ports and layers
+
 
 @change(3)
 def other_edge(draft: Draft, rng: random.Random) -> bool:
@@ -289,8 +352,11 @@ def other_version(draft: Draft, rng: random.Random) -> bool:
 def inserted(draft: Draft, rng: random.Random) -> bool:
     """Put a layer of one input onto an edge."""
     edges, _ = _edges(draft, rng)
-    others = {key: e for key, e in draft.corpus.layers.items()
-              if _ports(e) == (1, 1) and e.get("type") not in ("Result", "Assign")}
+    others = {
+        key: e
+        for key, e in draft.corpus.layers.items()
+        if _ports(e) == (1, 1) and e.get("type") not in ("Result", "Assign")
+    }
     if not edges:
         return False
     edge, layer = rng.choice(edges), copy.deepcopy(others[pick(rng, others)])
@@ -349,8 +415,9 @@ def more_results(draft: Draft, rng: random.Random) -> bool:
     layer = etree.fromstring('<layer type="Result" version="opset1"><input><port id="0"/></input></layer>')
     _add(draft, draft.root, layer)
     source, port = rng.choice(ends)
-    etree.SubElement(edges, "edge", {"from-layer": source, "from-port": port, "to-layer": layer.get("id", ""),
-                                     "to-port": "0"})
+    etree.SubElement(
+        edges, "edge", {"from-layer": source, "from-port": port, "to-layer": layer.get("id", ""), "to-port": "0"}
+    )
     return True
 
 
@@ -365,6 +432,7 @@ def reordered(draft: Draft, rng: random.Random) -> bool:
 
 
 # ---- how changes are made
+
 
 def _refill(draft: Draft, data: Element, rng: random.Random) -> None:
     """Give a constant its own random values, as many as it declares, unless these are too many."""
@@ -430,8 +498,11 @@ def _ports(layer: Element) -> tuple[int, int]:
 
 def _ends(scope: Element) -> list[tuple[str, str]]:
     """Return the outputs of the layers of a scope, by the numbers of layer and port."""
-    return [(layer.get("id", ""), port.get("id", "")) for layer in scope.findall("layers/layer")
-            for port in layer.findall("output/port")]
+    return [
+        (layer.get("id", ""), port.get("id", ""))
+        for layer in scope.findall("layers/layer")
+        for port in layer.findall("output/port")
+    ]
 
 
 def _edges(draft: Draft, rng: random.Random) -> tuple[list[Element], list[tuple[str, str]]]:

@@ -1,4 +1,5 @@
 """A worker's answer to a mutant: it reads, compiles and runs it, with ovgpu or with OpenVINO."""
+
 from __future__ import annotations
 
 import ctypes
@@ -164,8 +165,12 @@ def _run(library: Any, compiled: Any, subject: Subject, device: str, computed: s
     for call in calls:
         for _ in range(REPLAYS if device == EMULATED and not request.query_state() else 1):
             found = judge.infer(library, request, call)
-        outputs.append([expected(array, kind if computed is None else said, computed)
-                        for (array, kind), said in zip(found, declared)])
+        outputs.append(
+            [
+                expected(array, kind if computed is None else said, computed)
+                for (array, kind), said in zip(found, declared)
+            ]
+        )
     return Outcome("answered", "", outputs, ports)
 
 

@@ -1,4 +1,5 @@
 """Mutants: models of the corpus after a few random changes, which the same seeds reproduce."""
+
 from __future__ import annotations
 
 import random
@@ -32,8 +33,9 @@ def mutated(subject: Subject, changes: Sequence[int], corpus: Corpus) -> Subject
         if rng.random() < 0.03:  # no further changes: they need a well-formed document
             corrupt = rng.choice([documents.structure, documents.text])
             xml = corrupt(etree.tostring(draft.root), rng)
-            return replace(subject, xml=xml, weights=bytes(draft.weights),
-                           name=_named(subject, [*names, corrupt.__name__]))
+            return replace(
+                subject, xml=xml, weights=bytes(draft.weights), name=_named(subject, [*names, corrupt.__name__])
+            )
         for _ in range(ATTEMPTS):
             function = rng.choices([each for _, each in CHANGES], [weight for weight, _ in CHANGES])[0]
             if function(draft, rng):

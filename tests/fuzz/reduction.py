@@ -1,4 +1,5 @@
 """Reduction of a mutant to the smallest model that still shows its finding."""
+
 from __future__ import annotations
 
 import copy
@@ -13,8 +14,17 @@ from .mutants import mutated
 Holds = Callable[[Subject], bool]
 TRIALS = 400  # models to try, at most
 
-PRECISIONS = {"FP32": "f32", "FP16": "f16", "FP64": "f64", "BF16": "bf16", "I64": "i64", "I32": "i32", "U8": "u8",
-              "I8": "i8", "BOOL": "boolean"}
+PRECISIONS = {
+    "FP32": "f32",
+    "FP16": "f16",
+    "FP64": "f64",
+    "BF16": "bf16",
+    "I64": "i64",
+    "I32": "i32",
+    "U8": "u8",
+    "I8": "i8",
+    "BOOL": "boolean",
+}
 
 
 def reduced(subject: Subject, changes: Sequence[int], corpus: Corpus, holds: Holds) -> Subject:
@@ -71,7 +81,7 @@ def compacted(subject: Subject, holds: Holds) -> Subject:
             if data.get("offset") is not None:
                 begin, size = int(data.get("offset", "")), int(data.get("size", ""))
                 data.set("offset", str(len(weights)))
-                weights += subject.weights[begin:begin + size]
+                weights += subject.weights[begin : begin + size]
     except (ValueError, etree.XMLSyntaxError):
         return subject
     found = replace(subject, xml=etree.tostring(root), weights=bytes(weights))
@@ -94,8 +104,11 @@ def _pruned(root: etree._Element, without: set[str]) -> etree._Element:
     edges = root.findall("edges/edge")
     needed = [i for i, layer in layers.items() if layer.get("type") in ("Result", "Assign") and i not in without]
     for i in needed:  # the loop extends the list
-        needed += [source for edge in edges if edge.get("to-layer") == i
-                   and (source := edge.get("from-layer", "")) not in needed]
+        needed += [
+            source
+            for edge in edges
+            if edge.get("to-layer") == i and (source := edge.get("from-layer", "")) not in needed
+        ]
     for i, layer in layers.items():
         if i not in needed:
             layer.getparent().remove(layer)

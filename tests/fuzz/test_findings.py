@@ -1,4 +1,5 @@
 """Findings of the fuzzer, which have the results that their comments state."""
+
 from __future__ import annotations
 
 import re

@@ -1,4 +1,5 @@
 """Some mutants of the tests' models, the same ones in every run: `python -m tests.fuzz` draws others for hours."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,4 +1,5 @@
 """Traits of a model that explain differences: the sizes of its values, and the element types in it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -33,8 +34,10 @@ def has_extreme_values(subject: Subject) -> bool:
 def has_wide_integers(subject: Subject) -> bool:
     """Return whether an integer constant or input has values beyond i32, other than the greatest of i64, which stands
     for the end of an axis."""
-    return any(bool((((v > 2**31 - 1) & (v != 2**63 - 1)) | (v.astype(np.float64) < -2**31)).any())
-               for v in _values(subject, WIDE))
+    return any(
+        bool((((v > 2**31 - 1) & (v != 2**63 - 1)) | (v.astype(np.float64) < -(2**31))).any())
+        for v in _values(subject, WIDE)
+    )
 
 
 def has_millions(subject: Subject) -> bool:
@@ -69,5 +72,5 @@ def _values(subject: Subject, dtypes: dict[str, Any]) -> Iterator[Any]:
     for data in () if root is None else root.iter("data"):
         dtype, offset, size = dtypes.get(data.get("element_type", "")), data.get("offset", ""), data.get("size", "")
         if dtype is not None and offset.isdigit() and size.isdigit():
-            part = subject.weights[int(offset):int(offset) + int(size)]
-            yield np.frombuffer(part[:len(part) // dtype.itemsize * dtype.itemsize], dtype)
+            part = subject.weights[int(offset) : int(offset) + int(size)]
+            yield np.frombuffer(part[: len(part) // dtype.itemsize * dtype.itemsize], dtype)

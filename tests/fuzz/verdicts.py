@@ -1,4 +1,5 @@
 """Comparison of ovgpu and OpenVINO on a mutant: they agree, differ for a known cause, or there is a finding."""
+
 from __future__ import annotations
 
 import re

@@ -1,4 +1,5 @@
 """Watched worker processes, whose answers have limits of time and memory."""
+
 from __future__ import annotations
 
 import contextlib
@@ -76,8 +77,9 @@ class Worker:
     def _start(self) -> None:
         self.output = tempfile.TemporaryFile()
         self.pipe, theirs = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=_serve, daemon=True, args=(
-            theirs, self.output.fileno(), self.limits, self.make, *self.args))
+        self.process = CONTEXT.Process(
+            target=_serve, daemon=True, args=(theirs, self.output.fileno(), self.limits, self.make, *self.args)
+        )
         self.process.start()
         theirs.close()
         if not self.pipe.poll(START_SECONDS):

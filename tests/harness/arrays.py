@@ -123,6 +123,14 @@ def empty(shape: Any, dtype: Any = float) -> ndarray:
 
 
 MODULE = Module(
-    emulator, ndarray=ndarray, empty=empty,
-    cuda=Namespace(cuda, MemoryPointer=MemoryPointer, UnownedMemory=cupy.cuda.UnownedMemory,
-                   PinnedMemoryPointer=cupy.cuda.PinnedMemoryPointer, alloc=alloc))
+    emulator,
+    ndarray=ndarray,
+    empty=empty,
+    cuda=Namespace(
+        cuda,
+        MemoryPointer=MemoryPointer,
+        UnownedMemory=cupy.cuda.UnownedMemory,
+        PinnedMemoryPointer=cupy.cuda.PinnedMemoryPointer,
+        alloc=alloc,
+    ),
+)

@@ -13,6 +13,7 @@ Every case runs with dynamic shapes on NumPy and with static shapes on the emula
 round, and with `pytest --long` all (see `runs`). The default id is made of types, shapes and attributes. The id seeds
 random data, and is unique in its file.
 """
+
 from __future__ import annotations
 
 import re
@@ -150,17 +151,20 @@ class Case:
     def arrays(self, draw: int = 0) -> list[Array]:
         """Return the inputs. `draw` 1, 2, ... redraws random parameters, and rolls the elements of given floats."""
         seed = zlib.crc32(self.name.encode())
-        arrays = [i.array(np.random.default_rng([seed, n, 0 if i.fixed else draw]))
-                  for n, i in enumerate(self.inputs)]
+        arrays = [i.array(np.random.default_rng([seed, n, 0 if i.fixed else draw])) for n, i in enumerate(self.inputs)]
         moved = draw and (self.expect is None or callable(self.expect))
-        return [np.roll(a, draw) if moved and i.fixed and not i.const and is_float(i.dtype) else a
-                for i, a in zip(self.inputs, arrays)]
+        return [
+            np.roll(a, draw) if moved and i.fixed and not i.const and is_float(i.dtype) else a
+            for i, a in zip(self.inputs, arrays)
+        ]
 
     @cached_property
     def net(self) -> Net:
         net = Net(self.name)
-        ports = [net.const(a, i.dtype) if i.const else net.parameter(i.dtype, i.shape)
-                 for i, a in zip(self.inputs, self.arrays())]
+        ports = [
+            net.const(a, i.dtype) if i.const else net.parameter(i.dtype, i.shape)
+            for i, a in zip(self.inputs, self.arrays())
+        ]
         outputs = net.layer(self.op, self.version, ports, self.attrs, self.outputs, name="op")
         for port in outputs if isinstance(outputs, tuple) else (outputs,):
             net.result(port)

@@ -3,6 +3,7 @@
 Tests that use the fixture `emulated` then run on the card without other changes: the name `cupy_emu` refers to CuPy in
 them. The order of threads is the card's own. Counters that only the emulator has pass every comparison.
 """
+
 from __future__ import annotations
 
 import sys

@@ -3,6 +3,7 @@
 A *logical* array has one numpy element per tensor element: bf16, f8, f4 and the 4-bit integers as ml_dtypes,
 booleans as bool, strings as str; u1, u2, u3, u6 and nf4 (no numpy type) as their uint8 codes.
 """
+
 from __future__ import annotations
 
 import math
@@ -29,16 +30,31 @@ class Element:
 
 
 _TABLE: list[tuple[str, Any, str, int]] = [
-    ("f64", np.float64, "FP64", 64), ("f32", np.float32, "FP32", 32), ("f16", np.float16, "FP16", 16),
-    ("bf16", ml_dtypes.bfloat16, "BF16", 16), ("f8e4m3", ml_dtypes.float8_e4m3fn, "F8E4M3", 8),
-    ("f8e5m2", ml_dtypes.float8_e5m2, "F8E5M2", 8), ("f8e8m0", ml_dtypes.float8_e8m0fnu, "F8E8M0", 8),
-    ("f4e2m1", ml_dtypes.float4_e2m1fn, "F4E2M1", 4), ("nf4", np.uint8, "NF4", 4),
-    ("i64", np.int64, "I64", 64), ("i32", np.int32, "I32", 32), ("i16", np.int16, "I16", 16),
-    ("i8", np.int8, "I8", 8), ("i4", ml_dtypes.int4, "I4", 4),
-    ("u64", np.uint64, "U64", 64), ("u32", np.uint32, "U32", 32), ("u16", np.uint16, "U16", 16),
-    ("u8", np.uint8, "U8", 8), ("u6", np.uint8, "U6", 6), ("u4", ml_dtypes.uint4, "U4", 4),
-    ("u3", np.uint8, "U3", 3), ("u2", np.uint8, "U2", 2), ("u1", np.uint8, "BIN", 1),
-    ("boolean", np.bool_, "BOOL", 8), ("string", np.str_, "STRING", 0),
+    ("f64", np.float64, "FP64", 64),
+    ("f32", np.float32, "FP32", 32),
+    ("f16", np.float16, "FP16", 16),
+    ("bf16", ml_dtypes.bfloat16, "BF16", 16),
+    ("f8e4m3", ml_dtypes.float8_e4m3fn, "F8E4M3", 8),
+    ("f8e5m2", ml_dtypes.float8_e5m2, "F8E5M2", 8),
+    ("f8e8m0", ml_dtypes.float8_e8m0fnu, "F8E8M0", 8),
+    ("f4e2m1", ml_dtypes.float4_e2m1fn, "F4E2M1", 4),
+    ("nf4", np.uint8, "NF4", 4),
+    ("i64", np.int64, "I64", 64),
+    ("i32", np.int32, "I32", 32),
+    ("i16", np.int16, "I16", 16),
+    ("i8", np.int8, "I8", 8),
+    ("i4", ml_dtypes.int4, "I4", 4),
+    ("u64", np.uint64, "U64", 64),
+    ("u32", np.uint32, "U32", 32),
+    ("u16", np.uint16, "U16", 16),
+    ("u8", np.uint8, "U8", 8),
+    ("u6", np.uint8, "U6", 6),
+    ("u4", ml_dtypes.uint4, "U4", 4),
+    ("u3", np.uint8, "U3", 3),
+    ("u2", np.uint8, "U2", 2),
+    ("u1", np.uint8, "BIN", 1),
+    ("boolean", np.bool_, "BOOL", 8),
+    ("string", np.str_, "STRING", 0),
 ]
 ELEMENTS = {name: Element(name, np.dtype(dtype), precision, bits) for name, dtype, precision, bits in _TABLE}
 _CODES = ("nf4", "u6", "u3", "u2", "u1")
@@ -118,7 +134,7 @@ def unpack(data: bytes, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, An
 
 def _to_bits(codes: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
     """Return each row's codes as one row of single bits, most significant first."""
-    each = np.unpackbits(codes[:, :, None], axis=2)[:, :, 8 - bits:]
+    each = np.unpackbits(codes[:, :, None], axis=2)[:, :, 8 - bits :]
     return each.reshape(len(codes), codes.shape[1] * bits)
 
 

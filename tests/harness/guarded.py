@@ -1,4 +1,5 @@
 """A judge in a separate process, which survives crashes of OpenVINO's plugin on random cases."""
+
 from __future__ import annotations
 
 import atexit

@@ -28,6 +28,10 @@ def held(device: str) -> Held:
     maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
     extents = [m[0].split("-") for m in maps if m[-1].endswith(".bin")]
     pool = None if device == "CPU" else rt.cupy().get_default_memory_pool()
-    return Held(objects, len(os.listdir("/proc/self/fd")),
-                sum(int(end, 16) - int(start, 16) for start, end in extents),
-                pool.used_bytes() if pool else 0, pool.total_bytes() if pool else 0)
+    return Held(
+        objects,
+        len(os.listdir("/proc/self/fd")),
+        sum(int(end, 16) - int(start, 16) for start, end in extents),
+        pool.used_bytes() if pool else 0,
+        pool.total_bytes() if pool else 0,
+    )

@@ -4,6 +4,7 @@
 
 `states` holds the states before the inference, and is updated to those after it. A few other layers are supported.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,9 +71,19 @@ def computed(layer: Layer, inputs: Sequence[Array]) -> Sequence[Array]:
         return [values[inner.layer, 0] for _, inner, _ in maps.outputs]
     if layer.type == "TensorIterator":
         maps = layer.maps["port_map"]
-        return iterated(layer, maps, inputs, max(
-            [trips(inputs[port].shape[attrs["axis"]], **attrs) for port, _, attrs in maps.inputs if "axis" in attrs],
-            default=1))
+        return iterated(
+            layer,
+            maps,
+            inputs,
+            max(
+                [
+                    trips(inputs[port].shape[attrs["axis"]], **attrs)
+                    for port, _, attrs in maps.inputs
+                    if "axis" in attrs
+                ],
+                default=1,
+            ),
+        )
     if layer.type == "Loop":
         return iterated(layer, layer.maps["port_map"], inputs, inputs[0].item() if inputs[1].item() else 0)
     return OPERATIONS[layer.type](layer.attrs, *inputs)
@@ -90,8 +101,9 @@ def trips(extent: int, axis: int, start: int = 0, end: int = -1, stride: int = 1
     return (last - first) // stride
 
 
-def sliced(x: Array, i: int | None, axis: int, start: int = 0, end: int = -1, stride: int = 1,
-           part_size: int = 1) -> Array:
+def sliced(
+    x: Array, i: int | None, axis: int, start: int = 0, end: int = -1, stride: int = 1, part_size: int = 1
+) -> Array:
     """Return slice ``i``, or for None zeros of the shape of a slice, for an axis that has none."""
     if i is None:
         return np.zeros_like(np.repeat(x.sum(axis, x.dtype, keepdims=True), part_size, axis))
@@ -105,8 +117,11 @@ def iterated(layer: Layer, maps: Maps, inputs: Sequence[Array], limit: int) -> S
     iterations: list[Values] = []
 
     def once(i: int | None) -> Values:
-        given = {inner.layer: sliced(inputs[port], i, **attrs) if attrs else inputs[port]
-                 for port, inner, attrs in maps.inputs if inner.layer not in carried} | carried
+        given = {
+            inner.layer: sliced(inputs[port], i, **attrs) if attrs else inputs[port]
+            for port, inner, attrs in maps.inputs
+            if inner.layer not in carried
+        } | carried
         if maps.iteration is not None:
             op = layer.bodies["body"].nodes[maps.iteration.layer]
             shape = [1] if op.attrs["shape"] else []
@@ -119,8 +134,11 @@ def iterated(layer: Layer, maps: Maps, inputs: Sequence[Array], limit: int) -> S
         if maps.condition is not None and not iterations[-1][maps.condition.layer, 0].item():
             break
     started = {inner.layer: inputs[port] for port, inner, attrs in maps.inputs if not attrs}
-    first = {result.layer: started[parameter.layer] for result, parameter in maps.back_edges or ()
-             if parameter.layer in started}
+    first = {
+        result.layer: started[parameter.layer]
+        for result, parameter in maps.back_edges or ()
+        if parameter.layer in started
+    }
     outputs = []
     for _, result, attrs in maps.outputs:
         parts = [values[result.layer, 0] for values in iterations]
@@ -175,8 +193,7 @@ OPERATIONS: dict[str, Callable[..., Sequence[Array]]] = {
     "Transpose": lambda attrs, x, order: [x.transpose(order)],
     "Concat": lambda attrs, *parts: [np.concatenate(parts, attrs["axis"])],
     "Slice": cut,
-    "ReduceSum": lambda attrs, x, axes: [
-        np.asarray(x.sum(tuple(axes), x.dtype, keepdims=attrs["keep_dims"]))],
+    "ReduceSum": lambda attrs, x, axes: [np.asarray(x.sum(tuple(axes), x.dtype, keepdims=attrs["keep_dims"]))],
     "MatMul": lambda attrs, a, b: [a @ b],
     "RNNCell": lambda attrs, x, h, w, r, b: [np.tanh(x @ w.T + h @ r.T + b)],
     "GRUCell": gru,

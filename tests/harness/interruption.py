@@ -1,4 +1,5 @@
 """Ctrl-C at a chosen point of a program."""
+
 from __future__ import annotations
 
 import sys

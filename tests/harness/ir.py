@@ -14,6 +14,7 @@ Output ports carry no dims: readers infer them. The body of TensorIterator, Loop
     last, every = net.tensor_iterator(body, [feed(x, xi, axis=0), feed(h0, h)],
                                       [take(r), take(r, axis=0)], back_edges=[(r, h)])
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,11 +76,15 @@ class Maps:
         lines = [_map("input", port, inner, **attrs) for port, inner, attrs in self.inputs]
         lines += [_map("output", first_output + port, inner, **attrs) for port, inner, attrs in self.outputs]
         if self.iteration is not None:
-            lines.append(_tag("input", external_port_id=-1, internal_layer_id=self.iteration.layer,
-                              purpose="current_iteration"))
+            lines.append(
+                _tag("input", external_port_id=-1, internal_layer_id=self.iteration.layer, purpose="current_iteration")
+            )
         if self.condition is not None:
-            lines.append(_tag("output", external_port_id=-1, internal_layer_id=self.condition.layer,
-                              purpose="execution_condition"))
+            lines.append(
+                _tag(
+                    "output", external_port_id=-1, internal_layer_id=self.condition.layer, purpose="execution_condition"
+                )
+            )
         edges = [_tag("edge", **{"from-layer": a.layer, "to-layer": b.layer}) for a, b in self.back_edges or ()]
         return [_element(tag, lines), *([] if self.back_edges is None else [_element("back_edges", edges)])]
 
@@ -130,8 +135,16 @@ class Net:
         layer.data = bytes(data)
         return Port(layer.id, 0, type)
 
-    def layer(self, type: str, version: str, inputs: Iterable[Port], attrs: Mapping[str, Any] | None = None,
-              outputs: int | Sequence[str] = 1, name: str | None = None, names: Sequence[str] = ()) -> Any:
+    def layer(
+        self,
+        type: str,
+        version: str,
+        inputs: Iterable[Port],
+        attrs: Mapping[str, Any] | None = None,
+        outputs: int | Sequence[str] = 1,
+        name: str | None = None,
+        names: Sequence[str] = (),
+    ) -> Any:
         """Add an operation; return its output Port, or a tuple of Ports unless there is exactly one.
 
         `outputs` is the number of outputs or their element types (by default that of the first input);
@@ -145,8 +158,9 @@ class Net:
         """Add a model output; the Port stands for the Result layer in `take` and back edges."""
         return Port(self._add("Result", "opset1", [value], {}, [], name).id, 0, value.type)
 
-    def read_value(self, variable: str, type: str, shape: Dims = None, init: Port | None = None,
-                   version: str = "opset6") -> Port:
+    def read_value(
+        self, variable: str, type: str, shape: Dims = None, init: Port | None = None, version: str = "opset6"
+    ) -> Port:
         """Add a ReadValue of a variable; with version opset3 the layer itself states neither type nor shape."""
         attrs: dict[str, Any] = {"variable_id": variable}
         if version != "opset3":
@@ -159,22 +173,53 @@ class Net:
         port: Port = self.layer("Assign", version, [value], {"variable_id": variable})
         return port
 
-    def tensor_iterator(self, body: Net, inputs: Sequence[Link], outputs: Sequence[Link],
-                        back_edges: Sequence[tuple[Port, Port]] = (), name: str | None = None) -> Any:
+    def tensor_iterator(
+        self,
+        body: Net,
+        inputs: Sequence[Link],
+        outputs: Sequence[Link],
+        back_edges: Sequence[tuple[Port, Port]] = (),
+        name: str | None = None,
+    ) -> Any:
         """Add a TensorIterator-1; a back edge is (result of the body, parameter of the body)."""
         return self._loop("TensorIterator", "opset1", [], body, inputs, outputs, back_edges, name)
 
-    def loop(self, trip_count: Port, condition: Port, body: Net, inputs: Sequence[Link],
-             outputs: Sequence[Link], back_edges: Sequence[tuple[Port, Port]] = (), *,
-             body_condition: Port | None = None, iteration: Port | None = None,
-             name: str | None = None) -> Any:
+    def loop(
+        self,
+        trip_count: Port,
+        condition: Port,
+        body: Net,
+        inputs: Sequence[Link],
+        outputs: Sequence[Link],
+        back_edges: Sequence[tuple[Port, Port]] = (),
+        *,
+        body_condition: Port | None = None,
+        iteration: Port | None = None,
+        name: str | None = None,
+    ) -> Any:
         """Add a Loop-5; `body_condition` is a result of the body, `iteration` a parameter of it."""
-        return self._loop("Loop", "opset5", [trip_count, condition], body, inputs, outputs, back_edges, name,
-                          iteration, body_condition)
+        return self._loop(
+            "Loop",
+            "opset5",
+            [trip_count, condition],
+            body,
+            inputs,
+            outputs,
+            back_edges,
+            name,
+            iteration,
+            body_condition,
+        )
 
-    def if_(self, condition: Port, then_body: Net, else_body: Net,
-            inputs: Sequence[tuple[Port, Port | None, Port | None]], outputs: Sequence[tuple[Port, Port]],
-            name: str | None = None) -> Any:
+    def if_(
+        self,
+        condition: Port,
+        then_body: Net,
+        else_body: Net,
+        inputs: Sequence[tuple[Port, Port | None, Port | None]],
+        outputs: Sequence[tuple[Port, Port]],
+        name: str | None = None,
+    ) -> Any:
         """Add an If-8: inputs (outer value, then parameter, else parameter), None where a branch does not take
         it; outputs (then result, else result)."""
         outer = [condition, *(value for value, _, _ in inputs)]
@@ -183,7 +228,8 @@ class Net:
             layer.bodies[f"{tag}_body"] = body
             layer.maps[f"{tag}_port_map"] = Maps(
                 [(1 + i, inner, {}) for i, entry in enumerate(inputs) if (inner := entry[1 + branch]) is not None],
-                [(i, pair[branch], {}) for i, pair in enumerate(outputs)])
+                [(i, pair[branch], {}) for i, pair in enumerate(outputs)],
+            )
         return _ports(layer)
 
     def layers(self) -> Iterator[tuple[str, str]]:
@@ -199,25 +245,47 @@ class Net:
         "dynamic" declares all dims of all parameters -1, "rankless" their ranks too; bodies stay as written.
         """
         weights = bytearray()
-        text = self._write(f"net name={quoteattr(self.name)} version=\"11\"", weights, variant)
+        text = self._write(f'net name={quoteattr(self.name)} version="11"', weights, variant)
         return f'<?xml version="1.0"?>\n{text}\n'.encode(), bytes(weights)
 
-    def _add(self, type: str, version: str, inputs: list[Port], attrs: dict[str, Any], outputs: list[str],
-             name: str | None, names: Sequence[str] = ()) -> Layer:
+    def _add(
+        self,
+        type: str,
+        version: str,
+        inputs: list[Port],
+        attrs: dict[str, Any],
+        outputs: list[str],
+        name: str | None,
+        names: Sequence[str] = (),
+    ) -> Layer:
         number = len(self.nodes)
         layer = Layer(number, name or f"{type}_{number}", type, version, attrs, inputs, outputs, list(names))
         self.nodes.append(layer)
         return layer
 
-    def _loop(self, type: str, version: str, first: list[Port], body: Net, inputs: Sequence[Link],
-              outputs: Sequence[Link], back_edges: Sequence[tuple[Port, Port]], name: str | None,
-              iteration: Port | None = None, condition: Port | None = None) -> Any:
+    def _loop(
+        self,
+        type: str,
+        version: str,
+        first: list[Port],
+        body: Net,
+        inputs: Sequence[Link],
+        outputs: Sequence[Link],
+        back_edges: Sequence[tuple[Port, Port]],
+        name: str | None,
+        iteration: Port | None = None,
+        condition: Port | None = None,
+    ) -> Any:
         outer = [*first, *(link.outer for link in inputs if link.outer is not None)]
         layer = self._add(type, version, outer, {}, [link.inner.type for link in outputs], name)
         layer.bodies["body"] = body
-        layer.maps["port_map"] = Maps([(len(first) + i, link.inner, link.attrs) for i, link in enumerate(inputs)],
-                                      [(i, link.inner, link.attrs) for i, link in enumerate(outputs)],
-                                      back_edges, iteration, condition)
+        layer.maps["port_map"] = Maps(
+            [(len(first) + i, link.inner, link.attrs) for i, link in enumerate(inputs)],
+            [(i, link.inner, link.attrs) for i, link in enumerate(outputs)],
+            back_edges,
+            iteration,
+            condition,
+        )
         return _ports(layer)
 
     def _write(self, tag: str, weights: bytearray, variant: Variant) -> str:
@@ -226,8 +294,9 @@ class Net:
             layers.append(self._write_layer(layer, weights, variant))
             for i, port in enumerate(layer.inputs):
                 source = len(self.nodes[port.layer].inputs) + port.index
-                edges.append(_tag("edge", **{"from-layer": port.layer, "from-port": source,
-                                             "to-layer": layer.id, "to-port": i}))
+                edges.append(
+                    _tag("edge", **{"from-layer": port.layer, "from-port": source, "to-layer": layer.id, "to-port": i})
+                )
         return _element(tag, [_element("layers", layers), _element("edges", edges)])
 
     def _write_layer(self, layer: Layer, weights: bytearray, variant: Variant) -> str:
@@ -246,7 +315,7 @@ class Net:
         parts += [_element("input", ports)] if ports else []
         parts += [_element("output", outs)] if outs else []
         parts += [body._write(tag, weights, "static") for tag, body in layer.bodies.items()]
-        head = f"layer id=\"{layer.id}\" name={quoteattr(layer.name)} type={quoteattr(layer.type)}"
+        head = f'layer id="{layer.id}" name={quoteattr(layer.name)} type={quoteattr(layer.type)}'
         return _element(f"{head} version={quoteattr(layer.version)}", parts)
 
 

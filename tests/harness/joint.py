@@ -2,6 +2,7 @@
 
 Compilation takes the plugin 30 ms, whatever the model. Side by side, a model of one operation takes 2 ms.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ def answers(questions: Sequence[Question]) -> list[list[list[Expected]] | None]:
     found: list[list[list[Expected]] | None] = [None] * len(questions)
     readable = [number for number, model in enumerate(models) if model is not None]
     for start in range(0, len(readable), TOGETHER):
-        _answer(readable[start:start + TOGETHER], questions, models, found)
+        _answer(readable[start : start + TOGETHER], questions, models, found)
     return found
 
 
@@ -42,8 +43,12 @@ def _read(question: Question) -> Any:
         return None
 
 
-def _answer(numbers: Sequence[int], questions: Sequence[Question], models: Sequence[Any],
-            found: list[list[list[Expected]] | None]) -> None:
+def _answer(
+    numbers: Sequence[int],
+    questions: Sequence[Question],
+    models: Sequence[Any],
+    found: list[list[list[Expected]] | None],
+) -> None:
     """Answer some questions together, or each half of them if the plugin refuses any."""
     try:
         together = _together([models[number].clone() for number in numbers])
@@ -51,8 +56,10 @@ def _answer(numbers: Sequence[int], questions: Sequence[Question], models: Seque
         for row in zip(*(questions[number].inputs for number in numbers), strict=True):
             outputs = iter(infer(openvino(), request, list(chain.from_iterable(row))))
             for number in numbers:
-                found[number] = [*(found[number] or ()), [
-                    expected_of(next(outputs)[0], kind, "f32") for kind in types_of(models[number])]]
+                found[number] = [
+                    *(found[number] or ()),
+                    [expected_of(next(outputs)[0], kind, "f32") for kind in types_of(models[number])],
+                ]
     except RuntimeError:
         middle = len(numbers) // 2
         for number in numbers:
@@ -63,5 +70,8 @@ def _answer(numbers: Sequence[int], questions: Sequence[Question], models: Seque
 
 def _together(models: Sequence[Any]) -> Any:
     """Return a model with the parameters and results of all models, in their order."""
-    return openvino().Model([result for model in models for result in model.get_results()],
-                            [parameter for model in models for parameter in model.get_parameters()], "together")
+    return openvino().Model(
+        [result for model in models for result in model.get_results()],
+        [parameter for model in models for parameter in model.get_parameters()],
+        "together",
+    )

@@ -1,4 +1,5 @@
 """Expected values from OpenVINO: its CPU plugin, configured for f32, or the reference `Model.evaluate`."""
+
 from __future__ import annotations
 
 import functools
@@ -16,9 +17,13 @@ Array = np.ndarray[Any, Any]
 Value = tuple[Array, str]  # a logical array and its element type
 
 CONFIG = {
-    "INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY", "KV_CACHE_PRECISION": "f32",
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0", "CPU_DENORMALS_OPTIMIZATION": False,
-    "NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": 1,
+    "INFERENCE_PRECISION_HINT": "f32",
+    "EXECUTION_MODE_HINT": "ACCURACY",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+    "CPU_DENORMALS_OPTIMIZATION": False,
+    "NUM_STREAMS": "1",
+    "INFERENCE_NUM_THREADS": 1,
     "LP_TRANSFORMS_MODE": "NO",  # 8-bit arithmetic between FakeQuantize layers: its sums saturate on older processors
 }
 
@@ -123,7 +128,8 @@ class Judge:
 
     def expect(self, inputs: Sequence[Value]) -> list[Expected]:
         ways = {"cpu": [self._by_plugin], "evaluate": [self._by_reference]}.get(
-            self.oracle, [self._by_plugin, self._by_reference])
+            self.oracle, [self._by_plugin, self._by_reference]
+        )
         if self.oracle == "auto" and any(kind == "f64" for _, kind in inputs):
             ways.reverse()
         refusals = []

@@ -1,4 +1,5 @@
 """Shorthands for the layers that tests of state and control flow use."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

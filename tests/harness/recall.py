@@ -3,6 +3,7 @@
 An answer is found by the model and its inputs: a file serves the tests that it was written for, without those that
 have changed since. `store.py` writes such a file.
 """
+
 from __future__ import annotations
 
 import hashlib

@@ -1,4 +1,5 @@
 """Checks of replays on the emulated device: nothing but graphs is launched, and they hold all kernels of the plan."""
+
 from __future__ import annotations
 
 import json
@@ -84,6 +85,7 @@ def poisoned(seen: list[str]) -> Iterator[None]:
             op = op_of(*args)
             seen.append(f"{what} {op.name} {op.version}")
             raise AssertionError(seen[-1])
+
         return fail
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,16 +1,17 @@
 """Scenarios: a small model and the steps taken with one request of it (state, control flow).
 
-    def accumulate() -> Net:
-        net = Net()
-        x = net.parameter("f32", (2, 3), "x")
-        total = net.layer("Add", "opset1", [net.read_value("sum", "f32", (2, 3)), x])
-        net.assign("sum", total)
-        net.result(total)
-        return net
+def accumulate() -> Net:
+    net = Net()
+    x = net.parameter("f32", (2, 3), "x")
+    total = net.layer("Add", "opset1", [net.read_value("sum", "f32", (2, 3)), x])
+    net.assign("sum", total)
+    net.result(total)
+    return net
 
-    SCENARIOS = [Scenario("accumulate", accumulate(), [Infer(x=ones), Infer(x=ones), Reset(), Infer(x=ones)])]
-    test_scenarios = check(SCENARIOS)
+SCENARIOS = [Scenario("accumulate", accumulate(), [Infer(x=ones), Infer(x=ones), Reset(), Infer(x=ones)])]
+test_scenarios = check(SCENARIOS)
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,8 +42,7 @@ class Infer:
     `expect` (outputs in order) and `states` (by variable) are the expected values where OpenVINO errs.
     """
 
-    def __init__(self, expect: Sequence[Any] = (), states: Mapping[str, Any] | None = None,
-                 **inputs: Any) -> None:
+    def __init__(self, expect: Sequence[Any] = (), states: Mapping[str, Any] | None = None, **inputs: Any) -> None:
         self.inputs, self.expect = inputs, [Expected.of(values) for values in expect]
         self.states: States = {name: np.asarray(value) for name, value in (states or {}).items()}
 

@@ -1,7 +1,8 @@
 """Command that writes OpenVINO's answers for every judged case and scenario to a file, see `recall`.
 
-    python -m tests.harness.store FILE
+python -m tests.harness.store FILE
 """
+
 from __future__ import annotations
 
 import importlib

@@ -9,6 +9,7 @@ the draws is made, the same in every run. `pytest --long` makes forty times as m
 run, and a tenth of that on the emulated device as well. A case that
 OpenVINO refuses does not count; the test fails if OpenVINO refuses most of them.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,8 +33,12 @@ VARIANTS: st.SearchStrategy[Variant] = st.sampled_from(("static", "dynamic"))
 PASSES = 3  # passes of a scenario on a device: one runs, one captures, one replays
 # Hypothesis would also draw constants of the loaded modules: cases would differ between workers and after changes.
 providers.is_local_module_file = lambda path: False  # type: ignore[assignment]
-LIMITS = settings(database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
-                  suppress_health_check=[check for check in HealthCheck if check != HealthCheck.filter_too_much])
+LIMITS = settings(
+    database=None,
+    deadline=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=[check for check in HealthCheck if check != HealthCheck.filter_too_much],
+)
 
 
 def sweep(cases: Draws, draws: int = DRAWS) -> Callable[..., None]:
@@ -88,7 +93,7 @@ def answers(cases: Sequence[Case | Scenario]) -> Iterator[list[judge.Expected] |
     """Yield what OpenVINO's CPU plugin answers to cases when asked about many at once; None if it has to be asked about
     one alone."""
     for start in range(0, len(cases), joint.TOGETHER):
-        some = cases[start:start + joint.TOGETHER]
+        some = cases[start : start + joint.TOGETHER]
         asked = [case.question(draws=1) if isinstance(case, Case) else None for case in some]
         try:
             found = iter(guarded.ask(joint.answers, [question for question in asked if question]))
@@ -122,7 +127,10 @@ def judged(case: Case | Scenario, variant: Variant, device: str, wanted: list[ju
             case.watched(variant, device, PASSES, replace(case, steps=case.specified, oracle="value").judge())
         return
     if wanted is None:
-        wanted = case.expected[0] if case.expect else guarded.ask(
-            guarded.expect, *case.net.build(), case.oracle, case.parameters(case.arrays()))
+        wanted = (
+            case.expected[0]
+            if case.expect
+            else guarded.ask(guarded.expect, *case.net.build(), case.oracle, case.parameters(case.arrays()))
+        )
     found = judge.infer(api(), compile(case.net, variant, device), case.parameters(case.arrays()))
     compare_all(f"[{case.op}] {case.name} ({variant}, {device})", found, wanted, case.tol)

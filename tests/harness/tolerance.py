@@ -1,4 +1,5 @@
 """The table of tolerances, and the comparison: shape, then element type, then values."""
+
 from __future__ import annotations
 
 import math

@@ -1,4 +1,5 @@
 """Input values that find mistakes: random ones, floats at their limits, integers at their limits."""
+
 from __future__ import annotations
 
 import math
@@ -12,8 +13,9 @@ from .elements import ELEMENTS, as_logical, is_float
 Array = np.ndarray[Any, Any]
 
 
-def random(rng: np.random.Generator, shape: tuple[int, ...], kind: str,
-           low: float | None = None, high: float | None = None) -> Array:
+def random(
+    rng: np.random.Generator, shape: tuple[int, ...], kind: str, low: float | None = None, high: float | None = None
+) -> Array:
     """Return a logical array of random values: floats in [low, high), by default [-4, 4); integers in [low, high],
     by default -9..9, within the range of the type; booleans of either value."""
     if kind == "string":
@@ -42,8 +44,9 @@ def limits(kind: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def special_floats(kind: str = "f32", *, nan: bool = True, inf: bool = True, huge: bool = True,
-                   denormals: bool = True) -> Array:
+def special_floats(
+    kind: str = "f32", *, nan: bool = True, inf: bool = True, huge: bool = True, denormals: bool = True
+) -> Array:
     """Return a vector of floats at their limits: NaN, infinities, both zeros, denormals, extremes, halves."""
     info = ml_dtypes.finfo(ELEMENTS[kind].dtype)
     values = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 3.0, -7.0, 0.1, float(info.eps), -100.0]

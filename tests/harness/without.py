@@ -1,4 +1,5 @@
 """Compilation without some passes, to compare results with and without them."""
+
 from __future__ import annotations
 
 import pytest

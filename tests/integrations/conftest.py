@@ -1,4 +1,5 @@
 """The device under test as NVIDIA inside openvino."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

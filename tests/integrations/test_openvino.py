@@ -1,4 +1,5 @@
 """NVIDIA as a device inside openvino: devices, models, properties, queues. `test_openvino_tensors` has the tensors."""
+
 from __future__ import annotations
 
 import io
@@ -47,14 +48,18 @@ def counter() -> ov.Model:
 
 def save_onnx(path: Path) -> None:
     """Write a model c = a + [1, 2, 3]."""
-    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["c"])], "g",
-                              [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["n", 3])],
-                              [helper.make_tensor_value_info("c", TensorProto.FLOAT, ["n", 3])],
-                              [helper.make_tensor("b", TensorProto.FLOAT, [3], [1, 2, 3])])
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["c"])],
+        "g",
+        [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["n", 3])],
+        [helper.make_tensor_value_info("c", TensorProto.FLOAT, ["n", 3])],
+        [helper.make_tensor("b", TensorProto.FLOAT, [3], [1, 2, 3])],
+    )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
 
 
 # ---- installation
+
 
 def test_installed_and_removed(core: ov.Core) -> None:
     assert core.available_devices == core.get_available_devices() == ["CPU", "NVIDIA"]
@@ -98,8 +103,10 @@ def test_threads_may_install() -> None:
 
 
 def test_without_openvino() -> None:
-    code = ("import sys; sys.modules['openvino'] = None\nimport ovgpu\n"
-            "try: ovgpu.install()\nexcept ImportError as e: print(e)")
+    code = (
+        "import sys; sys.modules['openvino'] = None\nimport ovgpu\n"
+        "try: ovgpu.install()\nexcept ImportError as e: print(e)"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "ovgpu.install() needs openvino: pip install ovgpu[openvino]\n"
 
@@ -111,11 +118,26 @@ def test_names_of_the_package_do_not_import_openvino() -> None:
 
 # ---- devices
 
-@pytest.mark.parametrize(("name", "ours"), [
-    ("NVIDIA", True), ("NVIDIA.0", True), ("CUDA", True), ("AUTO:NVIDIA,CPU", True), ("AUTO:NVIDIA", True),
-    ("AUTO:GPU,NVIDIA,CPU", True), ("MULTI:NVIDIA", True), ("AUTO:CPU,NVIDIA", False), ("AUTO:-NVIDIA", False),
-    ("AUTO:-NVIDIA,CPU", False), ("AUTO:NVIDIA.5,CPU", False), ("AUTO", False), ("CPU", False), (None, False),
-])
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("NVIDIA", True),
+        ("NVIDIA.0", True),
+        ("CUDA", True),
+        ("AUTO:NVIDIA,CPU", True),
+        ("AUTO:NVIDIA", True),
+        ("AUTO:GPU,NVIDIA,CPU", True),
+        ("MULTI:NVIDIA", True),
+        ("AUTO:CPU,NVIDIA", False),
+        ("AUTO:-NVIDIA", False),
+        ("AUTO:-NVIDIA,CPU", False),
+        ("AUTO:NVIDIA.5,CPU", False),
+        ("AUTO", False),
+        ("CPU", False),
+        (None, False),
+    ],
+)
 def test_device_names(core: ov.Core, name: str | None, ours: bool) -> None:
     compiled = core.compile_model(doubled(), name)
     assert (type(compiled) is inference.CompiledModel) == ours
@@ -147,21 +169,25 @@ def test_cards_that_share_requests(core: ov.Core, device: str, name: str, monkey
     assert [request.infer([np.ones(2, np.float32)])[0].tolist() for _ in range(2)] == [[1, 1], [2, 2]]
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("HETERO:NVIDIA,CPU", "HETERO cannot share a model between NVIDIA and other devices"),
-    ("MULTI:CPU,NVIDIA(2)", "MULTI cannot share a model between NVIDIA and other devices"),
-    ("MULTI:CPU,NVIDIA", "MULTI cannot share a model between NVIDIA and other devices"),
-    ("BATCH:NVIDIA", "BATCH cannot share a model"),
-    ("NVIDIA.7", 'Device with "NVIDIA.7" name is not registered'),
-    ("AUTO:NVIDIA.7", 'no device of the list can be used: Device with "NVIDIA.7"'),
-    ("AUTO:GPU,NVIDIA.7", 'no device of the list can be used: device "GPU" is not there; '),
-])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("HETERO:NVIDIA,CPU", "HETERO cannot share a model between NVIDIA and other devices"),
+        ("MULTI:CPU,NVIDIA(2)", "MULTI cannot share a model between NVIDIA and other devices"),
+        ("MULTI:CPU,NVIDIA", "MULTI cannot share a model between NVIDIA and other devices"),
+        ("BATCH:NVIDIA", "BATCH cannot share a model"),
+        ("NVIDIA.7", 'Device with "NVIDIA.7" name is not registered'),
+        ("AUTO:NVIDIA.7", 'no device of the list can be used: Device with "NVIDIA.7"'),
+        ("AUTO:GPU,NVIDIA.7", 'no device of the list can be used: device "GPU" is not there; '),
+    ],
+)
 def test_bad_device_names(core: ov.Core, name: str, message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         core.compile_model(doubled(), name)
 
 
 # ---- models
+
 
 def random_inputs(model: Any) -> list[np.ndarray[Any, Any]]:
     rng = np.random.default_rng(5)
@@ -170,8 +196,14 @@ def random_inputs(model: Any) -> list[np.ndarray[Any, Any]]:
 
 
 # In these bodies, OpenVINO's CPU plugin reads x_t in place of h from the second iteration on.
-COMPARED = [name for name in MODELS if name not in ("tensor_iterator", "loop") and all(
-    port.partial_shape.rank.is_static and port.element_type != ov.Type.dynamic for port in MODELS[name]().inputs)]
+COMPARED = [
+    name
+    for name in MODELS
+    if name not in ("tensor_iterator", "loop")
+    and all(
+        port.partial_shape.rank.is_static and port.element_type != ov.Type.dynamic for port in MODELS[name]().inputs
+    )
+]
 
 
 @pytest.mark.drawn(4)
@@ -194,11 +226,14 @@ def test_models_in_memory(core: ov.Core, name: str) -> None:
 def test_files(core: ov.Core, tmp_path: Path) -> None:
     ov.save_model(doubled(), tmp_path / "m.xml", compress_to_fp16=False)
     xml, weights = (tmp_path / "m.xml").read_bytes(), (tmp_path / "m.bin").read_bytes()
-    for compiled in (core.compile_model(tmp_path / "m.xml", "NVIDIA"),
-                     core.compile_model(str(tmp_path / "m.xml"), "NVIDIA"),
-                     core.compile_model(core.read_model(xml, weights), "NVIDIA"),
-                     core.compile_model(xml, "NVIDIA", weights=weights), ov.compile_model(tmp_path / "m.xml", "NVIDIA"),
-                     ov.compile_model(doubled(), "NVIDIA")):
+    for compiled in (
+        core.compile_model(tmp_path / "m.xml", "NVIDIA"),
+        core.compile_model(str(tmp_path / "m.xml"), "NVIDIA"),
+        core.compile_model(core.read_model(xml, weights), "NVIDIA"),
+        core.compile_model(xml, "NVIDIA", weights=weights),
+        ov.compile_model(tmp_path / "m.xml", "NVIDIA"),
+        ov.compile_model(doubled(), "NVIDIA"),
+    ):
         assert type(compiled) is inference.CompiledModel
         assert compiled([X])["z"].tolist() == (2 * X).tolist()
 
@@ -243,6 +278,7 @@ def test_missing_files(core: ov.Core, name: str) -> None:
 
 # ---- ports
 
+
 def test_ports_are_openvinos(core: ov.Core) -> None:
     model = doubled()
     compiled, expected = core.compile_model(model, "NVIDIA"), core.compile_model(model, "CPU")
@@ -271,6 +307,7 @@ def test_missing_ports(core: ov.Core, key: Any) -> None:
 
 # ---- properties
 
+
 def test_properties(core: ov.Core) -> None:
     core.set_property("NVIDIA", {hint.performance_mode: hint.PerformanceMode.THROUGHPUT, props.enable_profiling: True})
     assert core.get_property("NVIDIA", hint.performance_mode) == hint.PerformanceMode.THROUGHPUT
@@ -291,11 +328,21 @@ def test_properties(core: ov.Core) -> None:
     assert core.get_property("NVIDIA", "PERF_COUNT") is True
 
 
-@pytest.mark.parametrize("call", [
-    "core.get_property('CPU', 'NO_SUCH')", "core.get_property('NO_SUCH')", "core.get_property()", "core.set_property()",
-    "core.set_property('CPU', 3)", "core.set_property(1, 2, 3)", "core.compile_model(3, 'CPU')",
-    "core.compile_model(model, 'CPU', [1])", "core.compile_model(model, 3)", "core.query_model(model, 'GPU')",
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "core.get_property('CPU', 'NO_SUCH')",
+        "core.get_property('NO_SUCH')",
+        "core.get_property()",
+        "core.set_property()",
+        "core.set_property('CPU', 3)",
+        "core.set_property(1, 2, 3)",
+        "core.compile_model(3, 'CPU')",
+        "core.compile_model(model, 'CPU', [1])",
+        "core.compile_model(model, 3)",
+        "core.query_model(model, 'GPU')",
+    ],
+)
 def test_errors_of_other_devices_are_openvinos(core: ov.Core, call: str) -> None:
     def error() -> str:
         with pytest.raises(Exception) as found:
@@ -321,6 +368,7 @@ def test_versions_and_queries(core: ov.Core) -> None:
 
 
 # ---- requests, state, queues
+
 
 def test_classes(core: ov.Core) -> None:
     compiled = core.compile_model(counter(), "NVIDIA")
@@ -419,6 +467,6 @@ def test_cache_dir(core: ov.Core, tmp_path: Path, name: str) -> None:
         found.append(compiled.get_property(props.loaded_from_cache))
         np.testing.assert_array_equal(compiled([X])[0], core.compile_model(tmp_path / name, "NVIDIA")([X])[0])
     assert found == [False, True]
-    entry, = (tmp_path / "cache").glob("*.blob")
+    (entry,) = (tmp_path / "cache").glob("*.blob")
     with zipfile.ZipFile(entry) as archive:
         assert ("model.bin" in archive.namelist()) == (name == "m.onnx")

@@ -1,4 +1,5 @@
 """Tensors that cross between openvino and ovgpu share memory both ways, except for strings and read-only arrays."""
+
 from __future__ import annotations
 
 from typing import Any

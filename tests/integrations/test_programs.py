@@ -1,4 +1,5 @@
 """Programs that use openvino, run unchanged with NVIDIA as one of its devices."""
+
 from __future__ import annotations
 
 import os
@@ -70,19 +71,25 @@ def test_the_environment_variable(program: Path, site: Path, value: str, devices
 
 
 def test_a_program_that_looks_for_openvino_first(program: Path, site: Path) -> None:
-    code = (f"import site, runpy, importlib.util; site.addsitedir({str(site)!r})\n"
-            f"assert importlib.util.find_spec('openvino'); runpy.run_path({str(program)!r})")
+    code = (
+        f"import site, runpy, importlib.util; site.addsitedir({str(site)!r})\n"
+        f"assert importlib.util.find_spec('openvino'); runpy.run_path({str(program)!r})"
+    )
     assert run("-c", code, cwd=site, OVGPU_INSTALL="1").startswith("['CPU', 'NVIDIA']")
 
 
 @pytest.mark.parametrize(("value", "modules"), [("1", "{'_ovgpu_startup'}"), ("", "set()")])
 def test_nothing_is_imported_at_the_start(site: Path, value: str, modules: str) -> None:
-    code = (f"import site, sys; site.addsitedir({str(site)!r})\n"
-            "print(sys.modules.keys() & {'_ovgpu_startup', 'ovgpu', 'openvino', 'numpy'})")
+    code = (
+        f"import site, sys; site.addsitedir({str(site)!r})\n"
+        "print(sys.modules.keys() & {'_ovgpu_startup', 'ovgpu', 'openvino', 'numpy'})"
+    )
     assert run("-c", code, cwd=site, OVGPU_INSTALL=value) == modules
 
 
 def test_other_imports_of_openvino_fail_as_before(site: Path) -> None:
-    code = (f"import site, sys; site.addsitedir({str(site)!r}); sys.path[:] = []\n"
-            "try: import openvino\nexcept ModuleNotFoundError as e: print(e.name)")
+    code = (
+        f"import site, sys; site.addsitedir({str(site)!r}); sys.path[:] = []\n"
+        "try: import openvino\nexcept ModuleNotFoundError as e: print(e.name)"
+    )
     assert run("-c", code, cwd=site, OVGPU_INSTALL="1") == "openvino"

@@ -1,4 +1,5 @@
 """These tests need openvino, and are skipped where it is not installed."""
+
 from __future__ import annotations
 
 from pathlib import Path

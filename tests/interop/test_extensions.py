@@ -1,4 +1,5 @@
 """Libraries of operations for openvino: openvino's CPU runs models that have them."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,4 +1,5 @@
 """openvino's builders and transformations on graphs of ovgpu."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -71,6 +72,7 @@ def test_custom_preprocessing(model: ov.Model) -> None:
 
 def test_transformations_change_models(model: ov.Model) -> None:
     from ovgpu._offline_transformations import apply_moc_transformations
+
     y = model.get_results()[0].input_value(0)
     model.get_results()[0].input(0).replace_source_output(ops.relu(ops.relu(y)).output(0))
     model.set_rt_info("kept", "key")

@@ -1,4 +1,5 @@
 """Models of the openvino package as models of ovgpu: weights shared, or copied where they cannot be matched."""
+
 from __future__ import annotations
 
 import gc
@@ -68,9 +69,32 @@ def test_memory_is_shared_and_outlives_the_model(copied: list[str]) -> None:
     assert (constant.value == 7).all()
 
 
-@pytest.mark.parametrize("kind", [
-    "boolean", "u1", "i4", "u4", "nf4", "f4e2m1", "i8", "u8", "f8e4m3", "f8e5m2", "f8e8m0", "i16", "u16", "f16", "bf16",
-    "i32", "u32", "f32", "i64", "u64", "f64"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "boolean",
+        "u1",
+        "i4",
+        "u4",
+        "nf4",
+        "f4e2m1",
+        "i8",
+        "u8",
+        "f8e4m3",
+        "f8e5m2",
+        "f8e8m0",
+        "i16",
+        "u16",
+        "f16",
+        "bf16",
+        "i32",
+        "u32",
+        "f32",
+        "i64",
+        "u64",
+        "f64",
+    ],
+)
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 3)])
 def test_element_types(kind: str, shape: tuple[int, ...], copied: list[str], tmp_path: Path) -> None:
     element = getattr(ov.Type, kind)
@@ -116,6 +140,7 @@ def test_names_with_special_characters() -> None:
 
 # ---- read_model with a function
 
+
 @pytest.fixture
 def document(tmp_path: Path) -> Files:
     x = param(2, name="x")
@@ -123,8 +148,11 @@ def document(tmp_path: Path) -> Files:
     return (tmp_path / "m.xml").read_bytes(), (tmp_path / "m.bin").read_bytes()
 
 
-@pytest.mark.parametrize("given", [np.array([5, 7], np.float32), np.array([5, 7], np.float32).tobytes(),
-                                   ovgpu.Tensor(np.array([5, 7], np.float32))], ids=["array", "bytes", "Tensor"])
+@pytest.mark.parametrize(
+    "given",
+    [np.array([5, 7], np.float32), np.array([5, 7], np.float32).tobytes(), ovgpu.Tensor(np.array([5, 7], np.float32))],
+    ids=["array", "bytes", "Tensor"],
+)
 def test_weights_by_name(document: Files, given: Any) -> None:
     model = ovgpu.read_model(document[0], weights={"c": given}.__getitem__)
     assert ovgpu.compile_model(model, "CPU")([np.zeros(2, np.float32)])[0].tolist() == [5, 7]
@@ -132,11 +160,14 @@ def test_weights_by_name(document: Files, given: Any) -> None:
     assert compiled([np.zeros(2, np.float32)])[0].tolist() == [5, 7]
 
 
-@pytest.mark.parametrize(("given", "message"), [
-    (lambda name: {}[name], r"\[Const\] the function that gives the weights failed: KeyError: 'c' \(layer 'c'"),
-    (lambda name: None, r"\[Const\] the function that gives the weights failed: .*not NoneType"),
-    (lambda name: b"1234567", r"\[Const\] the constant has 8 bytes, and the function that gives the weights 7"),
-])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda name: {}[name], r"\[Const\] the function that gives the weights failed: KeyError: 'c' \(layer 'c'"),
+        (lambda name: None, r"\[Const\] the function that gives the weights failed: .*not NoneType"),
+        (lambda name: b"1234567", r"\[Const\] the constant has 8 bytes, and the function that gives the weights 7"),
+    ],
+)
 def test_bad_weights_by_name(document: Files, given: Any, message: str) -> None:
     with pytest.raises(OpError, match=message):
         ovgpu.read_model(document[0], weights=given)

@@ -1,4 +1,5 @@
 """Names that ovgpu leaves to openvino: handed over where it is installed, placeholders where it is not."""
+
 from __future__ import annotations
 
 import subprocess
@@ -52,13 +53,17 @@ def relu(shape: Any = (1, 3), kind: Any = ov.Type.f32, name: str = "x") -> openv
 
 # ---- with openvino
 
+
 def test_every_name_of_openvino_exists() -> None:
     missing = {name for name in public(openvino) if not hasattr(ov, name)}
     assert missing == {"torch"} & missing  # loaded only if torch is installed
     for name in (*HANDED_OVER, *OURS):
         theirs, mine = attrgetter(name)(openvino), import_module(f"ovgpu.{name}")
-        missing = {name for name in public(theirs) if not hasattr(mine, name)
-                   and not isinstance(getattr(theirs, name), ModuleType)}
+        missing = {
+            name
+            for name in public(theirs)
+            if not hasattr(mine, name) and not isinstance(getattr(theirs, name), ModuleType)
+        }
         assert not missing - {"Union", "get_version"}, name  # helpers of these modules
 
 
@@ -67,6 +72,7 @@ def test_modules_are_imported_like_files() -> None:
     from ovgpu.frontend import FrontEndManager
     from ovgpu.frontend.onnx import ConversionExtension
     from ovgpu.tools.ovc import convert_model
+
     assert all(map(callable, (apply_moc_transformations, ConversionExtension, FrontEndManager, convert_model)))
     with pytest.raises(ImportError):
         from ovgpu.opset13 import nope  # noqa: F401
@@ -135,8 +141,9 @@ def test_batch_and_preprocessing_of_openvino_models() -> None:
     ov.set_batch(model, 2)
     assert ov.get_batch(model) == ov.Dimension(2)
     steps = ov.preprocess.PrePostProcessor(model)
-    steps.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC")) \
-        .set_color_format(ov.preprocess.ColorFormat.BGR)
+    steps.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC")).set_color_format(
+        ov.preprocess.ColorFormat.BGR
+    )
     steps.input().model().set_layout(ov.Layout("NCHW"))
     steps.input().preprocess().convert_color(ov.preprocess.ColorFormat.RGB).convert_element_type(ov.Type.f32)
     built = steps.build()
@@ -165,6 +172,7 @@ def test_exceptions_are_those_of_the_builders() -> None:
 
 # ---- without openvino
 
+
 def test_names_can_be_imported_without_openvino(without_openvino: None) -> None:
     for name in HANDED_OVER:
         module = import_module(f"ovgpu.{name}")
@@ -184,13 +192,17 @@ def test_names_can_be_imported_without_openvino(without_openvino: None) -> None:
 
 
 def test_in_a_process_without_openvino() -> None:
-    code = ("import sys; sys.modules['openvino'] = None\n"
-            "import ovgpu as ov\n"
-            "print(ov.opset13.relu, ov.Symbol, ov.exceptions.OVTypeError.__bases__)\n"
-            "print(ov.utils.types.get_element_type(bool))\n"
-            "try: ov.convert_model('m.onnx')\n"
-            "except ImportError as e: print(e)\n")
+    code = (
+        "import sys; sys.modules['openvino'] = None\n"
+        "import ovgpu as ov\n"
+        "print(ov.opset13.relu, ov.Symbol, ov.exceptions.OVTypeError.__bases__)\n"
+        "print(ov.utils.types.get_element_type(bool))\n"
+        "try: ov.convert_model('m.onnx')\n"
+        "except ImportError as e: print(e)\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "<class 'ovgpu.opset13.relu'> <class 'ovgpu.Symbol'> (<class 'ovgpu.exceptions.OVError'>, <class 'TypeError'>)",
-        "<Type: 'char'>", "ovgpu.convert_model needs openvino: pip install ovgpu[openvino]"]
+        "<Type: 'char'>",
+        "ovgpu.convert_model needs openvino: pip install ovgpu[openvino]",
+    ]

@@ -1,4 +1,5 @@
 """Most of these tests compare with openvino; they are skipped where it is not installed."""
+
 from __future__ import annotations
 
 from pathlib import Path

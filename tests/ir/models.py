@@ -1,4 +1,5 @@
 """Small models built with openvino, one function each. `MODELS` lists them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -55,9 +56,17 @@ def convolution() -> ov.Model:
 def attributes() -> ov.Model:
     """Build layers with attributes of every kind: numbers, lists, texts, booleans, types."""
     x = param(1, 2, 6, 5)
-    y = ops.interpolate(x, const([12, 9], np.int64), "linear_onnx", "sizes", pads_begin=[0, 0, 1, 0],
-                        pads_end=[0, 0, 0, 1], coordinate_transformation_mode="asymmetric", cube_coeff=-0.6,
-                        axes=const([2, 3], np.int64))
+    y = ops.interpolate(
+        x,
+        const([12, 9], np.int64),
+        "linear_onnx",
+        "sizes",
+        pads_begin=[0, 0, 1, 0],
+        pads_end=[0, 0, 0, 1],
+        coordinate_transformation_mode="asymmetric",
+        cube_coeff=-0.6,
+        axes=const([2, 3], np.int64),
+    )
     y = ops.clamp(ops.elu(y, 0.3), -0.25, 1e10)
     top = ops.topk(y, const(3, np.int64), 2, "max", "value", index_element_type="i64")
     return model_of([top.output(0), top.output(1), ops.mvn(y, const([2, 3], np.int64), True, 1e-6, "inside_sqrt")], [x])
@@ -97,8 +106,21 @@ def equal_constants() -> ov.Model:
 @model
 def sequence() -> ov.Model:
     x, h, c = param(2, 4, 3), param(2, 1, 5), param(2, 1, 5)
-    lstm = ops.lstm_sequence(x, h, c, const([4, 2], np.int64), weights(1, 20, 3), weights(1, 20, 5), weights(1, 20),
-                             5, "forward", ["sigmoid", "tanh", "tanh"], [], [], 0.0)
+    lstm = ops.lstm_sequence(
+        x,
+        h,
+        c,
+        const([4, 2], np.int64),
+        weights(1, 20, 3),
+        weights(1, 20, 5),
+        weights(1, 20),
+        5,
+        "forward",
+        ["sigmoid", "tanh", "tanh"],
+        [],
+        [],
+        0.0,
+    )
     return model_of([lstm.output(0), lstm.output(1)], [x, h, c])
 
 
@@ -116,8 +138,12 @@ for _name in ("i4", "u4", "u2", "i8", "u8", "nf4", "f8e4m3", "f8e5m2", "f4e2m1",
 def strings() -> ov.Model:
     x = param(2)
     table = ov.op.Constant(ov.Tensor(["ab", "", "x" * 40]))
-    return model_of([x, ops.string_tensor_unpack(table).output(1)] if hasattr(ops, "string_tensor_unpack")
-                  else [ops.relu(x), table], [x])
+    return model_of(
+        [x, ops.string_tensor_unpack(table).output(1)]
+        if hasattr(ops, "string_tensor_unpack")
+        else [ops.relu(x), table],
+        [x],
+    )
 
 
 def body() -> tuple[ov.Model, list[Any], list[Any]]:
@@ -137,8 +163,7 @@ def tensor_iterator() -> ov.Model:
     loop.set_sliced_input(x, outer[0].output(0), -1, -1, 1, 0, 1)
     loop.set_merged_input(h, outer[1].output(0), last.output(0))
     loop.set_invariant_input(w, outer[2].output(0))
-    ends = [loop.get_iter_value(last.output(0), -1),
-            loop.get_concatenated_slices(every.output(0), -1, -1, 1, 0, 1)]
+    ends = [loop.get_iter_value(last.output(0), -1), loop.get_concatenated_slices(every.output(0), -1, -1, 1, 0, 1)]
     return model_of(ends, list(outer))
 
 
@@ -154,8 +179,10 @@ def loop() -> ov.Model:
     node.set_special_body_ports([1, 1])
     node.set_sliced_input(x, outer[0].output(0), 0, 1, 1, -1, 1)
     node.set_merged_input(h, outer[1].output(0), last.output(0))
-    return model_of([node.get_iter_value(last.output(0), -1),
-                   node.get_concatenated_slices(every.output(0), 0, 1, 1, -1, 1)], list(outer))
+    return model_of(
+        [node.get_iter_value(last.output(0), -1), node.get_concatenated_slices(every.output(0), 0, 1, 1, -1, 1)],
+        list(outer),
+    )
 
 
 @model
@@ -169,8 +196,10 @@ def branches() -> ov.Model:
     node.set_else_body(other)
     node.set_input(x.output(0), tx, ex)
     node.set_input(y.output(0), ty, None)
-    return model_of([node.set_output(then.results[0], other.results[1]),
-                   node.set_output(then.results[1], other.results[0])], [c, x, y])
+    return model_of(
+        [node.set_output(then.results[0], other.results[1]), node.set_output(then.results[1], other.results[0])],
+        [c, x, y],
+    )
 
 
 @model

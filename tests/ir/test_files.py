@@ -1,4 +1,5 @@
 """Files of a model: either both are written or none, and reading reports files that do not belong together."""
+
 from __future__ import annotations
 
 import os
@@ -50,6 +51,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 # ---- devices, pipes, folders, links
+
 
 @pytest.mark.parametrize("kind", ["null", "full"])
 def test_devices_stay_devices(kind: str, tmp_path: Path) -> None:
@@ -115,9 +117,11 @@ def test_permissions_are_kept(saved: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 # ---- both or none
 
+
 @pytest.fixture(params=["hard links", "no hard links"])
 def links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a test on file systems with and without hard links."""
+
     def refused(*_: Any) -> None:
         raise PermissionError("no links here")
 
@@ -210,6 +214,7 @@ def test_a_process_killed_between_the_two(saved: Path) -> None:
 
 # ---- the checksum
 
+
 def test_openvino_reads_files_with_a_checksum_and_writes_them_without(saved: Path) -> None:
     theirs = openvino.Core().read_model(saved)
     found = openvino.Core().compile_model(theirs, "CPU")([np.zeros(6, np.float32)])[0]
@@ -227,6 +232,7 @@ def test_a_shorter_file_is_reported(saved: Path) -> None:
 
 
 # ---- files that change while they are mapped
+
 
 def shortened(path: Path) -> None:
     with path.open("r+b") as file:

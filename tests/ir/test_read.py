@@ -1,4 +1,5 @@
 """Reading IR: every part of the format, from documents written here and from files that openvino wrote."""
+
 from __future__ import annotations
 
 import time
@@ -27,17 +28,21 @@ def op(model: Model, name: str) -> Any:
 
 
 def document(layers: str, edges: str = "", head: str = 'name="m" version="11"', rest: str = "") -> str:
-    return (f'<?xml version="1.0"?><net {head}><layers>{layers}</layers><edges>{edges}</edges>{rest}</net>')
+    return f'<?xml version="1.0"?><net {head}><layers>{layers}</layers><edges>{edges}</edges>{rest}</net>'
 
 
 def parameter(number: int, data: str, port: str = 'precision="FP32"', inner: str = "") -> str:
-    return (f'<layer id="{number}" name="p{number}" type="Parameter" version="opset1">{data}'
-            f'<output><port id="0" {port}>{inner}</port></output></layer>')
+    return (
+        f'<layer id="{number}" name="p{number}" type="Parameter" version="opset1">{data}'
+        f'<output><port id="0" {port}>{inner}</port></output></layer>'
+    )
 
 
 def result(number: int, extra: str = "") -> str:
-    return (f'<layer id="{number}" name="r{number}" type="Result" version="opset1"{extra}>'
-            f'<input><port id="0"/></input></layer>')
+    return (
+        f'<layer id="{number}" name="r{number}" type="Result" version="opset1"{extra}>'
+        f'<input><port id="0"/></input></layer>'
+    )
 
 
 def edge(a: int, b: int, c: int, d: int) -> str:
@@ -46,10 +51,20 @@ def edge(a: int, b: int, c: int, d: int) -> str:
 
 # ---- shapes, types, names
 
-@pytest.mark.parametrize("text, shape", [
-    ("2,3", "[2,3]"), ("2, 3", "[2,3]"), ("", "[]"), ("...", "[...]"), ("?,3", "[?,3]"), ("-1,3", "[?,3]"),
-    ("1..10,..4,2..", "[1..10,..4,2..]"), ("0,3", "[0,3]"),
-])
+
+@pytest.mark.parametrize(
+    "text, shape",
+    [
+        ("2,3", "[2,3]"),
+        ("2, 3", "[2,3]"),
+        ("", "[]"),
+        ("...", "[...]"),
+        ("?,3", "[?,3]"),
+        ("-1,3", "[?,3]"),
+        ("1..10,..4,2..", "[1..10,..4,2..]"),
+        ("0,3", "[0,3]"),
+    ],
+)
 def test_shapes(text: str, shape: str) -> None:
     xml = document(parameter(0, f'<data shape="{text}" element_type="f32"/>') + result(1), edge(0, 0, 1, 0))
     assert str(read_model(xml).input().partial_shape) == shape
@@ -92,25 +107,33 @@ def test_constants_of_every_type_match_openvino(name: str, tmp_path: Path) -> No
 
 def test_unsigned_shape_only_at_the_port() -> None:
     """In old files, Parameter and Const state shape and type only at their output ports."""
-    layers = (parameter(0, "", 'precision="FP32"', "<dim>2</dim><dim>3</dim>")
-              + '<layer id="1" name="c" type="Const" version="opset1"><data offset="0" size="12"/>'
-                '<output><port id="1" precision="FP32"><dim>3</dim></port></output></layer>'
-              + '<layer id="2" name="a" type="Add" version="opset1">'
-                '<input><port id="0"><dim>2</dim><dim>3</dim></port><port id="1"><dim>3</dim></port></input>'
-                '<output><port id="2" precision="FP32"/></output></layer>' + result(3))
-    model = read_model(document(layers, edge(0, 0, 2, 0) + edge(1, 1, 2, 1) + edge(2, 2, 3, 0)),
-                       np.arange(3, dtype=np.float32))
+    layers = (
+        parameter(0, "", 'precision="FP32"', "<dim>2</dim><dim>3</dim>")
+        + '<layer id="1" name="c" type="Const" version="opset1"><data offset="0" size="12"/>'
+        '<output><port id="1" precision="FP32"><dim>3</dim></port></output></layer>'
+        + '<layer id="2" name="a" type="Add" version="opset1">'
+        '<input><port id="0"><dim>2</dim><dim>3</dim></port><port id="1"><dim>3</dim></port></input>'
+        '<output><port id="2" precision="FP32"/></output></layer>' + result(3)
+    )
+    model = read_model(
+        document(layers, edge(0, 0, 2, 0) + edge(1, 1, 2, 1) + edge(2, 2, 3, 0)), np.arange(3, dtype=np.float32)
+    )
     assert model.input().shape == [2, 3]
     assert op(model, "c").value.tolist() == [0, 1, 2]
     assert model.output().shape == [2, 3]
 
 
 def test_layers_and_edges_in_any_order() -> None:
-    layers = [parameter(7, '<data shape="2" element_type="f32"/>'), result(3),
-              '<layer id="x" name="n" type="Relu" version="opset1"><input><port id="in"/></input>'
-              '<output><port id="out" precision="FP32"/></output></layer>']
-    edges = ['<edge from-layer="x" from-port="out" to-layer="3" to-port="0"/>',
-             '<edge from-layer="7" from-port="0" to-layer="x" to-port="in"/>']
+    layers = [
+        parameter(7, '<data shape="2" element_type="f32"/>'),
+        result(3),
+        '<layer id="x" name="n" type="Relu" version="opset1"><input><port id="in"/></input>'
+        '<output><port id="out" precision="FP32"/></output></layer>',
+    ]
+    edges = [
+        '<edge from-layer="x" from-port="out" to-layer="3" to-port="0"/>',
+        '<edge from-layer="7" from-port="0" to-layer="x" to-port="in"/>',
+    ]
     for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
         ordered = edges if order[0] == 0 else edges[::-1]
         model = read_model(document("".join(layers[i] for i in order), "".join(ordered)))
@@ -130,17 +153,23 @@ def test_names_with_commas_and_entities() -> None:
 @pytest.mark.parametrize("version", ["10", "11"])
 def test_names_without_any(version: str) -> None:
     """Only in version 10 do inputs and outputs have the names of layers."""
-    split = ('<layer id="2" name="s" type="Split" version="opset1"><data num_splits="2"/>'
-             '<input><port id="0"/><port id="1"/></input>'
-             '<output><port id="2" precision="FP32"/><port id="3" precision="FP32"/></output></layer>')
-    axis = ('<layer id="1" name="axis" type="Const" version="opset1">'
-            '<data element_type="i64" shape="" offset="0" size="8"/>'
-            '<output><port id="0" precision="I64"/></output></layer>')
-    relu = ('<layer id="5" name="n" type="ReLU" version="opset1"><input><port id="0"/></input>'
-            '<output><port id="1" precision="FP32"/></output></layer>')
+    split = (
+        '<layer id="2" name="s" type="Split" version="opset1"><data num_splits="2"/>'
+        '<input><port id="0"/><port id="1"/></input>'
+        '<output><port id="2" precision="FP32"/><port id="3" precision="FP32"/></output></layer>'
+    )
+    axis = (
+        '<layer id="1" name="axis" type="Const" version="opset1">'
+        '<data element_type="i64" shape="" offset="0" size="8"/>'
+        '<output><port id="0" precision="I64"/></output></layer>'
+    )
+    relu = (
+        '<layer id="5" name="n" type="ReLU" version="opset1"><input><port id="0"/></input>'
+        '<output><port id="1" precision="FP32"/></output></layer>'
+    )
     given = parameter(0, '<data shape="2,4" element_type="f32"/>')
     layers = given + axis + split + relu + result(3) + result(4)
-    edges = (edge(0, 0, 2, 0) + edge(1, 0, 2, 1) + edge(2, 2, 3, 0) + edge(2, 3, 5, 0) + edge(5, 1, 4, 0))
+    edges = edge(0, 0, 2, 0) + edge(1, 0, 2, 1) + edge(2, 2, 3, 0) + edge(2, 3, 5, 0) + edge(5, 1, 4, 0)
     text = document(layers, edges, f'name="m" version="{version}"')
     weights = np.zeros(8, np.uint8)
     ours, theirs = read_model(text, weights), ov.Core().read_model(text.encode(), weights.tobytes())
@@ -165,6 +194,7 @@ def test_results_share_or_have_names(tmp_path: Path) -> None:
 
 # ---- attributes and op types
 
+
 @pytest.mark.parametrize("text", ["true", "True", "1", "false", "False", "0", "on", "yes", "off", "", " true", "2"])
 def test_booleans(text: str) -> None:
     """Booleans are read as openvino reads them; any other text means the default."""
@@ -178,8 +208,10 @@ def test_booleans(text: str) -> None:
     assert op(found, "yes").sort_result_descending is theirs["yes"]["sort_result_descending"]
 
 
-@pytest.mark.parametrize("name, found", [("ReLU", "Relu"), ("SoftMax", "Softmax"), ("Relu", "Relu"),
-                                         ("softmax", "Softmax"), ("PReLU", "PRelu")])
+@pytest.mark.parametrize(
+    "name, found",
+    [("ReLU", "Relu"), ("SoftMax", "Softmax"), ("Relu", "Relu"), ("softmax", "Softmax"), ("PReLU", "PRelu")],
+)
 def test_alternative_op_names(name: str, found: str) -> None:
     net = Net()
     x = net.parameter("f32", (2, 3))
@@ -252,6 +284,7 @@ def test_inference_errors_name_op_layer_and_file() -> None:
 
 # ---- runtime information
 
+
 def test_runtime_information(tmp_path: Path) -> None:
     x = ops.parameter([2, 3], np.float32, name="x")
     y = ops.relu(x)
@@ -279,19 +312,30 @@ def test_runtime_information(tmp_path: Path) -> None:
 
 
 def test_meta_data_of_old_files() -> None:
-    rest = ('<meta_data><MO_version value="2021.4"/>'
-            '<cli_parameters><input value="x"/><unset unset_cli_parameters="a, b"/></cli_parameters>'
-            "</meta_data>"
-            '<quantization_parameters><accuracy value="0.5"/></quantization_parameters>')
-    text = document(parameter(0, '<data shape="2" element_type="f32"/>') + result(1), edge(0, 0, 1, 0),
-                    'name="m" version="10"', rest)
+    rest = (
+        '<meta_data><MO_version value="2021.4"/>'
+        '<cli_parameters><input value="x"/><unset unset_cli_parameters="a, b"/></cli_parameters>'
+        "</meta_data>"
+        '<quantization_parameters><accuracy value="0.5"/></quantization_parameters>'
+    )
+    text = document(
+        parameter(0, '<data shape="2" element_type="f32"/>') + result(1),
+        edge(0, 0, 1, 0),
+        'name="m" version="10"',
+        rest,
+    )
     ours, theirs = read_model(text), ov.Core().read_model(text.encode())
-    for path in ("MO_version", ["conversion_parameters", "input"], ["conversion_parameters", "unset"],
-                 ["optimization", "accuracy"]):
+    for path in (
+        "MO_version",
+        ["conversion_parameters", "input"],
+        ["conversion_parameters", "unset"],
+        ["optimization", "accuracy"],
+    ):
         assert ours.get_rt_info(path).value == theirs.get_rt_info(path).value
 
 
 # ---- weights
+
 
 def constant_net(values: np.ndarray[Any, Any], type: str | None = None) -> tuple[bytes, bytes]:
     net = Net()
@@ -311,9 +355,17 @@ def test_constants_are_views_of_the_file(tmp_path: Path) -> None:
     assert not value.flags.owndata and not value.flags.writeable and not value.flags.aligned
 
 
-@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, lambda b: np.frombuffer(b, np.uint8),
-                                  lambda b: ov.Tensor(np.frombuffer(b, np.uint8))],
-                         ids=["bytes", "bytearray", "memoryview", "array", "tensor"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        bytes,
+        bytearray,
+        memoryview,
+        lambda b: np.frombuffer(b, np.uint8),
+        lambda b: ov.Tensor(np.frombuffer(b, np.uint8)),
+    ],
+    ids=["bytes", "bytearray", "memoryview", "array", "tensor"],
+)
 @pytest.mark.parametrize("text", [bytes, bytes.decode, bytearray], ids=["bytes", "str", "bytearray"])
 def test_model_and_weights_in_memory(wrap: Callable[[bytes], Any], text: Callable[[bytes], Any]) -> None:
     values = np.arange(6, dtype=np.int32).reshape(2, 3)
@@ -350,7 +402,7 @@ def test_space_before_the_root_element(start: str, tmp_path: Path) -> None:
     net = Net("m")
     net.result(net.parameter("f32", (2,)))
     xml = net.build()[0].decode()
-    text = start + xml[xml.index("<net"):]
+    text = start + xml[xml.index("<net") :]
     (tmp_path / "m.xml").write_text(text)
     (tmp_path / "m.bin").touch()
     assert ov.Core().read_model(tmp_path / "m.xml").friendly_name == "m"
@@ -380,9 +432,11 @@ def test_a_model_without_constants_needs_no_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize("type, size", [("f32", 4), ("i4", 0.5), ("u1", 0.125)])
 def test_reading_is_fast_whatever_the_size(type: str, size: float, tmp_path: Path) -> None:
     count = int(500_000_000 / size)
-    constant = ('<layer id="0" name="w" type="Const" version="opset1">'
-                f'<data element_type="{type}" shape="{count}" offset="0" size="500000000"/>'
-                f'<output><port id="0" precision="{type}"/></output></layer>')
+    constant = (
+        '<layer id="0" name="w" type="Const" version="opset1">'
+        f'<data element_type="{type}" shape="{count}" offset="0" size="500000000"/>'
+        f'<output><port id="0" precision="{type}"/></output></layer>'
+    )
     (tmp_path / "m.xml").write_text(document(constant + result(1), edge(0, 0, 1, 0)))
     with (tmp_path / "m.bin").open("wb") as file:
         file.truncate(500_000_000)
@@ -403,6 +457,7 @@ def test_a_long_chain() -> None:
 
 # ---- bodies
 
+
 def test_tensor_iterator(tmp_path: Path) -> None:
     """A TensorIterator that openvino wrote is read with its port maps, back edges and body."""
     x, h, w = (ops.parameter(s, np.float32) for s in ([1, 4, 3], [1, 3], [1, 3]))
@@ -414,8 +469,7 @@ def test_tensor_iterator(tmp_path: Path) -> None:
     loop.set_sliced_input(bx, x.output(0), -1, -1, 1, 0, 1)
     loop.set_merged_input(bh, h.output(0), last.output(0))
     loop.set_invariant_input(bw, w.output(0))
-    ends = [loop.get_iter_value(last.output(0), -1),
-            loop.get_concatenated_slices(every.output(0), 0, 1, 1, -1, 1)]
+    ends = [loop.get_iter_value(last.output(0), -1), loop.get_concatenated_slices(every.output(0), 0, 1, 1, -1, 1)]
     ov.serialize(ov.Model([ops.result(e) for e in ends], [x, h, w], "m"), tmp_path / "m.xml")
     model = read_model(tmp_path / "m.xml")
     node = next(n for n in model.ops if n.op.name == "TensorIterator")
@@ -441,8 +495,11 @@ def test_an_input_sliced_and_invariant() -> None:
 
 def test_loop(tmp_path: Path) -> None:
     x, h = ops.parameter([1, 4, 3], np.float32, name="x"), ops.parameter([1, 3], np.float32, name="h")
-    count, bx, bh = (ops.parameter([], np.int64), ops.parameter([1, 1, 3], np.float32),
-                     ops.parameter([1, 3], np.float32))
+    count, bx, bh = (
+        ops.parameter([], np.int64),
+        ops.parameter([1, 1, 3], np.float32),
+        ops.parameter([1, 3], np.float32),
+    )
     step = ops.add(ops.add(ops.squeeze(bx, ops.constant([1])), bh), ops.convert(count, np.float32))
     going, last = ops.result(ops.constant(True)), ops.result(step)
     loop = ops.loop(ops.constant(4), ops.constant(True))
@@ -468,8 +525,7 @@ def test_if(tmp_path: Path) -> None:
     node.set_else_body(other)
     node.set_input(x.output(0), tx, ex)
     node.set_input(y.output(0), ty, None)
-    ends = [node.set_output(then.results[0], other.results[1]),
-            node.set_output(then.results[1], other.results[0])]
+    ends = [node.set_output(then.results[0], other.results[1]), node.set_output(then.results[1], other.results[0])]
     ov.serialize(ov.Model([ops.result(e) for e in ends], [c, x, y], "m"), tmp_path / "m.xml")
     found = next(n for n in read_model(tmp_path / "m.xml").ops if n.op.name == "If").op
     assert found.then_inputs == (InputMap(1, 1), InputMap(2, 0)) and found.else_inputs == (InputMap(1, 0),)
@@ -478,6 +534,7 @@ def test_if(tmp_path: Path) -> None:
 
 
 # ---- state
+
 
 def state_net(variables: list[tuple[str, str]]) -> Net:
     """Build a chain of (kind, variable) with kind "read" or "assign"."""
@@ -489,8 +546,14 @@ def state_net(variables: list[tuple[str, str]]) -> Net:
     return net
 
 
-@pytest.mark.parametrize("variables", [[("read", "a"), ("assign", "a")], [("read", "a")],
-                                       [("read", "a"), ("read", "b"), ("assign", "a"), ("assign", "b")]])
+@pytest.mark.parametrize(
+    "variables",
+    [
+        [("read", "a"), ("assign", "a")],
+        [("read", "a")],
+        [("read", "a"), ("read", "b"), ("assign", "a"), ("assign", "b")],
+    ],
+)
 def test_variables(variables: list[tuple[str, str]]) -> None:
     model = read_model(*state_net(variables).build())
     assert [v.variable_id for v in model.get_variables()] == sorted({name for _, name in variables})

@@ -1,4 +1,5 @@
 """Writing IR: openvino reads our files, and the models compute the same as before."""
+
 from __future__ import annotations
 
 import re
@@ -61,9 +62,11 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
     for a, b in zip(ours.inputs + ours.outputs, theirs.inputs + theirs.outputs, strict=True):
         assert (a.get_names(), a.partial_shape, a.element_type) == (b.get_names(), b.partial_shape, b.element_type)
     assert sorted(n.get_friendly_name() for n in ours.get_ops()) == sorted(
-        n.get_friendly_name() for n in theirs.get_ops())
-    assert sorted((n.get_type_name(), n.get_type_info().version_id, str(n.get_attributes())) for n in ours.get_ops()) \
-        == sorted((n.get_type_name(), n.get_type_info().version_id, str(n.get_attributes())) for n in theirs.get_ops())
+        n.get_friendly_name() for n in theirs.get_ops()
+    )
+    assert sorted(
+        (n.get_type_name(), n.get_type_info().version_id, str(n.get_attributes())) for n in ours.get_ops()
+    ) == sorted((n.get_type_name(), n.get_type_info().version_id, str(n.get_attributes())) for n in theirs.get_ops())
     assert_same(ours, theirs)
 
 
@@ -74,7 +77,13 @@ def test_writing_again_changes_nothing(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "again.xml").read_bytes() == (tmp_path / "ours.xml").read_bytes()
     assert (tmp_path / "again.weights").read_bytes() == (tmp_path / "ours.bin").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "again.weights", "again.xml", "ours.bin", "ours.xml", "theirs.bin", "theirs.xml"]
+        "again.weights",
+        "again.xml",
+        "ours.bin",
+        "ours.xml",
+        "theirs.bin",
+        "theirs.xml",
+    ]
 
 
 @pytest.mark.parametrize("name", ["bilstm", "gru", "lstm_state", "gpt2"])
@@ -83,11 +92,13 @@ def test_real_models(name: str, tmp_path: Path) -> None:
     ours, theirs = CORE.read_model(tmp_path / "m.xml"), CORE.read_model(DATA / name / "model.xml")
     assert len(ours.get_ops()) == len(theirs.get_ops())
     assert [p.get_names() for p in ours.inputs + ours.outputs] == [
-        p.get_names() for p in theirs.inputs + theirs.outputs]
+        p.get_names() for p in theirs.inputs + theirs.outputs
+    ]
     CORE.compile_model(ours, "CPU")
 
 
 # ---- details of the files
+
 
 def test_dynamic_ranks(tmp_path: Path) -> None:
     x = ops.parameter(ov.PartialShape.dynamic(), ov.Type.dynamic)
@@ -109,7 +120,8 @@ def test_runtime_information(tmp_path: Path) -> None:
         for left, right in ports:
             mine, yours = left.rt_info, right.rt_info
             assert {k: mine[k].value for k in mine if k.startswith("user")} == {
-                k: yours[k].value for k in yours if k.startswith("user")}
+                k: yours[k].value for k in yours if k.startswith("user")
+            }
 
 
 def test_version_10_has_no_runtime_information(tmp_path: Path) -> None:
@@ -150,22 +162,38 @@ def test_attributes_that_the_op_does_not_know(tmp_path: Path) -> None:
 
 def test_unsupported_ops(tmp_path: Path) -> None:
     net = Net()
-    net.result(net.layer("Quux", "mine", [net.parameter("f32", (2, -1))], {"depth": 3, "mode": "a b"},
-                         outputs=["i32", "f16"])[1])
+    net.result(
+        net.layer("Quux", "mine", [net.parameter("f32", (2, -1))], {"depth": 3, "mode": "a b"}, outputs=["i32", "f16"])[
+            1
+        ]
+    )
     model = read_model(*net.build())
     serialize(model, tmp_path / "m.xml")
     again = read_model(tmp_path / "m.xml")
     assert [(n.op.name, n.op.version, n.get_attributes(), [str(p) for p in n.ports]) for n in again.ops] == [
-        (n.op.name, n.op.version, n.get_attributes(), [str(p) for p in n.ports]) for n in model.ops]
+        (n.op.name, n.op.version, n.get_attributes(), [str(p) for p in n.ports]) for n in model.ops
+    ]
 
 
 # ---- compression
 
+
 def float_models() -> dict[str, ov.Model]:
     x = param(2, 3, name="x")
     y = ops.matmul(x, weights(3, 3), False, False)
-    for values in (0.1, 0.5, 1e5, 1 + 2**-13, 1 + 2**-14, np.nan, [0.1, 0.2, 0.3], [1e5, 1, 2], [1e5, 1e6, 1e-9],
-                   [[0.1]], [65504.0, -1e9, 5e-8]):
+    for values in (
+        0.1,
+        0.5,
+        1e5,
+        1 + 2**-13,
+        1 + 2**-14,
+        np.nan,
+        [0.1, 0.2, 0.3],
+        [1e5, 1, 2],
+        [1e5, 1e6, 1e-9],
+        [[0.1]],
+        [65504.0, -1e9, 5e-8],
+    ):
         y = ops.add(y, const(values))
     double = ops.convert(ops.constant(np.array([0.1, 0.2, 1e300])), np.float32)
     precise = const([0.1, 0.2, 0.3])
@@ -178,8 +206,9 @@ def float_models() -> dict[str, ov.Model]:
         "plain": model_of([ops.add(ops.add(y, double), precise), named], [x]),
         "fake_quantize": model_of(ops.add(quantized, const([0.1, 0.2, 0.3])), [x]),
         "low_precision": model_of(ops.add(ops.matmul(x, low, False, False), const([0.1, 0.2, 0.3])), [x]),
-        "half": model_of(ops.matmul(x, ops.convert(ops.constant(np.ones((3, 3), np.float16)), np.float32),
-                                  False, False), [x]),
+        "half": model_of(
+            ops.matmul(x, ops.convert(ops.constant(np.ones((3, 3), np.float16)), np.float32), False, False), [x]
+        ),
         "body": MODELS["nested_bodies"](),
     }
 
@@ -193,12 +222,21 @@ def test_compression_to_f16_is_openvinos(name: str, compress: bool, tmp_path: Pa
     model = read_model(tmp_path / "source.xml")
     save_model(model, tmp_path / "ours.xml", compress)
     ours, theirs = CORE.read_model(tmp_path / "ours.xml"), CORE.read_model(tmp_path / "theirs.xml")
-    kinds = [sorted((n.get_friendly_name(), n.get_type_name(), str(n.get_element_type())) for n in m.get_ops())
-             for m in (ours, theirs)]
+    kinds = [
+        sorted((n.get_friendly_name(), n.get_type_name(), str(n.get_element_type())) for n in m.get_ops())
+        for m in (ours, theirs)
+    ]
     assert kinds[0] == kinds[1]
-    found, expected = (sorted(re.findall(r'<layer id="\d+"( name="[^"]*" type="Const"[^>]*>\s*<data element_type='
-                                         r'"[^"]*")', (tmp_path / f"{which}.xml").read_text()))
-                       for which in ("ours", "theirs"))
+    found, expected = (
+        sorted(
+            re.findall(
+                r'<layer id="\d+"( name="[^"]*" type="Const"[^>]*>\s*<data element_type='
+                r'"[^"]*")',
+                (tmp_path / f"{which}.xml").read_text(),
+            )
+        )
+        for which in ("ours", "theirs")
+    )
     assert [re.sub(r"\s+", " ", t) for t in found] == [re.sub(r"\s+", " ", t) for t in expected]
     assert_same(ours, theirs)
 
@@ -216,6 +254,7 @@ def test_compression_halves_the_file(tmp_path: Path) -> None:
 
 
 # ---- files
+
 
 @pytest.mark.parametrize("kind", [str, Path, lambda p: str(p).encode()], ids=["str", "Path", "bytes"])
 def test_paths(kind: Any, tmp_path: Path) -> None:
@@ -272,11 +311,15 @@ def test_attributes_that_files_cannot_hold(tmp_path: Path) -> None:
 def test_memory_is_not_doubled(tmp_path: Path) -> None:
     """A sparse file of 300 MB is compressed and written with much less memory."""
     count = 75_000_000
-    layers = (f'<layer id="0" name="w" type="Const" version="opset1"><data element_type="f32" shape="{count}" '
-              f'offset="0" size="{4 * count}"/><output><port id="0" precision="FP32"/></output></layer>'
-              '<layer id="1" name="r" type="Result" version="opset1"><input><port id="0"/></input></layer>')
-    (tmp_path / "m.xml").write_text(f'<net name="m" version="11"><layers>{layers}</layers><edges><edge from-layer="0" '
-                                    'from-port="0" to-layer="1" to-port="0"/></edges></net>')
+    layers = (
+        f'<layer id="0" name="w" type="Const" version="opset1"><data element_type="f32" shape="{count}" '
+        f'offset="0" size="{4 * count}"/><output><port id="0" precision="FP32"/></output></layer>'
+        '<layer id="1" name="r" type="Result" version="opset1"><input><port id="0"/></input></layer>'
+    )
+    (tmp_path / "m.xml").write_text(
+        f'<net name="m" version="11"><layers>{layers}</layers><edges><edge from-layer="0" '
+        'from-port="0" to-layer="1" to-port="0"/></edges></net>'
+    )
     with (tmp_path / "m.bin").open("wb") as file:
         file.truncate(4 * count)
     model = read_model(tmp_path / "m.xml")

@@ -1,4 +1,5 @@
 """Writing preserves every attribute of every op, as openvino reads them in the cases of the op tests."""
+
 from __future__ import annotations
 
 from collections import defaultdict

@@ -4,6 +4,7 @@
 
 With test files, only the op versions of their cases are examined anew.
 """
+
 from __future__ import annotations
 
 import json
@@ -43,8 +44,11 @@ def summary(each: dict[str, Any]) -> list[str] | str:
     """Return the names of a group's eager cases, given the eager variants and all variants of each case."""
     if all(len(seen) == len(variants) for seen, variants in each.values()):
         return "all"
-    return sorted(text for name, (seen, variants) in each.items()
-                  for text in ([name] if len(seen) == len(variants) else [f"{name} ({v})" for v in seen]))
+    return sorted(
+        text
+        for name, (seen, variants) in each.items()
+        for text in ([name] if len(seen) == len(variants) else [f"{name} ({v})" for v in seen])
+    )
 
 
 def update(files: Sequence[str] = ()) -> None:

@@ -53,8 +53,17 @@ def launches(op: Op, x: Any, host: Sequence[Array], outputs: Sequence[Any]) -> L
     return launcher
 
 
-def check(op: Op, draw: Callable[[int], Array], host: Sequence[Any] = (), *, view: View = whole, out: View = whole,
-          types: Sequence[Type] = (), inplace: bool = False, tol: float | None = None) -> int:
+def check(
+    op: Op,
+    draw: Callable[[int], Array],
+    host: Sequence[Any] = (),
+    *,
+    view: View = whole,
+    out: View = whole,
+    types: Sequence[Type] = (),
+    inplace: bool = False,
+    tol: float | None = None,
+) -> int:
     """Compare the outputs for three draws of the input; return the number of kernels that one run launches.
 
     ``view`` maps the drawn array to the op's input, and ``out`` maps a larger array to output 0. ``host`` are the

@@ -35,9 +35,17 @@ TABLE = Path(__file__).with_name("instances.json")
 SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of the sources that the table was made from
 HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.register` adds them"
 # Files with instructions that older GPUs lack: the ops check the compute capability before they launch them.
-NEEDS = dict.fromkeys((
-    "attention_mma.cu", "attention_stream.cu", "implicit_gemm.cu", "product_mma.cu", "product_tiles.cu",
-    "recurrent_mma.cu"), nvrtc.AMPERE)
+NEEDS = dict.fromkeys(
+    (
+        "attention_mma.cu",
+        "attention_stream.cu",
+        "implicit_gemm.cu",
+        "product_mma.cu",
+        "product_tiles.cu",
+        "recurrent_mma.cu",
+    ),
+    nvrtc.AMPERE,
+)
 
 COMMENT = re.compile(r"\s*//.*")
 INCLUDE = re.compile(r'#include "([^"]+)"')
@@ -66,8 +74,10 @@ def table() -> Table:
 @lru_cache(1)
 def _parsed(text: str) -> Table:
     found = json.loads(text)
-    return {file: {name: {architecture: Usage(*needs) for architecture, needs in row.items()}
-                   for name, row in rows.items()} for file, rows in found.items()}
+    return {
+        file: {name: {architecture: Usage(*needs) for architecture, needs in row.items()} for name, row in rows.items()}
+        for file, rows in found.items()
+    }
 
 
 def digest(file: str) -> str:
@@ -106,8 +116,11 @@ def faults(instances: Iterable[Instance], only: Sequence[str] = nvrtc.ARCHITECTU
             except nvrtc.NvrtcError as error:
                 found.append(str(error))
                 continue
-            found += [f"{file}: {name} spills {use.spilled} bytes for {architecture}" for name, use in needs.items()
-                      if use.spilled > SPILLS.get((file, name), {}).get(architecture, 0)]
+            found += [
+                f"{file}: {name} spills {use.spilled} bytes for {architecture}"
+                for name, use in needs.items()
+                if use.spilled > SPILLS.get((file, name), {}).get(architecture, 0)
+            ]
             found += [fault for name, use in needs.items() for fault in _excess((file, name), use, architecture)]
     return found
 
@@ -146,8 +159,12 @@ def launch_faults() -> list[str]:
     for file, rows in table().items():
         shared = Usage(0, 0, max(use.shared for row in rows.values() for use in row.values()))
         known = {**rows, "": dict.fromkeys(architectures(file), shared)}
-        found += [fault for name, row in known.items() for architecture, use in row.items()
-                  for fault in _excess((file, name), use, architecture)]
+        found += [
+            fault
+            for name, row in known.items()
+            for architecture, use in row.items()
+            for fault in _excess((file, name), use, architecture)
+        ]
     return found
 
 
@@ -185,8 +202,15 @@ def pytest_configure(config: pytest.Config) -> None:
                     _seen.update([(file, name)] if whole else [])
         return function
 
-    def launched(function: kernel.Function, grid: Sequence[int], block: Sequence[int], args: Sequence[Any],
-                 shared: int = 0, *more: Any, **named: Any) -> None:
+    def launched(
+        function: kernel.Function,
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[Any],
+        shared: int = 0,
+        *more: Any,
+        **named: Any,
+    ) -> None:
         launch(function, grid, block, args, shared, *more, **named)
         _record_launch(function, prod(block), shared)
 
@@ -238,14 +262,19 @@ def record(instances: Iterable[Instance], rest: Table) -> None:
     names = by_file(instances)
     found: Table = {file: {name: {} for name in expressions} for file, expressions in names.items()}
     found = dict(sorted({**rest, **found}.items()))
-    jobs = [(file, expressions, architecture) for file, expressions in names.items()
-            for architecture in architectures(file)]
+    jobs = [
+        (file, expressions, architecture) for file, expressions in names.items() for architecture in architectures(file)
+    ]
     with ProcessPoolExecutor() as pool:
         for (file, _, architecture), needs in zip(jobs, pool.map(usage, *zip(*jobs))):
             for name, use in needs.items():
                 found[file][name][architecture] = use
-    rows = [f" {json.dumps(file)}: {{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(row, default=astuple)}"
-            for name, row in expressions.items()) + "\n }" for file, expressions in found.items()]
+    rows = [
+        f" {json.dumps(file)}: {{\n"
+        + ",\n".join(f"  {json.dumps(name)}: {json.dumps(row, default=astuple)}" for name, row in expressions.items())
+        + "\n }"
+        for file, expressions in found.items()
+    ]
     TABLE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     digests = {file: digest(file) for file in found if file in names or is_compiled(file)}
     SOURCES.write_text(json.dumps(digests, indent=1) + "\n")
@@ -261,8 +290,10 @@ def main(arguments: Sequence[str]) -> int:
     known = {(file, name) for file, expressions in rest.items() if is_compiled(file) for name in expressions}
     files = {file for file, name in met if (file, name) not in known}
     met |= {(file, name) for file, expressions in rest.items() for name in expressions}
-    record([(file, name) for file, name in met if file in files],
-           {file: expressions for file, expressions in rest.items() if file not in files})
+    record(
+        [(file, name) for file, name in met if file in files],
+        {file: expressions for file, expressions in rest.items() if file not in files},
+    )
     return failed
 
 

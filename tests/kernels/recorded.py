@@ -33,9 +33,14 @@ def run_calls(calls: Sequence[Callable[[], Any]]) -> None:
     settle()
 
 
-def replay(backend: CudaBackend, record: Callable[[], Sequence[Callable[[], Any]]],
-           inputs: Sequence[tuple[Any, Sequence[Array]]], outputs: Sequence[Any],
-           wanted: Callable[[int], Sequence[Array]], tolerance: float = 0) -> int:
+def replay(
+    backend: CudaBackend,
+    record: Callable[[], Sequence[Callable[[], Any]]],
+    inputs: Sequence[tuple[Any, Sequence[Array]]],
+    outputs: Sequence[Any],
+    wanted: Callable[[int], Sequence[Array]],
+    tolerance: float = 0,
+) -> int:
     """Check ``wanted(draw)`` eagerly for draw 0, then for replays of one graph with draws 1 and 2.
 
     Each input is a device array with its values in every draw. The tolerance is absolute and relative; 0 compares
@@ -86,8 +91,13 @@ def run_op(backend: CudaBackend, op: Op, inputs: Sequence[Any], pick: Callable[[
     outputs = [cupy_emu.empty(w.shape, w.dtype) for w in wanted(0)]
     launcher = Launcher(backend.stream, backend.blas)
     assert op.cuda is not None and op.cuda(launcher, given, outputs, ()) is not NotImplemented
-    replay(backend, lambda: launcher.calls, [(x, d) for i, (x, d) in enumerate(zip(device, draws))
-                                             if i not in op.host_inputs], outputs, wanted)
+    replay(
+        backend,
+        lambda: launcher.calls,
+        [(x, d) for i, (x, d) in enumerate(zip(device, draws)) if i not in op.host_inputs],
+        outputs,
+        wanted,
+    )
     return [kernel_name(call) for call in launcher.calls]
 
 

@@ -62,9 +62,19 @@ def draws(n: int, *shapes: tuple[int, ...], dtype: Any = np.float32) -> tuple[An
     return scale, shift, terms
 
 
-@pytest.mark.parametrize(("cls", "dtype", "n"), [
-    (ScaledMVN, F32, 7), (ScaledMVN, F32, 1032), (ScaledRMS, F32, 64), (ScaledMVN, F16, 64), (ScaledRMS, F16, 7),
-    (ScaledMVN, BF16, 64), (ScaledMVN, np.dtype("f8"), 64)], ids=str)
+@pytest.mark.parametrize(
+    ("cls", "dtype", "n"),
+    [
+        (ScaledMVN, F32, 7),
+        (ScaledMVN, F32, 1032),
+        (ScaledRMS, F32, 64),
+        (ScaledMVN, F16, 64),
+        (ScaledRMS, F16, 7),
+        (ScaledMVN, BF16, 64),
+        (ScaledMVN, np.dtype("f8"), 64),
+    ],
+    ids=str,
+)
 def test_types(cls: type[ScaledMVN], dtype: np.dtype[Any], n: int) -> None:
     """One launch gives the same bits as two."""
     scale, shift, terms = draws(n, (3, 5, n), (n,), (3, 5, n), dtype=dtype)

@@ -23,9 +23,19 @@ Shape = tuple[int, ...]
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 
 
-def attend(backend: CudaBackend, q: Shape, key: Shape, v: Shape, mask: Shape | None = None, sink: Shape | None = None,
-           scale: bool = False, kind: Any = np.float32, causal: bool = False, hidden: bool = False,
-           swapped: bool = False) -> list[Any]:
+def attend(
+    backend: CudaBackend,
+    q: Shape,
+    key: Shape,
+    v: Shape,
+    mask: Shape | None = None,
+    sink: Shape | None = None,
+    scale: bool = False,
+    kind: Any = np.float32,
+    causal: bool = False,
+    hidden: bool = False,
+    swapped: bool = False,
+) -> list[Any]:
     """Check attention eagerly and replayed; return the recorded calls. With ``swapped``, arrays of shape
     [B, L, H, E] are read and written as [B, H, L, E]."""
     op, kind = ScaledDotProductAttention(causal=causal), np.dtype(kind)
@@ -49,8 +59,10 @@ def attend(backend: CudaBackend, q: Shape, key: Shape, v: Shape, mask: Shape | N
         return x.swapaxes(1, 2) if swapped and i < 3 else x
 
     def wanted(n: int) -> list[Array]:
-        given = [None if d[n] is None else d[n] if d[n].dtype == bool else read(d[n], i).astype(np.float64)
-                 for i, d in enumerate(draws)]
+        given = [
+            None if d[n] is None else d[n] if d[n].dtype == bool else read(d[n], i).astype(np.float64)
+            for i, d in enumerate(draws)
+        ]
         return [read(op.evaluate(NUMPY, *given)[0].astype(kind), 0)]
 
     inputs = [None if d[0] is None else cupy_emu.empty(d[0].shape, d[0].dtype) for d in draws]
@@ -77,8 +89,10 @@ def attend_hidden(backend: CudaBackend, keys: int, kind: Any, lowest: bool) -> N
     hidden = np.full((9, keys), ml_dtypes.finfo(kind).min) if lowest else np.zeros((9, keys), bool)
     out = cupy_emu.empty((9, 8), kind)
     launcher = Launcher(backend.stream, backend.blas)
-    assert ScaledDotProductAttention().cuda(launcher, [cupy_emu.asarray(x) for x in (q, key, v, hidden)], [out],
-                                            ()) is None
+    assert (
+        ScaledDotProductAttention().cuda(launcher, [cupy_emu.asarray(x) for x in (q, key, v, hidden)], [out], ())
+        is None
+    )
     run_calls(launcher.calls)
     wanted = np.broadcast_to(v.astype("f4").mean(axis=0), out.shape) if lowest else np.full(out.shape, np.nan)
     np.testing.assert_allclose(out.get().astype("f4"), wanted, 1.6e-2, 1.6e-2)
@@ -155,8 +169,14 @@ def test_keys_without_a_unit_stride_are_copied(backend: CudaBackend) -> None:
         assert op.cuda(launcher, (q, key, key), [out], ()) is None
         return launcher.calls
 
-    replay(backend, record, [(transposed, draws)], [out],
-           lambda i: list(op.evaluate(NUMPY, q.get(), draws[i].swapaxes(2, 3), draws[i].swapaxes(2, 3))), 2e-5)
+    replay(
+        backend,
+        record,
+        [(transposed, draws)],
+        [out],
+        lambda i: list(op.evaluate(NUMPY, q.get(), draws[i].swapaxes(2, 3), draws[i].swapaxes(2, 3))),
+        2e-5,
+    )
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
@@ -185,15 +205,30 @@ def test_declines() -> None:
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_kernels_compile_without_spills(architecture: str, to_compile: ToCompile) -> None:
-    expressions = [f"attend_tiles<{t}, {form}, {columns}, int, 2>" for t, form, columns in (
-        ("float", "NONE", 1), ("float", "ADDED", 4), ("__half", "CAUSAL", 2), ("__nv_bfloat16", "BOOLEAN", 3))]
+    expressions = [
+        f"attend_tiles<{t}, {form}, {columns}, int, 2>"
+        for t, form, columns in (
+            ("float", "NONE", 1),
+            ("float", "ADDED", 4),
+            ("__half", "CAUSAL", 2),
+            ("__nv_bfloat16", "BOOLEAN", 3),
+        )
+    ]
     for t, vector in (("float", 4), ("__half", 8), ("__nv_bfloat16", 8)):
-        expressions += [f"attend_split<{t}, NONE, {vector}, 8, 1, int, 2>",
-                        f"attend_split<{t}, ADDED, {vector}, 16, 4, int, 2>"]
+        expressions += [
+            f"attend_split<{t}, NONE, {vector}, 8, 1, int, 2>",
+            f"attend_split<{t}, ADDED, {vector}, 16, 4, int, 2>",
+        ]
     expressions += ["attend_split<float, BOOLEAN, 1, 32, 1, long long, 4>"]
-    expressions += [f"attend_split<double, {form}, {vector}, {each}, 1, {index}>" for form, vector, each, index in (
-        ("NONE", 2, 8, "int, 2"), ("ADDED", 2, 16, "int, 2"), ("CAUSAL", 1, 16, "int, 4"),
-        ("BOOLEAN", 2, 16, "long long, 8"))]
+    expressions += [
+        f"attend_split<double, {form}, {vector}, {each}, 1, {index}>"
+        for form, vector, each, index in (
+            ("NONE", 2, 8, "int, 2"),
+            ("ADDED", 2, 16, "int, 2"),
+            ("CAUSAL", 1, 16, "int, 4"),
+            ("BOOLEAN", 2, 16, "long long, 8"),
+        )
+    ]
     expressions = to_compile("attention.cu", expressions)
     usage = nvrtc.compile_file("attention.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)

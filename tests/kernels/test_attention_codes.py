@@ -32,9 +32,21 @@ SPLIT = {"q": (1, 1, 4, 64), "key": (1, 1, 1032, 64), "v": (1, 1, 1032, 64), "ma
 SHARED = {"q": (2, 3, 1, 64), "key": (2, 1, 300, 64), "v": (2, 1, 300, 64)}
 
 
-def run(backend: CudaBackend, q: Shape, key: Shape, v: Shape, mask: Shape | None = None, sink: Shape | None = None,
-        kind: Any = F16, causal: bool = False, factor: bool = False, zero: int | None = None,
-        limits: tuple[int, int] = (-128, 127), swapped: bool = False, odd: bool = False) -> list[str]:
+def run(
+    backend: CudaBackend,
+    q: Shape,
+    key: Shape,
+    v: Shape,
+    mask: Shape | None = None,
+    sink: Shape | None = None,
+    kind: Any = F16,
+    causal: bool = False,
+    factor: bool = False,
+    zero: int | None = None,
+    limits: tuple[int, int] = (-128, 127),
+    swapped: bool = False,
+    odd: bool = False,
+) -> list[str]:
     """Check the codes; return the names of the kernels. With ``swapped``, arrays of shape [B, L, H, E] are read and
     written as [B, H, L, E]; with ``odd``, results begin at an odd address."""
     random = np.random.default_rng(1)
@@ -67,8 +79,9 @@ def run(backend: CudaBackend, q: Shape, key: Shape, v: Shape, mask: Shape | None
 
 
 @pytest.mark.parametrize("factor", [False, True])
-@pytest.mark.parametrize("case", [HEADS, SWAPPED, CAUSAL, SPLIT, SHARED],
-                         ids=["", "swapped", "causal", "split", "shared"])
+@pytest.mark.parametrize(
+    "case", [HEADS, SWAPPED, CAUSAL, SPLIT, SHARED], ids=["", "swapped", "causal", "split", "shared"]
+)
 def test_few_queries(case: dict[str, Any], factor: bool, backend: CudaBackend) -> None:
     for kind, odd in ((F16, False), (BF16, False), (F16, True)):
         (name,) = run(backend, **case, kind=kind, factor=factor, odd=odd)
@@ -76,10 +89,12 @@ def test_few_queries(case: dict[str, Any], factor: bool, backend: CudaBackend) -
 
 
 @pytest.mark.parametrize("factor", [False, True])
-@pytest.mark.parametrize("case", [HEADS, SWAPPED, {**HEADS, "causal": True, "sink": (1, 2, 1, 1)}],
-                         ids=["", "swapped", "causal"])
-def test_many_queries(case: dict[str, Any], factor: bool, backend: CudaBackend, tf32_backend: CudaBackend,
-                      monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "case", [HEADS, SWAPPED, {**HEADS, "causal": True, "sink": (1, 2, 1, 1)}], ids=["", "swapped", "causal"]
+)
+def test_many_queries(
+    case: dict[str, Any], factor: bool, backend: CudaBackend, tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Results at an odd address are written one by one."""
     monkeypatch.setattr(_tensor_cores, "STREAMED_WIDTH", 0)
     for kind, given, vector in ((F16, backend, 8), (BF16, backend, 8), (F32, tf32_backend, 4)):
@@ -137,10 +152,17 @@ def test_no_keys(backend: CudaBackend) -> None:
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_kernels_compile_without_spills(architecture: str, to_compile: ToCompile) -> None:
     for file, end, names in (
-            ("attention_stream.cu", "true", ["attend_stream<__half, BOOLEAN, 64, 64, 16, 32, int, 2, false"]),
-            ("attention_mma.cu", "WHOLE", ["attend_mma<__half, NONE, 64, 64, 2, 64, 8, int, 2",
-                                           "attend_mma<__half, BOOLEAN, 128, 128, 2, 32, 8, int, 2",
-                                           "attend_mma<float, BOOLEAN, 64, 64, 1, 32, 4, int, 2"])):
+        ("attention_stream.cu", "true", ["attend_stream<__half, BOOLEAN, 64, 64, 16, 32, int, 2, false"]),
+        (
+            "attention_mma.cu",
+            "WHOLE",
+            [
+                "attend_mma<__half, NONE, 64, 64, 2, 64, 8, int, 2",
+                "attend_mma<__half, BOOLEAN, 128, 128, 2, 32, 8, int, 2",
+                "attend_mma<float, BOOLEAN, 64, 64, 1, 32, 4, int, 2",
+            ],
+        ),
+    ):
         expressions = to_compile(file, [f"{name}, signed char, {end}>" for name in names])
         usage = nvrtc.compile_file(file, architecture, expressions).usage
         assert len(usage) == len(expressions)

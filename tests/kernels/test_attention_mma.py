@@ -47,8 +47,9 @@ def test_forms_in_tf32(case: dict[str, Any], tf32_backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize(("size", "tiles", "keys"), [(40, 2, 32), (64, 1, 32), (64, 2, 32), (80, 1, 16), (128, 2, 16)])
-def test_sizes_of_heads_in_tf32(size: int, tiles: int, keys: int, tf32_backend: CudaBackend,
-                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_of_heads_in_tf32(
+    size: int, tiles: int, keys: int, tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Heads of more than 64 elements have one tile of queries per warp: shared memory holds no more."""
     monkeypatch.setattr(Launcher, "multiprocessors", 1)
     shape, width = (1, 130 if tiles == 2 else 60, size), -(-size // 16) * 16
@@ -77,10 +78,13 @@ def test_tf32_rounds_to_nearest(tf32_backend: CudaBackend) -> None:
     np.testing.assert_array_equal(out.get()[0, 8], [1 + 2**-10, -1, np.inf, np.inf, -np.inf, np.nan, 1 + 2**-10, 0])
 
 
-@pytest.mark.parametrize(("size", "tiles", "keys"), [
-    (64, 1, 64), (64, 2, 64), (80, 2, 64), (96, 2, 32), (128, 1, 64), (128, 2, 32), (192, 1, 32), (256, 1, 16)])
-def test_sizes_of_heads(size: int, tiles: int, keys: int, backend: CudaBackend,
-                        monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("size", "tiles", "keys"),
+    [(64, 1, 64), (64, 2, 64), (80, 2, 64), (96, 2, 32), (128, 1, 64), (128, 2, 32), (192, 1, 32), (256, 1, 16)],
+)
+def test_sizes_of_heads(
+    size: int, tiles: int, keys: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A warp has two tiles where there are enough queries for all multiprocessors, and enough registers."""
     monkeypatch.setattr(Launcher, "multiprocessors", 1)
     shape = (1, 130 if tiles == 2 else 60, size)
@@ -96,8 +100,9 @@ def test_large_arrays(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
-def test_orders_of_threads(order: Any, backend: CudaBackend, tf32_backend: CudaBackend,
-                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_of_threads(
+    order: Any, backend: CudaBackend, tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Launcher, "multiprocessors", 1)
     with cupy_emu.thread_order(order):
         attend(backend, (1, 70, 40), (1, 140, 40), (1, 140, 40), sink=(1, 70, 1), kind=HALF)
@@ -114,8 +119,10 @@ def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend, tf32_bac
 def attend_masked(backend: CudaBackend, mask: Array, kind: Any = HALF, scale: float | None = None) -> list[Any]:
     """Check attention of two heads that share a mask [.., queries, keys]; return the recorded calls."""
     op, shape = ScaledDotProductAttention(), (*mask.shape[:-2], 2, mask.shape[-2], 16)
-    q, key, v = (np.random.default_rng(i).standard_normal((*shape[:-2], n, 16)).astype(kind)
-                 for i, n in enumerate((mask.shape[-2], *mask.shape[-1:] * 2)))
+    q, key, v = (
+        np.random.default_rng(i).standard_normal((*shape[:-2], n, 16)).astype(kind)
+        for i, n in enumerate((mask.shape[-2], *mask.shape[-1:] * 2))
+    )
     mask = mask if mask.dtype == bool else mask.astype(kind)
     given = [q, key, v, mask[..., None, :, :], *([] if scale is None else [np.array(scale, kind)])]
     out = cupy_emu.empty(shape, kind)
@@ -177,11 +184,19 @@ def test_capabilities(capability: str, kind: Any, backend: CudaBackend, monkeypa
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_kernels_compile_without_spills(architecture: str) -> None:
-    expressions = [f"attend_mma<{kernel}>" for kernel in (
-        "__half, ADDED, 64, 64, 2, 64, 8, int, 2", "__half, ADDED, 128, 128, 2, 32, 8, int, 8",
-        "__nv_bfloat16, ADDED, 128, 128, 2, 32, 8, int, 2", "__nv_bfloat16, BOOLEAN, 80, 80, 2, 64, 8, int, 8",
-        "__nv_bfloat16, ADDED, 256, 256, 1, 16, 1, long long, 8", "float, ADDED, 64, 64, 2, 32, 4, int, 2",
-        "float, ADDED, 128, 128, 1, 16, 4, int, 8", "float, BOOLEAN, 80, 80, 1, 16, 1, long long, 8")]
+    expressions = [
+        f"attend_mma<{kernel}>"
+        for kernel in (
+            "__half, ADDED, 64, 64, 2, 64, 8, int, 2",
+            "__half, ADDED, 128, 128, 2, 32, 8, int, 8",
+            "__nv_bfloat16, ADDED, 128, 128, 2, 32, 8, int, 2",
+            "__nv_bfloat16, BOOLEAN, 80, 80, 2, 64, 8, int, 8",
+            "__nv_bfloat16, ADDED, 256, 256, 1, 16, 1, long long, 8",
+            "float, ADDED, 64, 64, 2, 32, 4, int, 2",
+            "float, ADDED, 128, 128, 1, 16, 4, int, 8",
+            "float, BOOLEAN, 80, 80, 1, 16, 1, long long, 8",
+        )
+    ]
     usage = nvrtc.compile_file("attention_mma.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

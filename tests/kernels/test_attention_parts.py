@@ -31,11 +31,20 @@ FORMS = {
     "one row of a mask": {**HEADS, "mask": (330,), "hidden": True, "sink": (1, 2, 3, 20, 1)},
     "a tile and a part": {"q": (2, 70, 24), "key": (2, 330, 24), "v": (2, 330, 8), "mask": (70, 330)},
     "causal": {"q": (2, 400, 16), "key": (2, 330, 16), "v": (2, 330, 16), "causal": True},
-    "rows of other heads in between": {"q": (1, 20, 3, 16), "key": (1, 530, 1, 16), "v": (1, 530, 1, 16),
-                                       "swapped": True},
+    "rows of other heads in between": {
+        "q": (1, 20, 3, 16),
+        "key": (1, 530, 1, 16),
+        "v": (1, 530, 1, 16),
+        "swapped": True,
+    },
     "many heads with one query": {"q": (1, 2, 40, 1, 16), "key": (1, 2, 1, 330, 16), "v": (1, 2, 1, 330, 16)},
-    "long rows": {"q": (1, 3, 20, 256), "key": (1, 1, 330, 256), "v": (1, 1, 330, 200), "mask": (20, 330),
-                  "scale": True},
+    "long rows": {
+        "q": (1, 3, 20, 256),
+        "key": (1, 1, 330, 256),
+        "v": (1, 1, 330, 200),
+        "mask": (20, 330),
+        "scale": True,
+    },
 }
 
 
@@ -56,8 +65,9 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("kind", [HALF, BF16, np.float32])
 @pytest.mark.parametrize("form", FORMS)
-def test_forms(form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend,
-               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forms(
+    form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if kind == np.float32 and form == "long rows":
         pytest.skip("no shared memory for f32")
     monkeypatch.setattr(Launcher, "multiprocessors", 14 if form == "causal" else 4)
@@ -65,10 +75,19 @@ def test_forms(form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBac
 
 
 @pytest.mark.parametrize("kind", [HALF, BF16, np.float32])
-@pytest.mark.parametrize("form", ["heads that share a mask", "heads with masks of their own", "aligned masks",
-                                  "heads with a row of a mask each", "one row of a mask"])
-def test_heads_as_rows_of_a_tile(form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend,
-                                 monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "form",
+    [
+        "heads that share a mask",
+        "heads with masks of their own",
+        "aligned masks",
+        "heads with a row of a mask each",
+        "one row of a mask",
+    ],
+)
+def test_heads_as_rows_of_a_tile(
+    form: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Heads that share keys are rows of one tile also where all keys of a tile are one block's."""
     monkeypatch.setattr(Launcher, "multiprocessors", 1)
     (call,) = attend(tf32_backend if kind == np.float32 else backend, **FORMS[form], kind=kind)
@@ -76,21 +95,30 @@ def test_heads_as_rows_of_a_tile(form: str, kind: Any, backend: CudaBackend, tf3
     assert call.args[0] == (2, 1)
 
 
-@pytest.mark.parametrize(("shape", "keys", "grid", "in_memory"), [
-    ((8, 4, 64, 64), 8192, (16, 16), (16, 16)),  # tiles of two heads
-    ((8, 4, 32, 64), 8192, (16, 8), (8, 16)),
-    ((8, 4, 40, 64), 8192, (16, 16), (16, 16)),
-    ((8, 4, 16, 64), 8192, (16, 8), (8, 16)),
-    ((8, 4, 64, 64), 384, None, None),  # 16 tiles in 3 parts do not fill the device
-    ((32, 1, 64, 64), 1024, (8, 32), (32, 8)),
-    ((8, 4, 64, 128), 8192, (16, 16), (16, 16)),
-    ((8, 4, 64, 256), 8192, (8, 32), (32, 8)),
-    ((8, 4, 512, 64), 8192, (2, 128), (128, 2)),
-    ((8, 4, 1024, 64), 8192, None, None),  # tiles alone do
-    ((256, 4, 16, 64), 1024, None, None),
-])
-def test_grids(shape: tuple[int, int, int, int], keys: int, grid: tuple[int, int] | None,
-               in_memory: tuple[int, int] | None, clusters: bool, backend: CudaBackend) -> None:
+@pytest.mark.parametrize(
+    ("shape", "keys", "grid", "in_memory"),
+    [
+        ((8, 4, 64, 64), 8192, (16, 16), (16, 16)),  # tiles of two heads
+        ((8, 4, 32, 64), 8192, (16, 8), (8, 16)),
+        ((8, 4, 40, 64), 8192, (16, 16), (16, 16)),
+        ((8, 4, 16, 64), 8192, (16, 8), (8, 16)),
+        ((8, 4, 64, 64), 384, None, None),  # 16 tiles in 3 parts do not fill the device
+        ((32, 1, 64, 64), 1024, (8, 32), (32, 8)),
+        ((8, 4, 64, 128), 8192, (16, 16), (16, 16)),
+        ((8, 4, 64, 256), 8192, (8, 32), (32, 8)),
+        ((8, 4, 512, 64), 8192, (2, 128), (128, 2)),
+        ((8, 4, 1024, 64), 8192, None, None),  # tiles alone do
+        ((256, 4, 16, 64), 1024, None, None),
+    ],
+)
+def test_grids(
+    shape: tuple[int, int, int, int],
+    keys: int,
+    grid: tuple[int, int] | None,
+    in_memory: tuple[int, int] | None,
+    clusters: bool,
+    backend: CudaBackend,
+) -> None:
     heads, group, queries, size = shape
     q, key = cupy_emu.empty((1, heads, group, queries, size), HALF), cupy_emu.empty((1, heads, 1, keys, size), HALF)
     launcher = Launcher(backend.stream, backend.blas)
@@ -107,8 +135,10 @@ def test_grids(shape: tuple[int, int, int, int], keys: int, grid: tuple[int, int
 @pytest.mark.parametrize("keys", [1, 64, 65, 600, 1000])
 def test_lengths_on_the_device(keys: int, backend: CudaBackend) -> None:
     """One launch serves all lengths up to the capacity; elements beyond the length are not read."""
-    draws = [[np.random.default_rng(i + n).standard_normal(s).astype(HALF) for n in range(3)]
-             for i, s in enumerate([(1, 2, 4, 9, 16), (1, 2, 1, 1024, 16), (1, 2, 1, 1024, 16), (1, 1, 1, 9, 1024)])]
+    draws = [
+        [np.random.default_rng(i + n).standard_normal(s).astype(HALF) for n in range(3)]
+        for i, s in enumerate([(1, 2, 4, 9, 16), (1, 2, 1, 1024, 16), (1, 2, 1, 1024, 16), (1, 1, 1, 9, 1024)])
+    ]
     for values in draws[1:3]:
         for x in values:
             x[..., keys:, :] = np.nan
@@ -149,8 +179,9 @@ def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend, tf32_bac
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("kind", [HALF, np.float32])
 @pytest.mark.parametrize("name", MASKS)
-def test_masks_with_hidden_tiles(name: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend,
-                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_with_hidden_tiles(
+    name: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Launcher, "multiprocessors", 20 if name == "batch" else 16)
     with np.errstate(invalid="ignore"):
         marks, call = attend_masked(tf32_backend if kind == np.float32 else backend, MASKS[name], kind)
@@ -160,8 +191,14 @@ def test_masks_with_hidden_tiles(name: str, kind: Any, backend: CudaBackend, tf3
 def attend_sinks(backend: CudaBackend) -> None:
     """Check sinks that take 1/2, 73 % and 88 % of the weights in three heads."""
     keys, x = cupy_emu.zeros((1, 1, 600, 16), HALF), np.arange(3)
-    arrays = [cupy_emu.zeros((1, 3, 20, 16), HALF), keys, cupy_emu.asarray(np.ones((1, 1, 600, 16), HALF)), None, None,
-              cupy_emu.asarray((np.log(600) + x).astype(HALF).reshape(1, 3, 1, 1))]
+    arrays = [
+        cupy_emu.zeros((1, 3, 20, 16), HALF),
+        keys,
+        cupy_emu.asarray(np.ones((1, 1, 600, 16), HALF)),
+        None,
+        None,
+        cupy_emu.asarray((np.log(600) + x).astype(HALF).reshape(1, 3, 1, 1)),
+    ]
     out, launcher = cupy_emu.empty((1, 3, 20, 16), HALF), Launcher(backend.stream, backend.blas)
     assert _attention.attend(launcher, arrays, out, False) is None
     assert parts(launcher.calls) == 4

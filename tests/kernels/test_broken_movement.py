@@ -37,14 +37,20 @@ def gather() -> None:
 def scatter() -> None:
     reductions: tuple[Any, ...] = ("none", "sum")
     for reduction in reductions:
-        run_op(CudaBackend(), ScatterElementsUpdate12(reduction=reduction), [
-            draws((2, 9), np.float32), draws((2, 100), np.int64, -9, 9), draws((2, 100), np.float32), axis(1)])
+        run_op(
+            CudaBackend(),
+            ScatterElementsUpdate12(reduction=reduction),
+            [draws((2, 9), np.float32), draws((2, 100), np.int64, -9, 9), draws((2, 100), np.float32), axis(1)],
+        )
 
 
 def last() -> None:
     with cupy_emu.thread_order("descending"):
-        run_op(CudaBackend(), ScatterUpdate(), [
-            draws((9,), np.float32), draws((100,), np.int64, -9, 9), draws((100,), np.float32), axis(0)])
+        run_op(
+            CudaBackend(),
+            ScatterUpdate(),
+            [draws((9,), np.float32), draws((100,), np.int64, -9, 9), draws((100,), np.float32), axis(0)],
+        )
 
 
 def pad() -> None:

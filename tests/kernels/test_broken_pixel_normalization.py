@@ -45,27 +45,32 @@ def shifted() -> None:
     normalized("NONE", (1, 8, 30, 40), groups=2, offset=300)
 
 
-FAULTS = [Fault(name, run, FILE, sound, broken) for name, run, sound, broken in [
-    ("deviations from zero", shifted, "if (pixel == first) base[j] = A(part[j]);", ""),
-    ("threads with one pixel less", few, "A(whole + (from < rest))", "A(whole)"),
-    ("deviations of means left out", alone, "deviations + n * (part - mean) * (part - mean)", "deviations"),
-    ("no barrier before moments are read", alone, "of_channels[0]);\n    __syncthreads();", "of_channels[0]);"),
-    ("no barrier before factors are read", alone, "eps_inside);\n  }\n  __syncthreads();", "eps_inside);\n  }"),
-    ("groups do not change within a chunk", alone, "if (--left == 0) {", "if (false) {"),
-    ("pixels as close as in x", alone, "pixel * s.out_step", "pixel * s.x_step"),
-    ("an operand's pixels as close as channels", alone, "pixel * operands.step[n]", "pixel * 40"),
-    ("channels of the first image", alone, "(unsigned long long)blockIdx.y * s.channels + channel",
-     "channel"),
-    ("last part as long as the others", clustered, "A(s.pixels_of(from) * s.group)", "A(s.length * s.group)"),
-    ("no arrival at the cluster", clustered, "arrive_at_cluster<UNTOUCHED>();", ""),
-    ("stores before the others expect them", clustered, "wait_for_cluster();  // all blocks expect stores", ""),
-    ("nobody waits for stores", clustered, "    stores->wait();\n", ""),
-    ("stores that nobody expects", clustered, "groups * s.parts * sizeof(uint4)",
-     "groups * (s.parts - 1) * sizeof(uint4)"),
-    ("parts of the first image", in_parts, "((unsigned long long)blockIdx.y * (s.channels / s.group)",
-     "((0)"),
-    ("moments of the first part", in_parts, "partial[part * 2]", "partial[0]"),
-]]
+FAULTS = [
+    Fault(name, run, FILE, sound, broken)
+    for name, run, sound, broken in [
+        ("deviations from zero", shifted, "if (pixel == first) base[j] = A(part[j]);", ""),
+        ("threads with one pixel less", few, "A(whole + (from < rest))", "A(whole)"),
+        ("deviations of means left out", alone, "deviations + n * (part - mean) * (part - mean)", "deviations"),
+        ("no barrier before moments are read", alone, "of_channels[0]);\n    __syncthreads();", "of_channels[0]);"),
+        ("no barrier before factors are read", alone, "eps_inside);\n  }\n  __syncthreads();", "eps_inside);\n  }"),
+        ("groups do not change within a chunk", alone, "if (--left == 0) {", "if (false) {"),
+        ("pixels as close as in x", alone, "pixel * s.out_step", "pixel * s.x_step"),
+        ("an operand's pixels as close as channels", alone, "pixel * operands.step[n]", "pixel * 40"),
+        ("channels of the first image", alone, "(unsigned long long)blockIdx.y * s.channels + channel", "channel"),
+        ("last part as long as the others", clustered, "A(s.pixels_of(from) * s.group)", "A(s.length * s.group)"),
+        ("no arrival at the cluster", clustered, "arrive_at_cluster<UNTOUCHED>();", ""),
+        ("stores before the others expect them", clustered, "wait_for_cluster();  // all blocks expect stores", ""),
+        ("nobody waits for stores", clustered, "    stores->wait();\n", ""),
+        (
+            "stores that nobody expects",
+            clustered,
+            "groups * s.parts * sizeof(uint4)",
+            "groups * (s.parts - 1) * sizeof(uint4)",
+        ),
+        ("parts of the first image", in_parts, "((unsigned long long)blockIdx.y * (s.channels / s.group)", "((0)"),
+        ("moments of the first part", in_parts, "partial[part * 2]", "partial[0]"),
+    ]
+]
 
 
 @pytest.mark.drawn(4)

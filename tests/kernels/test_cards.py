@@ -35,8 +35,12 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     capability, multiprocessors = CARDS[request.param]
     shared = SHARED[f"sm_{capability}"]
     monkeypatch.setattr(cuda.Device, "compute_capability", capability)
-    properties = {"major": int(capability[:-1]), "minor": int(capability[-1]), "multiProcessorCount": multiprocessors,
-                  "sharedMemPerBlockOptin": shared}
+    properties = {
+        "major": int(capability[:-1]),
+        "minor": int(capability[-1]),
+        "multiProcessorCount": multiprocessors,
+        "sharedMemPerBlockOptin": shared,
+    }
     monkeypatch.setattr(runtime, "PROPERTIES", runtime.PROPERTIES | properties)
     monkeypatch.setattr(kernel, "MULTIPROCESSORS", multiprocessors)
     monkeypatch.setattr(kernel, "MAX_COOPERATIVE_BLOCKS", 2 * multiprocessors)

@@ -36,8 +36,14 @@ def device(emulated: str) -> str:
     return emulated
 
 
-def normalize(backend: CudaBackend, op: Op, shape: Sequence[int], dtype: Any = np.float32, inplace: bool = False,
-              offset: float = 0) -> list[str]:
+def normalize(
+    backend: CudaBackend,
+    op: Op,
+    shape: Sequence[int],
+    dtype: Any = np.float32,
+    inplace: bool = False,
+    offset: float = 0,
+) -> list[str]:
     """Check an op of data and per-channel parameters against its definition; return the kernels that it launches."""
     dtype = np.dtype(dtype)
     count = 4 if isinstance(op, BatchNormInference5) else 2
@@ -100,8 +106,7 @@ def test_a_large_mean_costs_no_digits(backend: CudaBackend, monkeypatch: pytest.
 def test_epilogues_compile_for_devices(architecture: str) -> None:
     """Kernels with a fused epilogue compile without spills."""
     layers = chain(2, Add(), Multiply(), Swish())
-    source = functor("Epilogue", layers, (np.dtype(np.float32),) * 3,
-                     _group_norm.MAX_EPILOGUE_OPERANDS, "common.cuh")
+    source = functor("Epilogue", layers, (np.dtype(np.float32),) * 3, _group_norm.MAX_EPILOGUE_OPERANDS, "common.cuh")
     names = [f"{name}<float, {vector}, Epilogue>" for name in ("group_moments", "group_parts") for vector in (1, 4)]
     usage = nvrtc.compile_file("channel_normalization.cu", architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores for u in usage.values())

@@ -42,15 +42,26 @@ def installed(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("cuDNN is not installed")
 
 
-def convolution(net: Net, x: Port, channels: int = CHANNELS, taps: int = 3, stride: int = 1, groups: int = 1,
-                kernel: Port | None = None) -> Port:
+def convolution(
+    net: Net,
+    x: Port,
+    channels: int = CHANNELS,
+    taps: int = 3,
+    stride: int = 1,
+    groups: int = 1,
+    kernel: Port | None = None,
+) -> Port:
     """Add a convolution of x, which has so many channels, with padding that keeps a stride of 1 from shrinking it."""
     shape = (CHANNELS // groups, channels // groups, taps, taps)
     weights = RNG.standard_normal((groups, *shape) if groups > 1 else shape) / (taps * (channels // groups) ** 0.5)
     pads = f"{taps // 2},{taps // 2}"
     attributes = {"strides": f"{stride},{stride}", "dilations": "1,1", "pads_begin": pads, "pads_end": pads}
-    found: Port = net.layer("GroupConvolution" if groups > 1 else "Convolution", "opset1",
-                            [x, net.const(weights.astype(np.float32)) if kernel is None else kernel], attributes)
+    found: Port = net.layer(
+        "GroupConvolution" if groups > 1 else "Convolution",
+        "opset1",
+        [x, net.const(weights.astype(np.float32)) if kernel is None else kernel],
+        attributes,
+    )
     return found
 
 
@@ -66,8 +77,15 @@ def unary(name: str, **attributes: Any) -> Layer:
 
 
 def pool(name: str, **attributes: Any) -> Layer:
-    given = {"kernel": "3,3", "strides": "2,2", "pads_begin": "1,1", "pads_end": "1,1", "rounding_type": "floor",
-             **({"exclude-pad": "true"} if name == "AvgPool" else {}), **attributes}
+    given = {
+        "kernel": "3,3",
+        "strides": "2,2",
+        "pads_begin": "1,1",
+        "pads_end": "1,1",
+        "rounding_type": "floor",
+        **({"exclude-pad": "true"} if name == "AvgPool" else {}),
+        **attributes,
+    }
     return lambda net, x: net.layer(name, "opset1", [x], given)
 
 
@@ -155,13 +173,25 @@ def kernels(plan: Plan) -> int:
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(("layers", "count"), [
-    ((), 3), ((bias, unary("Relu")), 3), ((bias, unary("Clamp", min=0, max=1.5)), 3), ((bias, unary("Swish")), 3),
-    ((bias, unary("Tanh")), 3), ((bias, add, unary("Relu")), 4), ((depthwise, bias, unary("Relu")), 4),
-    ((bias, pool("MaxPool")), 4), ((pool("AvgPool"), bias), 5),
-    ((pool("AvgPool", auto_pad="same_upper"), pool("AvgPool", **{"exclude-pad": "false"})), 5),
-    ((pool("MaxPool", kernel="9,12", pads_begin="0,0", pads_end="0,0"),), 4),
-    ((bias, group_norm), 5), ((resized("nearest"),), 4), ((resized("linear_onnx"), bias), 5)])
+@pytest.mark.parametrize(
+    ("layers", "count"),
+    [
+        ((), 3),
+        ((bias, unary("Relu")), 3),
+        ((bias, unary("Clamp", min=0, max=1.5)), 3),
+        ((bias, unary("Swish")), 3),
+        ((bias, unary("Tanh")), 3),
+        ((bias, add, unary("Relu")), 4),
+        ((depthwise, bias, unary("Relu")), 4),
+        ((bias, pool("MaxPool")), 4),
+        ((pool("AvgPool"), bias), 5),
+        ((pool("AvgPool", auto_pad="same_upper"), pool("AvgPool", **{"exclude-pad": "false"})), 5),
+        ((pool("MaxPool", kernel="9,12", pads_begin="0,0", pads_end="0,0"),), 4),
+        ((bias, group_norm), 5),
+        ((resized("nearest"),), 4),
+        ((resized("linear_onnx"), bias), 5),
+    ],
+)
 def test_layers(layers: tuple[Layer, ...], count: int, precision: str, emulated: str) -> None:
     """Nothing is copied between convolutions, and each layer runs with the convolution before it, or in one kernel."""
     plan = run(network(*layers), 2, CHANNELS, 9, 12, precision=precision)
@@ -170,8 +200,10 @@ def test_layers(layers: tuple[Layer, ...], count: int, precision: str, emulated:
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(("layers", "count"), [
-    ((bias, joined), 5), ((divided, bias), 5), ((group_norm, joined, resized("nearest"), bias, divided), 11)])
+@pytest.mark.parametrize(
+    ("layers", "count"),
+    [((bias, joined), 5), ((divided, bias), 5), ((group_norm, joined, resized("nearest"), bias, divided), 11)],
+)
 def test_parts_of_channels(layers: tuple[Layer, ...], count: int, precision: str, emulated: str) -> None:
     """In 16 bits, convolutions and norms read and write some channels of a tensor. In TF32, cuDNN gets copies."""
     found = ops(run(network(*layers), 2, CHANNELS, 9, 12, precision=precision))
@@ -180,8 +212,12 @@ def test_parts_of_channels(layers: tuple[Layer, ...], count: int, precision: str
 
 
 def test_epilogues_are_cudnns(emulated: str) -> None:
-    for layers, count in (((bias, unary("Relu")), 1), ((bias, add, unary("Relu")), 1), ((bias, unary("Swish")), 2),
-                          ((bias, unary("Clamp", min=0, max=6)), 2)):
+    for layers, count in (
+        ((bias, unary("Relu")), 1),
+        ((bias, add, unary("Relu")), 1),
+        ((bias, unary("Swish")), 2),
+        ((bias, unary("Clamp", min=0, max=6)), 2),
+    ):
         assert kernels(run(network(*layers), 2, CHANNELS, 9, 12)) == count
 
 
@@ -213,8 +249,12 @@ def test_results_of_any_number_of_channels(outputs: int, precision: str, emulate
     x = net.parameter("f32", (2, CHANNELS, 9, 12), "x")
     first = unary("Relu")(net, bias(net, convolution(net, x)))
     weights = RNG.standard_normal((outputs, CHANNELS, 3, 3)).astype(np.float32) / 12
-    last = net.layer("Convolution", "opset1", [first, net.const(weights)], {
-        "strides": "1,1", "dilations": "1,1", "pads_begin": "1,1", "pads_end": "1,1"})
+    last = net.layer(
+        "Convolution",
+        "opset1",
+        [first, net.const(weights)],
+        {"strides": "1,1", "dilations": "1,1", "pads_begin": "1,1", "pads_end": "1,1"},
+    )
     last = net.layer("Add", "opset1", [last, net.const(RNG.standard_normal((1, outputs, 1, 1)).astype(np.float32))])
     net.result(unary("Sigmoid")(net, last))
     net.result(net.layer("ReduceMax", "opset1", [unary("Tanh")(net, last), net.const(np.array([1]))], {}))
@@ -231,8 +271,13 @@ def test_names_of_layers(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None
             monkeypatch.setattr(CudaBackend, "channels_last", lambda backend: ())
         compiled = core.compile_model(core.read_model(*model), emulated, {"INFERENCE_PRECISION_HINT": "f16"})
         steps = [step for program in compiled._compilation.programs.values() for step in program.steps]
-        found.append([(step.name, step.source_location, [layer.name for layer in layers_of(step.op)])
-                      for step in steps if step.op.name == "Convolution"])
+        found.append(
+            [
+                (step.name, step.source_location, [layer.name for layer in layers_of(step.op)])
+                for step in steps
+                if step.op.name == "Convolution"
+            ]
+        )
         assert any(isinstance(step.op, ChannelsLastConvolution) for step in steps) is adjacent
     assert found[0] == found[1] and any(len(names) > 1 for *_, names in found[0])
 
@@ -336,11 +381,20 @@ def test_convolutions_alone(emulated: str) -> None:
 def test_kernels_that_are_computed(emulated: str) -> None:
     net = Net()
     x = net.parameter("f32", (2, CHANNELS, 6, 6), "x")
-    kernel = net.layer("Exp", "opset1", [net.layer("Slice", "opset8", [x, *(net.const(np.array(v)) for v in (
-        [0, 0], [1, 3], [1, 1], [0, 2]))])])
-    kernel = net.layer("Broadcast", "opset3", [
-        net.layer("ReduceMean", "opset1", [kernel, net.const(np.array([1, 2, 3]))], {"keep_dims": True}),
-        net.const(np.array([CHANNELS, CHANNELS, 1, 1]))], {"mode": "numpy"})
+    kernel = net.layer(
+        "Exp",
+        "opset1",
+        [net.layer("Slice", "opset8", [x, *(net.const(np.array(v)) for v in ([0, 0], [1, 3], [1, 1], [0, 2]))])],
+    )
+    kernel = net.layer(
+        "Broadcast",
+        "opset3",
+        [
+            net.layer("ReduceMean", "opset1", [kernel, net.const(np.array([1, 2, 3]))], {"keep_dims": True}),
+            net.const(np.array([CHANNELS, CHANNELS, 1, 1])),
+        ],
+        {"mode": "numpy"},
+    )
     net.result(convolution(net, convolution(net, x), taps=1, kernel=kernel))
     run(net, 2, CHANNELS, 6, 6)
 
@@ -348,8 +402,7 @@ def test_kernels_that_are_computed(emulated: str) -> None:
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
 @pytest.mark.parametrize(("channels", "outputs"), [(1, 4), (3, 4), (4, 1), (5, 24), (12, 72), (24, 24)])
 @pytest.mark.parametrize("end", [0, 1, 2])
-def test_any_channels_and_padding(channels: int, outputs: int, end: int, kind: Any,
-                                  tf32_backend: CudaBackend) -> None:
+def test_any_channels_and_padding(channels: int, outputs: int, end: int, kind: Any, tf32_backend: CudaBackend) -> None:
     """cuDNN may get other convolutions than those that the pass rewrites: few channels, and padding at one end."""
     op = Convolution(strides=(2, 2), pads_begin=(1, 1), pads_end=(end, end))
     x, kernel = (RNG.standard_normal(shape).astype(kind) for shape in ((2, channels, 9, 12), (outputs, channels, 3, 3)))
@@ -362,9 +415,16 @@ def test_any_channels_and_padding(channels: int, outputs: int, end: int, kind: A
     assert relative_error(out.get().transpose(0, 3, 1, 2).astype(np.float64), wanted) < 2e-3
 
 
-@pytest.mark.parametrize(("shape", "wanted"), [
-    ((1, 8, 5, 6), (240, 1, 48, 8)), ((2, 8, 1, 6), (48, 1, 48, 8)), ((1, 8, 5, 1), (40, 1, 8, 8)),
-    ((1, 8, 1, 1), (8, 1, 1, 1)), ((2, 1, 5, 6), (30, 30, 6, 1))])
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        ((1, 8, 5, 6), (240, 1, 48, 8)),
+        ((2, 8, 1, 6), (48, 1, 48, 8)),
+        ((1, 8, 5, 1), (40, 1, 8, 8)),
+        ((1, 8, 1, 1), (8, 1, 1, 1)),
+        ((2, 1, 5, 6), (30, 30, 6, 1)),
+    ],
+)
 def test_strides_of_axes_of_one(shape: tuple[int, ...], wanted: tuple[int, ...], emulated: str) -> None:
     """Strides of axes of extent 1, which no index uses, still show the layout."""
     order = (0, 2, 3, 1)

@@ -116,8 +116,10 @@ def test_the_fastest_answers_are_chosen(emulated: str, timed: dict[str, float]) 
     """A question that only the chosen answer asks is measured as well."""
     found = measure()
     assert found.choices.known == {"form": "tiles", "tiles": "large"}
-    assert found.seconds == {"form": {"slow": 3.0, "tiles": 2.0},
-                             "tiles": {name: timed[name] for name in ("fast", "small", "large")}}
+    assert found.seconds == {
+        "form": {"slow": 3.0, "tiles": 2.0},
+        "tiles": {name: timed[name] for name in ("fast", "small", "large")},
+    }
 
 
 def test_a_small_gain_does_not_count(emulated: str, timed: dict[str, float]) -> None:
@@ -149,8 +151,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_the_command(emulated: str, quick: None, open_backend: Any, tmp_path: Path,
-                     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command(
+    emulated: str,
+    quick: None,
+    open_backend: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The command writes a file, which later programs read, and another model's choices are added to it."""
     open_backend(lambda: CudaBackend(kernels=KernelStore(str(tmp_path))))
     usual = tuner.Tuner._seconds
@@ -166,8 +174,7 @@ def test_the_command(emulated: str, quick: None, open_backend: Any, tmp_path: Pa
     assert "attention float16" in output and str(tmp_path / CARD) in output
     found = json.loads((tmp_path / CARD).read_text())
     assert {name for question, name in found["choices"].items() if "20 queries" in question} == {"tiles"}
-    assert main(["tune", str(DATA / "resnet"), "-d", emulated, "--shape", "[1,3,32,32]",
-                 "--precision", "f16"]) == 0
+    assert main(["tune", str(DATA / "resnet"), "-d", emulated, "--shape", "[1,3,32,32]", "--precision", "f16"]) == 0
     assert found["choices"].items() < json.loads((tmp_path / CARD).read_text())["choices"].items()
     assert CudaBackend(kernels=KernelStore(str(tmp_path))).choices.known.items() > found["choices"].items()
 

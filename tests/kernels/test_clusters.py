@@ -87,8 +87,12 @@ def normalized(backend: CudaBackend) -> None:
 
 
 KERNELS: dict[str, tuple[Callable[[CudaBackend], None], int]] = {  # and the blocks of a cluster where it is free
-    "attend_stream": (streamed, 16), "attend_mma": (tiled, 16), "product_tiles": (compressed, 8),
-    "implicit_gemm": (convolved, 8), "normalize_pixels": (normalized, 8)}
+    "attend_stream": (streamed, 16),
+    "attend_mma": (tiled, 16),
+    "product_tiles": (compressed, 8),
+    "implicit_gemm": (convolved, 8),
+    "normalize_pixels": (normalized, 8),
+}
 
 
 @pytest.mark.drawn(6)
@@ -141,8 +145,9 @@ def test_the_driver_is_asked_once(backend: CudaBackend, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7])
-def test_sizes_that_are_no_powers_of_two(size: int, backend: CudaBackend, launched: list[tuple[int, int]],
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_are_no_powers_of_two(
+    size: int, backend: CudaBackend, launched: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Convolutions and norms take clusters of any number of blocks."""
     for order in ("ascending", "descending", 7):
         launched.clear()

@@ -39,8 +39,9 @@ class Nvrtc:
         self._core = SimpleNamespace(core=options)
         self.cuda = SimpleNamespace(Device=lambda number: nullcontext(), compiler=self)
 
-    def compile_using_nvrtc(self, source: str, options: Any, arch: Any, file: str, names: tuple[str, ...], *_: Any,
-                            **__: Any) -> tuple[bytes, dict[str, str]]:
+    def compile_using_nvrtc(
+        self, source: str, options: Any, arch: Any, file: str, names: tuple[str, ...], *_: Any, **__: Any
+    ) -> tuple[bytes, dict[str, str]]:
         self.programs.append([*names] or source.split())
         self.started.release()
         if "slow" in source:
@@ -60,10 +61,12 @@ class Asked:
         for _ in range(threads):
             assert self.nvrtc.started.acquire(timeout=SECONDS)
 
-    def ask(self, source: str, name: str, *flags: str, exported: bool = False,
-            target: Target | None = None) -> Future[Binary]:
-        return self.queue.submit(Code(source, name, flags, exported), f"{source} {name}", target or self.target,
-                                 self.threads)
+    def ask(
+        self, source: str, name: str, *flags: str, exported: bool = False, target: Target | None = None
+    ) -> Future[Binary]:
+        return self.queue.submit(
+            Code(source, name, flags, exported), f"{source} {name}", target or self.target, self.threads
+        )
 
     def programs(self) -> list[list[str]]:
         """Let the threads go on; return the programs that they have compiled since, sorted, once all are done."""
@@ -71,7 +74,7 @@ class Asked:
         while self.queue._running:
             for job in list(self.queue._running.values()):
                 job.done.exception(SECONDS)
-        return sorted(self.nvrtc.programs[self.threads:])
+        return sorted(self.nvrtc.programs[self.threads :])
 
 
 @pytest.fixture(autouse=True)
@@ -217,8 +220,13 @@ def chain(length: int, shape: tuple[int, ...] = (2, 16)) -> Net:
     x = net.parameter("f32", shape, "x")
     for number in range(length):
         x = net.layer("Softmax", "opset8", [x], {"axis": number % 2}, name=f"softmax{number}")
-        x = net.layer("CumSum", "opset3", [x, net.const(np.array(1 - number % 2))],
-                      {"exclusive": False, "reverse": False}, name=f"sum{number}")
+        x = net.layer(
+            "CumSum",
+            "opset3",
+            [x, net.const(np.array(1 - number % 2))],
+            {"exclusive": False, "reverse": False},
+            name=f"sum{number}",
+        )
         x = net.layer(("Exp", "Abs", "Sin")[number % 3], "opset1", [x], name=f"unary{number}")
     net.result(x)
     return net
@@ -325,8 +333,10 @@ def test_requests_in_several_threads(card: None, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("compilers", [0, 2])
 def test_threads_that_ask_for_a_kernel_at_once(compilers: int, card: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is compiled once, and then allows launches with the shared memory that each of them wants."""
-    source = ('#include "common.cuh"\nextern "C" __global__ void kernel(float* out) '
-              '{ OVGPU_DYN_SHARED(float, x); *out = *x; }')
+    source = (
+        '#include "common.cuh"\nextern "C" __global__ void kernel(float* out) '
+        "{ OVGPU_DYN_SHARED(float, x); *out = *x; }"
+    )
     watched, store = Watched(monkeypatch), KernelStore(threads=compilers)
 
     def ask(kernel: kernels.Kernel, shared: int, at_once: threading.Barrier, allowed: list[bool]) -> None:
@@ -366,9 +376,14 @@ def test_kernels_are_compiled_before_constants_are_uploaded(card: None, monkeypa
     watched.before = compiling
     monkeypatch.setattr(transfer, "_upload", uploading)
     net = Net("constant")
-    net.result(net.layer("MatMul", "opset1", [
-        net.layer("Exp", "opset1", [net.parameter("f32", (2, 16))]), net.const(np.eye(16, 8, dtype=np.float32))],
-        {"transpose_a": False, "transpose_b": False}))
+    net.result(
+        net.layer(
+            "MatMul",
+            "opset1",
+            [net.layer("Exp", "opset1", [net.parameter("f32", (2, 16))]), net.const(np.eye(16, 8, dtype=np.float32))],
+            {"transpose_a": False, "transpose_b": False},
+        )
+    )
     model = compiled(net)
     assert order[0] == "compiles" and "uploads" in order
     np.testing.assert_allclose(model([np.zeros((2, 16), np.float32)])[0], np.ones((2, 8)))

@@ -25,13 +25,24 @@ U4 = tuple(map(float, range(16)))
 def stored(packed: Packed, scale: tuple[int, int] | None, zero: tuple[int, int] | None) -> list[Any]:
     count = packed.rows * packed.columns
     codes = RNG.integers(0, 255, -(-count // 2) if packed.is_nibbles else (packed.rows, packed.columns), np.uint8)
-    return [codes.view(np.int8) if packed.kind == Type.i8 else codes,
-            None if scale is None else RNG.uniform(0.01, 0.1, scale).astype(np.float16),
-            None if zero is None else RNG.integers(3, 12, zero, np.uint8)]
+    return [
+        codes.view(np.int8) if packed.kind == Type.i8 else codes,
+        None if scale is None else RNG.uniform(0.01, 0.1, scale).astype(np.float16),
+        None if zero is None else RNG.integers(3, 12, zero, np.uint8),
+    ]
 
 
-def multiply(backend: CudaBackend, packed: Packed, transpose: bool, m: int, scale: tuple[int, int] | None = None,
-             zero: tuple[int, int] | None = None, tile: int = 1 << 14, skew: int = 0, of_x: int = 1) -> list[str]:
+def multiply(
+    backend: CudaBackend,
+    packed: Packed,
+    transpose: bool,
+    m: int,
+    scale: tuple[int, int] | None = None,
+    zero: tuple[int, int] | None = None,
+    tile: int = 1 << 14,
+    skew: int = 0,
+    of_x: int = 1,
+) -> list[str]:
     """Check a product against its definition; x begins ``skew`` elements after a multiple of 16 bytes, and has
     ``of_x`` matrices. Returns the names of the called functions."""
     batch = () if packed.matrices == 1 else (packed.matrices,)
@@ -123,11 +134,22 @@ def test_gather_nothing(terms: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
-    kinds = ("Nibbles, __half, unsigned char", "Nibbles, __nv_bfloat16, None", "Cast<unsigned char>, __half, __half",
-             "Cast<signed char>, float, None", "Codebook, __half, None", "E4M3, __half, None", "E5M2, __half, None",
-             "Cast<__half>, None, None")
-    expressions = [f"{name}<{kind}, {types}, 8, {batch}>" for kind in kinds for batch in (1, 4)
-                   for name, types in (("product", "float"), ("product_columns", "float, float"))]
+    kinds = (
+        "Nibbles, __half, unsigned char",
+        "Nibbles, __nv_bfloat16, None",
+        "Cast<unsigned char>, __half, __half",
+        "Cast<signed char>, float, None",
+        "Codebook, __half, None",
+        "E4M3, __half, None",
+        "E5M2, __half, None",
+        "Cast<__half>, None, None",
+    )
+    expressions = [
+        f"{name}<{kind}, {types}, 8, {batch}>"
+        for kind in kinds
+        for batch in (1, 4)
+        for name, types in (("product", "float"), ("product_columns", "float, float"))
+    ]
     usage = nvrtc.compile_file("compressed.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -2,6 +2,7 @@
 
 The judged cases of Convert run on the emulated device with all others.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -13,8 +14,21 @@ from ovgpu.types import Type
 from tests.emulator import nvrtc
 
 SMALL_FLOATS = ("nf4", "f8e8m0", "f4e2m1", "f8e4m3", "f8e5m2")
-TYPES = ("float", "double", "__half", "__nv_bfloat16", "bool", "signed char", "unsigned char", "short",
-         "unsigned short", "int", "unsigned int", "long long", "unsigned long long")
+TYPES = (
+    "float",
+    "double",
+    "__half",
+    "__nv_bfloat16",
+    "bool",
+    "signed char",
+    "unsigned char",
+    "short",
+    "unsigned short",
+    "int",
+    "unsigned int",
+    "long long",
+    "unsigned long long",
+)
 
 
 @pytest.mark.parametrize("name", SMALL_FLOATS)
@@ -36,10 +50,12 @@ def test_steps_round_as_the_type_does(name: str) -> None:
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
-    expressions = [f"{name}<{t}, {i}, 4>" for name in ("encode", "encode_low") for t in TYPES
-                   for i in ("int", "long long")]
-    expressions += [f"decode<unsigned {t}, int, {rank}>" for t in ("char", "short", "int", "long long")
-                    for rank in (2, 8)]
+    expressions = [
+        f"{name}<{t}, {i}, 4>" for name in ("encode", "encode_low") for t in TYPES for i in ("int", "long long")
+    ]
+    expressions += [
+        f"decode<unsigned {t}, int, {rank}>" for t in ("char", "short", "int", "long long") for rank in (2, 8)
+    ]
     usage = nvrtc.compile_file("convert.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -44,9 +44,18 @@ def draw(seed: list[int], shape: tuple[int, ...], whole: bool) -> Array:
     return rng.integers(-9, 10, shape).astype(np.float64) if whole else rng.standard_normal(shape) / 4
 
 
-def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any = np.float32,
-             capacity: int = 1 << 16, pick: Pick = whole, into: Pick = whole, others: Shapes = (),
-             exact: bool = False) -> list[str]:
+def convolve(
+    backend: CudaBackend,
+    op: Op,
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    kind: Any = np.float32,
+    capacity: int = 1 << 16,
+    pick: Pick = whole,
+    into: Pick = whole,
+    others: Shapes = (),
+    exact: bool = False,
+) -> list[str]:
     """Check the CUDA form against `evaluate`; return the kernels that it launches, "" for cuBLAS.
 
     ``capacity`` is the number of elements of the workspace. ``pick`` selects the data from an array of shape x, and
@@ -54,8 +63,9 @@ def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int
     and compares all bits.
     """
     kind = np.dtype(kind)
-    draws = [[draw([i, n], shape, exact).astype(kind) for i in range(3)]
-             for n, shape in enumerate((x, kernel, *others))]
+    draws = [
+        [draw([i, n], shape, exact).astype(kind) for i in range(3)] for n, shape in enumerate((x, kernel, *others))
+    ]
 
     def wanted(draw: int) -> list[Array]:
         given, *rest = (values[draw] for values in draws)
@@ -69,8 +79,9 @@ def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int
     sums = np.float32 if transposed and kind != np.float64 else kind
     launcher = Launcher(backend.stream, backend.blas)
     op.cuda(launcher, [pick(data), *rest], [out], [cupy_emu.empty((capacity,), sums)])  # type: ignore[misc]
-    replay(backend, lambda: launcher.calls, list(zip(arrays, draws)), [out], wanted,
-           0 if exact else TOLERANCE[kind.name])
+    replay(
+        backend, lambda: launcher.calls, list(zip(arrays, draws)), [out], wanted, 0 if exact else TOLERANCE[kind.name]
+    )
     return [kernel_name(call).split("<")[0].removeprefix("_launch") for call in launcher.calls]
 
 
@@ -94,8 +105,11 @@ def test_parts_that_do_not_fit_together(backend: CudaBackend, monkeypatch: pytes
     monkeypatch.setattr(Kernel, "resident", lambda self, threads, shared: 3)
     launched: list[Any] = []
     launch = Launcher.kernel
-    monkeypatch.setattr(Launcher, "kernel", lambda self, *args, **named: (
-        launched.append((args[2], named["cooperative"])), launch(self, *args, **named)))
+    monkeypatch.setattr(
+        Launcher,
+        "kernel",
+        lambda self, *args, **named: (launched.append((args[2], named["cooperative"])), launch(self, *args, **named)),
+    )
     convolve(backend, Convolution(pads_begin=(1, 0)), (1, 67, 5, 7), (3, 67, 3, 3), capacity=0)
     assert launched == [((1, 1, 1), False)]
 
@@ -136,15 +150,24 @@ def test_fold_capacity(capacity: int, calls: int, backend: CudaBackend) -> None:
 
 
 PARTS: list[Pick] = [
-    lambda a: a[:, 2:7], lambda a: a[:, :5, :, :], lambda a: a[:, 1:6, 2:, 3:], lambda a: a[:, 9:4:-1, ::2, ::3]]
+    lambda a: a[:, 2:7],
+    lambda a: a[:, :5, :, :],
+    lambda a: a[:, 1:6, 2:, 3:],
+    lambda a: a[:, 9:4:-1, ::2, ::3],
+]
 
 
 @pytest.mark.parametrize("part", range(len(PARTS)))
-@pytest.mark.parametrize(("op", "kernel", "kind"), [
-    (Convolution(pads_begin=(1, 1)), (4, 5, 2, 3), np.float32),
-    (Convolution(pads_begin=(1, 1)), (4, 5, 2, 3), np.float16),
-    (Convolution(), (4, 5, 1, 1), np.float32), (ConvolutionBackpropData(strides=(1, 2)), (5, 4, 2, 3), np.float32),
-    (GroupConvolution(), (5, 1, 1, 2, 3), np.float32)])
+@pytest.mark.parametrize(
+    ("op", "kernel", "kind"),
+    [
+        (Convolution(pads_begin=(1, 1)), (4, 5, 2, 3), np.float32),
+        (Convolution(pads_begin=(1, 1)), (4, 5, 2, 3), np.float16),
+        (Convolution(), (4, 5, 1, 1), np.float32),
+        (ConvolutionBackpropData(strides=(1, 2)), (5, 4, 2, 3), np.float32),
+        (GroupConvolution(), (5, 1, 1, 2, 3), np.float32),
+    ],
+)
 def test_parts_of_tensors(op: Op, kernel: tuple[int, ...], kind: Any, part: int, backend: CudaBackend) -> None:
     convolve(backend, op, (2, 10, 8, 12), kernel, kind, pick=PARTS[part])
     convolve(backend, op, (2, 5, 4, 5), kernel, kind, into=PARTS[part])
@@ -179,8 +202,15 @@ def test_deformed_column_capacity(capacity: int, calls: int, fades: bool, backen
     out = cupy_emu.empty((3, 8, 5, 6), np.float32)[:, 2:6]
     launcher = Launcher(backend.stream, backend.blas)
     x, offsets, kernel, mask = on_device
-    assert op.cuda(launcher, [x[:, ::2, :, :7], offsets[:, 1:, :, :6], kernel, mask[..., :6]], [out],
-                   [cupy_emu.empty((capacity,), np.float32)]) is None
+    assert (
+        op.cuda(
+            launcher,
+            [x[:, ::2, :, :7], offsets[:, 1:, :, :6], kernel, mask[..., :6]],
+            [out],
+            [cupy_emu.empty((capacity,), np.float32)],
+        )
+        is None
+    )
     for call in launcher.calls:
         call()
     backend.synchronize()

@@ -62,8 +62,10 @@ CASES: list[tuple[Op, Shape, Shape, Shape, list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("case", "kind"), [
-    *((case, np.float32) for case in range(len(CASES))), *((case, np.float16) for case in range(4)), (1, BF16)])
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [*((case, np.float32) for case in range(len(CASES))), *((case, np.float16) for case in range(4)), (1, BF16)],
+)
 def test_fused_epilogue(case: int, kind: Any, backend: CudaBackend) -> None:
     """The kernel adds a bias and a tensor, and applies an activation, rounding each; cuBLAS fuses no epilogue."""
     op, x, kernel, out, names = CASES[case]
@@ -83,8 +85,11 @@ def test_epilogue_after_columns(backend: CudaBackend) -> None:
 def test_operands_broadcast(other: Shape, backend: CudaBackend) -> None:
     """Operands broadcast to a result [2, 6, 5, 4] that is part of a larger array."""
     cut = ConvolutionBackpropData(pads_begin=(1, 1), pads_end=(1, 1))
-    for op, x, kernel in ((Convolution(), (2, 3, 6, 5), (6, 3, 2, 2)), (cut, (2, 3, 6, 5), (3, 6, 2, 2)),
-                          (GroupConvolution(), (2, 3, 6, 5), (3, 2, 1, 2, 2))):
+    for op, x, kernel in (
+        (Convolution(), (2, 3, 6, 5), (6, 3, 2, 2)),
+        (cut, (2, 3, 6, 5), (3, 6, 2, 2)),
+        (GroupConvolution(), (2, 3, 6, 5), (3, 2, 1, 2, 2)),
+    ):
         layers = with_epilogue(op, 1, Multiply(), Swish())
         convolve(backend, layers, x, kernel, others=[other], into=lambda a: a[:, 4:, 2:, 1:])
 
@@ -98,9 +103,12 @@ def test_64_bit_indices(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
     """Kernels with an epilogue compile without spills."""
-    source = functor("Epilogue", chain(2, Add(), Add(), Relu()), (np.dtype(np.float32),) * 3,
-                     _convolved.MAX_EPILOGUE_OPERANDS)
-    names = [f"{name}, Epilogue>" for name in (
-        "convolve_tiles<float, int", "convolve_each<float, int, false", "fold_columns<float, int")]
+    source = functor(
+        "Epilogue", chain(2, Add(), Add(), Relu()), (np.dtype(np.float32),) * 3, _convolved.MAX_EPILOGUE_OPERANDS
+    )
+    names = [
+        f"{name}, Epilogue>"
+        for name in ("convolve_tiles<float, int", "convolve_each<float, int, false", "fold_columns<float, int")
+    ]
     usage = nvrtc.compile_file(_convolution.FILE, architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores for u in usage.values())

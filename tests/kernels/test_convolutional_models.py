@@ -56,6 +56,7 @@ def kernels(model: tuple[Any, ...], device: str, *shape: int, precision: str = "
 
 # ---- which layers
 
+
 def silu(net: Net, _: Port, port: Port) -> Port:
     return net.layer("Multiply", "opset1", [port, net.layer("Sigmoid", "opset1", [port])])
 
@@ -87,6 +88,7 @@ def test_fused_layers(epilogues: Any, given: Any, count: int, emulated: str) -> 
 
 def test_two_convolutions_of_a_sum(emulated: str) -> None:
     """Both convolutions have a bias, and the later one adds the result of the other."""
+
     def both(net: Net, data: Port, port: Port) -> Port:
         weights = net.const(np.random.default_rng(3).uniform(-1, 1, (6, 6, 1, 1)), "f32")
         numbers = {"strides": "1,1", "dilations": "1,1", "pads_begin": "0,0", "pads_end": "0,0"}
@@ -103,6 +105,7 @@ def test_two_convolutions_of_a_sum(emulated: str) -> None:
 ])  # fmt: skip
 def test_weights_of_16_bits(op: str, kernel: tuple[int, ...], kind: str, emulated: str) -> None:
     """In a model that computes in f32, such weights become f32 and cost no kernel."""
+
     def count(kind: str) -> int:
         net = Net()
         x = net.parameter("f32", (1, kernel[0], 5, 6))
@@ -117,13 +120,15 @@ def test_weights_of_16_bits(op: str, kernel: tuple[int, ...], kind: str, emulate
 
 # ---- whole models
 
+
 def resnet50(width: int, kind: str) -> IR:
     """Return ResNet-50 with 53 convolutions, ``width`` channels where it has 64, and weights of this type."""
     net, rng = Net("resnet50"), np.random.default_rng(1)
     x = net.parameter("f32", (1, 3, 32, 32))
 
-    def convolution(x: Port, given: int, outputs: int, taps: int, stride: int = 1, more: Port | None = None,
-                    relu: bool = True) -> Port:
+    def convolution(
+        x: Port, given: int, outputs: int, taps: int, stride: int = 1, more: Port | None = None, relu: bool = True
+    ) -> Port:
         pads = f"{taps // 2},{taps // 2}"
         attrs = {"strides": f"{stride},{stride}", "dilations": "1,1", "pads_begin": pads, "pads_end": pads}
         weights = net.const(rng.normal(0, (2 / given) ** 0.5 / taps, (outputs, given, taps, taps)), kind)

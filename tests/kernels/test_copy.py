@@ -77,8 +77,13 @@ def test_transposed_in_any_order_of_threads(kind: Any, order: Any, backend: Cuda
     draws = [drawn((2, 70, 37), kind, i) for i in range(3)]
     x, y = cupy_emu.empty((2, 70, 37), kind), cupy_emu.empty((2, 37, 70), kind)
     with cupy_emu.thread_order(order):
-        replay(backend, lambda: backend.copy(x.transpose(0, 2, 1), y), [(x, draws)], [y],
-               lambda draw: [draws[draw].transpose(0, 2, 1)])
+        replay(
+            backend,
+            lambda: backend.copy(x.transpose(0, 2, 1), y),
+            [(x, draws)],
+            [y],
+            lambda draw: [draws[draw].transpose(0, 2, 1)],
+        )
 
 
 def test_nothing_to_copy(backend: CudaBackend) -> None:
@@ -94,10 +99,18 @@ def test_too_many_axes_for_the_kernels(backend: CudaBackend) -> None:
     assert np.array_equal(y.get(), x.get().T)
 
 
-@pytest.mark.parametrize(("values", "count"), [
-    (np.arange(5), 1), (np.float32(2.5), 1), (np.arange(40, dtype=np.int32).reshape(2, 20), 1),
-    (np.arange(900).reshape(3, 300), 3), (np.arange(1604).reshape(2, 802), 1), (np.array([True, False]), 1)],
-    ids=["5", "scalar", "40", "900", "1604", "mask"])
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        (np.arange(5), 1),
+        (np.float32(2.5), 1),
+        (np.arange(40, dtype=np.int32).reshape(2, 20), 1),
+        (np.arange(900).reshape(3, 300), 3),
+        (np.arange(1604).reshape(2, 802), 1),
+        (np.array([True, False]), 1),
+    ],
+    ids=["5", "scalar", "40", "900", "1604", "mask"],
+)
 def test_host_numbers(values: Any, count: int, backend: CudaBackend) -> None:
     """Numbers from the host are part of the graph: their array may change later."""
     shape, kind = np.shape(values), np.asarray(values).dtype
@@ -163,15 +176,24 @@ def test_kernels_with_64_bit_indices(form: str, backend: CudaBackend, monkeypatc
     x, y = cupy_emu.empty((3, 20, 33), np.float32), cupy_emu.empty(draws[0].transpose(order).shape, np.float32)
     launches = copy.launches(x.transpose(order), y)
     assert launches is not None and launches[0][0].startswith(f"copy_{form}") and "long long" in launches[0][0]
-    replay(backend, lambda: backend.copy(x.transpose(order), y), [(x, draws)], [y],
-           lambda draw: [draws[draw].transpose(order)])
+    replay(
+        backend,
+        lambda: backend.copy(x.transpose(order), y),
+        [(x, draws)],
+        [y],
+        lambda draw: [draws[draw].transpose(order)],
+    )
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_every_instantiation_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long", "uint4")
-    expressions = [f"copy_{form}<{t}, {i}, {r}>" for form in ("strided", "transposed") for t in sizes
-                   for i, r in (("int", 2), ("int", 4), ("int", 8), ("long long", 8))]
+    expressions = [
+        f"copy_{form}<{t}, {i}, {r}>"
+        for form in ("strided", "transposed")
+        for t in sizes
+        for i, r in (("int", 2), ("int", 4), ("int", 8), ("long long", 8))
+    ]
     expressions += [f"write_numbers<{t}, {n}, {r}>" for t in sizes[:4] for n, r in zip(copy.NUMBERS_PER_LAUNCH, (2, 8))]
     expressions = to_compile("copy.cu", expressions)
     usage = nvrtc.compile_file("copy.cu", architecture, expressions).usage

@@ -1,4 +1,5 @@
 """Copies of rows between batches, and moves of rows in KV caches: the states of sequences."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -52,8 +53,9 @@ def test_rows_are_copied(name: str, emulated: str) -> None:
     found, axes = pairs(SHAPES[name]), tuple(axis for _, axis, _ in SHAPES[name])
     op = CopyRows(axes=axes, rows=ROWS)
     wanted = expected(axes, found, ROWS)
-    for call in CpuBackend().bind(op, [x.copy() if i % 2 == 0 else x for pair in found for i, x in enumerate(pair)],
-                                  (), (), ()):
+    for call in CpuBackend().bind(
+        op, [x.copy() if i % 2 == 0 else x for pair in found for i, x in enumerate(pair)], (), (), ()
+    ):
         call()
     for (_, target), right in zip(found, wanted):
         np.testing.assert_array_equal(target, right)
@@ -96,9 +98,16 @@ CACHES = {
 }
 
 
-@pytest.mark.parametrize(("count", "moves", "cleared"), [
-    (1, ((2, 0), (0, 4)), (1,)), (4, ((1, 3), (2, 0)), ()), (4, ((0, 4),), (1, 2)), (2, (), (0, 2)),
-], ids=["one-row", "overlapping", "shifted-by-one", "cleared"])
+@pytest.mark.parametrize(
+    ("count", "moves", "cleared"),
+    [
+        (1, ((2, 0), (0, 4)), (1,)),
+        (4, ((1, 3), (2, 0)), ()),
+        (4, ((0, 4),), (1, 2)),
+        (2, (), (0, 2)),
+    ],
+    ids=["one-row", "overlapping", "shifted-by-one", "cleared"],
+)
 @pytest.mark.parametrize("name", CACHES)
 def test_rows_of_caches_are_moved(name: str, count: int, moves: Any, cleared: Any, emulated: str) -> None:
     rng = np.random.default_rng(0)

@@ -21,11 +21,20 @@ def test_decoders(shape: tuple[int, int, int], backend: CudaBackend) -> None:
     batch, steps, classes = shape
     lengths = draws((batch,), np.int32, 0, steps + 1)
     for merges in (True, False):
-        assert len(run_op(backend, CTCGreedyDecoderSeqLen(merge_repeated=merges),
-                          [draws(shape, np.float32, 0, 5), lengths])) == 2
+        assert (
+            len(
+                run_op(
+                    backend, CTCGreedyDecoderSeqLen(merge_repeated=merges), [draws(shape, np.float32, 0, 5), lengths]
+                )
+            )
+            == 2
+        )
         masks = [(np.arange(steps)[:, None] < n).astype(np.float32) for n in lengths]
-        run_op(backend, CTCGreedyDecoder(ctc_merge_repeated=merges), [draws((steps, batch, classes), np.float32, 0, 5),
-                                                                       masks])
+        run_op(
+            backend,
+            CTCGreedyDecoder(ctc_merge_repeated=merges),
+            [draws((steps, batch, classes), np.float32, 0, 5), masks],
+        )
 
 
 def test_classes_beyond_16_bits(backend: CudaBackend) -> None:
@@ -46,8 +55,12 @@ def run(backend: CudaBackend, op: Any, inputs: Any, expected: Any) -> None:
 
 def test_lengths_out_of_range(backend: CudaBackend) -> None:
     scores = np.zeros((2, 3, 2), np.float32)
-    run(backend, CTCGreedyDecoderSeqLen(merge_repeated=False), [scores, np.array([2**40, -1])],
-        [np.array([[0, 0, 0], [-1, -1, -1]], np.int32), np.array([3, 0], np.int32)])
+    run(
+        backend,
+        CTCGreedyDecoderSeqLen(merge_repeated=False),
+        [scores, np.array([2**40, -1])],
+        [np.array([[0, 0, 0], [-1, -1, -1]], np.int32), np.array([3, 0], np.int32)],
+    )
     labels = np.array([[0, 0, 0], [0, 0, 0]])
     for attrs in ({}, {"unique": True}, {"preprocess_collapse_repeated": True}):
         op = CTCLoss(ctc_merge_repeated=False, **attrs)
@@ -59,8 +72,11 @@ def test_lengths_out_of_range(backend: CudaBackend) -> None:
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
     kinds = "float", "double", "__half", "__nv_bfloat16"
-    expressions = [f"{kernel}<{kind}{rest}>" for kind in kinds for kernel, rest in (
-        ("best_classes", ""), ("log_sums", ""), ("ctc_loss", ", long long, int"))]
+    expressions = [
+        f"{kernel}<{kind}{rest}>"
+        for kind in kinds
+        for kernel, rest in (("best_classes", ""), ("log_sums", ""), ("ctc_loss", ", long long, int"))
+    ]
     usage = nvrtc.compile_file("ctc.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -45,8 +45,12 @@ def installed(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rt, "_cudnn", cudnn_emu)
 
 
-FLOATS = [case for table in (judged.CASES, judged.GROUPED, judged.TRANSPOSED, judged.TRANSPOSED_GROUPS)
-          for case in table if case.error is None and {i.dtype for i in case.inputs} & {"f32", "f16", "bf16"}]
+FLOATS = [
+    case
+    for table in (judged.CASES, judged.GROUPED, judged.TRANSPOSED, judged.TRANSPOSED_GROUPS)
+    for case in table
+    if case.error is None and {i.dtype for i in case.inputs} & {"f32", "f16", "bf16"}
+]
 
 
 @pytest.mark.parametrize("case", FLOATS, ids=lambda case: case.name)
@@ -58,16 +62,26 @@ def whole(x: Any) -> Any:
     return x
 
 
-def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any = np.float32,
-             pick: Pick = whole, into: Pick = whole, others: Sequence[tuple[int, ...]] = ()) -> list[str]:
+def convolve(
+    backend: CudaBackend,
+    op: Op,
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    kind: Any = np.float32,
+    pick: Pick = whole,
+    into: Pick = whole,
+    others: Sequence[tuple[int, ...]] = (),
+) -> list[str]:
     """Check the CUDA form with cuDNN against `evaluate`; return "cuDNN" or "other" for each call.
 
     ``pick`` selects the data from an array of shape x, and ``into`` the output from a larger array. ``others`` are
     the shapes of further inputs.
     """
     kind = np.dtype(kind)
-    draws = [[np.random.default_rng([i, n]).standard_normal(shape).astype(kind) for i in range(3)]
-             for n, shape in enumerate((x, kernel, *others))]
+    draws = [
+        [np.random.default_rng([i, n]).standard_normal(shape).astype(kind) for i in range(3)]
+        for n, shape in enumerate((x, kernel, *others))
+    ]
 
     def wanted(draw: int) -> list[Array]:
         given, *rest = (values[draw].astype(np.float64) for values in draws)
@@ -86,6 +100,7 @@ def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int
 
 
 # ---- supported convolutions
+
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, BF16])
 @pytest.mark.parametrize(("op", "x", "kernel"), [
@@ -187,6 +202,7 @@ def test_epilogues_without_an_engine(backend: CudaBackend, monkeypatch: pytest.M
 
 # ---- numbers
 
+
 def test_f32_is_not_rounded(backend: CudaBackend) -> None:
     x, kernel = (cupy_emu.asarray(np.full(shape, 1 + 2**-11, np.float32)) for shape in ((1, 1, 3, 4), (1, 1, 1, 1)))
     out = cupy_emu.empty((1, 1, 2, 4), np.float32)
@@ -217,6 +233,7 @@ def test_sums_are_the_same_every_time(kind: Any, backend: CudaBackend) -> None:
 
 
 # ---- plans and memory
+
 
 def network(*channels: int) -> tuple[bytes, bytes]:
     """Return 3 x 3 convolutions with these channel counts before, between and after them, and dynamic image sizes."""
@@ -295,6 +312,7 @@ def test_handles_are_reused(backend: CudaBackend, monkeypatch: pytest.MonkeyPatc
 
 # ---- failures
 
+
 def refuses(error: Exception) -> Callable[..., Any]:
     def refuse(*_: Any) -> Any:
         raise error
@@ -302,12 +320,14 @@ def refuses(error: Exception) -> Callable[..., Any]:
     return refuse
 
 
-@pytest.mark.parametrize(("step", "error"), [
-    ("check_support", cudnn_emu.cudnnGraphNotSupportedError("No execution plans support the graph.")),
-    ("build_operation_graph", RuntimeError("CUDNN_BACKEND_OPERATION: CUDNN_STATUS_NOT_SUPPORTED_PADDING")),
-])
-def test_unsupported_graphs(step: str, error: Exception, backend: CudaBackend,
-                                  monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("check_support", cudnn_emu.cudnnGraphNotSupportedError("No execution plans support the graph.")),
+        ("build_operation_graph", RuntimeError("CUDNN_BACKEND_OPERATION: CUDNN_STATUS_NOT_SUPPORTED_PADDING")),
+    ],
+)
+def test_unsupported_graphs(step: str, error: Exception, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "dnn", cudnn.Dnn(backend.stream))
     monkeypatch.setattr(cudnn_emu.pygraph, step, refuses(error))
     assert "cuDNN" not in convolve(backend, Convolution(), (1, 3, 5, 8), (4, 3, 2, 3))
@@ -328,13 +348,18 @@ def test_errors_of_a_plan_that_runs(emulated: str, monkeypatch: pytest.MonkeyPat
     assert ready.infer(ones(4))[0].shape == (1, 4, 4, 8)
 
 
-@pytest.mark.parametrize(("step", "error"), [
-    ("build_plans", RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")), ("validate", ValueError("a bad tensor")),
-    ("check_support", NotImplementedError("not by this version")),
-    ("create_execution_plans", AttributeError("no such mode")),
-])
-def test_a_plan_that_cannot_be_built(step: str, error: Exception, backend: CudaBackend,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("build_plans", RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")),
+        ("validate", ValueError("a bad tensor")),
+        ("check_support", NotImplementedError("not by this version")),
+        ("create_execution_plans", AttributeError("no such mode")),
+    ],
+)
+def test_a_plan_that_cannot_be_built(
+    step: str, error: Exception, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If cuDNN fails to build a plan, ovgpu's own kernel computes the convolution, and one warning says so. The errors
     are those of several versions of cuDNN's frontend."""
     monkeypatch.setattr(backend, "dnn", cudnn.Dnn(backend.stream))
@@ -364,6 +389,7 @@ def test_another_thread_takes_the_last_handle(backend: CudaBackend, monkeypatch:
 
 
 # ---- where it is not installed
+
 
 def imports(error: Exception) -> Callable[[str], Any]:
     def load(module: str) -> Any:

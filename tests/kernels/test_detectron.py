@@ -21,8 +21,12 @@ from .forms import ORDERS
 from .recorded import kernel_name, replay, spec
 
 NAME = "ExperimentalDetectron"
-ATTRS: dict[str, Any] = {"score_threshold": 1.0, "nms_threshold": 0.3, "max_delta_log_wh": 1.0,
-                         "deltas_weights": (1.0, 1.0, 1.0, 1.0)}
+ATTRS: dict[str, Any] = {
+    "score_threshold": 1.0,
+    "nms_threshold": 0.3,
+    "max_delta_log_wh": 1.0,
+    "deltas_weights": (1.0, 1.0, 1.0, 1.0),
+}
 
 
 @pytest.fixture
@@ -41,8 +45,13 @@ def run(backend: CudaBackend, op: Op, inputs: Sequence[Sequence[Any]]) -> list[s
     assert op.cuda is not None
     if op.cuda(launcher, arrays, outputs, workspace) is NotImplemented:
         return []
-    replay(backend, lambda: launcher.calls, list(zip(arrays, inputs)), outputs, lambda draw: evaluate(
-        op, NUMPY, [values[draw] for values in inputs], [s.type for s in found]))
+    replay(
+        backend,
+        lambda: launcher.calls,
+        list(zip(arrays, inputs)),
+        outputs,
+        lambda draw: evaluate(op, NUMPY, [values[draw] for values in inputs], [s.type for s in found]),
+    )
     return [kernel_name(call) for call in launcher.calls]
 
 
@@ -60,8 +69,12 @@ def numbers(shape: tuple[int, ...], low: int, high: int, draw: int) -> Any:
 def detections(count: int, classes: int, scores: int = 9) -> list[list[Any]]:
     """Return inputs of DetectionOutput whose offsets only translate boxes, and whose scores are mostly equal."""
     offsets = [numbers((count, classes, 4), -2, 3, draw) * np.array([1, 1, 0, 0], np.float32) for draw in range(3)]
-    return [[boxes(count, draw) for draw in range(3)], [x.reshape(count, -1) for x in offsets],
-            [numbers((count, classes), 0, scores, draw) for draw in range(3)], [np.ones((1, 3), np.float32)] * 3]
+    return [
+        [boxes(count, draw) for draw in range(3)],
+        [x.reshape(count, -1) for x in offsets],
+        [numbers((count, classes), 0, scores, draw) for draw in range(3)],
+        [np.ones((1, 3), np.float32)] * 3,
+    ]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -70,14 +83,19 @@ def detections(count: int, classes: int, scores: int = 9) -> list[list[Any]]:
 def test_detections(backend: CudaBackend, order: Any, rows: int, limit: int) -> None:
     op = DetectionOutput(num_classes=4, post_nms_count=limit, max_detections_per_image=rows, **ATTRS)
     with cp.thread_order(order):
-        assert run(backend, op, detections(90, 4)) == ["move_regions<float>", "topk<float, int>", "suppress",
-                                                       "write_best<float>"]
+        assert run(backend, op, detections(90, 4)) == [
+            "move_regions<float>",
+            "topk<float, int>",
+            "suppress",
+            "write_best<float>",
+        ]
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 1.0])
 def test_more_boxes_than_threads(backend: CudaBackend, threshold: float) -> None:
-    op = DetectionOutput(num_classes=3, post_nms_count=300, max_detections_per_image=450,
-                         **ATTRS | {"nms_threshold": threshold})
+    op = DetectionOutput(
+        num_classes=3, post_nms_count=300, max_detections_per_image=450, **ATTRS | {"nms_threshold": threshold}
+    )
     run(backend, op, detections(700, 3, 1000))
 
 
@@ -87,9 +105,12 @@ def test_equal_scores_of_proposals(backend: CudaBackend) -> None:
     offsets = [numbers((count, 4, height, width), -1, 2, draw) for draw in range(3)]
     for x in offsets:
         x[:, 2:] = 0
-    inputs = [[np.array([43, 37, 1], np.float32)] * 3, [boxes(count * height * width, draw) for draw in range(3)],
-              [x.reshape(-1, height, width) for x in offsets],
-              [numbers((count, height, width), -3, 9, draw) for draw in range(3)]]
+    inputs = [
+        [np.array([43, 37, 1], np.float32)] * 3,
+        [boxes(count * height * width, draw) for draw in range(3)],
+        [x.reshape(-1, height, width) for x in offsets],
+        [numbers((count, height, width), -3, 9, draw) for draw in range(3)],
+    ]
     assert len(run(backend, op, inputs)) == 4
 
 
@@ -105,29 +126,54 @@ def test_too_many_boxes(backend: CudaBackend) -> None:
 
 # ---- a whole detector
 
+
 def detector() -> Net:
     """Return the end of Mask R-CNN, from anchors to boxes, with two levels of feature maps."""
     rng, net = np.random.default_rng(3), Net("detector")
     maps, image = [net.parameter("f32", (1, 3, *s)) for s in ((6, 7), (3, 4))], net.parameter("f32", (1, 3, 96, 112))
     offsets, scores = net.parameter("f32", (12, 6, 7)), net.parameter("f32", (3, 6, 7))
     priors = net.const(np.array([[-12, -12, 12, 12], [-20, -9, 20, 9], [-30, -30, 30, 30]], np.float32))
-    anchors = net.layer(f"{NAME}PriorGridGenerator", "opset6", [priors, maps[0], image],
-                        {"flatten": True, "stride_x": 16, "stride_y": 16})  # OpenVINO's default for flatten is false
+    anchors = net.layer(
+        f"{NAME}PriorGridGenerator",
+        "opset6",
+        [priors, maps[0], image],
+        {"flatten": True, "stride_x": 16, "stride_y": 16},
+    )  # OpenVINO's default for flatten is false
     size = net.const(np.array([96, 112, 1], np.float32))
-    rois, rated = net.layer(f"{NAME}GenerateProposalsSingleImage", "opset6", [size, anchors, offsets, scores], {
-        "min_size": 0, "nms_threshold": 0.8, "pre_nms_count": 50, "post_nms_count": 20}, 2)
+    rois, rated = net.layer(
+        f"{NAME}GenerateProposalsSingleImage",
+        "opset6",
+        [size, anchors, offsets, scores],
+        {"min_size": 0, "nms_threshold": 0.8, "pre_nms_count": 50, "post_nms_count": 20},
+        2,
+    )
     best = net.layer(f"{NAME}TopKROIs", "opset6", [rois, rated], {"max_rois": 11})
-    features, regions = net.layer(f"{NAME}ROIFeatureExtractor", "opset6", [best, *maps], {
-        "output_size": 2, "sampling_ratio": 2, "pyramid_scales": "16,32", "aligned": True}, 2)
+    features, regions = net.layer(
+        f"{NAME}ROIFeatureExtractor",
+        "opset6",
+        [best, *maps],
+        {"output_size": 2, "sampling_ratio": 2, "pyramid_scales": "16,32", "aligned": True},
+        2,
+    )
     flat = net.layer("Reshape", "opset1", [features, net.const(np.array([-1, 12]))], {"special_zero": False})
-    moves, votes = (net.layer("MatMul", "opset1", [flat, net.const(rng.uniform(-1, 1, (12, n)).astype(np.float32))])
-                    for n in (20, 5))
+    moves, votes = (
+        net.layer("MatMul", "opset1", [flat, net.const(rng.uniform(-1, 1, (12, n)).astype(np.float32))])
+        for n in (20, 5)
+    )
     votes = net.layer("Softmax", "opset8", [votes], {"axis": 1})
-    attrs = {"score_threshold": 0.05, "nms_threshold": 0.4, "num_classes": 5, "post_nms_count": 9,
-             "max_detections_per_image": 13, "max_delta_log_wh": 4.1, "deltas_weights": "10,10,5,5"}
+    attrs = {
+        "score_threshold": 0.05,
+        "nms_threshold": 0.4,
+        "num_classes": 5,
+        "post_nms_count": 9,
+        "max_detections_per_image": 13,
+        "max_delta_log_wh": 4.1,
+        "deltas_weights": "10,10,5,5",
+    }
     size = net.const(np.array([[96, 112, 1]], np.float32))
-    for port in net.layer(f"{NAME}DetectionOutput", "opset6", [regions, moves, votes, size], attrs,
-                          ["f32", "i32", "f32"]):
+    for port in net.layer(
+        f"{NAME}DetectionOutput", "opset6", [regions, moves, votes, size], attrs, ["f32", "i32", "f32"]
+    ):
         net.result(port)
     return net
 

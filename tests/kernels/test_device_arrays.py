@@ -1,4 +1,5 @@
 """Arrays of other libraries on the device as inputs, outputs and states; tensors on the device."""
+
 from __future__ import annotations
 
 from copy import deepcopy
@@ -120,8 +121,9 @@ def test_the_requests_stream_waits_for_the_producers(compiled: Any) -> None:
 
 
 @pytest.mark.emulator
-def test_the_requests_stream_waits_for_the_stream_of_an_interface(compiled: Any,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_requests_stream_waits_for_the_stream_of_an_interface(
+    compiled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     request = compiled(nets.one()).create_infer_request()
     array, waited = ByInterface(X), []
     monkeypatch.setattr(array.stream, "record", lambda: "its event")
@@ -130,8 +132,11 @@ def test_the_requests_stream_waits_for_the_stream_of_an_interface(compiled: Any,
     assert waited == ["its event"]
 
 
-@pytest.mark.parametrize("view", [lambda x: x[::-1], lambda x: x.T.copy().T, lambda x: x.astype(np.float64),
-                                  lambda x: x.astype(np.int32)], ids=["reversed", "transposed", "f64", "i32"])
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x[::-1], lambda x: x.T.copy().T, lambda x: x.astype(np.float64), lambda x: x.astype(np.int32)],
+    ids=["reversed", "transposed", "f64", "i32"],
+)
 def test_other_layouts_and_types_are_converted_on_the_device(view: Any, compiled: Any) -> None:
     request = compiled(nets.one()).create_infer_request()
     for n in range(4):
@@ -308,6 +313,7 @@ def test_states_stay_on_the_device(compiled: Any) -> None:
 
 # ---- tensors without a request
 
+
 def test_a_tensor_in_shared_memory() -> None:
     array = cp.asarray(X)
     tensor = ov.Tensor(array, shared_memory=True)
@@ -376,13 +382,17 @@ def test_context(emulated: str) -> None:
 
 # ---- errors
 
+
 @pytest.mark.parametrize("producer", PRODUCERS, ids=["cupy", "dlpack", "interface"])
 def test_the_cpu_rejects_them(producer: Any, emulated: str) -> None:
     core = ov.Core()
     request = core.compile_model(core.read_model(*nets.one()), "CPU").create_infer_request()
     array = producer(X)
-    for use in (lambda: request.infer([array]), lambda: request.set_input_tensor(ov.Tensor(array, True)),
-                lambda: request.infer(ov.Tensor(array, True))):
+    for use in (
+        lambda: request.infer([array]),
+        lambda: request.set_input_tensor(ov.Tensor(array, True)),
+        lambda: request.infer(ov.Tensor(array, True)),
+    ):
         with pytest.raises(RuntimeError, match=r"\[Parameter\] the array is on a CUDA device, the model on the CPU"):
             use()
     with pytest.raises(RuntimeError, match=r"\[Result\] the tensor is on a CUDA device, the model on the CPU"):
@@ -429,7 +439,10 @@ def test_another_device(compiled: Any) -> None:
     with cp.devices(2):
         with cp.cuda.Device(1):
             array = cp.asarray(X)
-        for use in (lambda: request.infer([array]), lambda: request.set_input_tensor(ov.Tensor(array, True)),
-                    lambda: request.set_output_tensor(ov.Tensor(array, True))):
+        for use in (
+            lambda: request.infer([array]),
+            lambda: request.set_input_tensor(ov.Tensor(array, True)),
+            lambda: request.set_output_tensor(ov.Tensor(array, True)),
+        ):
             with pytest.raises(RuntimeError, match="is on CUDA device 1, the model on 0"):
                 use()

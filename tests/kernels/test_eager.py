@@ -1,4 +1,5 @@
 """Graphs around eager steps: consecutive launches become graphs, and evaluated steps run between them."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -23,9 +24,21 @@ def around() -> Net:
     net = Net("around")
     x = net.layer("Relu", "opset1", [net.parameter("f32", (2, 3), "x")], name="relu")
     table = net.raw_const(bytes([0x38, 0x40, 0x48]), "f8e4m3", (3,), "table")  # 1, 2, 4
-    factor = net.layer("Convert", "opset1", [net.layer("Gather", "opset8", [
-        table, net.parameter("i32", (3,), "i"), net.const(0)], {"batch_dims": 0}, outputs=["f8e4m3"])],
-        {"destination_type": "f32"}, name="convert")
+    factor = net.layer(
+        "Convert",
+        "opset1",
+        [
+            net.layer(
+                "Gather",
+                "opset8",
+                [table, net.parameter("i32", (3,), "i"), net.const(0)],
+                {"batch_dims": 0},
+                outputs=["f8e4m3"],
+            )
+        ],
+        {"destination_type": "f32"},
+        name="convert",
+    )
     y = net.layer("Add", "opset1", [x, factor], name="add")
     net.result(net.layer("Exp", "opset1", [y], name="exp"))
     return net
@@ -51,6 +64,7 @@ def test_an_error_of_an_evaluated_step_names_the_layer(emulated: str) -> None:
     x, i = np.ones((2, 3), np.float32), np.zeros(3, np.int32)
     for _ in range(2):
         request.infer([x, i])
+
     def fail(*_: object) -> None:
         raise ValueError("no")
 

@@ -1,4 +1,5 @@
 """The bodies of elementwise ops compile for real devices, in the types of their cases."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -72,8 +73,12 @@ def test_every_body_compiles_for_devices(architecture: str) -> None:
 def functions() -> Iterator[str]:
     for number, case in enumerate(CASES):
         cls: Any = lookup(case.op, case.version)
-        op = cls(**{name: getattr(Type, value) if schema(cls)[name][0] is Type else value
-                    for name, value in case.attrs.items()})
+        op = cls(
+            **{
+                name: getattr(Type, value) if schema(cls)[name][0] is Type else value
+                for name, value in case.attrs.items()
+            }
+        )
         kinds = [getattr(Type, i.dtype) for i in case.inputs]
         result = op.infer(*(ovgpu.spec.Spec(k, tuple(i.shape)) for k, i in zip(kinds, case.inputs)))[0].type
         given = ", ".join(f"const {c_type(k.storage)} _{n}" for k, n in zip(kinds, names(cls)))

@@ -20,8 +20,14 @@ from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import draws, replay, run_op
 
 SHAPES = [  # rows of the table, columns, bags, indices
-    (9, (3,), 5, 40), (9, (40,), 5, 40), (9, (2, 6), 70, 100), (9, (), 300, 500), (9, (5,), 1, 700), (9, (64,), 2, 300),
-    (9, (2100,), 2, 9), (9, (1, 1, 300), 3, 200),
+    (9, (3,), 5, 40),
+    (9, (40,), 5, 40),
+    (9, (2, 6), 70, 100),
+    (9, (), 300, 500),
+    (9, (5,), 1, 700),
+    (9, (64,), 2, 300),
+    (9, (2100,), 2, 9),
+    (9, (1, 1, 300), 3, 200),
 ]
 VECTORS = [(np.float32, 4), (np.float64, 2), (np.int8, 16), (np.uint16, 8), (np.float16, 8)]
 
@@ -41,8 +47,11 @@ def test_shares(shape: Any, backend: CudaBackend) -> None:
     default, weights = np.array(2), draws((count,), np.float32, -3, 3)
     run_op(backend, EmbeddingBagOffsets(), [table, indices, offsets(bags, count), default, weights])
     run_op(backend, EmbeddingSegmentsSum(), [table, indices, ids(count, bags), np.array(bags + 1), default, weights])
-    run_op(backend, SegmentMax(fill_mode="lowest"), [draws((count, *columns), np.float32, -9, 9), ids(count, bags),
-                                                     np.array(bags + 1)])
+    run_op(
+        backend,
+        SegmentMax(fill_mode="lowest"),
+        [draws((count, *columns), np.float32, -9, 9), ids(count, bags), np.array(bags + 1)],
+    )
 
 
 @pytest.mark.parametrize(("kind", "vector"), VECTORS, ids=lambda v: getattr(v, "__name__", str(v)))
@@ -81,8 +90,12 @@ def test_indices_out_of_range(backend: CudaBackend) -> None:
     for starts in ([-5, 2, 99], [6, 0, 3], [2**40, -(2**40), 5]):  # no index out of bounds is read
         on_device(backend, EmbeddingBagOffsets(), [np.zeros_like(table), far, np.array(starts)], np.zeros((3, 3), "f4"))
     for numbers in ([3, 0, 2, 1, 9, -4, 1], [9] * 7, [-1] * 7):
-        on_device(backend, SegmentMax(), [np.zeros((7, 3), np.float32), np.array(numbers), np.array(4)],
-                  np.zeros((4, 3), np.float32))
+        on_device(
+            backend,
+            SegmentMax(),
+            [np.zeros((7, 3), np.float32), np.array(numbers), np.array(4)],
+            np.zeros((4, 3), np.float32),
+        )
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)

@@ -69,9 +69,12 @@ def test_no_memory_for_a_result(emulated: str) -> None:
     for _ in range(2):
         with little_memory(1 << 20), pytest.raises(ov.OpError) as raised:
             request.infer([ONES, [200_000, 1]])
-        assert re.match(r"\[\w+\] out of memory: a result of shape \[200000, 64\] takes 51,200,000 bytes, the plan "
-                        r"needs [\d,]+; [\d,]+ bytes were asked for, [\d,]+ of the device's [\d,]+ are free, [\d,]+ "
-                        r"are held by this process \(layer '", str(raised.value))
+        assert re.match(
+            r"\[\w+\] out of memory: a result of shape \[200000, 64\] takes 51,200,000 bytes, the plan "
+            r"needs [\d,]+; [\d,]+ bytes were asked for, [\d,]+ of the device's [\d,]+ are free, [\d,]+ "
+            r"are held by this process \(layer '",
+            str(raised.value),
+        )
     for n in range(3, 6):
         assert (request.infer([ONES, [2, 1]])[0] == n + 2).all()
     assert (request.infer([ONES, [3000, 1]])[0] == 6 + 3000).all()
@@ -107,8 +110,13 @@ def test_no_memory_for_an_input(emulated: str) -> None:
     request = compiled(emulated, nets.one((-1, 64))).create_infer_request()
     request.infer(-ONES)
     for _ in range(2):
-        with little_memory(1 << 20), pytest.raises(ov.OpError, match=(
-                r"\[Parameter\] out of memory: 10,240,000 bytes were asked for, .* this process \(layer 'x'")):
+        with (
+            little_memory(1 << 20),
+            pytest.raises(
+                ov.OpError,
+                match=(r"\[Parameter\] out of memory: 10,240,000 bytes were asked for, .* this process \(layer 'x'"),
+            ),
+        ):
             request.infer(np.ones((40_000, 64), np.float32))
         np.testing.assert_array_equal(request.infer(-ONES)[0], ONES)
 
@@ -158,8 +166,10 @@ class Faulty:
 INVALID = (9, "cudaErrorInvalidConfiguration: invalid configuration argument")
 ILLEGAL = (700, "cudaErrorIllegalAddress: an illegal memory access was encountered")
 REFUSED = r"CUDA refused: cudaErrorInvalidConfiguration: invalid configuration argument"
-STICKY = (r"the device failed: cudaErrorIllegalAddress: an illegal memory access was encountered\. This process cannot "
-          r"use CUDA any more, it has to be started anew; with CUDA_LAUNCH_BLOCKING=1 and OVGPU_DEBUG=2")
+STICKY = (
+    r"the device failed: cudaErrorIllegalAddress: an illegal memory access was encountered\. This process cannot "
+    r"use CUDA any more, it has to be started anew; with CUDA_LAUNCH_BLOCKING=1 and OVGPU_DEBUG=2"
+)
 
 
 @pytest.mark.parametrize(("before", "what"), [(0, "run"), (1, "launch"), (1, "run"), (4, "run")])
@@ -225,6 +235,7 @@ def test_a_product_that_is_refused(emulated: str, monkeypatch: pytest.MonkeyPatc
 
 def broken(log: str) -> Any:
     """Return a compiler that fails with this log."""
+
     def compile(*_: Any, **__: Any) -> Any:
         raise cupy_emu.cuda.compiler.CompileException(log)
 
@@ -254,8 +265,11 @@ def test_a_generated_kernel_that_does_not_compile(emulated: str, monkeypatch: py
     elementwise._kernel.cache_clear()
     log = 'kernel.cu(1): cannot open source file "cuda_fp16.h"'
     monkeypatch.setattr(cupy_emu.cuda.compiler, "compile_using_nvrtc", broken(log))
-    with pytest.raises(ov.OpError, match=r'^\[Abs\] the generated kernel \w+ does not compile:\nkernel.cu\(1\): .*\n'
-                                         r'If it is one of CUDA\'s headers: pip install "ovgpu\[cuda13\]" .* \(layer'):
+    with pytest.raises(
+        ov.OpError,
+        match=r"^\[Abs\] the generated kernel \w+ does not compile:\nkernel.cu\(1\): .*\n"
+        r'If it is one of CUDA\'s headers: pip install "ovgpu\[cuda13\]" .* \(layer',
+    ):
         request.infer(X)
     monkeypatch.undo()
     np.testing.assert_array_equal(request.infer(X)[0], np.abs(X))

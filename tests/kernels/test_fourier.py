@@ -32,11 +32,19 @@ def numbers(*values: int) -> Any:
     return np.array(values, np.int64)
 
 
-def launched(backend: CudaBackend, op: Op, shapes: Sequence[tuple[int, ...]], host: Sequence[Any],
-             kind: Any = np.float32, pick: Pick = whole) -> list[str]:
+def launched(
+    backend: CudaBackend,
+    op: Op,
+    shapes: Sequence[tuple[int, ...]],
+    host: Sequence[Any],
+    kind: Any = np.float32,
+    pick: Pick = whole,
+) -> list[str]:
     """Check the CUDA form against `evaluate`; return the names of its launches. ``pick`` selects a part of the data."""
-    drawn = [[np.random.default_rng([i, n]).uniform(0.5, 2, shape).astype(kind) for n in range(3)]
-             for i, shape in enumerate(shapes)]
+    drawn = [
+        [np.random.default_rng([i, n]).uniform(0.5, 2, shape).astype(kind) for n in range(3)]
+        for i, shape in enumerate(shapes)
+    ]
     memory = [cupy_emu.asarray(draws[0]) for draws in drawn]
     given = [pick(memory[0]), *memory[1:], *host]
     specs = [spec(x, i in op.host_inputs) for i, x in enumerate(given)]
@@ -75,8 +83,9 @@ LAUNCHES: list[tuple[Op, tuple[int, ...], Any, Pick, list[str]]] = [
 
 
 @pytest.mark.parametrize(("op", "shape", "host", "pick", "wanted"), LAUNCHES)
-def test_launches(op: Op, shape: tuple[int, ...], host: Any, pick: Pick, wanted: list[str],
-                  backend: CudaBackend) -> None:
+def test_launches(
+    op: Op, shape: tuple[int, ...], host: Any, pick: Pick, wanted: list[str], backend: CudaBackend
+) -> None:
     assert launched(backend, op, [shape], host, pick=pick) == wanted
 
 
@@ -86,7 +95,8 @@ def test_types(op: Op, kind: Any, backend: CudaBackend) -> None:
     shape = (3, 4, 5) if op.name == "RDFT" else (3, 4, 5, 2)
     names = launched(backend, op, [shape], [numbers(1, 2)], kind)
     assert len(names) == {"DFT": 3, "IDFT": 3, "RDFT": 3, "IRDFT": 4}[op.name] - (kind == np.float64) * (
-        1 if op.inverse else 2)
+        1 if op.inverse else 2
+    )
 
 
 @pytest.mark.parametrize("transposed", [False, True])

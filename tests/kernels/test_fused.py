@@ -60,8 +60,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     elementwise._planned.cache_clear()
 
 
-def run(op: Fused, inputs: Sequence[Array], views: Sequence[Callable[[Any], Any]] = (),
-        target: Callable[[Any], Any] = lambda x: x, shape: tuple[int, ...] = ()) -> Form:
+def run(
+    op: Fused,
+    inputs: Sequence[Array],
+    views: Sequence[Callable[[Any], Any]] = (),
+    target: Callable[[Any], Any] = lambda x: x,
+    shape: tuple[int, ...] = (),
+) -> Form:
     """Compare the kernel's result with that of the parts one by one; return the form of the kernel."""
     views = views or [lambda x: x] * len(inputs)
     (expected,) = op.evaluate(NUMPY, *(view(x) for view, x in zip(views, inputs)))
@@ -86,6 +91,7 @@ def same_bits(found: Array, expected: Array) -> None:
 
 
 # ---- forms
+
 
 @pytest.mark.parametrize(("dtype", "vector"), [("f4", 4), ("f2", 8), (BF16, 8), ("f8", 2), ("i1", 8), ("i8", 2)])
 @pytest.mark.parametrize("size", [64, 67, 8, 4096, 4999])
@@ -186,9 +192,13 @@ def test_no_axes(emulated: str) -> None:
     run(SUM, [np.float32(2).reshape(()), np.float32(-1).reshape(())])
 
 
-FORMS = [Form(1, 4, 2, "int", (False, False)), Form(2, 4, 1, "int", (False, True)),
-         Form(3, 1, 4, "int", (False, False)), Form(2, 4, 2, "long long", (True, False)),
-         Form(1, 1, 1, "int", (False, True))]
+FORMS = [
+    Form(1, 4, 2, "int", (False, False)),
+    Form(2, 4, 1, "int", (False, True)),
+    Form(3, 1, 4, "int", (False, False)),
+    Form(2, 4, 2, "long long", (True, False)),
+    Form(1, 1, 1, "int", (False, True)),
+]
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
@@ -196,14 +206,20 @@ FORMS = [Form(1, 4, 2, "int", (False, False)), Form(2, 4, 1, "int", (False, True
 def test_forms_compile_for_devices(form: Form, architecture: str) -> None:
     """A bias with Gelu and a residual, and conversions, compile without register spills."""
     gelu = chain(2, (Add(), 0, 1), (Gelu7(), 2), (Add(), 3, 0))
-    for op, inputs, output in ((gelu, (F32, F32), F32), (gelu, (F16, F16), F16), (gelu, (BF16, BF16), BF16),
-                               (MIXED, (F16, F32), np.dtype("i4"))):
-        usage = nvrtc.compile_source(source("kernel", op.chain, inputs, output, form), architecture,
-                                     flags=NO_FMA_FLAGS).usage["kernel"]
+    for op, inputs, output in (
+        (gelu, (F32, F32), F32),
+        (gelu, (F16, F16), F16),
+        (gelu, (BF16, BF16), BF16),
+        (MIXED, (F16, F32), np.dtype("i4")),
+    ):
+        usage = nvrtc.compile_source(
+            source("kernel", op.chain, inputs, output, form), architecture, flags=NO_FMA_FLAGS
+        ).usage["kernel"]
         assert usage.spill_stores == usage.spill_loads == usage.stack == 0 and usage.registers <= 128
 
 
 # ---- whole models
+
 
 class Apart(CudaBackend):
     """The CUDA backend without elementwise fusion."""
@@ -225,9 +241,18 @@ def compiled(net: Net, device: str) -> Any:
 
 FLOATS, KINDS = ("f32", "f16", "bf16"), ("f32", "f16", "bf16", "f64", "i32", "i64", "u8", "boolean")
 FLOAT_OPS: dict[str, tuple[int, dict[str, Any]]] = {
-    "Relu": (1, {}), "Abs": (1, {}), "Tanh": (1, {}), "Sigmoid": (1, {}), "Negative": (1, {}), "Floor": (1, {}),
-    "Gelu": (7, {"approximation_mode": "TANH"}), "Clamp": (1, {"min": -1.5, "max": 2.0}), "HSwish": (4, {}),
-    "Exp": (1, {}), "Sqrt": (1, {})}
+    "Relu": (1, {}),
+    "Abs": (1, {}),
+    "Tanh": (1, {}),
+    "Sigmoid": (1, {}),
+    "Negative": (1, {}),
+    "Floor": (1, {}),
+    "Gelu": (7, {"approximation_mode": "TANH"}),
+    "Clamp": (1, {"min": -1.5, "max": 2.0}),
+    "HSwish": (4, {}),
+    "Exp": (1, {}),
+    "Sqrt": (1, {}),
+}
 NUMBER_OPS = ("Abs", "Negative")
 BINARY = ("Add", "Subtract", "Multiply", "Maximum", "Minimum", "Divide")
 COMPARISONS = ("Less", "Equal", "GreaterEqual", "NotEqual")
@@ -299,8 +324,11 @@ class Draw:
             if last.type in (*FLOATS, "f64") and kind not in (*FLOATS, "f64"):
                 self.layer("Clamp", [last], last.type, min=0.0, max=100.0)  # C++ leaves other conversions undefined
                 if kind != "boolean":
-                    self.layer("Select", [self._finite(self.values[-1]), self.values[-1],
-                                          self.net.const(np.zeros(()), last.type)], last.type)
+                    self.layer(
+                        "Select",
+                        [self._finite(self.values[-1]), self.values[-1], self.net.const(np.zeros(()), last.type)],
+                        last.type,
+                    )
             self.layer("Convert", [self.values[-1]], kind, destination_type=kind)
         else:
             self.layer(self.pick(BINARY), [last, self.operand(last.type)], last.type)
@@ -310,8 +338,13 @@ class Draw:
         return port
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_random_chains(data: st.DataObject, emulated: str, apart: str) -> None:
     drawn = Draw(data)

@@ -65,7 +65,8 @@ def test_compile_errors_are_reported() -> None:
     """A kernel that does not exist is a fault on every architecture."""
     found = gate.faults([("range.cu", "ranges<int>")])
     assert [fault[:34] for fault in found] == [
-        f"range.cu does not compile for {name}"[:34] for name in nvrtc.ARCHITECTURES]
+        f"range.cu does not compile for {name}"[:34] for name in nvrtc.ARCHITECTURES
+    ]
 
 
 def test_spills_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,12 +80,15 @@ def test_blocks_beyond_the_limits_are_reported(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gate, "usage", lambda file, names, architecture: {name: Usage(129, 0, 40) for name in names})
     instance = ("range.cu", next(iter(gate.table()["range.cu"])))
     for block, wrong, where in (
-            (Block(256, 0), "", ()), (Block(512, 0), "512 threads of 129 registers", nvrtc.ARCHITECTURES),
-            (Block(32, 99 << 10), "40 + 101376 bytes of shared memory", ("sm_75", "sm_86", "sm_89", "sm_120")),
-            (Block(32, 64 << 10), "40 + 65536 bytes of shared memory", ("sm_75",))):
+        (Block(256, 0), "", ()),
+        (Block(512, 0), "512 threads of 129 registers", nvrtc.ARCHITECTURES),
+        (Block(32, 99 << 10), "40 + 101376 bytes of shared memory", ("sm_75", "sm_86", "sm_89", "sm_120")),
+        (Block(32, 64 << 10), "40 + 65536 bytes of shared memory", ("sm_75",)),
+    ):
         gate._blocks[instance] = block
         assert gate.faults([instance]) == [
-            f"{instance[0]}: {instance[1]} was launched with {wrong}: too much for {name}" for name in where]
+            f"{instance[0]}: {instance[1]} was launched with {wrong}: too much for {name}" for name in where
+        ]
     gate._blocks[instance] = Block(32, 65 << 10)
     assert [fault[-5:] for fault in gate.launch_faults()] == ["sm_75"]
 

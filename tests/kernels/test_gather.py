@@ -19,9 +19,17 @@ from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import axis, draws, replay, run_op
 
 SHAPES = [  # data, indices, axis, batch_dims
-    ((7, 12), (5,), 0, 0), ((7, 12), (2, 3), 1, 0), ((7,), (), 0, 0), ((3, 5, 8), (4,), 1, 0),
-    ((4, 6, 16), (4, 3), 1, 1), ((4, 6, 5), (4, 3), 2, 1), ((2, 3, 4, 6), (2, 3, 5), 3, 2),
-    ((2, 3, 4, 6), (2, 3, 2, 2), 2, -2), ((9, 1), (5, 1), 0, 0), ((300, 33), (41,), 0, 0), ((1, 4), (3,), 0, 0),
+    ((7, 12), (5,), 0, 0),
+    ((7, 12), (2, 3), 1, 0),
+    ((7,), (), 0, 0),
+    ((3, 5, 8), (4,), 1, 0),
+    ((4, 6, 16), (4, 3), 1, 1),
+    ((4, 6, 5), (4, 3), 2, 1),
+    ((2, 3, 4, 6), (2, 3, 5), 3, 2),
+    ((2, 3, 4, 6), (2, 3, 2, 2), 2, -2),
+    ((9, 1), (5, 1), 0, 0),
+    ((300, 33), (41,), 0, 0),
+    ((1, 4), (3,), 0, 0),
 ]
 
 
@@ -29,8 +37,11 @@ SHAPES = [  # data, indices, axis, batch_dims
 def test_gathers(shapes: Any, backend: CudaBackend) -> None:
     data, indices, where, batch = shapes
     extent = data[where]
-    names = run_op(backend, Gather8(batch_dims=batch), [
-        draws(data, np.float32), draws(indices, np.int64, -extent - 1, extent + 1), axis(where)])
+    names = run_op(
+        backend,
+        Gather8(batch_dims=batch),
+        [draws(data, np.float32), draws(indices, np.int64, -extent - 1, extent + 1), axis(where)],
+    )
     assert len(names) == 1
 
 
@@ -39,16 +50,21 @@ def test_types_of_indices(index: Any, backend: CudaBackend) -> None:
     run_op(backend, Gather(), [draws((6, 4), np.float16), draws((5,), index, 0, 7), axis(0)])
 
 
-@pytest.mark.parametrize(("columns", "width"), [
-    (16, "uint4"), (4, "unsigned long long"), (6, "unsigned int"), (5, "unsigned short")])
+@pytest.mark.parametrize(
+    ("columns", "width"), [(16, "uint4"), (4, "unsigned long long"), (6, "unsigned int"), (5, "unsigned short")]
+)
 def test_widest_vectors_of_rows(columns: int, width: str, backend: CudaBackend) -> None:
     names = run_op(backend, Gather(), [draws((6, columns), np.float16), draws((5,), np.int64, -6, 6), axis(0)])
     assert names == [f"gather<{width}, long long, int, 2>"]
 
 
-FAR = {np.int8: [-128, 127, -3, 2], np.int64: [2**63 - 1, -(2**63), 2**32 + 1, -(2**32) - 1],
-       np.int32: [2**31 - 1, -(2**31), 3, -4], np.uint32: [2**32 - 1, 2**31, 3, 2],
-       np.uint64: [2**64 - 1, 2**63, 2**63 - 1, 2]}
+FAR = {
+    np.int8: [-128, 127, -3, 2],
+    np.int64: [2**63 - 1, -(2**63), 2**32 + 1, -(2**32) - 1],
+    np.int32: [2**31 - 1, -(2**31), 3, -4],
+    np.uint32: [2**32 - 1, 2**31, 3, 2],
+    np.uint64: [2**64 - 1, 2**63, 2**63 - 1, 2],
+}
 
 
 @pytest.mark.parametrize("index", FAR, ids=lambda i: np.dtype(i).name)
@@ -82,8 +98,12 @@ def test_an_empty_axis_gives_zeros(backend: CudaBackend) -> None:
 
 
 def test_other_layouts(backend: CudaBackend) -> None:
-    run_op(backend, Gather(), [draws((6, 8), np.int32), draws((5, 2), np.int64, -9, 9), axis(1)],
-           lambda x: x[::-1, ::2] if x.shape == (6, 8) else x.T)
+    run_op(
+        backend,
+        Gather(),
+        [draws((6, 8), np.int32), draws((5, 2), np.int64, -9, 9), axis(1)],
+        lambda x: x[::-1, ::2] if x.shape == (6, 8) else x.T,
+    )
 
 
 def test_into_a_part_of_another_array(backend: CudaBackend) -> None:
@@ -110,8 +130,14 @@ def test_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -
 
 
 ND = [  # data, indices, batch_dims
-    ((7, 12), (5, 1), 0), ((7, 12), (5, 2), 0), ((3, 5, 8), (2, 3, 2), 0), ((3, 5, 8), (3, 4, 1), 1),
-    ((2, 3, 4, 6), (2, 3, 5, 2), 2), ((1, 3, 4, 6), (5, 1, 2), 1), ((40, 33), (60, 1), 0), ((6, 5), (3, 0), 0),
+    ((7, 12), (5, 1), 0),
+    ((7, 12), (5, 2), 0),
+    ((3, 5, 8), (2, 3, 2), 0),
+    ((3, 5, 8), (3, 4, 1), 1),
+    ((2, 3, 4, 6), (2, 3, 5, 2), 2),
+    ((1, 3, 4, 6), (5, 1, 2), 1),
+    ((40, 33), (60, 1), 0),
+    ((6, 5), (3, 0), 0),
 ]
 
 
@@ -152,11 +178,21 @@ def test_64_bit_tuples(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long", "uint4")
-    expressions = [f"gather<{t}, {index}, {i}, {r}>" for t in sizes for index in ("int", "long long")
-                   for i, r in (("int", 2), ("int", 4), ("long long", 8))]
-    expressions += [f"gather_nd<{t}, {index}, {i}, {r}>" for t, index, i, r in (
-        ("unsigned char", "long long", "int", 2), ("unsigned int", "int", "int", 4), ("uint4", "int", "int", 4),
-        ("unsigned long long", "long long", "long long", 8))]
+    expressions = [
+        f"gather<{t}, {index}, {i}, {r}>"
+        for t in sizes
+        for index in ("int", "long long")
+        for i, r in (("int", 2), ("int", 4), ("long long", 8))
+    ]
+    expressions += [
+        f"gather_nd<{t}, {index}, {i}, {r}>"
+        for t, index, i, r in (
+            ("unsigned char", "long long", "int", 2),
+            ("unsigned int", "int", "int", 4),
+            ("uint4", "int", "int", 4),
+            ("unsigned long long", "long long", "long long", 8),
+        )
+    ]
     expressions += [f"gather_tree<{t}>" for t in ("int", "long long", "float", "__half", "__nv_bfloat16")]
     usage = nvrtc.compile_file("gather.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)

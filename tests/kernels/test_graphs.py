@@ -1,4 +1,5 @@
 """Captured graphs: when they are captured, the memory they retain, and their eviction."""
+
 from __future__ import annotations
 
 import gc
@@ -106,8 +107,10 @@ def test_a_call_that_fails_while_captured_leaves_the_request_usable(emulated: st
         raise ValueError("no such thing")
 
     extra_call(fail)
-    with pytest.warns(RuntimeWarning, match="no such thing"), pytest.raises(
-            ov.Error, match=r"\[Doubled\] .*no such thing.*layer 'doubled'"):
+    with (
+        pytest.warns(RuntimeWarning, match="no such thing"),
+        pytest.raises(ov.Error, match=r"\[Doubled\] .*no such thing.*layer 'doubled'"),
+    ):
         request.infer([draw(1)])
     extra_call(lambda: None)
     assert infer(request, draw(2)) == CALLS and not request._backend.stream.is_capturing()
@@ -205,8 +208,9 @@ def test_one_capture_at_a_time(emulated: str, extra_call: Any) -> None:
 def test_the_capture_mode_is_thread_local(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[int] = []
     begin = cp.cuda.Stream.begin_capture
-    monkeypatch.setattr(cp.cuda.Stream, "begin_capture",
-                        lambda self, mode=None: (modes.append(mode), begin(self, mode))[1])
+    monkeypatch.setattr(
+        cp.cuda.Stream, "begin_capture", lambda self, mode=None: (modes.append(mode), begin(self, mode))[1]
+    )
     request = request_of(net(), emulated)
     for n in range(2):
         infer(request, draw(n))
@@ -266,8 +270,9 @@ def states() -> Net:
     """Return a model with three variables: two running totals, and one that is read and never assigned."""
     found = Net("states")
     x = found.parameter("f32", (2, 3), "x")
-    a, b, c = (found.read_value(name, "f32", (2, 3), found.const(np.full((2, 3), k, "f4"))) for k, name in
-               enumerate("abc"))
+    a, b, c = (
+        found.read_value(name, "f32", (2, 3), found.const(np.full((2, 3), k, "f4"))) for k, name in enumerate("abc")
+    )
     a = found.layer("Add", "opset1", [a, x], name="a")
     b = found.layer("Add", "opset1", [b, found.layer("Multiply", "opset1", [a, c])], name="b")
     found.assign("a", a)
@@ -279,8 +284,10 @@ def states() -> Net:
 def test_two_graphs_serve_all_states(emulated: str) -> None:
     """Each side of the variables' double buffers has a graph, whatever is reset or set in between."""
     core = ov.Core()
-    host, device = (core.compile_model(core.read_model(*states().build()), name).create_infer_request()
-                    for name in ("CPU", emulated))
+    host, device = (
+        core.compile_model(core.read_model(*states().build()), name).create_infer_request()
+        for name in ("CPU", emulated)
+    )
 
     def both(change: Callable[[Any], Any]) -> list[Any]:
         return [change(request) for request in (host, device)]

@@ -49,8 +49,9 @@ def test_many_channels_and_points(backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize("pad", ["valid", "same_upper", "same_lower"])
-@pytest.mark.parametrize("pick", [lambda x: x, lambda x: x.transpose(0, 1, 3, 2)[:, ::-1, ::2]],
-                         ids=["dense", "strided"])
+@pytest.mark.parametrize(
+    "pick", [lambda x: x, lambda x: x.transpose(0, 1, 3, 2)[:, ::-1, ::2]], ids=["dense", "strided"]
+)
 def test_patches(pick: Any, pad: Any, backend: CudaBackend) -> None:
     op = ExtractImagePatches(sizes=(3, 2), strides=(2, 1), rates=(1, 2), auto_pad=pad)
     for kind in (np.uint8, np.float16, np.float32, np.int64):

@@ -42,10 +42,20 @@ Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 
 # (value + bias + residual / 4) with Relu, rounded and saturated to s8; operands: a bias in f32 and a residual in s8
-REQUANTIZED = Chain(3, ((Type.f32, np.float32(0.25).tobytes()),), (
-    Part(Add(), (0, 1)), Part(Convert(destination_type=Type.f32), (2,)), Part(Multiply(), (5, 3)), Part(Add(), (4, 6)),
-    Part(Relu(), (7,)), Part(Round(mode="half_to_even"), (8,)), Part(Clamp(min=-128.0, max=127.0), (9,)),
-    Part(Convert(destination_type=Type.i8), (10,))))
+REQUANTIZED = Chain(
+    3,
+    ((Type.f32, np.float32(0.25).tobytes()),),
+    (
+        Part(Add(), (0, 1)),
+        Part(Convert(destination_type=Type.f32), (2,)),
+        Part(Multiply(), (5, 3)),
+        Part(Add(), (4, 6)),
+        Part(Relu(), (7,)),
+        Part(Round(mode="half_to_even"), (8,)),
+        Part(Clamp(min=-128.0, max=127.0), (9,)),
+        Part(Convert(destination_type=Type.i8), (10,)),
+    ),
+)
 # (value + first) * second in f16 or bf16
 SCALED = Chain(3, (), (Part(Add(), (0, 1)), Part(Multiply(), (3, 2))))
 
@@ -64,8 +74,10 @@ class Case:
 
     @property
     def out(self) -> Shape:
-        extents = [(n + b + e - d * (t - 1) - 1) // s + 1 for n, t, s, d, b, e in zip(
-            self.x[2:], self.kernel[2:], self.strides, self.dilations, self.begin, self.end)]
+        extents = [
+            (n + b + e - d * (t - 1) - 1) // s + 1
+            for n, t, s, d, b, e in zip(self.x[2:], self.kernel[2:], self.strides, self.dilations, self.begin, self.end)
+        ]
         return (self.x[0], self.kernel[0], *extents)
 
     def sums(self, x: Array, kernel: Array) -> Array:
@@ -74,8 +86,16 @@ class Case:
         padded = np.pad(x.astype(np.int64), pads[: x.ndim], constant_values=self.padding)
         total = np.zeros(self.out, np.int64)
         for tap in np.ndindex(*self.kernel[2:]):
-            part = padded[(slice(None), slice(None), *(slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(
-                tap, self.dilations, self.out[2:], self.strides)))]
+            part = padded[
+                (
+                    slice(None),
+                    slice(None),
+                    *(
+                        slice(t * d, t * d + (n - 1) * s + 1, s)
+                        for t, d, n, s in zip(tap, self.dilations, self.out[2:], self.strides)
+                    ),
+                )
+            ]
             total += np.einsum("nc...,oc->no...", part, kernel[:, :, *tap].astype(np.int64))
         return total
 
@@ -105,8 +125,17 @@ def draw(shape: Shape | int, low: int, high: int) -> Array:
 class Made:
     """Random arrays of a case on the device, and the recorded launch."""
 
-    def __init__(self, backend: CudaBackend, case: Case, kind: Any, value: Any, out: Any, chain: Chain | None = None,
-                 operands: Sequence[tuple[Shape, Any]] = (), skew: int = 0) -> None:
+    def __init__(
+        self,
+        backend: CudaBackend,
+        case: Case,
+        kind: Any,
+        value: Any,
+        out: Any,
+        chain: Chain | None = None,
+        operands: Sequence[tuple[Shape, Any]] = (),
+        skew: int = 0,
+    ) -> None:
         self.case, self.kind, self.value, self.chain = case, kind, value, chain
         limit = 128 if kind == S8 else 5
         self.x = [draw(case.x, -limit, limit) for _ in range(3)]
@@ -117,11 +146,21 @@ class Made:
         self.device_x = channels_last(self.x[0], kind, skew)
         self.out = channels_last(np.zeros(case.out), out, skew)
         given = [channels_last(x, x.dtype) if x.shape == case.out else cupy_emu.asarray(x) for x in self.operands]
-        self.scales = None if kind != S8 else Scales(
-            cupy_emu.asarray(self.factor), cupy_emu.asarray(self.correction), case.padding)
+        self.scales = (
+            None
+            if kind != S8
+            else Scales(cupy_emu.asarray(self.factor), cupy_emu.asarray(self.correction), case.padding)
+        )
         kernel = channels_last(self.kernel, kind)
-        self.c = Convolved(self.device_x, kernel[None], self.out, case.strides, case.dilations, case.begin,
-                           epilogue=None if chain is None else Epilogue(chain, tuple(given)))
+        self.c = Convolved(
+            self.device_x,
+            kernel[None],
+            self.out,
+            case.strides,
+            case.dilations,
+            case.begin,
+            epilogue=None if chain is None else Epilogue(chain, tuple(given)),
+        )
         self.launcher = Launcher(backend.stream, backend.blas)
 
     def record(self) -> str:
@@ -187,8 +226,15 @@ EPILOGUES: list[tuple[Any, Any, Any, Chain, Sequence[tuple[Shape, Any]]]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "out", "chain", "operands"), EPILOGUES)
-def test_epilogues(kind: Any, value: Any, out: Any, chain: Chain, operands: Sequence[tuple[Shape, Any]],
-                   backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epilogues(
+    kind: Any,
+    value: Any,
+    out: Any,
+    chain: Chain,
+    operands: Sequence[tuple[Shape, Any]],
+    backend: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Operands differ among channels, pixels, both or neither; K is whole or split."""
     case = Case((1, 64, 8, 11), (80, 64, 2, 2), padding=9 if kind == S8 else 0)
     for multiprocessors, order in ((1, "descending"), (132, 7)):
@@ -200,8 +246,10 @@ def test_epilogues(kind: Any, value: Any, out: Any, chain: Chain, operands: Sequ
 @pytest.mark.parametrize("kind", [HALF, BF16])
 def test_floats(kind: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """f16 and bf16; the largest tile has three stages in shared memory."""
-    for case, multiprocessors in ((Case((2, 24, 12, 11), (136, 24, 3, 3), begin=(1, 1), end=(1, 1)), 1),
-                                  (Case((1, 320, 1, 66), (72, 320, 1, 1)), 132)):
+    for case, multiprocessors in (
+        (Case((2, 24, 12, 11), (136, 24, 3, 3), begin=(1, 1), end=(1, 1)), 1),
+        (Case((1, 320, 1, 66), (72, 320, 1, 1)), 132),
+    ):
         monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
         convolve(backend, case, kind, kind, kind)
 
@@ -238,8 +286,15 @@ def test_overlapping_launches(backend: CudaBackend) -> None:
 
 def test_tiles(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tiles compute the same, with whole and split sums."""
-    cases = {(256, 128): (300, 136), (128, 128): (200, 136), (128, 64): (300, 64), (64, 128): (60, 136),
-             (64, 64): (64, 64), (64, 32): (130, 40), (32, 32): (40, 72)}
+    cases = {
+        (256, 128): (300, 136),
+        (128, 128): (200, 136),
+        (128, 64): (300, 64),
+        (64, 128): (60, 136),
+        (64, 64): (64, 64),
+        (64, 32): (130, 40),
+        (32, 32): (40, 72),
+    }
     for tile, (pixels, outputs) in cases.items():
         case = Case((1, 1040, 1, pixels), (outputs, 1040, 1, 1))
         monkeypatch.setattr(_implicit_gemm, "TILES", {tile: TILES[tile]})
@@ -255,8 +310,15 @@ def test_rows_in_registers(backend: CudaBackend) -> None:
     """Operands that are not aligned are read element by element."""
     memory = cupy_emu.empty((1, 7, 10, 81), S8)
     with backend.stream:
-        made = Made(backend, Case((1, 16, 7, 10), (80, 16, 1, 1)), S8, F32, S8, REQUANTIZED,
-                    [((80, 1, 1), F32), ((1, 80, 7, 10), S8)])
+        made = Made(
+            backend,
+            Case((1, 16, 7, 10), (80, 16, 1, 1)),
+            S8,
+            F32,
+            S8,
+            REQUANTIZED,
+            [((80, 1, 1), F32), ((1, 80, 7, 10), S8)],
+        )
         memory[..., 1:] = made.c.operands[1].transpose((0, 2, 3, 1))
         assert made.c.epilogue is not None
         residual = memory[..., 1:].transpose((0, 3, 1, 2))
@@ -273,12 +335,23 @@ def test_replays(multiprocessors: int, backend: CudaBackend, monkeypatch: pytest
     case = Case((1, 64, 6, 6), (80, 64, 3, 3), begin=(1, 1), end=(1, 1), padding=-30)
     made = Made(backend, case, S8, F32, S8, REQUANTIZED, [((80, 1, 1), F32), ((1, 80, 6, 6), S8)])
     made.record()
-    replay(backend, lambda: made.launcher.calls, [(made.device_x, [x.astype(S8) for x in made.x])], [made.out],
-           lambda draw: [made.wanted(draw)])
+    replay(
+        backend,
+        lambda: made.launcher.calls,
+        [(made.device_x, [x.astype(S8) for x in made.x])],
+        [made.out],
+        lambda draw: [made.wanted(draw)],
+    )
 
 
-def takes(backend: CudaBackend, case: Case, kind: Any = S8, out: Any = F32, pick: Callable[[Made], None] | None = None,
-          **named: Any) -> bool:
+def takes(
+    backend: CudaBackend,
+    case: Case,
+    kind: Any = S8,
+    out: Any = F32,
+    pick: Callable[[Made], None] | None = None,
+    **named: Any,
+) -> bool:
     made = Made(backend, case, kind, F32, out, **named)
     if pick is not None:
         pick(made)
@@ -314,14 +387,29 @@ def test_capabilities(capability: int, backend: CudaBackend, monkeypatch: pytest
 
 # Convolutions of ResNet-50 and products of BERT-base on a card with 132 multiprocessors: the forms without clusters and
 # less shared memory, and with clusters
-@pytest.mark.parametrize(("pixels", "outputs", "row_bytes", "wanted", "with_clusters"), [
-    (3136, 64, 64, (64, 32, 98, 1), None), (3136, 256, 64, (128, 64, 100, 1), None),
-    (784, 128, 1152, (32, 32, 100, 1), None), (49, 512, 4608, (64, 32, 16, 6), None),
-    (49, 2048, 512, (32, 32, 128, 1), None), (200704, 64, 576, (128, 64, 1568, 1), None),
-    (50176, 512, 128, (128, 128, 1568, 1), (256, 128, 784, 1)), (128, 768, 1536, (32, 32, 96, 1), None),
-    (128, 3072, 1536, (64, 64, 96, 1), (128, 128, 24, 4)), (128, 768, 3072, (64, 64, 24, 4), None)])
-def test_forms(pixels: int, outputs: int, row_bytes: int, wanted: tuple[int, ...],
-               with_clusters: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("pixels", "outputs", "row_bytes", "wanted", "with_clusters"),
+    [
+        (3136, 64, 64, (64, 32, 98, 1), None),
+        (3136, 256, 64, (128, 64, 100, 1), None),
+        (784, 128, 1152, (32, 32, 100, 1), None),
+        (49, 512, 4608, (64, 32, 16, 6), None),
+        (49, 2048, 512, (32, 32, 128, 1), None),
+        (200704, 64, 576, (128, 64, 1568, 1), None),
+        (50176, 512, 128, (128, 128, 1568, 1), (256, 128, 784, 1)),
+        (128, 768, 1536, (32, 32, 96, 1), None),
+        (128, 3072, 1536, (64, 64, 96, 1), (128, 128, 24, 4)),
+        (128, 768, 3072, (64, 64, 24, 4), None),
+    ],
+)
+def test_forms(
+    pixels: int,
+    outputs: int,
+    row_bytes: int,
+    wanted: tuple[int, ...],
+    with_clusters: tuple[int, ...] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.undo()
     for max_cluster, limit, expected in ((1, RTX_4090, wanted), (8, H100, with_clusters or wanted)):
         found = forms(pixels, outputs, row_bytes, 132, limit, max_cluster=max_cluster)[0]
@@ -340,9 +428,15 @@ def test_memory_of_partial_sums(partial: int, monkeypatch: pytest.MonkeyPatch) -
     assert partial_elements(768) == 0 and partial_elements(4608) == 1 << 20
 
 
-@pytest.mark.parametrize(("pixels", "outputs", "limit", "tile"), [
-    (50176, 512, H100, (256, 128)), (4096, 768, H100, (256, 128)), (4096, 768, RTX_4090, (128, 128)),
-    (3136, 64, H100, (64, 64))])
+@pytest.mark.parametrize(
+    ("pixels", "outputs", "limit", "tile"),
+    [
+        (50176, 512, H100, (256, 128)),
+        (4096, 768, H100, (256, 128)),
+        (4096, 768, RTX_4090, (128, 128)),
+        (3136, 64, H100, (64, 64)),
+    ],
+)
 def test_shared_memory_of_the_largest_tile(pixels: int, outputs: int, limit: int, tile: tuple[int, int]) -> None:
     found = forms(pixels, outputs, 768, 132, limit)[0]
     assert (found.rows, found.columns) == tile and found.shared <= limit
@@ -354,7 +448,13 @@ def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> No
     source = functor("Epilogue", REQUANTIZED, (F32, F32, S8), MAX_EPILOGUE_OPERANDS, result=S8)
     operands = "Operand<4, false, true>, Operand<1, true, true>"
     shapes = [f"{rows}, {columns}, {split}" for split in ("NONE", "MEMORY", "CLUSTER") for rows, columns in TILES]
-    names = to_compile(FILE, [f"implicit_gemm<{kind}, float, signed char, {form}, Epilogue, {operands}>"
-                              for form in shapes for kind in ("signed char", "__half")])
+    names = to_compile(
+        FILE,
+        [
+            f"implicit_gemm<{kind}, float, signed char, {form}, Epilogue, {operands}>"
+            for form in shapes
+            for kind in ("signed char", "__half")
+        ],
+    )
     usage = nvrtc.compile_file(FILE, architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores or u.spill_loads for u in usage.values())

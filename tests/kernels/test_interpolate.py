@@ -24,11 +24,19 @@ def exact(*shape: int) -> list[Any]:
 
 
 # Scales of two and four make the weights exact, so that the order of summation does not matter.
-@pytest.mark.parametrize(("mode", "kernel"), [
-    ("nearest", "pick<unsigned int, 2, int, {}>"), ("linear", "resample<float, float, 2, 2, int, {}>"),
-    ("cubic", "resample<float, float, 4, 2, int, {}>")])
-@pytest.mark.parametrize(("shape", "axes", "rank"), [
-    ((2, 3, 5, 7), (2, 3), 2), ((2, 5, 7, 3), (1, 2), 4), ((5, 3, 7, 3), (0, 2), 4), ((300, 3, 2), (1, 2), 2)], ids=str)
+@pytest.mark.parametrize(
+    ("mode", "kernel"),
+    [
+        ("nearest", "pick<unsigned int, 2, int, {}>"),
+        ("linear", "resample<float, float, 2, 2, int, {}>"),
+        ("cubic", "resample<float, float, 4, 2, int, {}>"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("shape", "axes", "rank"),
+    [((2, 3, 5, 7), (2, 3), 2), ((2, 5, 7, 3), (1, 2), 4), ((5, 3, 7, 3), (0, 2), 4), ((300, 3, 2), (1, 2), 2)],
+    ids=str,
+)
 def test_axes(mode: Any, kernel: str, shape: Any, axes: Any, rank: int, backend: CudaBackend) -> None:
     sizes = np.array([shape[axes[0]] * 2, shape[axes[1]] * 4])
     names = run_op(backend, resize(mode), [exact(*shape), sizes, np.array(axes)])
@@ -37,8 +45,12 @@ def test_axes(mode: Any, kernel: str, shape: Any, axes: Any, rank: int, backend:
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_other_layouts(mode: Any, backend: CudaBackend) -> None:
-    run_op(backend, resize(mode), [exact(6, 8, 5), np.array([10, 8]), np.array([0, 1])],
-           lambda x: x.transpose(2, 1, 0)[:, ::-2] if x.ndim == 3 else x)
+    run_op(
+        backend,
+        resize(mode),
+        [exact(6, 8, 5), np.array([10, 8]), np.array([0, 1])],
+        lambda x: x.transpose(2, 1, 0)[:, ::-2] if x.ndim == 3 else x,
+    )
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
@@ -67,8 +79,9 @@ def test_padding_is_zero(mode: Any, backend: CudaBackend) -> None:
     run_op(backend, op, [exact(2, 3, 5), np.array([10, 16]), np.array([1, 2])])
 
 
-@pytest.mark.parametrize(("mode", "axes", "launches"), [
-    ("nearest", 4, 2), ("linear", 3, 1), ("linear", 5, 2), ("cubic", 3, 2)])
+@pytest.mark.parametrize(
+    ("mode", "axes", "launches"), [("nearest", 4, 2), ("linear", 3, 1), ("linear", 5, 2), ("cubic", 3, 2)]
+)
 def test_many_axes_take_several_launches(mode: Any, axes: int, launches: int, backend: CudaBackend) -> None:
     shape = (2, 3, 2, 3, 2)[:axes]
     op, sizes, data = resize(mode), np.array(shape) * 2, exact(*shape)
@@ -77,8 +90,14 @@ def test_many_axes_take_several_launches(mode: Any, axes: int, launches: int, ba
     launcher = Launcher(backend.stream, backend.blas)
     op.cuda(launcher, [x, sizes, np.arange(axes)], [y], scratch)
     assert len(launcher.calls) == launches
-    replay(backend, lambda: launcher.calls, [(x, data)], [y],
-           lambda draw: op.evaluate(np, data[draw], sizes, np.arange(axes)), tolerance=1e-5)
+    replay(
+        backend,
+        lambda: launcher.calls,
+        [(x, data)],
+        [y],
+        lambda draw: op.evaluate(np, data[draw], sizes, np.arange(axes)),
+        tolerance=1e-5,
+    )
 
 
 def test_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,9 @@ def test_kernels_are_cached(fresh: None, tmp_path: Path) -> None:
     assert files(tmp_path / "another").keys() == before.keys()
 
 
-def test_relative_folders_are_resolved_at_compilation(fresh: None, tmp_path: Path,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_folders_are_resolved_at_compilation(
+    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     net = Net()
@@ -123,16 +124,31 @@ def test_rejected_machine_code_is_recompiled(fresh: None, tmp_path: Path) -> Non
 
 
 def test_keys() -> None:
-    keys = {kernel_cache.key(*parts) for parts in (
-        ("text", "name", (), "90"), ("text", "name", ("flag",), "90"), ("text", "name", (), "80"),
-        ("text", "nam", ("e",), "90"), ("other", "name", (), "90"))}
+    keys = {
+        kernel_cache.key(*parts)
+        for parts in (
+            ("text", "name", (), "90"),
+            ("text", "name", ("flag",), "90"),
+            ("text", "name", (), "80"),
+            ("text", "nam", ("e",), "90"),
+            ("other", "name", (), "90"),
+        )
+    }
     assert len(keys) == 5
 
 
-@pytest.mark.parametrize("damage", [
-    lambda data: b"", lambda data: data[:7], lambda data: data[:-1], lambda data: data[:40] + b"?" + data[41:],
-    lambda data: b"?" + data[1:], lambda data: data + b"?",
-], ids=["empty", "no digest", "cut off", "changed", "other digest", "longer"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:7],
+        lambda data: data[:-1],
+        lambda data: data[:40] + b"?" + data[41:],
+        lambda data: b"?" + data[1:],
+        lambda data: data + b"?",
+    ],
+    ids=["empty", "no digest", "cut off", "changed", "other digest", "longer"],
+)
 def test_damaged_files_are_rewritten(damage: Any, fresh: None, tmp_path: Path) -> None:
     run(tmp_path)
     before = files(tmp_path)
@@ -161,8 +177,10 @@ def test_an_unwritable_folder(kind: str, fresh: None, tmp_path: Path, monkeypatc
         if os.access(folder, os.W_OK):  # root may write anyway
             monkeypatch.setattr(kernel_cache, "replacing", lambda *_, **__: (folder / "no" / "such").open("wb"))
     else:
+
         def disk_full(path: Path, flush: bool) -> Any:
             raise OSError(28, "No space left on device")
+
         monkeypatch.setattr(kernel_cache, "replacing", disk_full)
     with pytest.warns(RuntimeWarning, match="CACHE_DIR '.*kernels' does not keep kernels: "):
         run(folder)

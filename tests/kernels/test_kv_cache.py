@@ -24,8 +24,15 @@ HAD = 3, 0, 5  # rows of the cache before each draw
 CAPACITY = 9
 
 
-def check(backend: CudaBackend, op: Op, shapes: list[Any], kind: str = "f32", rows: int = 1,
-          tolerance: float | None = None, scratch: Any = None) -> int:
+def check(
+    backend: CudaBackend,
+    op: Op,
+    shapes: list[Any],
+    kind: str = "f32",
+    rows: int = 1,
+    tolerance: float | None = None,
+    scratch: Any = None,
+) -> int:
     """Check the op in an eager run and two replays of its graph, with another length each time; return the number of
     its kernels.
 
@@ -45,8 +52,10 @@ def check(backend: CudaBackend, op: Op, shapes: list[Any], kind: str = "f32", ro
                 array[...] = cupy_emu.asarray(value)
         backend.synchronize()  # early launches read lengths before they wait, which copies write in an inference
         if outputs is None:
-            outputs = [inputs[op.updates[i][0]] if i in op.updates else cupy_emu.empty(want.shape, dtype)
-                       for i, want in enumerate(wanted)]
+            outputs = [
+                inputs[op.updates[i][0]] if i in op.updates else cupy_emu.empty(want.shape, dtype)
+                for i, want in enumerate(wanted)
+            ]
             workspace = () if scratch is None else (cupy_emu.empty(scratch, dtype),)
             assert op.cuda is not None and op.cuda(launcher, [*inputs, lengths], outputs, workspace) is None
             for call in launcher.calls:
@@ -70,70 +79,131 @@ def test_cache_write(kind: str, rows: int, backend: CudaBackend) -> None:
     assert 1 == check(backend, CacheWrite(axis=2), [(2, 3, CAPACITY, 16), (2, 3, rows, 16)], kind, rows, 0)
 
 
-@pytest.mark.parametrize(("axis", "cache", "new"), [
-    (1, (2, CAPACITY), (2, 1)), (3, (2, 3, 5, CAPACITY), (2, 3, 5, 2)), (1, (2, CAPACITY, 3, 7), (2, 1, 3, 7))])
+@pytest.mark.parametrize(
+    ("axis", "cache", "new"),
+    [(1, (2, CAPACITY), (2, 1)), (3, (2, 3, 5, CAPACITY), (2, 3, 5, 2)), (1, (2, CAPACITY, 3, 7), (2, 1, 3, 7))],
+)
 def test_cache_write_along_other_axes(axis: int, cache: Any, new: Any, backend: CudaBackend) -> None:
     assert 1 == check(backend, CacheWrite(axis=axis), [cache, new], rows=new[axis], tolerance=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("op", [RotaryCacheWrite(size=16), RotaryCacheWrite(size=16, pairs=True),
-                                RotaryCacheWrite(size=8)])
+@pytest.mark.parametrize(
+    "op", [RotaryCacheWrite(size=16), RotaryCacheWrite(size=16, pairs=True), RotaryCacheWrite(size=8)]
+)
 @pytest.mark.parametrize("each", [1, 2])
 def test_rotary_append(op: RotaryCacheWrite, each: int, kind: str, backend: CudaBackend) -> None:
     """Six query heads share two key heads; factors are per element or per pair."""
     factors = (2, 1, 1, op.size // each)
-    assert 1 == check(backend, op, [(2, 6, 1, 16), (2, 2, 1, 16), (2, 2, 1, 24), factors, factors, (2, 2, CAPACITY, 16),
-                        (2, 2, CAPACITY, 24)], kind)
+    assert 1 == check(
+        backend,
+        op,
+        [(2, 6, 1, 16), (2, 2, 1, 16), (2, 2, 1, 24), factors, factors, (2, 2, CAPACITY, 16), (2, 2, CAPACITY, 24)],
+        kind,
+    )
 
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_rotary_append_of_several_rows(batch: int, backend: CudaBackend) -> None:
     """Factors are broadcast along the batch or not; rows are too short for vectors."""
     factors = (batch, 1, 3, 6)
-    assert 1 == check(backend, RotaryCacheWrite(size=6), [(2, 2, 3, 7), (2, 2, 3, 7), (2, 2, 3, 5), factors, factors,
-                                              (2, 2, CAPACITY, 7), (2, 2, CAPACITY, 5)], rows=3)
+    assert 1 == check(
+        backend,
+        RotaryCacheWrite(size=6),
+        [(2, 2, 3, 7), (2, 2, 3, 7), (2, 2, 3, 5), factors, factors, (2, 2, CAPACITY, 7), (2, 2, CAPACITY, 5)],
+        rows=3,
+    )
 
 
-@pytest.mark.parametrize(("queries", "mask"), [
-    (1, None), (1, (2, 1, 1, CAPACITY)), (3, (1, 1, 3, CAPACITY)), (9, None)])
+@pytest.mark.parametrize(
+    ("queries", "mask"), [(1, None), (1, (2, 1, 1, CAPACITY)), (3, (1, 1, 3, CAPACITY)), (9, None)]
+)
 @pytest.mark.parametrize("kind", ["f32", "f16", "f64"])
 def test_attention(queries: int, mask: Any, kind: str, backend: CudaBackend) -> None:
     """Keys beyond the current length are not read, though the mask does not hide them."""
     cache = (2, 3, CAPACITY, 16)
-    assert 1 == check(backend, CachedAttention(), [(2, 3, queries, 16), cache, cache, mask, None, None], kind, 1,
-          {"f32": 2e-6, "f16": 2e-3, "f64": 1e-6}[kind])
+    assert 1 == check(
+        backend,
+        CachedAttention(),
+        [(2, 3, queries, 16), cache, cache, mask, None, None],
+        kind,
+        1,
+        {"f32": 2e-6, "f16": 2e-3, "f64": 1e-6}[kind],
+    )
 
 
-def rotary_attention(batch: int = 2, heads: int = 6, groups: int = 2, depth: int = 64, width: int = 64, each: int = 1,
-                     grouped: bool = True, mask: bool = True, scale: bool = False, sink: bool = False,
-                     **rotary: Any) -> tuple[Op, list[Any], Any]:
+def rotary_attention(
+    batch: int = 2,
+    heads: int = 6,
+    groups: int = 2,
+    depth: int = 64,
+    width: int = 64,
+    each: int = 1,
+    grouped: bool = True,
+    mask: bool = True,
+    scale: bool = False,
+    sink: bool = False,
+    **rotary: Any,
+) -> tuple[Op, list[Any], Any]:
     """Return the op, the shapes of its inputs but the lengths, and of its workspace."""
-    op = RotaryAttention(rotary=RotaryCacheWrite(**{"size": depth} | rotary), attention=CachedAttention(),
-                         grouped=grouped)
+    op = RotaryAttention(
+        rotary=RotaryCacheWrite(**{"size": depth} | rotary), attention=CachedAttention(), grouped=grouped
+    )
     factors, q = (batch, 1, 1, depth // each), (batch, heads, 1, depth)
     axes = (1,) * grouped
     lead = (batch, groups, heads // groups) if grouped else (batch, heads)
-    return op, [q, (batch, groups, 1, depth), (batch, groups, 1, width), factors, factors,
-                (batch, groups, CAPACITY, depth), (batch, groups, CAPACITY, width),
-                (batch, *axes, 1, 1, CAPACITY) if mask else None, () if scale else None,
-                (*(1 for _ in lead[:-1]), lead[-1], 1, 1) if sink else None], q
+    return (
+        op,
+        [
+            q,
+            (batch, groups, 1, depth),
+            (batch, groups, 1, width),
+            factors,
+            factors,
+            (batch, groups, CAPACITY, depth),
+            (batch, groups, CAPACITY, width),
+            (batch, *axes, 1, 1, CAPACITY) if mask else None,
+            () if scale else None,
+            (*(1 for _ in lead[:-1]), lead[-1], 1, 1) if sink else None,
+        ],
+        q,
+    )
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
-@pytest.mark.parametrize("options", [
-    {}, {"each": 2}, {"depth": 128, "width": 128}, {"width": 40}, {"heads": 2}, {"groups": 1, "heads": 20},
-    {"grouped": False, "groups": 3, "heads": 3}, {"batch": 1, "mask": False}, {"scale": True}, {"sink": True}],
-    ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"each": 2},
+        {"depth": 128, "width": 128},
+        {"width": 40},
+        {"heads": 2},
+        {"groups": 1, "heads": 20},
+        {"grouped": False, "groups": 3, "heads": 3},
+        {"batch": 1, "mask": False},
+        {"scale": True},
+        {"sink": True},
+    ],
+    ids=str,
+)
 def test_rotary_attention(options: dict[str, Any], kind: str, backend: CudaBackend) -> None:
     """One kernel rotates, appends and attends."""
     op, shapes, scratch = rotary_attention(**options)
     assert check(backend, op, shapes, kind, 1, {"f16": 6e-3, "bf16": 5e-2}[kind], scratch) == 1
 
 
-@pytest.mark.parametrize("options", [
-    {"depth": 32, "width": 32}, {"depth": 96, "width": 96}, {"size": 32}, {"pairs": True, "each": 2},
-    {"depth": 192, "width": 192}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"depth": 32, "width": 32},
+        {"depth": 96, "width": 96},
+        {"size": 32},
+        {"pairs": True, "each": 2},
+        {"depth": 192, "width": 192},
+    ],
+    ids=str,
+)
 def test_rotary_attention_in_two_kernels(options: dict[str, Any], backend: CudaBackend) -> None:
     """Other widths, partial rotation, and neighbours as pairs."""
     op, shapes, scratch = rotary_attention(**options)

@@ -108,6 +108,7 @@ def test_parts_of_a_tensor_on_the_device(x: Any, compiled: Any) -> None:
 
 # ---- results of infer
 
+
 def test_a_result_is_downloaded_when_it_is_read(x: Any, compiled: Any) -> None:
     request = compiled(nets.one((-1, 6))).create_infer_request()
     for n in range(5):
@@ -178,6 +179,7 @@ def test_types(kind: str, emulated: str) -> None:
 
 
 # ---- tensors
+
 
 def test_the_tensor_is_downloaded_when_it_is_read(x: Any, compiled: Any) -> None:
     """Once the tensor's memory has been handed out, each inference writes to it."""
@@ -300,6 +302,7 @@ def test_small_beside_large(compiled: Any) -> None:
 
 # ---- failures
 
+
 def test_a_download_that_fails(x: Any, compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The read raises; the state is that after the inference, and the next read tries again."""
     request = compiled(nets.total(x.shape)).create_infer_request()
@@ -358,6 +361,7 @@ def refuse(*_: Any) -> Any:
 
 # ---- inputs
 
+
 @pytest.mark.parametrize("way", ["copied", "shared", "tensor", "own"])
 def test_large_inputs(way: str, compiled: Any) -> None:
     """An input too large for pinned memory is copied by chunks, before the graph."""
@@ -385,8 +389,9 @@ def test_large_inputs_that_the_host_reads(compiled: Any) -> None:
     net = Net("tile")
     repeats = net.parameter("i64", (2000,), "repeats")
     axes = net.const(np.array([0]))
-    first = net.layer("Slice", "opset8", [repeats, net.const(np.array([0])), net.const(np.array([2])),
-                                          net.const(np.array([1])), axes])
+    first = net.layer(
+        "Slice", "opset8", [repeats, net.const(np.array([0])), net.const(np.array([2])), net.const(np.array([1])), axes]
+    )
     net.result(net.layer("Tile", "opset1", [net.parameter("f32", (2, 3), "x"), first]))
     request = compiled(net.build()).create_infer_request()
     given = np.ones((2, 3), np.float32)

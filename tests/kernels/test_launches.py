@@ -68,8 +68,9 @@ def of_llama_in_f16(layers: int, device: str) -> int:
     return of_decoder(llama(1, replace(LLAMA, layers=layers, width=64 * LLAMA.heads)), device, "f16")
 
 
-@pytest.mark.parametrize(("count", "most"), [
-    (of_bert, 8), (of_gpt2, 10), (of_gpt2_in_f16, 9), (of_llama, 9), (of_llama_in_f16, 5)])
+@pytest.mark.parametrize(
+    ("count", "most"), [(of_bert, 8), (of_gpt2, 10), (of_gpt2_in_f16, 9), (of_llama, 9), (of_llama_in_f16, 5)]
+)
 def test_launches_per_layer(count: Callable[[int, str], int], most: int, emulated: str) -> None:
     one, three = count(1, emulated), count(3, emulated)
     assert 5 <= (three - one) / 2 <= most
@@ -95,8 +96,13 @@ def test_a_decoders_step(name: str, most: int, emulated: str) -> None:
     begin = next(i for i, step in enumerate(steps) if ".layers.1." in step.layer)
     end = next(i for i, step in enumerate(steps) if "model.norm" in step.layer)
     assert sum(step.calls or 0 for step in steps[begin:end]) <= most
-    weights = sum(x.nbytes or 0 for step in steps if step.op != "Gather" for x in step.inputs
-                  if x is not None and x.location == "constant")
+    weights = sum(
+        x.nbytes or 0
+        for step in steps
+        if step.op != "Gather"
+        for x in step.inputs
+        if x is not None and x.location == "constant"
+    )
     caches = [decoder.request._variables.value(name).array for name in decoder.request._variables.all]
     assert plan.bytes_moved <= 1.1 * (weights + sum(c.nbytes + c[:, :, :1].nbytes for c in caches))
 

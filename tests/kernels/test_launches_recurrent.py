@@ -89,8 +89,10 @@ def test_state_is_neither_read_nor_written_by_copies(emulated: str) -> None:
 def test_changing_lengths(axis: int, emulated: str) -> None:
     """Sequences have zero, one or many steps, and each recurring length has a graph."""
     net = over_time(cell("GRUCell"), axis=axis)
-    request, host = (ov.Core().compile_model(ov.Core().read_model(*net.build()), device).create_infer_request()
-                     for device in (emulated, "CPU"))
+    request, host = (
+        ov.Core().compile_model(ov.Core().read_model(*net.build()), device).create_infer_request()
+        for device in (emulated, "CPU")
+    )
     for run, steps in enumerate((3, 0, 1, 3, 0, 1, 40, 3, 0)):
         x = numbers(*((2, steps) if axis else (steps, 2)), FEATURES, seed=run) / 8
         cupy_emu.counters.reset()

@@ -11,8 +11,10 @@ from ovgpu.backends.cuda import CudaBackend, kernels, rt
 from ovgpu.backends.cuda.kernels import Kernel
 from tests.emulator import cupy_emu as cp
 
-FILL = '#include "common.cuh"\nextern "C" __global__ void fill(float* out) { OVGPU_DYN_SHARED(float, values); ' \
-       "values[threadIdx.x] = threadIdx.x; __syncthreads(); out[threadIdx.x] = values[blockDim.x - 1 - threadIdx.x]; }"
+FILL = (
+    '#include "common.cuh"\nextern "C" __global__ void fill(float* out) { OVGPU_DYN_SHARED(float, values); '
+    "values[threadIdx.x] = threadIdx.x; __syncthreads(); out[threadIdx.x] = values[blockDim.x - 1 - threadIdx.x]; }"
+)
 LIMIT = 48 << 10
 
 
@@ -22,10 +24,12 @@ def fill() -> Kernel:
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize(("static", "shared", "allowed"), [(0, LIMIT, 0), (64, LIMIT, LIMIT), (64, LIMIT - 64, 0),
-                                                           (0, LIMIT + 4, LIMIT + 4)])
-def test_static_shared_memory_counts(static: int, shared: int, allowed: int, fill: Kernel, backend: CudaBackend,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("static", "shared", "allowed"), [(0, LIMIT, 0), (64, LIMIT, LIMIT), (64, LIMIT - 64, 0), (0, LIMIT + 4, LIMIT + 4)]
+)
+def test_static_shared_memory_counts(
+    static: int, shared: int, allowed: int, fill: Kernel, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cp.cuda.driver, "funcGetAttribute", lambda attribute, function: static)
     fill.prepare(shared)
     assert fill.function().max_shared == allowed

@@ -1,4 +1,5 @@
 """Loops of any length on the emulated device: numbers of launches and captures, and of graph nodes."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -33,8 +34,9 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the list of streams that are captured."""
     found: list[Any] = []
     begin = cp.cuda.Stream.begin_capture
-    monkeypatch.setattr(cp.cuda.Stream, "begin_capture",
-                        lambda self, mode=None: (found.append(self), begin(self, mode))[1])
+    monkeypatch.setattr(
+        cp.cuda.Stream, "begin_capture", lambda self, mode=None: (found.append(self), begin(self, mode))[1]
+    )
     return found
 
 
@@ -49,8 +51,10 @@ class Run:
 
     def __post_init__(self) -> None:
         core = ov.Core()
-        self.host, self.request = (core.compile_model(core.read_model(*self.net.build()), name).create_infer_request()
-                                   for name in ("CPU", self.device))
+        self.host, self.request = (
+            core.compile_model(core.read_model(*self.net.build()), name).create_infer_request()
+            for name in ("CPU", self.device)
+        )
 
     def __call__(self, *inputs: Any) -> Any:
         """Check the results of one inference, and return its device counters."""
@@ -83,8 +87,9 @@ def accumulated(b: Net, p: Sequence[Port]) -> Sequence[Port]:
 
 
 @pytest.mark.drawn(2)
-@pytest.mark.parametrize(("trips", "kind"), [(0, "i64"), (1, "i64"), (2, "i64"), (3, "i64"), (3_000, "i32"),
-                                            (10_000, "i64")])
+@pytest.mark.parametrize(
+    ("trips", "kind"), [(0, "i64"), (1, "i64"), (2, "i64"), (3, "i64"), (3_000, "i32"), (10_000, "i64")]
+)
 def test_trip_counts(trips: int, kind: str, emulated: str) -> None:
     """A loop with a counter, a last value and all values has few launches, and graphs of bounded size."""
     run = Run(looped(counted, [ONES], [(0, 0), (0, None)], trips=trips, counter=(kind, (1,))), emulated)
@@ -118,8 +123,9 @@ def test_changing_trip_counts_capture_nothing_new(emulated: str, short: None, ca
 
 
 @pytest.mark.parametrize("repeats", [True, False])
-def test_cached_cycles_hold_their_inputs(repeats: bool, emulated: str, short: None,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_cycles_hold_their_inputs(
+    repeats: bool, emulated: str, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cache finds cycles by the ids of input arrays. It holds the arrays, also of loops that cannot be repeated, so
     that no other array gets one of these ids."""
     monkeypatch.setattr(replayed, "MAX_CYCLE_ITERATIONS", replayed.MAX_CYCLE_ITERATIONS if repeats else -1)
@@ -160,9 +166,12 @@ def test_slices_and_concatenations(axis: int, attrs: dict[str, int], kind: str, 
     xi, h = body.parameter(kind, part), body.parameter(kind, part)
     new = body.result(add(body, xi, h))
     start = net.const(np.ones(part, np.int8), kind)
-    for port in net.tensor_iterator(body, [feed(x, xi, axis=axis, **attrs), feed(start, h)],
-                                    [take(new, axis=axis, **attrs), take(new, axis=(axis + 1) % 3), take(new)],
-                                    [(new, h)]):
+    for port in net.tensor_iterator(
+        body,
+        [feed(x, xi, axis=axis, **attrs), feed(start, h)],
+        [take(new, axis=axis, **attrs), take(new, axis=(axis + 1) % 3), take(new)],
+        [(new, h)],
+    ):
         net.result(port)
     run = Run(net, emulated)
     for n in range(3):
@@ -174,8 +183,12 @@ def test_slices_and_concatenations(axis: int, attrs: dict[str, int], kind: str, 
 def test_rotations(values: int, emulated: str, short: None) -> None:
     """Loop-carried values rotate, and one of them changes."""
     starts = [numbers(2, 3, seed=n) for n in range(values)]
-    net = looped(lambda b, i, p: (None, [mul(b, add(b, p[values], p[0]), scalar(b, 0.5)), *p[1:values]]), starts,
-                 [(n, None) for n in range(values)], trips="n")
+    net = looped(
+        lambda b, i, p: (None, [mul(b, add(b, p[values], p[0]), scalar(b, 0.5)), *p[1:values]]),
+        starts,
+        [(n, None) for n in range(values)],
+        trips="n",
+    )
     run = Run(net, emulated)
     for trips in (50, 50, 51, 52, 53, 50):
         run(X[trips % 4], np.array(trips))
@@ -190,8 +203,9 @@ def nested(outer: int, inner: int) -> Net:
     new = row_body.result(add(row_body, row, mul(row_body, total, scalar(row_body, 0.5))))
     plane, carried = plane_body.parameter("f32", (1, inner, 3)), plane_body.parameter("f32", (1, 1, 3))
     links = [feed(plane, row, axis=1), feed(carried, total)]
-    last, every = map(plane_body.result, plane_body.tensor_iterator(row_body, links, [take(new), take(new, axis=1)],
-                                                                    [(new, total)]))
+    last, every = map(
+        plane_body.result, plane_body.tensor_iterator(row_body, links, [take(new), take(new, axis=1)], [(new, total)])
+    )
     links = [feed(x, plane, axis=0), feed(net.const(np.ones((1, 1, 3), F)), carried)]
     for port in net.tensor_iterator(plane_body, links, [take(last), take(every, axis=0)], [(last, carried)]):
         net.result(port)
@@ -212,8 +226,13 @@ def test_nested_loops(outer: int, inner: int, nodes: int, emulated: str) -> None
 
 def test_rows_by_the_counter(emulated: str, short: None) -> None:
     """Gather reads the iteration number from device memory."""
-    net = looped(lambda b, i, p: (None, [add(b, mul(b, p[1], scalar(b, 0.5)), gather(b, p[0], i, 0))]), [ONES[0]],
-                 [(0, None)], trips=60, x_shape=(60, 3))
+    net = looped(
+        lambda b, i, p: (None, [add(b, mul(b, p[1], scalar(b, 0.5)), gather(b, p[0], i, 0))]),
+        [ONES[0]],
+        [(0, None)],
+        trips=60,
+        x_shape=(60, 3),
+    )
     run = Run(net, emulated)
     for n in range(3):
         counters = run(numbers(60, 3, seed=n))
@@ -222,6 +241,7 @@ def test_rows_by_the_counter(emulated: str, short: None) -> None:
 
 def test_slices_by_the_counter(emulated: str, short: None) -> None:
     """Each iteration is bound to another slice; many iterations run one by one."""
+
     def body(b: Net, i: Port, p: Sequence[Port]) -> tuple[None, Sequence[Port]]:
         start = reshape(b, i, [1])
         return None, [add(b, p[1], slice_(b, p[0], start, add(b, start, i64(b, [1]))))]
@@ -308,6 +328,7 @@ def test_irregular_loops_run_iteration_by_iteration(emulated: str, short: None) 
 
 
 # ---- the kernel
+
 
 @pytest.fixture(params=["ascending", "descending", 7])
 def order(request: pytest.FixtureRequest) -> Iterator[None]:

@@ -68,8 +68,14 @@ def draw(shape: tuple[int, ...], kind: Any, seed: int) -> Array:
     return random.standard_normal(shape).astype(kind)
 
 
-def multiply(backend: CudaBackend, shapes: tuple[tuple[int, ...], ...], parts: tuple[Callable[[Any], Any], ...],
-             kind: Any, make: Callable[[tuple[int, ...]], Any] | None = None, **attributes: bool) -> list[str]:
+def multiply(
+    backend: CudaBackend,
+    shapes: tuple[tuple[int, ...], ...],
+    parts: tuple[Callable[[Any], Any], ...],
+    kind: Any,
+    make: Callable[[tuple[int, ...]], Any] | None = None,
+    **attributes: bool,
+) -> list[str]:
     """Check a product, eagerly and replayed; return the names of the called functions."""
     op = MatMul(**attributes)
     kind = np.dtype(kind)
@@ -170,10 +176,16 @@ def test_f32_is_not_rounded(backend: CudaBackend) -> None:
 @pytest.mark.emulator  # the libraries need not use tensor cores
 def test_tf32(tf32_backend: CudaBackend) -> None:
     """Operands in f32 are rounded, unless the product is exact; f64 and f16 are not."""
-    for op, kind, wanted in ((MatMul(), np.float32, 2), (ExactMatMul(), np.float32, 2 + 2**-11),
-                             (MatMul(), np.float64, 2 + 2**-11), (MatMul(), np.float16, 2)):
-        a, b, out = (cupy_emu.asarray(np.full(shape, value, kind)) for shape, value in (
-            ((3, 2), 1 + 2**-12), ((2, 8), 1), ((3, 8), 0)))
+    for op, kind, wanted in (
+        (MatMul(), np.float32, 2),
+        (ExactMatMul(), np.float32, 2 + 2**-11),
+        (MatMul(), np.float64, 2 + 2**-11),
+        (MatMul(), np.float16, 2),
+    ):
+        a, b, out = (
+            cupy_emu.asarray(np.full(shape, value, kind))
+            for shape, value in (((3, 2), 1 + 2**-12), ((2, 8), 1), ((3, 8), 0))
+        )
         launcher = Launcher(tf32_backend.stream, tf32_backend.blas)
         assert op.cuda(launcher, (a, b), [out], ()) is None
         (call,) = launcher.calls

@@ -49,16 +49,31 @@ def with_epilogue(activation: Activation, bias: int, residual: int, transpose_a:
     for layer, more in [*[(Add(), n) for n in range(1, others + 1)], *[(layer, 0) for layer in LAYERS[activation]]]:
         parts.append(Part(layer, (last, more) if more else (last,)))
         last = others + len(parts)
-    fused = Fused(chain=Chain(1 + others, (), tuple(parts)), ranks=(),
-                  layers=tuple(Layer(p.op, p.op.name, "") for p in parts))
+    fused = Fused(
+        chain=Chain(1 + others, (), tuple(parts)), ranks=(), layers=tuple(Layer(p.op, p.op.name, "") for p in parts)
+    )
     product = MatMul(transpose_a=transpose_a, transpose_b=True)
-    return MatMulWithEpilogue(layer=Layer(product, "product", ""), product=product, fused=fused, bias=bias,
-                          residual=residual, activation=activation)
+    return MatMulWithEpilogue(
+        layer=Layer(product, "product", ""),
+        product=product,
+        fused=fused,
+        bias=bias,
+        residual=residual,
+        activation=activation,
+    )
 
 
-def multiply(backend: CudaBackend, op: MatMulWithEpilogue, kind: Any = np.float32, x: tuple[int, ...] = X,
-             weights: tuple[int, ...] = WEIGHTS, pick: Pick = whole, into: Pick = whole, of_residual: Pick = whole,
-             of_bias: Pick = whole) -> list[str]:
+def multiply(
+    backend: CudaBackend,
+    op: MatMulWithEpilogue,
+    kind: Any = np.float32,
+    x: tuple[int, ...] = X,
+    weights: tuple[int, ...] = WEIGHTS,
+    pick: Pick = whole,
+    into: Pick = whole,
+    of_residual: Pick = whole,
+    of_bias: Pick = whole,
+) -> list[str]:
     """Check an op, eagerly and replayed, against `evaluate` in f64; return the library of each call, or "kernel".
 
     ``pick``, ``of_residual`` and ``of_bias`` select parts of x, the residual and the bias, and ``into`` the result in
@@ -69,8 +84,11 @@ def multiply(backend: CudaBackend, op: MatMulWithEpilogue, kind: Any = np.float3
     shapes, pickers = [x, weights], [pick, whole]
     for number in range(1, op.fused.chain.inputs):
         shapes.append((2 * weights[0],) if number == op.bias else tuple(2 * n for n in shape))
-        pickers.append((lambda a: of_bias(a)[: weights[0]]) if number == op.bias else
-                       (lambda a: of_residual(a)[tuple(slice(n) for n in shape)]))
+        pickers.append(
+            (lambda a: of_bias(a)[: weights[0]])
+            if number == op.bias
+            else (lambda a: of_residual(a)[tuple(slice(n) for n in shape)])
+        )
     if of_residual is whole and op.residual:
         shapes[1 + op.residual], pickers[1 + op.residual] = shape, whole
     draws = [[np.random.default_rng([i, n]).standard_normal(s).astype(kind) for i in range(3)]
@@ -92,9 +110,12 @@ def multiply(backend: CudaBackend, op: MatMulWithEpilogue, kind: Any = np.float3
 
 # ---- supported products
 
+
 @pytest.mark.parametrize("kind", [np.float32, np.float16, BF16, np.float64])
-@pytest.mark.parametrize(("activation", "bias", "residual"), [
-    ("", 1, 0), ("relu", 0, 0), ("relu", 1, 0), ("", 0, 1), ("", 1, 2), ("relu", 2, 1)])
+@pytest.mark.parametrize(
+    ("activation", "bias", "residual"),
+    [("", 1, 0), ("relu", 0, 0), ("relu", 1, 0), ("", 0, 1), ("", 1, 2), ("relu", 2, 1)],
+)
 def test_supported(activation: Activation, bias: int, residual: int, kind: Any, backend: CudaBackend) -> None:
     assert multiply(backend, with_epilogue(activation, bias, residual), kind) == ["cuBLASLt"]
 
@@ -199,6 +220,7 @@ def test_errors_are_reported(backend: CudaBackend, monkeypatch: pytest.MonkeyPat
 
 
 # ---- rounding, and cached plans
+
 
 def test_f32_is_not_rounded(backend: CudaBackend) -> None:
     number, shapes = np.float32(1 + 2**-11), ((1, 1), (1, 8), (8,), (1, 8))

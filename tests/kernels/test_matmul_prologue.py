@@ -83,21 +83,39 @@ def product_of(codes: Type, depth: int, kind: Any, size: float = 1) -> tuple[Any
     return op, [raw, scale.astype(HALF), zero]
 
 
-def run(backend: CudaBackend, prologue: Any, m: int = 1, depth: int = 256, codes: Type = Type.u4, kind: Any = HALF,
-        inputs: Sequence[Any] | None = None, arrays: Sequence[Any] | None = None,
-        gate: Fused | None = None) -> list[str]:
+def run(
+    backend: CudaBackend,
+    prologue: Any,
+    m: int = 1,
+    depth: int = 256,
+    codes: Type = Type.u4,
+    kind: Any = HALF,
+    inputs: Sequence[Any] | None = None,
+    arrays: Sequence[Any] | None = None,
+    gate: Fused | None = None,
+) -> list[str]:
     """Check a product with a prologue and a gate, and its sum; return the names of its kernels. ``arrays`` are the
     prologue's inputs on the device, if not just those on the host."""
     codes = Type.of(np.dtype(kind)) if codes.bitwidth == 16 else codes
     product, weights = product_of(codes, depth, kind, 1 / 16 if gate else 1)
     inputs = inputs_of(prologue, m, depth, kind) if inputs is None else inputs
     layer = Layer(product, "product", "product")
-    op = MatMulWithPrologue(prologue=prologue, product=product, gate=gate, weights=len(weights),
-                            kind=Type.of(np.dtype(kind)), before=getattr(prologue, "layers", ()), layer=layer)
+    op = MatMulWithPrologue(
+        prologue=prologue,
+        product=product,
+        gate=gate,
+        weights=len(weights),
+        kind=Type.of(np.dtype(kind)),
+        before=getattr(prologue, "layers", ()),
+        layer=layer,
+    )
     has_sum = isinstance(prologue, AddNorm) and prologue.keep
     outputs = [cupy_emu.empty((1, m, n), kind) for n in (N // 2 if gate else N, depth)[: 1 + has_sum]]
-    scratch = [*([] if prologue is None else [cupy_emu.empty((1, m, depth), kind)]),
-               *([] if gate is None else [cupy_emu.empty((1, m, N), kind)]), cupy_emu.empty((1 << 15,), np.float32)]
+    scratch = [
+        *([] if prologue is None else [cupy_emu.empty((1, m, depth), kind)]),
+        *([] if gate is None else [cupy_emu.empty((1, m, N), kind)]),
+        cupy_emu.empty((1 << 15,), np.float32),
+    ]
     launcher = Launcher(backend.stream, backend.blas)
     given = [*weights, *inputs] if arrays is None else weights
     device = [None if x is None else cupy_emu.asarray(x) for x in given] + list(arrays or ())
@@ -127,9 +145,16 @@ def is_joined(names: Sequence[str]) -> bool:
     return len(names) == 1 and names[0].startswith("product_mma<")
 
 
-PROLOGUES = {"rms": norm(ScaledRMS), "layer norm": norm(ScaledMVN), "eps outside": norm(ScaledRMS, inside=False),
-             "sum, rms": add_norm(ScaledRMS), "sum, layer norm": add_norm(ScaledMVN),
-             "sum of three": add_norm(ScaledRMS, 3), "sum not kept": add_norm(ScaledRMS, keep=False), "gated": GATED}
+PROLOGUES = {
+    "rms": norm(ScaledRMS),
+    "layer norm": norm(ScaledMVN),
+    "eps outside": norm(ScaledRMS, inside=False),
+    "sum, rms": add_norm(ScaledRMS),
+    "sum, layer norm": add_norm(ScaledMVN),
+    "sum of three": add_norm(ScaledRMS, 3),
+    "sum not kept": add_norm(ScaledRMS, keep=False),
+    "gated": GATED,
+}
 
 
 @pytest.mark.parametrize("kind", [HALF, BF16])
@@ -251,13 +276,18 @@ def test_large_elements(backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> None:
-    for prologue, norms, arrays in ((GATED, ["PLAIN"], 2), (chain(Part(Add(), (0, 1)), Part(Add(), (3, 2)), inputs=3),
-                                                            ["RMS", "MVN"], 3)):
+    for prologue, norms, arrays in (
+        (GATED, ["PLAIN"], 2),
+        (chain(Part(Add(), (0, 1)), Part(Add(), (3, 2)), inputs=3), ["RMS", "MVN"], 3),
+    ):
         for kind, x in (("__half", HALF), ("__nv_bfloat16", BF16), ("float", np.float32)):
             source = functor("Chain", prologue.chain, (np.dtype(x),) * arrays, _product_mma.MAX_ARRAYS - 1)
             source += functor("Gate", GATED.chain, (np.dtype(x),) * 2, 1)
-            codes = ["Nibbles<true>, __half, None", "Bytes<false>, __half, unsigned char",
-                     *(["Dense, None, None"] if kind != "float" else [])]
+            codes = [
+                "Nibbles<true>, __half, None",
+                "Bytes<false>, __half, unsigned char",
+                *(["Dense, None, None"] if kind != "float" else []),
+            ]
             forms = [
                 f"{code}, {kind}, 4, {rows}, {steps_ahead(rows)}, {str('Nibbles' in code).lower()}, Chain, {arrays}"
                 for code in codes
@@ -265,7 +295,12 @@ def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> No
             ]
             names = to_compile(
                 "product_mma.cu",
-                [f"product_mma<{form}, {norm}, {gate}>" for form in forms for norm in norms for gate in ("None", "Gate")],
+                [
+                    f"product_mma<{form}, {norm}, {gate}>"
+                    for form in forms
+                    for norm in norms
+                    for gate in ("None", "Gate")
+                ],
             )
             usage = nvrtc.compile_file("product_mma.cu", architecture, names, source).usage
             assert len(usage) == len(names)

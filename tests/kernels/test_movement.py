@@ -18,9 +18,18 @@ from ovgpu.ops.shape.reshape import Reshape
 from tests.harness import Case
 from tests.kernels.recorded import axis, draws, run_op
 
-FILES = ("movement.test_broadcast", "movement.test_gather", "movement.test_movement", "movement.test_pad",
-         "movement.test_scatter", "movement.test_slicing", "movement.test_tile", "sequence.test_one_hot",
-         "shape.test_reshape", "shape.test_shape")
+FILES = (
+    "movement.test_broadcast",
+    "movement.test_gather",
+    "movement.test_movement",
+    "movement.test_pad",
+    "movement.test_scatter",
+    "movement.test_slicing",
+    "movement.test_tile",
+    "sequence.test_one_hot",
+    "shape.test_reshape",
+    "shape.test_shape",
+)
 WITHOUT_CUPY = ("string", "u1", "u2", "u3", "u4", "u6", "i4", "nf4", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0")
 INTERVAL = 25  # every 25th case is tested besides the first of each op version, and its first one of f16
 
@@ -31,9 +40,11 @@ def of(*values: int) -> np.ndarray[Any, Any]:
 
 def test_transpose(backend: CudaBackend) -> None:
     assert run_op(backend, Transpose(), [draws((2, 9, 3, 8), np.float32), of(0, 2, 1, 3)]) == [
-        "copy_strided<uint4, int, 4>"]
+        "copy_strided<uint4, int, 4>"
+    ]
     assert run_op(backend, Transpose(), [draws((40, 33), np.float16), of(1, 0)]) == [
-        "copy_transposed<unsigned short, int, 2>"]
+        "copy_transposed<unsigned short, int, 2>"
+    ]
 
 
 def test_reverse(backend: CudaBackend) -> None:
@@ -53,9 +64,11 @@ def test_reshape(backend: CudaBackend) -> None:
 
 def test_slices(backend: CudaBackend) -> None:
     run_op(backend, Slice(), [draws((7, 9), np.float32), of(5, 1), of(0, 9), of(-2, 3)])
-    run_op(backend, StridedSlice(begin_mask=(0, 0, 0), end_mask=(0, 0, 1), new_axis_mask=(0, 1, 0),
-                                 shrink_axis_mask=(1, 0, 0)),
-           [draws((7, 9), np.float32), of(-2, 0, 1), of(0, 0, 0), of(1, 1, 2)])
+    run_op(
+        backend,
+        StridedSlice(begin_mask=(0, 0, 0), end_mask=(0, 0, 1), new_axis_mask=(0, 1, 0), shrink_axis_mask=(1, 0, 0)),
+        [draws((7, 9), np.float32), of(-2, 0, 1), of(0, 0, 0), of(1, 1, 2)],
+    )
 
 
 @pytest.mark.parametrize("repeats", [(2, 3), (1, 1), (3,), (2, 1, 3), (0, 2)], ids=str)
@@ -72,8 +85,7 @@ def test_broadcast(backend: CudaBackend) -> None:
 def cases() -> Iterator[Case]:
     seen = set()
     for file in FILES:
-        tables = [t.cases for t in vars(importlib.import_module(f"tests.ops.{file}")).values()
-                  if hasattr(t, "cases")]
+        tables = [t.cases for t in vars(importlib.import_module(f"tests.ops.{file}")).values() if hasattr(t, "cases")]
         for number, case in enumerate(case for table in tables for case in table):
             kinds = [i.dtype for i in case.inputs]
             if case.judged and not {*kinds, case.attrs.get("output_type")} & {*WITHOUT_CUPY}:
@@ -87,6 +99,7 @@ def cases() -> Iterator[Case]:
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in cases()])
 def test_in_models(case: Case, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A case is run, captured with other inputs, and replayed, without falling back to `evaluate`."""
+
     def refuse(*_: Any) -> None:
         raise AssertionError(f"{case.op} has no CUDA form for this")
 

@@ -37,8 +37,9 @@ def codes(kind: Any, factor: bool = False, zero: int | None = None, low: int = -
     literals = [(Type.f32, np.float32(n).tobytes()) for n in (RECIPROCAL, *([] if zero is None else [zero]))]
     inputs = 1 + factor
     parts, value = list[Part](), 0
-    wanted: list[tuple[Any, tuple[int, ...]]] = [(Quantize(low=low, high=high, kind=Type.i8),
-                                                  tuple(range(inputs, inputs + len(literals))))]
+    wanted: list[tuple[Any, tuple[int, ...]]] = [
+        (Quantize(low=low, high=high, kind=Type.i8), tuple(range(inputs, inputs + len(literals))))
+    ]
     if factor:
         wanted.insert(0, (Multiply(), (1,)))
     if kind != F32:
@@ -89,9 +90,18 @@ def draws(kind: Any, n: int, *shapes: tuple[int, ...]) -> list[Any]:
 
 
 @pytest.mark.parametrize("factor", [False, True])
-@pytest.mark.parametrize(("cls", "kind", "n"), [
-    (ScaledMVN, F32, 7), (ScaledMVN, F32, 1032), (ScaledRMS, F32, 64), (ScaledMVN, F16, 72), (ScaledRMS, F16, 9),
-    (ScaledMVN, BF16, 64)], ids=str)
+@pytest.mark.parametrize(
+    ("cls", "kind", "n"),
+    [
+        (ScaledMVN, F32, 7),
+        (ScaledMVN, F32, 1032),
+        (ScaledRMS, F32, 64),
+        (ScaledMVN, F16, 72),
+        (ScaledRMS, F16, 9),
+        (ScaledMVN, BF16, 64),
+    ],
+    ids=str,
+)
 def test_types(cls: type[ScaledMVN], kind: Any, n: int, factor: bool) -> None:
     scale, shift, x = draws(kind, n, (3, 5, n))
     factors = [random((1, n), F32)(9)] if factor else []

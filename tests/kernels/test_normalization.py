@@ -82,8 +82,10 @@ def test_types(dtype: np.dtype[Any]) -> None:
     check(ADDED, random((3, 5), dtype), [[0]])
 
 
-@pytest.mark.parametrize(("dtype", "n", "vectors"), [
-    (np.float32, 128, 1), (np.float32, 384, 3), (np.float32, 512, 4), (np.float16, 768, 3), (np.float16, 1024, 4)])
+@pytest.mark.parametrize(
+    ("dtype", "n", "vectors"),
+    [(np.float32, 128, 1), (np.float32, 384, 3), (np.float32, 512, 4), (np.float16, 768, 3), (np.float16, 1024, 4)],
+)
 def test_a_warp_per_row(dtype: Any, n: int, vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where rows are many, as many vectors per thread as rows have are in registers."""
     monkeypatch.setattr(Launcher, "multiprocessors", 2)
@@ -116,6 +118,7 @@ def test_strided() -> None:
 @pytest.mark.parametrize("op", [INSIDE, CENTRED], ids=["MVN", "centred"])
 def test_strided_rows(op: Any) -> None:
     """One kernel reads aligned rows with gaps, such as heads in attention's order; other layouts are copied first."""
+
     def heads(a: Any) -> Any:
         return a[:, :, 16:].reshape(2, 5, 4, 8).transpose(0, 2, 1, 3)
 
@@ -168,8 +171,11 @@ def test_no_axes(op: Any) -> None:
     check(op, lambda draw: np.roll(row, draw, 1), [np.zeros(0, np.int64)])
 
 
-@pytest.mark.parametrize(("shape", "over", "launches"), [
-    ((4, 6, 10), (1, 2), 1), ((4, 6, 10), (0, 1), 1), ((2, 20004), (1,), 2), ((1, 17001), (1,), 2)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "over", "launches"),
+    [((4, 6, 10), (1, 2), 1), ((4, 6, 10), (0, 1), 1), ((2, 20004), (1,), 2), ((1, 17001), (1,), 2)],
+    ids=str,
+)
 def test_scale_and_shift(shape: tuple[int, ...], over: tuple[int, ...], launches: int) -> None:
     """Layer normalisation with scale and shift takes no further launches."""
     x = random(shape)(0)
@@ -219,12 +225,26 @@ def test_scales_of_rows(kind: str, first: int) -> None:
 
 
 def test_kernels_compile_for_devices(to_compile: ToCompile) -> None:
-    rows = [f"normalize_rows<{kind}, {what}, {v}, {n}>" for kind, what, v, n in (
-        ("float", "MVN", 4, 1), ("float", "MVN", 4, 8), ("float", "MVN", 1, 16), ("float", "L2", 4, 4),
-        ("float", "CENTRE", 1, 8), ("float", "RMS", 4, 4), ("__half", "RMS", 8, 1),
-        ("__half", "MVN", 8, 4), ("__nv_bfloat16", "MVN", 8, 1), ("double", "MVN", 2, 8))]
-    columns = [f"normalize_columns<{kind}, {what}>" for kind in ("float", "__half", "__nv_bfloat16", "double")
-               for what in ("MVN", "L2")]
+    rows = [
+        f"normalize_rows<{kind}, {what}, {v}, {n}>"
+        for kind, what, v, n in (
+            ("float", "MVN", 4, 1),
+            ("float", "MVN", 4, 8),
+            ("float", "MVN", 1, 16),
+            ("float", "L2", 4, 4),
+            ("float", "CENTRE", 1, 8),
+            ("float", "RMS", 4, 4),
+            ("__half", "RMS", 8, 1),
+            ("__half", "MVN", 8, 4),
+            ("__nv_bfloat16", "MVN", 8, 1),
+            ("double", "MVN", 2, 8),
+        )
+    ]
+    columns = [
+        f"normalize_columns<{kind}, {what}>"
+        for kind in ("float", "__half", "__nv_bfloat16", "double")
+        for what in ("MVN", "L2")
+    ]
     columns += [f"normalize_transposed<{kind}, MVN>" for kind in ("float", "__half", "__nv_bfloat16")]
     for architecture in nvrtc.NEWEST:
         cubin = nvrtc.compile_file("normalization.cu", architecture, to_compile("normalization.cu", [*rows, *columns]))

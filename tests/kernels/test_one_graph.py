@@ -1,4 +1,5 @@
 """Whole models as one graph per inference on the emulated device: launches, allocations, and transfers."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -123,9 +124,30 @@ def test_iterators_of_changing_lengths(batch: int, axis: int, backwards: bool, e
     assert counters.graph_launches == 1 and counters.launches == 0
 
 
-@pytest.mark.parametrize("scenario", [s for s in iterators.SCENARIOS if s.id in (
-    "last", "all", "last-and-all", "two-back-edges", "swap", "swap-without-maths", "rotation", "delay-of-three",
-    "fed-back-view", "both-directions", "two-stacked", "long", "iterator-in-an-iterator")], ids=lambda s: s.id)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        s
+        for s in iterators.SCENARIOS
+        if s.id
+        in (
+            "last",
+            "all",
+            "last-and-all",
+            "two-back-edges",
+            "swap",
+            "swap-without-maths",
+            "rotation",
+            "delay-of-three",
+            "fed-back-view",
+            "both-directions",
+            "two-stacked",
+            "long",
+            "iterator-in-an-iterator",
+        )
+    ],
+    ids=lambda s: s.id,
+)
 def test_iterators(scenario: Any, emulated: str) -> None:
     """Graphs give the CPU's results repeatedly, with other inputs in between."""
     host, device = requests(scenario.net.build(), emulated)

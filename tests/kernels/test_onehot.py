@@ -31,8 +31,11 @@ def test_negative_indices_from_the_end(kind: Any, backend: CudaBackend) -> None:
 def test_indices_far_out_of_range(mode: Any, index: Any, backend: CudaBackend) -> None:
     info = np.iinfo(index)
     far = np.array([info.max, info.max - 2, info.min, info.max // 2 + 1], index)
-    names = run_op(backend, OneHot16(axis=1, negative_indices_mode=mode), [
-        [far, far + index(1), far // index(3)], axis(5), draws((), np.float32, 1), draws((), np.float32, 0, 1)])
+    names = run_op(
+        backend,
+        OneHot16(axis=1, negative_indices_mode=mode),
+        [[far, far + index(1), far // index(3)], axis(5), draws((), np.float32, 1), draws((), np.float32, 0, 1)],
+    )
     assert len(names) == 1
 
 
@@ -44,8 +47,9 @@ def test_other_layouts(backend: CudaBackend) -> None:
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long")
-    expressions = [f"onehot<{t}, {index}, {i}, 4>" for t in sizes for index in ("int", "long long")
-                   for i in ("int", "long long")]
+    expressions = [
+        f"onehot<{t}, {index}, {i}, 4>" for t in sizes for index in ("int", "long long") for i in ("int", "long long")
+    ]
     usage = nvrtc.compile_file("onehot.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -17,9 +17,14 @@ from tests.kernels.recorded import draws, run_op
 
 MODES: tuple[Any, ...] = ("constant", "edge", "reflect", "symmetric")
 CASES = [  # shape, pads before, pads after
-    ((5,), (2,), (3,)), ((5, 6), (2, 0), (1, 3)), ((2, 3, 4, 5), (0, 0, 1, 2), (0, 0, 2, 1)),
-    ((2, 3, 8), (1, 0, 0), (0, 0, 0)), ((3, 1, 4), (0, 0, 3), (0, 0, -2)), ((6, 7), (-2, 1), (0, -3)),
-    ((2, 3, 2, 3, 3), (1, 1, 1, 1, 1), (1, 0, 1, 0, 1)), ((40, 33), (0, 5), (3, 0)),
+    ((5,), (2,), (3,)),
+    ((5, 6), (2, 0), (1, 3)),
+    ((2, 3, 4, 5), (0, 0, 1, 2), (0, 0, 2, 1)),
+    ((2, 3, 8), (1, 0, 0), (0, 0, 0)),
+    ((3, 1, 4), (0, 0, 3), (0, 0, -2)),
+    ((6, 7), (-2, 1), (0, -3)),
+    ((2, 3, 2, 3, 3), (1, 1, 1, 1, 1), (1, 0, 1, 0, 1)),
+    ((40, 33), (0, 5), (3, 0)),
 ]
 
 
@@ -77,8 +82,9 @@ def test_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long")
-    expressions = [f"pad<{t}, {mode.upper()}, {i}, {r}>" for t in sizes for mode in MODES
-                   for i, r in (("int", 2), ("int", 4))]
+    expressions = [
+        f"pad<{t}, {mode.upper()}, {i}, {r}>" for t in sizes for mode in MODES for i, r in (("int", 2), ("int", 4))
+    ]
     expressions += [f"pad<unsigned int, {mode.upper()}, long long, 8>" for mode in MODES]
     usage = nvrtc.compile_file("pad.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)

@@ -60,9 +60,17 @@ def image(shape: Sequence[int], dtype: Any, before: int = 0, after: int = 0) -> 
     return whole[..., before : before + channels].transpose(0, len(shape) - 1, *range(1, len(shape) - 1))
 
 
-def normalize(backend: CudaBackend, op: GroupNormalization, shape: Sequence[int], dtype: Any = F32, *,
-              channels: tuple[int, int] = (0, 0), offset: float = 0, epilogue: bool = False,
-              inplace: bool = False) -> list[str]:
+def normalize(
+    backend: CudaBackend,
+    op: GroupNormalization,
+    shape: Sequence[int],
+    dtype: Any = F32,
+    *,
+    channels: tuple[int, int] = (0, 0),
+    offset: float = 0,
+    epilogue: bool = False,
+    inplace: bool = False,
+) -> list[str]:
     """Check the op on an image that is part of one with more channels, and return the names of its kernels."""
     random, dtype = np.random.default_rng(1), np.dtype(dtype)
 
@@ -104,9 +112,18 @@ def normalize(backend: CudaBackend, op: GroupNormalization, shape: Sequence[int]
 # are no multiple of those of a block, and fewer than its threads take at once
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
 @pytest.mark.parametrize("split", SPLITS, indirect=True)
-@pytest.mark.parametrize(("shape", "groups"), [
-    ((2, 64, 9, 31), 32), ((1, 80, 13, 11), 8), ((1, 120, 20, 9), 2), ((2, 32, 12, 12), 32), ((1, 8, 7, 70), 1),
-    ((3, 24, 7, 41), 8)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [
+        ((2, 64, 9, 31), 32),
+        ((1, 80, 13, 11), 8),
+        ((1, 120, 20, 9), 2),
+        ((2, 32, 12, 12), 32),
+        ((1, 8, 7, 70), 1),
+        ((3, 24, 7, 41), 8),
+    ],
+    ids=str,
+)
 def test_shapes(shape: Any, groups: int, dtype: Any, split: str, backend: CudaBackend) -> None:
     names = normalize(backend, GroupNormalization(num_groups=groups, epsilon=1e-3), shape, dtype)
     kind = {"float32": "float", "float16": "__half"}.get(dtype.name, "__nv_bfloat16")
@@ -147,8 +164,14 @@ def test_other_arrays_are_copied(backend: CudaBackend) -> None:
     assert op.cuda is not None
     op.cuda(launcher, [x, cp.asarray(scale), cp.asarray(bias)], [out], ())
     values = np.random.default_rng(3).standard_normal(x.shape)
-    replay(backend, lambda: launcher.calls, [(x, [values] * 3)], [out],
-           lambda draw: op.evaluate(NUMPY, values, scale, bias), 1e-10)
+    replay(
+        backend,
+        lambda: launcher.calls,
+        [(x, [values] * 3)],
+        [out],
+        lambda draw: op.evaluate(NUMPY, values, scale, bias),
+        1e-10,
+    )
 
 
 def test_empty() -> None:
@@ -158,18 +181,27 @@ def test_empty() -> None:
 
 # Group norms of diffusion models on a card with 132 multiprocessors: U-Net of width 64, Stable Diffusion's and its
 # decoder's, with and without clusters
-@pytest.mark.parametrize(("images", "pixels", "channels", "wanted", "in_cluster"), [
-    (1, 64 * 64, 64, (16, 256, 512, 8, 2), (16, 256, 512, 8, 1)),
-    (1, 16 * 16, 256, (16, 256, 256, 1, 1), (16, 256, 256, 1, 1)),
-    (2, 64 * 64, 320, (40, 256, 256, 16, 2), (40, 256, 512, 8, 1)),
-    (2, 8 * 8, 1280, (40, 256, 64, 1, 1), (40, 256, 64, 1, 1)),
-    (1, 512 * 512, 128, (16, 256, 7944, 33, 2), (16, 256, 7944, 33, 2))])
+@pytest.mark.parametrize(
+    ("images", "pixels", "channels", "wanted", "in_cluster"),
+    [
+        (1, 64 * 64, 64, (16, 256, 512, 8, 2), (16, 256, 512, 8, 1)),
+        (1, 16 * 16, 256, (16, 256, 256, 1, 1), (16, 256, 256, 1, 1)),
+        (2, 64 * 64, 320, (40, 256, 256, 16, 2), (40, 256, 512, 8, 1)),
+        (2, 8 * 8, 1280, (40, 256, 64, 1, 1), (40, 256, 64, 1, 1)),
+        (1, 512 * 512, 128, (16, 256, 7944, 33, 2), (16, 256, 7944, 33, 2)),
+    ],
+)
 def test_forms(images: int, pixels: int, channels: int, wanted: Any, in_cluster: Any) -> None:
     for max_cluster, (width, threads, length, parts, count) in ((1, wanted), (8, in_cluster)):
         found = Form.of(images, pixels, channels, channels // 32, 8, 132, max_cluster)
         assert found is not None
         assert (found.width, found.threads, found.length, found.parts, len(found.split)) == (
-            width, threads, length, parts, count)
+            width,
+            threads,
+            length,
+            parts,
+            count,
+        )
 
 
 def test_forms_of_many_groups() -> None:

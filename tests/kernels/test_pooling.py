@@ -50,6 +50,7 @@ def test_indices(index: Type) -> None:
 
 def test_specials() -> None:
     """A maximum propagates NaN, and is minus infinity only if the window has no other value."""
+
     def draw(number: int) -> Any:
         chosen = np.random.default_rng(number).integers(0, 4, SHAPE)
         return np.float32([np.nan, -np.inf, -np.inf, 1])[chosen]
@@ -67,8 +68,11 @@ def test_orders(order: Any) -> None:
 
 
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
-    "channels_last": lambda a: a.transpose(0, 3, 1, 2), "reversed": lambda a: a[:, ::-1, ::2, ::-1],
-    "part": lambda a: a[1:, 1:, 1:, 2:], "repeated": lambda a: a[:, :1, :, :1]}
+    "channels_last": lambda a: a.transpose(0, 3, 1, 2),
+    "reversed": lambda a: a[:, ::-1, ::2, ::-1],
+    "part": lambda a: a[1:, 1:, 1:, 2:],
+    "repeated": lambda a: a[:, :1, :, :1],
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -101,8 +105,11 @@ def test_global_pooling_is_a_reduction() -> None:
 def test_empty_windows() -> None:
     for op in (MaxPool, AvgPool16, MaxPool8):
         types = (Type.f32, Type.i64) if op is MaxPool8 else ()
-        check(op(kernel=(2,), strides=(4,), pads_begin=(1,), pads_end=(1,), rounding_type="ceil"), random((2, 3, 5)),
-              types=types)
+        check(
+            op(kernel=(2,), strides=(4,), pads_begin=(1,), pads_end=(1,), rounding_type="ceil"),
+            random((2, 3, 5)),
+            types=types,
+        )
 
 
 def test_empty() -> None:

@@ -42,16 +42,31 @@ def stored(weights: Packed, scale: tuple[int, int] | None, zero: tuple[int, int]
     """Return random codes, scales, and zero points; codes and zero points take all values of their type."""
     count, signed = weights.rows * weights.columns, weights.kind in (Type.i4, Type.i8)
     codes = RNG.integers(0, 256, count // 2 if weights.is_nibbles else (weights.rows, weights.columns), np.uint8)
-    low, high = (-8, 8) if signed and weights.is_nibbles else (-128, 128) if signed else (
-        (0, 16) if weights.is_nibbles else (0, 256))
-    return [codes.view(np.int8) if weights.kind == Type.i8 else codes,
-            None if scale is None else RNG.uniform(0.01, 0.1, scale).astype(scale_type),
-            None if zero is None else RNG.integers(low, high, zero, np.int8 if signed else np.uint8)]
+    low, high = (
+        (-8, 8)
+        if signed and weights.is_nibbles
+        else (-128, 128)
+        if signed
+        else ((0, 16) if weights.is_nibbles else (0, 256))
+    )
+    return [
+        codes.view(np.int8) if weights.kind == Type.i8 else codes,
+        None if scale is None else RNG.uniform(0.01, 0.1, scale).astype(scale_type),
+        None if zero is None else RNG.integers(low, high, zero, np.int8 if signed else np.uint8),
+    ]
 
 
-def multiply(backend: CudaBackend, weights: Packed, m: int, scale: tuple[int, int] | None = None,
-             zero: tuple[int, int] | None = None, kind: Any = HALF, of_x: int = 1, scale_type: Any = HALF,
-             skew: int = 0) -> str:
+def multiply(
+    backend: CudaBackend,
+    weights: Packed,
+    m: int,
+    scale: tuple[int, int] | None = None,
+    zero: tuple[int, int] | None = None,
+    kind: Any = HALF,
+    of_x: int = 1,
+    scale_type: Any = HALF,
+    skew: int = 0,
+) -> str:
     """Check a product within the error of one rounding, and of sums of exact products in f32. Returns the name of its
     first kernel. x begins ``skew`` elements after a multiple of 16 bytes."""
     n, depth = weights.shape
@@ -64,14 +79,19 @@ def multiply(backend: CudaBackend, weights: Packed, m: int, scale: tuple[int, in
         memory[skew:].reshape(shape)[...] = cupy_emu.asarray(x)
         out = cupy_emu.empty((*batch, m, n), kind)
         launcher = Launcher(backend.stream, backend.blas)
-        op.cuda(launcher, [memory[skew:].reshape(shape), *(None if g is None else cupy_emu.asarray(g) for g in given)],
-                [out], [cupy_emu.empty(1 << 20, np.float32)])
+        op.cuda(
+            launcher,
+            [memory[skew:].reshape(shape), *(None if g is None else cupy_emu.asarray(g) for g in given)],
+            [out],
+            [cupy_emu.empty(1 << 20, np.float32)],
+        )
         run_calls(launcher.calls)
     matrix = weights.values(NUMPY, given[0], weights.rows).astype(np.float64)
     for term, apply in ((given[2], np.subtract), (given[1], np.multiply)):
         if term is not None:
-            spread = np.repeat(np.repeat(term.astype(np.float64), weights.rows // len(term), 0),
-                               weights.columns // term.shape[1], 1)
+            spread = np.repeat(
+                np.repeat(term.astype(np.float64), weights.rows // len(term), 0), weights.columns // term.shape[1], 1
+            )
             matrix = apply(matrix, spread)
     matrix = matrix.reshape(*batch, n, depth).swapaxes(-1, -2)
     wanted, size = x.astype(np.float64) @ matrix, np.abs(x.astype(np.float64)) @ np.abs(matrix)
@@ -117,8 +137,9 @@ def test_f32_of_any_range(tf32_backend: CudaBackend) -> None:
     codes = np.ones((8, 32), np.int8)
     out, launcher = cupy_emu.empty((4, 8), np.float32), Launcher(tf32_backend.stream, tf32_backend.blas)
     weights = packed(Type.i8, 8, 32)
-    assert _product_mma.launch(launcher, weights, _product_mma.Input((cupy_emu.asarray(x),)), out,
-                               [cupy_emu.asarray(codes), None, None])
+    assert _product_mma.launch(
+        launcher, weights, _product_mma.Input((cupy_emu.asarray(x),)), out, [cupy_emu.asarray(codes), None, None]
+    )
     (call,) = launcher.calls
     assert isinstance(call, RoundingCall)
     call()
@@ -136,9 +157,17 @@ def test_sizes_of_groups(columns: int, group: int, codes: Type, backend: CudaBac
 
 
 @pytest.mark.parametrize("codes", [Type.u4, Type.i8])
-@pytest.mark.parametrize(("scale", "zero", "scale_type"), [
-    (None, None, HALF), ((1, 1), None, HALF), ((20, 1), (1, 1), BF16), ((1, 4), (20, 2), np.float32),
-    (None, (20, 1), HALF), (None, (20, 4), HALF)])
+@pytest.mark.parametrize(
+    ("scale", "zero", "scale_type"),
+    [
+        (None, None, HALF),
+        ((1, 1), None, HALF),
+        ((20, 1), (1, 1), BF16),
+        ((1, 4), (20, 2), np.float32),
+        (None, (20, 1), HALF),
+        (None, (20, 4), HALF),
+    ],
+)
 def test_shapes_of_terms(scale: Any, zero: Any, scale_type: Any, codes: Type, backend: CudaBackend) -> None:
     assert is_mma(multiply(backend, packed(codes, 20, 512), 2, scale, zero, scale_type=scale_type))
 
@@ -175,12 +204,19 @@ def test_orders_of_threads(order: Any, backend: CudaBackend, monkeypatch: pytest
             multiply(backend, packed(Type.u4, 50, 1024), m, (50, 8), (50, 8))
 
 
-@pytest.mark.parametrize(("weights", "m", "options"), [
-    (packed(Type.u4, 40, 64), 65, {}), (packed(Type.u4, 40, 64), 3, {"skew": 1}),
-    (packed(Type.u4, 40, 36), 3, {}), (packed(Type.i4, 40, 64), 3, {"scale": (40, 4)}),
-    (packed(Type.i8, 40, 20), 3, {}), (packed(Type.u4, 40, 64), 3, {"kind": np.float32}),
-    (Packed(Type.nf4, 40, 64, tuple(np.linspace(-1, 1, 16).tolist())), 3, {}),
-    (Packed(Type.u8, 40, 64, tuple(map(float, range(256)))), 3, {})])
+@pytest.mark.parametrize(
+    ("weights", "m", "options"),
+    [
+        (packed(Type.u4, 40, 64), 65, {}),
+        (packed(Type.u4, 40, 64), 3, {"skew": 1}),
+        (packed(Type.u4, 40, 36), 3, {}),
+        (packed(Type.i4, 40, 64), 3, {"scale": (40, 4)}),
+        (packed(Type.i8, 40, 20), 3, {}),
+        (packed(Type.u4, 40, 64), 3, {"kind": np.float32}),
+        (Packed(Type.nf4, 40, 64, tuple(np.linspace(-1, 1, 16).tolist())), 3, {}),
+        (Packed(Type.u8, 40, 64, tuple(map(float, range(256)))), 3, {}),
+    ],
+)
 def test_other_products(weights: Packed, m: int, options: dict[str, Any], backend: CudaBackend) -> None:
     """Other kernels take more rows, unaligned x, rows or groups without vectors, f32, and codes with a lookup table."""
     assert not is_mma(multiply(backend, weights, m, **options))
@@ -194,10 +230,18 @@ def test_capabilities(capability: int, backend: CudaBackend, monkeypatch: pytest
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_without_spills(architecture: str, to_compile: ToCompile) -> None:
-    expressions = [f"product_mma<{codes}, __half, {zero}, {kind}, {words}, {rows}, {steps_ahead(rows)}, {grouped}>"
-                   for codes, zero, words in (("Nibbles<true>", "None", 4), ("Nibbles<false>", "unsigned char", 4),
-                                              ("Bytes<false>", "unsigned char", 4), ("Bytes<true>", "None", 4))
-                   for kind in ("__half", "__nv_bfloat16") for rows in (1, 8, 32) for grouped in ("true", "false")]
+    expressions = [
+        f"product_mma<{codes}, __half, {zero}, {kind}, {words}, {rows}, {steps_ahead(rows)}, {grouped}>"
+        for codes, zero, words in (
+            ("Nibbles<true>", "None", 4),
+            ("Nibbles<false>", "unsigned char", 4),
+            ("Bytes<false>", "unsigned char", 4),
+            ("Bytes<true>", "None", 4),
+        )
+        for kind in ("__half", "__nv_bfloat16")
+        for rows in (1, 8, 32)
+        for grouped in ("true", "false")
+    ]
     expressions = to_compile("product_mma.cu", expressions)
     usage = nvrtc.compile_file("product_mma.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)

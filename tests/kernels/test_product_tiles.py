@@ -32,9 +32,19 @@ def is_tiled(name: str) -> bool:
     return name.startswith("product_tiles<")
 
 
-@pytest.mark.parametrize(("codes", "kind", "m"), [
-    (Type.i4, HALF, 9), (Type.u4, BF16, 16), (Type.i8, HALF, 17), (Type.u8, BF16, 32), (Type.u4, HALF, 33),
-    (Type.i8, BF16, 64), (Type.u8, HALF, 65), (Type.i4, BF16, 200)])
+@pytest.mark.parametrize(
+    ("codes", "kind", "m"),
+    [
+        (Type.i4, HALF, 9),
+        (Type.u4, BF16, 16),
+        (Type.i8, HALF, 17),
+        (Type.u8, BF16, 32),
+        (Type.u4, HALF, 33),
+        (Type.i8, BF16, 64),
+        (Type.u8, HALF, 65),
+        (Type.i4, BF16, 200),
+    ],
+)
 def test_kinds_of_codes(codes: Type, kind: Any, m: int, backend: CudaBackend) -> None:
     """Scales have groups of 128, or one per row; zero points too. N and K are no multiples of a tile's extents."""
     for scale, zero in (((37, 3), None), ((37, 3), (37, 3)), ((37, 1), (37, 1))):
@@ -49,10 +59,12 @@ def test_f32(m: int, codes: Type, groups: int, tf32_backend: CudaBackend) -> Non
 
 
 @pytest.mark.drawn(2)
-@pytest.mark.parametrize(("multiprocessors", "m", "kind"), [
-    (132, 9, HALF), (9, 40, HALF), (20, 150, BF16), (132, 20, np.float32)])
-def test_clusters(multiprocessors: int, m: int, kind: Any, tf32_backend: CudaBackend,
-                  monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("multiprocessors", "m", "kind"), [(132, 9, HALF), (9, 40, HALF), (20, 150, BF16), (132, 20, np.float32)]
+)
+def test_clusters(
+    multiprocessors: int, m: int, kind: Any, tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks of a cluster compute parts of a tile, equal ones or not, with rows behind the last one."""
     monkeypatch.setattr(Launcher, "has_clusters", True)
     monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
@@ -66,16 +78,25 @@ def test_f32_is_exact(backend: CudaBackend) -> None:
     assert not is_tiled(multiply(backend, packed(Type.i4, 37, 384), 9, (37, 3), None, np.float32))
 
 
-@pytest.mark.parametrize(("codes", "columns", "group"), [
-    (Type.u4, 96, 32), (Type.i4, 192, 64), (Type.u8, 192, 96), (Type.i8, 96, 32), (Type.u4, 512, 256)])
+@pytest.mark.parametrize(
+    ("codes", "columns", "group"),
+    [(Type.u4, 96, 32), (Type.i4, 192, 64), (Type.u8, 192, 96), (Type.i8, 96, 32), (Type.u4, 512, 256)],
+)
 def test_sizes_of_groups(codes: Type, columns: int, group: int, backend: CudaBackend) -> None:
     terms = (20, columns // group)
     assert is_tiled(multiply(backend, packed(codes, 20, columns), 20, terms, terms, HALF))
 
 
-@pytest.mark.parametrize(("scale", "zero", "scale_type"), [
-    (None, None, HALF), ((1, 1), None, HALF), ((20, 1), (1, 1), np.float32), ((1, 4), (20, 2), HALF),
-    (None, (20, 4), HALF)])
+@pytest.mark.parametrize(
+    ("scale", "zero", "scale_type"),
+    [
+        (None, None, HALF),
+        ((1, 1), None, HALF),
+        ((20, 1), (1, 1), np.float32),
+        ((1, 4), (20, 2), HALF),
+        (None, (20, 4), HALF),
+    ],
+)
 def test_shapes_of_terms(scale: Any, zero: Any, scale_type: Any, backend: CudaBackend) -> None:
     assert is_tiled(multiply(backend, packed(Type.i8, 20, 512), 12, scale, zero, scale_type=scale_type))
 
@@ -113,7 +134,8 @@ def test_orders_of_threads(order: Any, backend: CudaBackend, tf32_backend: CudaB
 def test_little_shared_memory(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Launcher, "shared_limit", RTX_4090)
     assert multiply(backend, packed(Type.i4, 300, 1536), 60, (300, 12)).startswith(
-        "product_tiles<Nibbles<true>, __half, None, __half, 4, 32, 2, 1,")
+        "product_tiles<Nibbles<true>, __half, None, __half, 4, 32, 2, 1,"
+    )
 
 
 def test_f32_of_any_range(tf32_backend: CudaBackend) -> None:
@@ -122,8 +144,9 @@ def test_f32_of_any_range(tf32_backend: CudaBackend) -> None:
     x = np.concatenate((x, np.zeros((8, 32), np.float32)))
     out, launcher = cupy_emu.empty((1, 12, 8), np.float32), Launcher(tf32_backend.stream, tf32_backend.blas)
     given = [cupy_emu.asarray(np.ones((8, 32), np.int8)), None, None]
-    assert _product_tiles.launch(launcher, packed(Type.i8, 8, 32), cupy_emu.asarray(x[None]), out, given,
-                                 cupy_emu.empty(PARTIAL, np.float32))
+    assert _product_tiles.launch(
+        launcher, packed(Type.i8, 8, 32), cupy_emu.asarray(x[None]), out, given, cupy_emu.empty(PARTIAL, np.float32)
+    )
     (call,) = launcher.calls
     call()
     tf32_backend.synchronize()
@@ -156,10 +179,20 @@ def test_capabilities(capability: int, backend: CudaBackend, monkeypatch: pytest
     assert launches(backend, packed(Type.i4, 40, 64), 9) is (capability == 80)
 
 
-@pytest.mark.parametrize(("n", "k", "m", "rows", "resident", "share", "blocks"), [
-    (2048, 8192, 64, 64, 1, 1, 16 * 8), (2048, 8192, 16, 16, 2, 1, 16 * 16), (16384, 2048, 64, 64, 1, 8, 128),
-    (128256, 2048, 64, 64, 2, 8, 264), (128256, 2048, 16, 16, 2, 8, 264), (3072, 2048, 256, 64, 1, 8, 96),
-    (16384, 2048, 256, 64, 2, 8, 264), (20480, 2048, 200, 64, 2, 1, 256), (9000, 2048, 256, 64, 2, 1, 256)])
+@pytest.mark.parametrize(
+    ("n", "k", "m", "rows", "resident", "share", "blocks"),
+    [
+        (2048, 8192, 64, 64, 1, 1, 16 * 8),
+        (2048, 8192, 16, 16, 2, 1, 16 * 16),
+        (16384, 2048, 64, 64, 1, 8, 128),
+        (128256, 2048, 64, 64, 2, 8, 264),
+        (128256, 2048, 16, 16, 2, 8, 264),
+        (3072, 2048, 256, 64, 1, 8, 96),
+        (16384, 2048, 256, 64, 2, 8, 264),
+        (20480, 2048, 200, 64, 2, 1, 256),
+        (9000, 2048, 256, 64, 2, 1, 256),
+    ],
+)
 def test_forms(n: int, k: int, m: int, rows: int, resident: int, share: int, blocks: int) -> None:
     """A tile is divided equally among blocks if there are few, and stays whole if that keeps all blocks busy."""
     found = form(packed(Type.i4, n, k), m, 2, (np.empty((n, k // 128), HALF), None), 132, H100, PARTIAL)
@@ -168,8 +201,10 @@ def test_forms(n: int, k: int, m: int, rows: int, resident: int, share: int, blo
     assert found.shared <= H100 if resident == 1 else (found.shared + 1024) * resident <= H100 + 1024
 
 
-@pytest.mark.parametrize(("n", "k", "m", "blocks", "cluster"), [
-    (2048, 8192, 16, 128, 8), (3072, 2048, 64, 96, 4), (4096, 2048, 16, 128, 4), (16384, 2048, 16, 128, 1)])
+@pytest.mark.parametrize(
+    ("n", "k", "m", "blocks", "cluster"),
+    [(2048, 8192, 16, 128, 8), (3072, 2048, 64, 96, 4), (4096, 2048, 16, 128, 4), (16384, 2048, 16, 128, 1)],
+)
 def test_forms_of_clusters(n: int, k: int, m: int, blocks: int, cluster: int) -> None:
     """Clusters have a power of two of blocks, and whole parts of K."""
     found = form(packed(Type.i4, n, k), m, 2, (np.empty((n, k // 128), HALF), None), 132, H100, 1, max_cluster=8)
@@ -182,10 +217,20 @@ def test_forms_without_memory_for_sums() -> None:
     assert found is not None and (found.share, found.blocks) == (8, 32)
 
 
-@pytest.mark.parametrize(("n", "k", "m", "wanted"), [
-    (2048, 2048, 9, False), (2048, 2048, 32, True), (2048, 2048, 64, False), (2048, 2048, 65, True),
-    (2048, 8192, 9, True), (16384, 2048, 16, False), (16384, 2048, 33, True), (128256, 2048, 16, False),
-    (128256, 2048, 17, True)])
+@pytest.mark.parametrize(
+    ("n", "k", "m", "wanted"),
+    [
+        (2048, 2048, 9, False),
+        (2048, 2048, 32, True),
+        (2048, 2048, 64, False),
+        (2048, 2048, 65, True),
+        (2048, 8192, 9, True),
+        (16384, 2048, 16, False),
+        (16384, 2048, 33, True),
+        (128256, 2048, 16, False),
+        (128256, 2048, 17, True),
+    ],
+)
 def test_where_it_pays(n: int, k: int, m: int, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Always with clusters, and without them where partial sums take little time."""
     monkeypatch.undo()

@@ -74,8 +74,9 @@ def test_device_times_are_those_of_events(emulated: str, monkeypatch: pytest.Mon
     profiled = request(emulated)
     monkeypatch.setattr(rt.cupy().cuda, "get_elapsed_time", lambda start, end: 3000.0)
     profiled.infer([X])
-    assert all(i.real_time == timedelta(seconds=3) and i.cpu_time < timedelta(seconds=3)
-               for i in profiled.profiling_info)
+    assert all(
+        i.real_time == timedelta(seconds=3) and i.cpu_time < timedelta(seconds=3) for i in profiled.profiling_info
+    )
 
 
 def test_no_times_without_profiling(device: str) -> None:
@@ -90,8 +91,9 @@ def test_no_times_without_profiling(device: str) -> None:
 def ranges(emulated: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of names that are pushed to NVTX, with ``)`` for each pop."""
     seen: list[str] = []
-    monkeypatch.setattr(rt.cupy().cuda, "nvtx",
-                        SimpleNamespace(RangePush=seen.append, RangePop=lambda: seen.append(")")))
+    monkeypatch.setattr(
+        rt.cupy().cuda, "nvtx", SimpleNamespace(RangePush=seen.append, RangePop=lambda: seen.append(")"))
+    )
     return seen
 
 

@@ -36,6 +36,7 @@ def test_another_type_of_output(backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
-    expressions = [f"range<{t}, {'long long' if 'int' in t or 'long' in t or 'char' in t else 'double'}>"
-                   for t in C_TYPES]
+    expressions = [
+        f"range<{t}, {'long long' if 'int' in t or 'long' in t or 'char' in t else 'double'}>" for t in C_TYPES
+    ]
     assert len(nvrtc.compile_file("range.cu", architecture, expressions).usage) == len(expressions)

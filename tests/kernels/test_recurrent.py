@@ -44,27 +44,60 @@ CELLS: list[tuple[type[Recurrent], type[Recurrent], dict[str, Any]]] = [
 
 
 def cell_inputs(op: Recurrent, batch: int, features: int, hidden: int) -> list[tuple[int, ...]]:
-    return [(batch, features), *[(batch, hidden)] * op.states, (op.gates * hidden, features),
-            (op.gates * hidden, hidden), (op.bias_rows() * hidden,)]
+    return [
+        (batch, features),
+        *[(batch, hidden)] * op.states,
+        (op.gates * hidden, features),
+        (op.gates * hidden, hidden),
+        (op.bias_rows() * hidden,),
+    ]
 
 
 def sequence_inputs(op: Any, batch: int, steps: int, features: int, hidden: int) -> list[tuple[int, ...]]:
     p = len(op.reverses())
-    return [(batch, steps, features), *[(batch, p, hidden)] * op.states, (batch,), (p, op.gates * hidden, features),
-            (p, op.gates * hidden, hidden), (p, op.bias_rows() * hidden)]
+    return [
+        (batch, steps, features),
+        *[(batch, p, hidden)] * op.states,
+        (batch,),
+        (p, op.gates * hidden, features),
+        (p, op.gates * hidden, hidden),
+        (p, op.bias_rows() * hidden),
+    ]
 
 
-def run(backend: CudaBackend, op: Any, shapes: list[tuple[int, ...]], kind: Any = np.float32, steps: int = 0,
-        outputs: Any = None, given: Any = None, lengths: Any = np.int32) -> list[Any]:
+def run(
+    backend: CudaBackend,
+    op: Any,
+    shapes: list[tuple[int, ...]],
+    kind: Any = np.float32,
+    steps: int = 0,
+    outputs: Any = None,
+    given: Any = None,
+    lengths: Any = np.int32,
+) -> list[Any]:
     """Check an op eagerly and replayed; return the recorded calls. ``steps`` bounds the lengths, if there are any."""
     kind = np.dtype(kind)
     random = np.random.default_rng(3)
-    draws = [[random.integers(0, steps + 1, s).astype(lengths) if steps and len(s) == 1
-              else random.standard_normal(s).astype(kind) * kind.type(0.5) for _ in range(3)] for s in shapes]
+    draws = [
+        [
+            random.integers(0, steps + 1, s).astype(lengths)
+            if steps and len(s) == 1
+            else random.standard_normal(s).astype(kind) * kind.type(0.5)
+            for _ in range(3)
+        ]
+        for s in shapes
+    ]
     inputs = [cupy_emu.empty(d[0].shape, d[0].dtype) for d in draws]
-    results = [[np.asarray(y).astype(kind) for y in op.evaluate(
-        NUMPY, *(d[i] if d[i].dtype.kind == "i" or kind == np.float64 else d[i].astype(np.float32) for d in draws))]
-               for i in range(3)]
+    results = [
+        [
+            np.asarray(y).astype(kind)
+            for y in op.evaluate(
+                NUMPY,
+                *(d[i] if d[i].dtype.kind == "i" or kind == np.float64 else d[i].astype(np.float32) for d in draws),
+            )
+        ]
+        for i in range(3)
+    ]
     found = [cupy_emu.empty(y.shape, kind) for y in results[0]] if outputs is None else outputs(results[0])
     workspace = []
     if steps:
@@ -169,8 +202,9 @@ def test_sequences_of_types(sequence: Any, kind: Any, backend: CudaBackend) -> N
 
 @pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
 @pytest.mark.parametrize(("batch", "hidden", "launches"), [(1, 8, 1), (3, 5, 1), (2, 9, 0)])
-def test_one_multiprocessor(sequence: Any, batch: int, hidden: int, launches: int, backend: CudaBackend,
-                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_multiprocessor(
+    sequence: Any, batch: int, hidden: int, launches: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks that run concurrently synchronize in one launch; otherwise, each step has its launches."""
     monkeypatch.setattr(Launcher, "multiprocessors", 1)
     op = sequence(direction="bidirectional")
@@ -187,8 +221,9 @@ def test_blocks_that_do_not_fit_together(backend: CudaBackend, monkeypatch: pyte
 
 @pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
 @pytest.mark.parametrize("batch", [1, 5])
-def test_weights_that_registers_cannot_hold(sequence: Any, batch: int, backend: CudaBackend,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_registers_cannot_hold(
+    sequence: Any, batch: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_recurrence, "REGISTERS", ())
     op = sequence()
     calls = run(backend, op, sequence_inputs(op, batch, 4, 5, 40), steps=4)
@@ -198,6 +233,7 @@ def test_weights_that_registers_cannot_hold(sequence: Any, batch: int, backend: 
 
 def test_plans_of_launches() -> None:
     """Launch plans for 132 multiprocessors follow from units, directions, batch and the number of rounds."""
+
     def plan(units: int, directions: int, batch: int, rounds: int, use_registers: bool = True) -> tuple[Any, ...]:
         found = _recurrence.Launches.of(units, directions, batch, rounds, 132, use_registers)
         return found.together, found.registers, found.sequences, found.units, found.grid
@@ -249,8 +285,10 @@ def test_sequences_of_swapped_axes(backend: CudaBackend) -> None:
     op = LSTMSequence()
     n, steps, d, hidden = 2, 4, 5, 8
     shapes = sequence_inputs(op, n, steps, d, hidden)
-    outputs = [cupy_emu.empty((steps, 1, n, hidden), np.float32).transpose(2, 1, 0, 3),
-               *(cupy_emu.empty((1, n, hidden), np.float32).swapaxes(0, 1) for _ in range(2))]
+    outputs = [
+        cupy_emu.empty((steps, 1, n, hidden), np.float32).transpose(2, 1, 0, 3),
+        *(cupy_emu.empty((1, n, hidden), np.float32).swapaxes(0, 1) for _ in range(2)),
+    ]
     run(backend, op, shapes, steps=steps, outputs=lambda _: outputs)
 
 
@@ -272,11 +310,23 @@ def test_numbers_of_gates() -> None:
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_kernels_compile_without_spills(architecture: str, to_compile: ToCompile) -> None:
     f32, f64, f16, bf16 = "float", "double", "__half", "__nv_bfloat16"
-    expressions = [f"recurrent<{t}, {x}, int, {cell}, {k}, {b}>"
-                   for t, x, k, b in ((f32, f32, 2, 1), (f32, f32, 8, 1), (f16, f32, 16, 1), (f32, f32, 32, 1),
-                                      (f32, f32, 0, 1), (bf16, bf16, 0, 1), (bf16, f32, 0, 1), (f16, f16, 0, 4),
-                                      (f16, f32, 0, 4), (f32, f32, 0, 4), (f64, f64, 0, 4))
-                   for cell in ("LSTM", "GRU", "GRU_LINEAR", "RNN")]
+    expressions = [
+        f"recurrent<{t}, {x}, int, {cell}, {k}, {b}>"
+        for t, x, k, b in (
+            (f32, f32, 2, 1),
+            (f32, f32, 8, 1),
+            (f16, f32, 16, 1),
+            (f32, f32, 32, 1),
+            (f32, f32, 0, 1),
+            (bf16, bf16, 0, 1),
+            (bf16, f32, 0, 1),
+            (f16, f16, 0, 4),
+            (f16, f32, 0, 4),
+            (f32, f32, 0, 4),
+            (f64, f64, 0, 4),
+        )
+        for cell in ("LSTM", "GRU", "GRU_LINEAR", "RNN")
+    ]
     expressions += ["recurrent<__half, float, long long, LSTM, 32, 1>"]
     expressions = to_compile("recurrent.cu", expressions)
     usage = nvrtc.compile_file("recurrent.cu", architecture, expressions).usage

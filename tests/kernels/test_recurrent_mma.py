@@ -22,8 +22,12 @@ from .test_recurrent import TOLERANCE, sequence_inputs
 
 Array = np.ndarray[Any, Any]
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
-CUSTOM = {"activations": ("hardsigmoid", "relu", "sigmoid"), "clip": 0.4, "activations_alpha": (0.3,),
-          "activations_beta": (0.4,)}
+CUSTOM = {
+    "activations": ("hardsigmoid", "relu", "sigmoid"),
+    "clip": 0.4,
+    "activations_alpha": (0.3,),
+    "activations_beta": (0.4,),
+}
 CELLS: list[tuple[Any, dict[str, Any]]] = [
     (LSTMSequence, {}), (LSTMSequence, CUSTOM),
     (GRUSequence, {"linear_before_reset": True}),
@@ -61,6 +65,7 @@ class Product:
 
 def reference(op: Any, kind: np.dtype[Any], inputs: list[Array]) -> list[Array]:
     """Return `evaluate` of a sequence whose products of R and h round their operands."""
+
     class Rounding(type(op)):  # type: ignore[misc]
         def step(self, xp: Any, xw: Any, state: Any, r: Any, extra: Any) -> Any:
             return super().step(xp, xw, state, Product(r, kind), extra)
@@ -70,8 +75,18 @@ def reference(op: Any, kind: np.dtype[Any], inputs: list[Array]) -> list[Array]:
     return [*clone.evaluate(NUMPY, *(x if x.dtype.kind == "i" else x.astype(np.float32) for x in inputs))]
 
 
-def run(backend: CudaBackend, op: Any, kind: np.dtype[Any], batch: int, hidden: int, steps: int = 4, features: int = 5,
-        lengths: Any = np.int32, padding: int = 0, time_major: bool = False) -> str:
+def run(
+    backend: CudaBackend,
+    op: Any,
+    kind: np.dtype[Any],
+    batch: int,
+    hidden: int,
+    steps: int = 4,
+    features: int = 5,
+    lengths: Any = np.int32,
+    padding: int = 0,
+    time_major: bool = False,
+) -> str:
     """Check a sequence eagerly and replayed; return the name of its only kernel. Rows of R are ``padding`` elements
     apart.
 
@@ -80,8 +95,15 @@ def run(backend: CudaBackend, op: Any, kind: np.dtype[Any], batch: int, hidden: 
     """
     random = np.random.default_rng(3)
     shapes, scale = sequence_inputs(op, batch, steps, features, hidden), min(0.5, 2 / hidden**0.5)
-    draws = [[random.integers(0, steps + 1, s).astype(lengths) if len(s) == 1
-              else (random.standard_normal(s) * scale).astype(kind) for _ in range(3)] for s in shapes]
+    draws = [
+        [
+            random.integers(0, steps + 1, s).astype(lengths)
+            if len(s) == 1
+            else (random.standard_normal(s) * scale).astype(kind)
+            for _ in range(3)
+        ]
+        for s in shapes
+    ]
     if kind == F32:  # cuBLAS rounds them to TF32
         for exact in (draws[0], draws[-3]):
             exact[:] = [rounded(x, kind) for x in exact]
@@ -105,8 +127,14 @@ def run(backend: CudaBackend, op: Any, kind: np.dtype[Any], batch: int, hidden: 
         assert op.cuda(launcher, inputs, found, workspace) is None
         return launcher.calls
 
-    replay(backend, record, list(zip(inputs, draws)), found, lambda i: wanted[i],
-           TOLERANCE["float16" if kind == F32 else kind.name])
+    replay(
+        backend,
+        record,
+        list(zip(inputs, draws)),
+        found,
+        lambda i: wanted[i],
+        TOLERANCE["float16" if kind == F32 else kind.name],
+    )
     (call,) = [call for call in launcher.calls if kernel_name(call).startswith("recurrent")]
     assert isinstance(call, RoundingCall) == (kind == F32 and "mma" in kernel_name(call))
     return kernel_name(call)
@@ -116,8 +144,9 @@ def run(backend: CudaBackend, op: Any, kind: np.dtype[Any], batch: int, hidden: 
 @pytest.mark.parametrize("kind", [F32, F16, BF16])
 @pytest.mark.parametrize(("sequence", "attributes"), CELLS)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-def test_sequences(sequence: Any, attributes: dict[str, Any], direction: Any, kind: Any,
-                   tf32_backend: CudaBackend) -> None:
+def test_sequences(
+    sequence: Any, attributes: dict[str, Any], direction: Any, kind: Any, tf32_backend: CudaBackend
+) -> None:
     """All steps are one launch."""
     op = sequence(direction=direction, **attributes)
     assert run(tf32_backend, op, kind, 5, 24).startswith("recurrent_mma<")
@@ -134,8 +163,13 @@ def test_batches(sequence: Any, attributes: dict[str, Any], batch: int, tf32_bac
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("multiprocessors", [1, 2, 3, 4, 6, 12])
 @pytest.mark.parametrize(("sequence", "attributes"), PLAIN)
-def test_few_multiprocessors(sequence: Any, attributes: dict[str, Any], multiprocessors: int,
-                             tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_multiprocessors(
+    sequence: Any,
+    attributes: dict[str, Any],
+    multiprocessors: int,
+    tf32_backend: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A block has up to 4 tiles of rows and 64 sequences."""
     monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
     assert run(tf32_backend, sequence(**attributes), F32, 70, 48, steps=3).startswith("recurrent_mma<")
@@ -152,8 +186,9 @@ def test_hidden_sizes(sequence: Any, attributes: dict[str, Any], hidden: int, tf
 
 
 @pytest.mark.drawn(3)
-@pytest.mark.parametrize(("kind", "hidden", "direction"), [(F32, 512, "forward"), (F16, 512, "forward"),
-                                                           (F16, 256, "bidirectional")])
+@pytest.mark.parametrize(
+    ("kind", "hidden", "direction"), [(F32, 512, "forward"), (F16, 512, "forward"), (F16, 256, "bidirectional")]
+)
 def test_hundreds_of_units(kind: Any, hidden: int, direction: Any, tf32_backend: CudaBackend) -> None:
     """Blocks on 128 multiprocessors hold 64 rows of R, and read h of 8 sequences."""
     name = run(tf32_backend, LSTMSequence(direction=direction), kind, 32, hidden, steps=2)
@@ -262,6 +297,7 @@ def test_blocks_that_do_not_fit_together(tf32_backend: CudaBackend, monkeypatch:
 
 def test_plans() -> None:
     """Plans for 132 multiprocessors follow from gates, the bytes of a row, units, directions and batch."""
+
     def plan(gates: int, itemsize: int, hidden: int, directions: int, batch: int) -> Any:
         found = Plan.of(gates, hidden * itemsize, hidden, directions, batch, 132)
         return found and (found.steps, found.tiles, found.groups, found.grid)
@@ -282,10 +318,12 @@ def test_plans() -> None:
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_plans_compile_without_spills(architecture: str, to_compile: ToCompile) -> None:
     """All plans for f32 rows of 8 parts and f16 rows of 2 parts compile without spills."""
-    expressions = [f"recurrent_mma<{kind}, int, {cell}, {steps}, {m}, {n}>"
-                   for kind, steps in (("float", 8), ("__half", 2))
-                   for cell, units in (("LSTM", 4), ("GRU_LINEAR", 5), ("RNN", 16))
-                   for m, n in block_sizes(steps, units)]
+    expressions = [
+        f"recurrent_mma<{kind}, int, {cell}, {steps}, {m}, {n}>"
+        for kind, steps in (("float", 8), ("__half", 2))
+        for cell, units in (("LSTM", 4), ("GRU_LINEAR", 5), ("RNN", 16))
+        for m, n in block_sizes(steps, units)
+    ]
     expressions = to_compile("recurrent_mma.cu", expressions)
     usage = nvrtc.compile_file("recurrent_mma.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)

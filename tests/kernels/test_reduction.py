@@ -27,8 +27,7 @@ from .forms import BF16, FLOATS, INTEGERS, ORDERS, TOLERANCE, check, launches, p
 from .gate import ToCompile
 from .recorded import kernel_name
 
-ARITHMETIC: tuple[type[Reduction], ...] = (
-    ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceL1, ReduceL2)
+ARITHMETIC: tuple[type[Reduction], ...] = (ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceL1, ReduceL2)
 LOGICAL: tuple[type[Reduction], ...] = (ReduceLogicalAnd, ReduceLogicalOr)
 DTYPES = (*FLOATS, *INTEGERS)
 F32 = np.dtype(np.float32)
@@ -38,8 +37,11 @@ def kernels(cls: type[Reduction], dtype: np.dtype[Any], parts: bool = False) -> 
     reduction = f"{cls.kernel}<{c_type(dtype)}>"
     names = [f"reduce_rows<{reduction}>", f"reduce_columns<{reduction}>"]
     if parts:
-        names += [f"reduce_rows<Partial<{reduction}>>", f"reduce_columns<Partial<{reduction}>>",
-                  f"reduce_rows<Final<{reduction}>>"]
+        names += [
+            f"reduce_rows<Partial<{reduction}>>",
+            f"reduce_columns<Partial<{reduction}>>",
+            f"reduce_rows<Final<{reduction}>>",
+        ]
     return names
 
 
@@ -49,8 +51,12 @@ def compiled(emulated: str) -> None:
     names = {name for cls in ARITHMETIC for name in kernels(cls, F32)}
     names |= {name for dtype in DTYPES for cls in (ReduceSum, ReduceMin) for name in kernels(cls, dtype)[:1]}
     names |= {name for cls in (ReduceSum, ReduceMax) for name in kernels(cls, F32, parts=True)}
-    names |= {name for cls in ARITHMETIC for dtype in (np.dtype(np.int8), np.dtype(np.int32))
-              for name in kernels(cls, dtype)[:1]}
+    names |= {
+        name
+        for cls in ARITHMETIC
+        for dtype in (np.dtype(np.int8), np.dtype(np.int32))
+        for name in kernels(cls, dtype)[:1]
+    }
     names |= {name for cls in LOGICAL for name in kernels(cls, np.dtype(bool))}
     preload("reduction.cu", *sorted(names))
 
@@ -120,6 +126,7 @@ def test_strided(view: Any) -> None:
 def test_neighbouring_columns(order: Any, dtype: Any) -> None:
     """A thread reduces 16 bytes of neighbouring columns, as of images whose channels are adjacent; their results may
     lie apart. Some threads have no elements."""
+
     def adjacent(x: Any) -> Any:
         return x.transpose(0, 3, 1, 2)
 
@@ -143,8 +150,12 @@ def test_neighbouring_columns_in_parts() -> None:
 
 
 def test_broadcast() -> None:
-    check(ReduceSum(), random((3, 1, 5)), [[1, 2]], view=lambda a: cp.broadcast_to(a, (3, 4, 5))
-          if isinstance(a, cp.ndarray) else np.broadcast_to(a, (3, 4, 5)))
+    check(
+        ReduceSum(),
+        random((3, 1, 5)),
+        [[1, 2]],
+        view=lambda a: cp.broadcast_to(a, (3, 4, 5)) if isinstance(a, cp.ndarray) else np.broadcast_to(a, (3, 4, 5)),
+    )
 
 
 def test_vectors_start_where_they_are_aligned() -> None:

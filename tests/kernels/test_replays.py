@@ -1,4 +1,5 @@
 """Replays of an earlier inference, which search and make no bindings, but check the replay's conditions each time."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -60,8 +61,11 @@ def test_tensors_on_the_device(compiled: Any, search_count: Count) -> None:
         found = request.infer()[0]
         np.testing.assert_array_equal(found.get(), np.abs(n * X))
         if n > 1:
-            assert not search_count() and (
-                cp.counters.graph_launches, cp.counters.launches, cp.counters.allocs) == (1, 0, 0)
+            assert not search_count() and (cp.counters.graph_launches, cp.counters.launches, cp.counters.allocs) == (
+                1,
+                0,
+                0,
+            )
         else:
             assert search_count()
 

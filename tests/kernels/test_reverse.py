@@ -35,8 +35,14 @@ def test_other_layouts(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) ->
 
 
 ROLLS = [  # shape, shifts by axis, axes of the kernel instance
-    ((7,), {0: 3}, 2), ((5, 6), {0: -1}, 2), ((5, 6), {0: 2, 1: 13}, 2), ((2, 8, 8, 3), {1: -2, 2: 3}, 4),
-    ((2, 3, 4, 5, 6), {4: 1}, 2), ((2, 3, 4, 5, 6), {0: 1, 2: 1, 4: 1}, 8), ((4, 4, 4), {0: 1, 1: 4, 2: 2}, 4)]
+    ((7,), {0: 3}, 2),
+    ((5, 6), {0: -1}, 2),
+    ((5, 6), {0: 2, 1: 13}, 2),
+    ((2, 8, 8, 3), {1: -2, 2: 3}, 4),
+    ((2, 3, 4, 5, 6), {4: 1}, 2),
+    ((2, 3, 4, 5, 6), {0: 1, 2: 1, 4: 1}, 8),
+    ((4, 4, 4), {0: 1, 1: 4, 2: 2}, 4),
+]
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int8, np.float64], ids=lambda k: np.dtype(k).name)
@@ -59,9 +65,15 @@ def test_rolls_of_other_layouts(backend: CudaBackend, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
-    expressions = [f"reverse_sequence<{t}, {length}, {i}, {r}>" for t, length, i, r in (
-        ("unsigned char", "int", "int", 2), ("unsigned int", "long long", "int", 4),
-        ("unsigned short", "__half", "int", 4), ("unsigned long long", "__nv_bfloat16", "long long", 8))]
+    expressions = [
+        f"reverse_sequence<{t}, {length}, {i}, {r}>"
+        for t, length, i, r in (
+            ("unsigned char", "int", "int", 2),
+            ("unsigned int", "long long", "int", 4),
+            ("unsigned short", "__half", "int", 4),
+            ("unsigned long long", "__nv_bfloat16", "long long", 8),
+        )
+    ]
     expressions += ["roll<unsigned int, int, 4>", "roll<unsigned long long, long long, 8>"]
     usage = nvrtc.compile_file("reverse.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)

@@ -23,11 +23,12 @@ from .recorded import kernel_name, replay
 SIZE: dict[str, Any] = {"pooled_h": 2, "pooled_w": 3, "spatial_scale": 0.5}
 CELLS: dict[str, Any] = {"output_dim": 2, "group_size": 2, "spatial_bins_x": 2, "spatial_bins_y": 1}
 OPS: dict[str, Op] = {
-    "max": ROIPooling(**SIZE), "bilinear": ROIPooling(**SIZE, method="bilinear"),
+    "max": ROIPooling(**SIZE),
+    "bilinear": ROIPooling(**SIZE, method="bilinear"),
     "average": ROIAlign9(**SIZE, mode="avg", sampling_ratio=2, aligned_mode="half_pixel"),
     "adaptive": ROIAlign9(**SIZE, mode="max", sampling_ratio=0),
-    "turned": ROIAlignRotated(**SIZE, sampling_ratio=2), "clockwise": ROIAlignRotated(**SIZE, sampling_ratio=0,
-                                                                                      clockwise_mode=True),
+    "turned": ROIAlignRotated(**SIZE, sampling_ratio=2),
+    "clockwise": ROIAlignRotated(**SIZE, sampling_ratio=0, clockwise_mode=True),
     "sensitive": PSROIPooling(**CELLS, spatial_scale=0.5),
     "cells": PSROIPooling(**CELLS | {"spatial_bins_y": 2}, spatial_scale=0.5, mode="bilinear"),
     "deformable": DeformablePSROIPooling(**CELLS, spatial_scale=0.5, part_size=3, trans_std=0.5),
@@ -48,8 +49,10 @@ def pool(backend: CudaBackend, op: Any, dtype: Any, images: Any = np.int32) -> l
             return np.concatenate([corners, rng.integers(-8, 9, (count, 1)) / 4], 1)
         return corners if aligned else np.concatenate([rng.integers(-1, 3, (count, 1)), corners], 1)
 
-    draws: list[Sequence[Any]] = [[random(shape, dtype)(draw) for draw in range(3)],
-                                  [regions(draw).astype(dtype) for draw in range(3)]]
+    draws: list[Sequence[Any]] = [
+        [random(shape, dtype)(draw) for draw in range(3)],
+        [regions(draw).astype(dtype) for draw in range(3)],
+    ]
     if aligned:
         draws.append([np.random.default_rng(draw).integers(0, 3, count).astype(images) for draw in range(3)])
     if isinstance(op, DeformablePSROIPooling):

@@ -21,8 +21,16 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-
 KINDS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f64": np.float64}
 
 
-def rotate(backend: CudaBackend, op: Rotary, x: Shape, factors: Shape, kind: str = "f32", swapped: bool = False,
-           shift: int = 0, lead: Shape = ()) -> str:
+def rotate(
+    backend: CudaBackend,
+    op: Rotary,
+    x: Shape,
+    factors: Shape,
+    kind: str = "f32",
+    swapped: bool = False,
+    shift: int = 0,
+    lead: Shape = (),
+) -> str:
     """Check the op eagerly and replayed; return the kernel's name. With ``swapped``, x and the result are [b, s, h, e]
     in memory; their rows begin at element ``shift``; ``lead`` are the result's leading axes, if not x's."""
     dtype, random = np.dtype(KINDS[kind]), np.random.default_rng(1)
@@ -95,9 +103,16 @@ def test_empty(backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_kernels_compile_without_spills(architecture: str) -> None:
-    expressions = [f"rotate<{t}, {pairing}, {vector}, {index}>" for t, vector, index in (
-        ("float", 4, "int, 2"), ("__half", 8, "int, 4"), ("__nv_bfloat16", 8, "int, 2"), ("__half", 1, "long long, 8"))
-        for pairing in ("HALVES", "PAIRS")]
+    expressions = [
+        f"rotate<{t}, {pairing}, {vector}, {index}>"
+        for t, vector, index in (
+            ("float", 4, "int, 2"),
+            ("__half", 8, "int, 4"),
+            ("__nv_bfloat16", 8, "int, 2"),
+            ("__half", 1, "long long, 8"),
+        )
+        for pairing in ("HALVES", "PAIRS")
+    ]
     usage = nvrtc.compile_file("rotary.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

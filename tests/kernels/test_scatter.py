@@ -26,15 +26,25 @@ from tests.kernels.recorded import axis, draws, run_op
 
 REDUCTIONS: tuple[Any, ...] = ("none", "sum", "prod", "min", "max", "mean")
 SHAPES = [  # data, updates, axis: by threads, then by warps
-    ((7, 5), (4, 5), 0), ((7, 5), (3, 2), 1), ((2, 6, 9), (2, 4, 3), -2), ((5,), (1,), 0), ((3, 4), (3, 0), 1),
-    ((40,), (100,), 0), ((3, 50), (2, 45), 1), ((2, 3, 6), (2, 3, 33), 2),
+    ((7, 5), (4, 5), 0),
+    ((7, 5), (3, 2), 1),
+    ((2, 6, 9), (2, 4, 3), -2),
+    ((5,), (1,), 0),
+    ((3, 4), (3, 0), 1),
+    ((40,), (100,), 0),
+    ((3, 50), (2, 45), 1),
+    ((2, 3, 6), (2, 3, 33), 2),
 ]
 
 
 def given(data: Any, updates: Any, where: int, kind: Any, index: Any = np.int64) -> list[Any]:
     extent = data[where]
-    return [draws(data, kind, 1, 9), draws(updates, index, -extent if np.dtype(index).kind == "i" else 0, extent),
-            draws(updates, kind, 1, 4), axis(where)]
+    return [
+        draws(data, kind, 1, 9),
+        draws(updates, index, -extent if np.dtype(index).kind == "i" else 0, extent),
+        draws(updates, kind, 1, 4),
+        axis(where),
+    ]
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int8], ids=lambda k: np.dtype(k).name)
@@ -83,9 +93,15 @@ def test_nan_propagates(backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("repeats", [1, 7], ids=["threads", "warps"])
-@pytest.mark.parametrize("indices", [
-    np.array([-5, -4, 1, 4, 2**40, -(2**63), 2**63 - 1]), np.array([2**64 - 1, 0, 1, 2**63, 4], np.uint64),
-    np.array([127, -128, 0, 1, -5], np.int8)], ids=lambda i: str(i.dtype))
+@pytest.mark.parametrize(
+    "indices",
+    [
+        np.array([-5, -4, 1, 4, 2**40, -(2**63), 2**63 - 1]),
+        np.array([2**64 - 1, 0, 1, 2**63, 4], np.uint64),
+        np.array([127, -128, 0, 1, -5], np.int8),
+    ],
+    ids=lambda i: str(i.dtype),
+)
 def test_indices_out_of_range_are_ignored(indices: Any, repeats: int, reduction: Any, backend: CudaBackend) -> None:
     """Indices out of range do not change the memory around the data, in the same allocation."""
     memory = cupy_emu.asarray(np.full(12, 7, np.float32))
@@ -142,8 +158,15 @@ def test_short_types_are_rounded_once(kind: Any, backend: CudaBackend) -> None:
 
 
 SLICES = [  # data, indices, axis, launches: with updates in order, then with the last updates alone
-    ((7, 5), (3,), 0, 2), ((7, 5), (3,), 1, 2), ((2, 6, 9), (2, 4), 1, 2), ((2, 6, 9), (), 1, 2), ((6, 5), (1,), 0, 2),
-    ((7, 5), (60,), 0, 4), ((3, 50), (45,), 1, 4), ((2, 30, 6), (5, 9), 1, 4), ((90,), (300,), 0, 4),
+    ((7, 5), (3,), 0, 2),
+    ((7, 5), (3,), 1, 2),
+    ((2, 6, 9), (2, 4), 1, 2),
+    ((2, 6, 9), (), 1, 2),
+    ((6, 5), (1,), 0, 2),
+    ((7, 5), (60,), 0, 4),
+    ((3, 50), (45,), 1, 4),
+    ((2, 30, 6), (5, 9), 1, 4),
+    ((90,), (300,), 0, 4),
 ]
 
 
@@ -157,16 +180,25 @@ def test_slices(shapes: Any, kind: Any, backend: CudaBackend) -> None:
 
 
 ND = [  # data, indices, launches
-    ((7, 5), (3, 1), 2), ((7, 5), (3, 2), 3), ((7, 5), (2, 3, 2), 3), ((3, 4, 5, 6), (4, 3), 3), ((6, 8), (2, 0), 3),
-    ((7, 5), (60, 1), 4), ((7, 5), (60, 2), 5), ((20, 5, 16), (50, 2), 5),
+    ((7, 5), (3, 1), 2),
+    ((7, 5), (3, 2), 3),
+    ((7, 5), (2, 3, 2), 3),
+    ((3, 4, 5, 6), (4, 3), 3),
+    ((6, 8), (2, 0), 3),
+    ((7, 5), (60, 1), 4),
+    ((7, 5), (60, 2), 5),
+    ((20, 5, 16), (50, 2), 5),
 ]
 
 
 @pytest.mark.parametrize("shapes", ND, ids=str)
 def test_scatter_nd(shapes: Any, backend: CudaBackend) -> None:
     data, indices, launches = shapes
-    inputs = [draws(data, np.float32), draws(indices, np.int32, -3, 3),
-              draws((*indices[:-1], *data[indices[-1] :]), np.float32)]
+    inputs = [
+        draws(data, np.float32),
+        draws(indices, np.int32, -3, 3),
+        draws((*indices[:-1], *data[indices[-1] :]), np.float32),
+    ]
     assert len(run_op(backend, ScatterNDUpdate(), inputs)) == launches
 
 
@@ -182,8 +214,11 @@ def test_scatter_nd_reductions(kind: Any, reduction: Any, backend: CudaBackend) 
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
 def test_the_last_of_many_wins(order: Any, backend: CudaBackend) -> None:
     with cupy_emu.thread_order(order):
-        run_op(backend, ScatterNDUpdate(), [draws((9, 3), np.float32), draws((130, 1), np.int64, 0, 9),
-                                            draws((130, 3), np.float32)])
+        run_op(
+            backend,
+            ScatterNDUpdate(),
+            [draws((9, 3), np.float32), draws((130, 1), np.int64, 0, 9), draws((130, 3), np.float32)],
+        )
 
 
 @pytest.mark.parametrize("repeats", [1, 9], ids=["few", "many"])
@@ -220,12 +255,25 @@ def test_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
-    expressions = [f"scatter_elements<{t}, {index}, {r.upper()}, {i}, 4, {lanes}>" for r in REDUCTIONS
-                   for t in (("unsigned char", "unsigned short", "unsigned int", "unsigned long long") if r == "none"
-                             else ("float", "double", "int", "long long") if r == "mean" else ("float", "int", "bool"))
-                   for index, i, lanes in (("int", "int", 1), ("long long", "long long", 32))]
-    expressions += ["scatter_elements<float, int, SUB, int, 4, 1>", "number_tuples<long long>", "find_last<int>",
-                    "scatter_last<unsigned int, int, int, 4>", "scatter_last<uint4, long long, long long, 8>"]
+    expressions = [
+        f"scatter_elements<{t}, {index}, {r.upper()}, {i}, 4, {lanes}>"
+        for r in REDUCTIONS
+        for t in (
+            ("unsigned char", "unsigned short", "unsigned int", "unsigned long long")
+            if r == "none"
+            else ("float", "double", "int", "long long")
+            if r == "mean"
+            else ("float", "int", "bool")
+        )
+        for index, i, lanes in (("int", "int", 1), ("long long", "long long", 32))
+    ]
+    expressions += [
+        "scatter_elements<float, int, SUB, int, 4, 1>",
+        "number_tuples<long long>",
+        "find_last<int>",
+        "scatter_last<unsigned int, int, int, 4>",
+        "scatter_last<uint4, long long, long long, 8>",
+    ]
     expressions = to_compile("scatter.cu", expressions)
     usage = nvrtc.compile_file("scatter.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)

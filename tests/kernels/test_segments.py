@@ -1,4 +1,5 @@
 """Data-dependent shapes and conditions: the segments around them are graphs, and so are the bodies of iterations."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -95,6 +96,7 @@ def test_changing_numbers_of_iterations_capture_nothing_new(emulated: str, captu
 
 def test_concatenated_values_and_a_counter(emulated: str) -> None:
     """Each iteration copies a value for concatenation and uploads the iteration number, and nothing else."""
+
     def body(b: Net, i: Any, p: Any) -> Any:
         new = add(b, mul(b, p[1], scalar(b, 2)), convert(b, i, "f32"))
         return compare(b, "Less", reduce(b, "ReduceSum", new, [0, 1]), scalar(b, 3e3)), [new]
@@ -110,6 +112,7 @@ def test_concatenated_values_and_a_counter(emulated: str) -> None:
 
 def test_a_constant_condition_is_not_read(emulated: str) -> None:
     """A loop with slices of varying length and a given trip count downloads its results alone."""
+
     def body(b: Net, i: Any, p: Any) -> Any:
         return None, [add(b, p[1], reduce(b, "ReduceSum", p[0], [0])), slice_(b, p[0], 0, reshape(b, i, [1]))]
 
@@ -126,9 +129,17 @@ def test_slices_of_a_loop_with_a_condition(emulated: str) -> None:
     new = add(body, mul(body, row, row), h)
     go = body.result(compare(body, "Less", reduce(body, "ReduceSum", new, [0, 1]), scalar(body, 200.0)))
     new = body.result(new)
-    net.result(net.loop(scalar(net, 8, "i64"), net.const(np.array(True)), body,
-                        [feed(x, row, axis=0), feed(net.const(ONES[:1]), h)], [take(new)], [(new, h)],
-                        body_condition=go))
+    net.result(
+        net.loop(
+            scalar(net, 8, "i64"),
+            net.const(np.array(True)),
+            body,
+            [feed(x, row, axis=0), feed(net.const(ONES[:1]), h)],
+            [take(new)],
+            [(new, h)],
+            body_condition=go,
+        )
+    )
     run = Run(net, emulated)
     for scale in (1, 1, 1, 3, 3):
         counters = run((numbers(8, 3) * scale).astype(np.float32))
@@ -146,8 +157,13 @@ def test_branches_of_a_computed_condition(go: bool, on_device: bool, emulated: s
     condition = compare(net, "Greater", reduce(net, "ReduceSum", y, [0, 1]), scalar(net, 0.5 * on_device * 1200))
     then, other = Net(), Net()
     a, b = then.parameter("f32", (2, 600)), other.parameter("f32", (2, 600))
-    y = net.if_(condition, then, other, [(x, a, b)],
-                [(then.result(relu(then, mul(then, a, a))), other.result(mul(other, b, scalar(other, -3))))])
+    y = net.if_(
+        condition,
+        then,
+        other,
+        [(x, a, b)],
+        [(then.result(relu(then, mul(then, a, a))), other.result(mul(other, b, scalar(other, -3))))],
+    )
     net.result(mul(net, y, y))
     run = Run(net, emulated)
     for n in range(4):
@@ -159,14 +175,22 @@ def test_branches_of_a_computed_condition(go: bool, on_device: bool, emulated: s
 
 def test_nested_loops_with_conditions(emulated: str) -> None:
     """Two nested loops have conditions; the initial value of the inner loop is used after it has run."""
+
     def outer(b: Net, i: Any, p: Any) -> Any:
         inner = Net()
         ip = [inner.parameter("f32", (2, 3)) for _ in range(2)]
         new = add(inner, mul(inner, ip[1], scalar(inner, 2)), ip[0])
         go = inner.result(compare(inner, "Less", reduce(inner, "ReduceSum", new, [0, 1]), scalar(inner, 100.0)))
         result = inner.result(new)
-        grown = b.loop(scalar(b, -1, "i64"), b.const(np.array(True)), inner, [feed(p[0], ip[0]), feed(p[1], ip[1])],
-                       [take(result)], [(result, ip[1])], body_condition=go)
+        grown = b.loop(
+            scalar(b, -1, "i64"),
+            b.const(np.array(True)),
+            inner,
+            [feed(p[0], ip[0]), feed(p[1], ip[1])],
+            [take(result)],
+            [(result, ip[1])],
+            body_condition=go,
+        )
         after = add(b, mul(b, grown, scalar(b, 0.05)), p[1])
         return compare(b, "Less", reduce(b, "ReduceSum", after, [0, 1]), scalar(b, 60.0)), [after]
 

@@ -99,8 +99,18 @@ def test_in_place(op: Any) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_extremes(op: Any, axis: int) -> None:
     inf, nan = np.inf, np.nan
-    rows = np.array([[-inf, 1, 2, 3], [1e30, -1e30, 0, 1], [-inf] * 4, [inf, 0, 1, inf], [nan, 1, inf, 2],
-                     [-100, 0, 88, 100], [3e38, -3e38, 3e38, 0]], np.float32)
+    rows = np.array(
+        [
+            [-inf, 1, 2, 3],
+            [1e30, -1e30, 0, 1],
+            [-inf] * 4,
+            [inf, 0, 1, inf],
+            [nan, 1, inf, 2],
+            [-100, 0, 88, 100],
+            [3e38, -3e38, 3e38, 0],
+        ],
+        np.float32,
+    )
     check(op(axis=axis), lambda draw: np.ascontiguousarray(np.roll(rows if axis else rows.T, draw, 1 - axis)))
 
 
@@ -116,13 +126,24 @@ def test_scalar(op: Any, value: float) -> None:
 
 
 def test_kernels_compile_for_devices(to_compile: ToCompile) -> None:
-    rows = [f"softmax_rows<{kind}, {log}, {v}, {n}>" for kind, log, v, n in (
-        ("float", "false", 4, 1), ("float", "false", 4, 8), ("float", "false", 1, 16), ("float", "true", 1, 8),
-        ("__half", "false", 8, 4), ("__half", "true", 8, 1), ("__nv_bfloat16", "false", 8, 4),
-        ("__nv_bfloat16", "false", 1, 16), ("double", "false", 2, 8))]
+    rows = [
+        f"softmax_rows<{kind}, {log}, {v}, {n}>"
+        for kind, log, v, n in (
+            ("float", "false", 4, 1),
+            ("float", "false", 4, 8),
+            ("float", "false", 1, 16),
+            ("float", "true", 1, 8),
+            ("__half", "false", 8, 4),
+            ("__half", "true", 8, 1),
+            ("__nv_bfloat16", "false", 8, 4),
+            ("__nv_bfloat16", "false", 1, 16),
+            ("double", "false", 2, 8),
+        )
+    ]
     columns = [f"softmax_columns<{c_type(dtype)}, {log}>" for dtype in FLOATS for log in ("false", "true")]
-    columns += [f"softmax_{stage}, {v}>" for stage in ("parts<float", "join<float, false", "join<float, true")
-                for v in (1, 4)]
+    columns += [
+        f"softmax_{stage}, {v}>" for stage in ("parts<float", "join<float, false", "join<float, true") for v in (1, 4)
+    ]
     for architecture in nvrtc.NEWEST:
         cubin = nvrtc.compile_file("softmax.cu", architecture, to_compile("softmax.cu", [*rows, *columns]))
         for name, lowered in cubin.lowered.items():

@@ -25,8 +25,13 @@ def compiled(emulated: str) -> None:
     """Compile all kernels of these tests, together for each file."""
     names = [c_type(dtype) for dtype in DTYPES]
     preload("cumsum.cu", *(f"cumsum_{way}<{name}>" for way in ("rows", "columns") for name in names))
-    preload("topk.cu", *(f"topk<{name}, int>" for name in names), "topk<float, long long>",
-            *(f"topk_parts<{name}>" for name in names), *(f"topk_join<{name}, int>" for name in names))
+    preload(
+        "topk.cu",
+        *(f"topk<{name}, int>" for name in names),
+        "topk<float, long long>",
+        *(f"topk_parts<{name}>" for name in names),
+        *(f"topk_join<{name}, int>" for name in names),
+    )
 
 
 # ---- CumSum
@@ -91,8 +96,23 @@ def test_topk_axes(mode: str, sort: str, axis: int) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 2), (31, 5), (32, 32), (33, 1), (600, 256), (600, 257), (600, 599),
-                                     (1025, 40), (4096, 4096), (4097, 7), (4097, 1)])
+@pytest.mark.parametrize(
+    ("n", "k"),
+    [
+        (1, 1),
+        (2, 2),
+        (31, 5),
+        (32, 32),
+        (33, 1),
+        (600, 256),
+        (600, 257),
+        (600, 599),
+        (1025, 40),
+        (4096, 4096),
+        (4097, 7),
+        (4097, 1),
+    ],
+)
 def test_topk_sizes(n: int, k: int, order: Any) -> None:
     with cp.thread_order(order):
         for mode, sort in (("max", "value"), ("min", "index")):
@@ -101,8 +121,9 @@ def test_topk_sizes(n: int, k: int, order: Any) -> None:
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("shape", "k"), [((1, 16385), 1), ((1, 40001), 50), ((3, 17000), 7), ((2, 70001), 500)],
-                         ids=str)
+@pytest.mark.parametrize(
+    ("shape", "k"), [((1, 16385), 1), ((1, 40001), 50), ((3, 17000), 7), ((2, 70001), 500)], ids=str
+)
 def test_topk_of_long_rows(shape: tuple[int, ...], k: int, order: Any) -> None:
     """The parts of a few long rows are divided among blocks, in two launches."""
     with cp.thread_order(order):
@@ -116,13 +137,25 @@ def test_topk_of_long_rows(shape: tuple[int, ...], k: int, order: Any) -> None:
 def test_topk_types_of_long_rows(mode: str, dtype: np.dtype[Any]) -> None:
     """The first of equal elements are selected, whose parts differ."""
     low = -3 if dtype.kind != "u" else 0
-    check(top(mode, "value"), lambda draw: random((2, 17000), np.int8)(draw).clip(low, 3).astype(dtype), [600],
-          types=types(dtype))
+    check(
+        top(mode, "value"),
+        lambda draw: random((2, 17000), np.int8)(draw).clip(low, 3).astype(dtype),
+        [600],
+        types=types(dtype),
+    )
 
 
 def test_topk_of_long_strided_rows() -> None:
-    assert check(top("max", "value", 1, Type.i64), random((2, 17001, 3)), [3], types=types(np.float32, Type.i64),
-                 view=lambda a: a[..., ::2]) == 2
+    assert (
+        check(
+            top("max", "value", 1, Type.i64),
+            random((2, 17001, 3)),
+            [3],
+            types=types(np.float32, Type.i64),
+            view=lambda a: a[..., ::2],
+        )
+        == 2
+    )
     nan = np.full((1, 17000), np.nan, np.float32)
     nan[:, 9000:9500] = np.arange(500)
     for mode in ("min", "max"):
@@ -133,8 +166,12 @@ def test_topk_of_long_strided_rows() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_topk_types(mode: str, dtype: np.dtype[Any]) -> None:
     """The first of many equal elements are selected."""
-    check(top(mode, "value"), lambda draw: random((3, 100), np.int8)(draw).clip(-3 if dtype.kind != "u" else 0, 3)
-          .astype(dtype), [20], types=types(dtype))
+    check(
+        top(mode, "value"),
+        lambda draw: random((3, 100), np.int8)(draw).clip(-3 if dtype.kind != "u" else 0, 3).astype(dtype),
+        [20],
+        types=types(dtype),
+    )
     check(top(mode, "value"), random((2, 33), dtype), [5], types=types(dtype))
 
 
@@ -154,8 +191,13 @@ def test_topk_specials() -> None:
 
 
 def test_topk_strided_and_wide_indices() -> None:
-    check(top("max", "value", 1, Type.i64), random((6, 5, 8)), [3], types=types(np.float32, Type.i64),
-          view=lambda a: a.transpose(2, 0, 1)[::2])
+    check(
+        top("max", "value", 1, Type.i64),
+        random((6, 5, 8)),
+        [3],
+        types=types(np.float32, Type.i64),
+        view=lambda a: a.transpose(2, 0, 1)[::2],
+    )
 
 
 def test_empty_topk() -> None:
@@ -172,8 +214,10 @@ def test_topk_that_does_not_fit_is_left_to_evaluate() -> None:
 
 def test_kernels_compile_for_devices(to_compile: ToCompile) -> None:
     names = [c_type(dtype) for dtype in (*FLOATS, *map(np.dtype, (np.int32, np.int64, np.uint8)))]
-    files = {"cumsum.cu": [f"cumsum_{way}<{name}>" for way in ("rows", "columns") for name in names],
-             "topk.cu": [*(f"topk<{name}, int>" for name in names), "topk<float, long long>"]}
+    files = {
+        "cumsum.cu": [f"cumsum_{way}<{name}>" for way in ("rows", "columns") for name in names],
+        "topk.cu": [*(f"topk<{name}, int>" for name in names), "topk<float, long long>"],
+    }
     for architecture in nvrtc.NEWEST:
         for file, expressions in files.items():
             cubin = nvrtc.compile_file(file, architecture, to_compile(file, expressions))

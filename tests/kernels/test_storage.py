@@ -1,4 +1,5 @@
 """Small types on the device: this project's kernels move and decode dtypes that CuPy has no kernels for."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

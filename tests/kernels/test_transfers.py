@@ -1,4 +1,5 @@
 """Transfers between host and emulated device at an inference: inputs and outputs are copied inside the graph."""
+
 from __future__ import annotations
 
 import gc
@@ -147,13 +148,22 @@ def test_no_elements(shape: tuple[int, ...], compiled: Any) -> None:
             assert (counters.h2d_bytes, counters.d2h_bytes) == (x.nbytes, x.nbytes)
 
 
-@pytest.mark.parametrize(("kind", "x"), [
-    ("boolean", np.array([[True, False, True], [False, False, True]])),
-    ("i8", np.array([[1, -2, 3], [-128, 127, 0]], np.int8)), ("u8", np.array([[1, 2, 3], [4, 255, 0]], np.uint8)),
-    ("i64", np.array([[1, -2, 3], [2**62, 5, -(2**62)]])), ("f16", X.astype(np.float16)),
-    ("bf16", X.astype(ml_dtypes.bfloat16)), ("f64", X.astype(np.float64)), ("u4", np.array([[1, 2, 3], [4, 15, 0]])),
-    ("i4", np.array([[1, -2, 3], [7, -8, 0]])), ("f8e4m3", X.astype(ml_dtypes.float8_e4m3fn)),
-], ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("kind", "x"),
+    [
+        ("boolean", np.array([[True, False, True], [False, False, True]])),
+        ("i8", np.array([[1, -2, 3], [-128, 127, 0]], np.int8)),
+        ("u8", np.array([[1, 2, 3], [4, 255, 0]], np.uint8)),
+        ("i64", np.array([[1, -2, 3], [2**62, 5, -(2**62)]])),
+        ("f16", X.astype(np.float16)),
+        ("bf16", X.astype(ml_dtypes.bfloat16)),
+        ("f64", X.astype(np.float64)),
+        ("u4", np.array([[1, 2, 3], [4, 15, 0]])),
+        ("i4", np.array([[1, -2, 3], [7, -8, 0]])),
+        ("f8e4m3", X.astype(ml_dtypes.float8_e4m3fn)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_types(kind: str, x: Any, compiled: Any) -> None:
     request = compiled(nets.same(kind=kind)).create_infer_request()
     host = ov.Core().compile_model(ov.Core().read_model(*nets.same(kind=kind)), "CPU").create_infer_request()

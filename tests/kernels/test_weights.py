@@ -1,4 +1,5 @@
 """Constants on the device: uploaded once, when the model is compiled, in one block of memory."""
+
 from __future__ import annotations
 
 import gc
@@ -83,8 +84,17 @@ def test_constants_of_bodies(emulated: str, uploads: list[int]) -> None:
 @pytest.mark.parametrize("chunk", [64, 100, 256, 1000, 1 << 20])
 def test_chunks(chunk: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, uploads: list[int]) -> None:
     monkeypatch.setattr(transfer, "CHUNK", chunk)
-    values = [RNG.integers(0, 255, n).astype(kind) for n, kind in (
-        (1, np.uint8), (300, np.uint8), (0, np.float32), (77, np.float32), (3, ml_dtypes.bfloat16), (40, np.int64))]
+    values = [
+        RNG.integers(0, 255, n).astype(kind)
+        for n, kind in (
+            (1, np.uint8),
+            (300, np.uint8),
+            (0, np.float32),
+            (77, np.float32),
+            (3, ml_dtypes.bfloat16),
+            (40, np.int64),
+        )
+    ]
     values += [np.array(3.5), np.array([True, False]), np.arange(24.0).reshape(4, 6).T, np.arange(9)[::-2]]
     found, copy = backend.constants(values)
     assert not uploads

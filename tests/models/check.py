@@ -77,9 +77,7 @@ def _judge(xml: Path, expected: Expected, verdict: Verdict) -> None:
     own = _compiled(ovgpu, xml)
     verdict.dynamic = _difference(calls, list(replay(own, calls)), answers)
     if expected.greedy:
-        verdict.tokens = all(
-            np.array_equal(_greedy(own, run), _greedy(reference, run)) for run in expected.greedy
-        )
+        verdict.tokens = all(np.array_equal(_greedy(own, run), _greedy(reference, run)) for run in expected.greedy)
     if not own.query_state():
         verdict.static = _difference(calls, _static(ovgpu, xml, calls), answers)
 

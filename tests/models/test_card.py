@@ -25,8 +25,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = sorted(file.parent.name for file in DATA.glob("*/model.xml"))
         metafunc.parametrize("name", names if on_card else ["lstm_state"])
     else:
-        metafunc.parametrize(("decoder", "lengths"), [(name, LENGTHS) for name in DECODERS] if on_card
-                             else [("llama", (20,))])
+        metafunc.parametrize(
+            ("decoder", "lengths"), [(name, LENGTHS) for name in DECODERS] if on_card else [("llama", (20,))]
+        )
 
 
 def compiled(name: str, device: str, precision: str) -> Any:

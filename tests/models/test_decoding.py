@@ -1,4 +1,5 @@
 """Long texts of decoders, token by token: the caches outgrow their capacity several times."""
+
 from __future__ import annotations
 
 from functools import cache
@@ -75,8 +76,12 @@ def masked_step(compiled: Any, mask: Array) -> Array:
     names = {port.any_name for port in compiled.inputs}
     prompt = np.arange(5)[None] + 3, np.ones((1, 5), np.int64), 0
     for tokens, hidden, begin in (prompt, (np.array([[9]]), mask, 5)):
-        inputs = {"input_ids": tokens, "attention_mask": hidden, "beam_idx": np.zeros(1, np.int32),
-                  "position_ids": np.arange(begin, begin + tokens.shape[1])[None]}
+        inputs = {
+            "input_ids": tokens,
+            "attention_mask": hidden,
+            "beam_idx": np.zeros(1, np.int32),
+            "position_ids": np.arange(begin, begin + tokens.shape[1])[None],
+        }
         request.infer({key: value for key, value in inputs.items() if key in names})
     return np.array(request.get_output_tensor(0).data)
 

@@ -45,10 +45,40 @@ AMPLIFYING = {
 }
 """Error of OpenVINO's bf16 in each of them (see `deviation`), and its cause."""
 
-MODELS = ("bert", "bert_int8", "bilstm", "clip", "convnext", "deberta", "decomposed_encoder", "decomposed_group_norms",
-          "efficientnet", "gemma2", "gpt2", "gru", "llama", "llama_int4_asym", "llama_int4_sym", "llama_int8",
-          "llama_nf4", "lstm_state", "mistral", "mixtral", "preprocessed", "qwen3", "resnet", "segformer", "swin",
-          "unet", "vit", "wav2vec2", "whisper_decoder", "whisper_encoder", "yolo", "yolos")
+MODELS = (
+    "bert",
+    "bert_int8",
+    "bilstm",
+    "clip",
+    "convnext",
+    "deberta",
+    "decomposed_encoder",
+    "decomposed_group_norms",
+    "efficientnet",
+    "gemma2",
+    "gpt2",
+    "gru",
+    "llama",
+    "llama_int4_asym",
+    "llama_int4_sym",
+    "llama_int8",
+    "llama_nf4",
+    "lstm_state",
+    "mistral",
+    "mixtral",
+    "preprocessed",
+    "qwen3",
+    "resnet",
+    "segformer",
+    "swin",
+    "unet",
+    "vit",
+    "wav2vec2",
+    "whisper_decoder",
+    "whisper_encoder",
+    "yolo",
+    "yolos",
+)
 UNITS = {"f16": 2.0**-11, "bf16": 2.0**-8}
 NOISE = 2
 
@@ -72,8 +102,11 @@ def errors(name: str, kind: str, device: str) -> list[float]:
     """Return the relative errors of all outputs of all calls."""
     calls = Expected.load(DATA / name / "expected.npz").calls
     found = replay(compiled(name, kind, device), calls)
-    return [relative_error(a, b) for call, outputs in zip(calls, found)
-            for a, b in zip(outputs, defined(call, call.outputs), strict=True)]
+    return [
+        relative_error(a, b)
+        for call, outputs in zip(calls, found)
+        for a, b in zip(outputs, defined(call, call.outputs), strict=True)
+    ]
 
 
 @pytest.mark.drawn(6)
@@ -86,10 +119,15 @@ def test_values(name: str, kind: str) -> None:
 
 def deviation(model: Any, calls: list[Call]) -> float:
     """Return the root mean square of all differences, relative to that of all values."""
-    pairs = [pair for call, outputs in zip(calls, replay(model, calls))
-             for pair in zip(outputs, defined(call, call.outputs), strict=True)]
-    difference, whole = (sum(float(np.nansum(np.square(x, dtype=np.float64))) for x in arrays)
-                         for arrays in ((a - b for a, b in pairs), (b for _, b in pairs)))
+    pairs = [
+        pair
+        for call, outputs in zip(calls, replay(model, calls))
+        for pair in zip(outputs, defined(call, call.outputs), strict=True)
+    ]
+    difference, whole = (
+        sum(float(np.nansum(np.square(x, dtype=np.float64))) for x in arrays)
+        for arrays in ((a - b for a, b in pairs), (b for _, b in pairs))
+    )
     return float(np.sqrt(difference / whole))
 
 

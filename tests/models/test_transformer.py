@@ -29,8 +29,9 @@ def compiled(library: Any, model: Transformer) -> Any:
     return core.compile_model(core.read_model(*model.ir), "CPU", {} if library is ovgpu else judge.CONFIG)
 
 
-@pytest.mark.parametrize(("name", "model"), [
-    ("bert", bert(1, BERT)), ("gpt2", gpt2(1, GPT2)), ("llama", llama(1, LLAMA))])
+@pytest.mark.parametrize(
+    ("name", "model"), [("bert", bert(1, BERT)), ("gpt2", gpt2(1, GPT2)), ("llama", llama(1, LLAMA))]
+)
 def test_the_operations_are_those_of_an_export(name: str, model: Transformer) -> None:
     exported = etree.parse(DATA / name / "model.xml").getroot()
     assert operations(etree.fromstring(model.ir[0])) == operations(exported)

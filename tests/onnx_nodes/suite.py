@@ -79,8 +79,11 @@ def check(library: Any, case: Any, ir: IR, device: str, config: dict[str, Any]) 
     """Assert that ``library`` (openvino, ovgpu) gives the expected results. Its own errors are passed on."""
     core = library.Core()
     compiled = core.compile_model(core.read_model(*ir), device, config)
-    ports = {name: i for i, port in enumerate(compiled.inputs)
-             for name in (*port.get_names(), port.get_node().get_friendly_name())}
+    ports = {
+        name: i
+        for i, port in enumerate(compiled.inputs)
+        for name in (*port.get_names(), port.get_node().get_friendly_name())
+    }
     graph = case.model.graph
     for given, expected in case.data_sets:
         feeds = {ports[x.name]: array(a) for x, a in zip(graph.input, given, strict=True) if x.name in ports}
@@ -94,8 +97,9 @@ def check(library: Any, case: Any, ir: IR, device: str, config: dict[str, Any]) 
                 assert np.array_equal(got, want), f"output {x.name}"
             else:
                 rtol = max(case.rtol, TOLERANCE.get(kind, 0.0))
-                np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol, case.atol,
-                                           err_msg=f"output {x.name}")
+                np.testing.assert_allclose(
+                    got.astype(np.float64), want.astype(np.float64), rtol, case.atol, err_msg=f"output {x.name}"
+                )
 
 
 def refusal(case: Any) -> str | None:
@@ -140,8 +144,10 @@ def main() -> None:
     import onnx
     import openvino
 
-    head = (f"# Of the {len(suite())} node tests of onnx {onnx.__version__}, those that openvino "
-            f"{openvino.__version__} does not pass, and why; `python -m tests.onnx_nodes.suite` writes them.\n")
+    head = (
+        f"# Of the {len(suite())} node tests of onnx {onnx.__version__}, those that openvino "
+        f"{openvino.__version__} does not pass, and why; `python -m tests.onnx_nodes.suite` writes them.\n"
+    )
     EXCLUDED.write_text(head + "".join(f"{name}: {why}\n" for name, why in found.items()), encoding="utf-8")
     PASSED.write_text("".join(f"{name}\n" for name in suite() if name not in found), encoding="utf-8")
     print(f"{len(suite()) - len(found)} of {len(suite())} pass", file=sys.stderr)

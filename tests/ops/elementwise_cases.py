@@ -1,4 +1,5 @@
 """Cases that all elementwise tables share: shapes, element types, broadcasting and special values."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +30,19 @@ BROADCASTS: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [
 Numbers = dict[str, float]  # low and high of `In`
 
 
-def unary(op: str, version: str, low: float = -4.0, high: float = 4.0, *,
-          kinds: Sequence[str] = ("f16", "bf16"), attrs: Mapping[str, Any] | None = None,
-          double: Callable[..., Any] | None = None, integers: Mapping[str, Numbers] | None = None,
-          tag: str = "", **case: Any) -> list[Case]:
+def unary(
+    op: str,
+    version: str,
+    low: float = -4.0,
+    high: float = 4.0,
+    *,
+    kinds: Sequence[str] = ("f16", "bf16"),
+    attrs: Mapping[str, Any] | None = None,
+    double: Callable[..., Any] | None = None,
+    integers: Mapping[str, Numbers] | None = None,
+    tag: str = "",
+    **case: Any,
+) -> list[Case]:
     """Return cases of an op of one input over shapes and element types, with values in [low, high).
 
     `double` is the function in f64 (OpenVINO computes most in f32); `tag` distinguishes the ids of several calls.
@@ -51,17 +61,33 @@ def unary(op: str, version: str, low: float = -4.0, high: float = 4.0, *,
     return rows
 
 
-def binary(op: str, version: str, first: Numbers | None = None, second: Numbers | None = None, *,
-           kind: str = "f32", kinds: Sequence[str] = (), attrs: Mapping[str, Any] | None = None,
-           double: Callable[..., Any] | None = None, pdpd: Callable[..., Any] | None = None,
-           **case: Any) -> list[Case]:
+def binary(
+    op: str,
+    version: str,
+    first: Numbers | None = None,
+    second: Numbers | None = None,
+    *,
+    kind: str = "f32",
+    kinds: Sequence[str] = (),
+    attrs: Mapping[str, Any] | None = None,
+    double: Callable[..., Any] | None = None,
+    pdpd: Callable[..., Any] | None = None,
+    **case: Any,
+) -> list[Case]:
     """Return cases of an op of two inputs over broadcasting and element types; `first` and `second` are their ranges.
 
     `double` is the function in f64, and `pdpd` the function in `kind` where the two differ.
     """
 
-    def row(id: str, a: tuple[int, ...], b: tuple[int, ...], kind: str = kind, const: bool = False,
-            broadcast: str | None = None, **more: Any) -> Case:
+    def row(
+        id: str,
+        a: tuple[int, ...],
+        b: tuple[int, ...],
+        kind: str = kind,
+        const: bool = False,
+        broadcast: str | None = None,
+        **more: Any,
+    ) -> Case:
         inputs = [In(a, kind, **first or {}), In(b, kind, const=const, **second or {})]
         mode = {"auto_broadcast": broadcast} if broadcast else {}
         return Case(op, version, inputs, {**(attrs or {}), **mode}, id=id, **case | more)
@@ -85,8 +111,7 @@ def mixed(op: str, version: str, kind: str, other: str) -> Case:
     return Case(op, version, [In((2, 3), kind), In((2, 3), other)], id=f"{kind}_{other}", error="(?i)type")
 
 
-def pairs(op: str, version: str, values: Any = None, kind: str = "f32", id: str | None = None,
-          **case: Any) -> Case:
+def pairs(op: str, version: str, values: Any = None, kind: str = "f32", id: str | None = None, **case: Any) -> Case:
     """Return a case that combines every value with every value."""
     values = specials(kind) if values is None else np.asarray(values)
     inputs = [given(values[:, None], kind), given(values[None, :], kind)]
@@ -123,8 +148,12 @@ def fitting(draw: st.DrawFn, count: int, mode: str = "numpy") -> list[tuple[int,
 
 
 @st.composite
-def redrawn(draw: st.DrawFn, rows: Sequence[Runnable], modes: Sequence[str] = (),
-            kinds: Mapping[str, Sequence[str]] | None = None) -> Case:
+def redrawn(
+    draw: st.DrawFn,
+    rows: Sequence[Runnable],
+    modes: Sequence[str] = (),
+    kinds: Mapping[str, Sequence[str]] | None = None,
+) -> Case:
     """Draw a row of a table with other shapes: random values from the same range, or given values in any order.
 
     The values of a judged row are valid in all shapes, with the same oracle. ``modes`` are values of auto_broadcast,

@@ -1,4 +1,5 @@
 """Comparisons, Select, and the IsNaN family."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -7,22 +8,31 @@ from tests.harness import Case, In, check, given, special_floats, sweep
 from tests.ops.elementwise_cases import MODES, binary, mixed, pairs, redrawn, unary
 
 COMPARISONS = {
-    "Equal": np.equal, "NotEqual": np.not_equal, "Less": np.less, "LessEqual": np.less_equal,
-    "Greater": np.greater, "GreaterEqual": np.greater_equal,
+    "Equal": np.equal,
+    "NotEqual": np.not_equal,
+    "Less": np.less,
+    "LessEqual": np.less_equal,
+    "Greater": np.greater,
+    "GreaterEqual": np.greater_equal,
 }
 FEW = {"low": -2, "high": 2}  # integers that are often equal
 KINDS = ("f16", "bf16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "boolean")
 BOOLEAN = ["boolean"]
 
 COMPARE = [
-    *(case for op, function in COMPARISONS.items()
-      for case in binary(op, "opset1", FEW, FEW, kinds=KINDS, double=function, outputs=BOOLEAN)),
+    *(
+        case
+        for op, function in COMPARISONS.items()
+        for case in binary(op, "opset1", FEW, FEW, kinds=KINDS, double=function, outputs=BOOLEAN)
+    ),
     *(pairs(op, "opset1", [-1, 0, 1], "i32", "order", outputs=BOOLEAN) for op in COMPARISONS),
     # the plugin compares integers as floats, i64 as i32, and treats NaN as greater
-    *(pairs(op, "opset1", kind=kind, outputs=BOOLEAN, oracle="evaluate") for op in COMPARISONS
-      for kind in ("f32", "f16", "bf16", "i32", "i64", "u64", "boolean")),
-    *(pairs(op, "opset1", kind="f64", outputs=BOOLEAN, expect=function)
-      for op, function in COMPARISONS.items()),
+    *(
+        pairs(op, "opset1", kind=kind, outputs=BOOLEAN, oracle="evaluate")
+        for op in COMPARISONS
+        for kind in ("f32", "f16", "bf16", "i32", "i64", "u64", "boolean")
+    ),
+    *(pairs(op, "opset1", kind="f64", outputs=BOOLEAN, expect=function) for op, function in COMPARISONS.items()),
     *(mixed(op, "opset1", "i64", "i32") for op in COMPARISONS),
 ]
 test_compare = check(COMPARE)
@@ -33,18 +43,24 @@ FLAGS = [{"detect_negative": a, "detect_positive": b} for a in (True, False) for
 CLASSIFY = [
     *(case for op in TESTS for case in unary(op, "opset10", outputs=BOOLEAN)),
     # the plugin treats denormals as not finite, and f64 infinities as finite
-    *(Case(op, "opset10", [given(special_floats(kind))], {}, BOOLEAN, id=f"special_{kind}", expect=function)
-      for op, function in TESTS.items() for kind in ("f32", "f16", "bf16", "f64")),
-    *(Case("IsInf", "opset10", [given(special_floats(kind))], flags, BOOLEAN)
-      for flags in FLAGS for kind in ("f32", "f16")),
+    *(
+        Case(op, "opset10", [given(special_floats(kind))], {}, BOOLEAN, id=f"special_{kind}", expect=function)
+        for op, function in TESTS.items()
+        for kind in ("f32", "f16", "bf16", "f64")
+    ),
+    *(
+        Case("IsInf", "opset10", [given(special_floats(kind))], flags, BOOLEAN)
+        for flags in FLAGS
+        for kind in ("f32", "f16")
+    ),
 ]
 test_classify = check(CLASSIFY)
 
 
-def select(condition: tuple[int, ...], then: tuple[int, ...], other: tuple[int, ...], kind: str = "f32",
-           **case: object) -> Case:
-    return Case("Select", "opset1", [In(condition, "boolean"), In(then, kind), In(other, kind)],
-                outputs=[kind], **case)  # type: ignore[arg-type]
+def select(
+    condition: tuple[int, ...], then: tuple[int, ...], other: tuple[int, ...], kind: str = "f32", **case: object
+) -> Case:
+    return Case("Select", "opset1", [In(condition, "boolean"), In(then, kind), In(other, kind)], outputs=[kind], **case)  # type: ignore[arg-type]
 
 
 def numpy_select(condition: np.ndarray, then: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -75,8 +91,13 @@ SELECT = [
     Case("Select", "opset1", [In((3, 5), "boolean", const=True), In((3, 5)), In((5,))], id="const_condition"),
     Case("Select", "opset1", [In((3, 5), "boolean"), In((3, 5)), In((), const=True)], id="const_else"),
     # values that the condition does not select must not affect the result
-    Case("Select", "opset1", [given(np.isnan(SPECIAL)), In((22,)), given(SPECIAL)], id="nan_not_taken",
-         expect=numpy_select),
+    Case(
+        "Select",
+        "opset1",
+        [given(np.isnan(SPECIAL)), In((22,)), given(SPECIAL)],
+        id="nan_not_taken",
+        expect=numpy_select,
+    ),
     Case("Select", "opset1", [given(np.isfinite(SPECIAL)), given(SPECIAL), In((), "f32")], id="special"),
     select((3, 5), (3, 5), (4,), error="(?i)broadcast|shape", id="misfit"),
     Case("Select", "opset1", [In((3,), "boolean"), In((3,)), In((3,), "i32")], error="(?i)type", id="types"),

@@ -1,4 +1,5 @@
 """Convert, ConvertLike, ConvertPromoteTypes and Identity, for all pairs of element types."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,9 +32,17 @@ def between(sources: Sequence[str], targets: Sequence[str], prefix: str = "", **
 
     OpenVINO does not judge equal types, since its plugin confuses buffers when an input is passed through.
     """
-    return [convert(In((3, 7), a, low=0, high=9.9 if is_float(a) else 9, **options), a, b, f"{prefix}{a}_{b}",
-                    expect=np.copy if a == b else None)
-            for a in sources for b in targets]
+    return [
+        convert(
+            In((3, 7), a, low=0, high=9.9 if is_float(a) else 9, **options),
+            a,
+            b,
+            f"{prefix}{a}_{b}",
+            expect=np.copy if a == b else None,
+        )
+        for a in sources
+        for b in targets
+    ]
 
 
 CONVERT = [
@@ -41,26 +50,50 @@ CONVERT = [
     *between(STORED, ("f32", "f16"), "stored_", const=True),
     *between(("i4", "u4", "u1", "u2", "u3", "u6"), ("i32", "u8", "i64", "i8"), "stored_", const=True),
     *between(("f8e4m3", "f8e5m2", "i4", "u4", "u2"), ("f32",), "input_"),
-    *(convert(In(shape, "i32"), "i32", "f32", f"shape_{len(shape)}_{shape[-1] if shape else 0}")
-      for shape in ((), (1031,), (3, 0, 5), (2, 3, 5, 7), (2, 1, 3, 5, 7))),
+    *(
+        convert(In(shape, "i32"), "i32", "f32", f"shape_{len(shape)}_{shape[-1] if shape else 0}")
+        for shape in ((), (1031,), (3, 0, 5), (2, 3, 5, 7), (2, 1, 3, 5, 7))
+    ),
     convert(In((3, 5, 2)), "f32", "i64", "rankless", rankless=True),
-    *(convert(WRAPPING, kind, target, f"wrap_{kind}_{target}", oracle="evaluate")
-      for kind in ("f32", "f16") for target in ("i8", "u8", "i16", "i32", "i64")),
-    *(convert(FRACTIONS, kind, target, f"fractions_{kind}_{target}")
-      for kind in ("f32", "f16", "bf16") for target in ("u16", "u32", "u64", "i8", "u8")),
-    *(convert(special_floats(kind), kind, target, f"special_{kind}_{target}", oracle="evaluate")
-      for kind in FLOATS for target in (*FLOATS, "boolean")),
-    *(convert(special_integers(kind), kind, target, f"special_{kind}_{target}", oracle="evaluate")
-      for kind in INTEGERS for target in ("boolean", "f32", "f64", "i8", "u8", "i32", "u32", "i64")),
+    *(
+        convert(WRAPPING, kind, target, f"wrap_{kind}_{target}", oracle="evaluate")
+        for kind in ("f32", "f16")
+        for target in ("i8", "u8", "i16", "i32", "i64")
+    ),
+    *(
+        convert(FRACTIONS, kind, target, f"fractions_{kind}_{target}")
+        for kind in ("f32", "f16", "bf16")
+        for target in ("u16", "u32", "u64", "i8", "u8")
+    ),
+    *(
+        convert(special_floats(kind), kind, target, f"special_{kind}_{target}", oracle="evaluate")
+        for kind in FLOATS
+        for target in (*FLOATS, "boolean")
+    ),
+    *(
+        convert(special_integers(kind), kind, target, f"special_{kind}_{target}", oracle="evaluate")
+        for kind in INTEGERS
+        for target in ("boolean", "f32", "f64", "i8", "u8", "i32", "u32", "i64")
+    ),
     *(convert(specials("boolean"), "boolean", target, f"special_boolean_{target}") for target in PLAIN),
-    *(convert(ROUNDING, kind, target, f"round_{kind}_{target}")
-      for kind in ("f32", "f16") for target in ("f8e4m3", "f8e5m2", "f4e2m1", "bf16")),
-    *(convert([0.125, 0.5, 0.7, 1.0, 1.4, 3.0, 7.0, 100.0], kind, "f8e8m0", f"round_{kind}_f8e8m0")
-      for kind in ("f32", "f16")),
-    *(convert(special_floats(kind), kind, target, f"special_{kind}_{target}")
-      for kind in ("f32", "f16") for target in ("f8e4m3", "f8e5m2")),
-    *(convert([-1.0, -0.61, -0.3, 0.0, 0.01, 0.2, 0.5, 0.99, 1.0], kind, "nf4", f"round_{kind}_nf4")
-      for kind in ("f32", "f16")),
+    *(
+        convert(ROUNDING, kind, target, f"round_{kind}_{target}")
+        for kind in ("f32", "f16")
+        for target in ("f8e4m3", "f8e5m2", "f4e2m1", "bf16")
+    ),
+    *(
+        convert([0.125, 0.5, 0.7, 1.0, 1.4, 3.0, 7.0, 100.0], kind, "f8e8m0", f"round_{kind}_f8e8m0")
+        for kind in ("f32", "f16")
+    ),
+    *(
+        convert(special_floats(kind), kind, target, f"special_{kind}_{target}")
+        for kind in ("f32", "f16")
+        for target in ("f8e4m3", "f8e5m2")
+    ),
+    *(
+        convert([-1.0, -0.61, -0.3, 0.0, 0.01, 0.2, 0.5, 0.99, 1.0], kind, "nf4", f"round_{kind}_nf4")
+        for kind in ("f32", "f16")
+    ),
     *(convert([-8, -3, 0, 5, 7], kind, "i4", f"small_{kind}_i4") for kind in ("f32", "i32", "i64", "i8")),
     *(convert([0, 1, 5, 7, 15], kind, "u4", f"small_{kind}_u4") for kind in ("f32", "i32", "i64", "u8")),
 ]
@@ -82,18 +115,37 @@ LIKE = [
 ]
 test_like = check(LIKE)
 
-def promote(a: str, b: str, first: tuple[int, ...] = (3, 7), second: tuple[int, ...] = (7,),
-            **attrs: Any) -> Case:
+
+def promote(a: str, b: str, first: tuple[int, ...] = (3, 7), second: tuple[int, ...] = (7,), **attrs: Any) -> Case:
     inputs = [In(first, a, low=0, high=9), In(second, b, low=0, high=9)]
     id = "_".join([a, b, *map(str, (len(first), len(second))), *attrs])
     return Case("ConvertPromoteTypes", "opset14", inputs, attrs, 2, id=id)
 
 
-SAFE = [("f32", "f64"), ("f16", "f32"), ("bf16", "f32"), ("f32", "i8"), ("u8", "f16"), ("i8", "bf16"),
-        ("i8", "i32"), ("u8", "i32"), ("i32", "i64"), ("u8", "u64"), ("i32", "f64"),
-        *(("boolean", kind) for kind in ("f32", "f16", "i8", "u8", "i64", "boolean"))]
-UNSAFE = [("f16", "bf16"), ("f32", "i32"), ("i64", "f32"), ("i64", "f16"), ("i8", "u8"), ("u64", "i32"),
-          ("f64", "i64"), ("u64", "f16")]
+SAFE = [
+    ("f32", "f64"),
+    ("f16", "f32"),
+    ("bf16", "f32"),
+    ("f32", "i8"),
+    ("u8", "f16"),
+    ("i8", "bf16"),
+    ("i8", "i32"),
+    ("u8", "i32"),
+    ("i32", "i64"),
+    ("u8", "u64"),
+    ("i32", "f64"),
+    *(("boolean", kind) for kind in ("f32", "f16", "i8", "u8", "i64", "boolean")),
+]
+UNSAFE = [
+    ("f16", "bf16"),
+    ("f32", "i32"),
+    ("i64", "f32"),
+    ("i64", "f16"),
+    ("i8", "u8"),
+    ("u64", "i32"),
+    ("f64", "i64"),
+    ("u64", "f16"),
+]
 
 TORCH = {"promote_unsafe": True, "pytorch_scalar_promotion": True}
 
@@ -109,12 +161,16 @@ test_promote = check(PROMOTE)
 
 IDENTITY = [
     *(Case("Identity", "opset16", [In((3, 7), kind)], {}, [kind], expect=np.copy) for kind in PLAIN),
-    *(Case("Identity", "opset16", [In(shape)], expect=np.copy)
-      for shape in ((), (3, 0, 5), (1031,), (2, 3, 5, 7), (2, 1, 3, 5, 7))),
+    *(
+        Case("Identity", "opset16", [In(shape)], expect=np.copy)
+        for shape in ((), (3, 0, 5), (1031,), (2, 3, 5, 7), (2, 1, 3, 5, 7))
+    ),
     Case("Identity", "opset16", [In((3, 5), const=True)], id="const"),
     Case("Identity", "opset16", [In((3, 5))], id="rankless", rankless=True, expect=np.copy),
-    *(Case("Identity", "opset16", [given(specials(kind))], {}, [kind], expect=np.copy, id=f"special_{kind}")
-      for kind in ("f32", "f16", "bf16", "f64", "i32", "i64")),
+    *(
+        Case("Identity", "opset16", [given(specials(kind))], {}, [kind], expect=np.copy, id=f"special_{kind}")
+        for kind in ("f32", "f16", "bf16", "f64", "i32", "i64")
+    ),
 ]
 test_identity = check(IDENTITY)
 

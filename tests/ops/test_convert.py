@@ -1,4 +1,5 @@
 """Convert for values out of range: low bits of small integers, limits of f8, f4 and nf4; and all pairs of types."""
+
 from __future__ import annotations
 
 import functools
@@ -17,42 +18,100 @@ from tests.harness import Case, In, check, given, sweep
 from tests.ops.elementwise_cases import redrawn
 
 FEW_BITS = ("u1", "u2", "u3", "u4", "u6", "i4")
-FLOATS = [0.0, -0.0, 1, -1, 0.3, -0.3, 1.5, 2.5, -1.5, 7.9, 300.5, -300.5, 1e5, -1e5, 3e9, -3e9,
-          np.inf, -np.inf, np.nan]
+FLOATS = [
+    0.0,
+    -0.0,
+    1,
+    -1,
+    0.3,
+    -0.3,
+    1.5,
+    2.5,
+    -1.5,
+    7.9,
+    300.5,
+    -300.5,
+    1e5,
+    -1e5,
+    3e9,
+    -3e9,
+    np.inf,
+    -np.inf,
+    np.nan,
+]
 INTEGERS = [0, 1, 2, 7, 8, 15, 16, 17, -1, -7, -8, -9, 127, 128, 255, 256, -128, -129, 70000, 2**31 - 1, -(2**31)]
 SMALL = [0.0, -0.0, 0.1, 0.25, 0.26, 0.75, 1.0, 1.25, 1.75, 2.5, 3.0, 3.5, 5.0, 5.5, 6.0, 7.0, 100.0, np.inf]
 
 
 def convert(data: Any, source: str, target: str, id: str, **case: Any) -> Case:
-    return Case("Convert", "opset1", [given(data, source)], {"destination_type": target}, [target],
-                id=f"{id}_{source}_{target}", **case)
+    return Case(
+        "Convert",
+        "opset1",
+        [given(data, source)],
+        {"destination_type": target},
+        [target],
+        id=f"{id}_{source}_{target}",
+        **case,
+    )
 
 
 CASES = [
     # The plugin has no u3 and u6.
-    *(convert(FLOATS, "f32", target, "low_bits", oracle="evaluate")
-      for target in (*FEW_BITS, "i8", "u8", "i16", "u16")),
-    *(convert(INTEGERS, "i32", target, "low_bits", oracle="evaluate")
-      for target in (*FEW_BITS, "i8", "u8", "i16", "u64")),
+    *(
+        convert(FLOATS, "f32", target, "low_bits", oracle="evaluate")
+        for target in (*FEW_BITS, "i8", "u8", "i16", "u16")
+    ),
+    *(
+        convert(INTEGERS, "i32", target, "low_bits", oracle="evaluate")
+        for target in (*FEW_BITS, "i8", "u8", "i16", "u64")
+    ),
     *(convert([v for v in SMALL if v != np.inf], "f16", target, "low_bits", oracle="evaluate") for target in FEW_BITS),
-    *(convert(np.multiply(SMALL, sign), "f32", target, f"ends_{sign}")
-      for sign in (1, -1) for target in ("f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4")),
-    *(convert([np.nan, 1, np.nan], "f32", target, "nan")
-      for target in ("f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4", "bf16", "f16")),
-    *(convert(np.float32(2.0) ** np.arange(-126, 128, 7) * scale, "f32", "f8e8m0", f"exponents_{scale}")
-      for scale in (1, 1.25, 1.5, 1.75)),
-    *(convert(np.multiply([0.016607020, 0.018551024, 2.12501, 2.37499, 13312.05, 36874.45, 61439], sign), "f32", target,
-              f"to_f16_first_{sign}") for sign in (1, -1) for target in ("f8e4m3", "f8e5m2")),
+    *(
+        convert(np.multiply(SMALL, sign), "f32", target, f"ends_{sign}")
+        for sign in (1, -1)
+        for target in ("f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4")
+    ),
+    *(
+        convert([np.nan, 1, np.nan], "f32", target, "nan")
+        for target in ("f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4", "bf16", "f16")
+    ),
+    *(
+        convert(np.float32(2.0) ** np.arange(-126, 128, 7) * scale, "f32", "f8e8m0", f"exponents_{scale}")
+        for scale in (1, 1.25, 1.5, 1.75)
+    ),
+    *(
+        convert(
+            np.multiply([0.016607020, 0.018551024, 2.12501, 2.37499, 13312.05, 36874.45, 61439], sign),
+            "f32",
+            target,
+            f"to_f16_first_{sign}",
+        )
+        for sign in (1, -1)
+        for target in ("f8e4m3", "f8e5m2")
+    ),
     *(convert(np.arange(16, dtype=np.uint8), "nf4", target, "codes") for target in ("f32", "f16")),
     convert(np.linspace(-1.2, 1.2, 97), "f32", "nf4", "nearest"),
-    *(Case("Convert", "opset1", [In((2, 3), source)], {"destination_type": target}, id=f"{source}_{target}",
-           error="cannot be converted") for source, target in (("f32", "string"), ("string", "i32"))),
+    *(
+        Case(
+            "Convert",
+            "opset1",
+            [In((2, 3), source)],
+            {"destination_type": target},
+            id=f"{source}_{target}",
+            error="cannot be converted",
+        )
+        for source, target in (("f32", "string"), ("string", "i32"))
+    ),
 ]
 test_cases = check(CASES)
 test_random = sweep(redrawn(CASES), 100)
 
-TYPES = [getattr(Type, name) for name in (
-    "boolean f16 bf16 f32 f64 f8e4m3 f8e5m2 f8e8m0 f4e2m1 nf4 i4 i8 i16 i32 i64 u1 u2 u3 u4 u6 u8 u16 u32 u64").split()]
+TYPES = [
+    getattr(Type, name)
+    for name in (
+        "boolean f16 bf16 f32 f64 f8e4m3 f8e5m2 f8e8m0 f4e2m1 nf4 i4 i8 i16 i32 i64 u1 u2 u3 u4 u6 u8 u16 u32 u64"
+    ).split()
+]
 
 
 def ones(kind: Type, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -66,8 +125,10 @@ def test_every_pair_of_types(source: Type, target: Type) -> None:
     for shape in ((), (0, 3), (2, 3)):
         x, wanted = ones(source, shape), ones(target, shape)
         like = Spec(target, (5,))
-        for op, inputs, specs in ((Convert(destination_type=target), [x], [Spec(source, shape)]),
-                                  (ConvertLike(), [x, ones(target, (5,))], [Spec(source, shape), like])):
+        for op, inputs, specs in (
+            (Convert(destination_type=target), [x], [Spec(source, shape)]),
+            (ConvertLike(), [x, ones(target, (5,))], [Spec(source, shape), like]),
+        ):
             (spec,) = op.infer(*specs)
             assert (spec.type, spec.shape) == (target, shape)
             (result,) = op_module.evaluate(op, NUMPY, inputs, [target])
@@ -97,8 +158,11 @@ def test_one_op_serves_many_types() -> None:
     like.infer(Spec(Type.nf4, (2,)), Spec(Type.f32, ()))
     for source, values in ((Type.u8, [15, 0]), (Type.nf4, [1, -1]), (Type.u6, [15, 0]), (Type.f16, [15, 0])):
         x = np.array([15, 0], np.uint8).astype(source.storage)
-        for result in (*op_module.evaluate(op, NUMPY, [x], [Type.f32]), run(op, x, Type.f32),
-                       *op_module.evaluate(like, NUMPY, [x, np.zeros((), np.float32)], [Type.f32])):
+        for result in (
+            *op_module.evaluate(op, NUMPY, [x], [Type.f32]),
+            run(op, x, Type.f32),
+            *op_module.evaluate(like, NUMPY, [x, np.zeros((), np.float32)], [Type.f32]),
+        ):
             assert result.tolist() == values
 
 

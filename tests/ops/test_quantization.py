@@ -1,4 +1,5 @@
 """FakeQuantize and FakeConvert: shapes and order of ranges, ties and saturation, and random cases."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -51,8 +52,15 @@ QUANTIZE = [
     quantize((0, 3), ranges((3,)), id="empty", expect=lambda x, *_: x),
     quantize((2, 3, 5), ranges((2, 3, 5)), 9, "none", attrs={"auto_broadcast": "none"}),
     quantize((2, 3, 5), ranges((2, 3, 1)), 9, "pdpd", attrs={"auto_broadcast": "pdpd"}),
-    quantize((2, 3, 5), ranges((2, 3)), 9, "pdpd_fewer_axes", attrs={"auto_broadcast": "pdpd"},
-             tol=None, expect=lambda x, *limits: formula(x, *(r[..., None] for r in limits), 9)),  # OpenVINO fails
+    quantize(
+        (2, 3, 5),
+        ranges((2, 3)),
+        9,
+        "pdpd_fewer_axes",
+        attrs={"auto_broadcast": "pdpd"},
+        tol=None,
+        expect=lambda x, *limits: formula(x, *(r[..., None] for r in limits), 9),
+    ),  # OpenVINO fails
     quantize(TIES, numbers(-1, 1, -1, 1), 5, "ties_to_even"),
     quantize(ODD, numbers(-1, 1, -3, 2), 5, "out_of_range"),
     quantize(ODD, numbers(1, -1, -3, 2), 5, "input_range_descends"),
@@ -60,10 +68,17 @@ QUANTIZE = [
     quantize(ODD, numbers(0, 0, 0, 1), 2, "binarization"),
     quantize(In((7, 33), "f16"), ranges((33,), kind="f16"), 16, "f16", oracle="cpu", tol=None),
     # OpenVINO's plugin rounds intermediate values to bf16 where the processor has instructions for it.
-    quantize(In((7, 33), "bf16"), ranges((7, 1), kind="bf16"), 16, "bf16", tol=None,
-             expect=lambda *arrays: formula(*arrays, 16)),
-    quantize(In((7, 33), "f64"), ranges((33,), kind="f64"), 16, "f64", tol=1e-12,
-             expect=lambda *arrays: formula(*arrays, 16)),
+    quantize(
+        In((7, 33), "bf16"),
+        ranges((7, 1), kind="bf16"),
+        16,
+        "bf16",
+        tol=None,
+        expect=lambda *arrays: formula(*arrays, 16),
+    ),
+    quantize(
+        In((7, 33), "f64"), ranges((33,), kind="f64"), 16, "f64", tol=1e-12, expect=lambda *arrays: formula(*arrays, 16)
+    ),
     quantize((7, 3), ranges((2, 3)), error="dimension 2 cannot be broadcast to 7"),
     quantize((3,), ranges((2, 3)), id="longer", error="dimension 2 cannot be broadcast to 1"),
     quantize((2, 3), ranges((3,)), id="not_equal", attrs={"auto_broadcast": "none"}, error="ranks 2 and 1 differ"),
@@ -102,23 +117,49 @@ def rounds(x: Any, shape: Shape = (), kind: str = "f8e4m3", shift: bool = False,
 
 ONE = const(np.float32(1), "f32")
 ROUND = [
-    *(Case("FakeConvert", "opset13", [given(halves(), "f32"), ONE], {"destination_type": kind},
-           oracle="cpu", tol=1e-12, id=f"every_half_{kind}") for kind in ("f8e4m3", "f8e5m2")),
-    *(case for kind in ("f8e4m3", "f8e5m2") for case in (
-        rounds((7, 33), kind=kind, rankless=True),
-        rounds((7, 33), (33,), kind, shift=True),
-        rounds((3, 5, 7), (5, 1), kind, shift=True, rankless=True),
-        rounds((), (), kind, shift=True),
-        rounds((0, 3), (3,), kind),
-        rounds(In((7, 33), "f16"), (33,), kind, shift=True),
-        rounds(In((7, 33), "bf16"), (7, 1), kind))),
-    Case("FakeConvert", "opset13", [given([np.nan, 1], "f32"), ONE], {"destination_type": "f8e4m3"},
-         id="nan", expect=[np.array([np.nan, 1], np.float32)]),
+    *(
+        Case(
+            "FakeConvert",
+            "opset13",
+            [given(halves(), "f32"), ONE],
+            {"destination_type": kind},
+            oracle="cpu",
+            tol=1e-12,
+            id=f"every_half_{kind}",
+        )
+        for kind in ("f8e4m3", "f8e5m2")
+    ),
+    *(
+        case
+        for kind in ("f8e4m3", "f8e5m2")
+        for case in (
+            rounds((7, 33), kind=kind, rankless=True),
+            rounds((7, 33), (33,), kind, shift=True),
+            rounds((3, 5, 7), (5, 1), kind, shift=True, rankless=True),
+            rounds((), (), kind, shift=True),
+            rounds((0, 3), (3,), kind),
+            rounds(In((7, 33), "f16"), (33,), kind, shift=True),
+            rounds(In((7, 33), "bf16"), (7, 1), kind),
+        )
+    ),
+    Case(
+        "FakeConvert",
+        "opset13",
+        [given([np.nan, 1], "f32"), ONE],
+        {"destination_type": "f8e4m3"},
+        id="nan",
+        expect=[np.array([np.nan, 1], np.float32)],
+    ),
     rounds((7, 3), (2, 3), error="dimension 2 cannot be broadcast to 7"),
     rounds(In((7, 3), "f64"), error="f64 is not f32, f16 or bf16"),
     rounds((7, 3), kind="f8e8m0", error="destination_type"),
-    Case("FakeConvert", "opset13", [In((7, 3)), In((3,)), In((1, 3))], {"destination_type": "f8e4m3"},
-         error="ranks 1 and 2 differ"),
+    Case(
+        "FakeConvert",
+        "opset13",
+        [In((7, 3)), In((3,)), In((1, 3))],
+        {"destination_type": "f8e4m3"},
+        error="ranks 1 and 2 differ",
+    ),
 ]
 test_cases = check([*QUANTIZE, *ROUND])
 
@@ -133,8 +174,7 @@ def quantizations(draw: st.DrawFn) -> Case:
         return tuple(draw(st.sampled_from([1, d])) for d in shape[len(shape) - rank :])
 
     inner, outer = broadcast(), broadcast()
-    limits = ranges(inner, inner, outer, outer, const=draw(st.booleans()),
-                    order=draw(st.sampled_from([1, -1])))
+    limits = ranges(inner, inner, outer, outer, const=draw(st.booleans()), order=draw(st.sampled_from([1, -1])))
     levels = draw(st.sampled_from([2, 3, 16, 255, 256, 65536]))
     return quantize(shape, limits, levels)
 
@@ -145,11 +185,16 @@ def conversions(draw: st.DrawFn) -> Case:
     terms = tuple(draw(st.sampled_from([1, d])) for d in shape[draw(st.integers(0, len(shape))) :])
     kind = draw(st.sampled_from(["f32", "f16", "bf16"]))
     reach = draw(st.sampled_from([0.01, 3, 500, 6e4]))
-    return rounds(In(shape, kind, low=-reach, high=reach), terms, draw(st.sampled_from(["f8e4m3", "f8e5m2"])),
-                  shift=kind == "f32" and draw(st.booleans()))
+    return rounds(
+        In(shape, kind, low=-reach, high=reach),
+        terms,
+        draw(st.sampled_from(["f8e4m3", "f8e5m2"])),
+        shift=kind == "f32" and draw(st.booleans()),
+    )
 
 
 # ---- a network with 8-bit activations and weights
+
 
 def quantized() -> Net:
     """Return a network as nncf writes it: two convolutions, the mean over all pixels, and a classifier."""
@@ -161,8 +206,9 @@ def quantized() -> Net:
         return found
 
     def weights(*shape: int) -> Port:
-        codes = net.layer("Convert", "opset1", [net.const(rng.integers(-127, 128, shape), "i8")],
-                          {"destination_type": "f32"}, ["f32"])
+        codes = net.layer(
+            "Convert", "opset1", [net.const(rng.integers(-127, 128, shape), "i8")], {"destination_type": "f32"}, ["f32"]
+        )
         scale = net.const(rng.uniform(0.001, 0.003, (shape[0], *(1,) * (len(shape) - 1))), "f32")
         found: Port = net.layer("Multiply", "opset1", [codes, scale])
         return found

@@ -1,4 +1,5 @@
 """Reductions over axes."""
+
 from __future__ import annotations
 
 import math
@@ -14,14 +15,25 @@ from tests.ops.elementwise_cases import shapes
 
 SHAPE = (2, 3, 5, 7)
 ARITHMETIC = {
-    "ReduceSum": "opset1", "ReduceMean": "opset1", "ReduceMax": "opset1", "ReduceMin": "opset1",
-    "ReduceProd": "opset1", "ReduceL1": "opset4", "ReduceL2": "opset4",
+    "ReduceSum": "opset1",
+    "ReduceMean": "opset1",
+    "ReduceMax": "opset1",
+    "ReduceMin": "opset1",
+    "ReduceProd": "opset1",
+    "ReduceL1": "opset4",
+    "ReduceL2": "opset4",
 }
 NONE = np.zeros(0, np.int64)
 KINDS = ("f32", "f32", "f32", "f16", "bf16", "i32", "i64", "i8", "u8")
 AXES = {
-    "last": [3], "first": [0], "middle": [1, 2], "negative": [-1, -3], "all": [0, 1, 2, 3], "scalar": -2,
-    "unsorted": [3, 0], "trailing": [-2, -1],
+    "last": [3],
+    "first": [0],
+    "middle": [1, 2],
+    "negative": [-1, -3],
+    "all": [0, 1, 2, 3],
+    "scalar": -2,
+    "unsorted": [3, 0],
+    "trailing": [-2, -1],
 }
 
 
@@ -30,8 +42,15 @@ def axes(op: str, version: str, x: In) -> Iterator[Case]:
     tol = Sum(210) if x.dtype.startswith("f") else None
     for text, over in AXES.items():
         for keep_dims in (False, True):
-            yield Case(op, version, [x, const(over)], {"keep_dims": keep_dims}, tol=tol,
-                       rankless=text == "negative", id=f"{x.dtype}_{text}_{keep_dims}")
+            yield Case(
+                op,
+                version,
+                [x, const(over)],
+                {"keep_dims": keep_dims},
+                tol=tol,
+                rankless=text == "negative",
+                id=f"{x.dtype}_{text}_{keep_dims}",
+            )
 
 
 def arithmetic(op: str, version: str) -> Iterator[Case]:
@@ -49,8 +68,7 @@ def arithmetic(op: str, version: str) -> Iterator[Case]:
     yield Case(op, version, [In((3, 1, 5)), const([1])], id="extent_one")
     yield Case(op, version, [In((3, 5)), const(NONE)], {"keep_dims": True}, id="no_axes")
     yield Case(op, version, [given(np.float32(2.5)), const(NONE)], id="scalar")
-    yield Case(op, version, [In((3, 7)), given([1])], {"keep_dims": True}, id="axes_at_run_time",
-               tol=Sum(7))
+    yield Case(op, version, [In((3, 7)), given([1])], {"keep_dims": True}, id="axes_at_run_time", tol=Sum(7))
     yield Case(op, version, [In((2, 0, 3), "f32"), const([0])], id="nothing_left")
     yield Case(op, version, [In((130, 1025), **low), const([1])], id="blocks", tol=Sum(1025))
     yield Case(op, version, [given([[1, np.inf, 2], [3, -np.inf, 4]], "f32"), const([1])], id="inf")
@@ -70,8 +88,11 @@ def empty(op: str, kind: str, oracle: Oracle = "auto") -> Case:
 
 
 EMPTY = [
-    *(empty(op, kind, "evaluate" if op == "ReduceMin" else "auto")  # the plugin gives infinity or the f32 maximum
-      for op in ARITHMETIC for kind in ("f32", "i32", "i8")),
+    *(
+        empty(op, kind, "evaluate" if op == "ReduceMin" else "auto")  # the plugin gives infinity or the f32 maximum
+        for op in ARITHMETIC
+        for kind in ("f32", "i32", "i8")
+    ),
     # the plugin computes i64 in i32
     *(empty(op, "i64", "evaluate") for op in ("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd")),
 ]
@@ -80,20 +101,37 @@ test_empty = check(EMPTY)
 VALUES = [
     Case("ReduceMean", "opset1", [given([[-1, -2, -2], [5, 2, 1]], "i32"), const([1])], id="truncates"),
     # the plugin saturates the sum
-    Case("ReduceMean", "opset1", [given([[250, 251, 255]], "u8"), const([1])], id="mean_u8",
-         expect=np.array([252], np.uint8)),
+    Case(
+        "ReduceMean",
+        "opset1",
+        [given([[250, 251, 255]], "u8"), const([1])],
+        id="mean_u8",
+        expect=np.array([252], np.uint8),
+    ),
     Case("ReduceSum", "opset1", [given([[100, 100, 100]], "u8"), const([1])], id="saturates_u8"),
     Case("ReduceSum", "opset1", [given([[-100, -100, 3]], "i8"), const([1])], id="saturates_i8"),
     Case("ReduceProd", "opset1", [given([[100, 100]], "i8"), const([1])], id="saturates_product"),
-    Case("ReduceSum", "opset1", [given([2**31 - 1, 1], "i32"), const([0])], id="wraps",
-         expect=np.array(-(2**31), np.int32)),
+    Case(
+        "ReduceSum",
+        "opset1",
+        [given([2**31 - 1, 1], "i32"), const([0])],
+        id="wraps",
+        expect=np.array(-(2**31), np.int32),
+    ),
     Case("ReduceSum", "opset1", [given(np.array([2**40, 2**41])), const([0])], id="wide", oracle="evaluate"),
     Case("ReduceL2", "opset4", [given([[1, 2, 6]], "i32"), const([1])], id="l2_truncates"),
-    *(Case(op, ARITHMETIC[op], [given([[1, np.nan, 3]], "f32"), const([1])], id="nan")
-      for op in ARITHMETIC if op not in ("ReduceMax", "ReduceMin")),
+    *(
+        Case(op, ARITHMETIC[op], [given([[1, np.nan, 3]], "f32"), const([1])], id="nan")
+        for op in ARITHMETIC
+        if op not in ("ReduceMax", "ReduceMin")
+    ),
     # the plugin and the reference both lose the NaN, depending on its position
-    *(Case(op, "opset1", [given([[1, np.nan, 3]], "f32"), const([1])], id="nan",
-           expect=np.array([np.nan], np.float32)) for op in ("ReduceMax", "ReduceMin")),
+    *(
+        Case(
+            op, "opset1", [given([[1, np.nan, 3]], "f32"), const([1])], id="nan", expect=np.array([np.nan], np.float32)
+        )
+        for op in ("ReduceMax", "ReduceMin")
+    ),
 ]
 test_values = check(VALUES)
 
@@ -125,9 +163,14 @@ def drawn(draw: st.DrawFn) -> Case:
     if kind in ("i8", "u8") and terms > 12:  # the plugin saturates partial 8-bit sums, too
         kind = "i32"
     low, high = {"ReduceProd": (0.5, 1.5), "ReduceL2": (1, 2)}.get(op, (None, None))
-    return Case(op, ARITHMETIC.get(op, "opset1"), [In(shape, kind, low=low, high=high), axes],
-                {"keep_dims": draw(st.booleans())}, tol=Sum(max(terms, 1)) if is_float(kind) else None,
-                oracle="evaluate" if terms == 0 and (kind == "i64" or op == "ReduceMin") else "auto")  # as in EMPTY
+    return Case(
+        op,
+        ARITHMETIC.get(op, "opset1"),
+        [In(shape, kind, low=low, high=high), axes],
+        {"keep_dims": draw(st.booleans())},
+        tol=Sum(max(terms, 1)) if is_float(kind) else None,
+        oracle="evaluate" if terms == 0 and (kind == "i64" or op == "ReduceMin") else "auto",
+    )  # as in EMPTY
 
 
 test_random = sweep(drawn())

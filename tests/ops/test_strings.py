@@ -1,4 +1,5 @@
 """StringTensorPack and StringTensorUnpack against OpenVINO."""
+
 from __future__ import annotations
 
 import string
@@ -47,8 +48,13 @@ PACK = [
     pack(np.zeros((2, 0)), np.zeros((2, 0)), 5, "i64", id="no_strings"),
     pack(const([[[0, 0]], [[2, 6]]], "i64"), const([[[0, 2]], [[6, 9]]], "i64"), 9, id="constant_places"),
     pack([1, 3], [3, 6], const(list(b"letters"), "u8"), id="constant_symbols"),
-    pack(const([1, 3], "i32"), const([3, 6], "i32"), const(list(b"letters"), "u8"), id="constant",
-         expect=np.array(["et", "ter"])),  # OpenVINO cannot compute it
+    pack(
+        const([1, 3], "i32"),
+        const([3, 6], "i32"),
+        const(list(b"letters"), "u8"),
+        id="constant",
+        expect=np.array(["et", "ter"]),
+    ),  # OpenVINO cannot compute it
 ]
 
 UNPACK = [
@@ -88,8 +94,9 @@ SHAPES = st.lists(st.sampled_from((0, 1, 2, 3, 5, 7)), max_size=3).map(tuple)
 @st.composite
 def packs(draw: st.DrawFn) -> Case:
     shape, count = draw(SHAPES), draw(st.integers(0, 40))
-    cuts: Sequence[np.ndarray[Any, Any]] = np.sort(np.random.default_rng(draw(st.integers(0, 2**32))).integers(
-        0, count, (2, *shape), endpoint=True), axis=0)
+    cuts: Sequence[np.ndarray[Any, Any]] = np.sort(
+        np.random.default_rng(draw(st.integers(0, 2**32))).integers(0, count, (2, *shape), endpoint=True), axis=0
+    )
     kind, fixed = draw(st.sampled_from(("i32", "i64"))), draw(st.booleans())
     return pack(*(const(cut, kind) if fixed else given(cut, kind) for cut in cuts), symbols(count))
 

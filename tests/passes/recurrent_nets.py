@@ -26,11 +26,24 @@ def weights(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng([seed, *shape]).uniform(-0.6, 0.6, shape).astype(np.float32)
 
 
-def over_time(step: Step, states: int = 1, outputs: Sequence[tuple[int, bool]] = ((0, True), (0, False)), *,
-              batch: int = 2, axis: int = 1, shape: Sequence[int] | None = None, carried: Sequence[int] | None = None,
-              enter: Shape | None = None, look: Shape | None = None, leave: Shape | None = None,
-              keep: Shape | None = None, into: dict[str, int] | None = None, out: dict[str, int] | None = None,
-              kind: str = "f32", out_axis: int | None = None) -> Net:
+def over_time(
+    step: Step,
+    states: int = 1,
+    outputs: Sequence[tuple[int, bool]] = ((0, True), (0, False)),
+    *,
+    batch: int = 2,
+    axis: int = 1,
+    shape: Sequence[int] | None = None,
+    carried: Sequence[int] | None = None,
+    enter: Shape | None = None,
+    look: Shape | None = None,
+    leave: Shape | None = None,
+    keep: Shape | None = None,
+    into: dict[str, int] | None = None,
+    out: dict[str, int] | None = None,
+    kind: str = "f32",
+    out_axis: int | None = None,
+) -> Net:
     """Build a TensorIterator over ``axis`` of x [batch, time, features] (or time first).
 
     ``step`` computes the next states from a frame and states; ``outputs`` are (state, whether of all steps). ``enter``
@@ -62,8 +75,17 @@ def over_time(step: Step, states: int = 1, outputs: Sequence[tuple[int, bool]] =
     return net
 
 
-def looped(step: Step, states: int = 1, *, batch: int = 2, axis: int = 1, trips: Callable[[Net, Port], Port] | int = 6,
-           index: str = "scalar", condition: Any = True, limit_of_body: bool = True) -> Net:
+def looped(
+    step: Step,
+    states: int = 1,
+    *,
+    batch: int = 2,
+    axis: int = 1,
+    trips: Callable[[Net, Port], Port] | int = 6,
+    index: str = "scalar",
+    condition: Any = True,
+    limit_of_body: bool = True,
+) -> Net:
     """Build a Loop whose body gathers frame i of an unsliced input, as in ONNX; x [batch, 6, features]."""
     net, body = Net(), Net()
     x = net.parameter("f32", (batch, 6, FEATURES) if axis == 1 else (6, batch, FEATURES), "x")
@@ -77,9 +99,17 @@ def looped(step: Step, states: int = 1, *, batch: int = 2, axis: int = 1, trips:
     go = body.result(body.const(np.array(condition))) if limit_of_body else None
     limit = trips(net, x) if callable(trips) else scalar(net, trips, "i64")
     links = [feed(x, whole), *(feed(net.const(weights(batch, HIDDEN, seed=40 + n)), s) for n, s in enumerate(inner))]
-    found = net.loop(limit, net.const(np.array(True)), body, links,
-                     [take(every, axis=0), *(take(b) for b in back)], list(zip(back, inner)), body_condition=go,
-                     iteration=i, name="layer")
+    found = net.loop(
+        limit,
+        net.const(np.array(True)),
+        body,
+        links,
+        [take(every, axis=0), *(take(b) for b in back)],
+        list(zip(back, inner)),
+        body_condition=go,
+        iteration=i,
+        name="layer",
+    )
     for port in found:
         net.result(port)
     return net
@@ -95,8 +125,13 @@ def stateful(batch: int = 1) -> Net:
     back, every = [body.result(s) for s in new], body.result(unsqueeze(body, new[0], [1]))
     first = [net.const(weights(batch, HIDDEN, seed=n)) for n in (1, 2)]
     read = [net.read_value(name, "f32", (batch, HIDDEN), init) for name, init in zip("hc", first)]
-    y, *last = net.tensor_iterator(body, [feed(x, xi, axis=1), *map(feed, read, inner)],
-                                   [take(every, axis=1), *map(take, back)], list(zip(back, inner)), name="layer")
+    y, *last = net.tensor_iterator(
+        body,
+        [feed(x, xi, axis=1), *map(feed, read, inner)],
+        [take(every, axis=1), *map(take, back)],
+        list(zip(back, inner)),
+        name="layer",
+    )
     for name, value in zip("hc", last):
         net.assign(name, value)
     net.result(y)
@@ -123,8 +158,9 @@ def axes(*which: int) -> Shape:
 
 
 def frames(batch: int = 2, axis: int = 1, lengths: Sequence[int] = (4, 1, 6)) -> list[Infer]:
-    return [Infer(x=numbers(*((batch, n, FEATURES) if axis == 1 else (n, batch, FEATURES)), seed=n) / 4)
-            for n in lengths]
+    return [
+        Infer(x=numbers(*((batch, n, FEATURES) if axis == 1 else (n, batch, FEATURES)), seed=n) / 4) for n in lengths
+    ]
 
 
 def prepared(net: Net, variant: Any = "static") -> Model:
@@ -153,5 +189,19 @@ def same_as_step_by_step(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) ->
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=variant)
 
 
-__all__ = ["BACKWARDS", "FEATURES", "HIDDEN", "axes", "cell", "frames", "i64", "layers", "looped", "over_time",
-           "prepared", "same_as_step_by_step", "stateful", "weights"]
+__all__ = [
+    "BACKWARDS",
+    "FEATURES",
+    "HIDDEN",
+    "axes",
+    "cell",
+    "frames",
+    "i64",
+    "layers",
+    "looped",
+    "over_time",
+    "prepared",
+    "same_as_step_by_step",
+    "stateful",
+    "weights",
+]

@@ -1,4 +1,5 @@
 """Decomposed activation functions become one layer: matched forms, unmatched forms, values on both backends."""
+
 from __future__ import annotations
 
 from math import pi, sqrt
@@ -74,10 +75,18 @@ PATTERNS: dict[str, tuple[str, Any]] = {
     "half inside": ("Gelu", lambda n, x: n.mul(n.add(0.5, n.mul(0.5, n.erf(n.div(x, sqrt(2))))), x)),
     "of a product": ("Multiply Gelu", lambda n, x: PATTERNS["bert"][1](n, n.mul(x, 3))),
     "tanh": ("Gelu", lambda n, x: n.mul(n.mul(0.5, x), n.add(1, n.tanh(n.mul(sqrt(2 / pi), cubic(n, x)))))),
-    "tanh of a product": ("Gelu", lambda n, x: n.mul(x, n.mul(0.5, n.add(n.tanh(n.mul(
-        n.mul(x, 0.79788456), n.add(1, n.mul(n.mul(0.044715, x), x)))), 1)))),
-    "tanh of x * x * x": ("Gelu", lambda n, x: n.mul(n.mul(0.5, x), n.add(1, n.tanh(n.mul(sqrt(2 / pi), n.add(
-        x, n.mul(0.044715, n.mul(n.mul(x, x), x)))))))),
+    "tanh of a product": (
+        "Gelu",
+        lambda n, x: n.mul(
+            x, n.mul(0.5, n.add(n.tanh(n.mul(n.mul(x, 0.79788456), n.add(1, n.mul(n.mul(0.044715, x), x)))), 1))
+        ),
+    ),
+    "tanh of x * x * x": (
+        "Gelu",
+        lambda n, x: n.mul(
+            n.mul(0.5, x), n.add(1, n.tanh(n.mul(sqrt(2 / pi), n.add(x, n.mul(0.044715, n.mul(n.mul(x, x), x))))))
+        ),
+    ),
     "swish": ("Swish", lambda n, x: n.mul(n.op("Sigmoid", x), x)),
     "quick gelu": ("Swish", lambda n, x: n.mul(x, n.op("Sigmoid", n.mul(x, 1.702)))),
     "swish by exp": ("Swish", lambda n, x: n.div(x, exp_of_negative(n, x))),
@@ -126,17 +135,20 @@ OTHERS: dict[str, Any] = {
     "another slope": lambda n, x: n.mul(n.mul(x, 0.5), n.add(1, n.erf(n.div(x, 1.5)))),
     "another sum": lambda n, x: n.mul(n.mul(x, 0.5), n.add(2, n.erf(n.div(x, sqrt(2))))),
     "of something else": lambda n, x: n.mul(n.mul(n.op("Abs", x), 0.5), n.add(1, n.erf(n.div(x, sqrt(2))))),
-    "another cube": lambda n, x: n.mul(n.mul(0.5, x), n.add(1, n.tanh(n.mul(sqrt(2 / pi), n.add(
-        x, n.mul(0.05, n.op("Power", x, 3))))))),
-    "a square": lambda n, x: n.mul(n.mul(0.5, x), n.add(1, n.tanh(n.mul(sqrt(2 / pi), n.add(
-        x, n.mul(0.044715, n.op("Power", x, 2))))))),
+    "another cube": lambda n, x: n.mul(
+        n.mul(0.5, x), n.add(1, n.tanh(n.mul(sqrt(2 / pi), n.add(x, n.mul(0.05, n.op("Power", x, 3))))))
+    ),
+    "a square": lambda n, x: n.mul(
+        n.mul(0.5, x), n.add(1, n.tanh(n.mul(sqrt(2 / pi), n.add(x, n.mul(0.044715, n.op("Power", x, 2))))))
+    ),
     "twice a swish": lambda n, x: n.mul(n.mul(2, x), n.op("Sigmoid", x)),
     "another gate": lambda n, x: n.mul(x, n.op("Sigmoid", n.op("Abs", x))),
     "between 0 and 5": lambda n, x: n.mul(x, n.div(n.op("Clamp", n.add(3, x), min=0, max=5), 6)),
     "over 5": lambda n, x: n.mul(x, n.div(clipped(n, x), 5)),
     "two axes": lambda n, x: n.div(n.op("Exp", x), n.reduce("ReduceSum", n.reduce("ReduceSum", n.op("Exp", x)), 1)),
-    "less the least": lambda n, x: n.div(n.op("Exp", n.op("Subtract", x, n.reduce("ReduceMin", x))),
-                                         n.reduce("ReduceSum", n.op("Exp", x))),
+    "less the least": lambda n, x: n.div(
+        n.op("Exp", n.op("Subtract", x, n.reduce("ReduceMin", x))), n.reduce("ReduceSum", n.op("Exp", x))
+    ),
     "another sum of powers": lambda n, x: n.div(n.op("Exp", x), n.reduce("ReduceSum", n.op("Exp", n.op("Abs", x)))),
     "1 less": lambda n, x: n.op("Log", n.op("Subtract", n.op("Exp", x), 1)),
 }

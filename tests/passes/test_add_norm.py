@@ -41,8 +41,9 @@ class Maker(Net):
         return self.op("Add", y, self.weights(1, 1, 32)) if bias else y
 
     def norm(self, x: Port, kind: str = "f32") -> Port:
-        y = self.op("MVN", x, self.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True,
-                    eps_mode="inside_sqrt")
+        y = self.op(
+            "MVN", x, self.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True, eps_mode="inside_sqrt"
+        )
         return self.op("Add", self.op("Multiply", y, self.weights(32, kind=kind)), self.weights(32, kind=kind))
 
     def rms(self, x: Port) -> Port:
@@ -77,6 +78,7 @@ def judged(net: Net, *inputs: Any, device: str, tol: float = 1e-5) -> None:
 
 
 # ---- fused sums
+
 
 @pytest.mark.parametrize("layer", ["norm", "rms"])
 def test_after_a_sum(layer: str, emulated: str) -> None:
@@ -118,7 +120,11 @@ def test_two_norms_of_a_sum(emulated: str) -> None:
     net = Maker()
     x = net.op("Add", net.x(), net.x())
     assert net.done(net.op("Softmax", net.norm(x), axis=1), net.op("Softmax", net.norm(x), axis=1)) == [
-        "AddNorm 2", "Softmax", "MVN", "Softmax"]
+        "AddNorm 2",
+        "Softmax",
+        "MVN",
+        "Softmax",
+    ]
     judged(net, random(*SHAPE), random(*SHAPE), device=emulated)
 
 
@@ -169,6 +175,7 @@ def test_errors_are_those_of_the_layers(emulated: str) -> None:
 
 # ---- not fused
 
+
 def test_on_the_host() -> None:
     net = Maker()
     net.result(net.norm(net.op("Add", net.x(), net.x())))
@@ -190,13 +197,25 @@ def test_others_stay(reason: str) -> None:
         total = net.op("Multiply", total, y)
     elif reason == "a Concat":
         others = [net.op("Concat", total, total, axis=2)]
-    norm = net.op("MVN", total, net.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True,
-                  eps_mode="inside_sqrt") if reason == "no scale" else net.norm(total)
+    norm = (
+        net.op(
+            "MVN",
+            total,
+            net.const(np.array([-1])),
+            version=6,
+            eps=1e-3,
+            normalize_variance=True,
+            eps_mode="inside_sqrt",
+        )
+        if reason == "no scale"
+        else net.norm(total)
+    )
     assert "AddNorm" not in " ".join(net.done(norm, *others))
 
 
-@pytest.mark.parametrize(("name", "count"), [
-    ("bert", 5), ("gpt2", 5), ("llama", 4), ("whisper_encoder", 5), ("vit", 5)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("bert", 5), ("gpt2", 5), ("llama", 4), ("whisper_encoder", 5), ("vit", 5)]
+)
 def test_stored_models(name: str, count: int) -> None:
     """All norms are fused but those of model inputs."""
     model = prepare(ov.Core().read_model(DATA / name / "model.xml"), fuse=True)

@@ -1,4 +1,5 @@
 """Decomposed attention becomes one layer: matched patterns, unmatched ones, values on both backends."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -109,9 +110,18 @@ def values_in_columns(net: Net) -> Port:
 
 
 PATTERNS: dict[str, tuple[Pattern, int]] = {
-    f.__name__: (f, inputs) for f, inputs in (
-        (bert, 5), (plain, 5), (transposed_again, 5), (usual_scale, 4), (scaled_operands, 5), (selected, 5),
-        (selected_by_row, 5), (two_masks, 5), (values_in_columns, 5))
+    f.__name__: (f, inputs)
+    for f, inputs in (
+        (bert, 5),
+        (plain, 5),
+        (transposed_again, 5),
+        (usual_scale, 4),
+        (scaled_operands, 5),
+        (selected, 5),
+        (selected_by_row, 5),
+        (two_masks, 5),
+        (values_in_columns, 5),
+    )
 }
 
 
@@ -136,8 +146,10 @@ def test_values(name: str, device: str) -> None:
     request = ov.Core().compile_model(model, device).create_infer_request()
     reference = judge.Judge(*net.build())
     for batch in (2, 1):
-        values = [rng.standard_normal([batch if d.is_dynamic else d.get_length() for d in p.partial_shape])
-                  .astype(np.float32) for p in model.inputs]
+        values = [
+            rng.standard_normal([batch if d.is_dynamic else d.get_length() for d in p.partial_shape]).astype(np.float32)
+            for p in model.inputs
+        ]
         for value in values[3:]:
             value[..., 0] = 1  # this key is not masked
         (expected,) = reference.expect([(v, "f32") for v in values])
@@ -158,6 +170,7 @@ def test_softmax_of_16_bits_in_f32(device: str) -> None:
 
 
 # ---- not matched
+
 
 def probabilities_as_well(net: Net) -> Port:
     q, k, v = qkv(net)
@@ -221,9 +234,23 @@ def of_columns(net: Net) -> Port:
     return matmul(net, softmax(net, matmul(net, q, k, ta=True)), transpose(net, v, [0, 1, 3, 2]))
 
 
-@pytest.mark.parametrize("pattern", [probabilities_as_well, scores_as_well, other_axis, scaled_mask, merely_small,
-                                     keys_in_columns, dropout, number_for_a_mask, two_axes, wide, of_columns],
-                         ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        probabilities_as_well,
+        scores_as_well,
+        other_axis,
+        scaled_mask,
+        merely_small,
+        keys_in_columns,
+        dropout,
+        number_for_a_mask,
+        two_axes,
+        wide,
+        of_columns,
+    ],
+    ids=lambda f: f.__name__,
+)
 def test_other_patterns_stay(pattern: Pattern) -> None:
     assert attentions(build(pattern)) == []
 

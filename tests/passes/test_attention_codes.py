@@ -32,8 +32,9 @@ class Maker(Net):
         return port
 
     def attention(self, kind: str = "f32") -> Port:
-        return self.op("ScaledDotProductAttention", *(self.parameter(kind, SHAPE) for _ in range(3)), version=13,
-                       causal=False)
+        return self.op(
+            "ScaledDotProductAttention", *(self.parameter(kind, SHAPE) for _ in range(3)), version=13, causal=False
+        )
 
     def swapped(self, x: Port, order: tuple[int, ...] = (0, 2, 1, 3)) -> Port:
         return self.op("Transpose", x, self.const(np.array(order)))
@@ -73,8 +74,11 @@ def test_factors(moves: bool, emulated: str) -> None:
     """Outliers are smoothed by factors before the quantisation; those of moved results are reshaped."""
     net = Maker()
     y = net.attention()
-    y = net.op("Multiply", net.merged(net.swapped(y)) if moves else y,
-               net.const(draw(*((1, 1, COLUMNS) if moves else (SHAPE[1], 1, SHAPE[3])))))
+    y = net.op(
+        "Multiply",
+        net.merged(net.swapped(y)) if moves else y,
+        net.const(draw(*((1, 1, COLUMNS) if moves else (SHAPE[1], 1, SHAPE[3])))),
+    )
     net.result(net.quantized(y, COLUMNS if moves else SHAPE[3]))
     assert steps(net) == ["AttentionWithCodes", *["Transpose", "Reshape"] * moves, "MatMul"]
     (node,) = (n for n in prepared(net).ops if isinstance(n.op, AttentionWithCodes))
@@ -109,8 +113,17 @@ def test_bodies() -> None:
     assert sum(isinstance(n.op, AttentionWithCodes) for n in all_nodes(prepared(net))) == 1
 
 
-@pytest.mark.parametrize("reason", ["another user", "a user of the moved results", "a factor per query",
-                                    "heads in another order", "an activation", "a factor that is computed"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "another user",
+        "a user of the moved results",
+        "a factor per query",
+        "heads in another order",
+        "an activation",
+        "a factor that is computed",
+    ],
+)
 def test_others_stay(reason: str) -> None:
     net = Maker()
     y = net.attention()

@@ -20,8 +20,9 @@ def net(kind: str = "f32", version: int = 5, given: int | None = None, shape: An
     result = Net()
     rng = np.random.default_rng(1)
     x = result.parameter(kind, shape)
-    numbers = [result.parameter(kind, (3,)) if i == given else result.const(rng.uniform(0.5, 2, 3), kind)
-               for i in range(4)]
+    numbers = [
+        result.parameter(kind, (3,)) if i == given else result.const(rng.uniform(0.5, 2, 3), kind) for i in range(4)
+    ]
     inputs = [x, *numbers] if version == 5 else [*numbers[:2], x, *numbers[2:]]
     norm = result.layer("BatchNormInference", f"opset{version}", inputs, {"epsilon": 0.25}, name="norm")
     result.result(result.layer("Relu", "opset1", [norm], name="relu"))

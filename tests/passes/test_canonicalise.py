@@ -1,6 +1,7 @@
 """Canonical forms: ConvertLike becomes a Convert where the type is known, also in bodies, or a view for the same type.
 
 Pooling drops its unused output of indices."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -21,8 +22,11 @@ def like(kind: str, rank: int = 1) -> Net:
     """Build ConvertLike(x, Exp(y)) of an i32 matrix."""
     net = Net("like")
     x, y = net.parameter("i32", (2, 3), "x"), net.parameter(kind, (-1,) * rank, "y")
-    net.result(net.layer("ConvertLike", "opset1", [x, net.layer("Exp", "opset1", [y], name="exp")],
-                         outputs=[kind], name="like"))
+    net.result(
+        net.layer(
+            "ConvertLike", "opset1", [x, net.layer("Exp", "opset1", [y], name="exp")], outputs=[kind], name="like"
+        )
+    )
     return net
 
 
@@ -33,8 +37,11 @@ def read(net: Net) -> Model:
 
 def described(model: Model) -> list[str]:
     """Describe every node but ports: name of the op, names of its inputs."""
-    return [f"{n.op.name}({', '.join(s.node.friendly_name for s in n.sources if s is not None)})"
-            for n in model.ops if n.op.name not in ("Parameter", "Result")]
+    return [
+        f"{n.op.name}({', '.join(s.node.friendly_name for s in n.sources if s is not None)})"
+        for n in model.ops
+        if n.op.name not in ("Parameter", "Result")
+    ]
 
 
 def the(model: Model, name: str) -> Node:

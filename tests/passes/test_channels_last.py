@@ -62,14 +62,19 @@ def test_neighbours(between: str) -> None:
     net = Net()
     x = convolve(net, image(net), net.const(kernel(8, 8, 3, 3)), "a")
     if between == "MaxPool":
-        x = net.layer(between, "opset1", [x], {"kernel": "3,3", "strides": "1,1", "pads_begin": "1,1",
-                                               "pads_end": "1,1", "rounding_type": "floor"})
+        x = net.layer(
+            between,
+            "opset1",
+            [x],
+            {"kernel": "3,3", "strides": "1,1", "pads_begin": "1,1", "pads_end": "1,1", "rounding_type": "floor"},
+        )
     elif "Convolution" in between:
         shape = (8, 1, 1, 3, 3) if between == "GroupConvolution" else (8, 8, 3, 3)
         x = convolve(net, x, net.const(kernel(*shape)), "between", between)
     else:
-        x = net.layer(between, "opset8" if between == "Softmax" else "opset1", [x], {"axis": 1} if between == "Softmax"
-                      else {})
+        x = net.layer(
+            between, "opset8" if between == "Softmax" else "opset1", [x], {"axis": 1} if between == "Softmax" else {}
+        )
     mean(net, convolve(net, x, net.const(kernel(8, 8, 3, 3)), "b"))
     wanted = {"Relu": 2, "MaxPool": 2, "GroupConvolution": 3}
     assert len(rewritten(net)[1]) == wanted.get(between, 0)
@@ -102,9 +107,15 @@ def test_depthwise_kernels_are_moved() -> None:
     np.testing.assert_array_equal(second.sources[1].spec.constant, kernel(8, 1, 1, 3, 3)[:, 0, 0].transpose(1, 2, 0))
 
 
-@pytest.mark.parametrize(("shape", "numbers", "count"), [
-    ((8, 6, 3, 3), {}, 0), ((6, 8, 3, 3), {}, 0), ((8, 8, 3, 3), {"pads_end": "2,1"}, 2),
-    ((8, 8, 3, 3), {"auto_pad": "same_upper", "strides": "2,2"}, 2)])
+@pytest.mark.parametrize(
+    ("shape", "numbers", "count"),
+    [
+        ((8, 6, 3, 3), {}, 0),
+        ((6, 8, 3, 3), {}, 0),
+        ((8, 8, 3, 3), {"pads_end": "2,1"}, 2),
+        ((8, 8, 3, 3), {"auto_pad": "same_upper", "strides": "2,2"}, 2),
+    ],
+)
 def test_channels_and_padding(shape: tuple[int, ...], numbers: dict[str, str], count: int) -> None:
     """Channels must be whole chunks; padding may differ at both ends."""
     net = Net()

@@ -75,8 +75,9 @@ def language_model() -> Net:
 
 def ops(net: Net, device: bool = False) -> list[str]:
     model = prepare(ov.Core().read_model(*net.build()), fuse=device)
-    return [type(node.op).__name__ for node in all_nodes(model)
-            if node.op.name not in ("Parameter", "Constant", "Result")]
+    return [
+        type(node.op).__name__ for node in all_nodes(model) if node.op.name not in ("Parameter", "Constant", "Result")
+    ]
 
 
 def test_all_layers_become_one() -> None:
@@ -101,6 +102,7 @@ def compile(net: Net, device: str) -> Any:
 
 
 # ---- patterns
+
 
 def grouped(net: Net) -> Port:
     port = matrix(net, codes=CODES.reshape(N, 4, -1), scale=RNG.uniform(0.01, 0.1, (N, 4, 1)), zero=ZERO[..., None])
@@ -142,8 +144,11 @@ def codebook_of_bytes(net: Net) -> Port:
     return convert(net, apply(net, "Multiply", codes, net.const(SCALE, "f16")), "f32")
 
 
-@pytest.mark.parametrize("weights", [matrix, grouped, swapped, zero_alone, microscaled, scaled_scales, codebook,
-                                     codebook_of_bytes], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "weights",
+    [matrix, grouped, swapped, zero_alone, microscaled, scaled_scales, codebook, codebook_of_bytes],
+    ids=lambda f: f.__name__,
+)
 def test_patterns(weights: Callable[[Net], Port], device: str) -> None:
     net = linear(weights)
     assert ops(net) == ["CompressedMatMul"]
@@ -196,6 +201,7 @@ def test_experts(shape: tuple[int, ...], device: str) -> None:
 
 
 # ---- not fused
+
 
 def repeated(net: Net) -> Port:
     """Add weights with the same scales for every group."""
@@ -322,7 +328,10 @@ def test_types_have_the_attributes_of_weights() -> None:
     model: Model = prepare(ov.Core().read_model(*language_model().build()))
     found = [node.op for node in model.ops if isinstance(node.op, (CompressedGather, CompressedMatMul))]
     assert [(op.weights.rows, op.weights.columns, op.name) for op in found] == [
-        (N, K, "Gather"), (K, K, "MatMul"), (N, K, "MatMul")]
+        (N, K, "Gather"),
+        (K, K, "MatMul"),
+        (N, K, "MatMul"),
+    ]
 
 
 # ---- convolutions

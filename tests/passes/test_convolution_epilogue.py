@@ -28,8 +28,13 @@ def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     yield
 
 
-def network(*epilogues: Epilogue, shape: Any = (2, 6, 7, 9), kernel: tuple[int, ...] = (6, 6, 3, 3), kind: str = "f32",
-            op: str = "Convolution") -> Net:
+def network(
+    *epilogues: Epilogue,
+    shape: Any = (2, 6, 7, 9),
+    kernel: tuple[int, ...] = (6, 6, 3, 3),
+    kind: str = "f32",
+    op: str = "Convolution",
+) -> Net:
     net = Net()
     data = net.parameter(kind, shape)
     weights = net.const(np.random.default_rng(1).uniform(-1, 1, kernel), kind)
@@ -43,8 +48,9 @@ def network(*epilogues: Epilogue, shape: Any = (2, 6, 7, 9), kernel: tuple[int, 
 def layer(name: str, *others: Any, **attrs: Any) -> Epilogue:
     """Return an epilogue of a layer whose other operands are constants."""
     version = "opset4" if name == "Swish" else "opset1"
-    return lambda net, _, port: net.layer(name, version, [port, *(net.const(np.asarray(v), port.type) for v in others)],
-                                          attrs)
+    return lambda net, _, port: net.layer(
+        name, version, [port, *(net.const(np.asarray(v), port.type) for v in others)], attrs
+    )
 
 
 def residual(net: Net, data: Port, port: Port) -> Port:
@@ -96,9 +102,17 @@ def test_layers_that_join(epilogues: tuple[Epilogue, ...], given: dict[str, Any]
     infer(net, *(n if n > 0 else 5 for n in given.get("shape", (2, 6, 7, 9))))
 
 
-@pytest.mark.parametrize(("epilogue", "given"), [
-    (BIAS, {"kind": "f16"}), (layer("Add", np.ones((7, 9))), {"shape": (-1, 6, -1, 9)}), (square, {}),
-    (layer("Add", np.ones((2, 2, 6, 7, 9))), {}), (layer("Greater", 0.5), {}), (layer("SoftMax", axis=1), {})])
+@pytest.mark.parametrize(
+    ("epilogue", "given"),
+    [
+        (BIAS, {"kind": "f16"}),
+        (layer("Add", np.ones((7, 9))), {"shape": (-1, 6, -1, 9)}),
+        (square, {}),
+        (layer("Add", np.ones((2, 2, 6, 7, 9))), {}),
+        (layer("Greater", 0.5), {}),
+        (layer("SoftMax", axis=1), {}),
+    ],
+)
 def test_layers_that_do_not_join(epilogue: Epilogue, given: dict[str, Any]) -> None:
     assert names(network(epilogue, **given))[0] == "Convolution"
     assert len(names(network(epilogue, **given))) == 2

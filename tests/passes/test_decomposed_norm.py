@@ -90,11 +90,18 @@ def _l2(net: DecomposedNet, x: Port) -> Port:
     return net.op("Divide", x, net.layer("ReduceL2", "opset4", [x, net.const(np.array([2, 3]))], {"keep_dims": True}))
 
 
-PATTERNS = {"length": (_length, "NormalizeL2"), "length-and-eps": (_length_and_eps, "NormalizeL2"),
-            "l2": (_l2, "NormalizeL2"), "torch": (_torch, "MVN"), "tensorflow": (_tensorflow, "MVN"),
-            "reciprocal": (_reciprocal, "MVN"), "outside": (_outside, "MVN"),
-            "square-less-square": (_square_less_square, "MVN"),
-            "rms": (_rms, "RMS"), "rms-of-two-axes": (_rms_of_two_axes, "RMS")}
+PATTERNS = {
+    "length": (_length, "NormalizeL2"),
+    "length-and-eps": (_length_and_eps, "NormalizeL2"),
+    "l2": (_l2, "NormalizeL2"),
+    "torch": (_torch, "MVN"),
+    "tensorflow": (_tensorflow, "MVN"),
+    "reciprocal": (_reciprocal, "MVN"),
+    "outside": (_outside, "MVN"),
+    "square-less-square": (_square_less_square, "MVN"),
+    "rms": (_rms, "RMS"),
+    "rms-of-two-axes": (_rms_of_two_axes, "RMS"),
+}
 
 
 @pytest.mark.drawn(4)
@@ -110,8 +117,9 @@ def test_decomposed(name: str, device: str, scaled: bool) -> None:
     agree(net, device, 2, 600, 0)
 
 
-def moments(net: DecomposedNet, x: Port, axes: tuple[int, ...], scale: Port | None, shift: Port | None,
-            negated: bool = False) -> Port:
+def moments(
+    net: DecomposedNet, x: Port, axes: tuple[int, ...], scale: Port | None, shift: Port | None, negated: bool = False
+) -> Port:
     """Normalise as TensorFlow's `batch_normalization`, or as Keras, which negates the mean."""
     mean = net.mean(x, *axes)
     variance = net.mean(net.op("SquaredDifference", x, mean), *axes)
@@ -128,9 +136,16 @@ def moments(net: DecomposedNet, x: Port, axes: tuple[int, ...], scale: Port | No
 
 
 @pytest.mark.parametrize("negated", [False, True])
-@pytest.mark.parametrize(("axes", "terms", "found"), [
-    ((-1,), "both", ["MVN"]), ((-1,), "scale", ["MVN"]), ((-1,), "none", ["MVN"]),
-    ((1, 2), "both", ["MVN", "Multiply", "Add"]), ((1, 2), "given", ["MVN", "Multiply", "Add"])])
+@pytest.mark.parametrize(
+    ("axes", "terms", "found"),
+    [
+        ((-1,), "both", ["MVN"]),
+        ((-1,), "scale", ["MVN"]),
+        ((-1,), "none", ["MVN"]),
+        ((1, 2), "both", ["MVN", "Multiply", "Add"]),
+        ((1, 2), "given", ["MVN", "Multiply", "Add"]),
+    ],
+)
 def test_moments(axes: tuple[int, ...], terms: str, found: list[str], negated: bool, device: str) -> None:
     net = DecomposedNet("norm")
     x = net.parameter("f32", (-1, 3, 4, 8), "x")
@@ -188,16 +203,20 @@ def _sum_of_cubes(net: DecomposedNet, x: Port) -> Port:
 
 
 def _length_of_another(net: DecomposedNet, x: Port) -> Port:
-    return net.op("Divide", net.op("Exp", x), net.layer("ReduceL2", "opset4", [x, net.const(np.array([3]))],
-                                                        {"keep_dims": True}))
+    return net.op(
+        "Divide", net.op("Exp", x), net.layer("ReduceL2", "opset4", [x, net.const(np.array([3]))], {"keep_dims": True})
+    )
 
 
 def _no_root(net: DecomposedNet, x: Port) -> Port:
     return net.op("Divide", x, net.plus_eps(net.mean(net.op("Power", x, net.number(2)))))
 
 
-@pytest.mark.parametrize("pattern", [_other_value, _cube, _upside_down, _channels, _reciprocal_below, _no_root,
-                                     _sum_of_cubes, _length_of_another], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "pattern",
+    [_other_value, _cube, _upside_down, _channels, _reciprocal_below, _no_root, _sum_of_cubes, _length_of_another],
+    ids=lambda f: f.__name__,
+)
 def test_other_patterns_stay(pattern: Any) -> None:
     net = DecomposedNet("norm")
     net.result(pattern(net, net.parameter("f32", SHAPE, "x")))

@@ -1,4 +1,5 @@
 """Einsum as matrix products: matched equations, and exceptions."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -30,12 +31,15 @@ def kinds(net: Net, *shapes: Sequence[int]) -> list[str]:
     return [f"{step.kind} {step.op}" for step in request.plan().steps if step.kind != "view"]
 
 
-@pytest.mark.parametrize("equation, shapes", [
-    ("bhqd,bhkd->bhqk", [(2, 3, 5, 7), (2, 3, 4, 7)]),
-    ("bqhd,bkhd->bhqk", [(2, 5, 3, 7), (2, 4, 3, 7)]),
-    ("abc,cde->abde", [(2, 3, 5), (5, 7, 4)]),
-    ("abcd,cde->abe", [(2, 3, 5, 7), (5, 7, 4)]),
-])
+@pytest.mark.parametrize(
+    "equation, shapes",
+    [
+        ("bhqd,bhkd->bhqk", [(2, 3, 5, 7), (2, 3, 4, 7)]),
+        ("bqhd,bkhd->bhqk", [(2, 5, 3, 7), (2, 4, 3, 7)]),
+        ("abc,cde->abde", [(2, 3, 5), (5, 7, 4)]),
+        ("abcd,cde->abe", [(2, 3, 5, 7), (5, 7, 4)]),
+    ],
+)
 def test_one_product_and_no_copy(equation: str, shapes: list[tuple[int, ...]]) -> None:
     assert kinds(einsum(equation, *shapes), *shapes) == ["bound MatMul"]
     if equation.startswith("b"):  # also if only the extent of the sum is known ahead

@@ -45,8 +45,9 @@ def test_angles_of_positions(tf32_device: str) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(("given", "exact"), [
-    ("i64", True), ("i32", True), ("u8", False), ("boolean", False), ("f32", False)])
+@pytest.mark.parametrize(
+    ("given", "exact"), [("i64", True), ("i32", True), ("u8", False), ("boolean", False), ("f32", False)]
+)
 def test_which_products_are_exact(given: str, exact: bool) -> None:
     """Products of integers with more than 8 bits are exact; pixels and floats may be rounded."""
     net = Maker("product")
@@ -59,21 +60,28 @@ def test_rows_of_a_table_may_be_rounded() -> None:
     """An embedding is selected by integers, but it is not a number computed from them; neither is its sum with one."""
     net = Maker("embedding")
     ids = net.parameter("i64", (1, 3), "ids")
-    rows = net.layer("Gather", "opset8", [net.const(np.ones((9, 4), np.float32)), ids, net.const(np.array(0))],
-                     {"batch_dims": 0}, ["f32"])
+    rows = net.layer(
+        "Gather",
+        "opset8",
+        [net.const(np.ones((9, 4), np.float32)), ids, net.const(np.array(0))],
+        {"batch_dims": 0},
+        ["f32"],
+    )
     weights = net.const(np.ones((4, 4), np.float32))
     first = net.product(rows, weights)
     positions = net.floats(net.layer("Unsqueeze", "opset1", [ids, net.const(np.array(2))], {}, ["i64"]))
-    net.result(net.product(net.layer("Add", "opset1", [first, positions], {"auto_broadcast": "numpy"}, ["f32"]),
-                           weights))
+    net.result(
+        net.product(net.layer("Add", "opset1", [first, positions], {"auto_broadcast": "numpy"}, ["f32"]), weights)
+    )
     assert _products(ov.Core().read_model(*net.build())) == [MatMul, MatMul]
 
 
 def test_a_range_is_exact() -> None:
     net = Maker("range")
     count = net.parameter("i64", (), "count")
-    numbers = net.layer("Range", "opset4", [net.const(np.array(0)), count, net.const(np.array(1))],
-                        {"output_type": "f32"}, ["f32"])
+    numbers = net.layer(
+        "Range", "opset4", [net.const(np.array(0)), count, net.const(np.array(1))], {"output_type": "f32"}, ["f32"]
+    )
     column = net.layer("Unsqueeze", "opset1", [numbers, net.const(np.array(1))], {}, ["f32"])
     net.result(net.product(column, net.const(np.ones((1, 4), np.float32))))
     assert _products(ov.Core().read_model(*net.build())) == [ExactMatMul]

@@ -14,8 +14,10 @@ from tests.harness.ir import Net
 IGNORED = ("Parameter", "Result", "Constant")
 
 
-@pytest.mark.parametrize(("shape", "left"), [((2, 3, 4), ["Add"]), ((-1, 3, -1), ["Add"]),
-                                             (None, ["ShapeOf", "ShapeOf", "Broadcast", "Reshape", "Add"])])
+@pytest.mark.parametrize(
+    ("shape", "left"),
+    [((2, 3, 4), ["Add"]), ((-1, 3, -1), ["Add"]), (None, ["ShapeOf", "ShapeOf", "Broadcast", "Reshape", "Add"])],
+)
 def test_integers_that_follow_from_shapes(shape: Any, left: list[str]) -> None:
     """A constant is reshaped to the rank of the data, as ONNX's frontend writes it."""
     net = Net()

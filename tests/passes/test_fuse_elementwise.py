@@ -128,8 +128,9 @@ def test_shape_arithmetic_stays() -> None:
     shape = net.op("shape", "ShapeOf", x, version=3, kind="i64", output_type="i64")
     twice = net.op("a", "Multiply", shape, net.const(np.array([2, 1], np.int64)), kind="i64")
     more = net.op("b", "Add", twice, net.const(np.array([0, 0], np.int64)), kind="i64")
-    flat = net.op("f", "Reshape", net.op("tile", "Tile", x, net.const(np.array([2, 1], np.int64))), more,
-                  special_zero=False)
+    flat = net.op(
+        "f", "Reshape", net.op("tile", "Tile", x, net.const(np.array([2, 1], np.int64))), more, special_zero=False
+    )
     assert [s for s in net.done(flat) if "Fused" in s] == []
 
 

@@ -25,8 +25,11 @@ def reshape(net: Maker, x: Port, *shape: int, name: str = "reshape") -> Port:
 def test_a_bias_and_a_residual_meet() -> None:
     net = Maker()
     y = reshape(net, dense(net, 6, 4), 2, 3, 8)
-    assert net.done(net.op("sum", "Add", y, net.x(2, 3, 8))) == ["MatMul(product)", "Reshape(reshape)",
-                                                                "Fused(bias, sum)"]
+    assert net.done(net.op("sum", "Add", y, net.x(2, 3, 8))) == [
+        "MatMul(product)",
+        "Reshape(reshape)",
+        "Fused(bias, sum)",
+    ]
     model = fused(net)
     inputs = next(n for n in model.ops if n.op.name == "Fused").sources
     assert [s.spec.shape for s in inputs if s is not None] == [(2, 3, 8), (8,), (2, 3, 8)]

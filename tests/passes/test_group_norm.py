@@ -45,6 +45,7 @@ def of_groups(net: Maker, x: Port, *shape: int, axes: tuple[int, ...] = (2,), **
 
 # ---- forms
 
+
 def grouped(net: Maker, x: Port) -> Port:
     return net.affine(of_groups(net, x))
 
@@ -149,6 +150,7 @@ def test_the_last_layer_gives_the_name() -> None:
 
 
 # ---- not matched
+
 
 def per_pixel(net: Maker, x: Port) -> Port:
     return net.affine(of_groups(net, x), random(4, 5))

@@ -42,6 +42,7 @@ def residual(net: Net, x: Port, port: Port) -> Port:
 
 def per_image(op: str) -> Epilogue:
     """Combine with a number per channel and image."""
+
     def epilogue(net: Net, x: Port, port: Port) -> Port:
         mean = net.layer("ReduceMean", "opset1", [x, net.const(np.array([2, 3]))], {"keep_dims": True})
         return net.layer(op, "opset1", [mean, port])
@@ -116,9 +117,18 @@ def used_twice(net: Net, _: Port, port: Port) -> Port:
     return RELU(net, _, port)
 
 
-@pytest.mark.parametrize("epilogue", [
-    layer("Add", np.ones((4, 5))), layer("Add", np.ones((2, 1, 1, 1))), layer("Add", np.ones((2, 2, 6, 4, 5))),
-    layer("Greater", 0.5), layer("SoftMax", axis=1), layer("Convert", destination_type="f16"), used_twice])
+@pytest.mark.parametrize(
+    "epilogue",
+    [
+        layer("Add", np.ones((4, 5))),
+        layer("Add", np.ones((2, 1, 1, 1))),
+        layer("Add", np.ones((2, 2, 6, 4, 5))),
+        layer("Greater", 0.5),
+        layer("SoftMax", axis=1),
+        layer("Convert", destination_type="f16"),
+        used_twice,
+    ],
+)
 def test_layers_that_do_not_join(epilogue: Epilogue) -> None:
     assert len(steps(network(epilogue))) == 2
 

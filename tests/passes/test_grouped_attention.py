@@ -1,4 +1,5 @@
 """Grouped-query attention, whose keys and values are not repeated in memory."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -25,8 +26,9 @@ def repeated(net: Net, x: Port, groups: int = REPEATS) -> Port:
     return net.layer("Reshape", "opset1", [spread, i64(net, [0, HEADS * groups, -1, WIDTH])], {"special_zero": True})
 
 
-def attention(mask: Any = None, causal: bool = False, batch: int = -1, heads: int = HEADS * REPEATS,
-              both: bool = True) -> Net:
+def attention(
+    mask: Any = None, causal: bool = False, batch: int = -1, heads: int = HEADS * REPEATS, both: bool = True
+) -> Net:
     """Build attention of repeated keys and values."""
     net = Net()
     q = net.parameter("f32", (batch, heads, -1, WIDTH), "q")

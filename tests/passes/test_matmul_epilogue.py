@@ -146,15 +146,22 @@ def test_errors_are_those_of_the_layers(emulated: str) -> None:
 
 # ---- norms
 
+
 def normed(net: Maker, x: Port) -> Port:
-    y = net.op("MVN", x, net.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True,
-               eps_mode="inside_sqrt")
+    y = net.op(
+        "MVN", x, net.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True, eps_mode="inside_sqrt"
+    )
     return net.op("Add", net.op("Multiply", y, net.const(random(24))), net.const(random(24)))
 
 
-@pytest.mark.parametrize(("rows", "layers"), [
-    (64, ["MatMul Add Add", "MVN", "MatMul", "AddNorm"]), (63, ["MatMul", "AddNorm", "MatMul", "AddNorm"]),
-    (-1, ["MatMul", "AddNorm", "MatMul", "AddNorm"])])
+@pytest.mark.parametrize(
+    ("rows", "layers"),
+    [
+        (64, ["MatMul Add Add", "MVN", "MatMul", "AddNorm"]),
+        (63, ["MatMul", "AddNorm", "MatMul", "AddNorm"]),
+        (-1, ["MatMul", "AddNorm", "MatMul", "AddNorm"]),
+    ],
+)
 def test_a_sum_used_besides_its_norm(rows: int, layers: list[str], emulated: str) -> None:
     """For many rows the sum joins the product, as in GPT-2 and ViT. Only a norm uses the last sum."""
     net = Maker()
@@ -178,6 +185,7 @@ def test_a_norm_of_more_than_a_sum() -> None:
 
 
 # ---- not fused
+
 
 @pytest.mark.parametrize(("epilogues", "kind", "layers"), [
     ([Maker.bias, lambda net, x: net.gelu(x, "ERF")], "f16", ["MatMul", "Fused"]),

@@ -37,8 +37,9 @@ class Layers(Maker):
         return self.op("Multiply", self.op("Swish", first, version=4), second)
 
     def normalized(self, x: Port) -> Port:
-        y = self.op("MVN", x, self.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True,
-                    eps_mode="inside_sqrt")
+        y = self.op(
+            "MVN", x, self.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True, eps_mode="inside_sqrt"
+        )
         return self.op("Multiply", y, self.const(random(32), "f16"))
 
     def half(self) -> Port:
@@ -146,8 +147,9 @@ def test_orders_of_halves(order: tuple[int, int]) -> None:
     np.testing.assert_allclose(found, first / (1 + np.exp(-first)) * second, 2e-3, 1e-3)
 
 
-@pytest.mark.parametrize("case", ["gate", "three parts", "other widths", "two users", "same half twice", "third input",
-                                  "shape"])
+@pytest.mark.parametrize(
+    "case", ["gate", "three parts", "other widths", "two users", "same half twice", "third input", "shape"]
+)
 def test_conditions_of_gates(case: str) -> None:
     """A gate takes the halves of a product's columns alone, and each once."""
     net = Layers()

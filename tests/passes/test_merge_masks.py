@@ -1,4 +1,5 @@
 """Attentions with equal mask computations share one mask."""
+
 from __future__ import annotations
 
 from collections import Counter

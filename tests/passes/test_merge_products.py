@@ -58,13 +58,18 @@ class Maker(Net):
         y = self.op("Reshape", x, self.const(np.array([0, 0, count, size])), special_zero=True)
         return self.op("Transpose", y, self.const(np.array([0, 2, 1, 3])))
 
-    def attention(self, x: Port, biases: Sequence[bool] = (True, True, True), of: Port | None = None,
-                  **how: Any) -> Port:
+    def attention(
+        self, x: Port, biases: Sequence[bool] = (True, True, True), of: Port | None = None, **how: Any
+    ) -> Port:
         """Add attention with four query heads and two key-value heads; ``of`` is the source of keys and values."""
         sizes, sources = (64, 32, 32), (x, of or x, of or x)
         q, k, v = (self.heads(self.dense(s, n, bias=b, **how), n // 16) for s, n, b in zip(sources, sizes, biases))
-        mixed = self.op("ScaledDotProductAttention", *(self.repeated(p) if p is not q else p for p in (q, k, v)),
-                        version=13, causal=False)
+        mixed = self.op(
+            "ScaledDotProductAttention",
+            *(self.repeated(p) if p is not q else p for p in (q, k, v)),
+            version=13,
+            causal=False,
+        )
         y = self.op("Transpose", mixed, self.const(np.array([0, 2, 1, 3])))
         return self.op("Reshape", y, self.const(np.array([0, 0, WIDTH])), special_zero=True)
 
@@ -106,6 +111,7 @@ def one(layer: Callable[..., Port], *args: Any, **options: Any) -> Net:
 
 # ---- merged products
 
+
 def test_projections() -> None:
     model = merged(one(Maker.attention))
     assert steps(model) == ["MatMul", "ScaledDotProductAttention"]
@@ -124,8 +130,10 @@ def test_gated_layers(bias: bool) -> None:
     assert steps(merged(one(Maker.gated, bias=bias))) == ["MatMul", "Fused"]
 
 
-@pytest.mark.parametrize(("kind", "transposed"), [
-    ("f32", False), ("f32", True), ("f16", True), ("u8", False), ("i8", True), ("u4", True), ("i4", False)])
+@pytest.mark.parametrize(
+    ("kind", "transposed"),
+    [("f32", False), ("f32", True), ("f16", True), ("u8", False), ("i8", True), ("u4", True), ("i4", False)],
+)
 def test_values(kind: str, transposed: bool, emulated: str) -> None:
     """Values are the same as without merging, for few rows and for many."""
     core, how = ov.Core(), {"kind": kind, "transposed": transposed}
@@ -188,12 +196,13 @@ def test_nothing_is_held_twice(emulated: str) -> None:
     model = core.read_model(*one(Maker.attention).build())
     before = [n.op.value for n in model.ops if n.op.name == "Constant" and n.op.value.ndim == 2]  # type: ignore[attr-defined]
     constants = core.compile_model(model, emulated)._compilation.constants.values()
-    (source, array), = ((s, a) for s, a in constants if isinstance(s, Joined) and s.ndim == 2)
+    ((source, array),) = ((s, a) for s, a in constants if isinstance(s, Joined) and s.ndim == 2)
     assert len(source.parts) == 3 and all(any(np.shares_memory(p, b) for b in before) for p in source.parts)
     np.testing.assert_array_equal(array.get(), np.concatenate(before))
 
 
 # ---- not merged
+
 
 def later(net: Maker, x: Port) -> Port:
     """Add two layers that attend to the same keys; the second would need them early."""
@@ -216,9 +225,17 @@ def pair(net: Maker, x: Port, first: dict[str, Any], second: dict[str, Any]) -> 
     net.result(y)
 
 
-@pytest.mark.parametrize("second", [
-    {"transposed": False}, {"kind": "u8"}, {"kind": "f16"}, {"kind": "u4"}, {"kind": "i4"},
-], ids=str)
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"transposed": False},
+        {"kind": "u8"},
+        {"kind": "f16"},
+        {"kind": "u4"},
+        {"kind": "i4"},
+    ],
+    ids=str,
+)
 def test_others_stay(second: dict[str, Any]) -> None:
     net = Maker()
     pair(net, net.parameter("f32", (2, 3, WIDTH)), {"kind": "i8" if second != {"transposed": False} else "f32"}, second)
@@ -296,9 +313,19 @@ def test_a_copy_that_pays() -> None:
     assert count(model) == 1 and steps(model).count("Copy") == 1
 
 
-@pytest.mark.parametrize(("name", "before", "after"), [
-    ("bert", 12, 8), ("whisper_encoder", 12, 8), ("vit", 13, 9), ("gpt2", 9, 9), ("llama", 16, 10),
-    ("whisper_decoder", 21, 15), ("llama_int8", 16, 12), ("qwen3", 16, 10)])
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("bert", 12, 8),
+        ("whisper_encoder", 12, 8),
+        ("vit", 13, 9),
+        ("gpt2", 9, 9),
+        ("llama", 16, 10),
+        ("whisper_decoder", 21, 15),
+        ("llama_int8", 16, 12),
+        ("qwen3", 16, 10),
+    ],
+)
 def test_stored_models(name: str, before: int, after: int) -> None:
     model = ov.Core().read_model(DATA / name / "model.xml")
     assert (count(prepare(model)), count(prepare(model, fuse=True))) == (before, after)

@@ -44,8 +44,13 @@ class Maker(Net):
         y = self.op("Reshape", x, self.const(np.array([0, 0, -1, size])), special_zero=True)
         return self.op("Transpose", y, self.const(np.array([0, 2, 1, 3])))
 
-    def attention(self, x: Port, biases: Sequence[bool] = (True, True, True),
-                  lows: Sequence[int | None] = (LOW, LOW, None), levels: Sequence[int] = (256, 256, 256)) -> Port:
+    def attention(
+        self,
+        x: Port,
+        biases: Sequence[bool] = (True, True, True),
+        lows: Sequence[int | None] = (LOW, LOW, None),
+        levels: Sequence[int] = (256, 256, 256),
+    ) -> Port:
         """Add attention; queries, keys and values are quantised where ``lows`` has a number, in steps of their own."""
         parts = [self.dense(x, bias) for bias in biases]
         steps = (0.02, 0.03, 0.015)
@@ -62,8 +67,9 @@ def prepared(net: Net, precision: Type = Type.f32) -> Model:
 def steps(net: Net, precision: Type = Type.f32) -> list[str]:
     """Return the names of the products, with those of their epilogues."""
     products = [n for n in prepared(net, precision).ops if n.op.name == "MatMul"]
-    return [" ".join(getattr(layer.op, "name", "") for layer in getattr(n.op, "layers", ())) or "MatMul"
-            for n in products]
+    return [
+        " ".join(getattr(layer.op, "name", "") for layer in getattr(n.op, "layers", ())) or "MatMul" for n in products
+    ]
 
 
 def judged(net: Net, *inputs: Any, device: str, precision: str = "f32") -> None:
@@ -80,12 +86,16 @@ def judged(net: Net, *inputs: Any, device: str, precision: str = "f32") -> None:
 ONE = "MatMul Add Quantize Dequantize"
 
 
-@pytest.mark.parametrize(("lows", "expected"), [
-    ((LOW, LOW, None), {"f32": f"{ONE} Select", "f16": f"{ONE} Convert Select"}),
-    ((None, LOW, LOW), {"f32": f"{ONE} Select", "f16": f"{ONE} Convert Select"}),
-    ((LOW, LOW, LOW), {"f32": ONE, "f16": ONE}),
-    ((-37, -37, -37), {"f32": ONE, "f16": ONE}),
-    ((None, None, None), {"f32": "MatMul Add", "f16": "MatMul Add"})])
+@pytest.mark.parametrize(
+    ("lows", "expected"),
+    [
+        ((LOW, LOW, None), {"f32": f"{ONE} Select", "f16": f"{ONE} Convert Select"}),
+        ((None, LOW, LOW), {"f32": f"{ONE} Select", "f16": f"{ONE} Convert Select"}),
+        ((LOW, LOW, LOW), {"f32": ONE, "f16": ONE}),
+        ((-37, -37, -37), {"f32": ONE, "f16": ONE}),
+        ((None, None, None), {"f32": "MatMul Add", "f16": "MatMul Add"}),
+    ],
+)
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 def test_projections(lows: Sequence[int | None], expected: dict[str, str], precision: str, emulated: str) -> None:
     """Each result is in its own steps, or in none."""

@@ -75,9 +75,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 SCALE, SHIFT = random(8), random(1, 1, 8)
 
 
-def build(kind: str, axes: list[int] | None = None, scale: Any = SCALE, shift: Any = SHIFT,
-          add: str = "Add", swapped: bool = False, shape: tuple[int, ...] = SHAPE,
-          attrs: dict[str, Any] | None = None) -> Net:
+def build(
+    kind: str,
+    axes: list[int] | None = None,
+    scale: Any = SCALE,
+    shift: Any = SHIFT,
+    add: str = "Add",
+    swapped: bool = False,
+    shape: tuple[int, ...] = SHAPE,
+    attrs: dict[str, Any] | None = None,
+) -> Net:
     net = Net("norm")
     y = mvn(net, net.parameter(kind, shape, "x"), axes or [-1], **(attrs or {}))
     y = y if scale is None else term(net, y, scale, swapped=swapped)
@@ -111,14 +118,18 @@ def test_the_last_layer_gives_the_name() -> None:
     assert norms(build("f32")) == ["Add"] and norms(build("f32", shift=None)) == ["Multiply"]
 
 
-@pytest.mark.parametrize(("options", "why"), [
-    ({"axes": [1]}, "other axes than the last ones"),
-    ({"axes": [-2, -1], "scale": random(3, 1, 1), "shift": None}, "a scale per row"),
-    ({"attrs": {"normalize_variance": False}}, "the mean alone"),
-    ({"shape": (2, 3, 4, 1), "scale": random(8), "shift": None}, "a scale that grows the result"),
-    ({"add": "Subtract", "swapped": True, "scale": None}, "a constant less the norm"),
-    ({"shape": (2, 3, 4, -1)}, "an extent that only running tells"),
-], ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"axes": [1]}, "other axes than the last ones"),
+        ({"axes": [-2, -1], "scale": random(3, 1, 1), "shift": None}, "a scale per row"),
+        ({"attrs": {"normalize_variance": False}}, "the mean alone"),
+        ({"shape": (2, 3, 4, 1), "scale": random(8), "shift": None}, "a scale that grows the result"),
+        ({"add": "Subtract", "swapped": True, "scale": None}, "a constant less the norm"),
+        ({"shape": (2, 3, 4, -1)}, "an extent that only running tells"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
 def test_others_stay(options: dict[str, Any], why: str) -> None:
     assert norms(build("f32", **options)) == []
 

@@ -38,8 +38,11 @@ def prepared(net: Net, precision: Type = Type.f32) -> Model:
 def steps(net: Net, precision: Type = Type.f32) -> list[str]:
     """Return the names of all layers but ports and constants, with the number of outputs if above 1."""
     hidden = ("Parameter", "Result", "Constant")
-    return [n.op.name + f" {len(n.ports)}" * (len(n.ports) > 1) for n in prepared(net, precision).ops
-            if n.op.name not in hidden]
+    return [
+        n.op.name + f" {len(n.ports)}" * (len(n.ports) > 1)
+        for n in prepared(net, precision).ops
+        if n.op.name not in hidden
+    ]
 
 
 def judged(net: Net, *inputs: Any, device: str) -> None:
@@ -153,7 +156,8 @@ def test_others_stay(reason: str) -> None:
     elif reason == "a number":
         y = net.op("Multiply", y, net.const(np.float32(3)))
     else:
-        y = net.op("MVN", x, net.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True,
-                   eps_mode="inside_sqrt")
+        y = net.op(
+            "MVN", x, net.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True, eps_mode="inside_sqrt"
+        )
     net.result(net.quantized(y))
     assert "NormWithCodes" not in " ".join(steps(net))

@@ -25,11 +25,13 @@ W = np.random.default_rng(1).uniform(-1, 1, (N, N)).astype("f4")
 X = np.random.default_rng(2).uniform(-1, 1, (2, N)).astype("f4")
 
 
-def layer(net: Net, op: str, *inputs: Any, name: str = "", out: str = "f32", version: str = "opset1",
-          **attrs: Any) -> Port:
+def layer(
+    net: Net, op: str, *inputs: Any, name: str = "", out: str = "f32", version: str = "opset1", **attrs: Any
+) -> Port:
     """Add a layer named as its op, of ports and constants of f32."""
-    ports = [x if isinstance(x, Port) else net.const(np.asarray(x, "f4" if isinstance(x, float) else None))
-             for x in inputs]
+    ports = [
+        x if isinstance(x, Port) else net.const(np.asarray(x, "f4" if isinstance(x, float) else None)) for x in inputs
+    ]
     found: Port = net.layer(op, version, ports, attrs, [out], name=name or op)
     return found
 
@@ -52,8 +54,11 @@ def prepared(net: Net, kind: ov.Type = F16, **options: Any) -> Model:
 
 def types(net: Net, kind: ov.Type = F16) -> dict[str, str]:
     """Return the result type of each layer by name, without constants and conversions."""
-    return {node.friendly_name: node.ports[0].element_type.get_type_name() for node in prepared(net, kind).ops
-            if node.op.name not in ("Constant", "Convert")}
+    return {
+        node.friendly_name: node.ports[0].element_type.get_type_name()
+        for node in prepared(net, kind).ops
+        if node.op.name not in ("Constant", "Convert")
+    }
 
 
 def infer(net: Net, inputs: Any, kind: str, device: str = "CPU") -> Any:
@@ -64,6 +69,7 @@ def infer(net: Net, inputs: Any, kind: str, device: str = "CPU") -> Any:
 
 # ---- layers in 16 bits
 
+
 @HALVES
 def test_between_products(kind: ov.Type) -> None:
     """Inputs and results keep their types, and the last layer is not rounded again."""
@@ -72,8 +78,15 @@ def test_between_products(kind: ov.Type) -> None:
     x = layer(net, "Relu", layer(net, "Add", x, W[0]))
     net.result(layer(net, "Sigmoid", product(net, x, "last")), "y")
     half = kind.get_type_name()
-    assert types(net, kind) == {"x": "f32", "first": half, "Add": half, "Relu": half, "last": half, "Sigmoid": "f32",
-                                "y": "f32"}
+    assert types(net, kind) == {
+        "x": "f32",
+        "first": half,
+        "Add": half,
+        "Relu": half,
+        "last": half,
+        "Sigmoid": "f32",
+        "y": "f32",
+    }
     assert types(net, ov.Type.f32) == dict.fromkeys(types(net, kind), "f32")
 
 
@@ -89,8 +102,9 @@ LIGHT: dict[str, Callable[[Net, Port], Port]] = {
     "Multiply": lambda net, x: layer(net, "Multiply", x, layer(net, "Sigmoid", x)),
     "Divide": lambda net, x: layer(net, "Divide", x, 3.0),
     "Softmax": lambda net, x: layer(net, "Softmax", x, version="opset8", axis=-1),
-    "MVN": lambda net, x: layer(net, "MVN", x, np.array([1]), version="opset6", eps=1e-12, normalize_variance=True,
-                                eps_mode="inside_sqrt"),
+    "MVN": lambda net, x: layer(
+        net, "MVN", x, np.array([1]), version="opset6", eps=1e-12, normalize_variance=True, eps_mode="inside_sqrt"
+    ),
     "ReduceMean": lambda net, x: layer(net, "ReduceMean", x, np.array([0]), keep_dims=True),
     "Transpose": lambda net, x: layer(net, "Transpose", x, np.array([0, 1])),
 }
@@ -104,12 +118,27 @@ def test_light_layers(op: str, kind: ov.Type) -> None:
 
 def positions(net: Net, x: Port) -> Port:
     """Add angles of the numbers 0, 1, .. n - 1."""
-    count = layer(net, "Gather", net.layer("ShapeOf", "opset3", [x], {"output_type": "i64"}, ["i64"]), np.array(0),
-                  np.array(0), out="i64", version="opset8", name="count", batch_dims=0)
-    number = layer(net, "Range", np.array(0), count, np.array(1), out="i64", version="opset4", name="range",
-                   output_type="i64")
-    column = layer(net, "Unsqueeze", net.layer("Convert", "opset1", [number], {"destination_type": "f32"}, ["f32"]),
-                   np.array(1), name="column")
+    count = layer(
+        net,
+        "Gather",
+        net.layer("ShapeOf", "opset3", [x], {"output_type": "i64"}, ["i64"]),
+        np.array(0),
+        np.array(0),
+        out="i64",
+        version="opset8",
+        name="count",
+        batch_dims=0,
+    )
+    number = layer(
+        net, "Range", np.array(0), count, np.array(1), out="i64", version="opset4", name="range", output_type="i64"
+    )
+    column = layer(
+        net,
+        "Unsqueeze",
+        net.layer("Convert", "opset1", [number], {"destination_type": "f32"}, ["f32"]),
+        np.array(1),
+        name="column",
+    )
     return product(net, column, "angles", W[:1])
 
 
@@ -162,8 +191,11 @@ def test_bodies_stay() -> None:
     loop: Any = next(node.op for node in model.ops if node.op.name == "TensorIterator")
     assert {port.element_type for node in loop.body.ops for port in node.ports} == {ov.Type.f32}
     assert types(net)["first"] == types(net)["last"] == "f16"
-    np.testing.assert_allclose(infer(net, [np.tile(X, (2, 1))[:3]], "f16"), infer(net, [np.tile(X, (2, 1))[:3]], "f32"),
-                               atol=N**1.5 * 3 * 2**-11)
+    np.testing.assert_allclose(
+        infer(net, [np.tile(X, (2, 1))[:3]], "f16"),
+        infer(net, [np.tile(X, (2, 1))[:3]], "f32"),
+        atol=N**1.5 * 3 * 2**-11,
+    )
 
 
 def test_an_unknown_type_stays() -> None:
@@ -175,6 +207,7 @@ def test_an_unknown_type_stays() -> None:
 
 
 # ---- weights
+
 
 def half_weights(kind: str = "f16") -> tuple[Net, Any]:
     """Build a product with weights stored in 16 bits, which are too large to fold unconditionally."""
@@ -199,8 +232,10 @@ def test_stored_halves_are_used_unchanged() -> None:
 def test_halves_in_f32() -> None:
     """In f32, weights stay in 16 bits on a GPU, and are folded for NumPy."""
     net, weights = half_weights()
-    for fuse, expected in ((False, ["Parameter", "Constant", "MatMul", "Relu", "Result"]),
-                           (True, ["Parameter", "Constant", "CompressedMatMul", "Relu", "Result"])):
+    for fuse, expected in (
+        (False, ["Parameter", "Constant", "MatMul", "Relu", "Result"]),
+        (True, ["Parameter", "Constant", "CompressedMatMul", "Relu", "Result"]),
+    ):
         for kind in (ov.Type.f32, ov.Type.dynamic):
             model = prepare(ov.Core().read_model(*net.build()), fuse, precision=kind)
             assert [type(n.op).__name__ for n in model.ops] == expected
@@ -215,8 +250,9 @@ def test_compressed_weights_stay(device: str) -> None:
     rng = np.random.default_rng(5)
     net = Net()
     scale = net.const(rng.uniform(1e-6, 1e-5, (64, 1)), "f32")  # below the range of f16
-    codes = net.layer("Convert", "opset1", [net.const(rng.integers(0, 255, (64, 64)), "u8")],
-                      {"destination_type": "f32"}, ["f32"])
+    codes = net.layer(
+        "Convert", "opset1", [net.const(rng.integers(0, 255, (64, 64)), "u8")], {"destination_type": "f32"}, ["f32"]
+    )
     weights = layer(net, "Multiply", codes, scale)
     x = layer(net, "Gather", weights, net.parameter("i64", (-1,), "rows"), np.array(0), version="opset8", batch_dims=0)
     x = product(net, layer(net, "Multiply", x, 1000.0, name="up"), "product", weights)
@@ -231,6 +267,7 @@ def test_compressed_weights_stay(device: str) -> None:
 
 
 # ---- values beyond the range of 16 bits
+
 
 @HALVES
 def test_downcasting_keeps_finite_values_finite(kind: ov.Type) -> None:
@@ -303,6 +340,7 @@ def test_large_reductions(device: str) -> None:
 
 # ---- caches
 
+
 @pytest.mark.parametrize("rank", [2, 3])
 def test_caches_append_in_their_type(rank: int) -> None:
     """Caches append in their own type. In f32, and with fewer than three axes (no keys or values), they stay f32, and
@@ -326,16 +364,23 @@ def test_caches(device: str) -> None:
     """Keys and values are stored in 16 bits and append in place; users see the model's type."""
     core = ov.Core()
     model = core.read_model(DATA / "llama" / "model.xml")
-    cases = (({"INFERENCE_PRECISION_HINT": "f16"}, F16), ({"KV_CACHE_PRECISION": "bf16"}, BF16),
-             ({"INFERENCE_PRECISION_HINT": "f16", "KV_CACHE_PRECISION": "f32"}, ov.Type.f32))
+    cases = (
+        ({"INFERENCE_PRECISION_HINT": "f16"}, F16),
+        ({"KV_CACHE_PRECISION": "bf16"}, BF16),
+        ({"INFERENCE_PRECISION_HINT": "f16", "KV_CACHE_PRECISION": "f32"}, ov.Type.f32),
+    )
     for config, kind in cases if device == "CPU" else cases[:1]:
         compiled = core.compile_model(model, device, config)
         assert {info.type for info in compiled._compilation.initial.infos.values()} == {kind}
         assert all(info.axis == 2 for info in compiled._compilation.initial.infos.values())
         request = compiled.create_infer_request()
         tokens = np.array([[5, 7, 9]])
-        inputs = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), "position_ids": np.array([[0, 1, 2]]),
-                  "beam_idx": np.zeros(1, np.int32)}
+        inputs = {
+            "input_ids": tokens,
+            "attention_mask": np.ones_like(tokens),
+            "position_ids": np.array([[0, 1, 2]]),
+            "beam_idx": np.zeros(1, np.int32),
+        }
         first = request.infer(inputs)[0].copy()
         states = request.query_state()
         assert {state.state.element_type for state in states} == {ov.Type.f32}

@@ -20,8 +20,14 @@ SHAPE = (2, 6, 9, 11)
 OCTETS = (2, 32, 9, 16)  # in a device's kernels, 16 codes are adjacent
 STEP = np.float32(0.03)
 SAME = {"strides": "1,1", "pads_begin": "1,1", "pads_end": "1,1", "dilations": "1,1", "auto_pad": "explicit"}
-POOL = {"strides": "2,2", "pads_begin": "1,1", "pads_end": "1,1", "kernel": "3,3", "rounding_type": "floor",
-        "auto_pad": "explicit"}
+POOL = {
+    "strides": "2,2",
+    "pads_begin": "1,1",
+    "pads_end": "1,1",
+    "kernel": "3,3",
+    "rounding_type": "floor",
+    "auto_pad": "explicit",
+}
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 Build = Callable[[Net, Port], Port]
@@ -88,10 +94,19 @@ def moved(net: Net, x: Port) -> Port:
 
 def doubled(net: Net, x: Port, mode: str) -> Port:
     """Resize images to twice their height and width."""
-    attributes = {"mode": mode, "shape_calculation_mode": "scales", "coordinate_transformation_mode": "asymmetric",
-                  "nearest_mode": "floor", "antialias": False, "pads_begin": [0], "pads_end": [0], "cube_coeff": -0.75}
-    found: Port = net.layer("Interpolate", "opset11", [x, net.const(np.array([2, 2], np.float32)),
-                                                       net.const(np.array([2, 3]))], attributes)
+    attributes = {
+        "mode": mode,
+        "shape_calculation_mode": "scales",
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+        "antialias": False,
+        "pads_begin": [0],
+        "pads_end": [0],
+        "cube_coeff": -0.75,
+    }
+    found: Port = net.layer(
+        "Interpolate", "opset11", [x, net.const(np.array([2, 2], np.float32)), net.const(np.array([2, 3]))], attributes
+    )
     return found
 
 
@@ -142,13 +157,20 @@ def check(net: Net, shape: tuple[int, ...] = SHAPE, device: str = "CPU", step: A
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("low", [0, -128, -49])
-@pytest.mark.parametrize(("build", "expected"), [
-    (convolution, ["Quantize", "Convolution"]), (depthwise, ["Quantize", "GroupConvolution"]),
-    (grouped, ["Quantize", "GroupConvolution"]), (transposed, ["Quantize", "ConvolutionBackpropData"]),
-    (product, ["Quantize", "MatMul"]), (pooled, ["Quantize", "MaxPool", "Convolution"]),
-    (moved, ["Quantize", "Transpose", "Reshape", "MatMul"]),
-    (of_swapped, ["Quantize", "Split", "Concat", "Interpolate", "Convolution"]),
-    (residual, ["Quantize", "Dequantize", "Convolution", "Add"])])
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (convolution, ["Quantize", "Convolution"]),
+        (depthwise, ["Quantize", "GroupConvolution"]),
+        (grouped, ["Quantize", "GroupConvolution"]),
+        (transposed, ["Quantize", "ConvolutionBackpropData"]),
+        (product, ["Quantize", "MatMul"]),
+        (pooled, ["Quantize", "MaxPool", "Convolution"]),
+        (moved, ["Quantize", "Transpose", "Reshape", "MatMul"]),
+        (of_swapped, ["Quantize", "Split", "Concat", "Interpolate", "Convolution"]),
+        (residual, ["Quantize", "Dequantize", "Convolution", "Add"]),
+    ],
+)
 def test_consumers(build: Build, expected: list[str], low: int) -> None:
     net = network(build, low)
     assert sorted(layers(net)) == sorted(expected)
@@ -171,8 +193,9 @@ def test_levels(levels: int, low: int) -> None:
     check(net)
 
 
-@pytest.mark.parametrize(("activation", "low", "stays"), [
-    ("Relu", 0, False), ("Relu", -128, True), ("Clamp", 0, False), ("Clamp", -1, True)])
+@pytest.mark.parametrize(
+    ("activation", "low", "stays"), [("Relu", 0, False), ("Relu", -128, True), ("Clamp", 0, False), ("Clamp", -1, True)]
+)
 def test_activation(activation: str, low: int, stays: bool) -> None:
     """An activation is left out if quantisation clips as much."""
     net = network(convolution, low, activation=activation)
@@ -180,9 +203,18 @@ def test_activation(activation: str, low: int, stays: bool) -> None:
     check(net)
 
 
-@pytest.mark.parametrize("options", [
-    {"low": -0.5}, {"low": 5}, {"low": 0, "levels": 257}, {"low": 0, "step": np.full((2, 1, 1, 1), STEP)},
-    {"low": 0, "step": -STEP}, {"low": 0, "step": np.inf}, {"low": 0, "unit": np.nan}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"low": -0.5},
+        {"low": 5},
+        {"low": 0, "levels": 257},
+        {"low": 0, "step": np.full((2, 1, 1, 1), STEP)},
+        {"low": 0, "step": -STEP},
+        {"low": 0, "step": np.inf},
+        {"low": 0, "unit": np.nan},
+    ],
+)
 def test_ranges_that_stay(options: Any) -> None:
     """Zero must be a level, of 256 at most, and steps may only vary between channels."""
     assert layers(network(convolution, **options))[0] == "FakeQuantize"
@@ -198,6 +230,7 @@ def test_steps_of_channels_in_products() -> None:
 @pytest.mark.parametrize("options", [{"kind": "u8"}, {"zero": True}])
 def test_weights_that_stay(options: Any) -> None:
     """Only codes of i8 without a zero point are known to be those of nncf."""
+
     def build(net: Net, x: Port) -> Port:
         found: Port = net.layer("Convolution", "opset1", [x, weights(net, 5, 6, 3, 3, **options)], SAME)
         return found
@@ -267,6 +300,7 @@ def test_parts_of_codes(device: bool, emulated: str) -> None:
 
 # ---- on a device
 
+
 def of_codes(net: Net, x: Port) -> Port:
     """A convolution with strides, and padding on one side."""
     attributes = {**SAME, "strides": "2,1", "pads_begin": "0,1"}
@@ -331,22 +365,36 @@ def with_rows(net: Net, x: Port) -> Port:
 def on_device(net: Net) -> list[str]:
     """Return the types of a device's layers; of those with an epilogue, also of its layers."""
     model = prepare(ov.Core().read_model(*net.build()), fuse=True, precision=Type.f32, multiplies_i8=lambda: True)
-    return ["+".join([type(n.op).__name__, *(layer.op.name for layer in getattr(n.op, "layers", ()))])
-            for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant")]
+    return [
+        "+".join([type(n.op).__name__, *(layer.op.name for layer in getattr(n.op, "layers", ()))])
+        for n in model.ops
+        if n.op.name not in ("Parameter", "Result", "Constant")
+    ]
 
 
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("low", [0, -128, -49])
-@pytest.mark.parametrize(("build", "expected"), [
-    (of_codes, ["QuantizedConvolution"]), (swapped_codes, ["Split", "Concat", "Interpolate11", "QuantizedConvolution"]),
-    (pooled_codes, ["MaxPool", "QuantizedConvolution"]),
-    (product_of_codes, ["Transpose", "QuantizedMatMul"]), (columns_of_codes, ["QuantizedMatMul"]),
-    (with_layers, ["QuantizedConvolutionWithEpilogue+Convolution+Dequantize+Add+Quantize+Dequantize+Add+Quantize",
-                   "QuantizedConvolution"]),
-    (long_product, ["Reshape", "QuantizedMatMul"]),
-    (with_few_outputs, ["QuantizedConvolutionWithEpilogue+Convolution+Quantize+Dequantize", "Convolution"]),
-    (with_another_type, ["QuantizedConvolution", "Greater"]),
-    (with_rows, ["Transpose", "QuantizedMatMulWithEpilogue+MatMul+Add+Swish"])])
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (of_codes, ["QuantizedConvolution"]),
+        (swapped_codes, ["Split", "Concat", "Interpolate11", "QuantizedConvolution"]),
+        (pooled_codes, ["MaxPool", "QuantizedConvolution"]),
+        (product_of_codes, ["Transpose", "QuantizedMatMul"]),
+        (columns_of_codes, ["QuantizedMatMul"]),
+        (
+            with_layers,
+            [
+                "QuantizedConvolutionWithEpilogue+Convolution+Dequantize+Add+Quantize+Dequantize+Add+Quantize",
+                "QuantizedConvolution",
+            ],
+        ),
+        (long_product, ["Reshape", "QuantizedMatMul"]),
+        (with_few_outputs, ["QuantizedConvolutionWithEpilogue+Convolution+Quantize+Dequantize", "Convolution"]),
+        (with_another_type, ["QuantizedConvolution", "Greater"]),
+        (with_rows, ["Transpose", "QuantizedMatMulWithEpilogue+MatMul+Add+Swish"]),
+    ],
+)
 def test_device(build: Build, expected: list[str], low: int, emulated: str) -> None:
     net = network(build, low, shape=OCTETS)
     assert on_device(net) == ["Quantize", *expected]
@@ -355,16 +403,25 @@ def test_device(build: Build, expected: list[str], low: int, emulated: str) -> N
 
 def test_codes_that_stay_in_a_kernel() -> None:
     """They are whole numbers of f32, and those that it writes are bytes."""
-    model = prepare(ov.Core().read_model(*network(with_layers, 0, shape=OCTETS).build()), fuse=True,
-                    precision=Type.f32, multiplies_i8=lambda: True)
+    model = prepare(
+        ov.Core().read_model(*network(with_layers, 0, shape=OCTETS).build()),
+        fuse=True,
+        precision=Type.f32,
+        multiplies_i8=lambda: True,
+    )
     (op,) = (n.op for n in model.ops if isinstance(n.op, QuantizedWithEpilogue))
-    found = [(each.kind, each.low, each.high, len(part.operands)) for part in op.fused.chain.parts
-             if isinstance(each := part.op, Quantize)]
+    found = [
+        (each.kind, each.low, each.high, len(part.operands))
+        for part in op.fused.chain.parts
+        if isinstance(each := part.op, Quantize)
+    ]
     assert found == [(Type.f32, -128, 127, 2), (Type.i8, -128, 127, 3)]
 
 
-@pytest.mark.parametrize(("build", "shape"), [
-    (convolution, SHAPE), (product, SHAPE), (grouped, SHAPE), (transposed, SHAPE), (depthwise, SHAPE)])
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [(convolution, SHAPE), (product, SHAPE), (grouped, SHAPE), (transposed, SHAPE), (depthwise, SHAPE)],
+)
 def test_layers_that_stay_on_the_device(build: Build, shape: tuple[int, ...], emulated: str) -> None:
     """The kernel reads 16 codes at a time, of one group."""
     net = network(build, -128, shape=shape)
@@ -389,4 +446,6 @@ def test_older_devices() -> None:
     net = network(of_codes, 0, shape=OCTETS)
     model = prepare(ov.Core().read_model(*net.build()), fuse=True, precision=Type.f32)
     assert [n.op.name for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant")] == [
-        "FakeQuantize", "Convolution"]
+        "FakeQuantize",
+        "Convolution",
+    ]

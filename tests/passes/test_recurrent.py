@@ -49,13 +49,21 @@ def weights_from_inputs() -> Net:
     inner = body.parameter("f32", (4, HIDDEN, FEATURES + HIDDEN))
     flat = relu(body, reshape(body, inner, [4 * HIDDEN, FEATURES + HIDDEN]))
     parts = body.layer("VariadicSplit", "opset1", [flat, i64(body, 1), i64(body, [FEATURES, HIDDEN])], outputs=2)
-    new = body.layer("LSTMCell", "opset4", [squeeze(body, xi, [1]), h, c, *parts, body.const(weights(4 * HIDDEN))],
-                     {"hidden_size": HIDDEN}, 2)
+    new = body.layer(
+        "LSTMCell",
+        "opset4",
+        [squeeze(body, xi, [1]), h, c, *parts, body.const(weights(4 * HIDDEN))],
+        {"hidden_size": HIDDEN},
+        2,
+    )
     back = [body.result(v) for v in new]
     start = [net.const(weights(2, HIDDEN, seed=n)) for n in (1, 2)]
-    found = net.tensor_iterator(body, [feed(x, xi, axis=1), *map(feed, start, (h, c)),
-                                       feed(transpose(net, w, [1, 0, 2]), inner)],
-                                [take(b) for b in back], list(zip(back, (h, c))))
+    found = net.tensor_iterator(
+        body,
+        [feed(x, xi, axis=1), *map(feed, start, (h, c)), feed(transpose(net, w, [1, 0, 2]), inner)],
+        [take(b) for b in back],
+        list(zip(back, (h, c))),
+    )
     for port in found:
         net.result(port)
     return net
@@ -63,11 +71,13 @@ def weights_from_inputs() -> Net:
 
 def old_cell(form: str) -> Any:
     """Return a step with LSTMCell-1, whose gates are in another order, or with one matrix."""
+
     def step(b: Net, x: Any, states: Any) -> Any:
         w, r = (weights(4 * HIDDEN, n, seed=n) for n in (FEATURES, HIDDEN))
         given = [np.concatenate([w, r], 1)] if form == "joined" else [w, r]
         attrs = {"hidden_size": HIDDEN} | ({} if form == "joined" else {"weights_format": form})
         return b.layer("LSTMCell", "opset1", [x, *states, *map(b.const, given), b.const(weights(4 * HIDDEN))], attrs, 2)
+
     return step
 
 
@@ -80,8 +90,9 @@ def from_zero_of_the_batch(kind: str = "GRUCell") -> Net:
     every, last = body.result(unsqueeze(body, new, [1])), body.result(new)
     shape = concat(net, [extent(net, x, 0), i64(net, [HIDDEN])], 0)
     start = net.layer("Broadcast", "opset3", [net.const(np.float32(0)), shape], {"mode": "numpy"})
-    for port in net.tensor_iterator(body, [feed(x, xi, axis=1), feed(start, h)], [take(every, axis=1), take(last)],
-                                    [(last, h)]):
+    for port in net.tensor_iterator(
+        body, [feed(x, xi, axis=1), feed(start, h)], [take(every, axis=1), take(last)], [(last, h)]
+    ):
         net.result(port)
     return net
 
@@ -94,11 +105,19 @@ def stacked() -> Net:
         body = Net()
         xi, h = body.parameter("f32", (2, 1, HIDDEN)), body.parameter("f32", (2, HIDDEN))
         given = [body.const(weights(HIDDEN, HIDDEN, seed=number + n)) for n in (0, 5)]
-        new = body.layer("RNNCell", "opset1", [squeeze(body, xi, [1]), h, *given, body.const(weights(HIDDEN))],
-                         {"hidden_size": HIDDEN})
+        new = body.layer(
+            "RNNCell",
+            "opset1",
+            [squeeze(body, xi, [1]), h, *given, body.const(weights(HIDDEN))],
+            {"hidden_size": HIDDEN},
+        )
         every, last = body.result(unsqueeze(body, new, [1])), body.result(new)
-        value = net.tensor_iterator(body, [feed(value, xi, axis=1, **attrs), feed(net.const(weights(2, HIDDEN)), h)],
-                                    [take(every, axis=1, **attrs)], [(last, h)])
+        value = net.tensor_iterator(
+            body,
+            [feed(value, xi, axis=1, **attrs), feed(net.const(weights(2, HIDDEN)), h)],
+            [take(every, axis=1, **attrs)],
+            [(last, h)],
+        )
     net.result(add(net, value, value))
     return net
 
@@ -108,11 +127,25 @@ def reshaped(shape: list[int]) -> Callable[[Net, Any], Any]:
 
 
 FOUND = {
-    **{f"{kind}-{batch}-axis-{axis}{'-backwards' if into else ''}":
-       judged("", over_time(cell(kind), 2 if kind == "LSTMCell" else 1, BOTH if kind == "LSTMCell" else BOTH[:2],
-                            batch=batch, axis=axis, into=into), batch, axis)
-       for kind in ("LSTMCell", "GRUCell", "RNNCell") for batch in (1, 3) for axis in (0, 1)
-       for into in ({}, BACKWARDS)},
+    **{
+        f"{kind}-{batch}-axis-{axis}{'-backwards' if into else ''}": judged(
+            "",
+            over_time(
+                cell(kind),
+                2 if kind == "LSTMCell" else 1,
+                BOTH if kind == "LSTMCell" else BOTH[:2],
+                batch=batch,
+                axis=axis,
+                into=into,
+            ),
+            batch,
+            axis,
+        )
+        for kind in ("LSTMCell", "GRUCell", "RNNCell")
+        for batch in (1, 3)
+        for axis in (0, 1)
+        for into in ({}, BACKWARDS)
+    },
     "sequence-alone": judged("", over_time(LSTM, 2, ((0, True),))),
     "last-h-alone": judged("", over_time(LSTM, 2, ((0, False),))),
     "last-c-alone": judged("", over_time(LSTM, 2, ((1, False),))),
@@ -120,42 +153,85 @@ FOUND = {
     "against-the-slices": judged("", over_time(GRU, out=BACKWARDS)),
     "backwards-and-against-the-slices": judged("", over_time(GRU, into=BACKWARDS, out={})),
     "linear-before-reset": judged("", over_time(cell("GRUCell", linear_before_reset=True))),
-    "clip-and-activations": judged("", over_time(cell("LSTMCell", clip=0.2, activations=["sigmoid", "relu", "tanh"]),
-                                                 2, BOTH)),
-    "hardsigmoid": judged("", over_time(cell("GRUCell", activations=["hardsigmoid", "tanh"], activations_alpha=[0.3],
-                                             activations_beta=[0.4]))),
+    "clip-and-activations": judged(
+        "", over_time(cell("LSTMCell", clip=0.2, activations=["sigmoid", "relu", "tanh"]), 2, BOTH)
+    ),
+    "hardsigmoid": judged(
+        "",
+        over_time(
+            cell("GRUCell", activations=["hardsigmoid", "tanh"], activations_alpha=[0.3], activations_beta=[0.4])
+        ),
+    ),
     "no-bias": judged("", over_time(cell("RNNCell", bias=False))),
-    "reshaped-slices": judged("", over_time(LSTM, 2, BOTH, enter=reshaped([2, FEATURES]),
-                                            leave=reshaped([2, 1, HIDDEN])), dynamic=False),
-    "transposed-slices": judged("", over_time(LSTM, 2, BOTH, batch=1, enter=lambda b, x: squeeze(
-        b, transpose(b, x, [1, 0, 2]), [0]), leave=lambda b, h: transpose(b, unsqueeze(b, h, [0]), [1, 0, 2])), 1),
-    "wrapped-states": judged("", over_time(LSTM, 2, BOTH, carried=(1, 2, HIDDEN), look=axes(0),
-                                           keep=lambda b, h: unsqueeze(b, h, [0]))),
+    "reshaped-slices": judged(
+        "", over_time(LSTM, 2, BOTH, enter=reshaped([2, FEATURES]), leave=reshaped([2, 1, HIDDEN])), dynamic=False
+    ),
+    "transposed-slices": judged(
+        "",
+        over_time(
+            LSTM,
+            2,
+            BOTH,
+            batch=1,
+            enter=lambda b, x: squeeze(b, transpose(b, x, [1, 0, 2]), [0]),
+            leave=lambda b, h: transpose(b, unsqueeze(b, h, [0]), [1, 0, 2]),
+        ),
+        1,
+    ),
+    "wrapped-states": judged(
+        "", over_time(LSTM, 2, BOTH, carried=(1, 2, HIDDEN), look=axes(0), keep=lambda b, h: unsqueeze(b, h, [0]))
+    ),
     "wide-parts": judged("", over_time(GRU, leave=lambda b, h: unsqueeze(b, h, [0, 2]), out_axis=2)),
     "steps-last": judged("", over_time(GRU, leave=lambda b, h: unsqueeze(b, h, [2]), out_axis=2)),
     "steps-first": judged("", over_time(GRU, leave=lambda b, h: unsqueeze(b, h, [0]), out_axis=0)),
-    "no-batch": Scenario("", over_time(LSTM, 2, BOTH, batch=1, axis=0, shape=(-1, FEATURES), enter=lambda b, x: x,
-                                       leave=lambda b, h: h), [Infer(x=numbers(n, FEATURES) / 4) for n in (3, 1)]),
-    "four-axes": Scenario("", over_time(LSTM, 2, BOTH, axis=1, shape=(2, -1, 1, FEATURES), enter=axes(1, 2)),
-                          [Infer(x=numbers(2, n, 1, FEATURES) / 4) for n in (3, 1)]),
-    "time-last": Scenario("", over_time(GRU, axis=2, shape=(2, FEATURES, -1), out_axis=1),
-                          [Infer(x=numbers(2, FEATURES, n) / 4) for n in (3, 1)]),
-    "frames-of-two-axes": Scenario("", over_time(GRU, shape=(2, -1, FEATURES, 1), enter=axes(1, 3)),
-                                   [Infer(x=numbers(2, n, FEATURES, 1) / 4) for n in (3, 1)]),
-    "part-of-the-input": Scenario("", over_time(GRU, shape=(2, 6, FEATURES), into={"start": 1, "end": -2}, out={}),
-                                  [Infer(x=numbers(2, 6, FEATURES) / 4)], dynamic=False),
+    "no-batch": Scenario(
+        "",
+        over_time(LSTM, 2, BOTH, batch=1, axis=0, shape=(-1, FEATURES), enter=lambda b, x: x, leave=lambda b, h: h),
+        [Infer(x=numbers(n, FEATURES) / 4) for n in (3, 1)],
+    ),
+    "four-axes": Scenario(
+        "",
+        over_time(LSTM, 2, BOTH, axis=1, shape=(2, -1, 1, FEATURES), enter=axes(1, 2)),
+        [Infer(x=numbers(2, n, 1, FEATURES) / 4) for n in (3, 1)],
+    ),
+    "time-last": Scenario(
+        "",
+        over_time(GRU, axis=2, shape=(2, FEATURES, -1), out_axis=1),
+        [Infer(x=numbers(2, FEATURES, n) / 4) for n in (3, 1)],
+    ),
+    "frames-of-two-axes": Scenario(
+        "",
+        over_time(GRU, shape=(2, -1, FEATURES, 1), enter=axes(1, 3)),
+        [Infer(x=numbers(2, n, FEATURES, 1) / 4) for n in (3, 1)],
+    ),
+    "part-of-the-input": Scenario(
+        "",
+        over_time(GRU, shape=(2, 6, FEATURES), into={"start": 1, "end": -2}, out={}),
+        [Infer(x=numbers(2, 6, FEATURES) / 4)],
+        dynamic=False,
+    ),
     "part-of-the-input-backwards": Scenario(
-        "", over_time(GRU, shape=(2, 6, FEATURES), into={"start": 5, "end": 2, "stride": -1}, out={"stride": -1,
-                                                                                                   "start": -1,
-                                                                                                   "end": 0}),
-        [Infer(x=numbers(2, 6, FEATURES) / 4)], dynamic=False),
+        "",
+        over_time(
+            GRU,
+            shape=(2, 6, FEATURES),
+            into={"start": 5, "end": 2, "stride": -1},
+            out={"stride": -1, "start": -1, "end": 0},
+        ),
+        [Infer(x=numbers(2, 6, FEATURES) / 4)],
+        dynamic=False,
+    ),
     **{f"old-{form}": judged("", over_time(old_cell(form), 2, BOTH)) for form in ("ifco", "icof", "iofc", "joined")},
     "old-input-forget": judged("", over_time(cell("LSTMCell", version="opset1", input_forget=True), 2, BOTH)),
-    "weights-from-inputs": Scenario("", weights_from_inputs(), [
-        Infer(x=numbers(2, n, FEATURES) / 4, w=weights(HIDDEN, 4, FEATURES + HIDDEN, seed=n)) for n in (3, 1)],
-        dynamic=False),
-    "dynamic-batch": Scenario("", from_zero_of_the_batch(), [
-        Infer(x=numbers(n, t, FEATURES) / 4) for n, t in ((1, 4), (3, 2), (2, 1))]),
+    "weights-from-inputs": Scenario(
+        "",
+        weights_from_inputs(),
+        [Infer(x=numbers(2, n, FEATURES) / 4, w=weights(HIDDEN, 4, FEATURES + HIDDEN, seed=n)) for n in (3, 1)],
+        dynamic=False,
+    ),
+    "dynamic-batch": Scenario(
+        "", from_zero_of_the_batch(), [Infer(x=numbers(n, t, FEATURES) / 4) for n, t in ((1, 4), (3, 2), (2, 1))]
+    ),
     "stacked": Scenario("", stacked(), [Infer(x=numbers(2, n, HIDDEN) / 4) for n in (3, 1)]),
     "between-states": Scenario("", stateful(2), [*frames(), Reset(), *frames(2, 1, (3,))]),
     # loops
@@ -172,9 +248,21 @@ def named(table: dict[str, Scenario]) -> list[Scenario]:
 
 # OpenVINO builds sequences here that ignore bounds, the axis or order of the steps, or the order of gates,
 # or it refuses the cell.
-UNLIKE = ("against-the-slices", "backwards-and-against-the-slices", "wide-parts", "steps-last", "steps-first",
-          "old-ifco", "old-icof", "old-iofc", "old-joined", "hardsigmoid", "no-bias", "part-of-the-input",
-          "part-of-the-input-backwards")
+UNLIKE = (
+    "against-the-slices",
+    "backwards-and-against-the-slices",
+    "wide-parts",
+    "steps-last",
+    "steps-first",
+    "old-ifco",
+    "old-icof",
+    "old-iofc",
+    "old-joined",
+    "hardsigmoid",
+    "no-bias",
+    "part-of-the-input",
+    "part-of-the-input-backwards",
+)
 test_results = check([s for s in named(FOUND) if s.id not in UNLIKE])
 
 
@@ -196,6 +284,7 @@ def test_found(name: str) -> None:
 
 
 # ---- not matched
+
 
 def second_sequence_of_c() -> Net:
     return over_time(LSTM, 2, ((0, True), (1, True)))
@@ -235,11 +324,16 @@ def test_left_alone(name: str) -> None:
     assert {"TensorIterator", "Loop"} & set(found) and not any(op.endswith("Sequence") for op in found)
 
 
-test_left_results = check([judged(name, LEFT[name]) for name in (
-    "steps-of-c", "more-after-the-cell", "more-before-the-cell", "one-state-twice")])
+test_left_results = check(
+    [
+        judged(name, LEFT[name])
+        for name in ("steps-of-c", "more-after-the-cell", "more-before-the-cell", "one-state-twice")
+    ]
+)
 
 
 # ---- unchanged properties
+
 
 def test_the_example_of_the_specification() -> None:
     for document in (False, True):
@@ -298,10 +392,16 @@ def test_inside_of_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     plane, h = body.parameter("f32", (1, 2, 4, FEATURES)), body.parameter("f32", (2, HIDDEN))
     xi, hi = inner.parameter("f32", (2, 1, FEATURES)), inner.parameter("f32", (2, HIDDEN))
     new = inner.result(GRU(inner, squeeze(inner, xi, [1]), [hi])[0])
-    last = body.result(body.tensor_iterator(inner, [feed(squeeze(body, plane, [0]), xi, axis=1), feed(h, hi)],
-                                            [take(new)], [(new, hi)]))
-    net.result(net.tensor_iterator(body, [feed(x, plane, axis=0), feed(net.const(weights(2, HIDDEN)), h)],
-                                   [take(last)], [(last, h)]))
+    last = body.result(
+        body.tensor_iterator(
+            inner, [feed(squeeze(body, plane, [0]), xi, axis=1), feed(h, hi)], [take(new)], [(new, hi)]
+        )
+    )
+    net.result(
+        net.tensor_iterator(
+            body, [feed(x, plane, axis=0), feed(net.const(weights(2, HIDDEN)), h)], [take(last)], [(last, h)]
+        )
+    )
     model = prepared(net)
     (outer,) = (n for n in model.ops if n.op.name == "TensorIterator")
     assert layers(outer.op.body) == ["GRUSequence"]

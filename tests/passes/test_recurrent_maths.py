@@ -59,8 +59,9 @@ def equally(b: Net, x: Port, count: int) -> Sequence[Port]:
 
 
 def variadic(b: Net, x: Port, count: int) -> Sequence[Port]:
-    ports: Sequence[Port] = b.layer("VariadicSplit", "opset1", [x, i64(b, -1), i64(b, [HIDDEN] * (count - 1) + [-1])],
-                                    outputs=count)
+    ports: Sequence[Port] = b.layer(
+        "VariadicSplit", "opset1", [x, i64(b, -1), i64(b, [HIDDEN] * (count - 1) + [-1])], outputs=count
+    )
     return ports
 
 
@@ -70,8 +71,12 @@ def sliced(b: Net, x: Port, count: int) -> Sequence[Port]:
 
 def strided(b: Net, x: Port, count: int) -> Sequence[Port]:
     masks = {"begin_mask": "1,0", "end_mask": "1,0"}
-    return [b.layer("StridedSlice", "opset1", [x, i64(b, [0, n * HIDDEN]), i64(b, [0, (n + 1) * HIDDEN]),
-                                               i64(b, [1, 1])], masks) for n in range(count)]
+    return [
+        b.layer(
+            "StridedSlice", "opset1", [x, i64(b, [0, n * HIDDEN]), i64(b, [0, (n + 1) * HIDDEN]), i64(b, [1, 1])], masks
+        )
+        for n in range(count)
+    ]
 
 
 def projected(b: Net, x: Port, columns: int, seed: int, bias: bool = True, transposed: bool = True) -> Port:
@@ -89,11 +94,13 @@ def lstm_of(b: Net, i: Port, f: Port, g: Port, o: Port, c: Port) -> Sequence[Por
 
 def torch_lstm(part: Part = equally, bias: bool = True) -> Step:
     """Return an LSTM step of torch: two projections with biases, gates i, f, g, o."""
+
     def step(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
         h, c = states
         gates = add(b, projected(b, x, 4 * HIDDEN, 0, bias), projected(b, h, 4 * HIDDEN, 1, bias))
         i, f, g, o = part(b, gates, 4)
         return lstm_of(b, sigmoid(b, i), sigmoid(b, f), tanh(b, g), sigmoid(b, o), c)
+
     return step
 
 
@@ -108,8 +115,10 @@ def tensorflow_lstm(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
 def lstm_of_single_gates(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
     """Compute each gate by its own products, with swapped operands."""
     h, c = states
-    i, f, g, o = (add(b, projected(b, h, HIDDEN, 2 * n + 1, False), projected(b, x, HIDDEN, 2 * n, transposed=False))
-                  for n in range(4))
+    i, f, g, o = (
+        add(b, projected(b, h, HIDDEN, 2 * n + 1, False), projected(b, x, HIDDEN, 2 * n, transposed=False))
+        for n in range(4)
+    )
     new = add(b, mul(b, tanh(b, g), sigmoid(b, i)), mul(b, c, sigmoid(b, f)))
     return [mul(b, tanh(b, new), sigmoid(b, o)), new]
 
@@ -134,17 +143,20 @@ def lstm_of_all_sigmoids(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Po
 
 def torch_gru(blend: str) -> Step:
     """Return a GRU step that resets after the product with R; gates r, z, n."""
+
     def step(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
         (h,) = states
         xr, xz, xn = split(b, projected(b, x, 3 * HIDDEN, 0), 1, 3)
         hr, hz, hn = split(b, projected(b, h, 3 * HIDDEN, 1), 1, 3)
         r, z = sigmoid(b, add(b, xr, hr)), sigmoid(b, add(b, xz, hz))
         return [blended(b, blend, z, tanh(b, add(b, xn, mul(b, r, hn))), h)]
+
     return step
 
 
 def classic_gru(blend: str, joined: bool) -> Step:
     """Return a GRU step that resets before it, with x and h concatenated or apart; gates z and r in one product."""
+
     def step(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
         (h,) = states
         if joined:
@@ -157,6 +169,7 @@ def classic_gru(blend: str, joined: bool) -> Step:
             z, r = split(b, sigmoid(b, gates), 1, 2)
             n = add(b, projected(b, x, HIDDEN, 2), projected(b, mul(b, h, r), HIDDEN, 3, False))
         return [blended(b, blend, z, tanh(b, n), h)]
+
     return step
 
 
@@ -177,6 +190,7 @@ def rnn(kind: str) -> Step:
         if kind == "hardsigmoid":
             return [b.layer("HardSigmoid", "opset1", [value, scalar(b, 0.3), scalar(b, 0.4)])]
         return [tanh(b, value) if kind == "tanh" else relu(b, value) if kind == "relu" else sigmoid(b, value)]
+
     return step
 
 
@@ -198,8 +212,10 @@ def wide_rnn(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
 
 
 FOUND = {
-    **{f"lstm-{part.__name__}": judged(over_time(torch_lstm(part), 2, BOTH))
-       for part in (equally, variadic, sliced, strided)},
+    **{
+        f"lstm-{part.__name__}": judged(over_time(torch_lstm(part), 2, BOTH))
+        for part in (equally, variadic, sliced, strided)
+    },
     "lstm-without-bias": judged(over_time(torch_lstm(bias=False), 2, BOTH)),
     "lstm-batch-1-time-first": judged(over_time(torch_lstm(), 2, BOTH, batch=1, axis=0), 1, 0),
     "lstm-backwards": judged(over_time(torch_lstm(), 2, BOTH, into={"start": -1, "end": 0, "stride": -1})),
@@ -208,14 +224,17 @@ FOUND = {
     "lstm-activated-first": judged(over_time(lstm_activated_first, 2, BOTH)),
     "lstm-of-all-sigmoids": judged(over_time(lstm_of_all_sigmoids, 2, BOTH)),
     "lstm-loop": Scenario("", looped(torch_lstm(), 2), frames(2, 1, (6,)), dynamic=False),
-    **{f"gru-reset-after-{blend}": judged(over_time(torch_gru(blend)))
-       for blend in ("difference", "difference-first", "swapped", "plain")},
+    **{
+        f"gru-reset-after-{blend}": judged(over_time(torch_gru(blend)))
+        for blend in ("difference", "difference-first", "swapped", "plain")
+    },
     "gru-reset-before": judged(over_time(classic_gru("plain", False))),
     "gru-reset-before-joined": judged(over_time(classic_gru("difference", True), axis=0), 2, 0),
     **{f"rnn-{kind}": judged(over_time(rnn(kind))) for kind in ("tanh", "relu", "sigmoid", "hardsigmoid")},
     "rnn-two-matrices": judged(over_time(wide_rnn)),
-    "rnn-of-three-axes": judged(over_time(frame_of_three_axes, batch=1, enter=lambda b, x: x, leave=lambda b, h: h,
-                                          carried=(1, 1, HIDDEN)), 1),
+    "rnn-of-three-axes": judged(
+        over_time(frame_of_three_axes, batch=1, enter=lambda b, x: x, leave=lambda b, h: h, carried=(1, 1, HIDDEN)), 1
+    ),
 }
 test_results = check([Scenario(name, s.net, s.steps, dynamic=False) for name, s in FOUND.items()])
 
@@ -235,6 +254,7 @@ def test_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- not matched
+
 
 def blend_the_other_way(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
     """Add z n + (1 - z) h."""
@@ -294,8 +314,9 @@ def test_left_alone(name: str) -> None:
     assert layers(prepared(over_time(step, states))) == ["TensorIterator"]
 
 
-test_left_results = check([Scenario(name, over_time(step, states), frames(), dynamic=False)
-                           for name, (step, states) in LEFT.items()])
+test_left_results = check(
+    [Scenario(name, over_time(step, states), frames(), dynamic=False) for name, (step, states) in LEFT.items()]
+)
 
 
 def test_a_state_that_is_broadcast_is_left_alone() -> None:

@@ -1,4 +1,5 @@
 """Rotary embeddings become one layer: matched patterns, unmatched ones, and values on both backends."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -86,8 +87,11 @@ def per_pair(net: Net, x: Port, cos: Port, sin: Port) -> Port:
     """Take one element of cos and sin per pair."""
     first, second = halves(net, x)
     c, s = (slice_(net, f, 0, WIDTH // 2, -1) for f in (cos, sin))
-    return concat(net, [minus(net, mul(net, first, c), mul(net, second, s)),
-                        add(net, mul(net, second, c), mul(net, first, s))], -1)
+    return concat(
+        net,
+        [minus(net, mul(net, first, c), mul(net, second, s)), add(net, mul(net, second, c), mul(net, first, s))],
+        -1,
+    )
 
 
 def partial(net: Net, x: Port, cos: Port, sin: Port) -> Port:
@@ -125,6 +129,7 @@ def neighbours(net: Net, x: Port, cos: Port, sin: Port) -> Port:
 
 def cohere(net: Net, x: Port, cos: Port, sin: Port) -> Port:
     """Repeat angles instead of cosines and sines."""
+
     def function(name: str) -> Port:
         angle = gather(net, cos, np.repeat(np.arange(WIDTH // 2), 2), 2)
         return unsqueeze(net, net.layer(name, "opset1", [mul(net, angle, scalar(net, 3))]), [1])
@@ -209,6 +214,7 @@ def test_16_bits_are_rounded_once(kind: str, device: str) -> None:
 
 # ---- not matched
 
+
 def other_sign(net: Net, x: Port, cos: Port, sin: Port) -> Port:
     first, second = halves(net, x)
     return add(net, mul(net, x, cos), mul(net, concat(net, [second, negative(net, first)], 3), sin))
@@ -257,12 +263,18 @@ def unlike_pairs(net: Net, x: Port, cos: Port, sin: Port) -> Port:
 def mixed_factors(net: Net, x: Port, cos: Port, sin: Port) -> Port:
     first, second = halves(net, x)
     c, s = (slice_(net, f, 0, WIDTH // 2, -1) for f in (cos, sin))
-    return concat(net, [minus(net, mul(net, first, c), mul(net, second, s)),
-                        add(net, mul(net, second, s), mul(net, first, c))], -1)
+    return concat(
+        net,
+        [minus(net, mul(net, first, c), mul(net, second, s)), add(net, mul(net, second, s), mul(net, first, c))],
+        -1,
+    )
 
 
-@pytest.mark.parametrize("pattern", [other_sign, no_sign, other_half, uneven, other_axis, difference, another,
-                                     unlike_pairs, mixed_factors], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "pattern",
+    [other_sign, no_sign, other_half, uneven, other_axis, difference, another, unlike_pairs, mixed_factors],
+    ids=lambda f: f.__name__,
+)
 def test_other_patterns_stay(pattern: Pattern) -> None:
     assert not [n for n in prepared(embedding(pattern)).ops if isinstance(n.op, Rotary)]
 

@@ -1,4 +1,5 @@
 """Decoders split into a device part, whose shapes are fixed while caches grow, and a host part with masks."""
+
 from __future__ import annotations
 
 from collections import Counter

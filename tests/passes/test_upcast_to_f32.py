@@ -39,8 +39,12 @@ def prepared(net: Net, precision: ov.Type = ov.Type.f32) -> Model:
 
 def kinds(model: Model) -> set[str]:
     """Return the types of the layers' results."""
-    return {port.element_type.get_type_name() for node in all_nodes(model) for port in node.ports
-            if node.op.name not in ("Constant", "Parameter", "Result", "Convert")}
+    return {
+        port.element_type.get_type_name()
+        for node in all_nodes(model)
+        for port in node.ports
+        if node.op.name not in ("Constant", "Parameter", "Result", "Convert")
+    }
 
 
 @HALVES
@@ -77,16 +81,22 @@ def test_a_model_of_f32_stays() -> None:
     """A model of f32 is unchanged, also with weights in f16."""
     net = Net()
     w = net.layer("Convert", "opset1", [net.const(W, "f16")], {"destination_type": "f32"}, ["f32"])
-    net.result(net.layer("MatMul", "opset1", [net.parameter("f32", (-1, N)), w],
-                         {"transpose_a": False, "transpose_b": False}))
+    net.result(
+        net.layer("MatMul", "opset1", [net.parameter("f32", (-1, N)), w], {"transpose_a": False, "transpose_b": False})
+    )
     assert [n.op.name for n in prepared(net).ops] == [n.op.name for n in prepared(net, ov.Type.dynamic).ops]
 
 
 def test_folded_constants_stay() -> None:
     """Constants keep the values of the file, including roundings."""
     net = Net()
-    scaled = net.layer("Multiply", "opset1", [net.const(W, "f16"), net.const(np.full((N, 1), 0.1), "f16")],
-                       {"auto_broadcast": "numpy"}, ["f16"])
+    scaled = net.layer(
+        "Multiply",
+        "opset1",
+        [net.const(W, "f16"), net.const(np.full((N, 1), 0.1), "f16")],
+        {"auto_broadcast": "numpy"},
+        ["f16"],
+    )
     x = net.parameter("f16", (-1, N))
     net.result(net.layer("Add", "opset1", [x, scaled], {"auto_broadcast": "numpy"}, ["f16"]))
     (value,) = [n.op.value for n in prepared(net).ops if n.op.name == "Constant"]  # type: ignore[attr-defined]
@@ -113,12 +123,19 @@ def test_random_numbers_stay() -> None:
     """Random numbers keep their type, which determines their sequence."""
     net = Net()
     ends = [net.const(np.float16(v), "f16") for v in (0, 1)]
-    x = net.layer("RandomUniform", "opset8", [net.const(np.array([5])), *ends],
-                  {"output_type": "f16", "global_seed": 1, "op_seed": 2}, ["f16"])
+    x = net.layer(
+        "RandomUniform",
+        "opset8",
+        [net.const(np.array([5])), *ends],
+        {"output_type": "f16", "global_seed": 1, "op_seed": 2},
+        ["f16"],
+    )
     net.result(net.layer("Exp", "opset1", [x], outputs=["f16"]))
-    assert [(n.op.name, n.ports[0].element_type.get_type_name()) for n in prepared(net).ops
-            if n.op.name not in ("Constant", "Parameter")] == [
-                ("RandomUniform", "f16"), ("Convert", "f32"), ("Exp", "f32"), ("Convert", "f16"), ("Result", "f16")]
+    assert [
+        (n.op.name, n.ports[0].element_type.get_type_name())
+        for n in prepared(net).ops
+        if n.op.name not in ("Constant", "Parameter")
+    ] == [("RandomUniform", "f16"), ("Convert", "f32"), ("Exp", "f32"), ("Convert", "f16"), ("Result", "f16")]
 
 
 def accumulator() -> Net:

@@ -35,15 +35,18 @@ def weights_of(source: Net, **options: bool) -> list[tuple[bool, Any]]:
     return [(n.op.transpose_b, n.sources[1].spec.constant) for n in products]
 
 
-@pytest.mark.parametrize(("shape", "weights", "attrs"), [
-    ((1, 6), (100, 6), {"transpose_b": True}),
-    ((-1, 6), (100, 6), {"transpose_b": True}),
-    ((-1, -1, 90), (90, 7), {}),
-    ((70,), (70, 5), {}),
-    ((6, -1), (65, 6), {"transpose_a": True, "transpose_b": True}),
-    ((2, 6), (5, 6), {"transpose_b": True}),
-    ((3, 4, 6), (100, 6), {"transpose_b": True}),
-])
+@pytest.mark.parametrize(
+    ("shape", "weights", "attrs"),
+    [
+        ((1, 6), (100, 6), {"transpose_b": True}),
+        ((-1, 6), (100, 6), {"transpose_b": True}),
+        ((-1, -1, 90), (90, 7), {}),
+        ((70,), (70, 5), {}),
+        ((6, -1), (65, 6), {"transpose_a": True, "transpose_b": True}),
+        ((2, 6), (5, 6), {"transpose_b": True}),
+        ((3, 4, 6), (100, 6), {"transpose_b": True}),
+    ],
+)
 @pytest.mark.parametrize("kind", ["f32", "f64"])
 def test_transposed(shape: Any, weights: tuple[int, int], attrs: dict[str, bool], kind: str) -> None:
     source = network(shape, weights, attrs, kind)
@@ -58,14 +61,17 @@ def test_transposed(shape: Any, weights: tuple[int, int], attrs: dict[str, bool]
         np.testing.assert_allclose(actual, expected.array, 1e-5, 1e-5)
 
 
-@pytest.mark.parametrize(("shape", "weights", "transposed", "kind"), [
-    ((1, 100), (6, 100), True, "f32"),
-    ((1, 6), (6, 6), True, "f32"),
-    ((2, 100), (100, 6), False, "f32"),
-    ((2, 200, 6), (100, 6), True, "f32"),
-    ((2, -1, 6), (100, 6), True, "f16"),
-    (None, (100, 6), True, "f32"),
-])
+@pytest.mark.parametrize(
+    ("shape", "weights", "transposed", "kind"),
+    [
+        ((1, 100), (6, 100), True, "f32"),
+        ((1, 6), (6, 6), True, "f32"),
+        ((2, 100), (100, 6), False, "f32"),
+        ((2, 200, 6), (100, 6), True, "f32"),
+        ((2, -1, 6), (100, 6), True, "f16"),
+        (None, (100, 6), True, "f32"),
+    ],
+)
 def test_those_that_stay(shape: Any, weights: tuple[int, int], transposed: bool, kind: str) -> None:
     """Weights stay for long contiguous runs, few rows of untransposed weights, many rows, other types and ranks."""
     for found, constant in weights_of(network(shape, weights, {"transpose_b": transposed}, kind), epilogues=True):
@@ -77,8 +83,14 @@ def test_on_a_device() -> None:
     assert all(transposed for transposed, _ in weights_of(source, fuse=True))
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (weight_layout.TILE_ROWS, weight_layout.TILE_COLUMNS),
-                                   (2 * weight_layout.TILE_ROWS + 3, 2 * weight_layout.TILE_COLUMNS + 5)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 1),
+        (weight_layout.TILE_ROWS, weight_layout.TILE_COLUMNS),
+        (2 * weight_layout.TILE_ROWS + 3, 2 * weight_layout.TILE_COLUMNS + 5),
+    ],
+)
 @pytest.mark.parametrize("shift", [0, 1])
 def test_by_tiles(shape: tuple[int, int], shift: int) -> None:
     raw = np.random.default_rng(3).integers(0, 256, shift + 4 * shape[0] * shape[1], np.uint8)

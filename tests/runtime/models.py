@@ -1,4 +1,5 @@
 """Small models whose plans are known to the byte."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -41,8 +42,13 @@ def loop(steps: int | str = -1) -> Net:
     r = body.result(t)
     net = Net("loop")
     x = net.parameter("f32", (steps, 4), "x")
-    y = net.tensor_iterator(body, [feed(x, xi, axis=0), feed(net.const(np.zeros((1, 4), "f4")), h)],
-                            [take(r, axis=0)], [(r, h)], name="iterate")
+    y = net.tensor_iterator(
+        body,
+        [feed(x, xi, axis=0), feed(net.const(np.zeros((1, 4), "f4")), h)],
+        [take(r, axis=0)],
+        [(r, h)],
+        name="iterate",
+    )
     net.result(net.layer("Relu", "opset1", [y], name="relu"))
     return net
 

@@ -99,9 +99,17 @@ def test_constants_in_other_memory() -> None:
     assert np.array_equal(backend.constant(strided.T), strided.T)
 
 
-@pytest.mark.parametrize(("first", "size", "pages"), [
-    (0, PAGE, 1), (1, PAGE, 0), (1, 2 * PAGE, 1), (PAGE - 1, PAGE + 2, 1), (PAGE, 3 * PAGE, 3), (5, 0, 0),
-])
+@pytest.mark.parametrize(
+    ("first", "size", "pages"),
+    [
+        (0, PAGE, 1),
+        (1, PAGE, 0),
+        (1, 2 * PAGE, 1),
+        (PAGE - 1, PAGE + 2, 1),
+        (PAGE, 3 * PAGE, 3),
+        (5, 0, 0),
+    ],
+)
 def test_let_go_of_whole_pages(first: int, size: int, pages: int, tmp_path: Path) -> None:
     expected = np.random.default_rng(2).integers(0, 256, 5 * PAGE, np.uint8)
     (tmp_path / "data").write_bytes(expected.tobytes())

@@ -1,4 +1,5 @@
 """Debugging settings: their output, and stops at a layer."""
+
 from __future__ import annotations
 
 import os
@@ -47,7 +48,10 @@ def test_level_1_prints_the_plan_once(capsys: pytest.CaptureFixture[str]) -> Non
 def test_level_2_prints_steps(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for line in printed(capsys, 2).splitlines() if " us " in line]
     assert [line.split()[-3:] for line in lines] == [
-        ["bound", "Add", "add"], ["bound", "Relu", "relu"], ["bound", "Multiply", "mul"]]
+        ["bound", "Add", "add"],
+        ["bound", "Relu", "relu"],
+        ["bound", "Multiply", "mul"],
+    ]
     assert "52 B" in lines[0] and "48 B" in lines[1] and "60 B" in lines[2]
 
 
@@ -57,7 +61,11 @@ def test_level_2_counts_bytes_of_iterations_and_eager_steps(capsys: pytest.Captu
         compiled(models.branching())([np.ones(4, "f4")])
     lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines() if " us " in line]
     assert [re.search(r"us (\d+ B) .* (\w+)$", line).groups() for line in lines] == [  # type: ignore[union-attr]
-        (f"{3 * 5 * 16} B", "iterate"), (f"{3 * 2 * 16} B", "relu"), ("32 B", "choose"), ("32 B", "relu")]
+        (f"{3 * 5 * 16} B", "iterate"),
+        (f"{3 * 2 * 16} B", "relu"),
+        ("32 B", "choose"),
+        ("32 B", "relu"),
+    ]
 
 
 def test_level_3_prints_shapes_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,9 +109,16 @@ def test_watching_changes_no_result() -> None:
 
 # ---- stopping
 
-@pytest.mark.parametrize("layer, expected", [
-    ("x", X), ("add", X + 1), ("relu", np.maximum(X + 1, 0)), ("mul", np.maximum(X + 1, 0)),
-])
+
+@pytest.mark.parametrize(
+    "layer, expected",
+    [
+        ("x", X),
+        ("add", X + 1),
+        ("relu", np.maximum(X + 1, 0)),
+        ("mul", np.maximum(X + 1, 0)),
+    ],
+)
 def test_stop_at(layer: str, expected: np.ndarray) -> None:
     model = compiled(models.chain())
     with ov.STOP_AT(layer), pytest.raises(Stopped) as stopped:
@@ -138,8 +153,10 @@ def test_stop_at_and_after_an_eager_step(layer: str, expected: list[float]) -> N
     np.testing.assert_array_equal(stopped.value.outputs[0], expected)
 
 
-@pytest.mark.parametrize("layer, expected", [
-    ("sum", [[1, -2, 3, -4]]), ("tanh", np.tanh([[1, -2, 3, -4]])), ("xi", [[1, -2, 3, -4]]), ("h", [[0] * 4])])
+@pytest.mark.parametrize(
+    "layer, expected",
+    [("sum", [[1, -2, 3, -4]]), ("tanh", np.tanh([[1, -2, 3, -4]])), ("xi", [[1, -2, 3, -4]]), ("h", [[0] * 4])],
+)
 def test_stop_in_a_body_at_the_first_iteration(layer: str, expected: object) -> None:
     x = np.array([[1, -2, 3, -4], [9, 9, 9, 9]], "f4")
     with ov.STOP_AT(layer), pytest.raises(Stopped) as stopped:
@@ -176,8 +193,9 @@ def test_stop_asynchronously() -> None:
             request.wait()
 
 
-@pytest.mark.parametrize("layer, message", [
-    ("rellu", "no step computes it; there is relu"), ("nothing like it", "no step")])
+@pytest.mark.parametrize(
+    "layer, message", [("rellu", "no step computes it; there is relu"), ("nothing like it", "no step")]
+)
 def test_stop_at_an_unknown_layer(layer: str, message: str) -> None:
     with ov.STOP_AT(layer), pytest.raises(ov.Error, match=message):
         compiled(models.loop())([np.ones((2, 4), "f4")])
@@ -185,12 +203,20 @@ def test_stop_at_an_unknown_layer(layer: str, message: str) -> None:
 
 # ---- settings
 
+
 def test_environment() -> None:
-    code = ("import numpy as np; from tests.runtime.models import *\n"
-            "try: compiled(chain())([np.ones((2, 3), 'f4')])\n"
-            "except ov.debug.Stopped as e: print(e)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          env=os.environ | {"OVGPU_DEBUG": "2", "OVGPU_STOP_AT": "relu"})
+    code = (
+        "import numpy as np; from tests.runtime.models import *\n"
+        "try: compiled(chain())([np.ones((2, 3), 'f4')])\n"
+        "except ov.debug.Stopped as e: print(e)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OVGPU_DEBUG": "2", "OVGPU_STOP_AT": "relu"},
+    )
     assert done.stdout == "stopped at layer 'relu': output 0 is float32[2, 3] from 2 to 2, mean 2\n"
     assert "bound   Relu" in done.stderr and "bound   Multiply" not in done.stderr
 
@@ -210,11 +236,14 @@ def test_settings_nest() -> None:
     assert setting.value == 0
 
 
-@pytest.mark.parametrize("array, text", [
-    (np.zeros((0, 2), "f4"), "float32[0, 2]"),
-    (np.array([1, np.nan, np.inf], "f4"), "float32[3] from 1 to 1, mean 1, 2 not finite"),
-    (np.array([True, False]), "bool[2] from 0 to 1, mean 0.5"),
-    (np.array(["a"], object), "object[1]"),
-])
+@pytest.mark.parametrize(
+    "array, text",
+    [
+        (np.zeros((0, 2), "f4"), "float32[0, 2]"),
+        (np.array([1, np.nan, np.inf], "f4"), "float32[3] from 1 to 1, mean 1, 2 not finite"),
+        (np.array([True, False]), "bool[2] from 0 to 1, mean 0.5"),
+        (np.array(["a"], object), "object[1]"),
+    ],
+)
 def test_statistics(array: np.ndarray, text: str) -> None:
     assert statistics(array) == text

@@ -1,4 +1,5 @@
 """Endless work can be cancelled, and work that needs more memory than available does not begin."""
+
 from __future__ import annotations
 
 import _thread
@@ -34,8 +35,9 @@ def same(body: Net, x: Port) -> Port:
     return x
 
 
-def looping(trips: int, step: Callable[[Net, Port], Port] = add_one, *, tested: bool = False,
-            joined: bool = False) -> Net:
+def looping(
+    trips: int, step: Callable[[Net, Port], Port] = add_one, *, tested: bool = False, joined: bool = False
+) -> Net:
     """Build a counter as a state, and a loop over x. If ``tested``, the body computes whether to go on."""
     net = Net()
     x, one = net.parameter("f32", (1, 4), "x"), net.const(np.ones(1, np.float32))
@@ -49,9 +51,15 @@ def looping(trips: int, step: Callable[[Net, Port], Port] = add_one, *, tested: 
     if tested:
         total = body.layer("ReduceSum", "opset1", [stepped, body.const(np.array([0, 1]))])
         goes_on = body.layer("Less", "opset1", [total, body.const(np.array(1e30, np.float32))])
-    last = net.loop(net.const(np.array(trips)), net.const(np.array(True)), body, [feed(x, carried)],
-                    [take(result, **({"axis": 0} if joined else {}))], [(result, carried)],
-                    body_condition=body.result(goes_on))
+    last = net.loop(
+        net.const(np.array(trips)),
+        net.const(np.array(True)),
+        body,
+        [feed(x, carried)],
+        [take(result, **({"axis": 0} if joined else {}))],
+        [(result, carried)],
+        body_condition=body.result(goes_on),
+    )
     net.result(last)
     net.result(read)
     return net
@@ -67,8 +75,11 @@ def count_of(request: Any) -> float:
 
 
 LOOPS = {
-    "2^40": looping(1 << 40), "2^62": looping(1 << 62), "without end": looping(-1),
-    "a test that holds": looping(-1, tested=True), "nothing to do": looping(1 << 40, same),
+    "2^40": looping(1 << 40),
+    "2^62": looping(1 << 62),
+    "without end": looping(-1),
+    "a test that holds": looping(-1, tested=True),
+    "nothing to do": looping(1 << 40, same),
     "joined": looping(-1, tested=True, joined=True),
 }
 
@@ -187,12 +198,24 @@ def huge(op: str) -> Net:
         port = net.layer(op, "opset3", [x, shape], {"mode": "bidirectional"})
     elif op == "ROIPooling":
         boxes = net.const(np.array([[0, 0, 0, 7, 7]], np.float32))
-        port = net.layer(op, "opset2", [x, boxes], {"pooled_h": extent, "pooled_w": extent, "spatial_scale": 1,
-                                                    "method": "max"})
+        port = net.layer(
+            op, "opset2", [x, boxes], {"pooled_h": extent, "pooled_w": extent, "spatial_scale": 1, "method": "max"}
+        )
     else:
-        port = net.layer(op, "opset1", [x], {
-            "kernel": "2,2", "strides": "1,1", "pads_begin": f"{extent},{extent}", "pads_end": "0,0",
-            "rounding_type": "floor", "auto_pad": "explicit", "exclude-pad": False})
+        port = net.layer(
+            op,
+            "opset1",
+            [x],
+            {
+                "kernel": "2,2",
+                "strides": "1,1",
+                "pads_begin": f"{extent},{extent}",
+                "pads_end": "0,0",
+                "rounding_type": "floor",
+                "auto_pad": "explicit",
+                "exclude-pad": False,
+            },
+        )
     net.result(port)
     return net
 
@@ -200,8 +223,11 @@ def huge(op: str) -> Net:
 @pytest.mark.parametrize("op", ["Broadcast", "ROIPooling", "AvgPool"])
 def test_terabytes(op: str, device: str) -> None:
     """The error names the layer, also for a Broadcast, which is a view that is copied to the result."""
-    with pytest.raises(ov.OpError, match=rf"^\[({op}|Copy)\] out of memory: a result of shape \[.*\] takes "
-                                         rf"(17|140),[\d,]+ bytes, the plan needs [\d,]+; .*\(layer '{op}"):
+    with pytest.raises(
+        ov.OpError,
+        match=rf"^\[({op}|Copy)\] out of memory: a result of shape \[.*\] takes "
+        rf"(17|140),[\d,]+ bytes, the plan needs [\d,]+; .*\(layer '{op}",
+    ):
         request_of(huge(op), device).infer([np.ones((1, 1, 8, 8), np.float32)])
 
 
@@ -211,9 +237,12 @@ def test_a_plan_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 1 << 20)
     net, inputs = tiled(1 << 20)
     request = request_of(net, "CPU")
-    with pytest.raises(ov.OpError, match=r"\[\w+\] out of memory: a result of shape \[1048576\] takes 4,194,304 bytes, "
-                                         r"the plan needs [\d,]{9,}; [\d,]+ bytes were asked for, the host has "
-                                         r"1,048,576 \(layer '"):
+    with pytest.raises(
+        ov.OpError,
+        match=r"\[\w+\] out of memory: a result of shape \[1048576\] takes 4,194,304 bytes, "
+        r"the plan needs [\d,]{9,}; [\d,]+ bytes were asked for, the host has "
+        r"1,048,576 \(layer '",
+    ):
         request.infer(inputs)
     assert request.infer([inputs[0], [5]])[0].shape == (5,)
 
@@ -233,8 +262,11 @@ def test_memory_beside_the_plan(doing: str, monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_array_equal(request.infer([x])[0], np.searchsorted([5, 10], x))
     free = iter([3000] if doing == "Bucketize" else [1 << 20, 3000])
     monkeypatch.setattr(host_memory, "free_bytes", lambda: next(free))
-    with pytest.raises(ov.OpError, match=rf"\[{doing}\] out of memory: 4,000 bytes were asked for, the host has 3,000 "
-                                         r"\(layer '"):
+    with pytest.raises(
+        ov.OpError,
+        match=rf"\[{doing}\] out of memory: 4,000 bytes were asked for, the host has 3,000 "
+        r"\(layer '",
+    ):
         request.infer([x])
     assert count_of(request) == 1
 
@@ -248,8 +280,11 @@ def test_compiling_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         request_of(net, "CPU")
 
 
-@pytest.mark.parametrize("error", [
-    MemoryError("no"), ValueError("array is too big; ..."), ValueError("Maximum allowed size exceeded")], ids=str)
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("no"), ValueError("array is too big; ..."), ValueError("Maximum allowed size exceeded")],
+    ids=str,
+)
 def test_missing_memory_is_no_fault(error: Exception) -> None:
     """NumPy raises ValueError for more elements than it can count."""
     assert str(fault("compiling", error)).startswith("out of memory: ")

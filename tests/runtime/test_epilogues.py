@@ -1,4 +1,5 @@
 """Steps with epilogues: their layers in plans and errors."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -30,17 +31,31 @@ def product(net: Net) -> Port:
 
 def group_norm(net: Net) -> Port:
     x = net.parameter("f32", (1, -1, 4))
-    return layer(net, "first", "GroupNormalization", x, net.const(numbers(3)), net.const(numbers(3)), version=12,
-                 num_groups=3, epsilon=1e-3)
+    return layer(
+        net,
+        "first",
+        "GroupNormalization",
+        x,
+        net.const(numbers(3)),
+        net.const(numbers(3)),
+        version=12,
+        num_groups=3,
+        epsilon=1e-3,
+    )
 
 
-@pytest.mark.parametrize(("build", "shape", "message"), [
-    (convolution, (1, 5, 4, 4), r"\[Convolution\] the data has 5 channels, the kernel takes 3"),
-    (product, (1, 5), r"\[MatMul\] matrices of 5 columns and 3 rows do not multiply"),
-    (group_norm, (1, 6, 4), r"\[GroupNormalization\] 6 channels have 3 numbers"),
-], ids=lambda value: getattr(value, "__name__", ""))
-def test_plans_and_errors_name_all_layers(build: Callable[[Net], Port], shape: tuple[int, ...], message: str,
-                                          device: str) -> None:
+@pytest.mark.parametrize(
+    ("build", "shape", "message"),
+    [
+        (convolution, (1, 5, 4, 4), r"\[Convolution\] the data has 5 channels, the kernel takes 3"),
+        (product, (1, 5), r"\[MatMul\] matrices of 5 columns and 3 rows do not multiply"),
+        (group_norm, (1, 6, 4), r"\[GroupNormalization\] 6 channels have 3 numbers"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_plans_and_errors_name_all_layers(
+    build: Callable[[Net], Port], shape: tuple[int, ...], message: str, device: str
+) -> None:
     net = Net()
     net.result(layer(net, "relu", "ReLU", build(net)))
     model = ov.Core().compile_model(ov.Core().read_model(*net.build()), device)

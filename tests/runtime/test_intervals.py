@@ -1,4 +1,5 @@
 """Intervals prove that a result is uniform; the computed results confirm it."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -55,8 +56,9 @@ def convert(net: Net, x: Port, kind: str) -> Port:
 def columns(net: Net, x: Port) -> Port:
     """Add 0, 1, 2, .. up to the number of columns."""
     count = reshape(net, extent(net, x, 1), [])
-    return net.layer("Range", "opset4", [scalar(net, 0, "i64"), count, scalar(net, 1, "i64")],
-                     {"output_type": "i64"}, ["i64"])
+    return net.layer(
+        "Range", "opset4", [scalar(net, 0, "i64"), count, scalar(net, 1, "i64")], {"output_type": "i64"}, ["i64"]
+    )
 
 
 def masked(net: Net, x: Port) -> Port:
@@ -74,6 +76,7 @@ def test_masks() -> None:
 
 def test_positions() -> None:
     """All positions are less than the number of columns, but not less than 3."""
+
     def before(limit: int) -> Callable[[Net, Port], Port]:
         return lambda net, x: convert(net, compare(net, "Less", columns(net, x), scalar(net, limit, "i64")), "f32")
 
@@ -90,18 +93,21 @@ def test_comparisons(kind: str, limit: int) -> None:
         return convert(net, compare(net, kind, *(sides[::-1] if swapped else sides)), "f32")
 
     for swapped in (False, True):
-        expected = getattr(np, {"Less": "less", "LessEqual": "less_equal", "Greater": "greater",
-                                "GreaterEqual": "greater_equal"}[kind])(*(limit, np.arange(9))[:: 1 if swapped else -1])
+        expected = getattr(
+            np, {"Less": "less", "LessEqual": "less_equal", "Greater": "greater", "GreaterEqual": "greater_equal"}[kind]
+        )(*(limit, np.arange(9))[:: 1 if swapped else -1])
         (found,) = uniform_values(lambda net, x, swapped=swapped: make(net, x, swapped), ONES)  # type: ignore[misc]
         assert found == (float(expected[0]) if expected.all() or not expected.any() else None)
 
 
 def test_indices_out_of_range() -> None:
     """Gather gives zeros for indices out of range, so the bounds of its data do not hold."""
+
     def make(shift: int) -> Callable[[Net, Port], Port]:
         def through(net: Net, x: Port) -> Port:
             flat = reshape(net, x, [-1])
             return convert(net, gather(net, flat, add(net, columns(net, x), scalar(net, shift, "i64"))), "f32")
+
         return through
 
     assert uniform_values(make(0), ONES) == [1]
@@ -112,6 +118,7 @@ def test_indices_out_of_range() -> None:
 
 def test_arithmetic() -> None:
     """Integer arithmetic is done on both bounds; nothing is known about a result that wraps around."""
+
     def make(net: Net, x: Port) -> Port:
         y = op2(net, "Subtract", mul(net, x, scalar(net, -3, "i64")), scalar(net, 4, "i64"))
         y = op2(net, "Maximum", y, scalar(net, -5, "i64"))
@@ -122,6 +129,7 @@ def test_arithmetic() -> None:
 
 def test_floating_point() -> None:
     """The op itself computes floating-point results of uniform values; nothing is known about NaN."""
+
     def make(net: Net, x: Port) -> Port:
         hidden = op2(net, "Subtract", scalar(net, 1.1), convert(net, x, "f32"))
         return convert(net, mul(net, hidden, scalar(net, np.finfo(np.float32).min)), "f16")
@@ -132,6 +140,7 @@ def test_floating_point() -> None:
 
 def test_parts() -> None:
     """A tensor that several steps write has the bounds of all parts."""
+
     def make(net: Net, x: Port) -> Port:
         y = convert(net, x, "f32")
         return concat(net, [unsqueeze(net, masked(net, x), [0]), unsqueeze(net, mul(net, y, scalar(net, 0.0)), [0])], 0)
@@ -139,11 +148,14 @@ def test_parts() -> None:
     assert uniform_values(make, ONES, ZEROS, MIXED) == [0, None, None]
 
 
-@pytest.mark.parametrize("make", [
-    lambda net, x: net.layer("CumSum", "opset3", [x, i64(net, 1)], {"exclusive": False, "reverse": False}),
-    lambda net, x: net.layer("Exp", "opset1", [convert(net, x, "f32")]),
-    lambda net, x: add(net, convert(net, x, "f32"), scalar(net, np.nan)),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda net, x: net.layer("CumSum", "opset3", [x, i64(net, 1)], {"exclusive": False, "reverse": False}),
+        lambda net, x: net.layer("Exp", "opset1", [convert(net, x, "f32")]),
+        lambda net, x: add(net, convert(net, x, "f32"), scalar(net, np.nan)),
+    ],
+)
 def test_unknown_results(make: Callable[[Net, Port], Port]) -> None:
     with pytest.raises(Unknown):
         Intervals(program_of(make))

@@ -1,4 +1,5 @@
 """Models, compiled models and requests leave no objects or memory behind when dropped."""
+
 from __future__ import annotations
 
 import threading

@@ -1,4 +1,5 @@
 """Memory of an inference: only outputs once warm, and bounded bindings for many shapes."""
+
 from __future__ import annotations
 
 import tracemalloc
@@ -19,8 +20,9 @@ MODELS = Path(__file__).parents[1] / "models" / "data"
 def warm_peak(name: str, size: int) -> int:
     """Return the peak of bytes allocated in a warm inference, with dynamic extents set to ``size``."""
     model = ovgpu.Core().read_model(MODELS / name / "model.xml")
-    model.reshape({port: [d.get_length() if d.is_static else size for d in port.partial_shape]
-                   for port in model.inputs})
+    model.reshape(
+        {port: [d.get_length() if d.is_static else size for d in port.partial_shape] for port in model.inputs}
+    )
     request = ovgpu.Core().compile_model(model, "CPU").create_infer_request()
     inputs = {i: np.ones(list(p.shape), p.element_type.to_dtype()) for i, p in enumerate(model.inputs)}
     for _ in range(3):
@@ -85,11 +87,14 @@ def test_a_chain_of_ten_thousand_layers_runs_in_two_buffers() -> None:
 
 # ---- the arena
 
+
 def overlap(layout: Layout, buffers: list[Buffer], i: int, j: int) -> bool:
     a, b = buffers[i], buffers[j]
     together = a.first <= b.last and b.first <= a.last
-    apart = (layout.offsets[i] + layout.capacities[i] <= layout.offsets[j]
-             or layout.offsets[j] + layout.capacities[j] <= layout.offsets[i])
+    apart = (
+        layout.offsets[i] + layout.capacities[i] <= layout.offsets[j]
+        or layout.offsets[j] + layout.capacities[j] <= layout.offsets[i]
+    )
     return together and not apart and layout.capacities[i] > 0 and layout.capacities[j] > 0
 
 
@@ -121,8 +126,7 @@ def test_the_capacity_of_a_dynamic_size_is_at_most_a_quarter_more() -> None:
 def test_a_result_too_large_for_memory_is_one_error_that_names_the_layer() -> None:
     net = Net()
     x, shape = net.parameter("f32", (1,), "x"), net.parameter("i64", (2,), "shape")
-    net.result(net.layer("Relu", "opset1", [net.layer("Exp", "opset1", [
-        net.layer("Tile", "opset1", [x, shape])])]))
+    net.result(net.layer("Relu", "opset1", [net.layer("Exp", "opset1", [net.layer("Tile", "opset1", [x, shape])])]))
     request = ovgpu.Core().compile_model(ovgpu.Core().read_model(*net.build()), "CPU").create_infer_request()
     for size in (10**8, 10**14):
         with pytest.raises(ovgpu.Error, match=r"out of memory.*10000000.*layer '"):

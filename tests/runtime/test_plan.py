@@ -1,4 +1,5 @@
 """Plans: steps, memory locations, and bytes moved."""
+
 from __future__ import annotations
 
 import io
@@ -26,7 +27,10 @@ def kinds(plan: Plan) -> list[str]:
 def test_elementwise_chain() -> None:
     plan = compiled(models.chain()).plan()
     assert [(s.number, s.op, s.layer) for s in plan.steps] == [
-        (0, "Add", "add"), (1, "Relu", "relu"), (2, "Multiply", "mul")]
+        (0, "Add", "add"),
+        (1, "Relu", "relu"),
+        (2, "Multiply", "mul"),
+    ]
     assert [s.in_place for s in plan.steps] == [False, True, False]
     assert [(s.bytes_read, s.bytes_written) for s in plan.steps] == [(24 + 4, 24), (24, 24), (24 + 12, 24)]
     assert [s.outputs[0].location for s in plan.steps] == ["arena+0", "arena+0", "output 0"]
@@ -37,7 +41,11 @@ def test_elementwise_chain() -> None:
 def test_views_are_rows_but_no_steps() -> None:
     plan = compiled(models.reshaped()).plan()
     assert [(s.number, s.kind, s.op) for s in plan.steps] == [
-        (0, "bound", "Relu"), (1, "bound", "Sigmoid"), (None, "view", "Concat"), (None, "view", "Reshape")]
+        (0, "bound", "Relu"),
+        (1, "bound", "Sigmoid"),
+        (None, "view", "Concat"),
+        (None, "view", "Reshape"),
+    ]
     assert {s.outputs[0].location for s in plan.steps} == {"output 0"}
     assert plan.copies() == [] and plan.bytes_moved == 4 * 24 and plan.arena == 0
 
@@ -177,7 +185,17 @@ def test_str_is_plain() -> None:
     assert "160 B moved" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("count, text", [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KB"), (3 << 20, "3.0 MB"),
-                                         (5 << 40, "5.0 TB"), (5 << 50, "5120.0 TB"), (None, "?")])
+@pytest.mark.parametrize(
+    "count, text",
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KB"),
+        (3 << 20, "3.0 MB"),
+        (5 << 40, "5.0 TB"),
+        (5 << 50, "5120.0 TB"),
+        (None, "?"),
+    ],
+)
 def test_bytes_text(count: int | None, text: str) -> None:
     assert bytes_text(count) == text

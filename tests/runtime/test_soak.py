@@ -1,4 +1,5 @@
 """The soak test, run for a few seconds."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,5 @@
 """A server of small models, for requests that no client would send."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,8 +16,13 @@ from tests.serve.wire import Wire
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("repository")
-    for name, model in {"echo": echo("f32"), "affine": affine(), "strings": strings(), "sums": sums(),
-                        "reshape": reshape()}.items():
+    for name, model in {
+        "echo": echo("f32"),
+        "affine": affine(),
+        "strings": strings(),
+        "sums": sums(),
+        "reshape": reshape(),
+    }.items():
         write(folder, model, name)
     with serving(folder, body_mib=1) as found:
         yield found

@@ -8,6 +8,7 @@ malformed requests and open thousands of connections; new versions of the model 
 third of the time, the server is stopped by SIGTERM and started again. Steps that were refused are sent again. The
 memory of the server must stay the same until the first restart. Prints a summary as JSON.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -75,11 +76,19 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """Return the figures for people."""
         quarter = max(len(self.megabytes) // 4, 1)
-        return {"answers": dict(self.answers), "refusals": dict(self.refusals), "sequences": self.sequences,
-                "faults": dict(self.faults), "mistakes": self.mistakes[:5],
-                "p50_ms": round(1e3 * statistics.median(self.latencies), 1) if self.latencies else None,
-                "megabytes": [round(statistics.median(part), 1)
-                              for part in (self.megabytes[:quarter], self.megabytes[-quarter:]) if part]}
+        return {
+            "answers": dict(self.answers),
+            "refusals": dict(self.refusals),
+            "sequences": self.sequences,
+            "faults": dict(self.faults),
+            "mistakes": self.mistakes[:5],
+            "p50_ms": round(1e3 * statistics.median(self.latencies), 1) if self.latencies else None,
+            "megabytes": [
+                round(statistics.median(part), 1)
+                for part in (self.megabytes[:quarter], self.megabytes[-quarter:])
+                if part
+            ],
+        }
 
 
 class Faults:
@@ -98,9 +107,16 @@ class Faults:
         self._server = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        options = {"--port": self._ports[0], "--grpc-port": self._ports[1], "--max-sequences": 4 * self._sequences,
-                   "--idle-seconds": IDLE_SECONDS, "--state-dir": self._states, "--poll-seconds": 0.2, "-d": "CPU",
-                   "--max-body-mib": 1}
+        options = {
+            "--port": self._ports[0],
+            "--grpc-port": self._ports[1],
+            "--max-sequences": 4 * self._sequences,
+            "--idle-seconds": IDLE_SECONDS,
+            "--state-dir": self._states,
+            "--poll-seconds": 0.2,
+            "-d": "CPU",
+            "--max-body-mib": 1,
+        }
         command = [sys.executable, "-m", "ovgpu", "serve", str(self._models), "--no-access-log"]
         command += [str(word) for option in options.items() for word in option]
         log = (self._models.parent / "server.log").open("ab")
@@ -115,11 +131,15 @@ class Faults:
         """Run load and faults for so many seconds. The result's mistakes are what went wrong."""
         try:
             await self._until_ready()
-            async with Client("REST", self._address("REST"), 1000) as rest, Client(
-                    "gRPC", self._address("gRPC"), 1000) as grpc:
-                clients = [asyncio.create_task(self._watched(self._sequence_after_sequence(client, interface, number)))
-                           for interface, client in (("REST", rest), ("gRPC", grpc))
-                           for number in range(self._sequences // 2)]
+            async with (
+                Client("REST", self._address("REST"), 1000) as rest,
+                Client("gRPC", self._address("gRPC"), 1000) as grpc,
+            ):
+                clients = [
+                    asyncio.create_task(self._watched(self._sequence_after_sequence(client, interface, number)))
+                    for interface, client in (("REST", rest), ("gRPC", grpc))
+                    for number in range(self._sequences // 2)
+                ]
                 await self._faults(seconds)
                 self._stopping = True
                 await asyncio.gather(*clients)
@@ -190,7 +210,12 @@ class Faults:
     async def _faults(self, seconds: float) -> None:
         began = time.monotonic()
         faults: list[Callable[[], Awaitable[None]]] = [
-            self._kill_client, self._read_slowly, self._send_nonsense, self._open_connections, self._replace_model]
+            self._kill_client,
+            self._read_slowly,
+            self._send_nonsense,
+            self._open_connections,
+            self._replace_model,
+        ]
         restarts = False
         for number in count():
             passed = time.monotonic() - began
@@ -211,9 +236,25 @@ class Faults:
         """Kill a client in the middle of a step, with kill -9."""
         interface = self._random.choice(INTERFACES)
         victim = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.harness.servers.load", "--url", self._address(interface), "--interface",
-            interface, "--model", "ledger", "--sequences", "4", "--steps", "100000", "--first-id",
-            str(10**9 + 10 * next(self._ids)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            sys.executable,
+            "-m",
+            "tests.harness.servers.load",
+            "--url",
+            self._address(interface),
+            "--interface",
+            interface,
+            "--model",
+            "ledger",
+            "--sequences",
+            "4",
+            "--steps",
+            "100000",
+            "--first-id",
+            str(10**9 + 10 * next(self._ids)),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         await asyncio.sleep(1.5 + self._random.random())
         with suppress(ProcessLookupError):
             victim.kill()
@@ -221,8 +262,12 @@ class Faults:
 
     async def _read_slowly(self) -> None:
         """Send inferences through connections, and do not read the answers."""
-        body = json.dumps({"inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [1]}],
-                           "parameters": {"sequence_id": "slow", "sequence_start": True}}).encode()
+        body = json.dumps(
+            {
+                "inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [1]}],
+                "parameters": {"sequence_id": "slow", "sequence_start": True},
+            }
+        ).encode()
         head = f"POST /v2/models/ledger/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         with ExitStack() as stack:
             for _ in range(20):
@@ -235,10 +280,13 @@ class Faults:
 
     async def _send_nonsense(self) -> None:
         """Send bytes that are no requests, or only the beginning of one."""
-        heads = [b"POST /v2/models/ledger/infer HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{\"inputs\": [",
-                 b"POST /v2/models/ledger/infer HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", b"GET / HTT",
-                 b"POST /v2/models/ledger/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
-                 b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x04\x08"]
+        heads = [
+            b'POST /v2/models/ledger/infer HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{"inputs": [',
+            b"POST /v2/models/ledger/infer HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+            b"GET / HTT",
+            b"POST /v2/models/ledger/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x04\x08",
+        ]
         for port in self._ports:
             for head in heads:
                 with suppress(OSError), socket.create_connection(("127.0.0.1", port), SECONDS) as connection:

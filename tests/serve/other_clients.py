@@ -6,6 +6,7 @@
 
 Each runs in its environment against a server in this process, and its results must be those of single requests.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -86,8 +87,12 @@ print(json.dumps([found]))
 def run(python: str, script: str, http: str, grpc: str) -> None:
     """Run a client's script, and compare the results that it prints."""
     frames = [frame(0, step) for step in range(STEPS)]
-    done = subprocess.run([python, "-c", script, http, grpc, json.dumps([x["frame"].tolist() for x in frames])],
-                          stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [python, "-c", script, http, grpc, json.dumps([x["frame"].tolist() for x in frames])],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     wanted = alone(streaming_lstm(), frames)
     for results in json.loads(done.stdout.splitlines()[-1]):
         for ours, theirs in zip(results, wanted, strict=True):

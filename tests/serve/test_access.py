@@ -1,4 +1,5 @@
 """Access to the server: tokens, TLS, addresses and ports."""
+
 from __future__ import annotations
 
 import asyncio
@@ -52,6 +53,7 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # ---- tokens
 
+
 @pytest.fixture(scope="module")
 def server(repository: Path, token_file: Path) -> Iterator[Serving]:
     """A server that asks for a token."""
@@ -70,13 +72,28 @@ def call(server: Serving, verb: str, path: str, headers: dict[str, str], body: A
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize(("header", "allowed"), [
-    (f"Bearer {TOKEN}", True), (f"bearer {TOKEN}", True), (f"BEARER   {TOKEN}", True), (None, False), ("", False),
-    ("Bearer", False), ("Bearer ", False), (TOKEN, False), (f"Basic {TOKEN}", False), (f"Bearer{TOKEN}", False),
-    (f"Bearer {TOKEN}x", False), (f"Bearer {TOKEN[:-1]}", False), (f"Bearer {TOKEN.upper()}", False),
-    (f"Bearer Bearer {TOKEN}", False), (f"Bearer {TOKEN} {TOKEN}", False), (f" {TOKEN}", False),
-    ("Bearer " + "x" * 5000, False),
-])
+@pytest.mark.parametrize(
+    ("header", "allowed"),
+    [
+        (f"Bearer {TOKEN}", True),
+        (f"bearer {TOKEN}", True),
+        (f"BEARER   {TOKEN}", True),
+        (None, False),
+        ("", False),
+        ("Bearer", False),
+        ("Bearer ", False),
+        (TOKEN, False),
+        (f"Basic {TOKEN}", False),
+        (f"Bearer{TOKEN}", False),
+        (f"Bearer {TOKEN}x", False),
+        (f"Bearer {TOKEN[:-1]}", False),
+        (f"Bearer {TOKEN.upper()}", False),
+        (f"Bearer Bearer {TOKEN}", False),
+        (f"Bearer {TOKEN} {TOKEN}", False),
+        (f" {TOKEN}", False),
+        ("Bearer " + "x" * 5000, False),
+    ],
+)
 def test_tokens(server: Serving, interface: str, header: str | None, allowed: bool) -> None:
     options = {} if header is None else {"headers": {"authorization": header}}
     with server.client(interface) as client:
@@ -140,7 +157,8 @@ def test_streams_need_the_token(server: Serving) -> None:
         right = (("authorization", f"Bearer {TOKEN}"),)
         found = list(stub.ModelStreamInfer(iter(sent), metadata=right, timeout=SECONDS))
         assert [np.frombuffer(x.infer_response.raw_output_contents[0], np.float32).tolist() for x in found] == (
-            [[2, 1, 0]] * 3)
+            [[2, 1, 0]] * 3
+        )
 
 
 def test_bodies_without_a_token_are_not_read(server: Serving) -> None:
@@ -166,8 +184,9 @@ def test_comparisons_take_the_same_time(token_file: Path, monkeypatch: pytest.Mo
     assert compared == [(b"wrong", TOKEN.encode())] * 2
 
 
-@pytest.mark.parametrize("text", ["", "\n", "x" * 15, f" {'x' * 15}\n\n", "x" * 20 + "\n" + "x" * 20, "\xfc" * 20,
-                                  "x\0" * 20])
+@pytest.mark.parametrize(
+    "text", ["", "\n", "x" * 15, f" {'x' * 15}\n\n", "x" * 20 + "\n" + "x" * 20, "\xfc" * 20, "x\0" * 20]
+)
 def test_files_without_a_good_token(tmp_path: Path, repository: Path, text: str) -> None:
     file = tmp_path / "token"
     file.write_text(text)
@@ -186,6 +205,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, repository: Path) -> None:
 
 # ---- TLS
 
+
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two certificates and their keys; that of the first is there encrypted as well."""
@@ -198,8 +218,25 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run([openssl, *arguments], cwd=folder, check=True, capture_output=True)
 
     for name in ("first", "second"):
-        run("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key",
-            "-out", f"{name}.pem", "-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1")
+        run(
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-keyout",
+            f"{name}.key",
+            "-out",
+            f"{name}.pem",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=test",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        )
     run("ec", "-in", "first.key", "-aes256", "-passout", "pass:secret", "-out", "encrypted.key")
     (folder / "text").write_text("text\n")
     return folder
@@ -247,20 +284,30 @@ def test_clients_without_tls(tls: Serving) -> None:
         fails("UNAVAILABLE", client.infer, "echo", {"x": X}, client_timeout=SECONDS)
 
 
-@pytest.mark.parametrize(("certificate", "key", "text"), [
-    ("first.pem", None, "need each other"), (None, "first.key", "need each other"),
-    ("nothing", "first.key", "nothing and "), ("text", "first.key", "no certificate"),
-    ("first.key", "first.key", "no certificate"), ("first.pem", "text", "no certificate"),
-    ("first.pem", "second.key", "no certificate and its key"),
-    ("first.pem", "encrypted.key", "no certificate and its key"),
-])
+@pytest.mark.parametrize(
+    ("certificate", "key", "text"),
+    [
+        ("first.pem", None, "need each other"),
+        (None, "first.key", "need each other"),
+        ("nothing", "first.key", "nothing and "),
+        ("text", "first.key", "no certificate"),
+        ("first.key", "first.key", "no certificate"),
+        ("first.pem", "text", "no certificate"),
+        ("first.pem", "second.key", "no certificate and its key"),
+        ("first.pem", "encrypted.key", "no certificate and its key"),
+    ],
+)
 def test_wrong_certificates(repository: Path, keys: Path, certificate: str | None, key: str | None, text: str) -> None:
     with pytest.raises(Error, match=text):
-        Server(ServerOptions(repository, tls_cert=keys / certificate if certificate else None,
-                             tls_key=keys / key if key else None))
+        Server(
+            ServerOptions(
+                repository, tls_cert=keys / certificate if certificate else None, tls_key=keys / key if key else None
+            )
+        )
 
 
 # ---- addresses, ports and other options
+
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0", "192.0.2.1", "2001:db8::1", "fe80::1", "::ffff:0.0.0.0"])
 def test_exposure(repository: Path, token_file: Path, host: str) -> None:
@@ -296,15 +343,22 @@ def test_hosts_without_an_address(repository: Path, host: str) -> None:
         Server(ServerOptions(repository, host=host))
 
 
-@pytest.mark.parametrize(("options", "text"), [
-    ({"port": 65536}, "no port 65536"), ({"port": -1}, "no port -1"), ({"grpc_port": 70_000}, "no port 70000"),
-    ({"body_mib": 0}, "--max-body-mib 0"), ({"body_mib": 9, "held_mib": 8}, "--max-held-mib 8"),
-    ({"max_queue": 0}, "--max-queue 0"), ({"idle_seconds": 0}, "--idle-seconds 0"),
-    ({"engine": EngineOptions(max_batch_size=0)}, "--max-batch-size 0"),
-    ({"engine": EngineOptions(requests=-1)}, "--requests -1"),
-    ({"name": "model"}, "is a repository: its folders name the models"),
-    ({"path": Path("nothing")}, "there is no file or folder nothing"),
-])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"port": 65536}, "no port 65536"),
+        ({"port": -1}, "no port -1"),
+        ({"grpc_port": 70_000}, "no port 70000"),
+        ({"body_mib": 0}, "--max-body-mib 0"),
+        ({"body_mib": 9, "held_mib": 8}, "--max-held-mib 8"),
+        ({"max_queue": 0}, "--max-queue 0"),
+        ({"idle_seconds": 0}, "--idle-seconds 0"),
+        ({"engine": EngineOptions(max_batch_size=0)}, "--max-batch-size 0"),
+        ({"engine": EngineOptions(requests=-1)}, "--requests -1"),
+        ({"name": "model"}, "is a repository: its folders name the models"),
+        ({"path": Path("nothing")}, "there is no file or folder nothing"),
+    ],
+)
 def test_options_that_make_no_sense(repository: Path, options: dict[str, Any], text: str) -> None:
     with pytest.raises(Error, match=text):
         Server(ServerOptions(**{"path": repository, **options}))
@@ -338,9 +392,15 @@ def test_a_second_server_does_not_share_ports(repository: Path) -> None:
 
 
 def test_the_command_prints_one_line(repository: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "ovgpu", "serve", str(repository), "--host", "0.0.0.0", "--port", "0"],
-                          cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(
+        [sys.executable, "-m", "ovgpu", "serve", str(repository), "--host", "0.0.0.0", "--port", "0"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == ("ovgpu: error: 0.0.0.0 can be reached from other machines: set --token-file, or --insecure "
-                           "if that is meant\n")
+    assert done.stderr == (
+        "ovgpu: error: 0.0.0.0 can be reached from other machines: set --token-file, or --insecure if that is meant\n"
+    )

@@ -1,4 +1,5 @@
 """The command ``ovgpu serve``."""
+
 from __future__ import annotations
 
 import re
@@ -29,8 +30,10 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_packages_it_needs_are_named(tmp_path: Path) -> None:
-    code = ("import sys\nfor name in ('starlette', 'uvicorn', 'grpc', 'tritonclient', 'prometheus_client'):\n"
-            f"    sys.modules[name] = None\nfrom ovgpu.cli import main\nsys.exit(main(['serve', {str(tmp_path)!r}]))")
+    code = (
+        "import sys\nfor name in ('starlette', 'uvicorn', 'grpc', 'tritonclient', 'prometheus_client'):\n"
+        f"    sys.modules[name] = None\nfrom ovgpu.cli import main\nsys.exit(main(['serve', {str(tmp_path)!r}]))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 1
     assert "pip install 'ovgpu[serve]'" in done.stderr
@@ -40,8 +43,11 @@ def test_the_example_of_the_readme(tmp_path: Path) -> None:
     assert main(["demo", "--device", "CPU", "--save", str(tmp_path)]) == 0
     with process(tmp_path) as server:
         code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
-        done = subprocess.run([sys.executable, "-c", code.replace("127.0.0.1:8001", server.address("gRPC"))],
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code.replace("127.0.0.1:8001", server.address("gRPC"))],
+            capture_output=True,
+            text=True,
+        )
         assert done.stdout.splitlines() == ["[0. 0. 0. 0.]", "[0. 0. 0. 1.]", "[0. 0. 1. 2.]"], done.stderr
         with Client("REST", server.address("REST")) as client:
             assert client.client.is_model_ready("lstm_loop")

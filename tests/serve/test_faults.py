@@ -1,4 +1,5 @@
 """A short run of load and faults. `python -m tests.serve.faults` is the long one."""
+
 from __future__ import annotations
 
 import asyncio
@@ -12,5 +13,11 @@ def test_nothing_is_lost_doubled_or_mixed_up(tmp_path: Path) -> None:
     run = asyncio.run(faults.serve(12))
     assert not run.mistakes, f"{run.mistakes}\n{(tmp_path / 'server.log').read_text()[-3000:]}"
     assert all(run.answers[interface] > 100 for interface in INTERFACES), run
-    assert set(run.faults) == {"kill_client", "read_slowly", "send_nonsense", "open_connections", "replace_model",
-                               "restart"}
+    assert set(run.faults) == {
+        "kill_client",
+        "read_slowly",
+        "send_nonsense",
+        "open_connections",
+        "replace_model",
+        "restart",
+    }

@@ -1,4 +1,5 @@
 """Inferences through REST and gRPC: types, shapes, outputs, and descriptions of models."""
+
 from __future__ import annotations
 
 import gzip
@@ -17,8 +18,20 @@ import ovgpu as ov
 from tests.harness.ir import Net
 from tests.harness.servers.serving import INTERFACES, Client, Serving, expected, serving, write
 
-TYPES = {"boolean": bool, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "i8": np.int8,
-         "i16": np.int16, "i32": np.int32, "i64": np.int64, "f16": np.float16, "f32": np.float32, "f64": np.float64}
+TYPES = {
+    "boolean": bool,
+    "u8": np.uint8,
+    "u16": np.uint16,
+    "u32": np.uint32,
+    "u64": np.uint64,
+    "i8": np.int8,
+    "i16": np.int16,
+    "i32": np.int32,
+    "i64": np.int64,
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+}
 
 
 def echo(kind: str) -> ov.Model:
@@ -45,8 +58,9 @@ def affine() -> ov.Model:
     twice = net.layer("Multiply", "opset1", [b, net.const(np.full((1, 1), 2, np.float32))])
     net.result(net.layer("Add", "opset1", [a, twice], names=["sum"]))
     matrix = net.const(np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32))
-    net.result(net.layer("MatMul", "opset1", [a, matrix], {"transpose_a": False, "transpose_b": False},
-                         names=["product"]))
+    net.result(
+        net.layer("MatMul", "opset1", [a, matrix], {"transpose_a": False, "transpose_b": False}, names=["product"])
+    )
     return ov.Core().read_model(*net.build())
 
 
@@ -95,14 +109,23 @@ def test_element_types(client: Client, kind: str) -> None:
 @pytest.mark.parametrize("kind", TYPES)
 def test_json_values(server: Serving, kind: str) -> None:
     values = np.array([[0, 1, 7], [3, 2, 100]]).astype(TYPES[kind])
-    datatype = {"boolean": "BOOL"}.get(kind, kind.upper().replace("F", "FP").replace("U", "UINT") if kind[0] in "fu"
-                                       else kind.upper().replace("I", "INT"))
+    datatype = {"boolean": "BOOL"}.get(
+        kind,
+        kind.upper().replace("F", "FP").replace("U", "UINT") if kind[0] in "fu" else kind.upper().replace("I", "INT"),
+    )
     for data in (values.tolist(), values.ravel().tolist()):
-        status, _, body = post(server, f"/v2/models/echo_{kind}/infer", {"id": "7", "inputs": [
-            {"name": "x", "datatype": datatype, "shape": [2, 3], "data": data}]})
+        status, _, body = post(
+            server,
+            f"/v2/models/echo_{kind}/infer",
+            {"id": "7", "inputs": [{"name": "x", "datatype": datatype, "shape": [2, 3], "data": data}]},
+        )
         assert status == 200, body
-        assert json.loads(body) == {"model_name": f"echo_{kind}", "model_version": "1", "id": "7", "outputs": [
-            {"name": "y", "datatype": datatype, "shape": [2, 3], "data": values[:, ::-1].ravel().tolist()}]}
+        assert json.loads(body) == {
+            "model_name": f"echo_{kind}",
+            "model_version": "1",
+            "id": "7",
+            "outputs": [{"name": "y", "datatype": datatype, "shape": [2, 3], "data": values[:, ::-1].ravel().tolist()}],
+        }
 
 
 def test_bf16(server: Serving) -> None:
@@ -112,27 +135,52 @@ def test_bf16(server: Serving) -> None:
         message.inputs.add(name="x", datatype="BF16", shape=[1, 3])
         found = client.client._client_stub.ModelInfer(message)
     assert found.raw_output_contents[0] == b"\x40\x40\x00\x40\x80\x3f"
-    status, _, body = post(server, "/v2/models/echo_bf16/infer", {"inputs": [
-        {"name": "x", "datatype": "BF16", "shape": [1, 3], "data": [1, 2.5, 3]}]})
+    status, _, body = post(
+        server,
+        "/v2/models/echo_bf16/infer",
+        {"inputs": [{"name": "x", "datatype": "BF16", "shape": [1, 3], "data": [1, 2.5, 3]}]},
+    )
     assert (status, json.loads(body)["outputs"][0]["data"]) == (200, [3, 2.5, 1])
 
 
-@pytest.mark.parametrize("data", [[0.5, 1, 2], ["a", "b", "c"], [True, False, True], [1, 2], [1, 2, 3, 4], [128, 0, 0],
-                                  [-129, 0, 0], [2**70, 0, 0], {"a": 1}, [None, 1, 2], [[1, 2], [3]]],
-                         ids=str)
+@pytest.mark.parametrize(
+    "data",
+    [
+        [0.5, 1, 2],
+        ["a", "b", "c"],
+        [True, False, True],
+        [1, 2],
+        [1, 2, 3, 4],
+        [128, 0, 0],
+        [-129, 0, 0],
+        [2**70, 0, 0],
+        {"a": 1},
+        [None, 1, 2],
+        [[1, 2], [3]],
+    ],
+    ids=str,
+)
 def test_json_values_that_do_not_fit(server: Serving, data: Any) -> None:
-    status, _, body = post(server, "/v2/models/echo_i8/infer", {"inputs": [
-        {"name": "x", "datatype": "INT8", "shape": [1, 3], "data": data}]})
+    status, _, body = post(
+        server,
+        "/v2/models/echo_i8/infer",
+        {"inputs": [{"name": "x", "datatype": "INT8", "shape": [1, 3], "data": data}]},
+    )
     assert status == 400, body
     assert "'x'" in json.loads(body)["error"]
 
 
 def test_contents_of_messages(server: Serving) -> None:
     """Inputs of gRPC that are not raw."""
-    fields = {"bool_contents": ("BOOL", "boolean", [True, False, True]), "int_contents": ("INT16", "i16", [-1, 2, 300]),
-              "int64_contents": ("INT64", "i64", [-2**63, 0, 2**63 - 1]), "uint_contents": ("UINT8", "u8", [0, 1, 255]),
-              "uint64_contents": ("UINT64", "u64", [0, 1, 2**64 - 1]), "fp32_contents": ("FP32", "f32", [0.5, 1, 2]),
-              "fp64_contents": ("FP64", "f64", [0.1, 1, 2])}
+    fields = {
+        "bool_contents": ("BOOL", "boolean", [True, False, True]),
+        "int_contents": ("INT16", "i16", [-1, 2, 300]),
+        "int64_contents": ("INT64", "i64", [-(2**63), 0, 2**63 - 1]),
+        "uint_contents": ("UINT8", "u8", [0, 1, 255]),
+        "uint64_contents": ("UINT64", "u64", [0, 1, 2**64 - 1]),
+        "fp32_contents": ("FP32", "f32", [0.5, 1, 2]),
+        "fp64_contents": ("FP64", "f64", [0.1, 1, 2]),
+    }
     with server.client("gRPC") as client:
         for field, (datatype, kind, values) in fields.items():
             message = service_pb2.ModelInferRequest(model_name=f"echo_{kind}")
@@ -163,8 +211,12 @@ def test_outputs_in_json_and_in_bytes(server: Serving) -> None:
     length = int(headers["Inference-Header-Content-Length"])
     found = json.loads(body[:length])
     assert status == 200
-    assert found["outputs"][0] == {"name": "sum", "datatype": "FP32", "shape": [1, 4],
-                                   "parameters": {"binary_data_size": 16}}
+    assert found["outputs"][0] == {
+        "name": "sum",
+        "datatype": "FP32",
+        "shape": [1, 4],
+        "parameters": {"binary_data_size": 16},
+    }
     assert np.frombuffer(body[length:], np.float32).tolist() == [3, 6, 9, 12]
     assert len(found["outputs"][1]["data"]) == 5
 
@@ -179,16 +231,20 @@ def test_compressed_requests(server: Serving, encoding: str) -> None:
     assert (status, "ends" in json.loads(body)["error"]) == (400, True)
 
 
-@pytest.mark.parametrize(("arrays", "text"), [
-    ({"a": np.zeros((1, 4), np.float32)}, "input 'b' of model 'affine' is missing"),
-    ({"a": np.zeros((1, 4), np.float32), "c": np.zeros((1, 4), np.float32)}, "has no input 'c'; it has a, b"),
-    ({"a": np.zeros((1, 4), np.float64), "b": np.zeros((1, 4), np.float32)}, "has the datatype FP32"),
-    ({"a": np.zeros((1, 5), np.float32), "b": np.zeros((1, 4), np.float32)}, "has the shape [-1, 4], not [1, 5]"),
-    ({"a": np.zeros((2, 4), np.float32), "b": np.zeros((1, 4), np.float32)}, "rows"),
-    ({"a": np.zeros((33, 4), np.float32), "b": np.zeros((33, 4), np.float32)}, "33 rows"),
-    ({"a": np.zeros((0, 4), np.float32), "b": np.zeros((0, 4), np.float32)}, "incompatible"),
-    ({"a": np.zeros((4,), np.float32), "b": np.zeros((1, 4), np.float32)}, "not [4]"),
-], ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        ({"a": np.zeros((1, 4), np.float32)}, "input 'b' of model 'affine' is missing"),
+        ({"a": np.zeros((1, 4), np.float32), "c": np.zeros((1, 4), np.float32)}, "has no input 'c'; it has a, b"),
+        ({"a": np.zeros((1, 4), np.float64), "b": np.zeros((1, 4), np.float32)}, "has the datatype FP32"),
+        ({"a": np.zeros((1, 5), np.float32), "b": np.zeros((1, 4), np.float32)}, "has the shape [-1, 4], not [1, 5]"),
+        ({"a": np.zeros((2, 4), np.float32), "b": np.zeros((1, 4), np.float32)}, "rows"),
+        ({"a": np.zeros((33, 4), np.float32), "b": np.zeros((33, 4), np.float32)}, "33 rows"),
+        ({"a": np.zeros((0, 4), np.float32), "b": np.zeros((0, 4), np.float32)}, "incompatible"),
+        ({"a": np.zeros((4,), np.float32), "b": np.zeros((1, 4), np.float32)}, "not [4]"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
 def test_wrong_inputs(client: Client, arrays: dict[str, Any], text: str) -> None:
     with pytest.raises(InferenceServerException) as error:
         client.infer("affine", arrays)
@@ -196,10 +252,14 @@ def test_wrong_inputs(client: Client, arrays: dict[str, Any], text: str) -> None
     assert error.value.status() == ("400" if client.interface == "REST" else "StatusCode.INVALID_ARGUMENT")
 
 
-@pytest.mark.parametrize(("model", "version", "options", "status"), [
-    ("nothing", "", {}, "NOT_FOUND"), ("affine", "2", {}, "NOT_FOUND"),
-    ("affine", "", {"outputs": ["nothing"]}, "INVALID_ARGUMENT"),
-])
+@pytest.mark.parametrize(
+    ("model", "version", "options", "status"),
+    [
+        ("nothing", "", {}, "NOT_FOUND"),
+        ("affine", "2", {}, "NOT_FOUND"),
+        ("affine", "", {"outputs": ["nothing"]}, "INVALID_ARGUMENT"),
+    ],
+)
 def test_wrong_names(client: Client, model: str, version: str, options: dict[str, Any], status: str) -> None:
     if options:
         options = {"outputs": [client.triton.InferRequestedOutput(name) for name in options["outputs"]]}
@@ -233,7 +293,8 @@ def test_descriptions(client: Client) -> None:
     index = api.get_model_repository_index(**options)
     index = index if rest else index["models"]
     assert {"name": "affine", "version": "3", "state": "READY"}.items() <= next(
-        x for x in index if x["name"] == "affine").items()
+        x for x in index if x["name"] == "affine"
+    ).items()
 
 
 def test_the_configuration_is_one_of_triton(server: Serving) -> None:
@@ -270,8 +331,9 @@ def test_a_stream_answers_in_order(server: Serving) -> None:
         client.client.start_stream(lambda result, error: answers.put((result, error)))
         for number in range(300):
             x = np.full((1, 3), number, np.float32)
-            client.client.async_stream_infer("echo_f32" if number % 7 else "nothing", client.inputs({"x": x}),
-                                             request_id=str(number))
+            client.client.async_stream_infer(
+                "echo_f32" if number % 7 else "nothing", client.inputs({"x": x}), request_id=str(number)
+            )
         for number in range(300):
             result, error = answers.get(timeout=60)
             if number % 7:

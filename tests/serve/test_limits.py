@@ -1,4 +1,5 @@
 """Limits of the server: what is too large, too late or too much is refused, and costs nothing."""
+
 from __future__ import annotations
 
 import gc
@@ -69,8 +70,10 @@ TOO_LARGE: dict[str, tuple[dict[str, str], Callable[[], Any]]] = {
     "deflate": ({"Content-Encoding": "deflate"}, lambda: zlib.compress(bytes(64 * MIB))),
     "chunks of gzip": ({"Content-Encoding": "gzip"}, lambda: iter([gzip.compress(bytes(64 * MIB))])),
     # Blocks of deflate that have no bytes.
-    "nothing in deflate": ({"Content-Encoding": "deflate"},
-                           lambda: iter([b"\x78\x9c", *repeat(b"\0\0\0\xff\xff" * 10_000, 64)])),
+    "nothing in deflate": (
+        {"Content-Encoding": "deflate"},
+        lambda: iter([b"\x78\x9c", *repeat(b"\0\0\0\xff\xff" * 10_000, 64)]),
+    ),
 }
 
 
@@ -101,12 +104,20 @@ def test_the_status_of_a_large_body_is_413(wire: Wire) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize(("encoding", "sent", "text"), [
-    ("gzip", ZIPPED[:-9], "ends before"), ("gzip", b"", "ends before"), ("gzip", b"{}", "is not gzip"),
-    ("deflate", b"{}", "is not deflate"), ("br", b"", "unknown"), ("gzip, gzip", ZIPPED, "unknown"),
-    ("gzip", ZIPPED + b"{", "behind"), ("gzip", [ZIPPED, b"{"], "behind"),
-    ("gzip", [ZIPPED, *repeat(bytes(1 << 16), 64)], "behind"),
-])
+@pytest.mark.parametrize(
+    ("encoding", "sent", "text"),
+    [
+        ("gzip", ZIPPED[:-9], "ends before"),
+        ("gzip", b"", "ends before"),
+        ("gzip", b"{}", "is not gzip"),
+        ("deflate", b"{}", "is not deflate"),
+        ("br", b"", "unknown"),
+        ("gzip, gzip", ZIPPED, "unknown"),
+        ("gzip", ZIPPED + b"{", "behind"),
+        ("gzip", [ZIPPED, b"{"], "behind"),
+        ("gzip", [ZIPPED, *repeat(bytes(1 << 16), 64)], "behind"),
+    ],
+)
 def test_malformed_compression(wire: Wire, held: HeldBytes, encoding: str, sent: Any, text: str) -> None:
     with little_memory():
         answer = wire.post(iter(sent) if isinstance(sent, list) else sent, {"Content-Encoding": encoding})
@@ -143,10 +154,16 @@ def test_bodies_that_are_late(wire: Wire, held: HeldBytes, monkeypatch: pytest.M
     until(lambda: held.free == 2 * MIB)
 
 
-@pytest.mark.parametrize("head", [
-    b"POST /" + b"x" * 4 * MIB, HEAD + b"X: " + b"x" * 4 * MIB, HEAD + b"X: x\r\n" * MIB,
-    HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: x\r\n" * MIB,
-], ids=["address", "header", "headers", "trailers"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /" + b"x" * 4 * MIB,
+        HEAD + b"X: " + b"x" * 4 * MIB,
+        HEAD + b"X: x\r\n" * MIB,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: x\r\n" * MIB,
+    ],
+    ids=["address", "header", "headers", "trailers"],
+)
 def test_heads_that_never_end(wire: Wire, held: HeldBytes, head: bytes) -> None:
     """The connection is closed before the head has taken much memory."""
     connection = wire.open()
@@ -185,6 +202,7 @@ def test_an_output_that_is_named_often_is_sent_once(wire: Wire) -> None:
 
 
 # ---- back-pressure, deadlines and clients that leave
+
 
 class Gate:
     """Opener of engines whose inferences end when the gate is open. ``rows`` are those of each batch that was run."""
@@ -266,7 +284,10 @@ def test_back_pressure(gated: Gated, interface: str) -> None:
     for other in INTERFACES:
         answer = gated.wire.send(other, rows(1))
         assert (answer.status, answer.text, answer.retry) == (
-            "UNAVAILABLE", "2 inferences of model 'echo' wait already", 1)
+            "UNAVAILABLE",
+            "2 inferences of model 'echo' wait already",
+            1,
+        )
         with gated.server.client(other) as client:
             assert client.client.is_model_ready("echo")
     (response,) = gated.wire.stream(message(rows(1)))[:-1]
@@ -307,8 +328,13 @@ def leaving(gated: Gated, how: str) -> Iterator[None]:
     """Ask for an inference of two rows, and leave at the end of the block."""
     if how == "REST":
         head, raw = body(rows(2))
-        connection = gated.wire.open(HEAD, b"Inference-Header-Content-Length: %d\r\n" % len(head),
-                                     b"Content-Length: %d\r\n\r\n" % len(head + raw), head, raw)
+        connection = gated.wire.open(
+            HEAD,
+            b"Inference-Header-Content-Length: %d\r\n" % len(head),
+            b"Content-Length: %d\r\n\r\n" % len(head + raw),
+            head,
+            raw,
+        )
         yield
         connection.close()
     elif how == "gRPC":

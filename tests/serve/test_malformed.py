@@ -1,4 +1,5 @@
 """Malformed requests: they are refused with the status of a wrong argument, whatever is wrong with them."""
+
 from __future__ import annotations
 
 import json
@@ -77,11 +78,15 @@ def test_wrong_requests(wire: Wire, interface: str, wrong: str) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("where", ["input", "output"])
-@pytest.mark.parametrize("parameters", [{"shared_memory_region": "region", "shared_memory_byte_size": 12},
-                                        {"classification": 3}], ids=str)
+@pytest.mark.parametrize(
+    "parameters", [{"shared_memory_region": "region", "shared_memory_byte_size": 12}, {"classification": 3}], ids=str
+)
 def test_unsupported_parameters(wire: Wire, interface: str, where: str, parameters: dict[str, Any]) -> None:
-    answer = wire.send(interface, Input(parameters=parameters if where == "input" else {}),
-                       outputs=(Output(parameters=parameters),) if where == "output" else ())
+    answer = wire.send(
+        interface,
+        Input(parameters=parameters if where == "input" else {}),
+        outputs=(Output(parameters=parameters),) if where == "output" else (),
+    )
     assert answer.status == "UNIMPLEMENTED"
     assert f"parameter {next(iter(parameters))} is not supported" in answer.text
 
@@ -103,18 +108,51 @@ def test_names_that_clients_made_up_are_cut(wire: Wire, interface: str) -> None:
         assert wire.send(interface, Input(), model="x" * 200_000).status == "NOT_FOUND"
 
 
-@pytest.mark.parametrize("changed", [
-    {"shape": [True, 3]}, {"shape": [1.0, 3]}, {"shape": ["1", 3]}, {"shape": [None, 3]}, {"shape": [[1], 3]},
-    {"shape": 3}, {"shape": "13"}, {"shape": None}, {"shape": {"0": 1}}, {"shape": [2**70, 3]}, {"shape": [10**400]},
-    {"datatype": None}, {"datatype": 3}, {"datatype": ["FP32"]}, {"datatype": {}},
-    {"name": None}, {"name": 1}, {"name": ["x"]}, {"name": "\ud800"}, {"parameters": []}, {"parameters": None},
-    {"parameters": {"binary_data_size": 12}}, {"data": None}, {"data": 1}, {"data": {}}, {"data": "123"}, {"data": []},
-    {"data": [1, 2, None]}, {"data": [1, 2, {}]}, {"data": [1, 2, "3"]}, {"data": [1, 2, [3]]},
-    {"data": [1, 2, 10**400]}, {"data": ["x" * 20_000, *repeat(0, 20_000)]}, {"data": [True, False, True]},
-    {"data": [[[[1, 2, 3]]]] * 2}, {"data": json.loads("[" * 70 + "]" * 70)},
-    {"datatype": "BYTES", "data": ["\ud800", "", ""]},
-    {"datatype": "INT8", "data": [1, 2, 128]}, {"datatype": "BOOL", "data": [0, 1, 1]},
-], ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"shape": [True, 3]},
+        {"shape": [1.0, 3]},
+        {"shape": ["1", 3]},
+        {"shape": [None, 3]},
+        {"shape": [[1], 3]},
+        {"shape": 3},
+        {"shape": "13"},
+        {"shape": None},
+        {"shape": {"0": 1}},
+        {"shape": [2**70, 3]},
+        {"shape": [10**400]},
+        {"datatype": None},
+        {"datatype": 3},
+        {"datatype": ["FP32"]},
+        {"datatype": {}},
+        {"name": None},
+        {"name": 1},
+        {"name": ["x"]},
+        {"name": "\ud800"},
+        {"parameters": []},
+        {"parameters": None},
+        {"parameters": {"binary_data_size": 12}},
+        {"data": None},
+        {"data": 1},
+        {"data": {}},
+        {"data": "123"},
+        {"data": []},
+        {"data": [1, 2, None]},
+        {"data": [1, 2, {}]},
+        {"data": [1, 2, "3"]},
+        {"data": [1, 2, [3]]},
+        {"data": [1, 2, 10**400]},
+        {"data": ["x" * 20_000, *repeat(0, 20_000)]},
+        {"data": [True, False, True]},
+        {"data": [[[[1, 2, 3]]]] * 2},
+        {"data": json.loads("[" * 70 + "]" * 70)},
+        {"datatype": "BYTES", "data": ["\ud800", "", ""]},
+        {"datatype": "INT8", "data": [1, 2, 128]},
+        {"datatype": "BOOL", "data": [0, 1, 1]},
+    ],
+    ids=lambda x: str(x)[:40],
+)
 def test_wrong_json_of_inputs(wire: Wire, changed: dict[str, Any]) -> None:
     sent = json.dumps({"inputs": [JSON_INPUT | changed]}).encode()
     with little_memory():
@@ -123,37 +161,82 @@ def test_wrong_json_of_inputs(wire: Wire, changed: dict[str, Any]) -> None:
     assert "input" in answer.text or "name" in answer.text or "parameters" in answer.text
 
 
-@pytest.mark.parametrize("changed", [
-    {"inputs": None}, {"inputs": {}}, {"inputs": []}, {"inputs": [None]}, {"inputs": "x"}, {"outputs": "y"},
-    {"outputs": [1]}, {"outputs": [{}]}, {"outputs": [{"name": 1}]}, {"outputs": [{"name": "y"}] * 1025},
-    {"outputs": [{"name": "\ud800"}]}, {"outputs": [{"name": "y", "parameters": 1}]}, {"parameters": []}, {"id": 1},
-    {"parameters": {"timeout": []}}, {"parameters": {"timeout": {}}}, {"parameters": {"sequence_id": []}},
-    {"parameters": {"sequence_id": 1, "sequence_end": "true"}},
-], ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"inputs": None},
+        {"inputs": {}},
+        {"inputs": []},
+        {"inputs": [None]},
+        {"inputs": "x"},
+        {"outputs": "y"},
+        {"outputs": [1]},
+        {"outputs": [{}]},
+        {"outputs": [{"name": 1}]},
+        {"outputs": [{"name": "y"}] * 1025},
+        {"outputs": [{"name": "\ud800"}]},
+        {"outputs": [{"name": "y", "parameters": 1}]},
+        {"parameters": []},
+        {"id": 1},
+        {"parameters": {"timeout": []}},
+        {"parameters": {"timeout": {}}},
+        {"parameters": {"sequence_id": []}},
+        {"parameters": {"sequence_id": 1, "sequence_end": "true"}},
+    ],
+    ids=lambda x: str(x)[:40],
+)
 def test_wrong_json(wire: Wire, changed: dict[str, Any]) -> None:
     assert wire.post({"inputs": [JSON_INPUT]}).status == "OK"
     assert wire.post({"inputs": [JSON_INPUT]} | changed).status == "INVALID_ARGUMENT"
 
 
-@pytest.mark.parametrize("changed", [
-    {"id": "\ud800"}, {"id": "x" * 10_000}, {"parameters": {"timeout": 10**400}}, {"parameters": {"timeout": None}},
-    {"outputs": [{"name": "y", "parameters": {"binary_data": True}}] * 1000}, {"nothing": 10**400},
-], ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"id": "\ud800"},
+        {"id": "x" * 10_000},
+        {"parameters": {"timeout": 10**400}},
+        {"parameters": {"timeout": None}},
+        {"outputs": [{"name": "y", "parameters": {"binary_data": True}}] * 1000},
+        {"nothing": 10**400},
+    ],
+    ids=lambda x: str(x)[:40],
+)
 def test_unusual_json(wire: Wire, changed: dict[str, Any]) -> None:
     assert wire.post({"inputs": [JSON_INPUT]} | changed).status == "OK"
 
 
-@pytest.mark.parametrize("sent", [
-    b"", b"[]", b"1", b"null", b'"x"', b"{", b"{}", b"\xff\xfe", b'{"inputs": "\xff"}', b"\xef\xbb\xbf{}", b"{}{}",
-    b'{"inputs": ' + b"[" * 100_000, b"[" * MIB, b'{"a":' * 100_000, b"1" * 100_000, b"\0" * 1000, b"-",
-], ids=lambda x: repr(x[:20]))
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"[]",
+        b"1",
+        b"null",
+        b'"x"',
+        b"{",
+        b"{}",
+        b"\xff\xfe",
+        b'{"inputs": "\xff"}',
+        b"\xef\xbb\xbf{}",
+        b"{}{}",
+        b'{"inputs": ' + b"[" * 100_000,
+        b"[" * MIB,
+        b'{"a":' * 100_000,
+        b"1" * 100_000,
+        b"\0" * 1000,
+        b"-",
+    ],
+    ids=lambda x: repr(x[:20]),
+)
 def test_bodies_that_are_no_requests(wire: Wire, sent: bytes) -> None:
     with little_memory():
         assert wire.post(sent).status == "INVALID_ARGUMENT"
 
 
-@pytest.mark.parametrize("length", ["-1", "+10", "abc", "", "1e2", "0x10", "1.0", "1 0", "\xb2", "9" * 18, "9" * 19,
-                                    "0", "-0"], ids=str)
+@pytest.mark.parametrize(
+    "length", ["-1", "+10", "abc", "", "1e2", "0x10", "1.0", "1 0", "\xb2", "9" * 18, "9" * 19, "0", "-0"], ids=str
+)
 def test_wrong_lengths_of_json(wire: Wire, length: str) -> None:
     head, raw = body(Input())
     assert wire.post(head + raw, {"Inference-Header-Content-Length": length}).status == "INVALID_ARGUMENT"
@@ -164,12 +247,14 @@ def test_nested_json(wire: Wire, depth: int) -> None:
     """JSON of any depth, also where it is not refused for its depth alone."""
     nested = b"[" * depth + b"]" * depth
     for path, sent in (
-            ("/v2/models/echo/infer", b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": %s}]}'),
-            ("/v2/models/echo/infer", b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": %s}]}'),
-            ("/v2/models/echo/infer", b'{"inputs": [{"name": "x", "datatype": %s}]}'),
-            ("/v2/models/echo/infer", b'{"parameters": {"timeout": %s}}'),
-            ("/v1/models/echo:predict", b'{"instances": %s}'), ("/v1/models/echo:predict", b'{"inputs": %s}'),
-            ("/v1/models/strings:predict", b'{"instances": %s}')):
+        ("/v2/models/echo/infer", b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": %s}]}'),
+        ("/v2/models/echo/infer", b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": %s}]}'),
+        ("/v2/models/echo/infer", b'{"inputs": [{"name": "x", "datatype": %s}]}'),
+        ("/v2/models/echo/infer", b'{"parameters": {"timeout": %s}}'),
+        ("/v1/models/echo:predict", b'{"instances": %s}'),
+        ("/v1/models/echo:predict", b'{"inputs": %s}'),
+        ("/v1/models/strings:predict", b'{"instances": %s}'),
+    ):
         assert wire.post(sent % nested, path=path).status == "INVALID_ARGUMENT"
 
 
@@ -181,12 +266,22 @@ def test_lengths_of_json_that_do_not_fit(wire: Wire) -> None:
     assert wire.post(head + raw).status == "INVALID_ARGUMENT"
 
 
-@pytest.mark.parametrize(("sizes", "raw", "text"), [
-    ((16, 16), 31, "does not fit the 15 bytes"), ((16, 16), 33, "1 bytes that belong to no input"),
-    ((32, 0), 32, "needs 16 bytes, but has 32"), ((17, 15), 32, "needs 16 bytes, but has 17"),
-    ((16, -1), 32, "binary_data_size -1"), ((16, True), 32, "binary_data_size True"), ((16, "16"), 32, "'16'"),
-    ((16, 16.0), 32, "16.0"), ((16, 10**400), 32, "does not fit"), ((16, [16]), 32, "does not fit"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "raw", "text"),
+    [
+        ((16, 16), 31, "does not fit the 15 bytes"),
+        ((16, 16), 33, "1 bytes that belong to no input"),
+        ((32, 0), 32, "needs 16 bytes, but has 32"),
+        ((17, 15), 32, "needs 16 bytes, but has 17"),
+        ((16, -1), 32, "binary_data_size -1"),
+        ((16, True), 32, "binary_data_size True"),
+        ((16, "16"), 32, "'16'"),
+        ((16, 16.0), 32, "16.0"),
+        ((16, 10**400), 32, "does not fit"),
+        ((16, [16]), 32, "does not fit"),
+    ],
+    ids=str,
+)
 def test_wrong_sizes_of_binary_data(wire: Wire, sizes: Any, raw: int, text: str) -> None:
     inputs = [Input(b"", (1, 4), name=name, parameters={"binary_data_size": size}) for name, size in zip("ab", sizes)]
     head, _ = body(*inputs)
@@ -206,13 +301,21 @@ def test_malformed_messages(wire: Wire) -> None:
     wire.check_served()
 
 
-@pytest.mark.parametrize(("datatype", "contents", "text"), [
-    ("FP32", {"fp32_contents": [1, 2]}, "has 2 elements, not 3"), ("FP32", {}, "has 0 elements"),
-    ("FP32", {"fp64_contents": [1, 2, 3]}, "has 0 elements"), ("INT8", {"int_contents": [1, 2, 128]}, "range of INT8"),
-    ("INT8", {"int_contents": [1, 2, -129]}, "out of the range"), ("UINT16", {"uint_contents": [1, 2, 65536]}, "range"),
-    ("BYTES", {"bytes_contents": [b"a"]}, "has 1 elements"), ("BF16", {"fp32_contents": [1, 2, 3]}, "raw contents"),
-    ("FP16", {"fp32_contents": [1, 2, 3]}, "raw contents"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("datatype", "contents", "text"),
+    [
+        ("FP32", {"fp32_contents": [1, 2]}, "has 2 elements, not 3"),
+        ("FP32", {}, "has 0 elements"),
+        ("FP32", {"fp64_contents": [1, 2, 3]}, "has 0 elements"),
+        ("INT8", {"int_contents": [1, 2, 128]}, "range of INT8"),
+        ("INT8", {"int_contents": [1, 2, -129]}, "out of the range"),
+        ("UINT16", {"uint_contents": [1, 2, 65536]}, "range"),
+        ("BYTES", {"bytes_contents": [b"a"]}, "has 1 elements"),
+        ("BF16", {"fp32_contents": [1, 2, 3]}, "raw contents"),
+        ("FP16", {"fp32_contents": [1, 2, 3]}, "raw contents"),
+    ],
+    ids=str,
+)
 def test_wrong_contents(wire: Wire, datatype: str, contents: dict[str, Any], text: str) -> None:
     sent = service_pb2.ModelInferRequest(model_name="echo")
     sent.inputs.add(name="x", datatype=datatype, shape=[1, 3], contents=service_pb2.InferTensorContents(**contents))
@@ -239,10 +342,14 @@ def test_raw_contents_of_other_inputs(wire: Wire) -> None:
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_ids_of_64_bits(wire: Wire, interface: str) -> None:
     """An id that no signed number holds is returned like any other."""
-    controls = [Input(struct.pack("<Q", 2**64 - 1), (1,), "UINT64", "sequence_id"),
-                Input(b"\x01\0\0\0", (1,), "UINT32", "sequence_control_input")]
-    steps = [wire.send(interface, Input(bytes(32), (1, 8)), controls[0], *more, model="sums")
-             for more in ((controls[1],), (Input(b"\x02\0\0\0", (1,), "UINT32", "sequence_control_input"),))]
+    controls = [
+        Input(struct.pack("<Q", 2**64 - 1), (1,), "UINT64", "sequence_id"),
+        Input(b"\x01\0\0\0", (1,), "UINT32", "sequence_control_input"),
+    ]
+    steps = [
+        wire.send(interface, Input(bytes(32), (1, 8)), controls[0], *more, model="sums")
+        for more in ((controls[1],), (Input(b"\x02\0\0\0", (1,), "UINT32", "sequence_control_input"),))
+    ]
     assert [step.status for step in steps] == ["OK", "OK"], steps
     if interface == "gRPC":
         assert steps[0].content.parameters["sequence_id"].uint64_param == 2**64 - 1
@@ -250,13 +357,25 @@ def test_ids_of_64_bits(wire: Wire, interface: str) -> None:
 
 # ---- texts of errors
 
-@pytest.mark.parametrize(("text", "shown"), [
-    ("no file /srv/a/b.xml", "no file b.xml"), ("/srv/b.xml: malformed", "b.xml: malformed"),
-    ("file '/srv/my models/it/b c.xml' (/x/y/z.bin)", "file 'b c.xml' (z.bin)"), ("error:/a/b/c.bin", "error:c.bin"),
-    ("/a/b.xml and /c d/e.bin", "b.xml and e.bin"), ('"/a/b/"', '""'), ("\n/a/b\n", "\nb\n"),
-    ("1 / 2 and 3/4/5 of a/b/c", "1 / 2 and 3/4/5 of a/b/c"), ("see https://host/a/b", "see https://host/a/b"),
-    ("[Add] bad (layer '/model/layers.0/Add', id 3, /m/x.xml)", "[Add] bad (layer '/model/layers.0/Add', id 3, x.xml)"),
-])
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no file /srv/a/b.xml", "no file b.xml"),
+        ("/srv/b.xml: malformed", "b.xml: malformed"),
+        ("file '/srv/my models/it/b c.xml' (/x/y/z.bin)", "file 'b c.xml' (z.bin)"),
+        ("error:/a/b/c.bin", "error:c.bin"),
+        ("/a/b.xml and /c d/e.bin", "b.xml and e.bin"),
+        ('"/a/b/"', '""'),
+        ("\n/a/b\n", "\nb\n"),
+        ("1 / 2 and 3/4/5 of a/b/c", "1 / 2 and 3/4/5 of a/b/c"),
+        ("see https://host/a/b", "see https://host/a/b"),
+        (
+            "[Add] bad (layer '/model/layers.0/Add', id 3, /m/x.xml)",
+            "[Add] bad (layer '/model/layers.0/Add', id 3, x.xml)",
+        ),
+    ],
+)
 def test_paths_are_cut(text: str, shown: str) -> None:
     assert str(public(Error(text))) == shown
 
@@ -266,8 +385,11 @@ def test_errors_show_no_paths(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     broken: dict[str, Callable[[Path], Any]] = {
         "weights": lambda at: (at / "model.bin").unlink(),
         "folder": lambda at: [(at / "model.xml").unlink(), (at / "model.xml").mkdir()],
-        "link": lambda at: [(at / "model.xml").unlink(), (at / "model.bin").unlink(),
-                            (at / "model.xml").symlink_to(at / "nothing" / "there.xml")],
+        "link": lambda at: [
+            (at / "model.xml").unlink(),
+            (at / "model.bin").unlink(),
+            (at / "model.xml").symlink_to(at / "nothing" / "there.xml"),
+        ],
         "malformed": lambda at: (at / "model.xml").write_text("<net>"),
         "op": lambda at: (at / "model.xml").write_text((at / "model.xml").read_text().replace("Gather", "Gath")),
         "onnx": lambda at: [*map(Path.unlink, at.iterdir()), (at / "model.onnx").write_bytes(b"onnx")],

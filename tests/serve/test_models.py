@@ -1,4 +1,5 @@
 """Repositories: versions that are found, loaded beside each other, replaced and unloaded."""
+
 from __future__ import annotations
 
 import gc
@@ -130,6 +131,7 @@ def test_a_new_version_takes_over_without_losing_a_request(tmp_path: Path, inter
 def test_a_sequence_ends_on_the_version_on_which_it_began(tmp_path: Path, interface: str) -> None:
     write(tmp_path, counting(0), "count", 1)
     with serving(tmp_path, poll_seconds=0.05) as server, server.client(interface) as client:
+
         def step(id: int, **flags: bool) -> float:
             return float(client.infer("count", {"x": X}, sequence_id=id, **flags)["y"][0, 0])
 
@@ -239,12 +241,17 @@ def test_models_run_before_clients_ask(tmp_path: Path) -> None:
 def test_onnx_models(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu",
-                              [helper.make_tensor_value_info("x", kind, ["n", 4])],
-                              [helper.make_tensor_value_info("y", kind, ["n", 4])])
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "relu",
+        [helper.make_tensor_value_info("x", kind, ["n", 4])],
+        [helper.make_tensor_value_info("y", kind, ["n", 4])],
+    )
     (tmp_path / "relu" / "1").mkdir(parents=True)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
-              tmp_path / "relu" / "1" / "model.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "relu" / "1" / "model.onnx",
+    )
     with serving(tmp_path) as server, server.client("gRPC") as client:
         assert client.infer("relu", {"x": -X})["y"].tolist() == [[0] * 4]
 

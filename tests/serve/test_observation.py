@@ -1,4 +1,5 @@
 """Metrics, the status page, the access log and traces."""
+
 from __future__ import annotations
 
 import json
@@ -43,8 +44,11 @@ def get(server: Serving, path: str) -> str:
 
 def metrics(server: Serving) -> dict[tuple[str, tuple[str, ...]], float]:
     """Return all samples by name and values of the labels, in the order of the labels' names."""
-    return {(sample.name, tuple(sample.labels.values())): sample.value
-            for family in text_string_to_metric_families(get(server, "/metrics")) for sample in family.samples}
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(get(server, "/metrics"))
+        for sample in family.samples
+    }
 
 
 def test_metrics_count_what_clients_did(server: Serving) -> None:
@@ -108,7 +112,7 @@ def test_the_status_page_shows_every_model(server: Serving) -> None:
         assert word in shown, word
     assert "<b>&" not in text
     assert reader.pictures >= 1
-    picture = etree.fromstring(text[text.index("<svg"): text.index("</svg>") + 6])  # well-formed
+    picture = etree.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])  # well-formed
     assert len(picture.findall("path")) == 3
 
 
@@ -136,15 +140,28 @@ def test_the_access_log_has_a_line_of_json_for_each_call(server: Serving, caplog
         assert "127.0.0.1" in line.pop("peer")
     assert lines == [
         {"interface": "REST", "method": "ModelInfer", "model": "add", "version": "1", "id": "first", "status": "OK"},
-        {"interface": "gRPC", "method": "ModelInfer", "model": "count", "version": "1", "sequence": "s",
-         "status": "OK"},
-        {"interface": "gRPC", "method": "ModelInfer", "model": "nothing", "status": "NOT_FOUND",
-         "error": "there is no model 'nothing'"}]
+        {
+            "interface": "gRPC",
+            "method": "ModelInfer",
+            "model": "count",
+            "version": "1",
+            "sequence": "s",
+            "status": "OK",
+        },
+        {
+            "interface": "gRPC",
+            "method": "ModelInfer",
+            "model": "nothing",
+            "status": "NOT_FOUND",
+            "error": "there is no model 'nothing'",
+        },
+    ]
 
 
 @pytest.mark.parametrize("interface", ["REST", "gRPC"])
-def test_spans_continue_the_trace_of_the_client(server: Serving, interface: str,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_continue_the_trace_of_the_client(
+    server: Serving, interface: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(calls, "tracer", lambda: provider.get_tracer("test"))

@@ -1,4 +1,5 @@
 """TensorFlow Serving's REST API; `tests.serve.other_clients` runs a client of it."""
+
 from __future__ import annotations
 
 import base64
@@ -47,8 +48,11 @@ def call(server: Serving, path: str, body: Any = None) -> tuple[int, Any]:
 def test_columns_and_rows(server: Serving) -> None:
     a, b = [[1.0, 2, 3, 4], [0.5, 0, 0, 1]], [[4, 3, 2, 1], [1, 1, 1, 1]]
     wanted = expected(affine(), {"a": np.array(a, np.float32), "b": np.array(b, np.float32)})
-    for path in ("/v1/models/affine:predict", "/v1/models/affine/versions/2:predict",
-                 "/v1/models/affine/versions/0:predict"):
+    for path in (
+        "/v1/models/affine:predict",
+        "/v1/models/affine/versions/2:predict",
+        "/v1/models/affine/versions/0:predict",
+    ):
         status, found = call(server, path, {"inputs": {"a": a, "b": b}})
         assert status == 200, found
         for name, value in wanted.items():
@@ -64,9 +68,13 @@ def test_a_model_with_one_input_and_one_output_needs_no_names(server: Serving) -
     path = "/v1/models/echo:predict"
     assert call(server, path, {"inputs": [[1, 2, 3]]}) == (200, {"outputs": [[3, 2, 1]]})
     assert call(server, path, {"instances": [[1, 2, 3], [4, 5, 2**40]]}) == (
-        200, {"predictions": [[3, 2, 1], [2**40, 5, 4]]})
+        200,
+        {"predictions": [[3, 2, 1], [2**40, 5, 4]]},
+    )
     assert call(server, path, {"instances": [{"x": [1, 2, 3]}], "signature_name": ""}) == (
-        200, {"predictions": [[3, 2, 1]]})
+        200,
+        {"predictions": [[3, 2, 1]]},
+    )
 
 
 def test_strings_and_base64(server: Serving) -> None:
@@ -74,23 +82,31 @@ def test_strings_and_base64(server: Serving) -> None:
     for inputs in (["a", encoded], {"x": ["a", encoded]}):
         status, found = call(server, "/v1/models/strings:predict", {"inputs": inputs})
         assert (status, found) == (200, {"outputs": ["a", "\u00fcber"]})
-    assert call(server, "/v1/models/strings:predict", {"instances": [encoded]}) == (
-        200, {"predictions": ["\u00fcber"]})
+    assert call(server, "/v1/models/strings:predict", {"instances": [encoded]}) == (200, {"predictions": ["\u00fcber"]})
 
 
 def test_sequences(server: Serving) -> None:
     x = np.ones((1, SIZE)).tolist()
     for step, control in enumerate((1, 0, 2)):
-        status, found = call(server, "/v1/models/sums:predict", {"inputs": {
-            "x": x, "sequence_id": [6], "sequence_control_input": [control]}})
+        status, found = call(
+            server,
+            "/v1/models/sums:predict",
+            {"inputs": {"x": x, "sequence_id": [6], "sequence_control_input": [control]}},
+        )
         assert status == 200, found
         assert (found["outputs"]["steps"], found["outputs"]["sequence_id"]) == ([step + 1], [6])
 
 
 def test_status_and_metadata(server: Serving) -> None:
     for path in ("/v1/models/echo", "/v1/models/echo/versions/2"):
-        assert call(server, path) == (200, {"model_version_status": [{
-            "version": "2", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": "OK"}}]})
+        assert call(server, path) == (
+            200,
+            {
+                "model_version_status": [
+                    {"version": "2", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": "OK"}}
+                ]
+            },
+        )
     status, found = call(server, "/v1/models/echo/metadata")
     assert status == 200
     signature = found["metadata"]["signature_def"]["signatureDef"]["serving_default"]
@@ -98,22 +114,26 @@ def test_status_and_metadata(server: Serving) -> None:
     assert [dim["size"] for dim in signature["inputs"]["x"]["tensorShape"]["dim"]] == ["-1", "3"]
 
 
-@pytest.mark.parametrize(("model", "body", "status", "text"), [
-    ("nothing", {"inputs": [[1, 2, 3]]}, 404, "no model 'nothing'"),
-    ("echo", {}, 400, "'inputs' and 'instances'"),
-    ("echo", {"inputs": [[1, 2, 3]], "instances": []}, 400, "'inputs' and 'instances'"),
-    ("echo", {"instances": []}, 400, "no list of rows"),
-    ("echo", {"instances": 3}, 400, "no list of rows"),
-    ("affine", {"instances": [{"a": 1, "b": 2}, {"a": 1}]}, 400, "different names"),
-    ("echo", {"inputs": [[1, 2], [3]]}, 400, "different lengths"),
-    ("echo", {"inputs": [[1, 2], 3]}, 400, "different lengths"),
-    ("echo", {"inputs": [[1.5, 2, 3]]}, 400, "INT64"),
-    ("echo", {"inputs": [["1", "2", "3"]]}, 400, "INT64"),
-    ("echo", {"inputs": {"z": 1}}, 400, "has no input 'z'; it has x"),
-    ("strings", {"inputs": [{"b64": "?"}]}, 400, "base64"),
-    ("strings", {"inputs": [1]}, 400, "BYTES"),
-    ("affine", {"inputs": {"a": [[1, 2, 3, 4]]}}, 400, "'b' of model 'affine' is missing"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("model", "body", "status", "text"),
+    [
+        ("nothing", {"inputs": [[1, 2, 3]]}, 404, "no model 'nothing'"),
+        ("echo", {}, 400, "'inputs' and 'instances'"),
+        ("echo", {"inputs": [[1, 2, 3]], "instances": []}, 400, "'inputs' and 'instances'"),
+        ("echo", {"instances": []}, 400, "no list of rows"),
+        ("echo", {"instances": 3}, 400, "no list of rows"),
+        ("affine", {"instances": [{"a": 1, "b": 2}, {"a": 1}]}, 400, "different names"),
+        ("echo", {"inputs": [[1, 2], [3]]}, 400, "different lengths"),
+        ("echo", {"inputs": [[1, 2], 3]}, 400, "different lengths"),
+        ("echo", {"inputs": [[1.5, 2, 3]]}, 400, "INT64"),
+        ("echo", {"inputs": [["1", "2", "3"]]}, 400, "INT64"),
+        ("echo", {"inputs": {"z": 1}}, 400, "has no input 'z'; it has x"),
+        ("strings", {"inputs": [{"b64": "?"}]}, 400, "base64"),
+        ("strings", {"inputs": [1]}, 400, "BYTES"),
+        ("affine", {"inputs": {"a": [[1, 2, 3, 4]]}}, 400, "'b' of model 'affine' is missing"),
+    ],
+    ids=str,
+)
 def test_wrong_requests(server: Serving, model: str, body: Any, status: int, text: str) -> None:
     found = call(server, f"/v1/models/{model}:predict", body)
     assert found[0] == status

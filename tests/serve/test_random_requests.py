@@ -1,4 +1,5 @@
 """Random requests: each has an answer, which is no internal error, and the server goes on."""
+
 from __future__ import annotations
 
 import gzip
@@ -26,16 +27,44 @@ FP32, INT64 = {"datatype": "FP32", "shape": [1, 3]}, {"datatype": "INT64", "shap
 SEQUENCE = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
 POSTS: list[Post] = [
     ("/v2/models/echo/infer", {"id": "1", "inputs": [JSON_INPUT], "outputs": [{"name": "y"}]}, b""),
-    ("/v2/models/echo/versions/1/infer", {"inputs": [{"name": "x", **FP32, "parameters": {"binary_data_size": 12}}],
-                                          "parameters": {"binary_data_output": True, "timeout": 10**9}}, bytes(12)),
-    ("/v2/models/affine/infer", {"inputs": [{"name": name, "datatype": "FP32", "shape": [1, 4], "parameters": {
-        "binary_data_size": 16}} for name in "ab"]}, bytes(32)),
-    ("/v2/models/strings/infer", {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [2], "data": ["", "b"]}]},
-     b""),
-    ("/v2/models/sums/infer", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [0.5] * 8}],
-                               "parameters": SEQUENCE}, b""),
-    ("/v2/models/reshape/infer", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [6], "data": [1] * 6},
-                                             {"name": "shape", **INT64, "data": [2, 3]}]}, b""),
+    (
+        "/v2/models/echo/versions/1/infer",
+        {
+            "inputs": [{"name": "x", **FP32, "parameters": {"binary_data_size": 12}}],
+            "parameters": {"binary_data_output": True, "timeout": 10**9},
+        },
+        bytes(12),
+    ),
+    (
+        "/v2/models/affine/infer",
+        {
+            "inputs": [
+                {"name": name, "datatype": "FP32", "shape": [1, 4], "parameters": {"binary_data_size": 16}}
+                for name in "ab"
+            ]
+        },
+        bytes(32),
+    ),
+    (
+        "/v2/models/strings/infer",
+        {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [2], "data": ["", "b"]}]},
+        b"",
+    ),
+    (
+        "/v2/models/sums/infer",
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [0.5] * 8}], "parameters": SEQUENCE},
+        b"",
+    ),
+    (
+        "/v2/models/reshape/infer",
+        {
+            "inputs": [
+                {"name": "x", "datatype": "FP32", "shape": [6], "data": [1] * 6},
+                {"name": "shape", **INT64, "data": [2, 3]},
+            ]
+        },
+        b"",
+    ),
     ("/v1/models/echo:predict", {"instances": [[1, 2, 3]]}, b""),
     ("/v1/models/affine:predict", {"inputs": {"a": [[1, 2, 3, 4]], "b": [[1, 2, 3, 4]]}}, b""),
     ("/v1/models/strings:predict", {"instances": ["a", {"b64": "YQ=="}]}, b""),
@@ -44,24 +73,68 @@ POSTS: list[Post] = [
 ]
 RAWS = (bytes(12), bytes(16), bytes(32), b"\1\0\0\0a")
 MESSAGES: list[tuple[str, list[Input], dict[str, Any]]] = [
-    ("echo", [Input()], {}), ("affine", [Input(bytes(16), (1, 4), name=name) for name in "ab"], {"timeout": 10**9}),
-    ("strings", [Input(RAWS[3], (1,), "BYTES")], {}), ("sums", [Input(bytes(32), (1, 8))], SEQUENCE),
+    ("echo", [Input()], {}),
+    ("affine", [Input(bytes(16), (1, 4), name=name) for name in "ab"], {"timeout": 10**9}),
+    ("strings", [Input(RAWS[3], (1,), "BYTES")], {}),
+    ("sums", [Input(bytes(32), (1, 8))], SEQUENCE),
     ("sums", [Input(bytes(32), (1, 8)), Input(b"\1", (1,), "UINT8", "sequence_control_input")], {}),
     ("reshape", [Input(bytes(24), (6,)), Input(struct.pack("<2q", 2, 3), (2,), "INT64", "shape")], {}),
 ]
-KEYS = st.sampled_from(("name", "datatype", "shape", "data", "parameters", "binary_data_size", "timeout", "b64", "id",
-                        "sequence_id", "sequence_control_input", "inputs", "outputs", "instances"))
-TOKENS = st.sampled_from((b"[", b"]", b"{", b'"', b",", b"\\ud800", b"1e999", b"-", b"\xff", b"NaN", b"9" * 30,
-                          b"[" * 999))
-SCALARS = st.none() | st.booleans() | st.integers(-3, 9) | st.floats() | st.text(max_size=5) | KEYS | st.sampled_from(
-    (2**31 - 1, 2**31, 2**63, 2**64, 10**400, -(2**63), "\ud800", "INT64", "BYTES", "BOOL", "BF16", "FP16", "UINT64"))
+KEYS = st.sampled_from(
+    (
+        "name",
+        "datatype",
+        "shape",
+        "data",
+        "parameters",
+        "binary_data_size",
+        "timeout",
+        "b64",
+        "id",
+        "sequence_id",
+        "sequence_control_input",
+        "inputs",
+        "outputs",
+        "instances",
+    )
+)
+TOKENS = st.sampled_from(
+    (b"[", b"]", b"{", b'"', b",", b"\\ud800", b"1e999", b"-", b"\xff", b"NaN", b"9" * 30, b"[" * 999)
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 9)
+    | st.floats()
+    | st.text(max_size=5)
+    | KEYS
+    | st.sampled_from(
+        (
+            2**31 - 1,
+            2**31,
+            2**63,
+            2**64,
+            10**400,
+            -(2**63),
+            "\ud800",
+            "INT64",
+            "BYTES",
+            "BOOL",
+            "BF16",
+            "FP16",
+            "UINT64",
+        )
+    )
+)
 VALUES = st.recursive(SCALARS, lambda more: st.lists(more, max_size=4) | st.dictionaries(KEYS, more, max_size=3))
 TEXTS = st.text(max_size=5) | st.sampled_from(("x", "y", "a", "shape", "1", "sequence_id", "sequence_control_input"))
 DATATYPES = st.sampled_from(("FP32", "FP64", "FP16", "BF16", "INT8", "INT32", "INT64", "UINT64", "BOOL", "BYTES", ""))
 EXTENTS = st.integers(-1, 4) | st.sampled_from((2**31 - 1, 2**31, 2**62, 2**63 - 1))
 PARAMETERS = st.dictionaries(
     st.sampled_from(("timeout", "sequence_id", "sequence_start", "sequence_end", "priority", "classification")),
-    st.booleans() | st.integers(-2, 2**63 - 1) | st.floats() | st.text(max_size=3), max_size=2)
+    st.booleans() | st.integers(-2, 2**63 - 1) | st.floats() | st.text(max_size=3),
+    max_size=2,
+)
 
 
 @st.composite
@@ -88,7 +161,7 @@ def spliced(draw: st.DrawFn, data: bytes) -> bytes:
     """Draw bytes of which some are replaced."""
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(data)))
-        data = data[:start] + draw(st.binary(max_size=4) | TOKENS) + data[start + draw(st.integers(0, 6)):]
+        data = data[:start] + draw(st.binary(max_size=4) | TOKENS) + data[start + draw(st.integers(0, 6)) :]
     return data
 
 
@@ -125,8 +198,24 @@ def messages(draw: st.DrawFn) -> Any:
     found = message(*inputs, model=model, parameters=parameters)
     for _ in range(draw(st.integers(0, 3))):
         tensor = draw(st.sampled_from(found.inputs)) if found.inputs else found.inputs.add()
-        field = draw(st.sampled_from(("name", "datatype", "shape", "contents", "raw", "raw", "parameters", "outputs",
-                                      "id", "model_name", "inputs", "tensor")))
+        field = draw(
+            st.sampled_from(
+                (
+                    "name",
+                    "datatype",
+                    "shape",
+                    "contents",
+                    "raw",
+                    "raw",
+                    "parameters",
+                    "outputs",
+                    "id",
+                    "model_name",
+                    "inputs",
+                    "tensor",
+                )
+            )
+        )
         if field == "name":
             tensor.name = draw(TEXTS)
         elif field == "datatype":
@@ -134,8 +223,16 @@ def messages(draw: st.DrawFn) -> Any:
         elif field == "shape":
             tensor.shape[:] = draw(st.lists(EXTENTS, max_size=4))
         elif field == "contents":
-            name, values = draw(st.sampled_from((("fp32_contents", [0.5] * 3), ("int_contents", [-1, 2**31 - 1, 0]),
-                                                 ("bytes_contents", [b"", b"\xff"]), ("bool_contents", [True]))))
+            name, values = draw(
+                st.sampled_from(
+                    (
+                        ("fp32_contents", [0.5] * 3),
+                        ("int_contents", [-1, 2**31 - 1, 0]),
+                        ("bytes_contents", [b"", b"\xff"]),
+                        ("bool_contents", [True]),
+                    )
+                )
+            )
             getattr(tensor.contents, name).extend(values)
             del found.raw_input_contents[:]
         elif field == "raw":

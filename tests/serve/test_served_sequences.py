@@ -1,4 +1,5 @@
 """Sequences of many clients: each has the results of a request of its own."""
+
 from __future__ import annotations
 
 import threading
@@ -27,9 +28,11 @@ def tokens(sequence: int, step: int) -> Inputs:
     """A prompt of 1 to 5 tokens, then a token in each step."""
     prompt = 1 + sequence % 5
     past, count = (0, prompt) if step == 0 else (prompt + step - 1, 1)
-    return {"input_ids": (np.arange(past, past + count, dtype=np.int64)[None] + sequence) % DECODER.vocabulary,
-            "attention_mask": np.ones((1, past + count), np.int64),
-            "position_ids": np.arange(past, past + count, dtype=np.int64)[None]}
+    return {
+        "input_ids": (np.arange(past, past + count, dtype=np.int64)[None] + sequence) % DECODER.vocabulary,
+        "attention_mask": np.ones((1, past + count), np.int64),
+        "position_ids": np.arange(past, past + count, dtype=np.int64)[None],
+    }
 
 
 def alone(model: ov.Model, inputs: list[Inputs], device: str = "CPU") -> list[Any]:
@@ -82,8 +85,9 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize(("name", "inputs"), [("lstm", frame), ("decoder", tokens)], ids=["lstm", "decoder"])
-def test_64_sequences_side_by_side(repository: Path, device: str, interface: str, name: str,
-                                   inputs: Callable[[int, int], Inputs]) -> None:
+def test_64_sequences_side_by_side(
+    repository: Path, device: str, interface: str, name: str, inputs: Callable[[int, int], Inputs]
+) -> None:
     """A batch gives what a request of its own does, up to the order of sums."""
     count = 64
     model = ov.Core().read_model(repository / name / "1" / "model.xml")
@@ -95,8 +99,13 @@ def test_64_sequences_side_by_side(repository: Path, device: str, interface: str
             with server.client(interface) as client:
                 barrier.wait(SECONDS)
                 for step in range(STEPS):
-                    outputs = client.infer(name, inputs(number, step), sequence_id=number + 1,
-                                           sequence_start=step == 0, sequence_end=step == STEPS - 1)
+                    outputs = client.infer(
+                        name,
+                        inputs(number, step),
+                        sequence_id=number + 1,
+                        sequence_start=step == 0,
+                        sequence_end=step == STEPS - 1,
+                    )
                     found[number].append(next(iter(outputs.values())))
 
         in_threads(count, run)
@@ -113,8 +122,10 @@ def test_64_sequences_side_by_side(repository: Path, device: str, interface: str
 def test_a_sequence_starts_goes_on_and_ends(client: Client) -> None:
     x = np.ones((1, SIZE), np.float32)
     for _ in range(2):  # the second one begins with the initial state again
-        counts = [client.infer("sums", {"x": x}, sequence_id=7, sequence_start=i == 0, sequence_end=i == 2)["steps"]
-                  for i in range(3)]
+        counts = [
+            client.infer("sums", {"x": x}, sequence_id=7, sequence_start=i == 0, sequence_end=i == 2)["steps"]
+            for i in range(3)
+        ]
         assert [int(n[0]) for n in counts] == [1, 2, 3]
         text = fails("NOT_FOUND", client.infer, "sums", {"x": x}, sequence_id=7)
         assert "sequence 7 of model 'sums' is not open" in text
@@ -122,8 +133,14 @@ def test_a_sequence_starts_goes_on_and_ends(client: Client) -> None:
 
 def test_a_start_begins_anew(client: Client) -> None:
     x = np.ones((1, SIZE), np.float32)
-    found = [int(client.infer("sums", {"x": x}, sequence_id="restarted", sequence_start=i in (0, 3),
-                              sequence_end=i == 5)["steps"][0]) for i in range(6)]
+    found = [
+        int(
+            client.infer("sums", {"x": x}, sequence_id="restarted", sequence_start=i in (0, 3), sequence_end=i == 5)[
+                "steps"
+            ][0]
+        )
+        for i in range(6)
+    ]
     assert found == [1, 2, 3, 1, 2, 3]
 
 
@@ -136,10 +153,10 @@ def test_one_inference_can_be_a_sequence(client: Client) -> None:
 def test_ids_are_numbers_or_strings(client: Client) -> None:
     """A number and its digits are two sequences."""
     x = np.ones((1, SIZE), np.float32)
-    for id, count in ((5, 1), ("5", 1), (5, 2), ("5", 2), (2**63 - 1, 1), ("\u00fc \"x\"", 1)):
+    for id, count in ((5, 1), ("5", 1), (5, 2), ("5", 2), (2**63 - 1, 1), ('\u00fc "x"', 1)):
         found = client.infer("sums", {"x": x}, sequence_id=id, sequence_start=count == 1)
         assert int(found["steps"][0]) == count
-    for id in (5, "5", 2**63 - 1, "\u00fc \"x\""):
+    for id in (5, "5", 2**63 - 1, '\u00fc "x"'):
         client.infer("sums", {"x": x}, sequence_id=id, sequence_end=True)
 
 
@@ -164,8 +181,9 @@ def test_too_many_sequences_are_refused(client: Client) -> None:
     x = np.ones((1, SIZE), np.float32)
     for id in range(1, 9):
         client.infer("sums", {"x": x}, sequence_id=id, sequence_start=True)
-    assert "all 8 sequences are open" in fails("RESOURCE_EXHAUSTED", client.infer, "sums", {"x": x}, sequence_id=9,
-                                               sequence_start=True)
+    assert "all 8 sequences are open" in fails(
+        "RESOURCE_EXHAUSTED", client.infer, "sums", {"x": x}, sequence_id=9, sequence_start=True
+    )
     client.infer("sums", {"x": x}, sequence_id=1, sequence_end=True)
     assert client.infer("sums", {"x": x}, sequence_id=9, sequence_start=True)["steps"][0] == 1
     for id in range(2, 10):
@@ -214,8 +232,13 @@ def test_steps_of_a_stream_run_in_their_order(server: Serving) -> None:
         client.client.start_stream(lambda result, error: answers.put(error or result))
         for step in range(40):
             for id in (1, 2):
-                client.client.async_stream_infer("sums", client.inputs({"x": id * x}), sequence_id=id,
-                                                 sequence_start=step % 20 == 0, sequence_end=step % 20 == 19)
+                client.client.async_stream_infer(
+                    "sums",
+                    client.inputs({"x": id * x}),
+                    sequence_id=id,
+                    sequence_start=step % 20 == 0,
+                    sequence_end=step % 20 == 19,
+                )
         found = [answers.get(timeout=SECONDS) for _ in range(80)]
         client.client.stop_stream()
     for id in (1, 2):
@@ -243,8 +266,11 @@ def test_models_without_a_batch_have_a_request_for_each_sequence(tmp_path: Path,
     inputs = [{name: np.random.default_rng(i).normal(size=shape).astype(np.float32)} for i in range(4)]
     with serving(tmp_path, device, {"batching": False, "max_sequences": 2}) as server:
         with server.client("gRPC") as client:
-            found = [next(iter(client.infer("m", given, sequence_id=id, sequence_start=i == 0).values()))
-                     for i, given in enumerate(inputs) for id in (1, 2)]
+            found = [
+                next(iter(client.infer("m", given, sequence_id=id, sequence_start=i == 0).values()))
+                for i, given in enumerate(inputs)
+                for id in (1, 2)
+            ]
             fails("RESOURCE_EXHAUSTED", client.infer, "m", inputs[0], sequence_id=3, sequence_start=True)
     for ours, theirs in zip(found[::2], alone(model, inputs, device), strict=True):
         assert np.array_equal(ours, theirs)

@@ -1,4 +1,5 @@
 """The end of a server: SIGTERM, sequences that come back, clients that vanish, and slow ones."""
+
 from __future__ import annotations
 
 import asyncio
@@ -37,8 +38,25 @@ class Process:
 
     def __init__(self, path: Path, *options: object) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ovgpu", "serve", str(path), "-d", "CPU", "--port", "0", "--grpc-port", "0",
-             "--no-access-log", *map(str, options)], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+            [
+                sys.executable,
+                "-m",
+                "ovgpu",
+                "serve",
+                str(path),
+                "-d",
+                "CPU",
+                "--port",
+                "0",
+                "--grpc-port",
+                "0",
+                "--no-access-log",
+                *map(str, options),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
         self.lines: list[str] = []
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -135,8 +153,9 @@ def test_sequences_come_back_after_a_restart(tmp_path: Path, model: str, inputs:
             with server.client("gRPC") as client:
                 for step in (2 * part, 2 * part + 1):
                     for id, steps in given.items():
-                        outputs = client.infer(model, steps[step], sequence_id=id, sequence_start=step == 0,
-                                               sequence_end=step == 5)
+                        outputs = client.infer(
+                            model, steps[step], sequence_id=id, sequence_start=step == 0, sequence_end=step == 5
+                        )
                         found[id].append(next(iter(outputs.values())))
             assert server.stop() == 0
             assert len(list(states.iterdir())) == (3 if part < 2 else 0), server.lines
@@ -204,8 +223,15 @@ def test_clients_that_are_killed_leave_the_others_alone(tmp_path: Path, interfac
     write(tmp_path, sums(), "sums")
     with serving(tmp_path, idle_seconds=1.0, engine={"max_sequences": 3}) as server, server.client("gRPC") as client:
         address = server.http if interface == "REST" else server.grpc
-        victims = [subprocess.Popen([sys.executable, "-c", CLIENT.format(size=SIZE), interface, address, str(id)],
-                                    stdout=subprocess.PIPE, text=True, cwd=ROOT) for id in (2, 3)]
+        victims = [
+            subprocess.Popen(
+                [sys.executable, "-c", CLIENT.format(size=SIZE), interface, address, str(id)],
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+            )
+            for id in (2, 3)
+        ]
         for victim in victims:
             assert victim.stdout is not None
             assert victim.stdout.readline() == "running\n"
@@ -300,8 +326,9 @@ def test_a_server_answers_and_stops_while_it_loads(tmp_path: Path) -> None:
         with Client(interface, f"127.0.0.1:{port}") as client:
             assert client.client.is_server_live()
             assert not client.client.is_server_ready()
-            assert "is loading its models" in fails("UNAVAILABLE", client.infer, "sums", {"x": X}, sequence_id=1,
-                                                    sequence_start=True)
+            assert "is loading its models" in fails(
+                "UNAVAILABLE", client.infer, "sums", {"x": X}, sequence_id=1, sequence_start=True
+            )
     server.stop()
     going.set()
     thread.join(SECONDS)

@@ -1,4 +1,5 @@
 """Requests that no library of a client would send."""
+
 from __future__ import annotations
 
 import gc
@@ -59,8 +60,9 @@ class Wire:
 
     def __init__(self, server: Serving, token: str = "") -> None:
         self.port = server.server.port
-        self.channel = grpc.insecure_channel(server.grpc, [("grpc.max_receive_message_length", -1),
-                                                           ("grpc.use_local_subchannel_pool", 1)])
+        self.channel = grpc.insecure_channel(
+            server.grpc, [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        )
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
         self.token = token
 
@@ -70,8 +72,14 @@ class Wire:
     def __exit__(self, *error: object) -> None:
         self.channel.close()
 
-    def send(self, interface: str, *inputs: Input, model: str = "echo", outputs: tuple[Output, ...] = (),
-             parameters: dict[str, Any] | None = None) -> Answer:
+    def send(
+        self,
+        interface: str,
+        *inputs: Input,
+        model: str = "echo",
+        outputs: tuple[Output, ...] = (),
+        parameters: dict[str, Any] | None = None,
+    ) -> Answer:
         """Ask for an inference through an interface."""
         if interface == "gRPC":
             return self.call(message(*inputs, model=model, outputs=outputs, parameters=parameters))
@@ -116,8 +124,9 @@ class Wire:
     def stream(self, *requests: Any) -> list[Any]:
         """Return the responses of a stream of messages, or of the bytes of some, and its status."""
         data = [request if isinstance(request, bytes) else request.SerializeToString() for request in requests]
-        call = self.channel.stream_stream(SERVICE + "ModelStreamInfer", None,
-                                          service_pb2.ModelStreamInferResponse.FromString)
+        call = self.channel.stream_stream(
+            SERVICE + "ModelStreamInfer", None, service_pb2.ModelStreamInferResponse.FromString
+        )
         found: list[Any] = []
         try:
             for response in call(iter(data), timeout=SECONDS):
@@ -127,17 +136,29 @@ class Wire:
         return [*found, "OK"]
 
 
-def body(*inputs: Input, outputs: tuple[Output, ...] = (), parameters: dict[str, Any] | None = None) -> tuple[
-        bytes, bytes]:
+def body(
+    *inputs: Input, outputs: tuple[Output, ...] = (), parameters: dict[str, Any] | None = None
+) -> tuple[bytes, bytes]:
     """Return the JSON of a request, and the bytes behind it."""
-    head = {"inputs": [{"name": x.name, "datatype": x.datatype, "shape": x.shape,
-                        "parameters": {"binary_data_size": len(x.raw), **x.parameters}} for x in inputs],
-            "outputs": [{"name": x.name, "parameters": x.parameters} for x in outputs], "parameters": parameters or {}}
+    head = {
+        "inputs": [
+            {
+                "name": x.name,
+                "datatype": x.datatype,
+                "shape": x.shape,
+                "parameters": {"binary_data_size": len(x.raw), **x.parameters},
+            }
+            for x in inputs
+        ],
+        "outputs": [{"name": x.name, "parameters": x.parameters} for x in outputs],
+        "parameters": parameters or {},
+    }
     return json.dumps(head).encode(), b"".join([x.raw for x in inputs])
 
 
-def message(*inputs: Input, model: str = "echo", outputs: tuple[Output, ...] = (),
-            parameters: dict[str, Any] | None = None) -> Any:
+def message(
+    *inputs: Input, model: str = "echo", outputs: tuple[Output, ...] = (), parameters: dict[str, Any] | None = None
+) -> Any:
     """Return a ModelInferRequest."""
     found = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[x.raw for x in inputs])
     set_parameters(found, parameters or {})

@@ -1,4 +1,5 @@
 """Fixture with an operation that fails at run time."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from ovgpu.ops.base.op import Op, _registry, op
 @pytest.fixture
 def guard() -> Iterator[None]:
     """Register Guard, which returns its input, and fails if an element is above 5."""
+
     @op("Guard", "tests")
     class Guard(Op):
         def infer(self, x: Any) -> Any:

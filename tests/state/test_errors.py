@@ -1,4 +1,5 @@
 """Models with malformed variables: one clear error, on reading or compiling, that names the layer."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -39,8 +40,14 @@ def two_assigns() -> Net:
     return net
 
 
-def pair(kind: str = "f32", shape: Any = (2, 3), init: Any = None, version: str = "opset6", name: str = "v",
-         assigned: Any = None) -> Net:
+def pair(
+    kind: str = "f32",
+    shape: Any = (2, 3),
+    init: Any = None,
+    version: str = "opset6",
+    name: str = "v",
+    assigned: Any = None,
+) -> Net:
     """Build a variable with an initial value; ``assigned`` computes the new value from the old one."""
     net = Net()
     before = net.read_value(name, kind, shape, None if init is None else net.const(init), version)
@@ -62,10 +69,16 @@ CASES = {
     "assigned-another-type": (pair(assigned=lambda n, v: convert(n, v, "i32")), "Assign", "i32.*'v' has.*f32"),
     "assigned-another-shape": (pair(assigned=lambda n, v: reshape(n, v, [3, 2])), "Assign", r"3,2.*'v' has.*2,3"),
     "assigned-another-rank": (pair(assigned=lambda n, v: reshape(n, v, [6])), "Assign", "'v' has"),
-    "v3-assigned-another-type": (pair(init=ZEROS, version="opset3", assigned=lambda n, v: convert(n, v, "f16")),
-                                 "Assign", "f16.*'v' has.*f32"),
-    "v3-assigned-another-shape": (pair(init=ZEROS, version="opset3", assigned=lambda n, v: reshape(n, v, [6])),
-                                  "Assign", "'v' has"),
+    "v3-assigned-another-type": (
+        pair(init=ZEROS, version="opset3", assigned=lambda n, v: convert(n, v, "f16")),
+        "Assign",
+        "f16.*'v' has.*f32",
+    ),
+    "v3-assigned-another-shape": (
+        pair(init=ZEROS, version="opset3", assigned=lambda n, v: reshape(n, v, [6])),
+        "Assign",
+        "'v' has",
+    ),
 }
 
 

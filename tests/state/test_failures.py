@@ -1,4 +1,5 @@
 """Inferences that fail at any point, with KV caches: the state is unchanged, and later inferences are right."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -52,6 +53,7 @@ class Failing:
 
     def of_driver(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of the driver, which returns a status, that counts and fails together with this one."""
+
         def call(*args: Any) -> Any:
             if self.left:
                 self.left -= 1
@@ -83,8 +85,13 @@ def fault(kind: str, times: int, device: str, inputs: dict[str, Any]) -> Iterato
             failing.left = -1  # bound references to it must not fail any more
         else:
             owner, name = (kernel, "launch") if kind == "launch" else (kernel.KernelNode, "run")
-            failing = Failing(getattr(owner, name), times, lambda: cupy_emu.cuda.runtime.CUDARuntimeError(
-                9, "cudaErrorInvalidConfiguration: invalid configuration argument"))
+            failing = Failing(
+                getattr(owner, name),
+                times,
+                lambda: cupy_emu.cuda.runtime.CUDARuntimeError(
+                    9, "cudaErrorInvalidConfiguration: invalid configuration argument"
+                ),
+            )
             patch.setattr(owner, name, failing)
             if kind == "launch":
                 patch.setattr(driver_emu, "cuLaunchKernelEx", failing.of_driver(driver_emu.cuLaunchKernelEx))
@@ -97,8 +104,9 @@ def fault(kind: str, times: int, device: str, inputs: dict[str, Any]) -> Iterato
 @pytest.mark.filterwarnings("ignore:runs call by call")
 def test_faults_in_turn(fails: bool, device: str) -> None:
     net, random = decoder(fails), np.random.default_rng(fails)
-    found, expected = (ov.Core().compile_model(ov.read_model(*net.build()), name).create_infer_request()
-                       for name in (device, "CPU"))
+    found, expected = (
+        ov.Core().compile_model(ov.read_model(*net.build()), name).create_infer_request() for name in (device, "CPU")
+    )
     kinds = ["memory"] + ["op", "shape"] * fails + ["launch", "node"] * (device != "CPU")
     failures, had = dict.fromkeys(kinds, 0), 0
     for step in range(120):

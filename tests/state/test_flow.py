@@ -1,4 +1,5 @@
 """Variables in models with data-dependent shapes, with control flow, and with values needed on the host."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -75,7 +76,8 @@ def found_steps(kind: str, inputs: list[Any]) -> list[Infer]:
     """Compute the results of the four models above."""
     steps = []
     value: Any = {"sum": np.ones(1, np.float32), "of": np.array([0, 1, 0, 2], np.float32)}.get(
-        kind, np.zeros((1, 0), np.int64))
+        kind, np.zeros((1, 0), np.int64)
+    )
     for data in inputs:
         x = np.array(data, np.float32)
         found = np.array(np.nonzero(x))
@@ -101,8 +103,9 @@ def iterated() -> Net:
     before = net.read_value("h", "f32", (1, 3), net.const(numbers(1, 3, seed=3)))
     xi, h = body.parameter("f32", (1, 3)), body.parameter("f32", (1, 3))
     new = body.result(add(body, xi, mul(body, h, scalar(body, 0.5))))
-    last, every = net.tensor_iterator(body, [feed(x, xi, axis=0), feed(before, h)],
-                                      [take(new), take(new, axis=0)], [(new, h)])
+    last, every = net.tensor_iterator(
+        body, [feed(x, xi, axis=0), feed(before, h)], [take(new), take(new, axis=0)], [(new, h)]
+    )
     net.assign("h", last)
     net.result(every)
     return net
@@ -117,8 +120,9 @@ def layers_of_iterators() -> Net:
         before = net.read_value(f"h{n}", "f32", (1, 3))
         xi, h = body.parameter("f32", (1, 3)), body.parameter("f32", (1, 3))
         new = body.result(body.layer("Tanh", "opset1", [add(body, xi, h)]))
-        last, value = net.tensor_iterator(body, [feed(value, xi, axis=0), feed(before, h)],
-                                          [take(new), take(new, axis=0)], [(new, h)])
+        last, value = net.tensor_iterator(
+            body, [feed(value, xi, axis=0), feed(before, h)], [take(new), take(new, axis=0)], [(new, h)]
+        )
         net.assign(f"h{n}", last)
     net.result(value)
     return net
@@ -133,8 +137,9 @@ def loop_as_long_as_the_variable() -> Net:
     h = body.parameter("f32", (2, 3))
     go = body.result(body.const(np.array(True)))
     new = body.result(add(body, h, h))
-    net.result(net.loop(count, net.const(np.array(True)), body, [feed(x, h)], [take(new)], [(new, h)],
-                        body_condition=go))
+    net.result(
+        net.loop(count, net.const(np.array(True)), body, [feed(x, h)], [take(new)], [(new, h)], body_condition=go)
+    )
     return net
 
 
@@ -226,8 +231,15 @@ def appended_in_a_loop() -> Net:
     v, frame = body.parameter("f32", (-1, 3)), body.parameter("f32", (1, 3))
     go = body.result(body.const(np.array(True)))
     new = body.result(concat(body, [v, frame], 0))
-    after = net.loop(scalar(net, 3, "i64"), net.const(np.array(True)), body, [feed(before, v), feed(x, frame)],
-                     [take(new)], [(new, v)], body_condition=go)
+    after = net.loop(
+        scalar(net, 3, "i64"),
+        net.const(np.array(True)),
+        body,
+        [feed(before, v), feed(x, frame)],
+        [take(new)],
+        [(new, v)],
+        body_condition=go,
+    )
     net.assign("v", after)
     net.result(transpose(net, after, [1, 0]))
     return net
@@ -251,9 +263,14 @@ def frames_of_a_window() -> Net:
     net.assign("w", now)
     frame, total = body.parameter("f32", (1, 3)), body.parameter("f32", (1, 3))
     new = body.result(add(body, frame, total))
-    net.result(net.tensor_iterator(body,
-                                   [feed(now, frame, axis=0), feed(net.const(np.zeros((1, 3), np.float32)), total)],
-                                   [take(new)], [(new, total)]))
+    net.result(
+        net.tensor_iterator(
+            body,
+            [feed(now, frame, axis=0), feed(net.const(np.zeros((1, 3), np.float32)), total)],
+            [take(new)],
+            [(new, total)],
+        )
+    )
     return net
 
 
@@ -266,41 +283,82 @@ def small(count: int) -> list[Infer]:
 
 
 def doubled(count: int, start: int = 0) -> list[Infer]:
-    return [Infer([numbers(2, 3, seed=n) * 2.0**(n + start)], {"n": np.array(n + start + 1)}, x=numbers(2, 3, seed=n))
-            for n in range(count)]
+    return [
+        Infer([numbers(2, 3, seed=n) * 2.0 ** (n + start)], {"n": np.array(n + start + 1)}, x=numbers(2, 3, seed=n))
+        for n in range(count)
+    ]
 
 
 DATA = [[1, 0, 2], [0, 0], [3], [0, 4, 5, 6]]
 # Data-dependent values of variables, and variables that are shapes or trip counts, are judged by value: the plugin
 # drops tensors without elements, and computes the new value of a variable before the old one is used.
 SCENARIOS = [
-    Scenario("nonzero-summed-into-a-variable", after_nonzero(),
-             [*found_steps("sum", DATA), Reset(), *found_steps("sum", DATA[:2])], oracle="value"),
-    Scenario("nonzero-kept", keeps_nonzero(),
-             [*found_steps("keep", DATA), Reset(), *found_steps("keep", DATA[2:])], oracle="value"),
+    Scenario(
+        "nonzero-summed-into-a-variable",
+        after_nonzero(),
+        [*found_steps("sum", DATA), Reset(), *found_steps("sum", DATA[:2])],
+        oracle="value",
+    ),
+    Scenario(
+        "nonzero-kept",
+        keeps_nonzero(),
+        [*found_steps("keep", DATA), Reset(), *found_steps("keep", DATA[2:])],
+        oracle="value",
+    ),
     Scenario("nonzero-appended", grows_by_nonzero(), found_steps("grow", DATA), oracle="value"),
-    Scenario("nonzero-of-the-variable", nonzero_of_the_variable(),
-             found_steps("of", [[0, -1, 5, 0], [1, 0, 0, 0], [0] * 4]), oracle="value"),
+    Scenario(
+        "nonzero-of-the-variable",
+        nonzero_of_the_variable(),
+        found_steps("of", [[0, -1, 5, 0], [1, 0, 0, 0], [0] * 4]),
+        oracle="value",
+    ),
     Scenario("two-variables-beside-nonzero", unrelated_segment(), unrelated_steps(), oracle="value"),
     Scenario("tensor-iterator-from-and-to-a-variable", iterated(), [*frames(), Reset(), *frames()]),
-    Scenario("two-iterators", layers_of_iterators(),
-             [Infer(x=numbers(n, 3, seed=n)) for n in (2, 5, 1, 5)]),
+    Scenario("two-iterators", layers_of_iterators(), [Infer(x=numbers(n, 3, seed=n)) for n in (2, 5, 1, 5)]),
     Scenario("set-between-iterators", iterated(), [*frames(), SetState("h", numbers(1, 3, seed=8)), *frames()]),
-    Scenario("loop-as-long-as-the-variable", loop_as_long_as_the_variable(),
-             [*doubled(4), Reset(), *doubled(2), SetState("n", np.array(6)), *doubled(1, 6)], oracle="value"),
+    Scenario(
+        "loop-as-long-as-the-variable",
+        loop_as_long_as_the_variable(),
+        [*doubled(4), Reset(), *doubled(2), SetState("n", np.array(6)), *doubled(1, 6)],
+        oracle="value",
+    ),
     Scenario("branch-on-the-variable", branch_on_the_variable(), [*small(4), Reset(), *small(2)]),
     Scenario("branch-to-two-shapes", branch_to_two_shapes(), branch_steps("++-+-"), oracle="value"),
-    Scenario("variable-is-a-target-shape", reshaped_by_the_variable(), [
-        Infer([numbers(2, 3, seed=n).reshape((1, 6) if n % 2 == 0 else (6, 1))],
-              {"shape": np.array([6, 1] if n % 2 == 0 else [1, 6])}, x=numbers(2, 3, seed=n)) for n in range(4)],
-        oracle="value"),
-    Scenario("variable-is-an-extent", repeated_by_the_variable(), [
-        Infer([np.repeat(numbers(1, 3, seed=n), 2 * n + 1, 0)], {"n": np.array([2 * n + 3])}, x=numbers(1, 3, seed=n))
-        for n in range(4)], oracle="value"),
-    Scenario("appended-in-a-loop", appended_in_a_loop(), [*appended_steps(3), Reset(), *appended_steps(1)],
-             oracle="value"),
-    Scenario("iterator-over-a-window", frames_of_a_window(), [  # by value: the plugin sums unwritten memory
-        Infer([sum(numbers(3, seed=i) for i in range(max(0, n - 3), n + 1))[None]], x=numbers(3, seed=n))
-        for n in range(6)], oracle="value"),
+    Scenario(
+        "variable-is-a-target-shape",
+        reshaped_by_the_variable(),
+        [
+            Infer(
+                [numbers(2, 3, seed=n).reshape((1, 6) if n % 2 == 0 else (6, 1))],
+                {"shape": np.array([6, 1] if n % 2 == 0 else [1, 6])},
+                x=numbers(2, 3, seed=n),
+            )
+            for n in range(4)
+        ],
+        oracle="value",
+    ),
+    Scenario(
+        "variable-is-an-extent",
+        repeated_by_the_variable(),
+        [
+            Infer(
+                [np.repeat(numbers(1, 3, seed=n), 2 * n + 1, 0)], {"n": np.array([2 * n + 3])}, x=numbers(1, 3, seed=n)
+            )
+            for n in range(4)
+        ],
+        oracle="value",
+    ),
+    Scenario(
+        "appended-in-a-loop", appended_in_a_loop(), [*appended_steps(3), Reset(), *appended_steps(1)], oracle="value"
+    ),
+    Scenario(
+        "iterator-over-a-window",
+        frames_of_a_window(),
+        [  # by value: the plugin sums unwritten memory
+            Infer([sum(numbers(3, seed=i) for i in range(max(0, n - 3), n + 1))[None]], x=numbers(3, seed=n))
+            for n in range(6)
+        ],
+        oracle="value",
+    ),
 ]
 test_flow = check(SCENARIOS)

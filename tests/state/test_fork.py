@@ -1,4 +1,5 @@
 """Requests in a forked process, which lacks the threads of its parent."""
+
 from __future__ import annotations
 
 import gc
@@ -163,8 +164,15 @@ def test_cuda_does_not_survive() -> None:
     with cuda.registered("emulator") as device:
         request = compiled(accumulator(INIT), device).create_infer_request()
         started(request, 0)
-        for use in (lambda: request.infer([X[1]]), lambda: request.start_async([X[1]]), request.wait,
-                    lambda: request.query_state(), lambda: request.get_input_tensor()):
-            assert in_child(use).startswith("DeviceError: CUDA does not survive a fork: the request was made in the "
-                                            "process that this one was forked from. Start processes by 'spawn'")
+        for use in (
+            lambda: request.infer([X[1]]),
+            lambda: request.start_async([X[1]]),
+            request.wait,
+            lambda: request.query_state(),
+            lambda: request.get_input_tensor(),
+        ):
+            assert in_child(use).startswith(
+                "DeviceError: CUDA does not survive a fork: the request was made in the "
+                "process that this one was forked from. Start processes by 'spawn'"
+            )
         np.testing.assert_array_equal(started(request, 1), INIT + X[0] + X[1])

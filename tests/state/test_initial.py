@@ -2,6 +2,7 @@
 
 Expected values are computed here: the plugin drops or overwrites values that pass straight through.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -71,19 +72,42 @@ def of_unranked(*values: Any) -> list[Infer]:
 
 SCENARIOS = [
     Scenario("initial-value-kept", chain(), [chained(X[n], X[5 - n], X[0]) for n in range(4)], oracle="value"),
-    Scenario("initial-value-kept-with-a-declared-rank", chain((-1, -1), (-1, 3)), [
-        chained(X[n], X[5 - n], X[0]) for n in range(3)], oracle="value"),
-    Scenario("initial-values-anew-after-reset", chain(), [
-        chained(X[0], X[1], X[0]), Reset(), chained(X[2], X[3], X[2]), chained(X[4], X[5], X[2])],
-        oracle="value"),
-    Scenario("initial-value-from-the-others", chain(), [
-        chained(X[0], X[1], X[0]), SetState("a", X[2]),
-        chained(X[3], X[4], X[2], 3 * X[0].T, X[0] @ (3 * X[0].T)),
-        Reset("c"), chained(X[1], X[5], X[2], 3 * X[0].T)], oracle="value"),
-    Scenario("initial-values-from-one-that-was-set", chain(), [
-        SetState("a", X[4]), chained(X[0], X[1], X[4])], oracle="value"),
-    Scenario("initial-value-from-what-nothing-else-reads", unused(), [
-        Infer([2 * X[n]], {"c": X[0] @ X[0].T}, x=X[n]) for n in range(3)], oracle="value"),
+    Scenario(
+        "initial-value-kept-with-a-declared-rank",
+        chain((-1, -1), (-1, 3)),
+        [chained(X[n], X[5 - n], X[0]) for n in range(3)],
+        oracle="value",
+    ),
+    Scenario(
+        "initial-values-anew-after-reset",
+        chain(),
+        [chained(X[0], X[1], X[0]), Reset(), chained(X[2], X[3], X[2]), chained(X[4], X[5], X[2])],
+        oracle="value",
+    ),
+    Scenario(
+        "initial-value-from-the-others",
+        chain(),
+        [
+            chained(X[0], X[1], X[0]),
+            SetState("a", X[2]),
+            chained(X[3], X[4], X[2], 3 * X[0].T, X[0] @ (3 * X[0].T)),
+            Reset("c"),
+            chained(X[1], X[5], X[2], 3 * X[0].T),
+        ],
+        oracle="value",
+    ),
+    Scenario(
+        "initial-values-from-one-that-was-set",
+        chain(),
+        [SetState("a", X[4]), chained(X[0], X[1], X[4])],
+        oracle="value",
+    ),
+    Scenario(
+        "initial-value-from-what-nothing-else-reads",
+        unused(),
+        [Infer([2 * X[n]], {"c": X[0] @ X[0].T}, x=X[n]) for n in range(3)],
+        oracle="value",
+    ),
     Scenario("of-unknown-rank", unranked(), of_unranked(*(numbers(5, 3, seed=n) for n in range(3))), oracle="value"),
 ]
 test_initial = check(SCENARIOS)
@@ -92,4 +116,3 @@ test_initial = check(SCENARIOS)
 def test_unchanged_variables_cost_nothing() -> None:
     plan = plan_of(chain().build(), X[0], X[1])
     assert steps(plan) == [("bound", "MatMul"), ("bound", "Add")]
-

@@ -3,6 +3,7 @@
 Python raises it between any two instructions of the main thread. Here a trace function raises it in turn before each
 line that `infer` runs in the calling thread.
 """
+
 from __future__ import annotations
 
 import gc
@@ -88,8 +89,9 @@ def totals() -> Net:
     a, b, c = (net.read_value(name, "f32", (4, 3), net.const(numbers(4, 3, seed=n))) for n, name in enumerate("abc"))
     row, h = body.parameter("f32", (1, 3)), body.parameter("f32", (1, 3))
     new = body.result(mul(body, add(body, row, h), scalar(body, 0.5)))
-    looped = net.tensor_iterator(body, [feed(x, row, axis=0), feed(gather(net, b, np.array([0])), h)],
-                                 [take(new, axis=0)], [(new, h)])
+    looped = net.tensor_iterator(
+        body, [feed(x, row, axis=0), feed(gather(net, b, np.array([0])), h)], [take(new, axis=0)], [(new, h)]
+    )
     net.assign("a", add(net, a, x))
     net.assign("b", looped)
     net.assign("c", a)

@@ -1,4 +1,5 @@
 """KV caches append in place: rows stay where they are until the capacity is exhausted."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -88,13 +89,31 @@ SCENARIOS = [
     case("without-beams", cache(beams=False), Steps(beams=False).feed(3, 1, 1, 1, 1, 1, 1, 1)),
     case("two-parts", cache(twice=True), Steps(parts=2).feed(1, 1, 1, 1, 1)),
     case("by-nothing", cache(), Steps().feed(2, 0, 1, 0)),
-    case("reordered-now-and-then", cache(), Steps().feed(3, 1).feed(1, 1, beams=(1, 0)).feed(1, 1).feed(
-        1, beams=(1, 1)).feed(1, 1)),
+    case(
+        "reordered-now-and-then",
+        cache(),
+        Steps().feed(3, 1).feed(1, 1, beams=(1, 0)).feed(1, 1).feed(1, beams=(1, 1)).feed(1, 1),
+    ),
     case("reordered-when-there-is-no-room", cache(), Steps().feed(7).feed(2, beams=(1, 0)).feed(1)),
-    case("other-numbers-of-beams", cache(), Steps().feed(3, 1).feed(1, beams=(1,)).feed(1, 1, beams=(0,)).feed(
-        1, beams=(0, 0, 0)).feed(1, beams=(0, 1, 2))),
-    case("reset-and-set", cache(), Steps().feed(3, 1, 1).reset().feed(2, 1).set(numbers(2, 2, 20, ROW)).feed(1, 1).set(
-        numbers(2, 2, 1, ROW)).feed(1).reset("cache").feed(30, 1)),
+    case(
+        "other-numbers-of-beams",
+        cache(),
+        Steps().feed(3, 1).feed(1, beams=(1,)).feed(1, 1, beams=(0,)).feed(1, beams=(0, 0, 0)).feed(1, beams=(0, 1, 2)),
+    ),
+    case(
+        "reset-and-set",
+        cache(),
+        Steps()
+        .feed(3, 1, 1)
+        .reset()
+        .feed(2, 1)
+        .set(numbers(2, 2, 20, ROW))
+        .feed(1, 1)
+        .set(numbers(2, 2, 1, ROW))
+        .feed(1)
+        .reset("cache")
+        .feed(30, 1),
+    ),
 ]
 test_scenarios = check(SCENARIOS)
 
@@ -263,4 +282,4 @@ def test_a_rank_known_at_run_time(device: str) -> None:
     whole = np.concatenate([step["x"] for step in steps], 2)
     np.testing.assert_array_equal(request.query_state()[0].state.data, whole)
     for n, (total,) in enumerate(found):
-        np.testing.assert_allclose(total, whole[:, :, :3 * n + 3].sum(2), 1e-5, 1e-5)
+        np.testing.assert_allclose(total, whole[:, :, : 3 * n + 3].sum(2), 1e-5, 1e-5)

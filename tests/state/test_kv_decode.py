@@ -1,4 +1,5 @@
 """Decode steps that append in place: one binding, and one captured graph, for all lengths up to the capacity."""
+
 from __future__ import annotations
 
 import gc
@@ -37,8 +38,13 @@ from tests.models.test_decoding import expected_tokens, prompt
 HEADS, WIDTH = 2, 64  # the initial capacity is 16 rows
 
 
-def attending(mask: bool = True, before: Callable[[Net, Port], Port] = lambda net, x: x, rows: Any = -1,
-              kind: str = "f32", **named: Any) -> Net:
+def attending(
+    mask: bool = True,
+    before: Callable[[Net, Port], Port] = lambda net, x: x,
+    rows: Any = -1,
+    kind: str = "f32",
+    **named: Any,
+) -> Net:
     """Build attention of q to caches of k and v, with a declared number of ``rows``. ``before`` transforms a cache
     before attention; ``kind`` is the element type of the mask's input."""
     net = Net()
@@ -131,8 +137,9 @@ def test_masks_without_hidden_keys(name: str, emulated: str, monkeypatch: pytest
     calls = [0]
     for owner, method in ((CpuBackend, "bind"), (CpuBackend, "make_array"), (Executor, "_binding_for")):
         plain = getattr(owner, method)
-        monkeypatch.setattr(owner, method,
-                            lambda *args, plain=plain: (calls.__setitem__(0, calls[0] + 1), plain(*args))[1])
+        monkeypatch.setattr(
+            owner, method, lambda *args, plain=plain: (calls.__setitem__(0, calls[0] + 1), plain(*args))[1]
+        )
     decoder = Decoder(ov.Core().compile_model(DATA / name / "model.xml", emulated))
     tokens = [decoder.start(prompt(5))]
     for _ in range(4):
@@ -187,8 +194,9 @@ def test_the_device_works_while_the_host_binds(emulated: str, monkeypatch: pytes
 def test_masks_that_hide_some_and_none_in_turn(emulated: str) -> None:
     """A mask is written again if its memory holds another one, whether uniform or not."""
     core = ov.Core()
-    requests = [core.compile_model(DATA / "llama" / "model.xml", device).create_infer_request()
-                for device in (emulated, "CPU")]
+    requests = [
+        core.compile_model(DATA / "llama" / "model.xml", device).create_infer_request() for device in (emulated, "CPU")
+    ]
     random, length = np.random.default_rng(5), 0
     for number, rows in enumerate((5, 1, 1, 1, 2, 1, 1, 1, 3, 1, 1, 1, 1)):
         length += rows
@@ -299,11 +307,14 @@ def test_caches_transposed_before_attention(emulated: str) -> None:
     assert [twins.feed(1) for _ in range(3)] == [False, True, True]
 
 
-@pytest.mark.parametrize("net", [
-    attending(causal=True),  # row i sees i + 1 keys, at any position of the text
-    attending(True, lambda net, x: add(net, x, x)),  # reads all rows of a cache
-    attending(False, lambda net, x: concat(net, [x, x], 2)),
-])
+@pytest.mark.parametrize(
+    "net",
+    [
+        attending(causal=True),  # row i sees i + 1 keys, at any position of the text
+        attending(True, lambda net, x: add(net, x, x)),  # reads all rows of a cache
+        attending(False, lambda net, x: concat(net, [x, x], 2)),
+    ],
+)
 def test_other_uses_of_caches(net: Net, emulated: str) -> None:
     twins = Twins(net, emulated)
     assert [twins.feed(1) for _ in range(3)] == [False] * 3
@@ -316,8 +327,10 @@ def test_the_plan_moves_only_new_rows(emulated: str) -> None:
     plan = twins.found.plan()
     assert plan.launches == 1 and not plan.copies()
     assert plan.state == 2 * 16 * 2 * HEADS * WIDTH * 4
-    assert ({x.location for s in plan.steps if s.op == "CacheWrite" for x in s.outputs}
-            == {"variable keys", "variable values"})
+    assert {x.location for s in plan.steps if s.op == "CacheWrite" for x in s.outputs} == {
+        "variable keys",
+        "variable values",
+    }
     row = 2 * HEADS * WIDTH * 4
     assert sum(s.bytes_written for s in plan.steps if s.op == "CacheWrite") == 2 * row
     (attention,) = [s for s in plan.steps if s.op == "CachedAttention"]
@@ -331,8 +344,10 @@ def test_release_memory(device: str) -> None:
     request = twins.found
     parts = [*request._executors.values(), *(executor for executor, _ in request._initial._executors.values())]
     if request._decode_steps is not None:
-        parts += [request._decode_steps.executor,
-                  *(part.executor for part in request._decode_steps._host_parts.values())]
+        parts += [
+            request._decode_steps.executor,
+            *(part.executor for part in request._decode_steps._host_parts.values()),
+        ]
     alive = [ref(executor) for executor in parts]
     assert len(alive) == (2 if device == "CPU" else 4)
     del parts

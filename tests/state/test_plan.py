@@ -1,4 +1,5 @@
 """Cost of variables: a read is a view, and an assignment writes the next value in place."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -35,8 +36,9 @@ def test_three_layers_of_lstm(times: int) -> None:
     plan = plan_of(lstm_state(3), np.zeros((1, 40), np.float32), times=times)
     assert steps(plan) == [("bound", "LSTMCell")] * 3 + [("bound", "MatMul")]
     assert locations(plan) == [[f"variable h{k}", f"variable c{k}"] for k in range(3)] + [["output 0"]]
-    assert [[i.location for i in s.inputs[1:3]] for s in plan.steps[:3]] == [[f"state h{k}", f"state c{k}"]
-                                                                          for k in range(3)]
+    assert [[i.location for i in s.inputs[1:3]] for s in plan.steps[:3]] == [
+        [f"state h{k}", f"state c{k}"] for k in range(3)
+    ]
     assert plan.copies() == [] and plan.count("eager") == 0
     assert plan.state == 6 * 48 * 4
 

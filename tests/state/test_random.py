@@ -1,4 +1,5 @@
 """Random nets with variables and control flow: several inferences, with states that are reset or set between."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

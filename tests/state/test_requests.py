@@ -1,4 +1,5 @@
 """Variables through the API: ownership, reading and setting, and failed inferences."""
+
 from __future__ import annotations
 
 import gc
@@ -28,8 +29,14 @@ def compiled(net: Net, device: str) -> Any:
     return core.compile_model(core.read_model(*net.build()), device)
 
 
-def accumulator(names: Sequence[str] = ("sum",), init: bool = True, shape: Sequence[Any] = (2, 3), kind: str = "f32",
-                version: str = "opset6", declared: Any = None) -> Net:
+def accumulator(
+    names: Sequence[str] = ("sum",),
+    init: bool = True,
+    shape: Sequence[Any] = (2, 3),
+    kind: str = "f32",
+    version: str = "opset6",
+    declared: Any = None,
+) -> Net:
     """Build variables to which the input is added. The outputs are their old values."""
     net = Net()
     x = net.parameter(kind, shape, "x")
@@ -50,6 +57,7 @@ def value(holder: Any, name: str = "sum") -> Any:
 
 
 # ---- ownership
+
 
 def test_requests_do_not_share(device: str) -> None:
     model = compiled(accumulator(), device)
@@ -118,6 +126,7 @@ def test_requests_on_threads(device: str) -> None:
 
 
 # ---- reading
+
 
 def test_names_in_order_of_the_model(device: str) -> None:
     names = ["b", "a", "with space", "ünïcode/π", "c" * 300]
@@ -194,6 +203,7 @@ def test_a_state_object_stays_valid(device: str) -> None:
 
 # ---- setting
 
+
 def test_states_are_set_as_copies(device: str) -> None:
     request = compiled(accumulator(), device).create_infer_request()
     array = X[1].copy()
@@ -228,11 +238,16 @@ def test_state_of_one_request_set_to_another_ones(device: str) -> None:
     assert np.array_equal(value(b), INIT + X[0] + X[1])
 
 
-@pytest.mark.parametrize(("given", "message"), [
-    (np.zeros((2, 3), np.float64), "type f32"), (np.zeros((2, 3), np.int32), "type f32"),
-    (np.zeros((3, 2), np.float32), "shape"), (np.zeros((2, 3, 1), np.float32), "shape"),
-    (np.zeros(6, np.float32), "shape"),
-])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.zeros((2, 3), np.float64), "type f32"),
+        (np.zeros((2, 3), np.int32), "type f32"),
+        (np.zeros((3, 2), np.float32), "shape"),
+        (np.zeros((2, 3, 1), np.float32), "shape"),
+        (np.zeros(6, np.float32), "shape"),
+    ],
+)
 def test_setting_another_type_or_shape(given: Any, message: str, device: str) -> None:
     request = compiled(accumulator(), device).create_infer_request()
     request.infer({"x": X[0]})
@@ -252,6 +267,7 @@ def test_bf16_is_not_f16(device: str) -> None:
 
 
 # ---- running
+
 
 def test_async(device: str) -> None:
     request = compiled(accumulator(), device).create_infer_request()
@@ -337,6 +353,7 @@ def test_initial_constant_is_not_written(device: str) -> None:
 
 # ---- failing
 
+
 def failing(make: Callable[[Net, Port, Port], Port]) -> Net:
     """Build two variables; ``make`` computes an output from x and an index, and fails for some of them."""
     net = Net()
@@ -357,8 +374,11 @@ def guarded(net: Net, x: Port) -> Port:
 FAILURES: dict[str, tuple[Callable[[Net, Port, Port], Port], Any, Any]] = {
     "guard": (lambda n, x, i: gather(n, x, guarded(n, i)), [1, 0], [1, 7]),
     "reshape": (lambda n, x, i: reshape(n, x, i), [3, 2], [4, 2]),
-    "broadcast": (lambda n, x, i: add(n, x, n.layer("Convert", "opset1", [i], {"destination_type": "f32"}, ["f32"])),
-                  [1, 2, 3], [1, 2]),
+    "broadcast": (
+        lambda n, x, i: add(n, x, n.layer("Convert", "opset1", [i], {"destination_type": "f32"}, ["f32"])),
+        [1, 2, 3],
+        [1, 2],
+    ),
     "concat": (lambda n, x, i: concat(n, [reshape(n, x, i), x], 1), [2, 3], [3, 2]),
 }
 
@@ -407,10 +427,12 @@ def test_failing_inside_a_loop_changes_nothing(device: str) -> None:
     before = net.read_value("v", "f32", (2, 3), net.const(INIT))
     i, table, h = body.parameter("i64", (1,)), body.parameter("f32", (2, 3)), body.parameter("f32", (1, 3))
     new = body.result(add(body, h, gather(body, table, guarded(body, i))))
-    last = net.tensor_iterator(body,
-                               [feed(index, i, axis=0), feed(before, table),
-                                feed(net.const(np.zeros((1, 3), np.float32)), h)],
-                               [take(new)], [(new, h)])
+    last = net.tensor_iterator(
+        body,
+        [feed(index, i, axis=0), feed(before, table), feed(net.const(np.zeros((1, 3), np.float32)), h)],
+        [take(new)],
+        [(new, h)],
+    )
     net.assign("v", add(net, before, last))
     net.result(last)
     request = compiled(net, device).create_infer_request()
@@ -486,8 +508,17 @@ def _first_inferences_at_once(device: str, attempts: int) -> None:
         less = body.layer("Less", "opset1", [largest, scalar(body, 500)], {"auto_broadcast": "numpy"}, ["boolean"])
         go = body.result(less)
         grown = body.result(concat(body, [h, summed], 0))
-        net.result(net.loop(scalar(net, -1, "i64"), net.const(np.array(True)), body, [feed(every, h)], [take(grown)],
-                            [(grown, h)], body_condition=go))
+        net.result(
+            net.loop(
+                scalar(net, -1, "i64"),
+                net.const(np.array(True)),
+                body,
+                [feed(every, h)],
+                [take(grown)],
+                [(grown, h)],
+                body_condition=go,
+            )
+        )
         model = compiled(net, device)
         barrier, failures = threading.Barrier(12), []
 

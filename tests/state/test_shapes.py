@@ -2,6 +2,7 @@
 
 The oracle is OpenVINO's CPU plugin; comments at `oracle="value"` say why it is not.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -250,28 +251,63 @@ def sequence(make: Callable[[Any, Any], Any], steps: int, init: Any = INIT, shap
 SCENARIOS = [
     # by value: the plugin returns stray memory where a Parameter is assigned
     Scenario("only-its-shape-is-read", shape_alone(), shape_steps(2, 4, 4, 1), oracle="value"),
-    Scenario("only-its-shape-is-read-for-a-computed-one", shape_alone(computed=True),
-             shape_steps(2, 4, 4, 1, computed=True), oracle="value"),
+    Scenario(
+        "only-its-shape-is-read-for-a-computed-one",
+        shape_alone(computed=True),
+        shape_steps(2, 4, 4, 1, computed=True),
+        oracle="value",
+    ),
     Scenario("grows-along-the-first-axis", growing(0), feeds(1, 1, 1, 1, 1, 1, 1)),
     Scenario("appended-along-the-last-axis", growing(1), feeds(1, 2, 1, rest=(), before=(2,))),
     Scenario("grows-along-a-middle-axis", growing(1, 3), feeds(4, 1, 1, 2, rest=(5,), before=(2,))),
     Scenario("grows-by-many-then-one", growing(0), feeds(7, 1, 1, 1)),
     Scenario("grows-past-any-capacity", growing(0), feeds(1, 40, 1, 90, 1)),
     Scenario("grows-reset-grows", growing(0), [*feeds(3, 1, 1), Reset(), *feeds(2, 1), Reset("cache"), *feeds(5)]),
-    Scenario("grows-then-set-shorter", growing(0), [
-        *feeds(3, 1, 1), SetState("cache", numbers(2, 3, seed=50)), *feeds(1, 1)]),
+    Scenario(
+        "grows-then-set-shorter", growing(0), [*feeds(3, 1, 1), SetState("cache", numbers(2, 3, seed=50)), *feeds(1, 1)]
+    ),
     Scenario("set-longer-before-the-first", growing(0), [SetState("cache", numbers(6, 3, seed=51)), *feeds(1, 2)]),
-    Scenario("grows-from-no-initial-value", growing(0, init=False), [  # by value: the plugin refuses
-        Infer([numbers(2, 3), 2 * numbers(2, 3)], {"cache": numbers(2, 3)}, x=numbers(2, 3)),
-        Infer([np.concatenate([numbers(2, 3), numbers(1, 3)]),
-               2 * np.concatenate([numbers(2, 3), numbers(1, 3)])], x=numbers(1, 3))], oracle="value"),
+    Scenario(
+        "grows-from-no-initial-value",
+        growing(0, init=False),
+        [  # by value: the plugin refuses
+            Infer([numbers(2, 3), 2 * numbers(2, 3)], {"cache": numbers(2, 3)}, x=numbers(2, 3)),
+            Infer(
+                [np.concatenate([numbers(2, 3), numbers(1, 3)]), 2 * np.concatenate([numbers(2, 3), numbers(1, 3)])],
+                x=numbers(1, 3),
+            ),
+        ],
+        oracle="value",
+    ),
     Scenario("grows-by-nothing", growing(0), feeds(2, 0, 1)),
-    Scenario("beams", beams(), beam_steps([
-        (numbers(2, 3, 3), [0, 1]), (numbers(2, 1, 3, seed=1), [1, 1]), (numbers(2, 1, 3, seed=2), [1, 0]), None,
-        (numbers(3, 1, 3), [0, 1, 2]), (numbers(2, 1, 3), [2, 0])]), oracle="value"),  # the plugin crashes later
-    Scenario("shrinks", shrinking(), [  # by value: the plugin crashes
-        Infer([numbers(5, 3, seed=1)[n:] + numbers(1, 3, seed=n)], {"v": numbers(5, 3, seed=1)[n + 1 :]},
-              x=numbers(1, 3, seed=n)) for n in range(6)], oracle="value"),
+    Scenario(
+        "beams",
+        beams(),
+        beam_steps(
+            [
+                (numbers(2, 3, 3), [0, 1]),
+                (numbers(2, 1, 3, seed=1), [1, 1]),
+                (numbers(2, 1, 3, seed=2), [1, 0]),
+                None,
+                (numbers(3, 1, 3), [0, 1, 2]),
+                (numbers(2, 1, 3), [2, 0]),
+            ]
+        ),
+        oracle="value",
+    ),  # the plugin crashes later
+    Scenario(
+        "shrinks",
+        shrinking(),
+        [  # by value: the plugin crashes
+            Infer(
+                [numbers(5, 3, seed=1)[n:] + numbers(1, 3, seed=n)],
+                {"v": numbers(5, 3, seed=1)[n + 1 :]},
+                x=numbers(1, 3, seed=n),
+            )
+            for n in range(6)
+        ],
+        oracle="value",
+    ),
     # by value: the plugin crashes
     Scenario("sliding-window", window(4), windows(4, 1, 1, 1, 1, 1, 1, 7, 1), oracle="value"),
     Scenario("window-of-one", window(1), windows(1, 2, 1, 3), oracle="value"),
@@ -280,14 +316,19 @@ SCENARIOS = [
     Scenario("initial-value-computed", from_inputs("computed"), [*feeds(2, 2), Reset(), *feeds(3, 3)]),
     Scenario("initial-value-is-the-parameter", from_inputs("parameter"), [*feeds(2, 2), Reset(), *feeds(1)]),
     Scenario("initial-row-for-every-batch", from_inputs("row"), [*feeds(2, 2), Reset(), *feeds(5)]),
-    Scenario("set-instead-of-the-initial-value", from_inputs("computed"),
-             [SetState("v", numbers(2, 3, seed=9)), *feeds(2, 2)]),
+    Scenario(
+        "set-instead-of-the-initial-value",
+        from_inputs("computed"),
+        [SetState("v", numbers(2, 3, seed=9)), *feeds(2, 2)],
+    ),
     Scenario("batch-changes-while-the-variable-does-not", stateless_batch(), feeds(2, 5, 2, 5, 1, 2, 7, 5)),
     # by value: the plugin adds to the variable before it reads it
-    Scenario("positions", positions(), [*position_steps(3, 1, 1, 4), Reset(), *position_steps(2, 1)],
-             oracle="value"),
-    Scenario("attention-over-a-cache", masked_attention(),
-             [*feeds(4, 1, 1, rest=(5,), before=(1,)), Reset(), *feeds(2, 1, rest=(5,), before=(1,))]),
+    Scenario("positions", positions(), [*position_steps(3, 1, 1, 4), Reset(), *position_steps(2, 1)], oracle="value"),
+    Scenario(
+        "attention-over-a-cache",
+        masked_attention(),
+        [*feeds(4, 1, 1, rest=(5,), before=(1,)), Reset(), *feeds(2, 1, rest=(5,), before=(1,))],
+    ),
     # views of values that are read
     Scenario("reads-transposed", viewed(lambda n, v: transpose(n, v, [1, 0])), feeds(2, 2, 2)),
     Scenario("reads-reshaped", viewed(lambda n, v: reshape(n, v, [3, 2])), feeds(2, 2, 2)),
@@ -296,35 +337,78 @@ SCENARIOS = [
     Scenario("reads-a-slice-backwards", viewed(lambda n, v: slice_(n, v, -1, -10, 1, -1)), feeds(2, 2, 2)),
     Scenario("reads-a-row", viewed(lambda n, v: gather(n, v, 1)), feeds(2, 2, 2)),
     Scenario("reads-broadcast", viewed(lambda n, v: broadcast(n, v, [4, 2, 3])), feeds(2, 2, 2)),
-    Scenario("reads-a-product-of-transposes",
-             viewed(lambda n, v: matmul(n, v, transpose(n, v, [1, 0]))),
-             products(3), oracle="value"),  # the plugin gives zeros
+    Scenario(
+        "reads-a-product-of-transposes",
+        viewed(lambda n, v: matmul(n, v, transpose(n, v, [1, 0]))),
+        products(3),
+        oracle="value",
+    ),  # the plugin gives zeros
     # views that are assigned: by value where nothing is computed, as the plugin computes other values there
-    Scenario("assigns-its-transpose", assigned(lambda n, v, x: transpose(n, v, [1, 0]), SQUARE),
-             sequence(lambda v, x: v.T, 4, SQUARE), oracle="value"),
-    Scenario("assigns-its-transpose-plus-input", assigned(lambda n, v, x: add(n, transpose(n, v, [1, 0]), x), SQUARE),
-             feeds(3, 3, 3)),
-    Scenario("assigns-a-transposed-sum", assigned(lambda n, v, x: transpose(n, add(n, v, x), [1, 0]), SQUARE),
-             feeds(3, 3, 3)),
-    Scenario("assigns-its-halves-swapped",
-             assigned(lambda n, v, x: concat(n, split(n, v, 1, 3)[::-1], 1)),
-             sequence(lambda v, x: v[:, ::-1], 3), oracle="value"),
-    Scenario("assigns-itself-backwards", assigned(lambda n, v, x: slice_(n, v, -1, -10, 1, -1)),
-             sequence(lambda v, x: v[:, ::-1], 3), oracle="value"),
-    Scenario("assigns-itself-shifted",
-             assigned(lambda n, v, x: concat(n, [slice_(n, v, 1, 3, 1), slice_(n, x, 0, 1, 1)], 1)), feeds(2, 2, 2, 2)),
-    Scenario("assigns-the-parameter-reshaped", assigned(lambda n, v, x: reshape(n, x, [2, 3]), shape=(6,)),
-             sequence(lambda v, x: x.reshape(2, 3), 3, shape=(6,)), oracle="value"),
-    Scenario("assigns-the-parameter-transposed", assigned(lambda n, v, x: transpose(n, x, [1, 0]), shape=(3, 2)),
-             sequence(lambda v, x: x.T, 3, shape=(3, 2)), oracle="value"),
-    Scenario("assigns-a-part-of-the-parameter", assigned(lambda n, v, x: split(n, x, 0, 3)[1], shape=(6, 3)),
-             sequence(lambda v, x: x[2:4], 3, shape=(6, 3)), oracle="value"),
-    Scenario("assigns-a-broadcast", assigned(lambda n, v, x: broadcast(n, x, [2, 3]), shape=(1, 3)),
-             sequence(lambda v, x: np.broadcast_to(x, (2, 3)), 3, shape=(1, 3)), oracle="value"),
-    Scenario("assigns-reshaped-sum", assigned(lambda n, v, x: reshape(n, add(n, reshape(n, v, [6]), x), [2, 3]),
-                                              shape=(6,)), [Infer(x=numbers(6, seed=n)) for n in range(3)]),
+    Scenario(
+        "assigns-its-transpose",
+        assigned(lambda n, v, x: transpose(n, v, [1, 0]), SQUARE),
+        sequence(lambda v, x: v.T, 4, SQUARE),
+        oracle="value",
+    ),
+    Scenario(
+        "assigns-its-transpose-plus-input",
+        assigned(lambda n, v, x: add(n, transpose(n, v, [1, 0]), x), SQUARE),
+        feeds(3, 3, 3),
+    ),
+    Scenario(
+        "assigns-a-transposed-sum", assigned(lambda n, v, x: transpose(n, add(n, v, x), [1, 0]), SQUARE), feeds(3, 3, 3)
+    ),
+    Scenario(
+        "assigns-its-halves-swapped",
+        assigned(lambda n, v, x: concat(n, split(n, v, 1, 3)[::-1], 1)),
+        sequence(lambda v, x: v[:, ::-1], 3),
+        oracle="value",
+    ),
+    Scenario(
+        "assigns-itself-backwards",
+        assigned(lambda n, v, x: slice_(n, v, -1, -10, 1, -1)),
+        sequence(lambda v, x: v[:, ::-1], 3),
+        oracle="value",
+    ),
+    Scenario(
+        "assigns-itself-shifted",
+        assigned(lambda n, v, x: concat(n, [slice_(n, v, 1, 3, 1), slice_(n, x, 0, 1, 1)], 1)),
+        feeds(2, 2, 2, 2),
+    ),
+    Scenario(
+        "assigns-the-parameter-reshaped",
+        assigned(lambda n, v, x: reshape(n, x, [2, 3]), shape=(6,)),
+        sequence(lambda v, x: x.reshape(2, 3), 3, shape=(6,)),
+        oracle="value",
+    ),
+    Scenario(
+        "assigns-the-parameter-transposed",
+        assigned(lambda n, v, x: transpose(n, x, [1, 0]), shape=(3, 2)),
+        sequence(lambda v, x: x.T, 3, shape=(3, 2)),
+        oracle="value",
+    ),
+    Scenario(
+        "assigns-a-part-of-the-parameter",
+        assigned(lambda n, v, x: split(n, x, 0, 3)[1], shape=(6, 3)),
+        sequence(lambda v, x: x[2:4], 3, shape=(6, 3)),
+        oracle="value",
+    ),
+    Scenario(
+        "assigns-a-broadcast",
+        assigned(lambda n, v, x: broadcast(n, x, [2, 3]), shape=(1, 3)),
+        sequence(lambda v, x: np.broadcast_to(x, (2, 3)), 3, shape=(1, 3)),
+        oracle="value",
+    ),
+    Scenario(
+        "assigns-reshaped-sum",
+        assigned(lambda n, v, x: reshape(n, add(n, reshape(n, v, [6]), x), [2, 3]), shape=(6,)),
+        [Infer(x=numbers(6, seed=n)) for n in range(3)],
+    ),
     Scenario("halves-to-two-variables", both_halves(), [Infer(x=numbers(2, 6, seed=n)) for n in range(3)]),
-    Scenario("assigns-a-converted-value", assigned(lambda n, v, x: convert(n, convert(n, op2(
-        n, "Maximum", v, x), "i32"), "f32")), feeds(2, 2, 2)),
+    Scenario(
+        "assigns-a-converted-value",
+        assigned(lambda n, v, x: convert(n, convert(n, op2(n, "Maximum", v, x), "i32"), "f32")),
+        feeds(2, 2, 2),
+    ),
 ]
 test_shapes = check(SCENARIOS)

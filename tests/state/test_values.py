@@ -3,6 +3,7 @@
 Scenarios with `oracle="value"` pass a parameter, a constant or another variable straight through to Assign, or
 read a variable that is never assigned: the plugin gives garbage or refuses, so the specification decides.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,8 +20,9 @@ INIT = numbers(2, 3, seed=100)
 ONES = np.ones((2, 3), np.float32)
 
 
-def accumulator(init: Any = None, version: str = "opset6", kind: str = "f32", shape: Sequence[int] = (2, 3),
-                declared: Any = None) -> Net:
+def accumulator(
+    init: Any = None, version: str = "opset6", kind: str = "f32", shape: Sequence[int] = (2, 3), declared: Any = None
+) -> Net:
     """Output the variable before and after the input has been added."""
     net = Net()
     x = net.parameter(kind, shape, "x")
@@ -73,8 +75,7 @@ def rotation(count: int) -> Net:
 
 
 def rotated(count: int, by: int) -> Infer:
-    return Infer([X[(i + by) % count] for i in range(count)],
-                 {f"v{i}": X[(i + by + 1) % count] for i in range(count)})
+    return Infer([X[(i + by) % count] for i in range(count)], {f"v{i}": X[(i + by + 1) % count] for i in range(count)})
 
 
 def delay(length: int) -> Net:
@@ -195,8 +196,9 @@ def lstm() -> Net:
     h = net.read_value("h", "f32", (2, 3))
     c = net.read_value("c", "f32", (2, 3), net.const(INIT))
     weights = [net.const(numbers(12, n, seed=n) / 4) for n in (5, 3)]
-    cell = net.layer("LSTMCell", "opset4", [x, h, c, *weights, net.const(numbers(12, seed=1) / 4)],
-                     {"hidden_size": 3}, 2)
+    cell = net.layer(
+        "LSTMCell", "opset4", [x, h, c, *weights, net.const(numbers(12, seed=1) / 4)], {"hidden_size": 3}, 2
+    )
     for name, value in zip("hc", cell):
         net.assign(name, value)
     net.result(cell[0])
@@ -239,8 +241,12 @@ def typed(kind: str, dtype: Any) -> Scenario:
     for x in values[:3]:  # by value: the plugin computes and stores several types in wider ones
         before, total = total, (total + x).astype(init.dtype)
         steps.append(Infer([before, total], {"sum": total}, x=x))
-    return Scenario(f"type-{kind}", accumulator(init, kind=kind), [*steps, Reset(), Infer(
-        [init, (init + values[3]).astype(init.dtype)], x=values[3])], oracle="value")
+    return Scenario(
+        f"type-{kind}",
+        accumulator(init, kind=kind),
+        [*steps, Reset(), Infer([init, (init + values[3]).astype(init.dtype)], x=values[3])],
+        oracle="value",
+    )
 
 
 def sums(init: Any, count: int) -> list[Infer]:
@@ -260,30 +266,63 @@ SCENARIOS = [
     Scenario("version-3", accumulator(INIT, "opset3"), runs(3)),
     Scenario("version-3-reset", accumulator(INIT, "opset3"), [*runs(2), Reset(), *runs(2)]),
     Scenario("eleven-inferences", accumulator(INIT), runs(11)),
-    Scenario("assign-output-is-the-value", assign_output(), [  # by value: the plugin refuses
-        Infer([2 * X[0]], {"v": X[0]}, x=X[0]), Infer([2 * (X[0] + X[1])], {"v": X[0] + X[1]}, x=X[1])],
-        oracle="value"),
+    Scenario(
+        "assign-output-is-the-value",
+        assign_output(),
+        [  # by value: the plugin refuses
+            Infer([2 * X[0]], {"v": X[0]}, x=X[0]),
+            Infer([2 * (X[0] + X[1])], {"v": X[0] + X[1]}, x=X[1]),
+        ],
+        oracle="value",
+    ),
     Scenario("two-variables", two("independent"), runs(3)),
     Scenario("two-variables-crossed", two("crossed"), runs(5)),
     Scenario("one-variable-from-the-other's-new-value", two("chained"), runs(4)),
     Scenario("swap", rotation(2), [rotated(2, n) for n in range(4)], oracle="value"),
-    Scenario("swap-after-reset", rotation(2), [rotated(2, 0), Reset(), rotated(2, 0), rotated(2, 1)],
-             oracle="value"),
+    Scenario("swap-after-reset", rotation(2), [rotated(2, 0), Reset(), rotated(2, 0), rotated(2, 1)], oracle="value"),
     Scenario("rotation-of-three", rotation(3), [rotated(3, n) for n in range(5)], oracle="value"),
     Scenario("parameter-straight-through", delay(1), delayed(1, 4), oracle="value"),
     Scenario("delay-of-two", delay(2), delayed(2, 5), oracle="value"),
     Scenario("delay-of-four", delay(4), delayed(4, 7), oracle="value"),
-    Scenario("constant-straight-through", constant(), [
-        Infer([np.zeros((2, 3), np.float32)], {"v": INIT}), Infer([INIT], {"v": INIT}), Reset(),
-        Infer([np.zeros((2, 3), np.float32)], {"v": INIT})], oracle="value"),
-    Scenario("own-value-straight-through", unchanged(), [
-        Infer([INIT + X[0]], {"v": INIT}, x=X[0]), SetState("v", OTHER),
-        *(Infer([OTHER + X[n]], {"v": OTHER}, x=X[n]) for n in (1, 2))], oracle="value"),
-    Scenario("parameter-to-result-and-variable", parameter_to_result_and_variable(), [
-        Infer([X[0], INIT], {"v": X[0]}, x=X[0]), Infer([X[1], X[0]], {"v": X[1]}, x=X[1])], oracle="value"),
-    Scenario("read-but-never-assigned", only_read(), [
-        Infer([INIT + X[0]], x=X[0]), SetState("v", OTHER), Infer([OTHER + X[1]], {"v": OTHER}, x=X[1]),
-        Reset(), Infer([INIT + X[2]], x=X[2])], oracle="value"),
+    Scenario(
+        "constant-straight-through",
+        constant(),
+        [
+            Infer([np.zeros((2, 3), np.float32)], {"v": INIT}),
+            Infer([INIT], {"v": INIT}),
+            Reset(),
+            Infer([np.zeros((2, 3), np.float32)], {"v": INIT}),
+        ],
+        oracle="value",
+    ),
+    Scenario(
+        "own-value-straight-through",
+        unchanged(),
+        [
+            Infer([INIT + X[0]], {"v": INIT}, x=X[0]),
+            SetState("v", OTHER),
+            *(Infer([OTHER + X[n]], {"v": OTHER}, x=X[n]) for n in (1, 2)),
+        ],
+        oracle="value",
+    ),
+    Scenario(
+        "parameter-to-result-and-variable",
+        parameter_to_result_and_variable(),
+        [Infer([X[0], INIT], {"v": X[0]}, x=X[0]), Infer([X[1], X[0]], {"v": X[1]}, x=X[1])],
+        oracle="value",
+    ),
+    Scenario(
+        "read-but-never-assigned",
+        only_read(),
+        [
+            Infer([INIT + X[0]], x=X[0]),
+            SetState("v", OTHER),
+            Infer([OTHER + X[1]], {"v": OTHER}, x=X[1]),
+            Reset(),
+            Infer([INIT + X[2]], x=X[2]),
+        ],
+        oracle="value",
+    ),
     Scenario("one-value-to-two-variables", two_of_one_value(), runs(3)),
     Scenario("in-place-chain", chain(), runs(4)),
     Scenario("assigned-value-used-on", inputs_of_chain_overwritten(), runs(4)),
@@ -302,28 +341,68 @@ SCENARIOS = [
     Scenario("set-one-of-two", two("crossed"), [SetState("b", OTHER), *runs(3)]),
     Scenario("set-then-reset", accumulator(INIT), [SetState("sum", OTHER), Reset(), *runs(2)]),
     Scenario("reset-then-set", accumulator(INIT), [*runs(2), Reset(), SetState("sum", OTHER), *runs(2)]),
-    Scenario("set-after-odd-and-even-inferences", accumulator(INIT), [
-        *runs(1), SetState("sum", OTHER), *runs(2), SetState("sum", ONES), *runs(2)]),
+    Scenario(
+        "set-after-odd-and-even-inferences",
+        accumulator(INIT),
+        [*runs(1), SetState("sum", OTHER), *runs(2), SetState("sum", ONES), *runs(2)],
+    ),
     # types and shapes
-    *[typed(kind, dtype) for kind, dtype in {
-        "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.float32, "i8": np.int8, "i32": np.int32,
-        "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32}.items()],
+    *[
+        typed(kind, dtype)
+        for kind, dtype in {
+            "f32": np.float32,
+            "f64": np.float64,
+            "f16": np.float16,
+            "bf16": np.float32,
+            "i8": np.int8,
+            "i32": np.int32,
+            "i64": np.int64,
+            "u8": np.uint8,
+            "u16": np.uint16,
+            "u32": np.uint32,
+        }.items()
+    ],
     Scenario("not-declared", undeclared("f32"), runs(3)),
     Scenario("scalar", counter("f32", ()), [Infer(), Infer(), Reset(), Infer()]),
     Scenario("scalar-i64", counter("i64", ()), [Infer(), Infer(), Infer()]),
-    Scenario("scalar-set", counter("f32", ()), [  # by value: the plugin crashes
-        SetState("n", np.float32(41)),
-        *(Infer([np.float32(n)], {"n": np.float32(n)}) for n in (42, 43))], oracle="value"),
+    Scenario(
+        "scalar-set",
+        counter("f32", ()),
+        [  # by value: the plugin crashes
+            SetState("n", np.float32(41)),
+            *(Infer([np.float32(n)], {"n": np.float32(n)}) for n in (42, 43)),
+        ],
+        oracle="value",
+    ),
     Scenario("one-element", counter("i32", (1,), (1,)), [Infer(), Infer(), Infer()]),
-    Scenario("five-dimensions", accumulator(numbers(2, 1, 3, 1, 5), shape=(2, 1, 3, 1, 5)),
-             [Infer(x=numbers(2, 1, 3, 1, 5, seed=n)) for n in range(3)]),
-    Scenario("no-elements", accumulator(shape=(0, 3)), [  # by value: the plugin drops inputs without elements
-        Infer([np.zeros((0, 3), np.float32)] * 2, {"sum": np.zeros((0, 3), np.float32)},
-              x=np.zeros((0, 3), np.float32))] * 2, oracle="value"),
+    Scenario(
+        "five-dimensions",
+        accumulator(numbers(2, 1, 3, 1, 5), shape=(2, 1, 3, 1, 5)),
+        [Infer(x=numbers(2, 1, 3, 1, 5, seed=n)) for n in range(3)],
+    ),
+    Scenario(
+        "no-elements",
+        accumulator(shape=(0, 3)),
+        [  # by value: the plugin drops inputs without elements
+            Infer(
+                [np.zeros((0, 3), np.float32)] * 2,
+                {"sum": np.zeros((0, 3), np.float32)},
+                x=np.zeros((0, 3), np.float32),
+            )
+        ]
+        * 2,
+        oracle="value",
+    ),
     Scenario("declared-without-type", untyped("f32"), sums(INIT, 3), oracle="value"),
     # declared shapes, by value: the plugin crashes
-    *[Scenario(f"declared-{name}", accumulator(INIT, declared=declared), sums(INIT, 3), oracle="value")
-      for name, declared in {"batch-dynamic": (-1, 3), "all-dynamic": (-1, -1), "range": ("1..4", 3),
-                             "without-rank": "..."}.items()],
+    *[
+        Scenario(f"declared-{name}", accumulator(INIT, declared=declared), sums(INIT, 3), oracle="value")
+        for name, declared in {
+            "batch-dynamic": (-1, 3),
+            "all-dynamic": (-1, -1),
+            "range": ("1..4", 3),
+            "without-rank": "...",
+        }.items()
+    ],
 ]
 test_values = check(SCENARIOS)

@@ -33,8 +33,13 @@ class _Memory:
     def __init__(self, owner: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         address, readonly = owner.__array_interface__["data"]
         self.owner = owner
-        self.__array_interface__ = {"version": 3, "shape": shape, "strides": strides,
-                                    "typestr": f"|V{owner.itemsize}", "data": (address + offset, readonly)}
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "strides": strides,
+            "typestr": f"|V{owner.itemsize}",
+            "data": (address + offset, readonly),
+        }
 
 
 class CpuBackend:
@@ -59,8 +64,9 @@ class CpuBackend:
     def require(self, nbytes: int) -> None:
         host_memory.require(nbytes)
 
-    def make_array(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
-                   kind: Type) -> Array:
+    def make_array(
+        self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type
+    ) -> Array:
         if 0 in shape:
             return np.empty(shape, kind.storage)
         return np.ndarray(shape, kind.storage, block, offset, strides)
@@ -160,8 +166,14 @@ class CpuBackend:
     def abandon(self) -> None:
         pass
 
-    def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
-             types: Sequence[Type]) -> Sequence[Call]:
+    def bind(
+        self,
+        op: Op,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array],
+        workspace: Sequence[Array],
+        types: Sequence[Type],
+    ) -> Sequence[Call]:
         if op.numpy is not None:
             calls: list[Call] = []
             add = calls.append
@@ -175,8 +187,7 @@ class CpuBackend:
 
     def evaluate(self, op: Op, inputs: Sequence[Array | None], types: Sequence[Type]) -> Sequence[Array]:
         results = evaluate(op, self.xp, inputs, types)
-        return [np.array(r) if any(x is not None and np.may_share_memory(r, x) for x in inputs) else r
-                for r in results]
+        return [np.array(r) if any(x is not None and np.may_share_memory(r, x) for x in inputs) else r for r in results]
 
 
 def _pieces(target: Array, source: Array) -> Iterator[tuple[Array, Array]]:

@@ -47,8 +47,14 @@ class CudaBackend:
     fuses = True
     replays = True
 
-    def __init__(self, number: int = 0, kernels: KernelStore | None = None, plans: Plans | None = None,
-                 tf32: bool = False, choices: Choices | None = None) -> None:
+    def __init__(
+        self,
+        number: int = 0,
+        kernels: KernelStore | None = None,
+        plans: Plans | None = None,
+        tf32: bool = False,
+        choices: Choices | None = None,
+    ) -> None:
         self.cupy, self.number, self.kernels = rt.cupy(), number, kernels or KernelStore()
         self.xp: Adapter = CupyAdapter(self.cupy)
         self.device = self.cupy.cuda.Device(number)
@@ -81,8 +87,9 @@ class CudaBackend:
             if nbytes > free:
                 raise errors.OutOfMemory(errors.out_of_memory(f"{nbytes:,} bytes were asked for"))
 
-    def make_array(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
-                   kind: Type) -> Array:
+    def make_array(
+        self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type
+    ) -> Array:
         return self.cupy.ndarray(shape, kind.storage, memptr=block + offset, strides=strides)
 
     def dense(self, block: Any, shape: tuple[int, ...], kind: Type) -> Array:
@@ -152,13 +159,25 @@ class CudaBackend:
     def download(self, source: Array, target: Any) -> Sequence[Call]:
         return [PinnedCopy(target, source, False, self.stream)] if source.nbytes else ()
 
-    def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
-             types: Sequence[Type]) -> Sequence[Call]:
+    def bind(
+        self,
+        op: Op,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array],
+        workspace: Sequence[Array],
+        types: Sequence[Type],
+    ) -> Sequence[Call]:
         calls = self.record(op, inputs, outputs, workspace, self.choices)
         return [HostCall(self._evaluate_into, op, inputs, outputs, types)] if calls is None else calls
 
-    def record(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
-               choices: Choices) -> Sequence[Call] | None:
+    def record(
+        self,
+        op: Op,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array],
+        workspace: Sequence[Array],
+        choices: Choices,
+    ) -> Sequence[Call] | None:
         """Return the calls of a step's kernels, or None if there are none for it."""
         launcher = Launcher(self.stream, self.blas, self.dnn, self.ffts, choices)
         with suppress(NoKernelError):
@@ -188,8 +207,9 @@ class CudaBackend:
         with self.stream:
             return evaluate(op, self.xp, inputs, types)
 
-    def _evaluate_into(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array],
-                       types: Sequence[Type]) -> None:
+    def _evaluate_into(
+        self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], types: Sequence[Type]
+    ) -> None:
         for out, result in zip(outputs, self.evaluate(op, inputs, types)):
             for call in self.copy(result, out):
                 call()

@@ -51,11 +51,17 @@ class Blas:
         if not out.size:
             return []
         batches = Batches.of(a, b, out)
-        return None if batches is None else self._calls(batches.gemm, batches.arrays, batches.extents,
-                                                        batches.batch_strides, self.tf32 and not exact)
+        return (
+            None
+            if batches is None
+            else self._calls(
+                batches.gemm, batches.arrays, batches.extents, batches.batch_strides, self.tf32 and not exact
+            )
+        )
 
-    def _calls(self, gemm: Gemm, arrays: Sequence[Array], extents: list[int], batch_strides: list[list[int]],
-               tf32: bool) -> list[Callable[[], None]]:
+    def _calls(
+        self, gemm: Gemm, arrays: Sequence[Array], extents: list[int], batch_strides: list[list[int]], tf32: bool
+    ) -> list[Callable[[], None]]:
         """Return one call over the longest batch axis for every index of the other batch axes."""
         sums = compute_type_of(arrays[0].dtype, tf32)
         record = RoundingCall if tf32 and arrays[0].dtype == np.float32 else partial
@@ -69,8 +75,16 @@ class Blas:
             calls.append(record(self._launch, self.handle, gemm, arrays, offsets, count, batch, sums))
         return calls
 
-    def _launch(self, handle: Any, gemm: Gemm, arrays: Sequence[Array], offsets: Sequence[int], count: int,
-                batch: Sequence[int], sums: ComputeType) -> None:
+    def _launch(
+        self,
+        handle: Any,
+        gemm: Gemm,
+        arrays: Sequence[Array],
+        offsets: Sequence[int],
+        count: int,
+        batch: Sequence[int],
+        sums: ComputeType,
+    ) -> None:
         """Compute ``out^T = b^T @ a^T``: column-major cuBLAS reads every matrix transposed."""
         a, b, out = (x.data.ptr + offset * x.itemsize for x, offset in zip(arrays, offsets))
         operation = self.cublas.Operation
@@ -83,5 +97,6 @@ class Blas:
         if count == 1:
             self.cublas.gemm_ex(*shape, one, *right, *left, zero, *result, *settings)
         else:
-            self.cublas.gemm_strided_batched_ex(*shape, one, *right, batch[1], *left, batch[0], zero, *result, batch[2],
-                                                count, *settings)
+            self.cublas.gemm_strided_batched_ex(
+                *shape, one, *right, batch[1], *left, batch[0], zero, *result, batch[2], count, *settings
+            )

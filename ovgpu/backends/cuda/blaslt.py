@@ -50,8 +50,16 @@ class Lt:
         self.handle, self.stream, self.workspace, self.nbytes = handle, stream, workspace, nbytes
         self._plans: dict[Problem, Plan | None] = {}
 
-    def matmul(self, a: Array, b: Array, out: Array, bias: Array | None, residual: Array | None,
-               activation: str, tf32: bool = False) -> Callable[[], None] | None:
+    def matmul(
+        self,
+        a: Array,
+        b: Array,
+        out: Array,
+        bias: Array | None,
+        residual: Array | None,
+        activation: str,
+        tf32: bool = False,
+    ) -> Callable[[], None] | None:
         """Return the call of ``out = activation(a @ b + bias + residual)``, see `Batches.of` for a, b and out.
 
         The bias is [N]; the residual has out's shape, but is not out. All have one dtype. Activations are "", "relu",
@@ -89,8 +97,24 @@ class Lt:
         """Run a plan. ``operation`` holds the bias's address; the argument ``bias`` keeps its memory alive."""
         a, b, added, out = (x.data.ptr for x in arrays)
         left, right, addends, target = (layout.address for layout in plan.layouts)
-        rt.cublaslt().matmul(self.handle, operation.address, plan.alpha, b, right, a, left, plan.beta, added, addends,
-                             out, target, plan.algorithm.ctypes.data, self.workspace.ptr, self.nbytes, self.stream.ptr)
+        rt.cublaslt().matmul(
+            self.handle,
+            operation.address,
+            plan.alpha,
+            b,
+            right,
+            a,
+            left,
+            plan.beta,
+            added,
+            addends,
+            out,
+            target,
+            plan.algorithm.ctypes.data,
+            self.workspace.ptr,
+            self.nbytes,
+            self.stream.ptr,
+        )
 
 
 class Descriptor:
@@ -119,15 +143,29 @@ def build(problem: Problem, operation: Descriptor, handle: Any, nbytes: int) -> 
     lt, gemm, sums = rt.cublaslt(), problem.gemm, problem.sums
     added = gemm.addends[0] if gemm.addends else gemm.leading
     # Column-major cuBLAS reads every matrix transposed.
-    matrices = ((gemm.m, gemm.k, gemm.a), (gemm.k, gemm.n, gemm.b),
-                (gemm.m, gemm.n, Operand(False, added)), (gemm.m, gemm.n, Operand(False, gemm.leading)))
+    matrices = (
+        (gemm.m, gemm.k, gemm.a),
+        (gemm.k, gemm.n, gemm.b),
+        (gemm.m, gemm.n, Operand(False, added)),
+        (gemm.m, gemm.n, Operand(False, gemm.leading)),
+    )
     layouts = tuple(_layout(lt, problem.kind, *matrix) for matrix in matrices)
     left, right, addends, target = (layout.address for layout in layouts)
     found, count = np.zeros(1, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
     preference = _preference(lt, problem, nbytes)
     try:
-        lt.matmul_algo_get_heuristic(handle, operation.address, right, left, addends, target, preference.address, 1,
-                                     found.ctypes.data, count.ctypes.data)
+        lt.matmul_algo_get_heuristic(
+            handle,
+            operation.address,
+            right,
+            left,
+            addends,
+            target,
+            preference.address,
+            1,
+            found.ctypes.data,
+            count.ctypes.data,
+        )
     except lt.cuBLASLtError as e:
         if "NOT_SUPPORTED" in str(e):
             return None
@@ -142,11 +180,14 @@ def _operation(lt: Any, problem: Problem, bias: Array | None) -> Descriptor:
     """Create the descriptor of ``out^T = b^T @ a^T``. The library's bias has one element per row of out^T."""
     sums, names, operations = problem.sums, lt.MatmulDescAttribute, rt.cublas().Operation
     kind = getattr(rt.cupy().cuda.runtime, sums.kind)
-    descriptor = Descriptor(lt.matmul_desc_create(getattr(rt.cublas().ComputeType, sums.compute), kind),
-                            lt.matmul_desc_destroy)
-    values = {names.TRANSA: operations.T if problem.gemm.b.transposed else operations.N,
-              names.TRANSB: operations.T if problem.gemm.a.transposed else operations.N,
-              names.EPILOGUE: lt.Epilogue[problem.epilogue]}
+    descriptor = Descriptor(
+        lt.matmul_desc_create(getattr(rt.cublas().ComputeType, sums.compute), kind), lt.matmul_desc_destroy
+    )
+    values = {
+        names.TRANSA: operations.T if problem.gemm.b.transposed else operations.N,
+        names.TRANSB: operations.T if problem.gemm.a.transposed else operations.N,
+        names.EPILOGUE: lt.Epilogue[problem.epilogue],
+    }
     if bias is not None:
         values[names.BIAS_POINTER] = bias.data.ptr
     for name, value in values.items():
@@ -165,16 +206,21 @@ def _preference(lt: Any, problem: Problem, nbytes: int) -> Descriptor:
     names = lt.MatmulPreferenceAttribute
     a, b, added, out = problem.alignments
     descriptor = Descriptor(lt.matmul_preference_create(), lt.matmul_preference_destroy)
-    for name, value in ((names.MAX_WORKSPACE_BYTES, nbytes),
-                        (names.REDUCTION_SCHEME_MASK, lt.ReductionScheme.COMPUTE_TYPE),
-                        (names.MIN_ALIGNMENT_A_BYTES, b), (names.MIN_ALIGNMENT_B_BYTES, a),
-                        (names.MIN_ALIGNMENT_C_BYTES, added), (names.MIN_ALIGNMENT_D_BYTES, out)):
+    for name, value in (
+        (names.MAX_WORKSPACE_BYTES, nbytes),
+        (names.REDUCTION_SCHEME_MASK, lt.ReductionScheme.COMPUTE_TYPE),
+        (names.MIN_ALIGNMENT_A_BYTES, b),
+        (names.MIN_ALIGNMENT_B_BYTES, a),
+        (names.MIN_ALIGNMENT_C_BYTES, added),
+        (names.MIN_ALIGNMENT_D_BYTES, out),
+    ):
         _set(lt.matmul_preference_set_attribute, descriptor, name, value, lt.get_matmul_preference_attribute_dtype)
     return descriptor
 
 
-def _set(function: Callable[..., None], descriptor: Descriptor, name: Any, value: int,
-         dtype_of: Callable[[int], Any]) -> None:
+def _set(
+    function: Callable[..., None], descriptor: Descriptor, name: Any, value: int, dtype_of: Callable[[int], Any]
+) -> None:
     """Set an attribute, in the dtype that the bindings declare for it."""
     number = np.array(value, dtype_of(name))
     function(descriptor.address, name, number.ctypes.data, number.nbytes)
@@ -189,8 +235,12 @@ def _supports(activation: str, kind: str) -> bool:
 def _is_bias(x: Array, out: Array) -> bool:
     """Return whether x has one dense element for each of several columns: for a single column, some versions of the
     library do not add the bias everywhere."""
-    return bool(x.size == out.shape[-1] > 1 and x.shape[-1] == x.size and x.flags.c_contiguous
-                and not x.data.ptr % BIAS_ALIGNMENT_BYTES)
+    return bool(
+        x.size == out.shape[-1] > 1
+        and x.shape[-1] == x.size
+        and x.flags.c_contiguous
+        and not x.data.ptr % BIAS_ALIGNMENT_BYTES
+    )
 
 
 def _alignment(x: Array) -> int:

@@ -38,8 +38,11 @@ class Code:
     def joins(self, others: Sequence[Code]) -> bool:
         """Return whether one program can define this kernel and the others."""
         same = all((self.flags, self.exported) == (other.flags, other.exported) for other in others)
-        return same and (all(self.name != other.name for other in others) if self.exported else
-                         all(self.source == other.source for other in others))
+        return same and (
+            all(self.name != other.name for other in others)
+            if self.exported
+            else all(self.source == other.source for other in others)
+        )
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Queue:
                 if job is not first and job.target == first.target and job.code.joins([x.code for x in jobs]):
                     jobs.append(job)
             idle = max(threads - self._threads, 0)
-            del jobs[min(-(-len(jobs) // (idle + 1)), MAX_KERNELS):]
+            del jobs[min(-(-len(jobs) // (idle + 1)), MAX_KERNELS) :]
             self._waiting = [job for job in self._waiting if job not in jobs]
             return jobs
 
@@ -153,8 +156,9 @@ def program(cupy: Any, codes: Sequence[Code]) -> list[Binary]:
     return [Binary(symbols.get(kernel.name, kernel.name), code) for kernel in codes]
 
 
-def compile(cupy: Any, source: str, flags: Sequence[str], names: Sequence[str],
-            log: Any = None) -> tuple[bytes, dict[str, str]]:
+def compile(
+    cupy: Any, source: str, flags: Sequence[str], names: Sequence[str], log: Any = None
+) -> tuple[bytes, dict[str, str]]:
     """Return machine code for the current device, and the mangled name of each name expression in it.
 
     Raises CuPy's CompileException with NVRTC's log if the source is wrong; otherwise the log is written to ``log``.
@@ -164,5 +168,6 @@ def compile(cupy: Any, source: str, flags: Sequence[str], names: Sequence[str],
     """
     options = cupy._core.core.assemble_cupy_compiler_options((*flags, f"-I{sources.folder()}"))
     code, symbols = cupy.cuda.compiler.compile_using_nvrtc(
-        source, options, None, "kernel.cu", tuple(names), log, cache_in_memory=True)
+        source, options, None, "kernel.cu", tuple(names), log, cache_in_memory=True
+    )
     return code, symbols or {}

@@ -32,8 +32,11 @@ def launches(source: Array, target: Array) -> list[Launch] | None:
         return [("copy_dense", blocks(max(nbytes // 16, 1)), (THREADS,), (source, target, np.int64(nbytes)))]
     axes, width = vectorized(found, target.dtype.itemsize, addresses)
     source_axis = next((i for i, s in enumerate(axes.strides[0]) if s == 1), -1)  # the source's dense axis
-    if (0 <= source_axis < len(axes.extents) - 1 and axes.strides[1][-1] == 1
-            and min(axes.extents[source_axis], axes.extents[-1]) >= MIN_TRANSPOSE_EXTENT):
+    if (
+        0 <= source_axis < len(axes.extents) - 1
+        and axes.strides[1][-1] == 1
+        and min(axes.extents[source_axis], axes.extents[-1]) >= MIN_TRANSPOSE_EXTENT
+    ):
         return _transposed(source, target, axes, width, source_axis)
     if not axes.rank:
         return None
@@ -50,8 +53,9 @@ def _in_target_order(shape: Sequence[int], source: Sequence[int], target: Sequen
 def _transposed(source: Array, target: Array, axes: Axes, width: int, source_axis: int) -> list[Launch] | None:
     last = len(axes.extents) - 1
     others = [i for i in range(last) if i != source_axis]
-    outer = Axes(tuple(axes.extents[i] for i in others), tuple(tuple(s[i] for i in others) for s in axes.strides),
-                 axes.span)
+    outer = Axes(
+        tuple(axes.extents[i] for i in others), tuple(tuple(s[i] for i in others) for s in axes.strides), axes.span
+    )
     if not outer.rank:
         return None
     tile = 64 if width < 4 else 32
@@ -76,6 +80,12 @@ def _write_numbers(values: np.ndarray[Any, Any], target: Array) -> list[Launch] 
         part = flat[first : first + capacity]
         numbers = np.zeros(capacity, flat.dtype)
         numbers[: part.size] = part
-        found.append((expression, blocks(part.size, THREADS), (THREADS,),
-                      (target, axes.packed(), numbers, np.int32(first), np.int32(part.size))))
+        found.append(
+            (
+                expression,
+                blocks(part.size, THREADS),
+                (THREADS,),
+                (target, axes.packed(), numbers, np.int32(first), np.int32(part.size)),
+            )
+        )
     return found

@@ -65,8 +65,11 @@ class CudnnEpilogue:
                 return None
             last = number
         tensor_strides = _strides(arrays[RESIDUAL]) if RESIDUAL in arrays else None
-        if BIAS not in arrays or min(tensor_strides or (1,)) <= 0 or any(
-                a.data.ptr % ALIGNMENT_BYTES for a in arrays.values()):
+        if (
+            BIAS not in arrays
+            or min(tensor_strides or (1,)) <= 0
+            or any(a.data.ptr % ALIGNMENT_BYTES for a in arrays.values())
+        ):
             return None
         return CudnnEpilogue(tensor_strides, relu), arrays
 
@@ -105,16 +108,31 @@ class Problem:
         if any(a.data.ptr % ALIGNMENT_BYTES for a in (c.x, c.kernel, c.out)):
             return None
         whole, sparse = (c.out, c.x) if c.transposed else (c.x, c.out)
-        ends = [_end(*numbers) for numbers in zip(
-            whole.shape[2:], sparse.shape[2:], c.taps, c.strides, c.dilations, c.begin)]
+        ends = [
+            _end(*numbers)
+            for numbers in zip(whole.shape[2:], sparse.shape[2:], c.taps, c.strides, c.dilations, c.begin)
+        ]
         end = tuple(n for n in ends if n is not None)
         x_strides, out_strides = _strides(c.x), _strides(c.out)
         if len(end) < len(ends) or min(*x_strides, *out_strides) <= 0:
             return None
         kernel = (c.groups * c.kernel.shape[1], *c.kernel.shape[2:])
-        found = Problem(kind, c.transposed, c.x.shape, kernel, c.out.shape, x_strides, _strides(c.kernel)[1:],
-                        out_strides, tuple(c.begin), end, tuple(c.strides), tuple(c.dilations), epilogue,
-                        tf32 and kind == "float32")
+        found = Problem(
+            kind,
+            c.transposed,
+            c.x.shape,
+            kernel,
+            c.out.shape,
+            x_strides,
+            _strides(c.kernel)[1:],
+            out_strides,
+            tuple(c.begin),
+            end,
+            tuple(c.strides),
+            tuple(c.dilations),
+            epilogue,
+            tf32 and kind == "float32",
+        )
         return found if len(end) > 1 else found.with_unit_axis()
 
     def with_unit_axis(self) -> Problem:
@@ -122,14 +140,33 @@ class Problem:
         x, kernel, out = ((*shape[:2], 1, shape[2]) for shape in (self.x, self.kernel, self.out))
         residual = None if self.epilogue is None else self.epilogue.residual
         x_strides, kernel_strides, out_strides, residual_strides = (
-            (*tensor_strides[:2], tensor_strides[2] * extent, tensor_strides[2]) for tensor_strides, extent in (
-                (self.x_strides, self.x[2]), (self.kernel_strides, self.kernel[2]), (self.out_strides, self.out[2]),
-                (residual or self.out_strides, self.out[2])))
+            (*tensor_strides[:2], tensor_strides[2] * extent, tensor_strides[2])
+            for tensor_strides, extent in (
+                (self.x_strides, self.x[2]),
+                (self.kernel_strides, self.kernel[2]),
+                (self.out_strides, self.out[2]),
+                (residual or self.out_strides, self.out[2]),
+            )
+        )
         epilogue = self.epilogue
         if epilogue is not None and residual is not None:
             epilogue = replace(epilogue, residual=residual_strides)
-        return Problem(self.kind, self.transposed, x, kernel, out, x_strides, kernel_strides, out_strides,
-                       (0, *self.begin), (0, *self.end), (1, *self.strides), (1, *self.dilations), epilogue, self.tf32)
+        return Problem(
+            self.kind,
+            self.transposed,
+            x,
+            kernel,
+            out,
+            x_strides,
+            kernel_strides,
+            out_strides,
+            (0, *self.begin),
+            (0, *self.end),
+            (1, *self.strides),
+            (1, *self.dilations),
+            epilogue,
+            self.tf32,
+        )
 
 
 class Dnn:
@@ -202,8 +239,12 @@ class Plans:
             # Engines that do not support an epilogue raise various errors.
             expected = isinstance(e, rt.cudnn().cudnnGraphNotSupportedError) or "NOT_SUPPORTED" in str(e)
             if not expected and problem.epilogue is None:
-                warnings.warn("cuDNN builds no plan for a convolution, which ovgpu's own kernels compute instead: "
-                              f"{type(e).__name__}: {e}", RuntimeWarning, 2)
+                warnings.warn(
+                    "cuDNN builds no plan for a convolution, which ovgpu's own kernels compute instead: "
+                    f"{type(e).__name__}: {e}",
+                    RuntimeWarning,
+                    2,
+                )
             return None
 
 
@@ -234,8 +275,15 @@ def build(problem: Problem, handle: Any) -> Plan:
     x = graph.tensor(dim=problem.x, stride=problem.x_strides, data_type=kind, uid=X)
     kernel = graph.tensor(dim=problem.kernel, stride=problem.kernel_strides, data_type=kind, uid=KERNEL)
     record = graph.conv_dgrad if problem.transposed else graph.conv_fprop
-    out = record(x, kernel, pre_padding=problem.begin, post_padding=problem.end, stride=problem.strides,
-                 dilation=problem.dilations, compute_data_type=sums)
+    out = record(
+        x,
+        kernel,
+        pre_padding=problem.begin,
+        post_padding=problem.end,
+        stride=problem.strides,
+        dilation=problem.dilations,
+        compute_data_type=sums,
+    )
     if problem.epilogue is not None:
         out = _append_epilogue(graph, problem, out, kind)
     out.set_uid(OUT).set_output(True).set_data_type(kind).set_dim(problem.out).set_stride(problem.out_strides)

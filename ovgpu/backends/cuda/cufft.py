@@ -47,8 +47,9 @@ class Fft:
             if len(self._plans) >= MAX_PLANS:
                 del self._plans[next(iter(self._plans))]
             form, lengths, count = key
-            self._plans[key] = library.PlanNd(lengths, None, 1, 0, None, 1, 0, getattr(library, f"CUFFT_{form}"),
-                                              count, "C", len(lengths) - 1, None)
+            self._plans[key] = library.PlanNd(
+                lengths, None, 1, 0, None, 1, 0, getattr(library, f"CUFFT_{form}"), count, "C", len(lengths) - 1, None
+            )
         return self._plans[key]
 
 

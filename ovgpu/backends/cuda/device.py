@@ -65,8 +65,14 @@ def card(number: int) -> Card:
         raise DeviceError(f"there {existing}{_visible()}")
     with errors.translated():
         found = rt.cupy().cuda.runtime.getDeviceProperties(number)
-    return Card(number, found["name"].decode(), (found["major"], found["minor"]), found["totalGlobalMem"],
-                found["multiProcessorCount"], bool(found["integrated"]))
+    return Card(
+        number,
+        found["name"].decode(),
+        (found["major"], found["minor"]),
+        found["totalGlobalMem"],
+        found["multiProcessorCount"],
+        bool(found["integrated"]),
+    )
 
 
 def check(number: int) -> None:
@@ -76,8 +82,12 @@ def check(number: int) -> None:
     needed = MIN_CAPABILITY.get(version, max(MIN_CAPABILITY.values()))
     if found.capability < needed:
         by_cuda12 = found.capability >= MIN_CAPABILITY[12]
-        raise DeviceError("{} has compute capability {}.{}, CUDA {} takes {}.{} at least".format(
-            found.name, *found.capability, version, *needed) + ('; pip install "ovgpu[cuda12]"' if by_cuda12 else ""))
+        raise DeviceError(
+            "{} has compute capability {}.{}, CUDA {} takes {}.{} at least".format(
+                found.name, *found.capability, version, *needed
+            )
+            + ('; pip install "ovgpu[cuda12]"' if by_cuda12 else "")
+        )
     nvrtc_version()
     cublas_version()
 
@@ -171,8 +181,10 @@ def _reason(runtime: Any, error: Any) -> str:
         if not has:
             return "no NVIDIA driver was found; a container has to be given the GPU (docker run --gpus all)"
         alternative = ', or pip install "ovgpu[cuda12]" instead of cuda13' if has // 1000 == 12 < needs // 1000 else ""
-        return (f"the NVIDIA driver is too old: it is for CUDA {version_text(has)}, CuPy for "
-                f"{version_text(needs)}; update the driver{alternative}")
+        return (
+            f"the NVIDIA driver is too old: it is for CUDA {version_text(has)}, CuPy for "
+            f"{version_text(needs)}; update the driver{alternative}"
+        )
     if status == NO_DEVICE:
         return _no_card()
     return f"{error}; {ADVICE[status]}" if status in ADVICE else f"{error}; does nvidia-smi work?"

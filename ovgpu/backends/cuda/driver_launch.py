@@ -89,8 +89,15 @@ class DriverLaunch:
         self._prepared: tuple[Any, ...] = ()
         self._calls: Calls | None = None  # in place of a launch that has been refused
 
-    def __call__(self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
-                 shared: int, stream: Any) -> bool:
+    def __call__(
+        self,
+        function: Any,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        arguments: Sequence[Any],
+        shared: int,
+        stream: Any,
+    ) -> bool:
         """Launch CuPy's ``function`` on a stream, always with the same values of what follows it. Arguments are arrays
         of the device, None, NumPy scalars, and structs as NumPy arrays of one element.
 
@@ -122,12 +129,18 @@ class DriverLaunch:
             return self._launch_instead()
         if early and int(status) == NOT_SUPPORTED:
             _unsupported.append(repr(status))
-            warnings.warn(f"The driver does not launch kernels early ({status!r}); they are launched in order instead.",
-                          RuntimeWarning, 3)
+            warnings.warn(
+                f"The driver does not launch kernels early ({status!r}); they are launched in order instead.",
+                RuntimeWarning,
+                3,
+            )
         elif early and int(status) == INVALID_VALUE:
             _in_order.add(function.ptr)
-            warnings.warn(f"The driver refuses to launch a kernel early ({status!r}); it is launched in order instead.",
-                          RuntimeWarning, 3)
+            warnings.warn(
+                f"The driver refuses to launch a kernel early ({status!r}); it is launched in order instead.",
+                RuntimeWarning,
+                3,
+            )
         else:
             raise rt.cupy().cuda.driver.CUDADriverError(int(status))
         return self(function, grid, block, arguments, shared, stream)
@@ -147,10 +160,11 @@ def _prefer_shared_memory(function: Any, most: bool) -> None:
     may decline."""
     driver = rt.driver()
     carveout = driver.CUshared_carveout
-    driver.cuFuncSetAttribute(driver.CUfunction(function.ptr),
-                              driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                              int(carveout.CU_SHAREDMEM_CARVEOUT_MAX_SHARED if most else
-                                  carveout.CU_SHAREDMEM_CARVEOUT_DEFAULT))
+    driver.cuFuncSetAttribute(
+        driver.CUfunction(function.ptr),
+        driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+        int(carveout.CU_SHAREDMEM_CARVEOUT_MAX_SHARED if most else carveout.CU_SHAREDMEM_CARVEOUT_DEFAULT),
+    )
 
 
 def _allow_large_clusters(function: Any) -> bool:
@@ -178,8 +192,15 @@ def _attributes(early: bool, cluster: int) -> list[Any]:
     return found
 
 
-def _prepared(function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], shared: int,
-              stream: Any, attributes: list[Any]) -> tuple[Any, ...]:
+def _prepared(
+    function: Any,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    arguments: Sequence[Any],
+    shared: int,
+    stream: Any,
+    attributes: list[Any],
+) -> tuple[Any, ...]:
     """Return the configuration, the function, the addresses of the arguments, and these, which must stay alive."""
     values = [_value(x) for x in arguments]
     addresses = np.array([value.ctypes.data for value in values], np.uintp)

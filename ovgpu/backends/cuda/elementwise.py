@@ -25,9 +25,20 @@ from ovgpu.ops.base.strided import THREADS, Axes, strides_of
 from ovgpu.ops.fused._elementwise import Chain, cuda_literal, number_literals
 from ovgpu.types import Type
 
-_C = {"f2": "__half", "f4": "float", "f8": "double", "i1": "signed char", "i2": "short", "i4": "int",
-      "i8": "long long", "u1": "unsigned char", "u2": "unsigned short", "u4": "unsigned int",
-      "u8": "unsigned long long", "b1": "bool"}
+_C = {
+    "f2": "__half",
+    "f4": "float",
+    "f8": "double",
+    "i1": "signed char",
+    "i2": "short",
+    "i4": "int",
+    "i8": "long long",
+    "u1": "unsigned char",
+    "u2": "unsigned short",
+    "u4": "unsigned int",
+    "u8": "unsigned long long",
+    "b1": "bool",
+}
 Launch = tuple[Any, tuple[int, ...], tuple[int, ...], Sequence[Any]]  # kernel, grid, block, arguments
 
 MAX_VECTOR = 8  # elements
@@ -122,8 +133,10 @@ def _vector(axes: Axes, arrays: Sequence[ArrayLayout]) -> int:
     vector: int = min(MAX_VECTOR, 16 // max(x.dtype.itemsize for x, _ in vectorized))
     outer = [s for _, steps in vectorized for s in steps[:-1]]
     rows = axes.extents[-1] if len(axes.extents) > 1 else 0  # the end of a single row is guarded
-    while vector > 1 and (any(n % vector for n in (rows, *outer))
-                          or any(x.misalignment % (vector * x.dtype.itemsize) for x, _ in vectorized)):
+    while vector > 1 and (
+        any(n % vector for n in (rows, *outer))
+        or any(x.misalignment % (vector * x.dtype.itemsize) for x, _ in vectorized)
+    ):
         vector //= 2
     return vector
 
@@ -142,8 +155,9 @@ def source(name: str, chain: Chain, inputs: Sequence[np.dtype[Any]], output: np.
     values = [f"x{i}[u][{0 if b else 'e'}]" for i, b in enumerate(form.broadcast)]
     valid = "left(size - g * V)" if form.rank == 1 else "V"
     declared = [f"{c_type(d)} x{i}[U][{w}];" for i, (d, w) in enumerate(zip(inputs, widths))]
-    loads = [f"load(p{i} + offset(axes, at[u], {i}), {'1' if b else 'n'}, x{i}[u]);"
-             for i, b in enumerate(form.broadcast)]
+    loads = [
+        f"load(p{i} + offset(axes, at[u], {i}), {'1' if b else 'n'}, x{i}[u]);" for i, b in enumerate(form.broadcast)
+    ]
     steps = statements(chain, kinds, values)
     return f"""#include "elementwise.cuh"
 
@@ -186,8 +200,15 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 
 
 @cache
-def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], max_arrays: int,
-            header: str = "elementwise.cuh", result: np.dtype[Any] | None = None, numbers: int = 0) -> str:
+def functor(
+    name: str,
+    chain: Chain,
+    inputs: tuple[np.dtype[Any], ...],
+    max_arrays: int,
+    header: str = "elementwise.cuh",
+    result: np.dtype[Any] | None = None,
+    numbers: int = 0,
+) -> str:
     """Return the source of a struct whose `of` computes the chain.
 
     The arguments of `of` are a value, the chain's first input; a functor ``at`` that maps the number of an array to the
@@ -204,7 +225,8 @@ def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], max_arra
 struct {name} {{
   template <class At>
   static __device__ __forceinline__ {result_type} of({value_type} x, const At& at, {
-      ", ".join(f"const void* p{i}" for i in range(max_arrays))}) {{
+        ", ".join(f"const void* p{i}" for i in range(max_arrays))
+    }) {{
     {result_type} y;
     {(chr(10) + "    ").join(steps)}
     return y;
@@ -214,8 +236,13 @@ struct {name} {{
 """
 
 
-def statements(chain: Chain, kinds: Sequence[Type], values: Sequence[str], target: str = "y[e]",
-               given: dict[int, str] | None = None) -> list[str]:
+def statements(
+    chain: Chain,
+    kinds: Sequence[Type],
+    values: Sequence[str],
+    target: str = "y[e]",
+    given: dict[int, str] | None = None,
+) -> list[str]:
     """Return the C++ statements that compute ``target`` from the inputs' elements, the expressions ``values``, and from
     the chain's literals, for some of which expressions are ``given``.
 

@@ -35,8 +35,10 @@ def explained(error: BaseException) -> str | None:
     if isinstance(error, cuda.compiler.CompileException):
         return f"a kernel does not compile:\n{_log(error)}"
     if of_cuda and status in STICKY:
-        return (f"the device failed: {error}. This process cannot use CUDA any more, it has to be started anew; with "
-                "CUDA_LAUNCH_BLOCKING=1 and OVGPU_DEBUG=2 the step named is the one that fails")
+        return (
+            f"the device failed: {error}. This process cannot use CUDA any more, it has to be started anew; with "
+            "CUDA_LAUNCH_BLOCKING=1 and OVGPU_DEBUG=2 the step named is the one that fails"
+        )
     if of_cuda:
         return f"CUDA refused: {error}"
     if type(error).__name__ in ("cuBLASError", "cuBLASLtError"):  # by name: their modules are optional
@@ -91,8 +93,9 @@ class Active:
             _raise_translated(e)
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             try:
                 self._entered.__exit__(kind, error, trace)

@@ -98,8 +98,11 @@ class Batches:
         rows = [[s[-2], s[-1]] for s in strides]
         with_m_rows = [i for i in range(len(arrays)) if i != 1]  # indices of the arrays with M rows
         # Batches that share b, and continue the rows of the one before, become rows of a single product.
-        while extents and not batch_strides[1][-1] and (
-                m == 1 or all(batch_strides[i][-1] == m * rows[i][0] for i in with_m_rows)):
+        while (
+            extents
+            and not batch_strides[1][-1]
+            and (m == 1 or all(batch_strides[i][-1] == m * rows[i][0] for i in with_m_rows))
+        ):
             for i in with_m_rows:
                 rows[i][0] = batch_strides[i][-1] if m == 1 else rows[i][0]
             m *= extents.pop()
@@ -111,8 +114,9 @@ class Batches:
         leading = [x.leading for x in targets if x is not None and not x.transposed]
         if len(leading) < len(targets):
             return None
-        return Batches(Gemm(m, n, k, left, right, leading[0], tuple(leading[1:])), arrays, extents, batch_strides,
-                       transposed)
+        return Batches(
+            Gemm(m, n, k, left, right, leading[0], tuple(leading[1:])), arrays, extents, batch_strides, transposed
+        )
 
 
 def _operand(strides: Sequence[int], shape: tuple[int, int]) -> Operand | None:

@@ -55,13 +55,17 @@ def borrowed(array: Array) -> Array:
     return _array(array.data.ptr, array.shape, array.strides, array.dtype, None, array.data.device_id)
 
 
-def _array(address: int, shape: tuple[int, ...], strides: Any, dtype: np.dtype[Any], owner: Any,
-           device: int = -1) -> Array:
+def _array(
+    address: int, shape: tuple[int, ...], strides: Any, dtype: np.dtype[Any], owner: Any, device: int = -1
+) -> Array:
     cupy = rt.cupy()
     if 0 in shape:
         return empty(shape, dtype)
-    span = prod(shape) * dtype.itemsize if strides is None else dtype.itemsize + sum(
-        (n - 1) * abs(s) for n, s in zip(shape, strides))
+    span = (
+        prod(shape) * dtype.itemsize
+        if strides is None
+        else dtype.itemsize + sum((n - 1) * abs(s) for n, s in zip(shape, strides))
+    )
     memory = cupy.cuda.UnownedMemory(address, span, owner, device)
     return cupy.ndarray(shape, dtype, memptr=cupy.cuda.MemoryPointer(memory, 0), strides=strides)
 

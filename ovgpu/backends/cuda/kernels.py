@@ -23,8 +23,19 @@ FLAGS = ("-std=c++17",)
 # By default, NVRTC contracts a product and a sum into a fused multiply-add, which rounds once. NO_FMA_FLAGS prevent it
 # where the last bit decides (which element is read, which box overlaps): results must match other implementations.
 NO_FMA_FLAGS = (*FLAGS, "--fmad=false")
-NO_FMA_FILES = frozenset({"color.cu", "detectron.cu", "grid_sample.cu", "implicit_gemm.cu", "interpolate.cu",
-                          "nms.cu", "random.cu", "regions.cu", "roi_pooling.cu"})
+NO_FMA_FILES = frozenset(
+    {
+        "color.cu",
+        "detectron.cu",
+        "grid_sample.cu",
+        "implicit_gemm.cu",
+        "interpolate.cu",
+        "nms.cu",
+        "random.cu",
+        "regions.cu",
+        "roi_pooling.cu",
+    }
+)
 CLUSTERS = (16, 8, 4, 2)  # sizes of clusters, in blocks
 CACHED_KERNELS = 1 << 12  # `Kernel` objects of files, with and without a prelude; modules
 _refused: dict[tuple[str, int, int], None] = {}  # see `refused_clusters`
@@ -41,8 +52,16 @@ class Kernel:
     cooperative  whether it is launched cooperatively: all its blocks run at the same time
     """
 
-    def __init__(self, name: str, source: str, where: str, *, exported: bool = False, flags: tuple[str, ...] = FLAGS,
-                 cooperative: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        where: str,
+        *,
+        exported: bool = False,
+        flags: tuple[str, ...] = FLAGS,
+        cooperative: bool = False,
+    ) -> None:
         self.code = Code(source, name, flags, exported)
         self.name, self.where, self.cooperative = name, where, cooperative
         self._lock = threading.RLock()  # held while the next ones change
@@ -178,8 +197,15 @@ class Kernel:
         """The name, and a hash of the source: those of one name differ in what they compute."""
         return f"{self.name} {zlib.crc32(self.code.source.encode()):08x}"
 
-    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0,
-                 stream: Any = None, driver: DriverLaunch | None = None) -> None:
+    def __call__(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        shared_mem: int = 0,
+        stream: Any = None,
+        driver: DriverLaunch | None = None,
+    ) -> None:
         """Launch the kernel, if possible with the attributes that ``driver`` has."""
         function = self.function()
         if driver is None or not driver(function, grid, block, args, shared_mem, stream):
@@ -213,8 +239,13 @@ def _largest_cluster(here: Device) -> int:
 @lru_cache(CACHED_KERNELS)
 def of_file(file: str, expression: str, cooperative: bool = False, prelude: str = "") -> Kernel:
     """Return the kernel ``expression`` of a file of ``cuda_kernels``, with ``prelude`` put before its source."""
-    return Kernel(expression, prelude + sources.source(file), f"cuda_kernels/{file}, {expression},",
-                  flags=flags(file), cooperative=cooperative)
+    return Kernel(
+        expression,
+        prelude + sources.source(file),
+        f"cuda_kernels/{file}, {expression},",
+        flags=flags(file),
+        cooperative=cooperative,
+    )
 
 
 def flags(file: str) -> tuple[str, ...]:

@@ -34,8 +34,9 @@ class Launcher(KernelRecorder):
     functor = staticmethod(elementwise.functor)
     has_clusters = True  # whether launches may have clusters
 
-    def __init__(self, stream: Any, blas: Any, dnn: Any = None, ffts: Fft | None = None,
-                 choices: Choices | None = None) -> None:
+    def __init__(
+        self, stream: Any, blas: Any, dnn: Any = None, ffts: Fft | None = None, choices: Choices | None = None
+    ) -> None:
         self.stream, self.blas, self.dnn, self.ffts = stream, blas, dnn, ffts or Fft()
         self.choices = choices or Choices()
         self.calls: list[Call] = []
@@ -43,10 +44,21 @@ class Launcher(KernelRecorder):
     def choose(self, question: str, answers: Mapping[str, T]) -> T:
         return self.choices.choose(question, answers)
 
-    def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
-               args: Sequence[Any], shared: int = 0, cooperative: bool = False, prelude: str = "",
-               tf32: bool = False, early: bool = False, cluster: int = 1,
-               otherwise: Callable[[KernelRecorder], object] | None = None) -> None:
+    def kernel(
+        self,
+        file: str,
+        expression: str,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        shared: int = 0,
+        cooperative: bool = False,
+        prelude: str = "",
+        tf32: bool = False,
+        early: bool = False,
+        cluster: int = 1,
+        otherwise: Callable[[KernelRecorder], object] | None = None,
+    ) -> None:
         kernel = kernels.of_file(file, expression, cooperative, prelude)
         clusters = NO_CLUSTERS
         if cluster > 1:
@@ -60,8 +72,14 @@ class Launcher(KernelRecorder):
             clusters = Clusters(cluster, fit, instead)
         self._launch(kernel, grid, block, args, shared, tf32, early, clusters)
 
-    def _instead(self, kernel: Kernel, block: tuple[int, ...], shared: int, cluster: int,
-                 record: Callable[[KernelRecorder], object]) -> Sequence[Call]:
+    def _instead(
+        self,
+        kernel: Kernel,
+        block: tuple[int, ...],
+        shared: int,
+        cluster: int,
+        record: Callable[[KernelRecorder], object],
+    ) -> Sequence[Call]:
         """Return the calls that take the place of a launch in clusters that do not fit."""
         kernel.refuse_cluster(block, shared, cluster)
         launcher = Launcher(self.stream, self.blas, self.dnn, self.ffts, self.choices)
@@ -69,12 +87,28 @@ class Launcher(KernelRecorder):
         record(launcher)
         return launcher.calls
 
-    def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
-             prelude: str = "") -> bool:
+    def fits(
+        self,
+        file: str,
+        expression: str,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        shared: int = 0,
+        prelude: str = "",
+    ) -> bool:
         return prod(grid) <= kernels.of_file(file, expression, True, prelude).resident(prod(block), shared)
 
-    def _launch(self, kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
-                shared: int = 0, tf32: bool = False, early: bool = False, clusters: Clusters = NO_CLUSTERS) -> None:
+    def _launch(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        shared: int = 0,
+        tf32: bool = False,
+        early: bool = False,
+        clusters: Clusters = NO_CLUSTERS,
+    ) -> None:
         arguments = tuple([_struct(x) if isinstance(x, np.ndarray) else x for x in args])
         kernel.prepare(shared)
         record = RoundingCall if tf32 else partial
@@ -136,8 +170,16 @@ class Launcher(KernelRecorder):
         self.calls.extend(calls or ())
         return calls is not None
 
-    def gemm_with_epilogue(self, a: Array, b: Array, out: Array, bias: Array | None, residual: Array | None,
-                           activation: str, exact: bool = False) -> bool:
+    def gemm_with_epilogue(
+        self,
+        a: Array,
+        b: Array,
+        out: Array,
+        bias: Array | None,
+        residual: Array | None,
+        activation: str,
+        exact: bool = False,
+    ) -> bool:
         call = self.blas.lt.matmul(a, b, out, bias, residual, activation, self.tf32 and not exact)
         self.calls.extend([] if call is None else [call])
         return call is not None

@@ -106,8 +106,12 @@ def _import_cudnn() -> Any:
         return found
     except Exception as e:
         if not isinstance(e, ModuleNotFoundError) or e.name != "cudnn":
-            warnings.warn(f"cuDNN's bindings are installed, but cannot be used: {type(e).__name__}: {e}. "
-                          'pip install "ovgpu[cudnn13]" or "ovgpu[cudnn12]"', RuntimeWarning, 3)
+            warnings.warn(
+                f"cuDNN's bindings are installed, but cannot be used: {type(e).__name__}: {e}. "
+                'pip install "ovgpu[cudnn13]" or "ovgpu[cudnn12]"',
+                RuntimeWarning,
+                3,
+            )
         return False
 
 

@@ -34,8 +34,9 @@ class Slicing:
         self.counting = True
         return self.cupy.ndarray(shape, kind.storage, memptr=self.table.data + byte_offsets[kind])
 
-    def begin(self, trips: int, first: Sequence[Array], second: Sequence[Array],
-              parts: Sequence[Array]) -> Sequence[Call] | None:
+    def begin(
+        self, trips: int, first: Sequence[Array], second: Sequence[Array], parts: Sequence[Array]
+    ) -> Sequence[Call] | None:
         if not self.counting:
             return ()
         words = [-1, trips, 0xFFFFFFFF]
@@ -56,8 +57,13 @@ class Slicing:
         addresses[: len(parts)] = [part.data.ptr for part in parts]
         blocks = -(-max([part.nbytes for part in parts], default=1) // (16 * THREADS))
         grid = min(max(blocks, 1), MAX_BLOCKS), max(self.count, 1)
-        launcher.kernel("loop.cu", "next_iteration", grid, (THREADS,), (
-            self.table, self.table[HEADER_WORDS:], addresses, np.int32(self.incoming), np.int32(len(parts))))
+        launcher.kernel(
+            "loop.cu",
+            "next_iteration",
+            grid,
+            (THREADS,),
+            (self.table, self.table[HEADER_WORDS:], addresses, np.int32(self.incoming), np.int32(len(parts))),
+        )
         return launcher.calls
 
 

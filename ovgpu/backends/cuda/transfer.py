@@ -31,8 +31,11 @@ class PinnedCopy(Transfer):
         runtime = rt.cupy().cuda.runtime
         self.host, self.device, self._copy = host, device, runtime.memcpyAsync
         on_host, on_device = host.ctypes.data, device.data.ptr
-        self._arguments = ((on_device, on_host, host.nbytes, runtime.memcpyHostToDevice, stream.ptr) if upload else
-                           (on_host, on_device, host.nbytes, runtime.memcpyDeviceToHost, stream.ptr))
+        self._arguments = (
+            (on_device, on_host, host.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+            if upload
+            else (on_host, on_device, host.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+        )
 
     def __call__(self) -> None:
         self._copy(*self._arguments)

@@ -42,13 +42,18 @@ class Tuner(CudaBackend):
     def for_request(self) -> Tuner:
         return Tuner(self, self.found)
 
-    def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
-             types: Sequence[Type]) -> Sequence[Call]:
+    def bind(
+        self,
+        op: Op,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array],
+        workspace: Sequence[Array],
+        types: Sequence[Type],
+    ) -> Sequence[Call]:
         asked = _Asked(self.choices.known)
         record = partial(self.record, op, inputs, outputs, workspace)
         record(asked)
-        return [HostCall(self._measure, record)] if asked.names else super().bind(
-            op, inputs, outputs, workspace, types)
+        return [HostCall(self._measure, record)] if asked.names else super().bind(op, inputs, outputs, workspace, types)
 
     def _measure(self, record: Callable[[Choices], Sequence[Call]]) -> None:
         """Measure the answers to questions that are not measured yet, then run the step with the chosen ones. An answer

@@ -37,10 +37,19 @@ from ovgpu.types import Dimension
 
 TRACED_INFERENCES = 100  # of each request, from the first one on, for --trace
 DEFAULT_SECONDS = 60  # duration if neither -t nor -niter is given
-STEPS = ("Parsing and validating input arguments", "Loading ovgpu", "Setting device configuration",
-         "Reading model files", "Resizing model to match image sizes and given batch", "Configuring input of the model",
-         "Loading the model to the device", "Querying optimal runtime parameters",
-         "Creating infer requests and preparing input tensors", "Measuring performance", "Dumping statistics report")
+STEPS = (
+    "Parsing and validating input arguments",
+    "Loading ovgpu",
+    "Setting device configuration",
+    "Reading model files",
+    "Resizing model to match image sizes and given batch",
+    "Configuring input of the model",
+    "Loading the model to the device",
+    "Querying optimal runtime parameters",
+    "Creating infer requests and preparing input tensors",
+    "Measuring performance",
+    "Dumping statistics report",
+)
 
 
 def add_to(commands: Any) -> None:
@@ -78,15 +87,16 @@ def run(args: argparse.Namespace) -> None:
 class _Benchmark:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.step_number = args, 0
-        self.report = Report(args.report_type, Path(args.report_folder or "."), args.json_stats,
-                             given_flags(args.argv))
+        self.report = Report(args.report_type, Path(args.report_folder or "."), args.json_stats, given_flags(args.argv))
         self.compiled: CompiledModel
         self.inputs: list[Input]
 
     def step(self, detail: str = "") -> None:
         self.step_number += 1
-        print(f"[Step {self.step_number}/{len(STEPS)}] {STEPS[self.step_number - 1]}{f' ({detail})' if detail else ''}",
-              flush=True)
+        print(
+            f"[Step {self.step_number}/{len(STEPS)}] {STEPS[self.step_number - 1]}{f' ({detail})' if detail else ''}",
+            flush=True,
+        )
 
     def run(self) -> None:
         args = self.args
@@ -122,17 +132,27 @@ class _Benchmark:
         sync = args.api_type == "sync"
         limit_texts = [f"{limits.seconds * 1000:.0f} ms duration"] if limits.seconds else []
         limit_texts += [f"{limits.iterations} iterations"] if limits.iterations else []
-        self.step(f"Start inference {args.api_type}hronously"
-                  + ("" if sync else f", {len(requests)} inference requests") + f", limits: {', '.join(limit_texts)}")
+        self.step(
+            f"Start inference {args.api_type}hronously"
+            + ("" if sync else f", {len(requests)} inference requests")
+            + f", limits: {', '.join(limit_texts)}"
+        )
         self._warm_up(requests, sources)
         trace = _Recorder(requests, args.trace, self.compiled) if args.trace else None
-        result = (measure_sync(requests[0], sources[0], limits, trace) if sync
-                  else measure_async(requests, sources, limits, trace))
+        result = (
+            measure_sync(requests[0], sources[0], limits, trace)
+            if sync
+            else measure_async(requests, sources, limits, trace)
+        )
         self.step()
         first = sources[0].feeds[0]
-        results = Results(result, args.latency_percentile, self.group_names if args.pcseq else (),
-                          first.tokens if sources[0].stateful else 0,
-                          args.prompt * first.tokens // max(first.length, 1))
+        results = Results(
+            result,
+            args.latency_percentile,
+            self.group_names if args.pcseq else (),
+            first.tokens if sources[0].stateful else 0,
+            args.prompt * first.tokens // max(first.length, 1),
+        )
         self._report_configuration(len(requests), limits)
         self.report.results += results.rows()
         self._write_files(config, requests)
@@ -164,11 +184,17 @@ class _Benchmark:
             self.step()
             if args.model.endswith(".blob"):
                 data = io.BytesIO(Path(args.model).read_bytes())
-                self.compiled = self._timed("Import model", "import model time (ms)", lambda: core.import_model(
-                    data, args.target_device, config))
+                self.compiled = self._timed(
+                    "Import model",
+                    "import model time (ms)",
+                    lambda: core.import_model(data, args.target_device, config),
+                )
             else:
-                self.compiled = self._timed("Compile model", "compile model time (ms)", lambda: core.compile_model(
-                    args.model, args.target_device, config))
+                self.compiled = self._timed(
+                    "Compile model",
+                    "compile model time (ms)",
+                    lambda: core.compile_model(args.model, args.target_device, config),
+                )
             ports = self.compiled.inputs
             self.inputs = describe(args, ports, is_decoder(ports, self._stateful()), warn)
             return batch_size(self.inputs)
@@ -189,8 +215,9 @@ class _Benchmark:
         model = preprocess(model, args, self.inputs)
         _print_ports(model)
         self.step()
-        self.compiled = self._timed("Compile model", "compile model time (ms)", lambda: core.compile_model(
-            model, args.target_device, config))
+        self.compiled = self._timed(
+            "Compile model", "compile model time (ms)", lambda: core.compile_model(model, args.target_device, config)
+        )
         return batch
 
     def _timed(self, action: str, key: str, work: Any) -> Any:
@@ -208,23 +235,34 @@ class _Benchmark:
 
     def _requests(self) -> tuple[list[InferRequest], list[Source]]:
         args, compiled = self.args, self.compiled
-        count = 1 if args.api_type == "sync" else args.number_infer_requests or int(
-            compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        count = (
+            1
+            if args.api_type == "sync"
+            else args.number_infer_requests or int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        )
         by_input = tensors(args, compiled.inputs, self.inputs, warn, info)
-        groups = [{i: some[n % len(some)] for i, some in enumerate(by_input)}
-                  for n in range(max(map(len, by_input), default=1))]
-        self.group_names = [" ".join(f"{entry.name}: {list(arrays[i].shape)}" for i, entry in enumerate(self.inputs))
-                            for arrays in groups]
-        frames = [max((int(entry.batch(arrays[i].shape) or 1) for i, entry in enumerate(self.inputs)), default=1)
-                  for arrays in groups]
+        groups = [
+            {i: some[n % len(some)] for i, some in enumerate(by_input)}
+            for n in range(max(map(len, by_input), default=1))
+        ]
+        self.group_names = [
+            " ".join(f"{entry.name}: {list(arrays[i].shape)}" for i, entry in enumerate(self.inputs))
+            for arrays in groups
+        ]
+        frames = [
+            max((int(entry.batch(arrays[i].shape) or 1) for i, entry in enumerate(self.inputs)), default=1)
+            for arrays in groups
+        ]
         if self.batch.is_dynamic and len(groups) == 1:
             self.batch = Dimension(frames[0])
         requests = [compiled.create_infer_request() for _ in range(count)]
         states = len(requests[0].query_state())
         static = all(entry.shape.is_static for entry in self.inputs)
         only = args.inference_only if args.inference_only is not None else static
-        feeds = [[Feed(compiled.inputs, arrays, bool(states), args.prompt) for arrays in groups]
-                 for _ in range(count if states else 1)]
+        feeds = [
+            [Feed(compiled.inputs, arrays, bool(states), args.prompt) for arrays in groups]
+            for _ in range(count if states else 1)
+        ]
         same_shapes = len(set(self.group_names)) == 1
         if args.inference_only and not same_shapes:
             raise ValueError("-inference_only: inputs of several shapes have to be set for every inference")
@@ -239,18 +277,24 @@ class _Benchmark:
         args = self.args
         seconds = args.time or (0 if args.number_iterations else DEFAULT_SECONDS)
         requested = args.number_iterations or 0
-        by, kind, unit = ((groups, "number of input shapes", "input shapes") if groups > requests else
-                          (requests, "request number", "requests"))
+        by, kind, unit = (
+            (groups, "number of input shapes", "input shapes")
+            if groups > requests
+            else (requests, "request number", "requests")
+        )
         rounded = requested if args.api_type == "sync" else -(-requested // by) * by
         if rounded != requested:
-            warn(f"Number of iterations was aligned by {kind} from {requested} to {rounded} using number of "
-                 f"{unit} {by}")
+            warn(
+                f"Number of iterations was aligned by {kind} from {requested} to {rounded} using number of {unit} {by}"
+            )
         return Limits(rounded, float(seconds), args.maximum_inference_rate)
 
     def _warm_up(self, requests: Sequence[InferRequest], sources: Sequence[Source]) -> None:
         filled = "not included" if self.inference_only else "included"
-        info(f"Benchmarking in {'inference only' if self.inference_only else 'full'} mode "
-             f"(inputs filling are {filled} in measurement loop).")
+        info(
+            f"Benchmarking in {'inference only' if self.inference_only else 'full'} mode "
+            f"(inputs filling are {filled} in measurement loop)."
+        )
         for request in requests:
             _download_results(request)
         if self.args.no_warmup:
@@ -262,9 +306,11 @@ class _Benchmark:
                 info(f"First inference took {request.latency:.2f} ms")
                 self.report.results.append(("first inference time (ms)", f"{request.latency:.2f}"))
                 plan = request.plan()
-                info(f"Plan: {counted(plan.launches, 'launch', 'launches')}, {bytes_text(plan.bytes_moved)} moved; "
-                     f"arena {bytes_text(plan.arena)}, constants {bytes_text(plan.constants)}, "
-                     f"state {bytes_text(plan.state)}")
+                info(
+                    f"Plan: {counted(plan.launches, 'launch', 'launches')}, {bytes_text(plan.bytes_moved)} moved; "
+                    f"arena {bytes_text(plan.arena)}, constants {bytes_text(plan.constants)}, "
+                    f"state {bytes_text(plan.state)}"
+                )
             if self.args.prompt:
                 request.infer(source.next(request))
                 source.restart(request)
@@ -275,12 +321,15 @@ class _Benchmark:
         args = self.args
         self.report.configuration = [
             ("topology", self.compiled.get_property("NETWORK_NAME")),
-            ("target device", args.target_device), ("API", args.api_type),
+            ("target device", args.target_device),
+            ("API", args.api_type),
             ("inference_only", str(self.inference_only)),
             ("precision", property_text(self.compiled.get_property("INFERENCE_PRECISION_HINT"))),
             ("batch size", str(self.batch)),
-            ("number of iterations", str(limits.iterations)), ("number of parallel infer requests", str(requests)),
-            ("duration (ms)", f"{limits.seconds * 1000:.0f}")]
+            ("number of iterations", str(limits.iterations)),
+            ("number of parallel infer requests", str(requests)),
+            ("duration (ms)", f"{limits.seconds * 1000:.0f}"),
+        ]
         if args.number_streams:
             streams = property_text(self.compiled.get_property("NUM_STREAMS"))
             self.report.configuration.append((f"number of {args.target_device} streams", streams))
@@ -326,8 +375,10 @@ class _Recorder:
 
     def save(self) -> None:
         self.trace.save(self.path)
-        info(f"Trace of {counted(sum(min(n, TRACED_INFERENCES) for n in self.counts), 'inference')} is stored to "
-             f"{self.path}")
+        info(
+            f"Trace of {counted(sum(min(n, TRACED_INFERENCES) for n in self.counts), 'inference')} is stored to "
+            f"{self.path}"
+        )
 
 
 def _print_ports(model: Model) -> None:
@@ -335,8 +386,10 @@ def _print_ports(model: Model) -> None:
         info(title)
         for port in ports:
             layer = port.tensor_port.node.friendly_name
-            info(f"    {port_name(port)} (node: {layer}) : {port.element_type.get_type_name()} / "
-                 f"{_layout(port)} / {port.partial_shape}")
+            info(
+                f"    {port_name(port)} (node: {layer}) : {port.element_type.get_type_name()} / "
+                f"{_layout(port)} / {port.partial_shape}"
+            )
 
 
 def _layout(port: Output) -> str:

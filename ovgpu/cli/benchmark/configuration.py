@@ -30,15 +30,19 @@ def configuration(args: argparse.Namespace, warn: Callable[[str], None]) -> Prop
         config["PERFORMANCE_HINT"] = HINTS.get(args.perf_hint, args.perf_hint.upper())
     elif "PERFORMANCE_HINT" not in config:
         config["PERFORMANCE_HINT"] = "LATENCY" if args.api_type == "sync" else "THROUGHPUT"
-        warn(f"Performance hint was not explicitly specified in command line or config file. Device({target}) "
-             f"performance hint will be set to {config['PERFORMANCE_HINT']}.")
+        warn(
+            f"Performance hint was not explicitly specified in command line or config file. Device({target}) "
+            f"performance hint will be set to {config['PERFORMANCE_HINT']}."
+        )
     if args.number_infer_requests:
         config["PERFORMANCE_HINT_NUM_REQUESTS"] = args.number_infer_requests
     config["PERF_COUNT"] = _profiled(args, config, warn)
-    for key, value in (("NUM_STREAMS", per_device(args.number_streams, target, "-nstreams")),
-                       ("INFERENCE_PRECISION_HINT", per_device(args.infer_precision, target, "-infer_precision")),
-                       ("INFERENCE_NUM_THREADS", args.number_threads),
-                       ("ENABLE_CPU_PINNING", args.infer_threads_pinning)):
+    for key, value in (
+        ("NUM_STREAMS", per_device(args.number_streams, target, "-nstreams")),
+        ("INFERENCE_PRECISION_HINT", per_device(args.infer_precision, target, "-infer_precision")),
+        ("INFERENCE_NUM_THREADS", args.number_threads),
+        ("ENABLE_CPU_PINNING", args.infer_threads_pinning),
+    ):
         if value:
             config[key] = value
     if args.batch_size:
@@ -73,14 +77,16 @@ def loaded(path: str, target: str) -> Properties:
     base = target.partition(":")[0]
     section: Any = next((document[name] for name in (target, base, devices.family(base)) if name in document), {})
     if not isinstance(section, dict):
-        raise ValueError(f"{path} has no properties by device, as in {{\"CPU\": {{\"NUM_STREAMS\": \"2\"}}}}")
+        raise ValueError(f'{path} has no properties by device, as in {{"CPU": {{"NUM_STREAMS": "2"}}}}')
     return dict(section)
 
 
 def dumped(config: Mapping[str, Any]) -> dict[str, str]:
     """Return properties as texts, as a file for -load_config has them."""
-    return {key: "YES" if value is True else "NO" if value is False else property_text(value)
-            for key, value in config.items()}
+    return {
+        key: "YES" if value is True else "NO" if value is False else property_text(value)
+        for key, value in config.items()
+    }
 
 
 def property_text(value: Any) -> str:
@@ -97,10 +103,12 @@ def _profiled(args: argparse.Namespace, config: Properties, warn: Callable[[str]
     if str(config.get("PERF_COUNT", "NO")).upper() in ("YES", "TRUE"):
         warn(f"Performance counters for {args.target_device} device is turned on. To print results use -pc option.")
         return True
-    reasons = {"report type is " + args.report_type: args.report_type in (AVERAGE, DETAILED),
-               "an execution graph is written": args.exec_graph_path,
-               f"pcsort value is {args.perf_counts_sort}": args.perf_counts_sort,
-               "a trace is written": args.trace}
+    reasons = {
+        "report type is " + args.report_type: args.report_type in (AVERAGE, DETAILED),
+        "an execution graph is written": args.exec_graph_path,
+        f"pcsort value is {args.perf_counts_sort}": args.perf_counts_sort,
+        "a trace is written": args.trace,
+    }
     reason = next((text for text, given in reasons.items() if given), None)
     if reason:
         warn(f"Turn on performance counters for {args.target_device} device since {reason}.")

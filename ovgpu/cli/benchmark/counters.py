@@ -33,18 +33,28 @@ def average(requests: Sequence[Sequence[ProfilingInfo]]) -> list[ProfilingInfo]:
             name = (info.node_name, info.exec_type)
             layers.setdefault((*name, seen[name]), []).append(info)
             seen[name] += 1
-    return [ProfilingInfo(samples[0].node_name, samples[0].node_type, samples[0].exec_type, samples[0].status,
-                          sum((i.real_time for i in samples), timedelta()) / len(samples),
-                          sum((i.cpu_time for i in samples), timedelta()) / len(samples))
-            for samples in layers.values()]
+    return [
+        ProfilingInfo(
+            samples[0].node_name,
+            samples[0].node_type,
+            samples[0].exec_type,
+            samples[0].status,
+            sum((i.real_time for i in samples), timedelta()) / len(samples),
+            sum((i.cpu_time for i in samples), timedelta()) / len(samples),
+        )
+        for samples in layers.values()
+    ]
 
 
 def shares(infos: Sequence[ProfilingInfo], order: str) -> list[Share]:
     """Return the shares of the layers in an order of -pcsort: "no_sort", "sort" (by time), or "simple_sort" (by time,
     only layers that were executed)."""
     total = totals(infos)[0]
-    found = [Share(info, info.real_time / total if total else 0.0) for info in infos
-             if order != "simple_sort" or info.status is ProfilingInfo.Status.EXECUTED]
+    found = [
+        Share(info, info.real_time / total if total else 0.0)
+        for info in infos
+        if order != "simple_sort" or info.status is ProfilingInfo.Status.EXECUTED
+    ]
     return found if order == "no_sort" else sorted(found, key=lambda share: share.info.real_time, reverse=True)
 
 
@@ -67,8 +77,7 @@ def print_counters(requests: Sequence[Sequence[ProfilingInfo]], info: Callable[[
         _print_totals(infos)
 
 
-def print_shares(requests: Sequence[Sequence[ProfilingInfo]], order: str,
-                 info: Callable[[str], None]) -> list[Share]:
+def print_shares(requests: Sequence[Sequence[ProfilingInfo]], order: str, info: Callable[[str], None]) -> list[Share]:
     """Print the times per layer of every request with their shares, and return those of the last request."""
     found: list[Share] = []
     for number, infos in enumerate(requests):
@@ -81,13 +90,15 @@ def print_shares(requests: Sequence[Sequence[ProfilingInfo]], order: str,
 
 
 def _line(info: ProfilingInfo) -> str:
-    return (f"{_short(info.node_name):<{NAME_COLUMNS}} {info.status!s:<20} layerType: {_short(info.node_type):<20} "
-            f"execType: {info.exec_type:<20} realTime (ms): {milliseconds(info.real_time):<10} "
-            f"cpuTime (ms): {milliseconds(info.cpu_time):<10}")
+    return (
+        f"{_short(info.node_name):<{NAME_COLUMNS}} {info.status!s:<20} layerType: {_short(info.node_type):<20} "
+        f"execType: {info.exec_type:<20} realTime (ms): {milliseconds(info.real_time):<10} "
+        f"cpuTime (ms): {milliseconds(info.cpu_time):<10}"
+    )
 
 
 def _short(name: str) -> str:
-    return f"{name[:NAME_COLUMNS - 4]}..." if len(name) >= NAME_COLUMNS else name
+    return f"{name[: NAME_COLUMNS - 4]}..." if len(name) >= NAME_COLUMNS else name
 
 
 def _print_totals(infos: Sequence[ProfilingInfo]) -> None:

@@ -66,6 +66,7 @@ class Input:
 
 # ---- shapes
 
+
 def describe(args: argparse.Namespace, ports: Sequence[Output], decodes: bool, warn: Warn) -> list[Input]:
     """Return the inputs as the flags -shape, -data_shape, -layout, -b, --mean_values and --scale_values describe them.
 
@@ -77,8 +78,9 @@ def describe(args: argparse.Namespace, ports: Sequence[Output], decodes: bool, w
     found = []
     for number, port in enumerate(ports):
         shape = PartialShape(shapes[number][0] if number in shapes else port.partial_shape)
-        axes = next((named[name] for name in (*sorted(port.get_names()), port.node.friendly_name, "") if name in named),
-                    None)
+        axes = next(
+            (named[name] for name in (*sorted(port.get_names()), port.node.friendly_name, "") if name in named), None
+        )
         found.append(Input(port, image_layout(port, shape) if axes is None else axes, shape))
     if args.batch_size:
         _set_batch(found, Dimension(args.batch_size), bool(args.data_shape), warn)
@@ -117,8 +119,10 @@ def _set_batch(inputs: Sequence[Input], batch: Dimension, with_data: bool, warn:
     for entry in inputs:
         first = entry.shape[0] if entry.shape.rank.is_static and len(entry.shape) else None
         if not entry.axes and first is not None and (first.is_dynamic or first.get_length() in (0, 1)):
-            warn(f"Batch dimension is not specified for input '{entry.name}'. The first dimension will be interpreted "
-                 "as batch size.")
+            warn(
+                f"Batch dimension is not specified for input '{entry.name}'. The first dimension will be interpreted "
+                "as batch size."
+            )
             entry.axes = "N..."
         if "N" in entry.axes:
             entry.shape[entry.axes.index("N")] = batch
@@ -133,25 +137,29 @@ def _data_shapes(text: str, ports: Sequence[Output]) -> dict[int, list[PartialSh
     shapes = [PartialShape(part) for part in re.findall(r"\[[^\]]*\]", text)]
     if len(shapes) % len(ports):
         raise ValueError(f"-data_shape {text}: {len(shapes)} shapes for {len(ports)} inputs")
-    return {i: shapes[i::len(ports)] for i in range(len(ports))}
+    return {i: shapes[i :: len(ports)] for i in range(len(ports))}
 
 
-def _set_data_shapes(inputs: Sequence[Input], given: Mapping[int, Sequence[PartialShape]], decodes: bool,
-                     warn: Warn) -> None:
+def _set_data_shapes(
+    inputs: Sequence[Input], given: Mapping[int, Sequence[PartialShape]], decodes: bool, warn: Warn
+) -> None:
     for number, entry in enumerate(inputs):
         if number in given and entry.shape.is_static:
             warn(f"Input '{entry.name}' has static shape. Provided data shapes for this input will be ignored.")
         elif number in given:
             for shape in given[number]:
                 if shape.is_dynamic or not entry.shape.compatible(shape):
-                    raise ValueError(f"-data_shape: {shape} for input '{entry.name}' of shape {entry.shape} "
-                                     + ("is dynamic" if shape.is_dynamic else "does not fit"))
+                    raise ValueError(
+                        f"-data_shape: {shape} for input '{entry.name}' of shape {entry.shape} "
+                        + ("is dynamic" if shape.is_dynamic else "does not fit")
+                    )
             entry.data_shapes = [tuple(shape.to_shape()) for shape in given[number]]
         elif decodes and entry.shape.is_dynamic:
             entry.data_shapes = [tuple(one_token(entry.port).to_shape())]
 
 
 # ---- preprocessing
+
 
 def preprocess(model: Model, args: argparse.Namespace, inputs: Sequence[Input]) -> Model:
     """Return the model with the types of -ip, -op and -iop (u8 for images), means and scales.
@@ -198,23 +206,30 @@ def _type(name: str) -> Type:
 
 # ---- tensors
 
-def tensors(args: argparse.Namespace, ports: Sequence[Output], inputs: Sequence[Input], warn: Warn,
-            info: Callable[[str], None]) -> list[list[Array]]:
+
+def tensors(
+    args: argparse.Namespace, ports: Sequence[Output], inputs: Sequence[Input], warn: Warn, info: Callable[[str], None]
+) -> list[list[Array]]:
     """Return the tensors of each input, which inferences take in turns: those of files, else random ones.
 
     Raises: ValueError for files that do not fit, and for a dynamic input without files or -data_shape.
     """
     files = _files([text for group in args.paths_to_input for text in group], inputs, warn)
-    images = {tuple(entry.shape[entry.axes.index(axis)].get_max_length() for axis in "HW")
-              for entry in inputs if entry.is_image and entry.shape.is_static}
+    images = {
+        tuple(entry.shape[entry.axes.index(axis)].get_max_length() for axis in "HW")
+        for entry in inputs
+        if entry.is_image and entry.shape.is_static
+    }
     random = np.random.default_rng(0)
     found = []
     for number, (entry, port) in enumerate(zip(inputs, ports)):
         if number in files:
             found.append(_of_files(files[number], entry, port, info))
         elif not entry.shapes:
-            raise ValueError(f"input '{entry.name}' has the dynamic shape {entry.shape}: give the shape of its data "
-                             f"with -data_shape {entry.name}{one_token(entry.port)}, or files with -i")
+            raise ValueError(
+                f"input '{entry.name}' has the dynamic shape {entry.shape}: give the shape of its data "
+                f"with -data_shape {entry.name}{one_token(entry.port)}, or files with -i"
+            )
         elif entry.is_image_info and len(images) == 1:
             size = next(iter(images))
             found.append([_image_info(shape, size).astype(port.element_type.storage) for shape in entry.shapes])
@@ -230,8 +245,10 @@ def _of_files(paths: Sequence[Path], entry: Input, port: Output, info: Callable[
     """Return the tensors that files of one kind fill, at least one per shape of the data."""
     if paths[0].suffix.lower() not in SUFFIXES:
         shapes: Sequence[Shape] = entry.shapes or [()]
-        found = [read_array(paths[i % len(paths)], port, shapes[i % len(shapes)])
-                 for i in range(max(len(paths), len(shapes)))]
+        found = [
+            read_array(paths[i % len(paths)], port, shapes[i % len(shapes)])
+            for i in range(max(len(paths), len(shapes)))
+        ]
         for path, array in zip(paths, found):
             if not entry.shape.compatible(PartialShape(array.shape)):
                 raise ValueError(f"{path} has shape {list(array.shape)}, and input '{entry.name}' {entry.shape}")
@@ -270,8 +287,10 @@ def _files(texts: Sequence[str], inputs: Sequence[Input], warn: Warn) -> dict[in
             by_input.setdefault(names[name], []).extend(_listed(paths))
     free = [number for number, entry in enumerate(inputs) if not entry.is_image_info] or list(range(len(inputs)))
     if unnamed and len(inputs) > 1:
-        warn(f"Model has {len(inputs)} inputs. It's recommended to use name mapping to specify parameters for each "
-             "input.")
+        warn(
+            f"Model has {len(inputs)} inputs. It's recommended to use name mapping to specify parameters for each "
+            "input."
+        )
     for position, path in enumerate(unnamed):
         by_input.setdefault(free[position % len(free)], []).append(path)
     return {number: _of_one_kind(paths, warn) for number, paths in by_input.items()}

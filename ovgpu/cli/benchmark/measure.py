@@ -36,12 +36,16 @@ class Limits:
     rate: float = 0.0
 
     def reached(self, iterations: int, seconds: float) -> bool:
-        return bool((self.iterations and iterations >= self.iterations)
-                    or (self.seconds and seconds >= self.seconds))
+        return bool((self.iterations and iterations >= self.iterations) or (self.seconds and seconds >= self.seconds))
 
     def fraction(self, iterations: int, seconds: float) -> float:
-        return min(1.0, max(iterations / self.iterations if self.iterations else 0.0,
-                            seconds / self.seconds if self.seconds else 0.0))
+        return min(
+            1.0,
+            max(
+                iterations / self.iterations if self.iterations else 0.0,
+                seconds / self.seconds if self.seconds else 0.0,
+            ),
+        )
 
     def wait(self, frames: int, seconds: float) -> None:
         """Sleep until so many frames may have been computed."""
@@ -127,8 +131,9 @@ class Source:
         return None if keeps else self.feeds[self.group].next()
 
 
-def measure_sync(request: InferRequest, source: Source, limits: Limits,
-                 on_inference: OnInference | None = None) -> Measurement:
+def measure_sync(
+    request: InferRequest, source: Source, limits: Limits, on_inference: OnInference | None = None
+) -> Measurement:
     """Run inferences one after the other. ``on_inference(0)`` is called after each."""
     result = Measurement()
     start = time.perf_counter()
@@ -145,8 +150,9 @@ def measure_sync(request: InferRequest, source: Source, limits: Limits,
     return result
 
 
-def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], limits: Limits,
-                  on_inference: OnInference | None = None) -> Measurement:
+def measure_async(
+    requests: Sequence[InferRequest], sources: Sequence[Source], limits: Limits, on_inference: OnInference | None = None
+) -> Measurement:
     """Run as many inferences at a time as there are requests. ``on_inference`` is called with the index of the
     request after each inference. Raises the error of a failed inference."""
     result = Measurement()

@@ -32,12 +32,23 @@ class Report:
         """Write benchmark_report.csv or .json."""
         path = self._path("benchmark_report")
         if self.as_json:
-            text = json.dumps({"cmd_options": dict(self.command_line), "configuration_setup": dict(self.configuration),
-                               "execution_results": dict(self.results)}, indent=4)
+            text = json.dumps(
+                {
+                    "cmd_options": dict(self.command_line),
+                    "configuration_setup": dict(self.configuration),
+                    "execution_results": dict(self.results),
+                },
+                indent=4,
+            )
         else:
-            text = "\n".join(_section(title, rows) for title, rows in (
-                ("Command line parameters", self.command_line), ("Configuration setup", self.configuration),
-                ("Execution results", self.results)))
+            text = "\n".join(
+                _section(title, rows)
+                for title, rows in (
+                    ("Command line parameters", self.command_line),
+                    ("Configuration setup", self.configuration),
+                    ("Execution results", self.results),
+                )
+            )
         path.write_text(text + "\n", encoding="utf-8")
         info(f"Statistics report is stored to {path}")
 
@@ -51,8 +62,10 @@ class Report:
         if self.as_json:
             performance = [_as_json(table) for table in tables]
             document: dict[str, Any] = (
-                {"report_type": "average", "avg_performance": performance[0]} if self.kind == AVERAGE else
-                {"report_type": "detailed", "detailed_performance": performance})
+                {"report_type": "average", "avg_performance": performance[0]}
+                if self.kind == AVERAGE
+                else {"report_type": "detailed", "detailed_performance": performance}
+            )
             path.write_text(json.dumps(document, indent=4) + "\n", encoding="utf-8")
         else:
             path.write_text("\n".join(map(_as_csv, tables)), encoding="utf-8")
@@ -65,8 +78,9 @@ class Report:
         if self.as_json:
             nodes = [{**_node(share.info), "%": share.text} for share in shares]
             performance = {"nodes": nodes, "total_real_time": real, "total_cpu_time": cpu}
-            path.write_text(json.dumps({"report_type": "sorted", "avg_performance": performance}, indent=4) + "\n",
-                            encoding="utf-8")
+            path.write_text(
+                json.dumps({"report_type": "sorted", "avg_performance": performance}, indent=4) + "\n", encoding="utf-8"
+            )
         else:
             with path.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file)
@@ -85,8 +99,14 @@ def _section(title: str, rows: Rows) -> str:
 
 
 def _cells(info: ProfilingInfo) -> tuple[str, ...]:
-    return (info.node_name, str(info.status), info.node_type, info.exec_type, milliseconds(info.real_time),
-            milliseconds(info.cpu_time))
+    return (
+        info.node_name,
+        str(info.status),
+        info.node_type,
+        info.exec_type,
+        milliseconds(info.real_time),
+        milliseconds(info.cpu_time),
+    )
 
 
 def _as_csv(infos: Sequence[ProfilingInfo]) -> str:
@@ -95,9 +115,14 @@ def _as_csv(infos: Sequence[ProfilingInfo]) -> str:
 
 
 def _node(info: ProfilingInfo) -> dict[str, str]:
-    return {"name": info.node_name, "node_type": info.node_type, "status": str(info.status),
-            "real_time": milliseconds(info.real_time), "cpu_time": milliseconds(info.cpu_time),
-            "exec_type": info.exec_type}
+    return {
+        "name": info.node_name,
+        "node_type": info.node_type,
+        "status": str(info.status),
+        "real_time": milliseconds(info.real_time),
+        "cpu_time": milliseconds(info.cpu_time),
+        "exec_type": info.exec_type,
+    }
 
 
 def _as_json(infos: Sequence[ProfilingInfo]) -> dict[str, Any]:

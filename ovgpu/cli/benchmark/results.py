@@ -31,10 +31,12 @@ class Results:
     def rows(self) -> Rows:
         """Return the rows of the report, with benchmark_app's keys."""
         found, p = self.found, self.percentile
-        rows = [("total execution time (ms)", f"{found.seconds * 1000:.2f}"),
-                ("total number of iterations", str(found.iterations)),
-                ("latency (ms)" if p == 50 else f"latency ({p} percentile) (ms)", f"{found.percentile(p):.2f}"),
-                *_latency_rows(found)]
+        rows = [
+            ("total execution time (ms)", f"{found.seconds * 1000:.2f}"),
+            ("total number of iterations", str(found.iterations)),
+            ("latency (ms)" if p == 50 else f"latency ({p} percentile) (ms)", f"{found.percentile(p):.2f}"),
+            *_latency_rows(found),
+        ]
         for name, latencies in self._groups():
             rows += [("group", name), *_latency_rows(latencies)]
         rows.append(("throughput", f"{found.frames_per_second:.2f}"))
@@ -78,12 +80,18 @@ class Results:
     def _print(self, found: Latencies, columns: int, print_line: Print) -> None:
         unit, factor = ("us", 1000) if found.average < 1 else ("ms", 1)
         p = self.percentile
-        for title, value in (("Median:" if p == 50 else f"{p} percentile:     ", found.percentile(p)),
-                             ("Average:", found.average), ("Min:", min(found.latencies)),
-                             ("Max:", max(found.latencies))):
+        for title, value in (
+            ("Median:" if p == 50 else f"{p} percentile:     ", found.percentile(p)),
+            ("Average:", found.average),
+            ("Min:", min(found.latencies)),
+            ("Max:", max(found.latencies)),
+        ):
             print_line(f"   {title:<{columns}}{value * factor:.2f} {unit}")
 
 
 def _latency_rows(found: Latencies) -> Rows:
-    return [("avg latency", f"{found.average:.2f}"), ("min latency", f"{min(found.latencies):.2f}"),
-            ("max latency", f"{max(found.latencies):.2f}")]
+    return [
+        ("avg latency", f"{found.average:.2f}"),
+        ("min latency", f"{min(found.latencies):.2f}"),
+        ("max latency", f"{max(found.latencies):.2f}"),
+    ]

@@ -30,18 +30,27 @@ PARTS = ("openvino_encoder_model.xml", "openvino_language_model.xml")
 
 def add_to(commands: Any) -> None:
     """Add the command to the subparsers ``commands``."""
-    parser = commands.add_parser("generate", help="generate text with a language model",
-                                 description="Generate text with a decoder that optimum-intel exported.")
+    parser = commands.add_parser(
+        "generate",
+        help="generate text with a language model",
+        description="Generate text with a decoder that optimum-intel exported.",
+    )
     add = parser.add_argument
     add("model", metavar="DIR", help="folder with openvino_model.xml and tokenizer.json")
     add("prompt", help="the beginning of the text, which the model continues; - reads it from stdin")
     add("-d", "--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
-    add("--precision", choices=("f32", "tf32", "f16", "bf16", "dynamic"),
-        help="the type to compute in (default: f32 on the CPU; dynamic on a card, which keeps the model's types)")
+    add(
+        "--precision",
+        choices=("f32", "tf32", "f16", "bf16", "dynamic"),
+        help="the type to compute in (default: f32 on the CPU; dynamic on a card, which keeps the model's types)",
+    )
     add("--chat", action="store_true", help="the prompt is a message, to be written into the model's chat template")
     add("--system", metavar="TEXT", help="the system message of --chat")
-    add("--warm-up", action="store_true",
-        help="first generate a few tokens that do not count, so that no kernels are compiled while times are measured")
+    add(
+        "--warm-up",
+        action="store_true",
+        help="first generate a few tokens that do not count, so that no kernels are compiled while times are measured",
+    )
     add("--json", metavar="FILE", help="write the figures, the time of each token, the tokens and the text")
     add_options(parser)
     parser.set_defaults(run=run)
@@ -73,10 +82,18 @@ def run(args: argparse.Namespace) -> int:
     record.reason = record.reason or "interrupted"
     if record.reason == "length" and limit < settings.max_new_tokens:
         record.reason = "context"
-    report = Report(record, text, args.model, _device(compiled),
-                    f"{settings.sampling}, seed {seed}" if settings.sampling.sample else str(settings.sampling),
-                    limit, settings.context, compile_seconds, total_seconds,
-                    [state.state.byte_size for state in generator.request.query_state()])
+    report = Report(
+        record,
+        text,
+        args.model,
+        _device(compiled),
+        f"{settings.sampling}, seed {seed}" if settings.sampling.sample else str(settings.sampling),
+        limit,
+        settings.context,
+        compile_seconds,
+        total_seconds,
+        [state.state.byte_size for state in generator.request.query_state()],
+    )
     report.print(out)
     if args.json:
         with replacing(Path(args.json)) as (file,):
@@ -91,12 +108,16 @@ def _folder(path: Path) -> Path:
     folder = model_folder(str(path))
     config = read_json(folder / "config.json")
     if config.get("is_encoder_decoder"):
-        raise ValueError(f"{folder} has an encoder and a decoder (model_type {config.get('model_type')}): "
-                         "generate runs decoders without an encoder")
+        raise ValueError(
+            f"{folder} has an encoder and a decoder (model_type {config.get('model_type')}): "
+            "generate runs decoders without an encoder"
+        )
     for name in PARTS:
         if path.is_dir() and (folder / name).exists() and not (folder / "openvino_model.xml").exists():
-            raise ValueError(f"{folder} has a model of several parts, such as {name}: generate runs decoders in one "
-                             "file, openvino_model.xml")
+            raise ValueError(
+                f"{folder} has a model of several parts, such as {name}: generate runs decoders in one "
+                "file, openvino_model.xml"
+            )
     return folder
 
 
@@ -120,8 +141,10 @@ def _limit(settings: Settings, prompt: int) -> int:
     if settings.context is None:
         return settings.max_new_tokens
     if prompt >= settings.context:
-        raise ValueError(f"the prompt has {counted(prompt, 'token')}, and the context of the model only "
-                         f"{settings.context}, prompt and answer together")
+        raise ValueError(
+            f"the prompt has {counted(prompt, 'token')}, and the context of the model only "
+            f"{settings.context}, prompt and answer together"
+        )
     return min(settings.max_new_tokens, settings.context - prompt)
 
 

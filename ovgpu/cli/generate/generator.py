@@ -28,8 +28,9 @@ def prepare(model: Model) -> int:
         raise ValueError(f"the model has no state, so that it cannot remember the text: {EXPORT}")
     others = sorted(set(names) - set(INPUTS))
     if others:
-        raise ValueError(f"the model has the input{'s' * (len(others) > 1)} {', '.join(others)}: "
-                         f"generate knows {', '.join(INPUTS)}")
+        raise ValueError(
+            f"the model has the input{'s' * (len(others) > 1)} {', '.join(others)}: generate knows {', '.join(INPUTS)}"
+        )
     if "input_ids" not in names:
         raise ValueError("the model has no input input_ids")
     outputs = port_names(model.outputs)

@@ -29,7 +29,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name, holds, range_ in (
-            ("temperature", 0 < self.temperature < np.inf, "above 0"), ("top-k", self.top_k >= 0, "0 or more"),
+            ("temperature", 0 < self.temperature < np.inf, "above 0"),
+            ("top-k", self.top_k >= 0, "0 or more"),
             ("top-p", 0 <= self.top_p <= 1, "from 0 to 1"),
             ("repetition-penalty", 0 < self.repetition_penalty < np.inf, "above 0"),
         ):

@@ -14,9 +14,22 @@ from ovgpu.cli.generate.sampling import Sampling
 NEW_TOKENS = 128  # unless generation_config.json sets max_new_tokens
 SAMPLING_NAMES = ("temperature", "top_k", "top_p", "repetition_penalty")
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
-NEUTRAL = {"num_beams": 1, "min_p": 0, "typical_p": 1, "min_new_tokens": 0, "min_length": 0, "no_repeat_ngram_size": 0,
-           "encoder_repetition_penalty": 1, "suppress_tokens": [], "begin_suppress_tokens": [], "bad_words_ids": [],
-           "sequence_bias": {}, "forced_bos_token_id": None, "forced_eos_token_id": None, "penalty_alpha": 0}
+NEUTRAL = {
+    "num_beams": 1,
+    "min_p": 0,
+    "typical_p": 1,
+    "min_new_tokens": 0,
+    "min_length": 0,
+    "no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1,
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+    "bad_words_ids": [],
+    "sequence_bias": {},
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "penalty_alpha": 0,
+}
 """Settings of generation_config.json that are not implemented, with the values at which they have no effect."""
 
 
@@ -35,21 +48,34 @@ class Settings:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `read_settings` reads."""
     add = parser.add_argument
-    add("--max-new-tokens", type=int, metavar="N",
-        help=f"end after N tokens (default: max_new_tokens of generation_config.json, or {NEW_TOKENS})")
+    add(
+        "--max-new-tokens",
+        type=int,
+        metavar="N",
+        help=f"end after N tokens (default: max_new_tokens of generation_config.json, or {NEW_TOKENS})",
+    )
     add("--ignore-eos", action="store_true", help="go on after a token that ends the text")
-    group = parser.add_argument_group("sampling", "What is not given comes from generation_config.json, with the "
-                                      "defaults of transformers. The rules are applied in this order.")
+    group = parser.add_argument_group(
+        "sampling",
+        "What is not given comes from generation_config.json, with the "
+        "defaults of transformers. The rules are applied in this order.",
+    )
     how = group.add_mutually_exclusive_group()
     how.add_argument("--sample", action="store_true", help="draw the next token at random")
-    how.add_argument("--greedy", action="store_true", help="take the most likely token (default, unless the file sets "
-                                                           "do_sample)")
+    how.add_argument(
+        "--greedy", action="store_true", help="take the most likely token (default, unless the file sets do_sample)"
+    )
     group.add_argument("--repetition-penalty", type=float, metavar="P", help="divide the scores of earlier tokens by P")
-    group.add_argument("--temperature", type=float, metavar="T", help="divide all scores by T; 0 is greedy; "
-                                                                      "this and the next two options imply --sample")
+    group.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="divide all scores by T; 0 is greedy; this and the next two options imply --sample",
+    )
     group.add_argument("--top-k", type=int, metavar="K", help="draw one of the K most likely tokens; 0 for any")
-    group.add_argument("--top-p", type=float, metavar="P",
-                       help="draw one of the most likely tokens, whose probabilities add up to P")
+    group.add_argument(
+        "--top-p", type=float, metavar="P", help="draw one of the most likely tokens, whose probabilities add up to P"
+    )
     group.add_argument("--seed", type=int, help="seed of the draws (default: a random one, which is printed)")
 
 
@@ -68,10 +94,16 @@ def read_settings(folder: Path, args: argparse.Namespace) -> Settings:
     text = config.get("text_config")
     configs = [config, text] if isinstance(text, dict) else [config]
     contexts = [c[name] for c in configs for name in CONTEXT_NAMES if isinstance(c.get(name), int)]
-    ignored = tuple(f"{name} = {found[name]}" for name, neutral in NEUTRAL.items()
-                    if found.get(name) not in (None, neutral))
-    return Settings(_sampling(found, args), frozenset() if args.ignore_eos else _ends([found, *configs]), limit,
-                    contexts[0] if contexts else None, ignored)
+    ignored = tuple(
+        f"{name} = {found[name]}" for name, neutral in NEUTRAL.items() if found.get(name) not in (None, neutral)
+    )
+    return Settings(
+        _sampling(found, args),
+        frozenset() if args.ignore_eos else _ends([found, *configs]),
+        limit,
+        contexts[0] if contexts else None,
+        ignored,
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -24,8 +24,10 @@ def load_tokenizer(folder: Path) -> Any:
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise ValueError(f"{folder} has no tokenizer.json. transformers writes it: "
-                         f"AutoTokenizer.from_pretrained(NAME).save_pretrained({str(folder)!r})")
+        raise ValueError(
+            f"{folder} has no tokenizer.json. transformers writes it: "
+            f"AutoTokenizer.from_pretrained(NAME).save_pretrained({str(folder)!r})"
+        )
     try:
         tokenizers: Any = import_module("tokenizers")
     except ImportError:
@@ -83,18 +85,23 @@ def chat_prompt(folder: Path, message: str, system: str | None = None) -> str:
         sandbox: Any = import_module("jinja2.sandbox")
     except ImportError:
         raise ValueError(f"--chat needs the package jinja2: {INSTALL}") from None
-    environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
-                                                        extensions=["jinja2.ext.loopcontrols"])
+    environment = sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.filters["tojson"] = _to_json
     environment.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
     messages = [{"role": "user", "content": message}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    tokens = {name: token.get("content") if isinstance(token, dict) else token
-              for name in SPECIAL_TOKENS if (token := config.get(name)) is not None}
+    tokens = {
+        name: token.get("content") if isinstance(token, dict) else token
+        for name in SPECIAL_TOKENS
+        if (token := config.get(name)) is not None
+    }
     try:
-        text = environment.from_string(template).render(messages=messages, tools=None, documents=None,
-                                                        add_generation_prompt=True, **tokens)
+        text = environment.from_string(template).render(
+            messages=messages, tools=None, documents=None, add_generation_prompt=True, **tokens
+        )
     except import_module("jinja2").TemplateError as e:
         raise ValueError(f"the chat template of {folder} fails: {e}") from None
     return str(text)
@@ -109,15 +116,21 @@ def _template(folder: Path, config: dict[str, Any]) -> str:
         named = {entry.get("name"): entry.get("template") for entry in found}
         found = named.get("default") or next(iter(named.values()), None)
     if not isinstance(found, str):
-        raise ValueError(f"{folder} has no chat template, neither chat_template.jinja nor chat_template in "
-                         "tokenizer_config.json: the model may not be made for chats; leave out --chat")
+        raise ValueError(
+            f"{folder} has no chat template, neither chat_template.jinja nor chat_template in "
+            "tokenizer_config.json: the model may not be made for chats; leave out --chat"
+        )
     # transformers has a statement that marks the model's own messages
-    return re.sub(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})",
-                  lambda match: f"{match[1]}{'endif' if match[2] else 'if true'}{match[3]}", found)
+    return re.sub(
+        r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})",
+        lambda match: f"{match[1]}{'endif' if match[2] else 'if true'}{match[3]}",
+        found,
+    )
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None,
-             sort_keys: bool = False) -> str:
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

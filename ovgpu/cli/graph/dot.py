@@ -10,14 +10,26 @@ from pathlib import Path
 from ovgpu.cli.graph.drawing import MAX_LABELS, Block, Box, Drawing
 from ovgpu.runtime.printing import bytes_text
 
-COLORS = {"bound": ("#e3f1e3", "#5d8f5d"), "in place": ("#c9e6c9", "#5d8f5d"), "copy": ("#fff3c4", "#a88a1c"),
-          "eager": ("#fbd9d3", "#b5523f"), "control": ("#ead9f2", "#8e5fa8"), "host": ("#d9e4f7", "#4c6fa5"),
-          "upload": ("#d6f0f2", "#3f8f96"), "download": ("#d6f0f2", "#3f8f96"), "input": ("#ffffff", "#444444"),
-          "result": ("#ffffff", "#444444"), "state": ("#ffe0b8", "#b26b00")}
+COLORS = {
+    "bound": ("#e3f1e3", "#5d8f5d"),
+    "in place": ("#c9e6c9", "#5d8f5d"),
+    "copy": ("#fff3c4", "#a88a1c"),
+    "eager": ("#fbd9d3", "#b5523f"),
+    "control": ("#ead9f2", "#8e5fa8"),
+    "host": ("#d9e4f7", "#4c6fa5"),
+    "upload": ("#d6f0f2", "#3f8f96"),
+    "download": ("#d6f0f2", "#3f8f96"),
+    "input": ("#ffffff", "#444444"),
+    "result": ("#ffffff", "#444444"),
+    "state": ("#ffe0b8", "#b26b00"),
+}
 """Fill and border of each kind of box."""
 SHAPES = {"input": "oval", "result": "oval", "state": "cylinder"}
-EDGES = {"tensor": "", "next": 'style=dashed, constraint=false, color="#b26b00", fontcolor="#b26b00", ',
-         "host": 'style=dotted, color="#4c6fa5", '}
+EDGES = {
+    "tensor": "",
+    "next": 'style=dashed, constraint=false, color="#b26b00", fontcolor="#b26b00", ',
+    "host": 'style=dotted, color="#4c6fa5", ',
+}
 FORMATS = (".svg", ".png", ".pdf")
 TIMEOUT_SECONDS = 120
 NO_XML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # characters that XML cannot have
@@ -25,11 +37,13 @@ NO_XML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # char
 
 def as_dot(drawing: Drawing) -> str:
     """Return the text of a drawing in the DOT language."""
-    lines = ['graph [fontname="Helvetica", labelloc=t, ranksep=0.35, nodesep=0.25, compound=true, '
-             f"label={_label(drawing.title, [drawing.subtitle, *_legend(drawing)])}];",
-             'node [shape=box, style="filled,rounded", fontname="Helvetica", fontsize=11];',
-             'edge [fontname="Helvetica", fontsize=8, color="#6e6e6e", fontcolor="#6e6e6e", arrowsize=0.6];',
-             *_content(drawing)]
+    lines = [
+        'graph [fontname="Helvetica", labelloc=t, ranksep=0.35, nodesep=0.25, compound=true, '
+        f"label={_label(drawing.title, [drawing.subtitle, *_legend(drawing)])}];",
+        'node [shape=box, style="filled,rounded", fontname="Helvetica", fontsize=11];',
+        'edge [fontname="Helvetica", fontsize=8, color="#6e6e6e", fontcolor="#6e6e6e", arrowsize=0.6];',
+        *_content(drawing),
+    ]
     return "\n".join(["digraph plan {", *(f"  {line}" for line in lines), "}"]) + "\n"
 
 
@@ -43,14 +57,19 @@ def render(dot: str, path: Path) -> bytes:
 
     program = shutil.which("dot")
     if program is None:
-        raise ValueError(f"{path.name} needs Graphviz, whose program dot is not installed: install Graphviz "
-                         f"(apt install graphviz), or write {path.stem}.dot")
+        raise ValueError(
+            f"{path.name} needs Graphviz, whose program dot is not installed: install Graphviz "
+            f"(apt install graphviz), or write {path.stem}.dot"
+        )
     try:
-        found = subprocess.run([program, f"-T{path.suffix[1:].lower()}"], input=dot.encode(), capture_output=True,
-                               timeout=TIMEOUT_SECONDS)
+        found = subprocess.run(
+            [program, f"-T{path.suffix[1:].lower()}"], input=dot.encode(), capture_output=True, timeout=TIMEOUT_SECONDS
+        )
     except subprocess.TimeoutExpired:
-        raise ValueError(f"Graphviz did not draw {path.name} in {TIMEOUT_SECONDS} s; {path.stem}.dot has the graph "
-                         "for other programs") from None
+        raise ValueError(
+            f"Graphviz did not draw {path.name} in {TIMEOUT_SECONDS} s; {path.stem}.dot has the graph "
+            "for other programs"
+        ) from None
     if found.returncode:
         raise ValueError(f"Graphviz cannot draw {path.name}: {found.stderr.decode(errors='replace').strip()}")
     return found.stdout
@@ -87,8 +106,10 @@ def _block(block: Block, drawing: Drawing) -> Iterator[str]:
 
 def _box(box: Box) -> Iterator[str]:
     fill, border = COLORS[box.kind]
-    yield (f'"{box.name}" [shape={SHAPES.get(box.kind, "box")}, fillcolor="{fill}", color="{border}", '
-           f"label={_label(box.title, box.lines)}];")
+    yield (
+        f'"{box.name}" [shape={SHAPES.get(box.kind, "box")}, fillcolor="{fill}", color="{border}", '
+        f"label={_label(box.title, box.lines)}];"
+    )
     for number, body in enumerate(box.bodies):
         yield f'subgraph "cluster_{box.name}_body{number}" {{'
         yield f'  label={_label(body.title)}; style="rounded"; color="{border}";'
@@ -97,8 +118,10 @@ def _box(box: Box) -> Iterator[str]:
         read = {edge.target for edge in body.edges if edge.kind == "tensor"}
         first = next((name for name in body.boxes if name not in read), next(iter(body.boxes), ""))
         if first:
-            yield (f'"{box.name}" -> "{first}" [style=dotted, arrowhead=none, color="{border}", '
-                   f'lhead="cluster_{box.name}_body{number}"];')
+            yield (
+                f'"{box.name}" -> "{first}" [style=dotted, arrowhead=none, color="{border}", '
+                f'lhead="cluster_{box.name}_body{number}"];'
+            )
 
 
 def _label(title: str, lines: list[str] | None = None) -> str:

@@ -15,8 +15,9 @@ from ovgpu.runtime.printing import bytes_text, counted
 NAME_CHARACTERS = 44
 MAX_LABELS = 2  # tensors that the label of an edge lists
 
-BoxKind = Literal["bound", "in place", "copy", "eager", "control", "host", "upload", "download", "input", "result",
-                  "state"]
+BoxKind = Literal[
+    "bound", "in place", "copy", "eager", "control", "host", "upload", "download", "input", "result", "state"
+]
 EdgeKind = Literal["tensor", "next", "host"]
 Source = int | str
 """Number of the step that computes a value, or name of the box of an input or state."""
@@ -84,8 +85,11 @@ def draw(plan: Plan, title: str, fold: bool = True) -> Drawing:
     """Return the drawing of a plan. Unless ``fold`` is false, equal blocks of steps are drawn once."""
     drawing = _Drawer(plan, title, fold, "").drawing
     steps = sum(step.kind != "view" for step in plan.steps)
-    parts = [plan.device, f"{drawing.steps} of {counted(steps, 'step')} drawn" if drawing.blocks else
-             counted(steps, "step"), f"{bytes_text(plan.bytes_moved)} moved per inference"]
+    parts = [
+        plan.device,
+        f"{drawing.steps} of {counted(steps, 'step')} drawn" if drawing.blocks else counted(steps, "step"),
+        f"{bytes_text(plan.bytes_moved)} moved per inference",
+    ]
     drawing.subtitle = ", ".join(part for part in parts if part)
     return drawing
 
@@ -97,23 +101,31 @@ class _Drawer:
         self.plan, self.fold, self.prefix = plan, fold, prefix
         self.drawing = Drawing(title)
         self.steps = [step for step in plan.steps if step.kind != "view"]
-        self.views = {x.value: [i for i in step.inputs if i is not None and i.memory != "constant"]
-                      for step in plan.steps if step.kind == "view" for x in step.outputs}
+        self.views = {
+            x.value: [i for i in step.inputs if i is not None and i.memory != "constant"]
+            for step in plan.steps
+            if step.kind == "view"
+            for x in step.outputs
+        }
         self.inputs = {port.operand.value: f"{prefix}i{number}" for number, port in enumerate(plan.inputs)}
         self.made: dict[int, Source] = dict(self.inputs)
-        self.made |= {state.read.value: f"{prefix}v{number}" for number, state in enumerate(plan.states)
-                      if state.read is not None}
+        self.made |= {
+            state.read.value: f"{prefix}v{number}" for number, state in enumerate(plan.states) if state.read is not None
+        }
         self.writers: dict[int, list[Source]] = {}  # root -> steps that write to its memory
         for number, step in enumerate(self.steps):
             for x in step.outputs:
                 self.made[x.value] = number
                 self.writers.setdefault(x.root, []).append(number)
         reads = [[self._sources(x, step.kind == "host") for x in step.inputs] for step in self.steps]
-        numbers = [[*([s for s in sources if isinstance(s, int)] for sources in of), *([n] for n in step.host_inputs)]
-                   for of, step in zip(reads, self.steps)]
+        numbers = [
+            [*([s for s in sources if isinstance(s, int)] for sources in of), *([n] for n in step.host_inputs)]
+            for of, step in zip(reads, self.steps)
+        ]
         found = folds([_signature(step) for step in self.steps], numbers) if fold else []
-        self.place = {step: (i, number) for i, of in enumerate(found) for number, block in enumerate(of)
-                      for step in block}
+        self.place = {
+            step: (i, number) for i, of in enumerate(found) for number, block in enumerate(of) for step in block
+        }
         self.names = [f"{prefix}s{number}" for number in range(len(self.steps))]
         for blocks in found:
             self._add_block(blocks)
@@ -127,8 +139,9 @@ class _Drawer:
                 self._connect(source, number)
         self._add_ports()
         self._add_states()
-        self.drawing.edges = [Edge(source, target, tuple(labels), kind)
-                              for (source, target, kind), labels in self.tensors.items()]
+        self.drawing.edges = [
+            Edge(source, target, tuple(labels), kind) for (source, target, kind), labels in self.tensors.items()
+        ]
 
     # ---- boxes
 
@@ -136,10 +149,15 @@ class _Drawer:
         for block in blocks:
             for step, name in zip(block, blocks[0]):
                 self.names[step] = f"{self.prefix}s{name}"
-        self.drawing.blocks.append(Block(
-            len(blocks), _short(self.steps[blocks[0][0]].layer), _short(self.steps[blocks[-1][-1]].layer),
-            sum(self.steps[step].bytes_moved for block in blocks for step in block),
-            [self.names[step] for step in blocks[0]]))
+        self.drawing.blocks.append(
+            Block(
+                len(blocks),
+                _short(self.steps[blocks[0][0]].layer),
+                _short(self.steps[blocks[-1][-1]].layer),
+                sum(self.steps[step].bytes_moved for block in blocks for step in block),
+                [self.names[step] for step in blocks[0]],
+            )
+        )
 
     def _add_steps(self) -> None:
         for name, step in zip(self.names, self.steps):
@@ -160,8 +178,13 @@ class _Drawer:
             lines.append(f"{bytes_text(step.bytes_moved)} moved")
         if constants:
             lines.append(f"{bytes_text(constants)} of constants")
-        bodies = [_Drawer(body.plan, f"{body.name} × {'?' if body.trips is None else body.trips}", self.fold,
-                          f"{name}b{i}").drawing for i, body in enumerate(step.bodies) if body.trips != 0]
+        bodies = [
+            _Drawer(
+                body.plan, f"{body.name} × {'?' if body.trips is None else body.trips}", self.fold, f"{name}b{i}"
+            ).drawing
+            for i, body in enumerate(step.bodies)
+            if body.trips != 0
+        ]
         return Box(
             name,
             "in place" if step.in_place else step.kind,  # type: ignore[arg-type]
@@ -174,8 +197,13 @@ class _Drawer:
 
     def _add_ports(self) -> None:
         uploads = {step.outputs[0].value: number for number, step in enumerate(self.steps) if step.kind == "upload"}
-        downloads = {x.value: number for number, step in enumerate(self.steps) if step.kind == "download"
-                     for x in step.inputs if x is not None}
+        downloads = {
+            x.value: number
+            for number, step in enumerate(self.steps)
+            if step.kind == "download"
+            for x in step.inputs
+            if x is not None
+        }
         for port in self.plan.inputs:
             name = self.inputs[port.operand.value]
             self.drawing.boxes[name] = Box(name, "input", _short(port.name), [str(port.operand)])
@@ -198,16 +226,20 @@ class _Drawer:
             written = {} if state.read is None else dict.fromkeys(self.writers.get(state.read.root, ()))
             for source in {**written, **dict.fromkeys(self._sources(state.assigned))}:
                 self._connect(source, name, state.assigned or operand)
-            ends = frozenset((source if target == name else "", target if source == name else "", kind)
-                             for source, target, kind in self.tensors if name in (source, target))
+            ends = frozenset(
+                (source if target == name else "", target if source == name else "", kind)
+                for source, target, kind in self.tensors
+                if name in (source, target)
+            )
             groups.setdefault((ends, str(operand)) if self.fold else (name,), []).append((name, state.name, operand))
         for (name, first, operand), *others in groups.values():
             more = [f"to {_short(others[-1][1])}", f"{len(others) + 1} variables"] if others else []
             self.drawing.boxes[name] = Box(name, "state", _short(first), [*more, str(operand)], len(others) + 1)
             same = {other for other, _, _ in others}
             self.tensors = {ends: x for ends, x in self.tensors.items() if not same & set(ends[:2])}
-            neighbours = {end for source, target, _ in self.tensors if name in (source, target)
-                          for end in (source, target)} - {name}
+            neighbours = {
+                end for source, target, _ in self.tensors if name in (source, target) for end in (source, target)
+            } - {name}
             for block in self.drawing.blocks:
                 if neighbours and neighbours <= set(block.boxes):
                     block.boxes.append(name)
@@ -248,10 +280,21 @@ def _signature(step: PlanStep) -> tuple[object, ...]:
     """Return what two steps share if they do the same with other tensors."""
     inputs = tuple(None if x is None else (str(x), x.memory == "constant") for x in step.inputs)
     bodies = tuple((body.name, body.trips, *map(_signature, body.plan.steps)) for body in step.bodies)
-    return (step.kind, step.op, step.version, step.in_place, len(step.fused), inputs, tuple(map(str, step.outputs)),
-            step.bytes_read, step.bytes_written, len(step.host_inputs), bodies)
+    return (
+        step.kind,
+        step.op,
+        step.version,
+        step.in_place,
+        len(step.fused),
+        inputs,
+        tuple(map(str, step.outputs)),
+        step.bytes_read,
+        step.bytes_written,
+        len(step.host_inputs),
+        bodies,
+    )
 
 
 def _short(name: str) -> str:
     """Return the end of a long name, which tells layers apart."""
-    return name if len(name) <= NAME_CHARACTERS else f"…{name[1 - NAME_CHARACTERS:]}"
+    return name if len(name) <= NAME_CHARACTERS else f"…{name[1 - NAME_CHARACTERS :]}"

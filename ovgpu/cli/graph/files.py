@@ -17,12 +17,23 @@ DOT_SUFFIXES = (".dot", ".gv")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `write` reads."""
-    parser.add_argument("--graph", default="", metavar="FILE.svg",
-                        help="draw the graph of the plan: .dot, or .svg, .png and .pdf by Graphviz")
-    parser.add_argument("--html", default="", metavar="FILE.html",
-                        help="write the plan as a table to sort, with its graph if Graphviz is installed")
-    parser.add_argument("--unfolded", action="store_true",
-                        help="draw all steps, also those of equal blocks such as the layers of a decoder")
+    parser.add_argument(
+        "--graph",
+        default="",
+        metavar="FILE.svg",
+        help="draw the graph of the plan: .dot, or .svg, .png and .pdf by Graphviz",
+    )
+    parser.add_argument(
+        "--html",
+        default="",
+        metavar="FILE.html",
+        help="write the plan as a table to sort, with its graph if Graphviz is installed",
+    )
+    parser.add_argument(
+        "--unfolded",
+        action="store_true",
+        help="draw all steps, also those of equal blocks such as the layers of a decoder",
+    )
 
 
 def write(plan: Plan, title: str, args: argparse.Namespace) -> list[str]:
@@ -47,7 +58,7 @@ def write(plan: Plan, title: str, args: argparse.Namespace) -> list[str]:
             svg = render(dot, path.with_suffix(".svg")).decode()
         except ValueError as e:  # the table is useful without the graph
             reason = f", without the graph: {e}"
-        _write(path, as_html(plan, title, svg[max(svg.find("<svg"), 0):]).encode(errors="replace"))
+        _write(path, as_html(plan, title, svg[max(svg.find("<svg"), 0) :]).encode(errors="replace"))
         messages.append(f"wrote {path}{reason}")
     return messages
 

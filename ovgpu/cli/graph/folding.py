@@ -52,8 +52,10 @@ class _Folder:
         if not length:
             return
         free, end = set(steps), first + length
-        _, fold = max(self._grow([steps[i:i + period] for i in range(start, end - period + 1, period)], free)
-                      for start in range(first, first + min(period, length - 2 * period + 1)))
+        _, fold = max(
+            self._grow([steps[i : i + period] for i in range(start, end - period + 1, period)], free)
+            for start in range(first, first + min(period, length - 2 * period + 1))
+        )
         yield fold
         free -= {step for block in fold for step in block}
         yield from self.folds([step for step in steps[:first] if step in free])
@@ -89,8 +91,11 @@ class _Folder:
 
     def _read_by(self, block: list[int], shape: _Shape) -> dict[int, int]:
         """Return what a block reads, as the steps of the block before it by position."""
-        return {link.read: parts[link.part] for link in shape.across
-                if len(parts := self.reads[block[link.reader]][link.slot]) > link.part}
+        return {
+            link.read: parts[link.part]
+            for link in shape.across
+            if len(parts := self.reads[block[link.reader]][link.slot]) > link.part
+        }
 
     def _readers_of(self, block: list[int], shape: _Shape, free: set[int]) -> dict[int, int]:
         """Return what reads a block, as the steps of the block after it by position."""
@@ -98,8 +103,11 @@ class _Folder:
         return {position: users[0] for position, users in found.items() if len(users) == 1}
 
     def _users(self, step: int, link: Link, shape: _Shape, free: set[int]) -> list[int]:
-        return [user for user, slot, part in self.users[step] if user in free and (slot, part) == (link.slot, link.part)
-                and self.codes[user] == shape.codes[link.reader]]
+        return [
+            user
+            for user, slot, part in self.users[step]
+            if user in free and (slot, part) == (link.slot, link.part) and self.codes[user] == shape.codes[link.reader]
+        ]
 
     def _block(self, known: Mapping[int, int], shape: _Shape, free: set[int]) -> list[int] | None:
         """Return the block that has the known steps at their positions; None if it has other steps or links."""
@@ -110,7 +118,7 @@ class _Folder:
                 return None
             for link in shape.inside[position]:
                 if link.reader == position:
-                    other, steps = link.read, list(self.reads[step][link.slot][link.part:link.part + 1])
+                    other, steps = link.read, list(self.reads[step][link.slot][link.part : link.part + 1])
                     if not steps:
                         return None
                 else:
@@ -131,8 +139,9 @@ class _Folder:
 class _Shape:
     """Codes of a block's steps, and their links: ``inside`` it, by position, and ``across`` from the block before."""
 
-    def __init__(self, codes: np.ndarray, reads: Sequence[Sequence[Sequence[int]]], before: list[int],
-                 block: list[int]) -> None:
+    def __init__(
+        self, codes: np.ndarray, reads: Sequence[Sequence[Sequence[int]]], before: list[int], block: list[int]
+    ) -> None:
         self.codes: list[int] = codes[block].tolist()
         self.inside: list[list[Link]] = [[] for _ in block]
         self.across: list[Link] = []

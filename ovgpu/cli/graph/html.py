@@ -50,24 +50,31 @@ document.querySelector("input").addEventListener("input", event => {
 
 def as_html(plan: Plan, title: str, svg: str = "") -> str:
     """Return the page, which needs no other file and no network. ``svg`` is the drawing, if there is one."""
-    head = "".join(f'<th class="{"n" if name in NUMBERS else ""}"{" aria-sort=ascending" if name == "#" else ""}>{name}'
-                   "</th>" for name in COLUMNS)
+    head = "".join(
+        f'<th class="{"n" if name in NUMBERS else ""}"{" aria-sort=ascending" if name == "#" else ""}>{name}</th>'
+        for name in COLUMNS
+    )
     rows = "\n".join(_row(position, *row, plan) for position, row in enumerate(_steps(plan, 0, "", 1)))
     drawing = f'<details open><summary>Graph</summary>\n<div class="graph">{svg}</div>\n</details>' if svg else ""
-    return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
-            f"<style>{STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n<p>{escape(_summary(plan))}</p>\n"
-            f'<input type="search" placeholder="filter by op, layer, shape ..." aria-label="filter">\n'
-            f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n{drawing}\n"
-            f"<script>{SCRIPT}</script></body></html>\n")
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
+        f"<style>{STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n<p>{escape(_summary(plan))}</p>\n"
+        f'<input type="search" placeholder="filter by op, layer, shape ..." aria-label="filter">\n'
+        f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n{drawing}\n"
+        f"<script>{SCRIPT}</script></body></html>\n"
+    )
 
 
 def _summary(plan: Plan) -> str:
     parts = [f"device {plan.device}"] if plan.device else []
-    parts += [f"{counted(plan.launches, 'launch', 'launches')} of {counted(plan.kernels, 'kernel')}",
-              f"{bytes_text(plan.bytes_moved)} moved per inference",
-              f"arena {bytes_text(plan.arena) if None not in plan.arenas else '?'}",
-              f"constants {bytes_text(plan.constants)}", f"state {bytes_text(plan.state)}",
-              *(f"runs call by call: {reason}" for reason in plan.uncaptured)]
+    parts += [
+        f"{counted(plan.launches, 'launch', 'launches')} of {counted(plan.kernels, 'kernel')}",
+        f"{bytes_text(plan.bytes_moved)} moved per inference",
+        f"arena {bytes_text(plan.arena) if None not in plan.arenas else '?'}",
+        f"constants {bytes_text(plan.constants)}",
+        f"state {bytes_text(plan.state)}",
+        *(f"runs call by call: {reason}" for reason in plan.uncaptured),
+    ]
     return "; ".join(parts)
 
 
@@ -89,15 +96,20 @@ def _row(position: int, step: PlanStep, depth: int, number: str, runs: int, plan
     bodies = "".join(f" ({body.name} × {'?' if body.trips is None else body.trips})" for body in step.bodies)
     moved = step.bytes_moved * runs
     cells: list[tuple[object, object]] = [
-        (position, number), (step.kind, "in place" if step.in_place else step.kind),
+        (position, number),
+        (step.kind, "in place" if step.in_place else step.kind),
         (step.op, "&emsp;" * depth + escape(step.op + bodies)),
         (step.layer, escape(step.layer) + (fused if step.fused else "")),
         *((text, escape(text)) for text in (shapes_text(step), memory)),
         *((size, bytes_text(size) if size else "") for size in (step.bytes_read, step.bytes_written)),
-        (moved, f"{moved / max(plan.bytes_moved, 1):.1%}" if moved else ""), (calls, "" if calls < 0 else calls),
-        (-1, "") if step.seconds is None else (step.seconds, f"{1e6 * step.seconds:.1f}")]
-    found = "".join(f'<td class="{"n" if name in NUMBERS else ""}" data-key="{escape(str(key))}">{text}</td>'
-                    for name, (key, text) in zip(COLUMNS, cells))
+        (moved, f"{moved / max(plan.bytes_moved, 1):.1%}" if moved else ""),
+        (calls, "" if calls < 0 else calls),
+        (-1, "") if step.seconds is None else (step.seconds, f"{1e6 * step.seconds:.1f}"),
+    ]
+    found = "".join(
+        f'<td class="{"n" if name in NUMBERS else ""}" data-key="{escape(str(key))}">{text}</td>'
+        for name, (key, text) in zip(COLUMNS, cells)
+    )
     return f'<tr class="{step.kind}">{found}</tr>'
 
 

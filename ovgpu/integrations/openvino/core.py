@@ -45,8 +45,16 @@ def read_for_ovgpu(core: openvino.Core, model: Any, weights: Any = None) -> ovgp
 
 # ---- methods of Core; each takes the original method first
 
-def compile_model(original: Method, self: Any, model: Any, device_name: str | None = None,
-                  config: Mapping[str, Any] | None = None, *, weights: Any = None) -> Any:
+
+def compile_model(
+    original: Method,
+    self: Any,
+    model: Any,
+    device_name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    *,
+    weights: Any = None,
+) -> Any:
     """Compile a model with ovgpu if ``device_name`` selects NVIDIA. See `ovgpu.Core.compile_model`."""
     device_name, config = select(device_name, config, self)
     if not is_ours(device_name):
@@ -88,8 +96,9 @@ def _device_and_value(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple
     return device, values[-1] if values else None
 
 
-def query_model(original: Method, self: Any, model: Any, device_name: str,
-                config: Mapping[str, Any] | None = None) -> dict[str, str]:
+def query_model(
+    original: Method, self: Any, model: Any, device_name: str, config: Mapping[str, Any] | None = None
+) -> dict[str, str]:
     """Return a dict from friendly name to device for the nodes that the device can run."""
     if is_ours(device_name):
         return ovgpu_core(self).query_model(read_for_ovgpu(self, model), device_name)
@@ -97,8 +106,9 @@ def query_model(original: Method, self: Any, model: Any, device_name: str,
     return found
 
 
-def import_model(original: Method, self: Any, model_stream: Any, device_name: str,
-                 config: Mapping[str, Any] | None = None) -> Any:
+def import_model(
+    original: Method, self: Any, model_stream: Any, device_name: str, config: Mapping[str, Any] | None = None
+) -> Any:
     """Return a compiled model that was exported for the device."""
     if is_ours(device_name):
         return CompiledModel(ovgpu_core(self).import_model(model_stream, device_name, properties_to_ovgpu(config)))
@@ -130,8 +140,17 @@ def create_context(original: Method, self: Any, device_name: str, *args: Any, **
     return original(self, device_name, *args, **kwargs)
 
 
-METHODS: tuple[Method, ...] = (compile_model, get_property, set_property, query_model, import_model, get_versions,
-                               unload_plugin, get_default_context, create_context)
+METHODS: tuple[Method, ...] = (
+    compile_model,
+    get_property,
+    set_property,
+    query_model,
+    import_model,
+    get_versions,
+    unload_plugin,
+    get_default_context,
+    create_context,
+)
 
 
 # ---- installation

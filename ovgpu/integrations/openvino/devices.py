@@ -49,8 +49,10 @@ def _shared(device: str) -> str:
     """Return MULTI with a list of cards. Raise DeviceError for any other list."""
     if not is_ours(device):
         kind = device.partition(":")[0]
-        raise DeviceError(f"{device}: {kind} cannot share a model between NVIDIA and other devices; "
-                          "name NVIDIA alone, MULTI with a list of cards, or AUTO with a list of devices")
+        raise DeviceError(
+            f"{device}: {kind} cannot share a model between NVIDIA and other devices; "
+            "name NVIDIA alone, MULTI with a list of cards, or AUTO with a list of devices"
+        )
     return device
 
 

@@ -66,10 +66,19 @@ class InferRequest(Facade):
 
     # ---- running
 
-    def infer(self, inputs: Any = None, share_inputs: bool = False, share_outputs: bool = False, *,
-              decode_strings: bool = True) -> OVDict:
-        return self._compiled._results(self._request.infer(
-            self._compiled._inputs(inputs), share_inputs, share_outputs, decode_strings=decode_strings))
+    def infer(
+        self,
+        inputs: Any = None,
+        share_inputs: bool = False,
+        share_outputs: bool = False,
+        *,
+        decode_strings: bool = True,
+    ) -> OVDict:
+        return self._compiled._results(
+            self._request.infer(
+                self._compiled._inputs(inputs), share_inputs, share_outputs, decode_strings=decode_strings
+            )
+        )
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
         self._request.start_async(self._compiled._inputs(inputs), userdata, share_inputs)
@@ -208,8 +217,9 @@ class CompiledModel(Facade):
 
     # ---- running
 
-    def __call__(self, inputs: Any = None, share_inputs: bool = True, share_outputs: bool = False, *,
-                 decode_strings: bool = True) -> OVDict:
+    def __call__(
+        self, inputs: Any = None, share_inputs: bool = True, share_outputs: bool = False, *, decode_strings: bool = True
+    ) -> OVDict:
         return self._own_request().infer(inputs, share_inputs, share_outputs, decode_strings=decode_strings)
 
     def infer_new_request(self, inputs: Any = None) -> OVDict:

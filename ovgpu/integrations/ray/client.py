@@ -113,8 +113,10 @@ class Sequence:
         except SequenceLostError:
             done = 0
         if done < self._kept[0][0] - 1:
-            raise SequenceLostError(f"sequence {self.id!r} has lost its steps from {done + 1} on: its replica died, "
-                                    "or it was idle for too long")
+            raise SequenceLostError(
+                f"sequence {self.id!r} has lost its steps from {done + 1} on: its replica died, "
+                "or it was idle for too long"
+            )
         return done
 
     def _steps_from(self, first: int) -> Calls:

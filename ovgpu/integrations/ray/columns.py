@@ -14,8 +14,21 @@ from ovgpu.types import Type
 Array = np.ndarray[Any, Any]
 Batch = dict[str, Array]
 
-ARROW_TYPES = {Type.f16, Type.f32, Type.f64, Type.boolean, Type.string, Type.i8, Type.i16, Type.i32, Type.i64, Type.u8,
-               Type.u16, Type.u32, Type.u64}
+ARROW_TYPES = {
+    Type.f16,
+    Type.f32,
+    Type.f64,
+    Type.boolean,
+    Type.string,
+    Type.i8,
+    Type.i16,
+    Type.i32,
+    Type.i64,
+    Type.u8,
+    Type.u16,
+    Type.u32,
+    Type.u64,
+}
 
 
 class Columns:
@@ -28,23 +41,38 @@ class Columns:
     Raises: RuntimeError for a port that the model does not have, or an output of a type that no column can have.
     """
 
-    def __init__(self, compiled: Any, inputs: Mapping[Any, str] | None, outputs: Mapping[Any, str] | None,
-                 constants: Mapping[Any, Any], optional: Collection[int], keep: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        compiled: Any,
+        inputs: Mapping[Any, str] | None,
+        outputs: Mapping[Any, str] | None,
+        constants: Mapping[Any, Any],
+        optional: Collection[int],
+        keep: Sequence[str] | None,
+    ) -> None:
         ports: list[ConstOutput] = compiled.outputs
         self.constants = {_number(compiled.inputs, key): value for key, value in constants.items()}
         named = {_number(compiled.inputs, key): column for key, column in (inputs or {}).items()}
-        self._inputs = {number: (named.get(number), port) for number, port in enumerate(compiled.inputs)
-                        if number not in self.constants and (number in named or number not in optional)}
-        self.outputs = ({number: port_name(port) for number, port in enumerate(ports)} if outputs is None else
-                        {_number(ports, key): column for key, column in outputs.items()})
+        self._inputs = {
+            number: (named.get(number), port)
+            for number, port in enumerate(compiled.inputs)
+            if number not in self.constants and (number in named or number not in optional)
+        }
+        self.outputs = (
+            {number: port_name(port) for number, port in enumerate(ports)}
+            if outputs is None
+            else {_number(ports, key): column for key, column in outputs.items()}
+        )
         doubled = {name for name in self.outputs.values() if list(self.outputs.values()).count(name) > 1}
         if doubled:
             raise Error(f"several outputs would be column '{min(doubled)}'")
         for number in self.outputs:
             kind: Type = getattr(Type, ports[number].element_type.get_type_name())
             if kind.packed:
-                raise Error(f"output '{port_name(ports[number])}' has the type {kind.get_type_name()}, of which no "
-                            f"column can be: name others in 'outputs'")
+                raise Error(
+                    f"output '{port_name(ports[number])}' has the type {kind.get_type_name()}, of which no "
+                    f"column can be: name others in 'outputs'"
+                )
         self._keep = keep
 
     def inputs(self, batch: Mapping[str, Array]) -> tuple[dict[int, Array], Batch]:
@@ -66,8 +94,10 @@ class Columns:
             if name not in batch:
                 raise Error(f"the batch has no column '{name}' to keep; it has {', '.join(batch)}")
             if name in self.outputs.values():
-                raise Error(f"column '{name}' would be replaced by an output: leave it out of 'keep', or give the "
-                            f"output another column in 'outputs'")
+                raise Error(
+                    f"column '{name}' would be replaced by an output: leave it out of 'keep', or give the "
+                    f"output another column in 'outputs'"
+                )
         return {number: batch[name] for number, name in names.items()}, {name: batch[name] for name in kept}
 
     def _column(self, given: str | None, port: ConstOutput, batch: Mapping[str, Array]) -> str:
@@ -76,8 +106,10 @@ class Columns:
         if found is None and given is None and len(self._inputs) == 1 and len(batch) == 1:
             return next(iter(batch))
         if found is None:
-            raise Error(f"the batch has no column '{candidates[0]}' for the input of that name; it has "
-                        f"{', '.join(batch) or 'none'}: name the columns in 'inputs'")
+            raise Error(
+                f"the batch has no column '{candidates[0]}' for the input of that name; it has "
+                f"{', '.join(batch) or 'none'}: name the columns in 'inputs'"
+            )
         return found
 
 
@@ -89,8 +121,10 @@ def _check_kind(name: str, column: Array, port: ConstOutput) -> None:
     is_text = first.dtype.kind in "US" or (first.dtype == object and isinstance(next(first.flat, None), (str, bytes)))
     kind = port.element_type.get_type_name()
     if is_text != (kind == "string"):
-        raise Error(f"column '{name}' has {'text' if is_text else 'numbers'}, but the input '{port_name(port)}' is of "
-                    f"type {kind}")
+        raise Error(
+            f"column '{name}' has {'text' if is_text else 'numbers'}, but the input '{port_name(port)}' is of "
+            f"type {kind}"
+        )
 
 
 def column_values(port: ConstOutput, array: Array) -> Array:
@@ -114,15 +148,25 @@ def row_groups(columns: Mapping[int, Array], rows: int) -> Iterator[tuple[Array,
 
     Columns of lists and of tensors of different shapes have objects as elements.
     """
-    ragged = {number: [np.asarray(value) for value in column] for number, column in columns.items()
-              if column.dtype == object}
+    ragged = {
+        number: [np.asarray(value) for value in column] for number, column in columns.items() if column.dtype == object
+    }
     groups: dict[Any, list[int]] = {}
     for row in range(rows):
         groups.setdefault(tuple(values[row].shape for values in ragged.values()), []).append(row)
     for members in groups.values():
         chosen = np.array(members)
-        yield chosen, {number: np.stack([ragged[number][row] for row in members]) if number in ragged else
-                       column if len(members) == rows else column[chosen] for number, column in columns.items()}
+        yield (
+            chosen,
+            {
+                number: np.stack([ragged[number][row] for row in members])
+                if number in ragged
+                else column
+                if len(members) == rows
+                else column[chosen]
+                for number, column in columns.items()
+            },
+        )
 
 
 def assembled(parts: Sequence[tuple[Array, Array]], rows: int) -> Array:
@@ -148,8 +192,11 @@ def row_count(columns: Mapping[int, Array]) -> int:
     """Return the number of rows. Raise Error for columns that are no arrays of equally many rows."""
     counts = {len(column) for column in columns.values()}
     if len(counts) != 1:
-        raise Error("the model has no inputs that are columns" if not counts else
-                    f"the columns have {' and '.join(map(str, sorted(counts)))} rows")
+        raise Error(
+            "the model has no inputs that are columns"
+            if not counts
+            else f"the columns have {' and '.join(map(str, sorted(counts)))} rows"
+        )
     return counts.pop()
 
 

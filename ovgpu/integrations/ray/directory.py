@@ -89,8 +89,10 @@ class Directory:
 
     def _epoch(self, id: SequenceId) -> int:
         """Return the last epoch of a sequence that is known, 0 if there is none."""
-        return max(self._owners[id].epoch if id in self._owners else 0,
-                   self._kept.parked[id].epoch if id in self._kept.parked else 0)
+        return max(
+            self._owners[id].epoch if id in self._owners else 0,
+            self._kept.parked[id].epoch if id in self._kept.parked else 0,
+        )
 
     @property
     def _all_joined(self) -> bool:
@@ -159,8 +161,9 @@ class Directory:
                     kept = self._kept.checkpoints.get(id)
                     if kept is not None and (recover or kept.receiver == replica):
                         return kept.saved, self._own(replica, id)
-                    raise SequenceLostError(f"sequence {id!r} is not open: its first step must start it, and it is "
-                                                f"lost if its replica dies")
+                    raise SequenceLostError(
+                        f"sequence {id!r} is not open: its first step must start it, and it is lost if its replica dies"
+                    )
                 if owner is not None and not owner.asked and owner.replica != replica:
                     owner.asked = True
                     self._replicas[owner.replica].wanted.append((id, owner.epoch))
@@ -281,4 +284,5 @@ async def _alive(actor: Any) -> bool:
 def open_directory(name: str, idle: float) -> Any:
     """Return the directory of this name, which is made on the head node if there is none."""
     return on_head_node(Directory, name, max_concurrency=100_000).remote(
-        idle, partial(open_standby, f"{name}/standby", idle))
+        idle, partial(open_standby, f"{name}/standby", idle)
+    )

@@ -42,11 +42,22 @@ class Predictor:
     Raises: RuntimeError for a model that cannot be batched, and in a call for columns that are missing or do not fit.
     """
 
-    def __init__(self, model: Any, device: str | None = None, *, inputs: Mapping[Any, str] | None = None,
-                 outputs: Mapping[Any, str] | None = None, constants: Mapping[Any, Any] | None = None,
-                 keep: Sequence[str] | None = None, max_batch_size: int = 64, max_sequences: int = 64,
-                 requests: int | None = None, batching: bool = True,
-                 batch_axes: Mapping[Any, int | None] | None = None, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        device: str | None = None,
+        *,
+        inputs: Mapping[Any, str] | None = None,
+        outputs: Mapping[Any, str] | None = None,
+        constants: Mapping[Any, Any] | None = None,
+        keep: Sequence[str] | None = None,
+        max_batch_size: int = 64,
+        max_sequences: int = 64,
+        requests: int | None = None,
+        batching: bool = True,
+        batch_axes: Mapping[Any, int | None] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
         source = read(model)
         stateful = any(node.get_type_name() == "ReadValue" for node in source.get_ops())
         self._runner: Runner
@@ -57,8 +68,11 @@ class Predictor:
         else:
             if requests is None:
                 requests = 2 if is_card(resolve(device or "AUTO")) else 1
-            self._runner = BatchRunner(DynamicBatcher(source, max_batch_size, device, config, max_wait_ms=0,
-                                                      requests=requests, batch_axes=batch_axes))
+            self._runner = BatchRunner(
+                DynamicBatcher(
+                    source, max_batch_size, device, config, max_wait_ms=0, requests=requests, batch_axes=batch_axes
+                )
+            )
         self._columns = Columns(self._runner.compiled, inputs, outputs, constants or {}, self._runner.optional, keep)
 
     def __call__(self, batch: Mapping[str, Array]) -> Batch:

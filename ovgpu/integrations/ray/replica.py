@@ -31,9 +31,21 @@ JSON_LENGTH = "inference-header-content-length"
 Outputs = dict[str, np.ndarray[Any, Any]]
 
 
-def deployment(model: Any, name: str = "ovgpu", *, device: str = "AUTO", config: Mapping[str, Any] | None = None,
-               batching: bool = True, max_batch_size: int = 32, max_sequences: int = 64, max_wait_ms: float = 2.0,
-               requests: int = 1, checkpoint_steps: int = 0, idle_seconds: float = 600.0, **options: Any) -> Any:
+def deployment(
+    model: Any,
+    name: str = "ovgpu",
+    *,
+    device: str = "AUTO",
+    config: Mapping[str, Any] | None = None,
+    batching: bool = True,
+    max_batch_size: int = 32,
+    max_sequences: int = 64,
+    max_wait_ms: float = 2.0,
+    requests: int = 1,
+    checkpoint_steps: int = 0,
+    idle_seconds: float = 600.0,
+    **options: Any,
+) -> Any:
     """Return an application of Ray Serve that runs a model: `serve.run` takes it, and other deployments bind it.
 
         handle = serve.run(ovgpu.ray.deployment("model.xml", num_replicas=2, ray_actor_options={"num_gpus": 1}))
@@ -56,8 +68,10 @@ def deployment(model: Any, name: str = "ovgpu", *, device: str = "AUTO", config:
     """
     stateful = any(node.get_type_name() == "ReadValue" for node in read(model).get_ops())
     if stateful:  # the id of a sequence determines its replica
-        options.setdefault("request_router_config", {"request_router_class": ROUTER, "request_router_kwargs": {
-            "num_fallback_replicas": 0}})
+        options.setdefault(
+            "request_router_config",
+            {"request_router_class": ROUTER, "request_router_kwargs": {"num_fallback_replicas": 0}},
+        )
     options.setdefault("max_ongoing_requests", 4 * max(max_sequences if stateful else max_batch_size, 16))
     engine = EngineOptions(device, dict(config or {}), batching, max_batch_size, max_sequences, max_wait_ms, requests)
     made: Any = serve.deployment(Replica, name=name, **options)
@@ -76,8 +90,13 @@ class Replica:
         except Error as error:  # zeros may be no valid inputs
             log.info("model '%s' runs for the first time when it is asked for: %s", self._name, error)
         self._sequences = ReplicaSequences(
-            self._engine, context.replica_id.unique_id, ray.get_runtime_context().current_actor,
-            partial(open_directory, f"{context.app_name}/{self._name}", idle), checkpoint_steps, idle)
+            self._engine,
+            context.replica_id.unique_id,
+            ray.get_runtime_context().current_actor,
+            partial(open_directory, f"{context.app_name}/{self._name}", idle),
+            checkpoint_steps,
+            idle,
+        )
 
     async def infer(self, inputs: Any) -> Outputs:
         """Run an inference of a model without states. ``inputs`` is a dict by name or number, or the only input."""

@@ -53,11 +53,18 @@ class Runner(ABC):
         """Return the ``wanted`` outputs, by number, of all rows."""
         rows = row_count(columns)
         if not rows:
-            return {number: no_rows(self.compiled.outputs[number], self.output_axes[number], self.has_steps)
-                    for number in wanted}
+            return {
+                number: no_rows(self.compiled.outputs[number], self.output_axes[number], self.has_steps)
+                for number in wanted
+            }
         parts = self.parts(columns, rows, constants)
-        return {number: assembled([(chosen, column_values(self.compiled.outputs[number], outputs[number]))
-                                   for chosen, outputs in parts], rows) for number in wanted}
+        return {
+            number: assembled(
+                [(chosen, column_values(self.compiled.outputs[number], outputs[number])) for chosen, outputs in parts],
+                rows,
+            )
+            for number in wanted
+        }
 
 
 class BatchRunner(Runner):
@@ -72,18 +79,27 @@ class BatchRunner(Runner):
             for start in range(0, len(chosen), self._batcher.max_batch_size):
                 part = slice(start, start + self._batcher.max_batch_size)
                 inputs = {number: self._moved(number, array[part]) for number, array in values.items()}
-                submitted.append((chosen[part], self._batcher.submit(
-                    {**inputs, **self._repeated(constants, len(chosen[part]))})))
-        return [(chosen, [np.moveaxis(output, axis, 0)
-                          for output, axis in zip(future.result().to_tuple(), self._batcher.output_batch_axes)])
-                for chosen, future in submitted]
+                submitted.append(
+                    (chosen[part], self._batcher.submit({**inputs, **self._repeated(constants, len(chosen[part]))}))
+                )
+        return [
+            (
+                chosen,
+                [
+                    np.moveaxis(output, axis, 0)
+                    for output, axis in zip(future.result().to_tuple(), self._batcher.output_batch_axes)
+                ],
+            )
+            for chosen, future in submitted
+        ]
 
     def _repeated(self, constants: Values, rows: int) -> Values:
         """Return the values of a row as those of so many, except inputs that all rows of a batch share."""
         shared = [number for number, axis in enumerate(self._batcher.batch_axes) if axis is None]
-        return {number: value if number in shared else
-                self._moved(number, np.broadcast_to(value, (rows, *np.shape(value))))
-                for number, value in constants.items()}
+        return {
+            number: value if number in shared else self._moved(number, np.broadcast_to(value, (rows, *np.shape(value))))
+            for number, value in constants.items()
+        }
 
     def _moved(self, number: int, rows: Array) -> Array:
         """Return rows of an input with the rows on its batch axis."""
@@ -122,12 +138,18 @@ class SequenceRunner(Runner):
     def _begun(self, steps: Sequence[Values], constants: Values) -> tuple[BatchedSequence, list[Future[Any]]]:
         """Return a new sequence, and the futures of its steps."""
         axes = self._batcher.batch_axes
-        fixed = {number: value if axes[number] is None else self._with_batch(number, np.asarray(value))
-                 for number, value in constants.items()}
+        fixed = {
+            number: value if axes[number] is None else self._with_batch(number, np.asarray(value))
+            for number, value in constants.items()
+        }
         sequence = self._batcher.open()
         try:
-            return sequence, [sequence.submit({**fixed, **{number: self._with_batch(number, value)
-                                                           for number, value in step.items()}}) for step in steps]
+            return sequence, [
+                sequence.submit(
+                    {**fixed, **{number: self._with_batch(number, value) for number, value in step.items()}}
+                )
+                for step in steps
+            ]
         except BaseException:
             sequence.close()
             raise
@@ -142,8 +164,10 @@ class SequenceRunner(Runner):
         found = []
         for last in wait(running, return_when=FIRST_COMPLETED).done:
             row, sequence, futures = running[last]
-            steps = [[np.take(output, 0, axis) for output, axis in zip(future.result().to_tuple(), self.output_axes)]
-                     for future in futures]
+            steps = [
+                [np.take(output, 0, axis) for output, axis in zip(future.result().to_tuple(), self.output_axes)]
+                for future in futures
+            ]
             sequence.close()
             del running[last]
             found.append(_row(row, [stacked(values) for values in zip(*steps)]))
@@ -198,8 +222,10 @@ def steps_of(columns: Mapping[int, Array], row: int) -> list[dict[int, Array]]:
 def _batch_axis(compiled: CompiledModel, axes: Sequence[int | None], number: int) -> int:
     axis = axes[number]
     if axis is None:
-        raise Error(f"input '{port_name(compiled.inputs[number])}' has no batch axis: give its value in 'constants', "
-                    f"or its axis in 'batch_axes'")
+        raise Error(
+            f"input '{port_name(compiled.inputs[number])}' has no batch axis: give its value in 'constants', "
+            f"or its axis in 'batch_axes'"
+        )
     return axis
 
 

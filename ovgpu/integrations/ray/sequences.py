@@ -50,8 +50,11 @@ class _Open:
     def saved(self) -> SavedSequence:
         """Return the sequence as it is. May wait for an inference."""
         assert self.slot is not None
-        return SavedSequence(self.steps, {name: (tensor.element_type.get_type_name(), tensor.read())
-                                          for name, tensor in self.slot.read().items()}, self.outputs)
+        return SavedSequence(
+            self.steps,
+            {name: (tensor.element_type.get_type_name(), tensor.read()) for name, tensor in self.slot.read().items()},
+            self.outputs,
+        )
 
     def restore(self, slot: EngineSequence, saved: SavedSequence) -> None:
         """Continue a saved sequence in a slot. May wait for an inference."""
@@ -67,8 +70,15 @@ class ReplicaSequences:
     ``replica`` is the name of the replica and ``actor`` its actor; ``open_directory`` returns that of the directory.
     """
 
-    def __init__(self, engine: Engine, replica: str, actor: Any, open_directory: Callable[[], Any],
-                 checkpoint_steps: int, idle: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        replica: str,
+        actor: Any,
+        open_directory: Callable[[], Any],
+        checkpoint_steps: int,
+        idle: float,
+    ) -> None:
         self._engine, self._replica, self._actor, self._open_directory = engine, replica, actor, open_directory
         self._checkpoint_steps, self._idle = checkpoint_steps, idle
         self._sequences: dict[SequenceId, _Open] = {}
@@ -94,8 +104,9 @@ class ReplicaSequences:
             if sequence.slot is None and not sequence.waiting:
                 del self._sequences[id]
 
-    async def infer(self, id: SequenceId, inputs: Inputs, start: bool = False, end: bool = False,
-                    number: int | None = None) -> tuple[Any, int | None]:
+    async def infer(
+        self, id: SequenceId, inputs: Inputs, start: bool = False, end: bool = False, number: int | None = None
+    ) -> tuple[Any, int | None]:
         """Run a step after the earlier ones of its sequence.
 
         Return the outputs, and the number of steps in the last checkpoint, None if there are no checkpoints. A step
@@ -113,8 +124,9 @@ class ReplicaSequences:
                 raise
             return outputs, sequence.saved_steps if self._checkpoint_steps else None
 
-    async def _step(self, id: SequenceId, sequence: _Open, inputs: Inputs, start: bool, end: bool,
-                    number: int | None) -> Any:
+    async def _step(
+        self, id: SequenceId, sequence: _Open, inputs: Inputs, start: bool, end: bool, number: int | None
+    ) -> Any:
         if start:
             await self._start(id, sequence)
         elif sequence.slot is None:

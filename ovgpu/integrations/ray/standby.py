@@ -75,8 +75,15 @@ def open_standby(name: str, idle: float) -> Any:
 
 def on_head_node(actor: type, name: str, **options: Any) -> Any:
     """Return a class of actors. The one of this name is made on the head node if there is none."""
-    return ray.remote(actor).options(name=name, namespace=NAMESPACE, get_if_exists=True, lifetime="detached",
-                                     num_cpus=0, resources={"node:__internal_head__": 0.001}, **options)
+    return ray.remote(actor).options(
+        name=name,
+        namespace=NAMESPACE,
+        get_if_exists=True,
+        lifetime="detached",
+        num_cpus=0,
+        resources={"node:__internal_head__": 0.001},
+        **options,
+    )
 
 
 class MirroredStates(States):

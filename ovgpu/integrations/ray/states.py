@@ -39,8 +39,9 @@ class KeptState:
 class States:
     """States of the sequences that no replica has, and checkpoints of those that are on a replica."""
 
-    def __init__(self, parked: dict[SequenceId, KeptState] | None = None,
-                 checkpoints: dict[SequenceId, KeptState] | None = None) -> None:
+    def __init__(
+        self, parked: dict[SequenceId, KeptState] | None = None, checkpoints: dict[SequenceId, KeptState] | None = None
+    ) -> None:
         self.parked, self.checkpoints = parked or {}, checkpoints or {}
 
     def copy(self) -> States:

@@ -45,23 +45,31 @@ def model_config(name: str, engine: Engine, options: TritonOptions) -> dict[str,
                 raise Error(f"'{port.name}' is {port.kind.get_type_name()}, which cannot stay in the memory of a card")
     rows = max_rows(engine, options)
     config: dict[str, Any] = {
-        "name": name, "backend": "python", "max_batch_size": rows,
+        "name": name,
+        "backend": "python",
+        "max_batch_size": rows,
         "input": [_input(engine, number, rows > 0, options) for number in range(len(engine.inputs))],
-        "output": [_port(port, _batch_axis(engine.output_batch_axes, number), rows > 0)
-                   for number, port in enumerate(engine.outputs)],
+        "output": [
+            _port(port, _batch_axis(engine.output_batch_axes, number), rows > 0)
+            for number, port in enumerate(engine.outputs)
+        ],
         "instance_group": [_instances(options.device)],
     }
     delay = {"max_queue_delay_microseconds": round(options.max_wait_ms * 1000)}
     if engine.stateful:
         config["sequence_batching"] = {
             "max_sequence_idle_microseconds": round(options.idle_seconds * 1e6),
-            "oldest": {"max_candidate_sequences": options.max_sequences, **delay}}
+            "oldest": {"max_candidate_sequences": options.max_sequences, **delay},
+        }
     elif rows:
         config["dynamic_batching"] = delay
     if options.decoupled:
         config["model_transaction_policy"] = {"decoupled": True}
-    parameters = {"batching": "no" * (not options.batching), "INFERENCE_PRECISION_HINT": options.precision,
-                  "FORCE_CPU_ONLY_INPUT_TENSORS": "no" * options.device_tensors}
+    parameters = {
+        "batching": "no" * (not options.batching),
+        "INFERENCE_PRECISION_HINT": options.precision,
+        "FORCE_CPU_ONLY_INPUT_TENSORS": "no" * options.device_tensors,
+    }
     given = [{"key": key, "value": {"string_value": value}} for key, value in parameters.items() if value]
     return {**config, "parameters": given} if given else config
 

@@ -25,8 +25,12 @@ from ovgpu.serve.errors import Status, public
 from ovgpu.serve.inference import outputs_of
 from ovgpu.serve.repository import Repository
 
-CODES = {Status.INVALID_ARGUMENT: "INVALID_ARG", Status.NOT_FOUND: "NOT_FOUND", Status.CANCELLED: "CANCELLED",
-         Status.RESOURCE_EXHAUSTED: "UNAVAILABLE"}
+CODES = {
+    Status.INVALID_ARGUMENT: "INVALID_ARG",
+    Status.NOT_FOUND: "NOT_FOUND",
+    Status.CANCELLED: "CANCELLED",
+    Status.RESOURCE_EXHAUSTED: "UNAVAILABLE",
+}
 PENDING = 2  # requests of a decoupled model for each slot, before Triton has to keep further ones
 SLOTS = 2  # for each sequence of Triton: those that it has ended keep theirs until they have been idle for long enough
 OTHERS = {"batching", "EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}  # parameters, no properties
@@ -74,10 +78,12 @@ class TritonPythonModel:
         options = EngineOptions(
             f"NVIDIA.{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "CPU",
             {key: value for key, value in parameters.items() if key not in OTHERS},
-            parameters.get("batching") != "no", max(int(config["max_batch_size"]), 1),
+            parameters.get("batching") != "no",
+            max(int(config["max_batch_size"]), 1),
             min(SLOTS * max(int(oldest.get("max_candidate_sequences", 0)), 1), MAX_SEQUENCES),
             # Requests that Triton has batched need not wait for others.
-            int(oldest.get("max_queue_delay_microseconds", 0)) / 1000 if self._decoupled else 0)
+            int(oldest.get("max_queue_delay_microseconds", 0)) / 1000 if self._decoupled else 0,
+        )
         on_device = parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS") == "no" and options.device != "CPU"
         self._engine = (open_device_engine if on_device else open_engine)(files.path, options, lambda run: None)
         self._sequences = Sequences(self._engine, int(batcher.get("max_sequence_idle_microseconds", 0)) / 1e6)
@@ -128,8 +134,10 @@ class TritonPythonModel:
     def _sequence(self, request: Request) -> OpenSequence:
         flags = request.flags()
         return self._sequences.begin_request(
-            request.correlation_id(), bool(flags & triton.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
-            bool(flags & triton.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END))
+            request.correlation_id(),
+            bool(flags & triton.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
+            bool(flags & triton.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
+        )
 
     # ---- a response for each step
 
@@ -178,8 +186,9 @@ def _error(error: BaseException) -> Response:
     found = public(error)
     if found.status is Status.INTERNAL:
         triton.Logger.log_error("".join(traceback.format_exception(error)))
-    return triton.InferenceResponse(error=triton.TritonError(
-        str(found), getattr(triton.TritonError, CODES.get(found.status, "INTERNAL"))))
+    return triton.InferenceResponse(
+        error=triton.TritonError(str(found), getattr(triton.TritonError, CODES.get(found.status, "INTERNAL")))
+    )
 
 
 def _check(configured: Sequence[dict[str, Any]], ports: Sequence[Port]) -> None:
@@ -187,8 +196,11 @@ def _check(configured: Sequence[dict[str, Any]], ports: Sequence[Port]) -> None:
     for fields in configured:
         port = next((port for port in ports if fields["name"] in port.names), None)
         if port is None:
-            raise Error(f"config.pbtxt has a port '{fields['name']}', but the model has "
-                        f"{', '.join(port.name for port in ports)}: write its folder again with `ovgpu triton`")
+            raise Error(
+                f"config.pbtxt has a port '{fields['name']}', but the model has "
+                f"{', '.join(port.name for port in ports)}: write its folder again with `ovgpu triton`"
+            )
         if fields["data_type"] != triton_type(port):
-            raise Error(f"config.pbtxt has the type {fields['data_type']} for '{fields['name']}', the model "
-                        f"{triton_type(port)}")
+            raise Error(
+                f"config.pbtxt has the type {fields['data_type']} for '{fields['name']}', the model {triton_type(port)}"
+            )

@@ -75,8 +75,13 @@ class Sequences:
     def close_idle(self) -> None:
         """Close sequences that have been idle for longer than Triton allows."""
         latest = self._clock() - self._idle
-        self._close([sequence for sequence in {*self._open, *self._by_id.values()}
-                     if not sequence.requests and sequence.used < latest])
+        self._close(
+            [
+                sequence
+                for sequence in {*self._open, *self._by_id.values()}
+                if not sequence.requests and sequence.used < latest
+            ]
+        )
 
     def _close_oldest(self) -> None:
         """Close the sequence that has been idle for longest: Triton starts others, and so has ended some of these."""

@@ -45,16 +45,22 @@ def steps_of(engine: Engine, request: Any) -> list[Inputs]:
     Raises: ServeError for inputs that do not fit the model, or that have different numbers of rows, or none.
     """
     inputs = inputs_of(engine, request, steps=True)
-    axes = {number: axis for number, axis in enumerate(engine.batch_axes or ())
-            if axis is not None and number in inputs}
+    axes = {
+        number: axis for number, axis in enumerate(engine.batch_axes or ()) if axis is not None and number in inputs
+    }
     if not axes:
         return [inputs]
     rows = [inputs[number].shape[axis] for number, axis in axes.items()]
     if len(set(rows)) > 1 or not rows[0]:
         found = ", ".join(f"{count} of '{engine.inputs[number].name}'" for number, count in zip(axes, rows))
         raise invalid(f"all inputs of a request have a row for each step, not {found}")
-    return [{number: value[part(axes[number], slice(step, step + 1))] if number in axes else value
-             for number, value in inputs.items()} for step in range(rows[0])]
+    return [
+        {
+            number: value[part(axes[number], slice(step, step + 1))] if number in axes else value
+            for number, value in inputs.items()
+        }
+        for step in range(rows[0])
+    ]
 
 
 def _value(port: Port, tensor: Any) -> Any:
@@ -70,8 +76,9 @@ def _value(port: Port, tensor: Any) -> Any:
 def response(engine: Engine, request: Any, outputs: Sequence[Any]) -> Any:
     """Return the response with the outputs that a request asks for."""
     wanted = set(request.requested_output_names())
-    return triton.InferenceResponse([_tensor(port, value, name) for port, value in zip(engine.outputs, outputs)
-                                     for name in wanted & port.names])
+    return triton.InferenceResponse(
+        [_tensor(port, value, name) for port, value in zip(engine.outputs, outputs) for name in wanted & port.names]
+    )
 
 
 def _tensor(port: Port, value: Any, name: str) -> Any:

@@ -54,6 +54,7 @@ class Parametrised(Elementwise):
 
 # ---- rectifiers
 
+
 @op("Relu", "opset1", "activation/relu-1", aliases=["ReLU"])
 class Relu(Unary):
     """``max(x, 0)``."""
@@ -102,7 +103,7 @@ class PRelu(Elementwise):
         for a, b in zip(reversed(slope.shape), reversed(x.shape)):
             if a not in (1, b):  # `infer` skips this check while the slope may be one of channels
                 raise OpError(f"the slope's dimension {a} does not broadcast to {b}")
-        return x, slope.reshape(slope.shape[max(extra, 0):])
+        return x, slope.reshape(slope.shape[max(extra, 0) :])
 
 
 @op("Elu", "opset1", "activation/elu-1")
@@ -156,8 +157,10 @@ class Clamp(Unary):
         if dtype.kind == "f":
             return self.min, self.max
         info = np.iinfo(dtype)
-        low, high = (max(info.min, min(info.max, _round_if_finite(bound, rounding)))
-                     for bound, rounding in ((self.min, math.ceil), (self.max, math.floor)))
+        low, high = (
+            max(info.min, min(info.max, _round_if_finite(bound, rounding)))
+            for bound, rounding in ((self.min, math.ceil), (self.max, math.floor))
+        )
         return min(low, high), high
 
     def fn(self, xp: Namespace, x: Array) -> Array:
@@ -177,6 +180,7 @@ def _round_if_finite(value: float, rounding: Any) -> Any:
 
 
 # ---- sigmoids
+
 
 @op("Sigmoid", "opset1", "activation/sigmoid-1")
 class Sigmoid(Activation):
@@ -235,6 +239,7 @@ class Swish(Parametrised):
 
 # ---- smooth rectifiers
 
+
 @op("SoftPlus", "opset4", "activation/softplus-4")
 class SoftPlus(FloatActivation):
     """``log(1 + exp(x))``, computed as ``x`` for large x."""
@@ -271,9 +276,15 @@ class SoftSign(FloatActivation):
 
 
 # Polynomial coefficients of logit(Phi(x)) / x in x**2, where Phi is the normal CDF (fit error: 7e-8 of Gelu's value)
-_LOGIT_COEFFICIENTS = (1.5957689418323504113, 0.0726680149874902418, -0.000066060015665033028418,
-                       -0.00011051114806823735554, 7.94014702057917013e-6, -2.6692575322529890602e-7,
-                       3.6107117898561479859e-9)
+_LOGIT_COEFFICIENTS = (
+    1.5957689418323504113,
+    0.0726680149874902418,
+    -0.000066060015665033028418,
+    -0.00011051114806823735554,
+    7.94014702057917013e-6,
+    -2.6692575322529890602e-7,
+    3.6107117898561479859e-9,
+)
 
 
 def gelu_erf(xp: Namespace, x: Array) -> Array:

@@ -81,8 +81,9 @@ class _Softmax(Op):
             return NotImplemented
         axis = self.normalized_axis(x.ndim)
         if axis < x.ndim - 1:
-            statistics, *scratch = (w.reshape(-1)[: x.size].reshape(x.shape) if i else w
-                                    for i, w in enumerate(workspace))
+            statistics, *scratch = (
+                w.reshape(-1)[: x.size].reshape(x.shape) if i else w for i, w in enumerate(workspace)
+            )
             k(softmax, x, out, axis, statistics.reshape((*x.shape[:axis], 1, *x.shape[axis + 1 :])), *scratch)
             return None
         rows = as_rows(x, (axis,))
@@ -112,14 +113,25 @@ class _Softmax(Op):
         found = launch.registers(k.multiprocessors, x, out, columns, n) if stride == 1 else None
         if found is not None:
             block, vector, vectors = found
-            k.kernel("softmax.cu", f"softmax_rows<{template_arguments}, {vector}, {vectors}>",
-                     (launch.ceildiv(columns, block[1]),), block, (x, out, np.uint32(columns), np.uint32(n)))
+            k.kernel(
+                "softmax.cu",
+                f"softmax_rows<{template_arguments}, {vector}, {vectors}>",
+                (launch.ceildiv(columns, block[1]),),
+                block,
+                (x, out, np.uint32(columns), np.uint32(n)),
+            )
             return None
         if stride == 1 and self._in_parts(k, x, out, columns, n):
             return None
         block = launch.column_block(k.multiprocessors, columns, n) if stride > 1 else (1, launch.THREADS)
-        k.kernel("softmax.cu", f"softmax_columns<{template_arguments}>", (launch.ceildiv(columns, block[0]),), block,
-                 (x, out, np.uint32(columns), np.uint32(n), np.uint32(stride)), 8 * block[0] * block[1])
+        k.kernel(
+            "softmax.cu",
+            f"softmax_columns<{template_arguments}>",
+            (launch.ceildiv(columns, block[0]),),
+            block,
+            (x, out, np.uint32(columns), np.uint32(n), np.uint32(stride)),
+            8 * block[0] * block[1],
+        )
         return None
 
     def _in_parts(self, k: KernelRecorder, x: Any, out: Any, rows: int, n: int) -> bool:
@@ -132,8 +144,13 @@ class _Softmax(Op):
         parts = k.scratch((rows, grid[0], 2), launch.real(0, x).dtype)
         numbers, kind = (np.uint32(n), np.uint32(chunk)), k.c_type(x.dtype)
         k.kernel("softmax.cu", f"softmax_parts<{kind}, {vector}>", grid, block, (x, parts, *numbers))
-        k.kernel("softmax.cu", f"softmax_join<{kind}, {str(self.log).lower()}, {vector}>", grid, block,
-                 (x, out, parts, *numbers))
+        k.kernel(
+            "softmax.cu",
+            f"softmax_join<{kind}, {str(self.log).lower()}, {vector}>",
+            grid,
+            block,
+            (x, out, parts, *numbers),
+        )
         return True
 
 

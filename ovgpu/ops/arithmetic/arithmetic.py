@@ -117,6 +117,7 @@ class Minimum(Arithmetic):
 
 # ---- division
 
+
 def _truncation_is_floor(a: Int, b: Int) -> bool:
     """Return whether truncated and floor division are known to agree: a >= 0 and b > 0."""
     return bounds(a)[0] >= 0 and bounds(b)[0] > 0
@@ -204,6 +205,7 @@ class Power(Arithmetic):
 
 
 # ---- one tensor
+
 
 class Number(Unary):
     """Base of unary ops on any number type."""

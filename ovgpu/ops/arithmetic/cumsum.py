@@ -86,10 +86,23 @@ class CumSum(Op):
         else:  # few columns need several threads each, which read the column twice
             few = rows < k.multiprocessors * launch.THREADS
             block = launch.column_block(k.multiprocessors, rows, n // 8 if few else 1)
-        k.kernel("cumsum.cu", f"cumsum_{'rows' if along_rows else 'columns'}<{k.c_type(x.dtype)}>",
-                 (launch.ceildiv(rows, block[along_rows]),), block,
-                 (source, target, launch.packed(outer), np.uint32(rows), np.uint32(n), np.int64(step),
-                  np.int64(out_step), np.bool_(self.exclusive)), 0 if along_rows else 8 * block[0] * block[1])
+        k.kernel(
+            "cumsum.cu",
+            f"cumsum_{'rows' if along_rows else 'columns'}<{k.c_type(x.dtype)}>",
+            (launch.ceildiv(rows, block[along_rows]),),
+            block,
+            (
+                source,
+                target,
+                launch.packed(outer),
+                np.uint32(rows),
+                np.uint32(n),
+                np.int64(step),
+                np.int64(out_step),
+                np.bool_(self.exclusive),
+            ),
+            0 if along_rows else 8 * block[0] * block[1],
+        )
         return None
 
 

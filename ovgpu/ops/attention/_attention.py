@@ -27,8 +27,15 @@ MIN_SPLIT_KEYS = 64  # keys of each split, at least
 MIN_CAPABILITY = 80  # first compute capability whose tensor cores are used
 
 
-def attend(k: KernelRecorder, inputs: Sequence[Any], out: Array, causal: bool, length: Array | None = None,
-           fresh: NewRows | None = None, codes: Codes | None = None) -> Any:
+def attend(
+    k: KernelRecorder,
+    inputs: Sequence[Any],
+    out: Array,
+    causal: bool,
+    length: Array | None = None,
+    fresh: NewRows | None = None,
+    codes: Codes | None = None,
+) -> Any:
     """Record the kernel that computes attention. Return NotImplemented for long rows and unsupported layouts.
 
     ``inputs`` are q, k and v, then mask, scale and sink or None, all f32, f16, bf16 or f64 except a boolean mask.
@@ -78,8 +85,11 @@ def _on_tensor_cores(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
         attempts["grouped"] = partial(_tensor_cores.attend_grouped, k, x, rounds)
     if x.fresh is None and x.queries > SPLIT_QUERIES:
         attempts["tiles"] = partial(_tensor_cores.attend_mma, k, x, rounds)
-    usual = ("stream", "grouped", "tiles") if streams and few else (
-        ("grouped", "stream", "tiles") if streams else ("grouped", "tiles", "stream"))
+    usual = (
+        ("stream", "grouped", "tiles")
+        if streams and few
+        else (("grouped", "stream", "tiles") if streams else ("grouped", "tiles", "stream"))
+    )
     return first_of(k, x.question(), {name: attempts[name] for name in usual if name in attempts})
 
 
@@ -88,18 +98,29 @@ def _attend(k: KernelRecorder, x: Operands) -> None:
     kernel, kind = x.kernel(k), x.q.dtype
     if x.queries > SPLIT_QUERIES and kind != np.float64:
         columns = -(-x.width // TILE_QUERIES)
-        k.kernel("attention.cu", f"attend_tiles<{kernel}, {columns}, {x.axes.index}, {x.axes.rank}>",
-                 (x.axes.size * -(-x.queries // TILE_QUERIES),), (256,), x.arguments())
+        k.kernel(
+            "attention.cu",
+            f"attend_tiles<{kernel}, {columns}, {x.axes.index}, {x.axes.rank}>",
+            (x.axes.size * -(-x.queries // TILE_QUERIES),),
+            (256,),
+            x.arguments(),
+        )
         return
     sums = np.dtype(np.float64 if kind == np.float64 else np.float32)
     lanes = 8 if sums.itemsize == 4 else 16  # lanes of a warp that share a key
     per_lane = next(p for p in (8, 16, 32) if p * lanes >= max(x.depth, x.width))
     block_queries = 1 if x.queries == 1 or per_lane > 16 or kind == np.float64 else 4
     blocks = x.axes.size * -(-x.queries // block_queries)
-    splits = Splits.of(k, blocks, x.keys // MIN_SPLIT_KEYS, (block_queries, lanes * per_lane + 2),
-                       per_sm=BLOCKS_PER_SM, dtype=sums)
-    k.kernel("attention.cu", f"attend_split<{kernel}, {x.vector}, {per_lane}, {block_queries}, {x.axes.index}, "
-             f"{x.axes.rank}>", splits.grid(blocks), (WARPS * 32,), (*x.arguments(), *splits.scratch))
+    splits = Splits.of(
+        k, blocks, x.keys // MIN_SPLIT_KEYS, (block_queries, lanes * per_lane + 2), per_sm=BLOCKS_PER_SM, dtype=sums
+    )
+    k.kernel(
+        "attention.cu",
+        f"attend_split<{kernel}, {x.vector}, {per_lane}, {block_queries}, {x.axes.index}, {x.axes.rank}>",
+        splits.grid(blocks),
+        (WARPS * 32,),
+        (*x.arguments(), *splits.scratch),
+    )
 
 
 def _with_unit_stride(k: KernelRecorder, x: Array) -> Array:

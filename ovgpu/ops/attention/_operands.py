@@ -37,9 +37,13 @@ class NewRows:
     def fit(self, queries: int, others: Sequence[Array]) -> bool:
         """Return whether the kernel takes the arrays, for this number of queries per head; ``others`` are q, k, v."""
         arrays, depth = (*self.arrays, *others), self.key.shape[-1]
-        return queries == self.key.shape[-2] == 1 and depth % 64 == 0 and all(map(has_unit_stride, arrays)) and (
-            len({x.dtype for x in arrays}) == 1) and _vector_elements(
-                self.arrays[2:], (), [strides_of(x) for x in self.arrays[2:]]) > 1
+        return (
+            queries == self.key.shape[-2] == 1
+            and depth % 64 == 0
+            and all(map(has_unit_stride, arrays))
+            and (len({x.dtype for x in arrays}) == 1)
+            and _vector_elements(self.arrays[2:], (), [strides_of(x) for x in self.arrays[2:]]) > 1
+        )
 
 
 @dataclass(frozen=True)
@@ -70,19 +74,33 @@ class Operands:
     apart: Strides = (0,) * 4
 
     @staticmethod
-    def of(inputs: Sequence[Any], out: Array, causal: bool, length: Array | None, fresh: NewRows | None,
-           codes: Codes | None) -> Operands:
+    def of(
+        inputs: Sequence[Any],
+        out: Array,
+        causal: bool,
+        length: Array | None,
+        fresh: NewRows | None,
+        codes: Codes | None,
+    ) -> Operands:
         q, key, value, mask, scale, sink = inputs
         batch, queries, keys = out.shape[:-2], out.shape[-2], key.shape[-2]
         shapes: list[tuple[Array | None, Sequence[int]]] = [
-            (q, (queries, q.shape[-1])), (key, key.shape[-2:]), (value, value.shape[-2:]), (mask, (queries, keys)),
-            (sink, (queries, 1)), (out, out.shape[-2:]), *((x, x.shape[-2:]) for x in (fresh.arrays if fresh else ()))]
+            (q, (queries, q.shape[-1])),
+            (key, key.shape[-2:]),
+            (value, value.shape[-2:]),
+            (mask, (queries, keys)),
+            (sink, (queries, 1)),
+            (out, out.shape[-2:]),
+            *((x, x.shape[-2:]) for x in (fresh.arrays if fresh else ())),
+        ]
         if codes is not None:
             shapes.append((codes.factor, (1, out.shape[-1])))
-        strides = tuple((0,) * (len(batch) + 2) if x is None else strides_of(x, (*batch, *matrix))
-                        for x, matrix in shapes)
-        return Operands(q, key, value, mask, scale, sink, out, causal, length, fresh, codes, batch, strides, queries,
-                        queries)
+        strides = tuple(
+            (0,) * (len(batch) + 2) if x is None else strides_of(x, (*batch, *matrix)) for x, matrix in shapes
+        )
+        return Operands(
+            q, key, value, mask, scale, sink, out, causal, length, fresh, codes, batch, strides, queries, queries
+        )
 
     @property
     def sharing(self) -> int:
@@ -102,16 +120,20 @@ class Operands:
         rows = self.sharing * self.queries
         if -(-rows // tile) >= self.sharing * -(-self.queries // tile):
             return self
-        found = replace(self, batch=(*self.batch[:-1], 1), rows=rows,
-                        apart=tuple(self.strides[i][-3] for i in (0, 3, 4, 5)))
+        found = replace(
+            self, batch=(*self.batch[:-1], 1), rows=rows, apart=tuple(self.strides[i][-3] for i in (0, 3, 4, 5))
+        )
         return found if found.axes.rank and found.axes.index == "int" else self
 
     @cached_property
     def axes(self) -> Axes:
         """The batches, with their strides in all operands."""
         reach = max(abs(s[-2]) * max(self.keys, self.queries + MARGIN) + abs(s[-1]) * self.keys for s in self.strides)
-        return Axes.collapse(self.batch, *(s[:-2] for s in self.strides),
-                             reach=reach + self.rows // self.queries * max(map(abs, self.apart)))
+        return Axes.collapse(
+            self.batch,
+            *(s[:-2] for s in self.strides),
+            reach=reach + self.rows // self.queries * max(map(abs, self.apart)),
+        )
 
     @property
     def keys(self) -> int:
@@ -157,16 +179,30 @@ class Operands:
         """Return kind and sizes, for `KernelRecorder.choose`; numbers of keys up to a power of two are alike."""
         mask = "causal" if self.causal else "no mask" if self.mask is None else f"mask of {self.mask.dtype}"
         keys = 1 << (self.keys - 1).bit_length()
-        return (f"attention {self.q.dtype}: {prod(self.batch) // self.sharing} x {self.sharing} x {self.queries} "
-                f"queries, {keys} keys, {self.depth} and {self.width} wide, {mask}")
+        return (
+            f"attention {self.q.dtype}: {prod(self.batch) // self.sharing} x {self.sharing} x {self.queries} "
+            f"queries, {keys} keys, {self.depth} and {self.width} wide, {mask}"
+        )
 
     def arguments(self) -> tuple[Any, ...]:
         """Return the first arguments of all kernels."""
         numbers = self.axes.numbers(self.rows, self.keys, self.depth, self.width)
         strides = np.array([*(s[-2] for s in self.strides[:6]), self.strides[3][-1]], numbers[0].dtype)
         kind = np.float64 if self.q.dtype == np.float64 else np.float32
-        return (self.q, self.key, self.value, self.mask, self.scale, self.sink, self.out, self.axes.packed(), strides,
-                *numbers, kind(1 / sqrt(max(self.depth, 1))), self.length)
+        return (
+            self.q,
+            self.key,
+            self.value,
+            self.mask,
+            self.scale,
+            self.sink,
+            self.out,
+            self.axes.packed(),
+            strides,
+            *numbers,
+            kind(1 / sqrt(max(self.depth, 1))),
+            self.length,
+        )
 
     def code_arguments(self) -> tuple[Any, Any]:
         return (None, np.zeros(4, np.int32)) if self.codes is None else self.codes.arguments()

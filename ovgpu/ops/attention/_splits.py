@@ -26,8 +26,15 @@ class Splits:
     scratch: tuple[Array | None, Array | None] = (None, None)
 
     @staticmethod
-    def of(k: KernelRecorder, blocks: int, most: int, part: tuple[int, int], counters: int = 1,
-           per_sm: int = BLOCKS_PER_SM, dtype: Any = np.float32) -> Splits:
+    def of(
+        k: KernelRecorder,
+        blocks: int,
+        most: int,
+        part: tuple[int, int],
+        counters: int = 1,
+        per_sm: int = BLOCKS_PER_SM,
+        dtype: Any = np.float32,
+    ) -> Splits:
         """Return splits, at most ``most``, that aim at ``per_sm`` blocks per multiprocessor. ``part`` is the shape of a
         block's sums, ``counters`` the number of counters of a block."""
         count = max(1, min(per_sm * k.multiprocessors // blocks, most, MAX_SPLITS))

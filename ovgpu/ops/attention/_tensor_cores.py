@@ -53,18 +53,25 @@ def stream(k: KernelRecorder, x: Operands) -> bool:
     rows = 8 if x.rows <= 8 else 32 if x.rows > 16 and step == 32 and fills_device else 16
     blocks = x.axes.size * -(-x.rows // rows)
     splits = Splits.of_cluster(k, blocks, trips if trips > CLUSTER_TRIPS else 1) or Splits.of(
-        k, blocks, splittable, (rows, width + 4))
+        k, blocks, splittable, (rows, width + 4)
+    )
     new_rows, seconds = (None,) * 4, (0, 0)
     if x.fresh is not None:
         new_rows, seconds = x.fresh.arrays, tuple(f.shape[-1] // depth * depth // 2 for f in x.fresh.arrays[2:])
     kernel, index = x.kernel(k), x.axes.index
     out = CODE if x.codes is not None else kernel.split(",")[0]
     form = f"{str(x.fresh is not None).lower()}, {out}, {str(splits.is_cluster).lower()}"
-    k.kernel("attention_stream.cu", f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {index}, "
-             f"{x.axes.rank}, {form}>", splits.grid(blocks), (WARPS * 32,),
-             (*x.arguments(), *splits.scratch, *new_rows, *x.axes.numbers(*seconds), *x.code_arguments(), x.heads()),
-             4 * WARPS * rows * (width + 4) + splits.shared(rows, width), early=True, cluster=splits.cluster,
-             otherwise=lambda other: stream(other, x))
+    k.kernel(
+        "attention_stream.cu",
+        f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {index}, {x.axes.rank}, {form}>",
+        splits.grid(blocks),
+        (WARPS * 32,),
+        (*x.arguments(), *splits.scratch, *new_rows, *x.axes.numbers(*seconds), *x.code_arguments(), x.heads()),
+        4 * WARPS * rows * (width + 4) + splits.shared(rows, width),
+        early=True,
+        cluster=splits.cluster,
+        otherwise=lambda other: stream(other, x),
+    )
     return True
 
 
@@ -83,8 +90,14 @@ def attend_grouped(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
         pays = grouped is not x or count > 1
         if pays and blocks * max(count, 1) >= 0.9 * k.multiprocessors and grouped.axes.index == "int":
             splits = splits or Splits.of(k, blocks, count, (form.rows, form.width + 4), WARPS)
-            _launch(k, grouped, form, splits, rounds,
-                    lambda other: attend_grouped(other, x, rounds) or attend_mma(other, x, rounds))
+            _launch(
+                k,
+                grouped,
+                form,
+                splits,
+                rounds,
+                lambda other: attend_grouped(other, x, rounds) or attend_mma(other, x, rounds),
+            )
             return True
     return False
 
@@ -94,8 +107,14 @@ def attend_mma(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
     ``rounds``. Return True."""
     many = x.rows > 2 * TILE_QUERIES and x.axes.size * -(-x.rows // (2 * TILE_QUERIES)) >= k.multiprocessors
     # two tiles of 16 queries per warp read less shared memory, where registers suffice for both
-    tiles = 2 if many and max(x.depth, x.width) <= (64 if rounds else 128) and x.vector > 1 and (
-        x.writes_pairs and x.axes.index == "int") else 1
+    tiles = (
+        2
+        if many
+        and max(x.depth, x.width) <= (64 if rounds else 128)
+        and x.vector > 1
+        and (x.writes_pairs and x.axes.index == "int")
+        else 1
+    )
     _launch(k, x, _Form.of(x.depth, x.width, tiles, rounds), None, rounds)
     return True
 
@@ -132,33 +151,65 @@ class _Form:
         return found
 
 
-def _launch(k: KernelRecorder, x: Operands, form: _Form, splits: Splits | None, rounds: bool,
-            otherwise: Callable[[KernelRecorder], object] | None = None) -> None:
+def _launch(
+    k: KernelRecorder,
+    x: Operands,
+    form: _Form,
+    splits: Splits | None,
+    rounds: bool,
+    otherwise: Callable[[KernelRecorder], object] | None = None,
+) -> None:
     """Record `attend_mma`, without splits or with several. ``otherwise`` takes its place if a cluster does not fit."""
     vector = x.vector if x.writes_pairs else 1
     marks = _mark_mask_tiles(k, x) if vector > 1 and x.length is None else None
     kernel, blocks, splits = x.kernel(k), x.axes.size * -(-x.rows // form.rows), splits or Splits()
-    parts = "IN_CLUSTER" if splits.is_cluster else "IN_MEMORY" if splits.count > 1 else (
-        "GROUPED" if x.rows > x.queries else "WHOLE")
+    parts = (
+        "IN_CLUSTER"
+        if splits.is_cluster
+        else "IN_MEMORY"
+        if splits.count > 1
+        else ("GROUPED" if x.rows > x.queries else "WHOLE")
+    )
     out = CODE if x.codes is not None else kernel.split(",")[0]
-    k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {form.depth}, {form.width}, {form.tiles}, {form.keys}, "
-             f"{vector}, {x.axes.index}, {x.axes.rank}, {out}, {parts}>",
-             splits.grid(blocks), (WARPS * 32,),
-             (*x.arguments(), marks, *x.code_arguments(), x.heads(), *splits.scratch),
-             max(form.shared(x), splits.shared(form.rows, form.width)), tf32=rounds, early=True, cluster=splits.cluster,
-             otherwise=otherwise)
+    k.kernel(
+        "attention_mma.cu",
+        f"attend_mma<{kernel}, {form.depth}, {form.width}, {form.tiles}, {form.keys}, "
+        f"{vector}, {x.axes.index}, {x.axes.rank}, {out}, {parts}>",
+        splits.grid(blocks),
+        (WARPS * 32,),
+        (*x.arguments(), marks, *x.code_arguments(), x.heads(), *splits.scratch),
+        max(form.shared(x), splits.shared(form.rows, form.width)),
+        tf32=rounds,
+        early=True,
+        cluster=splits.cluster,
+        otherwise=otherwise,
+    )
 
 
 def _mark_mask_tiles(k: KernelRecorder, x: Operands) -> Array | None:
     """Record the kernel that classifies the tiles of a (queries, keys) mask shared by several heads, and return its
     marks. Return None if that does not pay."""
     mask, heads, extents = x.mask, x.axes.size, (x.rows, x.keys)
-    if (mask is None or x.causal or mask.shape[-2:] != extents or min(extents) < MIN_MARKED or x.keys % 8
-            or 2 * mask.size > heads * x.rows * x.keys or not mask.flags.c_contiguous
-            or mask.data.ptr % (8 * mask.itemsize)):
+    if (
+        mask is None
+        or x.causal
+        or mask.shape[-2:] != extents
+        or min(extents) < MIN_MARKED
+        or x.keys % 8
+        or 2 * mask.size > heads * x.rows * x.keys
+        or not mask.flags.c_contiguous
+        or mask.data.ptr % (8 * mask.itemsize)
+    ):
         return None
     strips, tiles, planes = -(-x.rows // (2 * TILE_QUERIES)) * 8, -(-x.keys // BAND), mask.size // (x.rows * x.keys)
     marks = k.scratch((planes, tiles, strips), np.dtype(np.uint8))
-    k.kernel("attention_mma.cu", f"mark_tiles<{x.kernel(k)}>", (strips, planes), (512,),
-             (mask, np.int32(x.rows), np.int32(x.keys), marks), tiles, early=True)
+    k.kernel(
+        "attention_mma.cu",
+        f"mark_tiles<{x.kernel(k)}>",
+        (strips, planes),
+        (512,),
+        (mask, np.int32(x.rows), np.int32(x.keys), marks),
+        tiles,
+        early=True,
+    )
     return marks

@@ -53,8 +53,9 @@ class ScaledDotProductAttention(Op):
     strided_outputs = True
     half_precision = "always"
 
-    def infer(self, q: Spec, k: Spec, v: Spec, mask: Spec | None = None, scale: Spec | None = None,
-              sink: Spec | None = None) -> tuple[Spec, ...]:
+    def infer(
+        self, q: Spec, k: Spec, v: Spec, mask: Spec | None = None, scale: Spec | None = None, sink: Spec | None = None
+    ) -> tuple[Spec, ...]:
         operands = [s for s in (q, k, v, mask, scale, sink) if s is not None]
         real = [s for s in operands if s is not mask or s.type != Type.boolean]
         for spec in real:
@@ -95,8 +96,16 @@ class ScaledDotProductAttention(Op):
                 onto(dim, extent, "the sink's dimension {0} cannot be broadcast to {1}")
         return (*batch, rows, v[-1])
 
-    def evaluate(self, xp: Adapter, q: Array, k: Array, v: Array, mask: Array | None = None, scale: Array | None = None,
-                 sink: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(
+        self,
+        xp: Adapter,
+        q: Array,
+        k: Array,
+        v: Array,
+        mask: Array | None = None,
+        scale: Array | None = None,
+        sink: Array | None = None,
+    ) -> tuple[Array, ...]:
         scale = 1 / sqrt(max(q.shape[-1], 1)) if scale is None else scale.reshape(())
         mask = self.mask(mask)
         scores = xp.matmul(q * scale, k.swapaxes(-1, -2))
@@ -139,8 +148,13 @@ class ScaledDotProductAttention(Op):
             return NotImplemented
         if mask is not None and mask.dtype not in (bool, q.dtype):
             return NotImplemented
-        if (q.shape[-2] == 1 == key.shape[-3] == v.shape[-3] and q.ndim == out.ndim and not self.causal
-                and _is_shared(mask) and _is_shared(sink)):
+        if (
+            q.shape[-2] == 1 == key.shape[-3] == v.shape[-3]
+            and q.ndim == out.ndim
+            and not self.causal
+            and _is_shared(mask)
+            and _is_shared(sink)
+        ):
             # heads that share their keys become queries of one head (multi-query attention)
             q, out = q.swapaxes(-2, -3), out.swapaxes(-2, -3)
         scaled = workspace[0].reshape(q.shape)
@@ -177,8 +191,21 @@ class ScaledDotProductAttention(Op):
             attend(scaled, key.swapaxes(-1, -2), v, mask, sink, out, column, limit, workspace[1:5], exp, k)
             return None
         blocks = -(-out.shape[-2] // max(1, BLOCK_SCORES // keys))
-        k(attend_blocks, -(-out.shape[-2] // blocks), scaled, key, v, mask, sink, out, column, limit, workspace[1:5],
-          exp, self.causal)
+        k(
+            attend_blocks,
+            -(-out.shape[-2] // blocks),
+            scaled,
+            key,
+            v,
+            mask,
+            sink,
+            out,
+            column,
+            limit,
+            workspace[1:5],
+            exp,
+            self.causal,
+        )
         return None
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
@@ -245,8 +272,9 @@ def _is_shared(x: Any) -> bool:
     return x is None or prod(x.shape[-3:-1]) == 1
 
 
-def attend_few(q: Any, factor: Any, scaled: Any, kt: Any, scores: Any, mask: Any, highest: Any, total: Any, v: Any,
-               out: Any) -> None:
+def attend_few(
+    q: Any, factor: Any, scaled: Any, kt: Any, scores: Any, mask: Any, highest: Any, total: Any, v: Any, out: Any
+) -> None:
     """Compute attention with few scores, as in a decode step, in one call that is cheap to bind to new lengths.
 
     Arguments are as in `attend`, but q is not yet scaled; scaled, scores, highest and total [..., L, 1] are scratch.
@@ -279,12 +307,24 @@ def bound_scores(q: Any, key: Any, mask: Any, sink: Any, limit: Any) -> None:
     """
     longest = np.vecdot(q, q).max() * np.vecdot(key, key).max()
     bounded = (mask is None or mask.dtype == bool or np.abs(mask.max(axis=-1)).max() < MAX_EXPONENT / 2) and (
-        sink is None or sink.max() < MAX_EXPONENT / 2)
+        sink is None or sink.max() < MAX_EXPONENT / 2
+    )
     limit[0] = np.sqrt(longest) if bounded else np.inf
 
 
-def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, limit: Any,
-           workspace: Sequence[Any], exp: Any, k: HostRecorder = call) -> None:
+def attend(
+    q: Any,
+    kt: Any,
+    v: Any,
+    mask: Any,
+    sink: Any,
+    out: Any,
+    column: Any,
+    limit: Any,
+    workspace: Sequence[Any],
+    exp: Any,
+    k: HostRecorder = call,
+) -> None:
     """Compute attention of scaled queries all at once, and possibly overwrite them; ``k`` makes or records the calls.
 
     q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] (added, or true where not to attend), sink [..., 1],
@@ -300,8 +340,16 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
         k(np.copyto, scores, -np.inf, "same_kind", mask)
     elif mask is not None:
         k(np.add, scores, mask, scores)
-    k(exp_rows, scores.reshape(rows, -1), column, highest.reshape(-1, 1), total.reshape(-1, 1), workspace[3],
-      limit, exp)
+    k(
+        exp_rows,
+        scores.reshape(rows, -1),
+        column,
+        highest.reshape(-1, 1),
+        total.reshape(-1, 1),
+        workspace[3],
+        limit,
+        exp,
+    )
     if sink is not None:
         k(np.subtract, sink, highest, highest)
         k(np.exp, highest, highest)
@@ -332,8 +380,20 @@ def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any, limit: Any
         np.matmul(part, column, total[rows])
 
 
-def attend_blocks(block: int, q: Any, key: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, limit: Any,
-                  workspace: Sequence[Any], exp: Any, causal: bool) -> None:
+def attend_blocks(
+    block: int,
+    q: Any,
+    key: Any,
+    v: Any,
+    mask: Any,
+    sink: Any,
+    out: Any,
+    column: Any,
+    limit: Any,
+    workspace: Sequence[Any],
+    exp: Any,
+    causal: bool,
+) -> None:
     """Compute attention as `attend` does, ``block`` rows of one head at a time."""
     batch, (length, keys) = out.shape[:-2], (out.shape[-2], key.shape[-2])
     q, key, v = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, key, v))
@@ -346,5 +406,15 @@ def attend_blocks(block: int, q: Any, key: Any, v: Any, mask: Any, sink: Any, ou
         part = None if mask is None else mask[head][rows]
         if causal:
             part = np.arange(visible) > np.arange(start, min(start + block, length))[:, None]
-        attend(q[head][rows], key[head].swapaxes(0, 1)[:, :visible], v[head][:visible], part,
-               None if sink is None else sink[head][rows], out[head][rows], column[:visible], limit, workspace, exp)
+        attend(
+            q[head][rows],
+            key[head].swapaxes(0, 1)[:, :visible],
+            v[head][:visible],
+            part,
+            None if sink is None else sink[head][rows],
+            out[head][rows],
+            column[:visible],
+            limit,
+            workspace,
+            exp,
+        )

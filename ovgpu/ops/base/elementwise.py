@@ -224,6 +224,7 @@ class Binary(Elementwise):
 
 # ---- shapes and types
 
+
 def equal_shape(a: tuple[Int, ...], b: tuple[Int, ...]) -> tuple[Int, ...]:
     """Return the common shape of two tensors. Raises OpError if their shapes differ."""
     if len(a) != len(b):
@@ -257,8 +258,9 @@ def same_layout(a: Spec, b: Spec) -> bool:
         return False
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
         return False
-    return all(x is y or (not isinstance(x, Sym) and not isinstance(y, Sym) and x == y)
-               for x, y in zip(a.shape, b.shape))
+    return all(
+        x is y or (not isinstance(x, Sym) and not isinstance(y, Sym) and x == y) for x, y in zip(a.shape, b.shape)
+    )
 
 
 def decide(name: str, plain: Callable[..., Any], *values: Any) -> Any:
@@ -284,8 +286,10 @@ _CUDA_TYPES = {
 }  # fmt: skip
 
 # Bytes in the low bits of 2^23, less that: conversions are issued at a quarter of the rate of this arithmetic.
-_AS_FLOAT = {"i8": "__int_as_float((({}) & 255) ^ 0x4b000080) - 8388736.f",
-             "u8": "__int_as_float(({}) | 0x4b000000) - 8388608.f"}
+_AS_FLOAT = {
+    "i8": "__int_as_float((({}) & 255) ^ 0x4b000080) - 8388736.f",
+    "u8": "__int_as_float(({}) | 0x4b000000) - 8388608.f",
+}
 
 
 def cuda_body(op: Elementwise, kinds: Sequence[Type], values: Sequence[str] = (), target: str = "out") -> str:

@@ -95,8 +95,9 @@ def row_block(multiprocessors: int, rows: int, n: int, vector: int = 1) -> tuple
     return power(n / max(per_thread // 2, vector), low=64), 1
 
 
-def registers(multiprocessors: int, x: Array, out: Array, rows: int, n: int,
-              *beside: Array | None) -> tuple[tuple[int, int], int, int] | None:
+def registers(
+    multiprocessors: int, x: Array, out: Array, rows: int, n: int, *beside: Array | None
+) -> tuple[tuple[int, int], int, int] | None:
     """Return (block, elements per vector, vectors per thread) for a kernel that holds dense rows of n elements in
     registers, None if they do not fit. The arrays ``beside`` x and out have dense rows of n elements too."""
     vector = vector_elements(n, x, out, *beside)

@@ -36,8 +36,7 @@ from ovgpu.types import PartialShape, Type
 if typing.TYPE_CHECKING:
     from ovgpu.ops.base.view import View
 
-SPECIFICATIONS = ("https://docs.openvino.ai/2026/documentation/openvino-ir-format/operation-sets/operation-specs/"
-                  "{}.html")
+SPECIFICATIONS = "https://docs.openvino.ai/2026/documentation/openvino-ir-format/operation-sets/operation-specs/{}.html"
 Array = Any  # numpy.ndarray or cupy.ndarray
 Arrays = Sequence[Array]
 Workspace = tuple[tuple[Type, tuple[Int, ...]], ...]
@@ -153,8 +152,9 @@ class Op:
         """
         raise NotImplementedError
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         """Return each output as a `View` of the memory of the first input that is on the device, so that no step runs.
 
         ``inputs`` are the inputs' own views, None for host inputs. Returns None if an output needs memory of its own.
@@ -195,12 +195,14 @@ class Op:
         if symbolic:
             if not self.supports_symbolic or not all(_integral(s.type) for s in (*inputs, *outputs) if s is not None):
                 return outputs
-            values = [v if i in self.host_inputs or v.dtype == object else v.astype(object)
-                      for i, v in enumerate(values)]
+            values = [
+                v if i in self.host_inputs or v.dtype == object else v.astype(object) for i, v in enumerate(values)
+            ]
             values = [v if v.size else v.astype(np.int64) for v in values]  # an empty object array holds strings
         try:
-            found = (self.evaluate(NUMPY, *values) if symbolic
-                     else evaluate(self, NUMPY, values, [s.type for s in outputs]))
+            found = (
+                self.evaluate(NUMPY, *values) if symbolic else evaluate(self, NUMPY, values, [s.type for s in outputs])
+            )
         except (TypeError, ValueError, OpError):  # not decidable on symbols
             return outputs
         return [replace(s, value=np.asarray(v)) for s, v in zip(outputs, found)]
@@ -361,8 +363,10 @@ _schemas: dict[type[Op], dict[str, tuple[Any, bool]]] = {}
 def schema(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
     """Return the attributes of an op class: name -> (annotation, required)."""
     if cls not in _schemas:
-        _schemas[cls] = {f.name: (_annotation(cls, f.name), f.default is MISSING and f.default_factory is MISSING)
-                         for f in declared(cls).values()}
+        _schemas[cls] = {
+            f.name: (_annotation(cls, f.name), f.default is MISSING and f.default_factory is MISSING)
+            for f in declared(cls).values()
+        }
     return _schemas[cls]
 
 

@@ -64,15 +64,33 @@ class KernelRecorder(Protocol):
         """Return the CUDA C++ type of a dtype's elements. NoKernelError if kernels do not compute with them."""
 
     @staticmethod
-    def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], max_arrays: int,
-                header: str = "elementwise.cuh", result: np.dtype[Any] | None = None, numbers: int = 0) -> str:
+    def functor(
+        name: str,
+        chain: Chain,
+        inputs: tuple[np.dtype[Any], ...],
+        max_arrays: int,
+        header: str = "elementwise.cuh",
+        result: np.dtype[Any] | None = None,
+        numbers: int = 0,
+    ) -> str:
         """Return the source of a struct whose `of` computes the chain, for the ``prelude`` of `kernel`. ``result`` is
         the chain's type, by default that of its first input. So many ``numbers`` are arguments of the kernel."""
 
-    def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
-               shared: int = 0, cooperative: bool = False, prelude: str = "", tf32: bool = False,
-               early: bool = False, cluster: int = 1,
-               otherwise: Callable[[KernelRecorder], object] | None = None) -> None:
+    def kernel(
+        self,
+        file: str,
+        expression: str,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        shared: int = 0,
+        cooperative: bool = False,
+        prelude: str = "",
+        tf32: bool = False,
+        early: bool = False,
+        cluster: int = 1,
+        otherwise: Callable[[KernelRecorder], object] | None = None,
+    ) -> None:
         """Launch ``expression``, an instance such as ``softmax<float, 4>``, of ``cuda_kernels/file``.
 
         Scalars in ``args`` have NumPy types, and host arrays are structs passed by value. ``shared``: bytes of dynamic
@@ -84,8 +102,15 @@ class KernelRecorder(Protocol):
         fit on the device, ``otherwise`` records what takes the launch's place, with a recorder that has no clusters.
         """
 
-    def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
-             prelude: str = "") -> bool:
+    def fits(
+        self,
+        file: str,
+        expression: str,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        shared: int = 0,
+        prelude: str = "",
+    ) -> bool:
         """Return whether all blocks of a cooperative launch can run at the same time."""
 
     def elementwise(self, maths: Elementwise | Chain, inputs: Sequence[Array], output: Array) -> None:
@@ -106,8 +131,16 @@ class KernelRecorder(Protocol):
     def gemm(self, a: Array, b: Array, out: Array, exact: bool = False) -> bool:
         """Compute ``out [..., M, N] = a [..., M, K] @ b [..., K, N]`` through cuBLAS; if ``exact``, never in TF32."""
 
-    def gemm_with_epilogue(self, a: Array, b: Array, out: Array, bias: Array | None, residual: Array | None,
-                           activation: str, exact: bool = False) -> bool:
+    def gemm_with_epilogue(
+        self,
+        a: Array,
+        b: Array,
+        out: Array,
+        bias: Array | None,
+        residual: Array | None,
+        activation: str,
+        exact: bool = False,
+    ) -> bool:
         """Compute ``out = activation(a @ b + bias + residual)`` in one call of cuBLASLt; see `gemm`."""
 
     def convolve(self, c: Convolved) -> bool:

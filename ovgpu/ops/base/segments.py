@@ -44,8 +44,9 @@ def ascends(numbers: Array) -> bool:
     return not bool((numbers[1:] < numbers[:-1]).any())
 
 
-def fold(xp: Adapter, out: Array, begin: Array, end: Array, rows: Callable[[Any], Array], combine: Any,
-         whole: Array) -> None:
+def fold(
+    xp: Adapter, out: Array, begin: Array, end: Array, rows: Callable[[Any], Array], combine: Any, whole: Array
+) -> None:
     """Reduce the rows in ``[begin[n], end[n])`` into ``out[n]``, which holds the neutral element at first.
 
     ``rows(index)`` returns the rows at a slice or an index array. ``combine`` reduces two arrays, ``whole`` an axis.

@@ -37,8 +37,11 @@ def strides_of(x: Array, shape: Sequence[int] | None = None) -> tuple[int, ...]:
 def has_chunks(x: Array) -> bool:
     """Return whether the channels of x [N, C, ...] are adjacent, in pixels of whole chunks that are aligned."""
     batch, channels, *spatial = strides_of(x)
-    return channels == 1 and x.data.ptr % CHUNK_BYTES == 0 and not any(
-        n * x.dtype.itemsize % CHUNK_BYTES for n in (x.shape[1], batch, *spatial))
+    return (
+        channels == 1
+        and x.data.ptr % CHUNK_BYTES == 0
+        and not any(n * x.dtype.itemsize % CHUNK_BYTES for n in (x.shape[1], batch, *spatial))
+    )
 
 
 def pixel_step(x: Array) -> int:
@@ -153,7 +156,6 @@ def vectorized(axes: Axes, itemsize: int, addresses: Sequence[int | None], step:
         factor = width // itemsize
         if factor > 1 and not any(n % factor for n in counts) and not any(a % width for a in addresses if a):
             extents = (*axes.extents[:-1], axes.extents[-1] // factor)
-            strides = [s if a is None else (*(n // factor for n in s[:-1]), 1)
-                       for s, a in zip(axes.strides, addresses)]
+            strides = [s if a is None else (*(n // factor for n in s[:-1]), 1) for s, a in zip(axes.strides, addresses)]
             return Axes.collapse(extents, *strides, reach=axes.reach), width
     return axes, itemsize

@@ -70,6 +70,7 @@ class Tape:
 
 # ---- stand-ins for arrays
 
+
 class Tracing(NDArrayOperatorsMixin):
     """Stand-in for an array while a function is traced; it records the call that computes it."""
 
@@ -171,6 +172,7 @@ _CALLS: dict[Any, Callable[..., Any]] = {np.maximum: _maximum, np.minimum: _mini
 
 # ---- from traced values to registers
 
+
 @lru_cache(maxsize=4096)
 def trace(op: Elementwise, inputs: tuple[np.dtype[Any], ...], output: np.dtype[Any]) -> Tape:
     """Return the tape of ``op.compute`` for these storage dtypes; temporaries with disjoint lifetimes share memory."""
@@ -243,6 +245,7 @@ def _inplace(instructions: Sequence[Instruction], arity: int) -> tuple[int, ...]
 
 
 # ---- large outputs
+
 
 def tiled(tape: Tape, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]) -> Callable[[], None]:
     """Return a function that runs a tape over a large output, tile by tile, so that tiles stay in cache.

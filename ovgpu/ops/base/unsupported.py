@@ -28,8 +28,9 @@ class Unsupported(Op):
     effect = True
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
-        return tuple(Spec(kind, None if shape.rank.is_dynamic else tuple(map(_extent, shape)))
-                     for kind, shape in self.declared)
+        return tuple(
+            Spec(kind, None if shape.rank.is_dynamic else tuple(map(_extent, shape))) for kind, shape in self.declared
+        )
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         raise OpError("is not supported")
@@ -53,14 +54,17 @@ def require_supported(model: Model) -> None:
     own = {node for node in model.ops}
     for node in all_nodes(model):
         if node.op.name in ("ReadValue", "Assign") and node not in own:
-            raise UnsupportedOpError(f"[{node.op.name}] variables in the body of a Loop, TensorIterator, If are "
-                                     f"unsupported ({node.source_location})")
+            raise UnsupportedOpError(
+                f"[{node.op.name}] variables in the body of a Loop, TensorIterator, If are "
+                f"unsupported ({node.source_location})"
+            )
         if isinstance(node.op, Unsupported):
             layers.setdefault((node.op.name, node.op.version), []).append(f"'{node.friendly_name}'")
     if layers:
         found = "; ".join(
             f"{name} of {version} (layer{'s' if len(names) > 1 else ''} {', '.join(names[:5])}"
             + (f" and {len(names) - 5} more)" if len(names) > 5 else ")")
-            for (name, version), names in sorted(layers.items()))
+            for (name, version), names in sorted(layers.items())
+        )
         suffix = f" ({model.source})" if model.source else ""
         raise UnsupportedOpError(f"unsupported operations: {found}{suffix}")

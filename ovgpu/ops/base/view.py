@@ -76,7 +76,8 @@ class View:
             expected = stride * dim
         numbers = [n for n in (channels[0], step, self.offset) if n is not None]
         return (equal(channels[1], 1) or equal(channels[0], 1)) and all(
-            multiple == 1 or (not isinstance(n, Sym) and n % multiple == 0) for n in numbers)
+            multiple == 1 or (not isinstance(n, Sym) and n % multiple == 0) for n in numbers
+        )
 
     @property
     def is_blas(self) -> bool:

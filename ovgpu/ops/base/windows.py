@@ -90,7 +90,8 @@ class Windowed(Op):
             return [ceildiv(size, stride) for size, stride in zip(sizes, strides)]
         found = []
         for axis, (size, reach, begin, end, stride) in enumerate(
-                zip(sizes, self.reach(kernel), *self.explicit_pads(len(sizes)), strides)):
+            zip(sizes, self.reach(kernel), *self.explicit_pads(len(sizes)), strides)
+        ):
             padded = size + begin + end
             at_most(reach, padded, f"a kernel that reaches {{0}} far does not fit into {{1}} along spatial axis {axis}")
             span = padded - reach + stride
@@ -103,8 +104,10 @@ class Windowed(Op):
         if not self.same:
             return self.explicit_pads(len(sizes))
         strides = self.per_axis("strides", len(sizes), 1)
-        total = [max((ceildiv(size, stride) - 1) * stride + reach - size, 0)
-                 for size, stride, reach in zip(sizes, strides, self.reach(kernel))]
+        total = [
+            max((ceildiv(size, stride) - 1) * stride + reach - size, 0)
+            for size, stride, reach in zip(sizes, strides, self.reach(kernel))
+        ]
         less, more = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
         return (less, more) if self.auto_pad == "same_upper" else (more, less)
 

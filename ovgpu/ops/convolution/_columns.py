@@ -4,6 +4,7 @@ Other forms were measured on layers of ResNet-50, U-Net and MobileNetV2, and los
 has the figures. Winograd's algorithm gains a fifth at best, and loses with few channels or few pixels. For depthwise
 convolutions, sums of shifted data, products with banded matrices and `einsum` all take longer.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -68,8 +69,9 @@ def _apply_to_all(k: HostRecorder, c: Convolved, epilogue: HostEpilogue | None) 
         record(k, work)
 
 
-def _products(work: Sequence[Worker], c: Convolved, x: Array, out: Array,
-              epilogue: HostEpilogue | None) -> HostEpilogue | None:
+def _products(
+    work: Sequence[Worker], c: Convolved, x: Array, out: Array, epilogue: HostEpilogue | None
+) -> HostEpilogue | None:
     """Multiply the kernel and pointwise data: whole images, some outputs, or some pixels if there are few outputs.
 
     Like the other forms, this applies the epilogue to whole channels only, and returns it if it is still to be applied.
@@ -89,8 +91,9 @@ def _products(work: Sequence[Worker], c: Convolved, x: Array, out: Array,
     return epilogue if len(parts) > 1 else None
 
 
-def _by_columns(work: Sequence[Worker], c: Convolved, out: Array, workspace: Sequence[Array],
-                epilogue: HostEpilogue | None) -> HostEpilogue | None:
+def _by_columns(
+    work: Sequence[Worker], c: Convolved, out: Array, workspace: Sequence[Array], epilogue: HostEpilogue | None
+) -> HostEpilogue | None:
     """Multiply the kernel and columns of some images, or of some pixels of one."""
     kernel, extents, pixels = c.kernel.reshape(c.groups, c.outputs, -1), c.out.shape[2:], prod(c.out.shape[2:])
     columns, frame = (memory.size // len(work) for memory in workspace)
@@ -108,15 +111,20 @@ def _by_columns(work: Sequence[Worker], c: Convolved, out: Array, workspace: Seq
     for number, (image, share, part) in enumerate(tiles):
         worker, batch = work[number % len(work)], slice(image, min(image + images, len(c.x)))
         patches = _im2col(worker, c, c.x[batch], part, workspace)
-        worker(np.matmul, kernel[:, share], patches.reshape(len(patches), c.groups, kernel.shape[2], -1),
-               out[batch, :, share, _pixels(c, part)])
+        worker(
+            np.matmul,
+            kernel[:, share],
+            patches.reshape(len(patches), c.groups, kernel.shape[2], -1),
+            out[batch, :, share, _pixels(c, part)],
+        )
         if epilogue and part[1] == extents:
             epilogue(worker, (batch, share if c.groups == 1 else slice(0, c.out.shape[1])))
     return epilogue if capacity < pixels else None
 
 
-def _by_channels(work: Sequence[Worker], c: Convolved, workspace: Sequence[Array],
-                 epilogue: HostEpilogue | None) -> bool:
+def _by_channels(
+    work: Sequence[Worker], c: Convolved, workspace: Sequence[Array], epilogue: HostEpilogue | None
+) -> bool:
     """Convolve depthwise, with columns of some channels at a time. Return whether the workspace holds a channel.
 
     With strides of 1, a tap reads one contiguous run through the rows of the data, which is copied faster than row by
@@ -251,8 +259,12 @@ def _by_outputs(work: Sequence[Worker], c: Convolved, x: Array, columns: Array, 
         worker, part = work[number % len(work)], target[image, g : g + groups, o : o + outputs]
         patches = worker.share(columns)[: part.shape[0] * part.shape[1] * taps * prod(sizes)]
         patches = patches.reshape(*part.shape[:2], *c.taps, *sizes)
-        worker(np.matmul, kernel[g : g + groups, o * taps : (o + outputs) * taps], x[image, g : g + groups],
-               patches.reshape(len(part), -1, prod(sizes)))
+        worker(
+            np.matmul,
+            kernel[g : g + groups, o * taps : (o + outputs) * taps],
+            x[image, g : g + groups],
+            patches.reshape(len(part), -1, prod(sizes)),
+        )
         worker(np.copyto, part, 0)
         for tap in np.ndindex(c.taps):
             read, written = _tap_slices(c, tap)

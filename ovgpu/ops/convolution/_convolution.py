@@ -73,6 +73,7 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
 
 def _by_matrices(k: KernelRecorder, c: Convolved) -> bool:
     """Record cuDNN's convolution or cuBLAS's product, or that of `implicit_gemm.cu`. Return False if none can."""
+
     def by_pixels() -> bool:
         convolve_pixels(k, c, None, c.out.dtype)
         return True
@@ -160,16 +161,27 @@ def _pointwise_gemm(k: KernelRecorder, c: Convolved) -> bool:
 def _launch(k: KernelRecorder, c: Convolved, name: str, size: int, arrays: Sequence[Any], *numbers: int) -> None:
     """Record a kernel with ``size`` threads and without an epilogue."""
     window, kind, scalar = c.window(max(size, *(a.size for a in arrays)))
-    k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind), (-(-size // THREADS),), (THREADS,),
-             (*arrays, window, *map(scalar, numbers), scalar(size)))
+    k.kernel(
+        FILE,
+        name.format(k.c_type(c.out.dtype), kind),
+        (-(-size // THREADS),),
+        (THREADS,),
+        (*arrays, window, *map(scalar, numbers), scalar(size)),
+    )
 
 
 def _launch_with_epilogue(k: KernelRecorder, c: Convolved, name: str, arrays: Sequence[Any]) -> None:
     """Record a kernel with one thread per element of the result, which applies the epilogue."""
     window, kind, scalar = c.window(max(a.size for a in arrays))
     epilogue, source, arguments = epilogue_arguments(k, c, scalar)
-    k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind, epilogue), (-(-c.out.size // THREADS),), (THREADS,),
-             (*arrays, window, *arguments, scalar(c.out.size)), prelude=source)
+    k.kernel(
+        FILE,
+        name.format(k.c_type(c.out.dtype), kind, epilogue),
+        (-(-c.out.size // THREADS),),
+        (THREADS,),
+        (*arrays, window, *arguments, scalar(c.out.size)),
+        prelude=source,
+    )
 
 
 def _is_depthwise(c: Convolved) -> bool:
@@ -180,8 +192,9 @@ def _is_depthwise(c: Convolved) -> bool:
     if c.out.dtype.name not in ("float16", "bfloat16", "float32"):
         return False
     kernel = strides_of(c.kernel)
-    laid_out = kernel[0] == 1 and all(d == 1 or s == n for d, s, n in zip(
-        c.taps, kernel[3:], (c.taps[1] * c.groups, c.groups)))
+    laid_out = kernel[0] == 1 and all(
+        d == 1 or s == n for d, s, n in zip(c.taps, kernel[3:], (c.taps[1] * c.groups, c.groups))
+    )
     return laid_out and c.kernel.data.ptr % CHUNK_BYTES == 0 and has_chunks(c.x) and has_chunks(c.out)
 
 
@@ -192,9 +205,15 @@ def _by_channels(k: KernelRecorder, c: Convolved) -> None:
     size = vectors * c.out.size // c.groups
     division = np.array([(n, *reciprocal(n)) for n in (vectors, width, height)], np.int64).astype(np.int32)
     taps = c.taps[0] if c.taps in ((3, 3), (5, 5)) else 0
-    k.kernel("depthwise.cu", f"depthwise<{k.c_type(c.out.dtype)}, {kind}, {taps}, {epilogue}>",
-             (-(-size // THREADS),), (THREADS,), (c.x, c.kernel, c.out, window, division, *arguments, scalar(size)),
-             prelude=source, early=True)
+    k.kernel(
+        "depthwise.cu",
+        f"depthwise<{k.c_type(c.out.dtype)}, {kind}, {taps}, {epilogue}>",
+        (-(-size // THREADS),),
+        (THREADS,),
+        (c.x, c.kernel, c.out, window, division, *arguments, scalar(size)),
+        prelude=source,
+        early=True,
+    )
 
 
 def _by_elements(k: KernelRecorder, c: Convolved) -> None:
@@ -222,9 +241,15 @@ def _implicit_gemm(k: KernelRecorder, c: Convolved) -> None:
     if parts > 1:
         scratch, gates = k.scratch((parts, c.out.size), sum_type), k.scratch((blocks, 2), np.dtype(np.uint32))
         gates.data.memset_async(0, gates.nbytes, k.stream)
-    k.kernel(FILE, name, (*tiles, c.groups * parts), (THREADS,),
-             (c.x, c.kernel, c.out, scratch, gates, window, scalar(per_part), *arguments),
-             cooperative=parts > 1, prelude=source)
+    k.kernel(
+        FILE,
+        name,
+        (*tiles, c.groups * parts),
+        (THREADS,),
+        (c.x, c.kernel, c.out, scratch, gates, window, scalar(per_part), *arguments),
+        cooperative=parts > 1,
+        prelude=source,
+    )
 
 
 def _im2col_gemm(k: KernelRecorder, c: Convolved, workspace: Any) -> bool:
@@ -242,10 +267,18 @@ def _im2col_gemm(k: KernelRecorder, c: Convolved, workspace: Any) -> bool:
             rows = len(part.x) * c.groups * c.channels
             columns = workspace[: rows * prod(c.taps) * width]
             window, kind, scalar = part.window(columns.size)
-            k.kernel(FILE, f"gather_columns<{bits(c.x.dtype.itemsize)}, {kind}>", (-(-rows * width // THREADS),),
-                     (THREADS,), (part.x, columns, window, *map(scalar, (first, width, rows * width))))
-            accepted = k.gemm(kernel, columns.reshape(len(part.x), c.groups, depth, width),
-                              out[image : image + images, ..., first : first + width])
+            k.kernel(
+                FILE,
+                f"gather_columns<{bits(c.x.dtype.itemsize)}, {kind}>",
+                (-(-rows * width // THREADS),),
+                (THREADS,),
+                (part.x, columns, window, *map(scalar, (first, width, rows * width))),
+            )
+            accepted = k.gemm(
+                kernel,
+                columns.reshape(len(part.x), c.groups, depth, width),
+                out[image : image + images, ..., first : first + width],
+            )
             assert accepted, "cuBLAS takes dense columns"
     return True
 
@@ -280,8 +313,9 @@ def convolve_signs(k: KernelRecorder, c: Convolved, padding: int) -> None:
         _launch(k, c, "convolve_signs<{}, {}>", c.out.size, (c.x, c.kernel, c.out), padding)
 
 
-def convolve_deformed(k: KernelRecorder, c: Convolved, offsets: Array, mask: Array | None, deformed: int, fades: bool,
-                      workspace: Any) -> Any:
+def convolve_deformed(
+    k: KernelRecorder, c: Convolved, offsets: Array, mask: Array | None, deformed: int, fades: bool, workspace: Any
+) -> Any:
     """Record a deformable convolution: columns of the data that its taps read, for as many images as fit, and products.
     Return NotImplemented for outputs whose pixels are not contiguous.
 
@@ -298,11 +332,25 @@ def convolve_deformed(k: KernelRecorder, c: Convolved, offsets: Array, mask: Arr
         columns = workspace[: len(part.x) * c.groups * depth * pixels]
         threads = len(part.x) * deformed * prod(c.taps) * pixels
         window, kind, scalar = part.window(max(columns.size, offsets.size))
-        k.kernel(FILE, f"deform_columns<{k.c_type(c.out.dtype)}, {kind}, {str(fades).lower()}>",
-                 (-(-threads // THREADS),), (THREADS,),
-                 (part.x, offsets[rows], None if mask is None else mask[rows], columns, window,
-                  scalar(deformed), scalar(threads)))
-        accepted = k.gemm(c.kernel.reshape(c.groups, c.outputs, depth),
-                          columns.reshape(len(part.x), c.groups, depth, pixels), out[rows])
+        k.kernel(
+            FILE,
+            f"deform_columns<{k.c_type(c.out.dtype)}, {kind}, {str(fades).lower()}>",
+            (-(-threads // THREADS),),
+            (THREADS,),
+            (
+                part.x,
+                offsets[rows],
+                None if mask is None else mask[rows],
+                columns,
+                window,
+                scalar(deformed),
+                scalar(threads),
+            ),
+        )
+        accepted = k.gemm(
+            c.kernel.reshape(c.groups, c.outputs, depth),
+            columns.reshape(len(part.x), c.groups, depth, pixels),
+            out[rows],
+        )
         assert accepted, "cuBLAS takes dense columns"
     return None

@@ -29,8 +29,12 @@ class Epilogue:
     def cut(self, axis: int, part: slice, rank: int) -> Epilogue:
         """Return the epilogue for a ``part`` of the result along ``axis``; the result has ``rank`` axes."""
         index = (..., part, *[slice(None)] * (rank - 1 - axis))
-        return replace(self, operands=tuple([
-            x[index] if x.ndim >= rank - axis and x.shape[axis - rank] > 1 else x for x in self.operands]))
+        return replace(
+            self,
+            operands=tuple(
+                [x[index] if x.ndim >= rank - axis and x.shape[axis - rank] > 1 else x for x in self.operands]
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,11 @@ class Convolved:
     @property
     def pointwise(self) -> bool:
         """True if every output pixel is computed from the input pixel at the same position alone."""
-        return (prod(self.taps) == prod(self.strides) == 1 and not any(self.begin)
-                and self.x.shape[2:] == self.out.shape[2:])
+        return (
+            prod(self.taps) == prod(self.strides) == 1
+            and not any(self.begin)
+            and self.x.shape[2:] == self.out.shape[2:]
+        )
 
     def window(self, count: int) -> tuple[np.ndarray[Any, Any], str, Any]:
         """Return the struct Window, the CUDA type of its numbers, and the NumPy type. ``count`` is the largest number
@@ -83,8 +90,14 @@ class Convolved:
         arrays = (self.x, self.kernel, self.out, *self.operands)
         spans = [sum(abs(s) * d for s, d in zip(strides_of(a), a.shape)) for a in arrays]
         numbers: list[int] = []
-        for values, missing in ((self.x.shape[2:], 1), (self.out.shape[2:], 1), (self.taps, 1), (self.strides, 1),
-                                (self.dilations, 1), (self.begin, 0)):
+        for values, missing in (
+            (self.x.shape[2:], 1),
+            (self.out.shape[2:], 1),
+            (self.taps, 1),
+            (self.strides, 1),
+            (self.dilations, 1),
+            (self.begin, 0),
+        ):
             numbers += [missing] * (3 - len(values)) + list(values)
         for array in (self.x, self.out):
             numbers += _axis_strides(strides_of(array))
@@ -99,8 +112,9 @@ def _axis_strides(strides: Sequence[int]) -> list[int]:
     return [*strides[:2], *[0] * (5 - len(strides)), *strides[2:]]
 
 
-def epilogue_arguments(k: KernelRecorder, c: Convolved, kind: Any,
-                       value: np.dtype[Any] | None = None, numbers: int = 0) -> tuple[str, str, tuple[Any, ...]]:
+def epilogue_arguments(
+    k: KernelRecorder, c: Convolved, kind: Any, value: np.dtype[Any] | None = None, numbers: int = 0
+) -> tuple[str, str, tuple[Any, ...]]:
     """Return the epilogue of a kernel: name and source of its struct, and arguments, with index type ``kind``.
     ``value`` is the type of the chain's first input, by default that of ``c.out``. So many ``numbers``, the first
     literals of f32, become one argument, behind the strides."""

@@ -26,8 +26,15 @@ NUMBERS = 8  # arguments of a launch that an epilogue takes instead of literals;
 STAGE_BYTES = 128  # of a row in a stage; as in implicit_gemm.cu
 # Rows (pixels) and columns (channels) of tiles, with the estimated clocks of a stage for a multiprocessor that has one
 # block, and for each of several blocks
-TILES = {(256, 128): (1500, 1450), (128, 128): (830, 790), (128, 64): (620, 590), (64, 128): (620, 590),
-         (64, 64): (420, 390), (64, 32): (300, 230), (32, 32): (230, 135)}
+TILES = {
+    (256, 128): (1500, 1450),
+    (128, 128): (830, 790),
+    (128, 64): (620, 590),
+    (64, 128): (620, 590),
+    (64, 64): (420, 390),
+    (64, 32): (300, 230),
+    (32, 32): (230, 135),
+}
 CACHE_BYTES = 24  # of L2 per clock and multiprocessor
 EPILOGUE = 0.12  # clocks of an element
 RESULT_BYTES = 2  # of an element
@@ -66,7 +73,6 @@ class Form:
         return 256 if self.rows > 128 else 128
 
 
-
 def shared_bytes(tile: tuple[int, int], parts: int = 1) -> int:
     """Return the bytes of shared memory of a block: three stages of large tiles, six of small ones, four of others; and
     in a cluster that computes so many parts of K, the sums that the block gets."""
@@ -85,8 +91,15 @@ def partial_elements(row_bytes: int) -> int:
     return PARTIAL_ELEMENTS if alone * stages / 2 > fixed + 2 * each else 0
 
 
-def forms(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, shared_limit: int,
-          partial: int = PARTIAL_ELEMENTS, max_cluster: int = 1) -> list[Form]:
+def forms(
+    pixels: int,
+    outputs: int,
+    row_bytes: int,
+    multiprocessors: int,
+    shared_limit: int,
+    partial: int = PARTIAL_ELEMENTS,
+    max_cluster: int = 1,
+) -> list[Form]:
     """Return the launch shapes for so many rows and columns of the result, with ``row_bytes`` bytes of K. Those that
     take less time by the estimates above come first.
 
@@ -97,8 +110,11 @@ def forms(pixels: int, outputs: int, row_bytes: int, multiprocessors: int, share
     found = list[tuple[float, Form]]()
     for tile, (alone, crowded) in TILES.items():
         tiles = -(-pixels // tile[0]) * -(-outputs // tile[1])
-        most = min(multiprocessors // tiles, stages,
-                   min(max_cluster, PORTABLE_CLUSTER) if clusters else partial // (tiles * prod(tile)))
+        most = min(
+            multiprocessors // tiles,
+            stages,
+            min(max_cluster, PORTABLE_CLUSTER) if clusters else partial // (tiles * prod(tile)),
+        )
         fixed, each = CLUSTER_COST if clusters else MEMORY_COST
         for parts in range(1, max(1, most) + 1):
             steps, blocks = -(-stages // parts), tiles * parts
@@ -123,7 +139,8 @@ def multiplies_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None) ->
     if c.x.dtype.name not in kinds or c.kernel.dtype != c.x.dtype or k.capability < CAPABILITY:
         return False
     if c.out.dtype.name not in ("int8", "float16", "bfloat16", "float32") or not all(
-            is_plain(a.dtype) for a in c.operands):
+        is_plain(a.dtype) for a in c.operands
+    ):
         return False
     if c.groups != 1 or c.transposed or len(c.taps) not in (1, 2) or len(c.operands) > MAX_EPILOGUE_OPERANDS:
         return False
@@ -132,9 +149,10 @@ def multiplies_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None) ->
     if min(strides_of(c.x)) < 0:
         return False
     outputs, channels, *taps = strides_of(c.kernel)[1:]
-    dense = [c.channels * prod(c.taps[i + 1:]) for i in range(len(c.taps))]
-    laid_out = channels == 1 and outputs in (0, c.channels * prod(c.taps)) and all(
-        s in (0, d) for s, d in zip(taps, dense))
+    dense = [c.channels * prod(c.taps[i + 1 :]) for i in range(len(c.taps))]
+    laid_out = (
+        channels == 1 and outputs in (0, c.channels * prod(c.taps)) and all(s in (0, d) for s, d in zip(taps, dense))
+    )
     constants = (c.kernel,) if scales is None else (c.kernel, scales.factor, scales.correction)
     return laid_out and not any(a.data.ptr % CHUNK_BYTES for a in constants) and _window(c)[1] == "int"
 
@@ -145,8 +163,14 @@ def _window(c: Convolved) -> tuple[np.ndarray[Any, Any], str, Any]:
     return c.window(max(c.out.size // c.outputs + max(rows for rows, _ in TILES), span, c.kernel.nbytes))
 
 
-def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, value_dtype: np.dtype[Any],
-                    early: bool = False, partial: Array | None = None) -> None:
+def convolve_pixels(
+    k: KernelRecorder,
+    c: Convolved,
+    scales: Scales | None,
+    value_dtype: np.dtype[Any],
+    early: bool = False,
+    partial: Array | None = None,
+) -> None:
     """Record a convolution that `multiplies_pixels` accepts. The epilogue's first input has type ``value_dtype``: f32,
     f16 or bf16. Without an epilogue, values are converted to the type of ``c.out``. ``early``: the kernel is a
     constant, so that it may be read before the launches before this one have ended. ``partial``: f32 memory for partial
@@ -156,11 +180,20 @@ def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, valu
         c = replace(c, epilogue=Epilogue(Chain.of(Convert(destination_type=Type.of(c.out.dtype)), 1), ()))
     window, _, scalar = _window(c)
     pixels, row_bytes = c.out.size // c.outputs, c.channels * prod(c.taps) * c.x.dtype.itemsize
-    shapes = forms(pixels, c.outputs, row_bytes, k.multiprocessors, k.shared_limit,
-                   PARTIAL_ELEMENTS if partial is None else partial.size, k.max_cluster)
+    shapes = forms(
+        pixels,
+        c.outputs,
+        row_bytes,
+        k.multiprocessors,
+        k.shared_limit,
+        PARTIAL_ELEMENTS if partial is None else partial.size,
+        k.max_cluster,
+    )
     split = "CLUSTER" if k.max_cluster > 1 else "MEMORY"
-    shape = k.choose(f"implicit_gemm {c.x.dtype}: {pixels} pixels, {c.outputs} outputs, {row_bytes} bytes, {split}",
-                     {f"{s.rows} x {s.columns}, {s.parts} parts": s for s in shapes[:MAX_CHOICES]})
+    shape = k.choose(
+        f"implicit_gemm {c.x.dtype}: {pixels} pixels, {c.outputs} outputs, {row_bytes} bytes, {split}",
+        {f"{s.rows} x {s.columns}, {s.parts} parts": s for s in shapes[:MAX_CHOICES]},
+    )
     split = "NONE" if shape.parts == 1 else split
     arrived = None
     if split == "MEMORY":
@@ -172,20 +205,36 @@ def convolve_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None, valu
     divisors = [number for extent in extents for number in (extent, *reciprocal(extent))]
     tap_bytes, columns = c.channels * c.x.dtype.itemsize, c.taps[-1]
     taps, channel_bytes = divmod(STAGE_BYTES, tap_bytes)
-    division = np.array((*divisors, shape.steps, *divmod(taps, columns), channel_bytes),
-                        np.int64).astype(np.int32)
+    division = np.array((*divisors, shape.steps, *divmod(taps, columns), channel_bytes), np.int64).astype(np.int32)
     epilogue, source, arguments = epilogue_arguments(k, c, scalar, value_dtype, NUMBERS)
     kinds = [k.c_type(kind) for kind in (c.x.dtype, value_dtype, c.out.dtype)]
-    names = [*kinds, shape.rows, shape.columns, split, epilogue,
-             *(_operand(x, c.out.shape) for x in c.operands)]
-    constants = (None, None, np.int32(0)) if scales is None else (
-        scales.factor, scales.correction, np.int32(scales.padding))
+    names = [*kinds, shape.rows, shape.columns, split, epilogue, *(_operand(x, c.out.shape) for x in c.operands)]
+    constants = (
+        (None, None, np.int32(0)) if scales is None else (scales.factor, scales.correction, np.int32(scales.padding))
+    )
     grid = (shape.tiles * shape.parts,) if split == "CLUSTER" else (shape.tiles, shape.parts)
-    k.kernel(FILE, f"implicit_gemm<{', '.join(map(str, names))}>", grid, (shape.threads,),
-             (c.x, c.kernel, c.out, *constants, partial if split == "MEMORY" else None, arrived, window, division,
-              *arguments), shape.shared, prelude=source, early=early,
-             cluster=shape.parts if split == "CLUSTER" else 1,
-             otherwise=lambda other: convolve_pixels(other, given, scales, value_dtype, early, workspace))
+    k.kernel(
+        FILE,
+        f"implicit_gemm<{', '.join(map(str, names))}>",
+        grid,
+        (shape.threads,),
+        (
+            c.x,
+            c.kernel,
+            c.out,
+            *constants,
+            partial if split == "MEMORY" else None,
+            arrived,
+            window,
+            division,
+            *arguments,
+        ),
+        shape.shared,
+        prelude=source,
+        early=early,
+        cluster=shape.parts if split == "CLUSTER" else 1,
+        otherwise=lambda other: convolve_pixels(other, given, scales, value_dtype, early, workspace),
+    )
 
 
 def _operand(x: Array, shape: Sequence[int]) -> str:

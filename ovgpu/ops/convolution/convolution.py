@@ -40,16 +40,30 @@ class _Convolution(Windowed):
 
     def operands(self, x: Spec, kernel: Spec, axes: int) -> tuple[tuple[Int, ...], tuple[Int, ...]]:
         """Return the shapes of the data and the `grouped` kernel, with unknown extents where only the rank is known."""
-        return (x.shape or unknowns(2 + axes) or (),
-                self.grouped(kernel.shape or unknowns(self.leading + axes) or ()))
+        return (x.shape or unknowns(2 + axes) or (), self.grouped(kernel.shape or unknowns(self.leading + axes) or ()))
 
-    def convolved(self, x: Array, kernel: Array, out: Array, begin: Sequence[int], transposed: bool = False,
-                  epilogue: Epilogue | None = None) -> Convolved:
+    def convolved(
+        self,
+        x: Array,
+        kernel: Array,
+        out: Array,
+        begin: Sequence[int],
+        transposed: bool = False,
+        epilogue: Epilogue | None = None,
+    ) -> Convolved:
         """Return the arrays and numbers that describe the convolution."""
         strides, dilations = (self.per_axis(name, x.ndim - 2, 1) for name in ("strides", "dilations"))
         kernel = kernel.reshape(self.grouped(kernel.shape))
-        return Convolved(x, kernel, out, shortened(strides, (x if transposed else out).shape[2:]),
-                         shortened(dilations, kernel.shape[3:]), begin, transposed, epilogue)
+        return Convolved(
+            x,
+            kernel,
+            out,
+            shortened(strides, (x if transposed else out).shape[2:]),
+            shortened(dilations, kernel.shape[3:]),
+            begin,
+            transposed,
+            epilogue,
+        )
 
 
 @op("Convolution", "opset1", "convolution/convolution-1")
@@ -96,14 +110,22 @@ class Convolution(_Convolution):
         reach = self.reach(taps)
         span = product((n - 1) * s + r for n, s, r in zip(out.shape[2:], strides, reach))
         frame = x.shape[0] * x.shape[1] * maximum(span, 0)  # negative if the output has no pixels
-        return ((out.type, (tasks.WORKERS * minimum(columns, maximum(depth, BLOCK_ELEMENTS)),)),
-                (out.type, (tasks.WORKERS * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK_ELEMENTS)),)))
+        return (
+            (out.type, (tasks.WORKERS * minimum(columns, maximum(depth, BLOCK_ELEMENTS)),)),
+            (out.type, (tasks.WORKERS * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK_ELEMENTS)),)),
+        )
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self.with_epilogue(k, inputs, outputs[0], workspace)
 
-    def with_epilogue(self, k: HostRecorder, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
-                      epilogue: HostEpilogue | None = None) -> Any:
+    def with_epilogue(
+        self,
+        k: HostRecorder,
+        inputs: Sequence[Any],
+        out: Any,
+        workspace: Sequence[Any],
+        epilogue: HostEpilogue | None = None,
+    ) -> Any:
         """Record the calls of `numpy`, and those of an epilogue on the result."""
         x, kernel = inputs
         if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
@@ -111,8 +133,9 @@ class Convolution(_Convolution):
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
         return _columns.convolve(k, self.convolved(x, kernel, out, begin), workspace, epilogue)
 
-    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays,
-             epilogue: Epilogue | None = None) -> None:
+    def cuda(
+        self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays, epilogue: Epilogue | None = None
+    ) -> None:
         x, kernel = inputs
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
         convolve(k, self.convolved(x, kernel, outputs[0], begin, epilogue=epilogue), workspace)
@@ -166,8 +189,14 @@ class ConvolutionBackpropData(_Convolution):
         return [(size - 1) * stride + reach for size, stride, reach in zip(sizes, strides, self.reach(kernel))]
 
     def extents(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
-        found = [full + added - begin - end for full, added, begin, end in zip(
-            self.full(sizes, kernel), self.per_axis("output_padding", len(sizes), 0), *self.explicit_pads(len(sizes)))]
+        found = [
+            full + added - begin - end
+            for full, added, begin, end in zip(
+                self.full(sizes, kernel),
+                self.per_axis("output_padding", len(sizes), 0),
+                *self.explicit_pads(len(sizes)),
+            )
+        ]
         for axis, extent in enumerate(found):
             at_most(0, extent, f"padding leaves {{1}} elements along spatial axis {axis}")
         return found
@@ -177,8 +206,9 @@ class ConvolutionBackpropData(_Convolution):
         if target is None or not self.same:
             return self.explicit_pads(len(sizes))[0]
         padding = self.per_axis("output_padding", len(sizes), 0)
-        total = [max(full - extent + added, 0)
-                 for full, extent, added in zip(self.full(sizes, kernel), target, padding)]
+        total = [
+            max(full - extent + added, 0) for full, extent, added in zip(self.full(sizes, kernel), target, padding)
+        ]
         return tuple(t - t // 2 if self.auto_pad == "same_upper" else t // 2 for t in total)
 
     def evaluate(self, xp: Adapter, x: Array, kernel: Array, target: Array | None = None) -> tuple[Array, ...]:
@@ -196,7 +226,8 @@ class ConvolutionBackpropData(_Convolution):
         for tap in np.ndindex(*extents):
             product = xp.matmul(kernel[(..., *tap)].swapaxes(1, 2), columns)
             out[(..., *taps([t * d for t, d in zip(tap, dilations)], strides, sizes))] += product.reshape(
-                *out.shape[:3], *sizes)
+                *out.shape[:3], *sizes
+            )
         out = out[(..., *taps(begins, (1,) * len(sizes), shape))]
         return (from_sum_type(xp, out, kind).reshape(len(x), groups * outputs, *shape),)
 
@@ -210,8 +241,14 @@ class ConvolutionBackpropData(_Convolution):
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self.with_epilogue(k, inputs, outputs[0], workspace)
 
-    def with_epilogue(self, k: HostRecorder, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
-                      epilogue: HostEpilogue | None = None) -> Any:
+    def with_epilogue(
+        self,
+        k: HostRecorder,
+        inputs: Sequence[Any],
+        out: Any,
+        workspace: Sequence[Any],
+        epilogue: HostEpilogue | None = None,
+    ) -> Any:
         """Record the calls of `numpy`, and those of an epilogue on the result."""
         x, kernel, target = (*inputs, None)[:3]
         if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
@@ -220,8 +257,9 @@ class ConvolutionBackpropData(_Convolution):
         c = self.convolved(x, kernel, out, begin, transposed=True)
         return _columns.convolve_transposed(k, c, workspace[0], epilogue)
 
-    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays,
-             epilogue: Epilogue | None = None) -> None:
+    def cuda(
+        self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays, epilogue: Epilogue | None = None
+    ) -> None:
         (x, kernel, target), out = (*inputs, None)[:3], outputs[0]
         begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
         convolve(k, self.convolved(x, kernel, out, begin, True, epilogue), workspace)

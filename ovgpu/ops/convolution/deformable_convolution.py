@@ -71,8 +71,9 @@ class DeformableConvolution(Windowed):
         parts = getattr(self, name)
         same(count // parts * parts, count, f"{{1}} {what} do not divide into '{name}' {parts}")
 
-    def evaluate(self, xp: Adapter, x: Array, offsets: Array, kernel: Array,
-                 mask: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(
+        self, xp: Adapter, x: Array, offsets: Array, kernel: Array, mask: Array | None = None
+    ) -> tuple[Array, ...]:
         kind = x.dtype
         sums = np.dtype(np.float64 if kind == np.float64 else np.float32)
         x, offsets, kernel = (a.astype(sums) for a in (x, offsets, kernel))
@@ -88,8 +89,9 @@ class DeformableConvolution(Windowed):
         weights = kernel.reshape(groups, outputs // groups, kernel_channels, prod(extents))
         out = xp.zeros((batch, groups, outputs // groups, pixels), sums)
         for tap, at in enumerate(np.ndindex(*extents)):
-            rows, columns = (xp.arange(n) * s + (t * d - b) for n, s, t, d, b in zip(
-                out_extents, strides, at, dilations, begin))
+            rows, columns = (
+                xp.arange(n) * s + (t * d - b) for n, s, t, d, b in zip(out_extents, strides, at, dilations, begin)
+            )
             y = (rows.astype(sums)[:, None] + offsets[:, :, tap, 0]).reshape(batch, deformed, 1, pixels)
             z = (columns.astype(sums) + offsets[:, :, tap, 1]).reshape(batch, deformed, 1, pixels)
             values = self.sample(xp, data, sizes, y, z)
@@ -137,9 +139,15 @@ class DeformableConvolution(Windowed):
         dilations = shortened(self.per_axis("dilations", 2, 1), kernel.shape[2:])
         begin, _ = self.pads(x.shape[2:], kernel.shape[2:])
         weights = dense(k, kernel).reshape(self.group, -1, *kernel.shape[1:])
-        done = convolve_deformed(k, Convolved(x, weights, out, strides, dilations, begin), dense(k, offsets),
-                                 None if mask is None else dense(k, mask), self.deformable_group,
-                                 self.interpolates_padding, workspace[0])
+        done = convolve_deformed(
+            k,
+            Convolved(x, weights, out, strides, dilations, begin),
+            dense(k, offsets),
+            None if mask is None else dense(k, mask),
+            self.deformable_group,
+            self.interpolates_padding,
+            workspace[0],
+        )
         if out is not outputs[0]:
             Convert(destination_type=Type.of(outputs[0].dtype)).cuda(k, [out], outputs, ())
         return done

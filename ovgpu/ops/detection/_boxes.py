@@ -138,8 +138,13 @@ def above_threshold(boxes: Boxes, threshold: float) -> PairFunction:
     return lambda best, rest: boxes.iou(best, rest, touching=True) > np.float32(threshold)
 
 
-def decaying_threshold(overlap: PairFunction, threshold: float, eta: float, count: int,
-                       exceeds: Callable[[Array, np.float32], Array] = np.greater) -> PairFunction:
+def decaying_threshold(
+    overlap: PairFunction,
+    threshold: float,
+    eta: float,
+    count: int,
+    exceeds: Callable[[Array, np.float32], Array] = np.greater,
+) -> PairFunction:
     """Return a suppression test of ``count`` candidates with a threshold that every round multiplies by ``eta``, as
     long as it is above 0.5. The lowered threshold also applies to overlaps with the boxes selected before.
 

@@ -93,8 +93,13 @@ class Regions(Op):
         if out.size:
             sizes = [np.int32(n) for n in (*x.shape, *out.shape[1:])]
             name, operands, numbers = self.kernel(k, inputs)
-            k.kernel("roi_pooling.cu", f"{name}>", blocks(out.size, THREADS), (THREADS,),
-                     (*operands, out, np.int64(out.size), *sizes, *numbers))
+            k.kernel(
+                "roi_pooling.cu",
+                f"{name}>",
+                blocks(out.size, THREADS),
+                (THREADS,),
+                (*operands, out, np.int64(out.size), *sizes, *numbers),
+            )
         return None
 
     def kernel(self, k: KernelRecorder, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:

@@ -35,8 +35,9 @@ class Detection(Op):
     top_k: int = -1
     variance_encoded_in_target: bool = False
     keep_top_k: tuple[int, ...]
-    code_type: Literal["caffe.PriorBoxParameter.CORNER",
-                       "caffe.PriorBoxParameter.CENTER_SIZE"] = "caffe.PriorBoxParameter.CORNER"
+    code_type: Literal["caffe.PriorBoxParameter.CORNER", "caffe.PriorBoxParameter.CENTER_SIZE"] = (
+        "caffe.PriorBoxParameter.CORNER"
+    )
     share_location: bool = True
     nms_threshold: float
     confidence_threshold: float = 0.0
@@ -53,12 +54,18 @@ class Detection(Op):
         """The number of values that describe a prior."""
         return 4 if self.normalized else 5
 
-    def infer(self, offsets: Spec, scores: Spec, priors: Spec, objectness: Spec | None = None,
-              refinement: Spec | None = None) -> tuple[Spec, ...]:
+    def infer(
+        self, offsets: Spec, scores: Spec, priors: Spec, objectness: Spec | None = None, refinement: Spec | None = None
+    ) -> tuple[Spec, ...]:
         if not self.keep_top_k:
             raise OpError("keep_top_k is empty")
-        for spec, what, rank in ((offsets, "offsets", 2), (scores, "scores", 2), (priors, "priors", 3),
-                                 (objectness, "additional scores", 2), (refinement, "additional offsets", 2)):
+        for spec, what, rank in (
+            (offsets, "offsets", 2),
+            (scores, "scores", 2),
+            (priors, "priors", 3),
+            (objectness, "additional scores", 2),
+            (refinement, "additional offsets", 2),
+        ):
             if spec is not None:
                 check_reals(spec, what, ranks=(rank,))
         if (objectness is None) != (refinement is None):
@@ -78,8 +85,10 @@ class Detection(Op):
         same(scores.shape[1], count * classes, "there are {0} scores, not {1}")
         offset_classes = 1 if self.share_location else classes
         same(offsets.shape[1], count * offset_classes * 4, "there are {0} offsets, not {1}")
-        for spec, extent, what in ((objectness, count * 2, "additional scores"),
-                                   (refinement, offsets.shape[1], "additional offsets")):
+        for spec, extent, what in (
+            (objectness, count * 2, "additional scores"),
+            (refinement, offsets.shape[1], "additional offsets"),
+        ):
             if spec is not None and spec.shape is not None:
                 same(spec.shape[0], images, f"there are {{0}} images of {what}, not {{1}}")
                 same(spec.shape[1], extent, f"there are {{0}} {what}, not {{1}}")
@@ -142,8 +151,9 @@ class Detection(Op):
             order = order[np.argsort((image * scores.shape[2] + label)[order], kind="stable")]
         image, prior, label, score, box = (x[order] for x in (image, prior, label, score, box))
         overlap = Boxes.of(box).iou
-        selected = greedy_nms(image * scores.shape[2] + label, UNLIMITED,
-                              lambda a, b: overlap(a, b) > np.float32(self.nms_threshold))
+        selected = greedy_nms(
+            image * scores.shape[2] + label, UNLIMITED, lambda a, b: overlap(a, b) > np.float32(self.nms_threshold)
+        )
         if self.keep_top_k[0] > -1:
             order = selected[np.lexsort((label[selected], prior[selected], -score[selected], image[selected]))]
             selected = order[best(image[order], self.keep_top_k[0])]

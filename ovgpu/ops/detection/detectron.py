@@ -96,10 +96,14 @@ class PriorGridGenerator(Op):
         shifts = self.shifts(maps, image).astype(wide)
         size = shifts.size * len(priors)
         if size:
-            parts = (Part(Convert(destination_type=Type.of(wide)), (0,)), Part(Add(), (2, 1)),
-                     Part(Convert(destination_type=kind), (3,)))
-            k.elementwise(Chain(2, (), parts), [priors, k.table(shifts)],
-                          out[:size].reshape(*shifts.shape[:2], *priors.shape))
+            parts = (
+                Part(Convert(destination_type=Type.of(wide)), (0,)),
+                Part(Add(), (2, 1)),
+                Part(Convert(destination_type=kind), (3,)),
+            )
+            k.elementwise(
+                Chain(2, (), parts), [priors, k.table(shifts)], out[:size].reshape(*shifts.shape[:2], *priors.shape)
+            )
         k.copy(np.zeros(1, out.dtype), out[size:])
 
 
@@ -203,9 +207,13 @@ class ROIFeatureExtractor(Op):
     def aligner(self, level: int) -> _Level:
         """Return the ROIAlign op of a pyramid level."""
         attributes: dict[str, Any] = {
-            "pooled_h": self.output_size, "pooled_w": self.output_size, "sampling_ratio": self.sampling_ratio,
-            "spatial_scale": 1 / self.pyramid_scales[level], "mode": "avg",
-            "aligned_mode": "half_pixel_for_nn" if self.aligned else "asymmetric"}
+            "pooled_h": self.output_size,
+            "pooled_w": self.output_size,
+            "sampling_ratio": self.sampling_ratio,
+            "spatial_scale": 1 / self.pyramid_scales[level],
+            "mode": "avg",
+            "aligned_mode": "half_pixel_for_nn" if self.aligned else "asymmetric",
+        }
         return _Level(**attributes)
 
     def evaluate(self, xp: Adapter, regions: Array, *maps: Array) -> tuple[Array, ...]:
@@ -235,16 +243,30 @@ class ROIFeatureExtractor(Op):
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (regions, *maps), (out, copied) = inputs, outputs
-        if not launch.is_real(regions) or any(max(x.shape) > launch.MAX_INDEX or (out.size and not x.size)
-                                              for x in maps):
+        if not launch.is_real(regions) or any(
+            max(x.shape) > launch.MAX_INDEX or (out.size and not x.size) for x in maps
+        ):
             return NotImplemented
         for level, x in enumerate(maps):
             if out.size:
                 scale, after = 1 / self.pyramid_scales[level], -0.5 if self.aligned else 0.0
-                k.kernel("roi_pooling.cu", f"roi_level<{k.c_type(x.dtype)}>", blocks(out.size, THREADS), (THREADS,),
-                         (x, regions, out, np.int64(out.size), *map(np.int32, (*x.shape, *out.shape[1:])),
-                          np.int32(self.sampling_ratio), *(launch.real(v, x) for v in (scale, after)),
-                          np.int32(level), np.int32(len(maps))))
+                k.kernel(
+                    "roi_pooling.cu",
+                    f"roi_level<{k.c_type(x.dtype)}>",
+                    blocks(out.size, THREADS),
+                    (THREADS,),
+                    (
+                        x,
+                        regions,
+                        out,
+                        np.int64(out.size),
+                        *map(np.int32, (*x.shape, *out.shape[1:])),
+                        np.int32(self.sampling_ratio),
+                        *(launch.real(v, x) for v in (scale, after)),
+                        np.int32(level),
+                        np.int32(len(maps)),
+                    ),
+                )
         k.copy(regions, copied)
         return None
 
@@ -280,9 +302,12 @@ class DetectionOutput(Op):
         if len(self.deltas_weights) != 4:
             raise OpError(f"deltas_weights has {len(self.deltas_weights)} elements, not 4")
         kind = check((regions, offsets, scores, image), ("regions", "offsets", "scores", "the image"), (2, 2, 2, 2))
-        for spec, expected, what in ((regions, 4, "coordinates of a region"),
-                                     (offsets, 4 * self.num_classes, "offsets"),
-                                     (scores, self.num_classes, "scores"), (image, 3, "numbers of the image")):
+        for spec, expected, what in (
+            (regions, 4, "coordinates of a region"),
+            (offsets, 4 * self.num_classes, "offsets"),
+            (scores, self.num_classes, "scores"),
+            (image, 3, "numbers of the image"),
+        ):
             if spec.shape is not None:
                 same(spec.shape[1], expected, f"there are {{0}} {what}, not {{1}}")
         for spec, what in ((offsets, "offsets"), (scores, "scores")):
@@ -305,8 +330,9 @@ class DetectionOutput(Op):
         boxes = np.maximum(move_boxes(regions[region], offsets, 1, self.max_delta_log_wh), 0)
         selected = greedy_nms(label, self.post_nms_count, above_threshold(Boxes.of(boxes, 1), self.nms_threshold))
         if len(selected) > self.max_detections_per_image:
-            selected = selected[np.lexsort((label[selected], region[selected], -score[selected]))
-                                ][: self.max_detections_per_image]
+            selected = selected[np.lexsort((label[selected], region[selected], -score[selected]))][
+                : self.max_detections_per_image
+            ]
         results = []
         for found, kind in ((boxes, F32), (label, np.int32), (score, F32)):
             out = np.zeros((self.max_detections_per_image, *found.shape[1:]), kind)
@@ -326,21 +352,42 @@ class DetectionOutput(Op):
             return NotImplemented
         if box_scores.size:
             largest, min_score = F32(self.max_delta_log_wh), F32(self.score_threshold)
-            k.kernel("detectron.cu", f"move_regions<{k.c_type(scores.dtype)}>", blocks(box_scores.size, THREADS),
-                     (THREADS,), (regions, offsets, scores, boxes, box_scores, *map(np.int32, scores.shape),
-                                  np.array(self.deltas_weights, F32), largest, min_score))
+            k.kernel(
+                "detectron.cu",
+                f"move_regions<{k.c_type(scores.dtype)}>",
+                blocks(box_scores.size, THREADS),
+                (THREADS,),
+                (
+                    regions,
+                    offsets,
+                    scores,
+                    boxes,
+                    box_scores,
+                    *map(np.int32, scores.shape),
+                    np.array(self.deltas_weights, F32),
+                    largest,
+                    min_score,
+                ),
+            )
         record_nms(k, workspace, outputs, self.score_threshold, self.nms_threshold, 1)
         return None
 
 
 # ---- non-maximum suppression on the device
 
+
 def nms_workspace(groups: int, size: Int, candidates: Int, limit: int) -> Workspace:
     """Return the workspace of `record_nms`: boxes [groups, size, 4] and their scores; the best ``candidates`` of each
     group as sorted scores and box indices; the ranks of the selected boxes, and their number."""
     limit = minimum(candidates, limit)
-    return ((Type.f32, (groups, size, 4)), (Type.f32, (groups, size)), (Type.f32, (groups, candidates)),
-            (Type.i32, (groups, candidates)), (Type.i32, (groups, limit)), (Type.i32, (groups,)))
+    return (
+        (Type.f32, (groups, size, 4)),
+        (Type.f32, (groups, size)),
+        (Type.f32, (groups, candidates)),
+        (Type.i32, (groups, candidates)),
+        (Type.i32, (groups, limit)),
+        (Type.i32, (groups,)),
+    )
 
 
 def kernels_support(x: Array, workspace: Sequence[Array]) -> bool:
@@ -349,8 +396,14 @@ def kernels_support(x: Array, workspace: Sequence[Array]) -> bool:
     return launch.is_real(x) and boxes.size <= launch.MAX_INDEX and order.shape[1] <= MAX_SORTED_BOXES
 
 
-def record_nms(k: KernelRecorder, workspace: Sequence[Array], outputs: Sequence[Array], min_score: float,
-               threshold: float, extra: float) -> None:
+def record_nms(
+    k: KernelRecorder,
+    workspace: Sequence[Array],
+    outputs: Sequence[Array],
+    min_score: float,
+    threshold: float,
+    extra: float,
+) -> None:
     """Record the calls that write the corners, the classes (with three outputs), and the scores of the selected boxes.
 
     Boxes suppress each other at an IoU above ``threshold``; scores of no more than ``min_score`` are never selected.
@@ -363,10 +416,36 @@ def record_nms(k: KernelRecorder, workspace: Sequence[Array], outputs: Sequence[
             k.copy(np.zeros((1,) * out.ndim, out.dtype), out)
         return
     TopK11(axis=1, mode="max", sort="value").cuda(k, [box_scores, np.array(candidates)], [sorted_scores, order], ())
-    k.kernel("detectron.cu", "suppress", (groups,), (THREADS,),
-             (boxes, sorted_scores, order, selected, counts, *map(np.int32, (size, candidates, limit)),
-              *map(F32, (min_score, threshold, extra))))
+    k.kernel(
+        "detectron.cu",
+        "suppress",
+        (groups,),
+        (THREADS,),
+        (
+            boxes,
+            sorted_scores,
+            order,
+            selected,
+            counts,
+            *map(np.int32, (size, candidates, limit)),
+            *map(F32, (min_score, threshold, extra)),
+        ),
+    )
     corners, *labels, scores = outputs
-    k.kernel("detectron.cu", f"write_best<{k.c_type(corners.dtype)}>", blocks(max(groups * limit, rows), THREADS),
-             (THREADS,), (boxes, sorted_scores, order, selected, counts, corners, *(labels or [None]), scores,
-                          *map(np.int32, (groups, size, candidates, limit, rows))))
+    k.kernel(
+        "detectron.cu",
+        f"write_best<{k.c_type(corners.dtype)}>",
+        blocks(max(groups * limit, rows), THREADS),
+        (THREADS,),
+        (
+            boxes,
+            sorted_scores,
+            order,
+            selected,
+            counts,
+            corners,
+            *(labels or [None]),
+            scores,
+            *map(np.int32, (groups, size, candidates, limit, rows)),
+        ),
+    )

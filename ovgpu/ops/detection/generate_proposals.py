@@ -66,8 +66,11 @@ class Anchored(Op):
         return merge_types(specs)
 
 
-@op("ExperimentalDetectronGenerateProposalsSingleImage", "opset6",
-    "detection/experimental-detectron-generate-proposals-single-image-6")
+@op(
+    "ExperimentalDetectronGenerateProposalsSingleImage",
+    "opset6",
+    "detection/experimental-detectron-generate-proposals-single-image-6",
+)
 class GenerateProposalsSingleImage(Anchored):
     """``image [3], anchors [H * W * A, 4], offsets [4 A, H, W], scores [A, H, W] -> [post_nms_count, 4] corners,
     [post_nms_count] scores`` of the proposals, then zeros. The image begins with its height and width.
@@ -90,9 +93,14 @@ class GenerateProposalsSingleImage(Anchored):
         scores = by_anchor(scores[None], 1)[0, :, 0] * (boxes[:, 2:] - boxes[:, :2] + 1 >= F32(self.min_size)).all(1)
         group = np.zeros(len(scores), np.int64)
         order = rank_by_group(group, scores)[: self.pre_nms_count]
-        selected = order[greedy_nms(group[order], self.post_nms_count,
-                                    above_threshold(Boxes.of(boxes[order]), self.nms_threshold),
-                                    2 * self.post_nms_count)]
+        selected = order[
+            greedy_nms(
+                group[order],
+                self.post_nms_count,
+                above_threshold(Boxes.of(boxes[order]), self.nms_threshold),
+                2 * self.post_nms_count,
+            )
+        ]
         corners, box_scores = np.zeros((self.post_nms_count, 4), F32), np.zeros(self.post_nms_count, F32)
         corners[: len(selected)], box_scores[: len(selected)] = boxes[selected], scores[selected]
         return xp.asarray(corners), xp.asarray(box_scores)
@@ -109,9 +117,13 @@ class GenerateProposalsSingleImage(Anchored):
             return NotImplemented
         if box_scores.size:
             sizes = box_scores.size, scores.shape[0], scores.shape[1] * scores.shape[2]
-            k.kernel("detectron.cu", f"move_anchors<{k.c_type(scores.dtype)}>", blocks(box_scores.size, THREADS),
-                     (THREADS,),
-                     (*inputs, boxes, box_scores, *map(np.int32, sizes), F32(MAX_LOG_SCALE), F32(self.min_size)))
+            k.kernel(
+                "detectron.cu",
+                f"move_anchors<{k.c_type(scores.dtype)}>",
+                blocks(box_scores.size, THREADS),
+                (THREADS,),
+                (*inputs, boxes, box_scores, *map(np.int32, sizes), F32(MAX_LOG_SCALE), F32(self.min_size)),
+            )
         record_nms(k, workspace, outputs, -np.inf, self.nms_threshold, 0)
         return None
 
@@ -166,8 +178,11 @@ class GenerateProposals(Anchored):
         order = order[(boxes[order, 2:] - boxes[order, :2] + extra >= min_sides).all(1)]
         image, boxes, scores = image[order], boxes[order], scores[order]
         selected = greedy_nms(image, self.post_nms_count, *self.suppression_rule(Boxes.of(boxes, extra), len(order)))
-        return (xp.asarray(boxes[selected]), xp.asarray(scores[selected]),
-                xp.asarray(np.bincount(image[selected], minlength=count)))
+        return (
+            xp.asarray(boxes[selected]),
+            xp.asarray(scores[selected]),
+            xp.asarray(np.bincount(image[selected], minlength=count)),
+        )
 
     def suppression_rule(self, boxes: Boxes, count: int) -> tuple[PairFunction, int | None]:
         """Return the suppression test, and the number of candidates of an image to examine at a time (None: all)."""

@@ -89,8 +89,11 @@ class MulticlassSuppression(Op):
         found = found[best(found.image, self.keep_top_k)]
         found = found[np.lexsort((found.number, *self.keys(found)))]
         rows = np.column_stack([found.label, found.score, found.box])
-        return (xp.asarray(rows.reshape(-1, 6)), xp.asarray(found.index[:, None]),
-                xp.asarray(np.bincount(found.image, minlength=images)))
+        return (
+            xp.asarray(rows.reshape(-1, 6)),
+            xp.asarray(found.index[:, None]),
+            xp.asarray(np.bincount(found.image, minlength=images)),
+        )
 
     def keys(self, found: Candidates) -> tuple[Array, ...]:
         """Return the sort keys of the output, the primary key last."""
@@ -116,8 +119,14 @@ class MulticlassSuppression(Op):
             label, column = np.nonzero(is_candidate[:, : counts.sum()])
             start = np.cumsum(counts) - counts
             image = np.repeat(np.arange(len(counts)), counts)[column]
-            found = Candidates(image, label, column - start[image], column * len(boxes) + label, scores[label, column],
-                               boxes[label, column])
+            found = Candidates(
+                image,
+                label,
+                column - start[image],
+                column * len(boxes) + label,
+                scores[label, column],
+                boxes[label, column],
+            )
         group = self.groups(found)
         order = rank_by_group(group, found.score)
         return found[order[best(group[order], self.nms_top_k)]]

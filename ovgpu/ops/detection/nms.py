@@ -102,13 +102,20 @@ class Suppression(Op):
         group, box = xp.asnumpy(group), xp.asnumpy(box)
         if sigma > 0:
             overlap, scale = self.overlap(boxes), np.float32(-0.5) / sigma
-            chosen, scores = soft_nms(group, scores, limit, float(least),
-                                      lambda a, b: self.weight(overlap(a, b), threshold, scale))
+            chosen, scores = soft_nms(
+                group, scores, limit, float(least), lambda a, b: self.weight(overlap(a, b), threshold, scale)
+            )
         else:
             order = rank_by_group(group, scores)
             overlap = self.overlap(boxes.take(order, 0))
-            chosen = order[greedy_nms(group[order], limit, lambda a, b: self.suppresses(overlap(a, b), threshold),
-                                  max(2 * limit, STAGE_CANDIDATES))]
+            chosen = order[
+                greedy_nms(
+                    group[order],
+                    limit,
+                    lambda a, b: self.suppresses(overlap(a, b), threshold),
+                    max(2 * limit, STAGE_CANDIDATES),
+                )
+            ]
             scores = scores[chosen]
         if self.sort_result_descending:
             order = np.argsort(-scores, kind="stable")
@@ -192,28 +199,61 @@ class NonMaxSuppression(Suppression):
         scores, limit = inputs[1], self.limit(inputs[2:])
         assert scores is not None and scores.shape is not None and limit is not None
         selected = (*scores.shape[:2], minimum(scores.shape[2], limit))
-        return ((Type.f32, scores.shape), (Type.i32, scores.shape), (Type.f32, selected), (Type.i32, selected),
-                (Type.i32, scores.shape[:2]))
+        return (
+            (Type.f32, scores.shape),
+            (Type.i32, scores.shape),
+            (Type.f32, selected),
+            (Type.i32, selected),
+            (Type.i32, scores.shape[:2]),
+        )
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         boxes, scores, *numbers = inputs
         limit, threshold, least, _ = self.read_numbers(numbers)
         batches, classes, count = scores.shape
         limit, groups, row_count = min(limit, count), batches * classes, len(outputs[0])
-        if (boxes.dtype.name not in KERNEL_DTYPES or boxes.dtype != scores.dtype
-                or groups * max(count, 1) >= 2**31 - THREADS):
+        if (
+            boxes.dtype.name not in KERNEL_DTYPES
+            or boxes.dtype != scores.dtype
+            or groups * max(count, 1) >= 2**31 - THREADS
+        ):
             return NotImplemented
         if not row_count:
             return None
         kind, center = k.c_type(scores.dtype), np.bool_(self.box_encoding == "center")
         *scratch, selected_scores, chosen, counts = workspace
-        k.kernel("nms.cu", f"nms_select<{kind}>", (groups,), (THREADS,),
-                 (boxes, scores, *scratch, selected_scores, chosen, counts, *map(np.int32, (classes, count, limit)),
-                  threshold, least, center))
-        k.kernel("nms.cu", f"nms_write<{k.c_type(outputs[0].dtype)}>", blocks(max(groups * limit, row_count), THREADS),
-                 (THREADS,), (selected_scores, chosen, counts, outputs[0],
-                              *map(np.int32, (groups, classes, limit, row_count)),
-                              np.bool_(self.sort_result_descending)))
+        k.kernel(
+            "nms.cu",
+            f"nms_select<{kind}>",
+            (groups,),
+            (THREADS,),
+            (
+                boxes,
+                scores,
+                *scratch,
+                selected_scores,
+                chosen,
+                counts,
+                *map(np.int32, (classes, count, limit)),
+                threshold,
+                least,
+                center,
+            ),
+        )
+        k.kernel(
+            "nms.cu",
+            f"nms_write<{k.c_type(outputs[0].dtype)}>",
+            blocks(max(groups * limit, row_count), THREADS),
+            (THREADS,),
+            (
+                selected_scores,
+                chosen,
+                counts,
+                outputs[0],
+                *map(np.int32, (groups, classes, limit, row_count)),
+                np.bool_(self.sort_result_descending),
+            ),
+        )
         return None
 
     def overlap(self, boxes: Array) -> Callable[[Array, Array], Array]:

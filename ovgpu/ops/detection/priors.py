@@ -160,8 +160,11 @@ class PriorBox(Priors):
         step = F32(self.step)
         if not self.scale_all_sizes:
             step = F32(height) / F32(grid[0]) if step == -1 else step * F32(height)
-        center = (centers(grid, 0.5, F32(image[::-1]) / F32(grid[::-1])) if step == 0
-                  else centers(grid, self.offset, np.array([step, step])))
+        center = (
+            centers(grid, 0.5, F32(image[::-1]) / F32(grid[::-1]))
+            if step == 0
+            else centers(grid, self.offset, np.array([step, step]))
+        )
         inverse_size = F32(1) / image[::-1].astype(F32)
         if self.fixed_size:
             shifts, halves = map(np.array, zip(*self.fixed_priors()))

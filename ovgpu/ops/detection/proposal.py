@@ -114,8 +114,9 @@ class Proposal(Op):
         order = rank_by_group(images, scores)
         order = order[best(images[order], self.pre_nms_topn)]
         images, scores, boxes = images[order], scores[order], boxes[order]
-        selected = greedy_nms(images, self.post_nms_topn, above_threshold(Boxes.of(boxes, extra), self.nms_thresh),
-                              2 * self.post_nms_topn)
+        selected = greedy_nms(
+            images, self.post_nms_topn, above_threshold(Boxes.of(boxes, extra), self.nms_thresh), 2 * self.post_nms_topn
+        )
         images, boxes = images[selected], boxes[selected]
         if self.clip_after_nms:
             boxes = clip_boxes(boxes, size)

@@ -100,8 +100,16 @@ class _Aligned(Regions):
     def kernel(self, k: KernelRecorder, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
         x, _, images = inputs
         name = f"roi_align<{k.c_type(x.dtype)}, {k.c_type(images.dtype)}, {str(self.rotated).lower()}"
-        return name, inputs, (np.int32(self.sampling_ratio), launch.real(self.spatial_scale, x),
-                              *(launch.real(v, x) for v in self.shifts()), np.bool_(self.kernel_flag()))
+        return (
+            name,
+            inputs,
+            (
+                np.int32(self.sampling_ratio),
+                launch.real(self.spatial_scale, x),
+                *(launch.real(v, x) for v in self.shifts()),
+                np.bool_(self.kernel_flag()),
+            ),
+        )
 
     def shifts(self) -> tuple[float, float]:
         """Return the summands of coordinates before and after scaling."""

@@ -56,12 +56,15 @@ class ROIPooling(Regions):
     def max_pool(self, xp: Adapter, x: Array, image: Array, channel: Array, regions: Array) -> Array:
         spans = []
         for axis, count in enumerate(self.pooled_size()):
-            first, last = (round_half_away(xp, regions[:, i - axis] * self.spatial_scale).astype(np.int64)
-                           for i in (2, 4))
+            first, last = (
+                round_half_away(xp, regions[:, i - axis] * self.spatial_scale).astype(np.int64) for i in (2, 4)
+            )
             size = xp.maximum(last - first + 1, 1).astype(x.dtype) / count
             part = xp.arange(count, dtype=x.dtype)
-            start, stop = (xp.clip(v.astype(np.int64) + first[:, None], 0, x.shape[2 + axis])
-                           for v in (xp.floor(part * size[:, None]), xp.ceil((part + 1) * size[:, None])))
+            start, stop = (
+                xp.clip(v.astype(np.int64) + first[:, None], 0, x.shape[2 + axis])
+                for v in (xp.floor(part * size[:, None]), xp.ceil((part + 1) * size[:, None]))
+            )
             spans.append((unsqueeze(start, 2 + axis), unsqueeze(stop, 2 + axis)))
         (top, bottom), (left, right) = spans
         best = xp.full((len(regions), x.shape[1], *self.pooled_size()), -np.inf, x.dtype)
@@ -88,8 +91,11 @@ class ROIPooling(Regions):
 
     def kernel(self, k: KernelRecorder, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
         x, _ = inputs
-        return (f"roi_pooling<{k.c_type(x.dtype)}", inputs,
-                (launch.real(self.spatial_scale, x), np.bool_(self.method == "bilinear")))
+        return (
+            f"roi_pooling<{k.c_type(x.dtype)}",
+            inputs,
+            (launch.real(self.spatial_scale, x), np.bool_(self.method == "bilinear")),
+        )
 
 
 class _PositionSensitive(Regions):
@@ -155,17 +161,22 @@ class PSROIPooling(_PositionSensitive):
             last = (round_half_away(xp, regions[:, 4 - axis]) + 1) * self.spatial_scale
             size = xp.maximum(last - first, 0.1) / count
             part = xp.arange(count, dtype=x.dtype)
-            start, stop = (xp.clip(v.astype(np.int64), 0, x.shape[2 + axis])
-                           for v in (xp.floor(part * size[:, None] + first[:, None]),
-                                     xp.ceil((part + 1) * size[:, None] + first[:, None])))
+            start, stop = (
+                xp.clip(v.astype(np.int64), 0, x.shape[2 + axis])
+                for v in (
+                    xp.floor(part * size[:, None] + first[:, None]),
+                    xp.ceil((part + 1) * size[:, None] + first[:, None]),
+                )
+            )
             spans.append((unsqueeze(start, 2 + axis), unsqueeze(stop, 2 + axis)))
         (top, bottom), (left, right) = spans
         height, width = bottom - top, right - left
         total = xp.zeros((len(regions), self.output_dim, *self.pooled_size()), x.dtype)
         for i, j in np.ndindex(max(int(height.max()), 0), max(int(width.max()), 0)):
             row, column = xp.minimum(top + i, x.shape[2] - 1), xp.minimum(left + j, x.shape[3] - 1)
-            total = total + xp.where((i < height) & (j < width),
-                                     values_at(xp, x, image, self.own_channels(xp), row, column), 0)
+            total = total + xp.where(
+                (i < height) & (j < width), values_at(xp, x, image, self.own_channels(xp), row, column), 0
+            )
         return total / xp.maximum(height * width, 1)
 
     def bilinear_pool(self, xp: Adapter, x: Array, image: Array, regions: Array) -> Array:
@@ -181,20 +192,28 @@ class PSROIPooling(_PositionSensitive):
                     at = (low + high) * reach * 0.5
                 else:
                     at = xp.arange(count, dtype=x.dtype) * ((high - low) * reach / (count - 1)) + low * reach
-                points.append((unsqueeze(xp.clip(at, 0, reach), 2 + axis),
-                               unsqueeze((at >= 0) & (at <= reach), 2 + axis)))
+                points.append(
+                    (unsqueeze(xp.clip(at, 0, reach), 2 + axis), unsqueeze((at >= 0) & (at <= reach), 2 + axis))
+                )
             (y, y_inside), (x_, x_inside) = points
-            channel = xp.arange(self.output_dim).reshape(1, -1, 1, 1) + \
-                (cell[0] * self.spatial_bins_x + cell[1]) * self.output_dim
+            channel = (
+                xp.arange(self.output_dim).reshape(1, -1, 1, 1)
+                + (cell[0] * self.spatial_bins_x + cell[1]) * self.output_dim
+            )
             total = total + xp.where(y_inside & x_inside, interpolate(xp, x, image, channel, y, x_), 0)
         return total / prod(bins)
 
     def kernel(self, k: KernelRecorder, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
         x = inputs[0]
         bilinear = self.mode == "bilinear"
-        return (f"psroi_{'bilinear' if bilinear else 'average'}<{k.c_type(x.dtype)}", inputs,
-                (launch.real(self.spatial_scale, x),
-                 *((np.int32(self.spatial_bins_y), np.int32(self.spatial_bins_x)) if bilinear else ())))
+        return (
+            f"psroi_{'bilinear' if bilinear else 'average'}<{k.c_type(x.dtype)}",
+            inputs,
+            (
+                launch.real(self.spatial_scale, x),
+                *((np.int32(self.spatial_bins_y), np.int32(self.spatial_bins_x)) if bilinear else ()),
+            ),
+        )
 
 
 @op("DeformablePSROIPooling", "opset1", "detection/deformable-psroi-pooling-1")
@@ -244,8 +263,11 @@ class DeformablePSROIPooling(_PositionSensitive):
         empty_result = self.empty(xp, x, regions, self.output_dim)
         if empty_result is not None:
             return (empty_result,)
-        image, steps, bins = unsqueeze(regions[:, 0].astype(np.int64), 0), [], (self.spatial_bins_y,
-                                                                                self.spatial_bins_x)
+        image, steps, bins = (
+            unsqueeze(regions[:, 0].astype(np.int64), 0),
+            [],
+            (self.spatial_bins_y, self.spatial_bins_x),
+        )
         for axis, (count, shifts, cells) in enumerate(zip(self.pooled_size(), self.shifts(xp, offsets), bins)):
             first = round_half_away(xp, regions[:, 2 - axis]) * self.spatial_scale - 0.5
             last = (round_half_away(xp, regions[:, 4 - axis]) + 1) * self.spatial_scale - 0.5
@@ -267,6 +289,15 @@ class DeformablePSROIPooling(_PositionSensitive):
         x, regions, *others = inputs
         offsets = others[0] if others else None
         classes = 1 if offsets is None else offsets.shape[1] // 2
-        return (f"deformable_psroi<{k.c_type(x.dtype)}", (x, regions, offsets),
-                (launch.real(self.spatial_scale, x), np.int32(self.spatial_bins_y), np.int32(self.spatial_bins_x),
-                 launch.real(self.trans_std, x), np.int32(self.part_size), np.int32(classes)))
+        return (
+            f"deformable_psroi<{k.c_type(x.dtype)}",
+            (x, regions, offsets),
+            (
+                launch.real(self.spatial_scale, x),
+                np.int32(self.spatial_bins_y),
+                np.int32(self.spatial_bins_x),
+                launch.real(self.trans_std, x),
+                np.int32(self.part_size),
+                np.int32(classes),
+            ),
+        )

@@ -96,9 +96,18 @@ class RegionYolo(Op):
             k.copy(flat[:, used:], target[:, used:])
         if target.size:
             count = n * self.regions * area
-            k.kernel("regions.cu", f"region_yolo<{k.c_type(x.dtype)}>", blocks(count, THREADS), (THREADS,),
-                     (x, out, *map(np.int32, (count, area, self.regions, self.entries, self.coords, channels,
-                                              target.shape[1])), np.bool_(self.do_softmax)))
+            k.kernel(
+                "regions.cu",
+                f"region_yolo<{k.c_type(x.dtype)}>",
+                blocks(count, THREADS),
+                (THREADS,),
+                (
+                    x,
+                    out,
+                    *map(np.int32, (count, area, self.regions, self.entries, self.coords, channels, target.shape[1])),
+                    np.bool_(self.do_softmax),
+                ),
+            )
         return None
 
 
@@ -123,8 +132,11 @@ class ReorgYolo(Op):
         if len(x.shape) != 4:
             raise OpError(f"data must have rank 4, not {len(x.shape)}")
         n, channels, *sides = x.shape
-        for extent, factor, what in ((channels, self.stride**2, "C"), (sides[0], self.stride, "H"),
-                                     (sides[1], self.stride, "W")):
+        for extent, factor, what in (
+            (channels, self.stride**2, "C"),
+            (sides[0], self.stride, "H"),
+            (sides[1], self.stride, "W"),
+        ):
             same(extent % factor, 0, f"{what} divided by {factor} leaves {{0}}")
         return (Spec(x.type, (n, channels * self.stride**2, *(side // self.stride for side in sides))),)
 

@@ -102,8 +102,10 @@ class Fused(Op):
 
     @cached_property
     def literals(self) -> tuple[np.ndarray[Any, Any], ...]:
-        return tuple(np.frombuffer(data, kind.storage).reshape((1,) * rank)
-                     for (kind, data), rank in zip(self.chain.literals, self.ranks))
+        return tuple(
+            np.frombuffer(data, kind.storage).reshape((1,) * rank)
+            for (kind, data), rank in zip(self.chain.literals, self.ranks)
+        )
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         """Infer the parts in order, so that errors and checks name the part's own layer."""

@@ -94,8 +94,11 @@ class Packed:
         count, step = self.tile(axis, max_codes, unit)
         for first in range(0, self.matrices, count):
             for start in range(0, self.shape[axis], step):
-                yield Tile(axis, slice(first, min(first + count, self.matrices)),
-                           slice(start, min(start + step, self.shape[axis])))
+                yield Tile(
+                    axis,
+                    slice(first, min(first + count, self.matrices)),
+                    slice(start, min(start + step, self.shape[axis])),
+                )
 
     def location(self, tile: Tile) -> tuple[tuple[int, int], tuple[int, ...]]:
         """Return the (row, column) at which a tile begins, and its extents (matrices, rows, columns)."""

@@ -90,15 +90,21 @@ class PackedProduct:
         width = count * step
         groups = width * FEW_ROWS * self.halves * self.groups if self.scales > 1 else 0
         results = minimum(rows, FEW_ROWS) * self.weights.matrices * self.weights.shape[self.axis]
-        return ((Type.f32, (WORKERS * buffer,)), (Type.u8, (WORKERS * scratch,)), (Type.f32, (elements,)),
-                (Type.f32, (elements // self.depth * self.groups,)), (Type.f32, (results,)),
-                (Type.f32, (WORKERS * maximum(rows * width, groups),)))
+        return (
+            (Type.f32, (WORKERS * buffer,)),
+            (Type.u8, (WORKERS * scratch,)),
+            (Type.f32, (elements,)),
+            (Type.f32, (elements // self.depth * self.groups,)),
+            (Type.f32, (results,)),
+            (Type.f32, (WORKERS * maximum(rows * width, groups),)),
+        )
 
     def _tile_elements(self, rows: Int) -> int:
         return self.tile if isinstance(rows, int) and rows <= DENSE_ROWS else BROAD_FACTOR * self.tile
 
-    def __call__(self, k: HostRecorder, x: Array, out: Array, stored: Sequence[Any],
-                 workspace: Sequence[Array]) -> None:
+    def __call__(
+        self, k: HostRecorder, x: Array, out: Array, stored: Sequence[Any], workspace: Sequence[Array]
+    ) -> None:
         """Record the product with ``stored``: codes, scales or None, and zero points or None."""
         if not out.size:
             return
@@ -119,8 +125,11 @@ class PackedProduct:
             buffer, scratch, own = (worker.share(part) for part in (*memory, sums))
             part = self._part(worker, codes, tile, buffer, scratch)
             scale, zero = (self._quant_params(values, tile) for values in quant_params)
-            products = results[tile.matrices, tile.cut] if few else own[: rows * part[..., 0].size].reshape(
-                *part.shape[:2], rows)
+            products = (
+                results[tile.matrices, tile.cut]
+                if few
+                else own[: rows * part[..., 0].size].reshape(*part.shape[:2], rows)
+            )
             self._multiply(worker, part, columns[every], scale, products, own)
             if not few:
                 worker(self._scale_products, products, totals[every], scale, zero, out[tile.matrices, :, tile.cut])
@@ -134,8 +143,11 @@ class PackedProduct:
         """Return x as [1 or E, K, M] in f32, with K in the order of `_part`."""
         batch, rows, depth = x.shape
         cut = self.halves, depth // self.halves
-        target = (target[: x.size].reshape(batch, *cut, rows) if rows <= DENSE_ROWS else
-                  target[: x.size].reshape(batch, rows, *cut).transpose(0, 2, 3, 1))
+        target = (
+            target[: x.size].reshape(batch, *cut, rows)
+            if rows <= DENSE_ROWS
+            else target[: x.size].reshape(batch, rows, *cut).transpose(0, 2, 3, 1)
+        )
         x = x.swapaxes(1, 2)
         if self.halves == 1:
             k(np.copyto, target[:, 0], x)
@@ -178,8 +190,9 @@ class PackedProduct:
         values = values.astype(np.float32)
         return values if values.shape[2] == 1 else np.repeat(values, self.groups // values.shape[2], 2)
 
-    def _multiply(self, k: HostRecorder, part: Array, columns: Array, scale: Array | None, products: Array,
-                  sums: Array) -> None:
+    def _multiply(
+        self, k: HostRecorder, part: Array, columns: Array, scale: Array | None, products: Array, sums: Array
+    ) -> None:
         """Record the products of a tile, [matrices, columns of the result, M], scaled if scales differ by group."""
         if self.scales <= 1 or scale is None:
             k(np.matmul, part, columns, products)
@@ -192,8 +205,12 @@ class PackedProduct:
             k(np.matmul, part, columns, products)
             return
         sums = sums[: matrices * groups * width * rows].reshape(matrices, groups, width, rows)
-        k(np.matmul, part.reshape(matrices, width, groups, count).swapaxes(1, 2),
-          columns.reshape(batch, groups, count, rows), sums)
+        k(
+            np.matmul,
+            part.reshape(matrices, width, groups, count).swapaxes(1, 2),
+            columns.reshape(batch, groups, count, rows),
+            sums,
+        )
         k(self._scale, sums.reshape(matrices, self.halves, self.groups, width, rows).transpose(0, 3, 1, 2, 4), scale)
         k(np.add.reduce, sums, 1, None, products)
 
@@ -201,8 +218,9 @@ class PackedProduct:
         """Multiply ``values``, [matrices, columns of the result, halves, groups, any], by the scales of groups."""
         values *= self._spread(scale)[:, :, None, :, None]
 
-    def _scale_products(self, products: Array, totals: Array, scale: Array | None, zero: Array | None,
-                        out: Array) -> None:
+    def _scale_products(
+        self, products: Array, totals: Array, scale: Array | None, zero: Array | None, out: Array
+    ) -> None:
         """Write products [matrices, columns of the result, M] into ``out`` [matrices, M, columns]: subtract the zero
         points' part, and multiply by the scale if it is one for all groups."""
         by = None if scale is None else self._spread(scale)

@@ -51,7 +51,8 @@ class Form:
     def shared(self, weights: Packed) -> int:
         """Return the bytes of shared memory of a block: for copied codes, partial sums, and x."""
         return _fixed(self.words, self.rows, self.warps) + self.staged(weights) * _padded(
-            weights, self.words, self.rows, self.terms)
+            weights, self.words, self.rows, self.terms
+        )
 
     def groups(self, columns: int) -> int:
         """Return the number of groups of ``columns`` that blocks take at once."""
@@ -75,8 +76,16 @@ def steps_ahead(rows: int) -> int:
     return 4 if rows == 1 else 2
 
 
-def form(weights: Packed, m: int, multiprocessors: int, addresses: Sequence[int],
-         quant_params: Sequence[Array | None], terms: int = 1, whole: bool = False, parts: int = 1) -> Form | None:
+def form(
+    weights: Packed,
+    m: int,
+    multiprocessors: int,
+    addresses: Sequence[int],
+    quant_params: Sequence[Array | None],
+    terms: int = 1,
+    whole: bool = False,
+    parts: int = 1,
+) -> Form | None:
     """Return the launch shape for ``m`` rows of x, None where the kernel does not apply.
 
     ``addresses`` are the addresses of x and of the codes; ``quant_params`` are the scale and the zero point; see `Form`
@@ -85,20 +94,28 @@ def form(weights: Packed, m: int, multiprocessors: int, addresses: Sequence[int]
         return None
     (n, k), bits = weights.shape, weights.kind.bitwidth
     groups = [1 if values is None else values.shape[1] for values in quant_params]
-    words = [w for w in (4, 2, 1) if k % (w * 32 // bits) == 0 and addresses[1] % (4 * w) == 0
-             and w * 32 // bits >= CHUNK and not any(g > 1 and k // g % step_of(weights, w) for g in groups)]
+    words = [
+        w
+        for w in (4, 2, 1)
+        if k % (w * 32 // bits) == 0
+        and addresses[1] % (4 * w) == 0
+        and w * 32 // bits >= CHUNK
+        and not any(g > 1 and k // g % step_of(weights, w) for g in groups)
+    ]
     if k % CHUNK or addresses[0] % 16 or not words:
         return None
     rows = next(r for r in ROWS if r >= min(m, ROWS[-1]))
     tiles = -(-n // TILE) * weights.matrices * -(-m // rows)
     most = MAX_WARPS // 2 if terms > 1 else MAX_WARPS
-    found = _divided(weights, words[0], rows, max(groups) > 1, tiles / multiprocessors, terms, most // parts, parts,
-                     whole)
+    found = _divided(
+        weights, words[0], rows, max(groups) > 1, tiles / multiprocessors, terms, most // parts, parts, whole
+    )
     return found if found.rounds and (found.rounds == found.steps or not whole) else None
 
 
-def _divided(weights: Packed, words: int, rows: int, grouped: bool, tiles: float, terms: int, warps: int, parts: int,
-             whole: bool) -> Form:
+def _divided(
+    weights: Packed, words: int, rows: int, grouped: bool, tiles: float, terms: int, warps: int, parts: int, whole: bool
+) -> Form:
     """Split K over enough of at most ``warps`` warps to keep a multiprocessor busy with ``tiles`` tiles of rows
     (split-K), but fewer if x would not fit into shared memory. The limits were measured on an H100
     (`bench.gpu_layers`)."""

@@ -25,8 +25,14 @@ FEW_ROWS = 8  # rows of x up to which the kernel computes x, and is used for wei
 MAX_ARRAYS = 3  # from which x is computed
 GATED = 2  # columns of a product for one of the result behind a gate
 
-DECODERS = {Type.i4: "Nibbles<true>", Type.u4: "Nibbles<false>", Type.i8: "Bytes<true>", Type.u8: "Bytes<false>",
-            Type.f16: "Dense", Type.bf16: "Dense"}
+DECODERS = {
+    Type.i4: "Nibbles<true>",
+    Type.u4: "Nibbles<false>",
+    Type.i8: "Bytes<true>",
+    Type.u8: "Bytes<false>",
+    Type.f16: "Dense",
+    Type.bf16: "Dense",
+}
 TABLES = {Type.i4: tuple(map(float, (*range(8), *range(-8, 0)))), Type.u4: tuple(map(float, range(16)))}
 ZEROS = {Type.i4: np.int8, Type.u4: np.uint8, Type.i8: np.int8, Type.u8: np.uint8}
 
@@ -59,24 +65,33 @@ class Input:
         strides = [strides_of(a, shape) for a in self.arrays]
         axes = Axes.collapse(shape[:-1], *(s[:-1] for s in strides))
         rows = tuple(s[0] if s else 0 for s in axes.strides)
-        fits = len(axes.extents) <= 1 and all(s[-1] == 1 for s in strides) and all(
-            0 <= n * a.dtype.itemsize < 2**24 and n * a.dtype.itemsize % 16 == a.data.ptr % 16 == 0
-            for a, n in zip(self.arrays, rows))
+        fits = (
+            len(axes.extents) <= 1
+            and all(s[-1] == 1 for s in strides)
+            and all(
+                0 <= n * a.dtype.itemsize < 2**24 and n * a.dtype.itemsize % 16 == a.data.ptr % 16 == 0
+                for a, n in zip(self.arrays, rows)
+            )
+        )
         return rows if fits else None
 
     def terms_fit(self, dtype: np.dtype[Any]) -> bool:
         """Return whether all arrays have this dtype, and those that are not rows of x are contiguous and aligned."""
         others = [self.total, *(() if self.norm is None else (self.norm.scale, self.norm.shift))]
         return all(a.dtype == dtype for a in self.arrays) and all(
-            a is None or (a.dtype == dtype and a.flags.c_contiguous and a.data.ptr % 16 == 0) for a in others)
+            a is None or (a.dtype == dtype and a.flags.c_contiguous and a.data.ptr % 16 == 0) for a in others
+        )
 
 
 def is_linear(weights: Packed, quant_params: Sequence[Array | None]) -> bool:
     """Return whether codes are numbers, and the scale and the zero point are those of rows, or of all."""
     zero = quant_params[1]
-    return weights.kind in DECODERS and weights.table == TABLES.get(weights.kind, ()) and (
-        zero is None or zero.dtype == ZEROS[weights.kind]) and all(
-        values is None or len(values) in (1, weights.rows) for values in quant_params)
+    return (
+        weights.kind in DECODERS
+        and weights.table == TABLES.get(weights.kind, ())
+        and (zero is None or zero.dtype == ZEROS[weights.kind])
+        and all(values is None or len(values) in (1, weights.rows) for values in quant_params)
+    )
 
 
 def type_names(k: KernelRecorder, weights: Packed, quant_params: Sequence[Array | None]) -> list[str]:
@@ -84,8 +99,9 @@ def type_names(k: KernelRecorder, weights: Packed, quant_params: Sequence[Array 
     return [DECODERS[weights.kind], *("None" if values is None else k.c_type(values.dtype) for values in quant_params)]
 
 
-def launch(k: KernelRecorder, weights: Packed, x: Input, out: Array, stored: Sequence[Any],
-           gate: Chain | None = None) -> bool:
+def launch(
+    k: KernelRecorder, weights: Packed, x: Input, out: Array, stored: Sequence[Any], gate: Chain | None = None
+) -> bool:
     """Record ``out [..., N] = x [..., K] @ weights [N, K]^T``, where out and codes are contiguous. Return False where
     the kernel does not apply. ``stored`` are the codes, the scale and the zero point, which are constants. A ``gate``
     computes out [..., N / 2] from both halves of the product, for few rows."""
@@ -99,8 +115,16 @@ def launch_stacked(k: KernelRecorder, weights: Packed, x: Array, out: Array, sto
     return _launch(k, weights, Input((x,)), (x.shape[2],), out, stored, len(x) > 1)
 
 
-def _launch(k: KernelRecorder, weights: Packed, x: Input, row_strides: Sequence[int], out: Array,
-            stored: Sequence[Any], stacked: bool = False, gate: Chain | None = None) -> bool:
+def _launch(
+    k: KernelRecorder,
+    weights: Packed,
+    x: Input,
+    row_strides: Sequence[int],
+    out: Array,
+    stored: Sequence[Any],
+    stacked: bool = False,
+    gate: Chain | None = None,
+) -> bool:
     (count, m, columns), (n, depth), kind, quant_params = out.shape, weights.shape, out.dtype, stored[1:]
     splits, dense, computed = k.tf32 and kind == np.float32, weights.kind.bitwidth == 16, x.norm or x.chain
     if not (splits or kind.itemsize == 2) or k.capability < CAPABILITY or not x.terms_fit(kind):
@@ -109,12 +133,25 @@ def _launch(k: KernelRecorder, weights: Packed, x: Input, row_strides: Sequence[
         return False
     first, norm = x.arrays[0], x.norm
     shape = is_linear(weights, quant_params) and form(
-        weights, m, k.multiprocessors, (first.data.ptr, stored[0].data.ptr), quant_params, 1 + splits, norm is not None,
-        GATED if gate else 1)
+        weights,
+        m,
+        k.multiprocessors,
+        (first.data.ptr, stored[0].data.ptr),
+        quant_params,
+        1 + splits,
+        norm is not None,
+        GATED if gate else 1,
+    )
     if not shape:
         return False
-    names = [*type_names(k, weights, quant_params), k.c_type(kind), shape.words, shape.rows, steps_ahead(shape.rows),
-             str(shape.grouped).lower()]
+    names = [
+        *type_names(k, weights, quant_params),
+        k.c_type(kind),
+        shape.words,
+        shape.rows,
+        steps_ahead(shape.rows),
+        str(shape.grouped).lower(),
+    ]
     prelude = ""
     if x.chain:
         prelude = k.functor("Chain", x.chain, tuple([a.dtype for a in x.arrays]), MAX_ARRAYS - 1)
@@ -125,15 +162,30 @@ def _launch(k: KernelRecorder, weights: Packed, x: Input, row_strides: Sequence[
     chunks, batches, groups = shape.staged(weights) // CHUNK, -(-m // shape.rows), shape.groups(columns)
     shift = min((chunks - 1).bit_length(), (LANES * shape.warps).bit_length() - 1)
     absent = (None,) * (MAX_ARRAYS - len(x.arrays))
-    k.kernel("product_mma.cu", f"product_mma<{', '.join(map(str, names))}>",
-             (shape.blocks(groups, batches * count, k.multiprocessors) * batches, 1, count),
-             (LANES, shape.along_k, shape.along_n),
-             (*x.arrays, *absent, np.array((*row_strides, *(0 for _ in absent)), np.int32), x.total,
-              norm and norm.scale, norm and norm.shift, np.float32(norm.eps if norm else 0),
-              np.int32(norm is not None and not norm.inside), out, *stored,
-              quant_param_indices(weights, quant_params),
-              *map(np.int32, (m, n, depth, stacked, groups, shape.steps, shape.rounds, shift))),
-             shape.shared(weights), prelude=prelude, tf32=splits, early=True)
+    k.kernel(
+        "product_mma.cu",
+        f"product_mma<{', '.join(map(str, names))}>",
+        (shape.blocks(groups, batches * count, k.multiprocessors) * batches, 1, count),
+        (LANES, shape.along_k, shape.along_n),
+        (
+            *x.arrays,
+            *absent,
+            np.array((*row_strides, *(0 for _ in absent)), np.int32),
+            x.total,
+            norm and norm.scale,
+            norm and norm.shift,
+            np.float32(norm.eps if norm else 0),
+            np.int32(norm is not None and not norm.inside),
+            out,
+            *stored,
+            quant_param_indices(weights, quant_params),
+            *map(np.int32, (m, n, depth, stacked, groups, shape.steps, shape.rounds, shift)),
+        ),
+        shape.shared(weights),
+        prelude=prelude,
+        tf32=splits,
+        early=True,
+    )
     return True
 
 

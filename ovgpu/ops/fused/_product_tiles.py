@@ -59,15 +59,29 @@ class Form:
     shared: int
 
 
-def form(weights: Packed, m: int, itemsize: int, params: Sequence[Array | None], multiprocessors: int,
-         shared_limit: int, partial: int, max_cluster: int = 1) -> Form | None:
+def form(
+    weights: Packed,
+    m: int,
+    itemsize: int,
+    params: Sequence[Array | None],
+    multiprocessors: int,
+    shared_limit: int,
+    partial: int,
+    max_cluster: int = 1,
+) -> Form | None:
     """Return the launch shape for ``m`` rows of x with elements of ``itemsize`` bytes, None where the kernel does not
     apply. ``params`` are the scale and the zero point; ``partial`` is the number of f32 elements for partial sums, of
     blocks that form no clusters; ``max_cluster`` see `KernelRecorder`."""
     (n, k), bits = weights.shape, weights.kind.bitwidth
     groups = [1 if values is None else values.shape[1] for values in params]
-    words = next((w for w in (4, 2, 1) if w * 32 // bits >= CHUNK and not any(
-        g > 1 and k // g % (w * 4 * 32 // bits) for g in groups)), None)
+    words = next(
+        (
+            w
+            for w in (4, 2, 1)
+            if w * 32 // bits >= CHUNK and not any(g > 1 and k // g % (w * 4 * 32 // bits) for g in groups)
+        ),
+        None,
+    )
     if words is None or k * bits % 128:
         return None
     grouped, columns = max(groups) > 1, STAGE_BYTES * 8 // bits
@@ -120,8 +134,9 @@ def _stages(room: int, rows: int, row_bytes: int) -> int:
 
 def is_usual(k: KernelRecorder, weights: Packed, x: Array, stored: Sequence[Any], partial: Array) -> bool:
     """Return whether the kernel takes these arrays and `pays`; see `launch`."""
-    shape = form(weights, x.shape[1], x.itemsize, stored[1:], k.multiprocessors, k.shared_limit, partial.size,
-                 k.max_cluster)
+    shape = form(
+        weights, x.shape[1], x.itemsize, stored[1:], k.multiprocessors, k.shared_limit, partial.size, k.max_cluster
+    )
     return shape is not None and pays(weights, x.shape[1], shape.cluster > 1)
 
 
@@ -142,12 +157,28 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
         return False
     arrived = k.scratch((shape.blocks, WARPS), np.dtype(np.uint32))
     arrived.data.memset_async(0, arrived.nbytes, k.stream)
-    names = [*type_names(k, weights, params), k.c_type(kind), shape.words, shape.rows, shape.stages, shape.resident,
-             str(shape.grouped).lower(), *["true"] * (shape.cluster > 1)]
+    names = [
+        *type_names(k, weights, params),
+        k.c_type(kind),
+        shape.words,
+        shape.rows,
+        shape.stages,
+        shape.resident,
+        str(shape.grouped).lower(),
+        *["true"] * (shape.cluster > 1),
+    ]
     divisors = [number for extent in shape.extents for number in (extent, *reciprocal(extent))]
     extents = np.array((m, n, depth, *divisors, shape.share, shape.shares, len(x) > 1), np.int64).astype(np.int32)
-    k.kernel("product_tiles.cu", f"product_tiles<{', '.join(map(str, names))}>", (shape.blocks,), (THREADS,),
-             (x, out, *stored, quant_param_indices(weights, params), partial, arrived, extents), shape.shared,
-             tf32=splits, early=True, cluster=shape.cluster,
-             otherwise=lambda other: launch(other, weights, x, out, stored, partial))
+    k.kernel(
+        "product_tiles.cu",
+        f"product_tiles<{', '.join(map(str, names))}>",
+        (shape.blocks,),
+        (THREADS,),
+        (x, out, *stored, quant_param_indices(weights, params), partial, arrived, extents),
+        shape.shared,
+        tf32=splits,
+        early=True,
+        cluster=shape.cluster,
+        otherwise=lambda other: launch(other, weights, x, out, stored, partial),
+    )
     return True

@@ -71,8 +71,15 @@ class AddNorm(Op):
         return [terms[i] for i in (*first, *(i for i in range(len(terms)) if i not in first))]
 
 
-def normalize_sum(k: KernelRecorder, norm: ScaledMVN, scaled: Sequence[Any], terms: Sequence[Any], out: Any,
-                  total: Any = None, codes: Codes | None = None) -> bool:
+def normalize_sum(
+    k: KernelRecorder,
+    norm: ScaledMVN,
+    scaled: Sequence[Any],
+    terms: Sequence[Any],
+    out: Any,
+    total: Any = None,
+    codes: Codes | None = None,
+) -> bool:
     """Record one kernel that normalises the sum of one to three terms. Return False if it does not take these arrays.
 
     ``scaled``: scale and shift, or None; ``out``: the norm, which may be None where ``codes`` are written; ``total``:
@@ -92,11 +99,27 @@ def normalize_sum(k: KernelRecorder, norm: ScaledMVN, scaled: Sequence[Any], ter
     kernel = "add_normalize_rows" if codes is None else "normalize_rows_to_codes"
     x, y, z = (*terms, None, None)[:TERMS]
     each = (*map(np.uint32, periods), np.uint32(1), np.uint32(1))[:TERMS]
-    k.kernel("normalization.cu", f"{kernel}<{k.c_type(terms[0].dtype)}, {norm.kind}, {vector}, {vectors}>",
-             (launch.ceildiv(rows, block[1]),), block,
-             (x, y, z, out, total, *scaled, *each, np.uint32(rows), np.uint32(n), launch.real(norm.eps, terms[0]),
-              np.int32(EPSILON.index("INSIDE" if norm.inside else "OUTSIDE")),
-              *(() if codes is None else (codes.array, *codes.arguments()))), early=True)
+    k.kernel(
+        "normalization.cu",
+        f"{kernel}<{k.c_type(terms[0].dtype)}, {norm.kind}, {vector}, {vectors}>",
+        (launch.ceildiv(rows, block[1]),),
+        block,
+        (
+            x,
+            y,
+            z,
+            out,
+            total,
+            *scaled,
+            *each,
+            np.uint32(rows),
+            np.uint32(n),
+            launch.real(norm.eps, terms[0]),
+            np.int32(EPSILON.index("INSIDE" if norm.inside else "OUTSIDE")),
+            *(() if codes is None else (codes.array, *codes.arguments())),
+        ),
+        early=True,
+    )
     return True
 
 

@@ -52,8 +52,10 @@ class AttentionWithCodes(OpWithCodes):
         q, key, v, mask, scale, sink = (*own, None, None, None)[:6]
         operands: Sequence[Any] = (q, key, v, self.attention.mask(mask), scale, sink)
         (out,) = outputs
-        if is_plain(q.dtype) and attend(k, operands, out, self.attention.causal,
-                                        codes=self.written(out, factors)) is not NotImplemented:
+        if (
+            is_plain(q.dtype)
+            and attend(k, operands, out, self.attention.causal, codes=self.written(out, factors)) is not NotImplemented
+        ):
             return None
         if self.attention.cuda(k, own, workspace, ()) is NotImplemented:
             return NotImplemented

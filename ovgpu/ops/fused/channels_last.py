@@ -106,6 +106,12 @@ class PadChannels(Op):
         steps = [[strides_of(a)[i] for i in pixels] for a in (x, out)]
         axes = Axes.collapse([x.shape[i] for i in pixels], *steps, reach=strides_of(x)[1] * x.shape[1])
         name = f"pad_channels<{k.c_type(x.dtype)}, {k.c_type(out.dtype)}, {axes.index}, {axes.rank}>"
-        k.kernel("channels.cu", name, blocks(axes.size, THREADS), (THREADS,),
-                 (x, out, axes.packed(), *axes.numbers(x.shape[1], strides_of(x)[1], axes.size)), early=True)
+        k.kernel(
+            "channels.cu",
+            name,
+            blocks(axes.size, THREADS),
+            (THREADS,),
+            (x, out, axes.packed(), *axes.numbers(x.shape[1], strides_of(x)[1], axes.size)),
+            early=True,
+        )
         return None

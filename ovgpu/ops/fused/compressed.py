@@ -72,8 +72,9 @@ class CompressedMatMul(Op):
         count, step = self.weights.tile(self._axis, self.tile)
         return count * step * self._extents[1]
 
-    def evaluate(self, xp: Adapter, x: Array, codes: Array, scale: Array | None = None,
-                 zero: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(
+        self, xp: Adapter, x: Array, codes: Array, scale: Array | None = None, zero: Array | None = None
+    ) -> tuple[Array, ...]:
         found = self.weights.matrix(xp, codes, scale, zero).reshape(*self.batch, *self.weights.shape)
         return (xp.asarray(xp.matmul(x, found.swapaxes(-1, -2) if self.transpose else found)),)
 
@@ -90,8 +91,10 @@ class CompressedMatMul(Op):
 
     def _product(self, *terms: Any, centred: bool = True) -> PackedProduct:
         """Return the product on NumPy for these scales and zero points (arrays, specs or None)."""
-        scales, zeros = (0 if term is None else term.shape[1] if self.transpose else
-                         max(term.shape[0] // self.weights.matrices, 1) for term in terms)
+        scales, zeros = (
+            0 if term is None else term.shape[1] if self.transpose else max(term.shape[0] // self.weights.matrices, 1)
+            for term in terms
+        )
         return PackedProduct(self.weights, self.transpose, self.tile, scales, zeros, centred)
 
     def _stacks(self, x: Array, out: Array) -> tuple[Array, Array]:
@@ -138,9 +141,13 @@ class CompressedMatMul(Op):
         (count, m, n), depth = out.shape, x.shape[2]
         vector = 1 if depth % VECTOR or x.data.ptr % 16 else VECTOR
         batch = 1 if m == 1 else 4
-        k.kernel("compressed.cu", f"product<{self._types(k, stored)}, {k.c_type(x.dtype)}, {vector}, {batch}>",
-                 (-(-n // (ROWS * WARPS)), -(-m // batch), count), (32, WARPS),
-                 (x, out, *self.weights.arguments(*stored), *map(np.int32, (m, n, depth, len(x) > 1))))
+        k.kernel(
+            "compressed.cu",
+            f"product<{self._types(k, stored)}, {k.c_type(x.dtype)}, {vector}, {batch}>",
+            (-(-n // (ROWS * WARPS)), -(-m // batch), count),
+            (32, WARPS),
+            (x, out, *self.weights.arguments(*stored), *map(np.int32, (m, n, depth, len(x) > 1))),
+        )
 
     def _by_columns(self, k: KernelRecorder, x: Any, out: Any, stored: Sequence[Any], parts: Any) -> None:
         """Record a kernel that multiplies columns of the weights by all of x. Each block takes a part of the rows, so
@@ -153,12 +160,21 @@ class CompressedMatMul(Op):
         count = max(min(2 * k.multiprocessors // blocks, depth // (4 * SLICES), parts.size // out.size, MAX_PARTS), 1)
         target, kind = (out, x.dtype) if count == 1 else (parts, parts.dtype)
         types = f"{self._types(k, stored)}, {k.c_type(x.dtype)}, {k.c_type(kind)}"
-        k.kernel("compressed.cu", f"product_columns<{types}, {vector}, {batch}>", (across, down, count * matrices),
-                 (32, SLICES), (x, target, *self.weights.arguments(*stored),
-                                *map(np.int32, (m, n, depth, len(x) > 1, matrices))))
+        k.kernel(
+            "compressed.cu",
+            f"product_columns<{types}, {vector}, {batch}>",
+            (across, down, count * matrices),
+            (32, SLICES),
+            (x, target, *self.weights.arguments(*stored), *map(np.int32, (m, n, depth, len(x) > 1, matrices))),
+        )
         if count > 1:
-            k.kernel("compressed.cu", f"add_parts<{k.c_type(x.dtype)}>", (-(-out.size // THREADS),), (THREADS,),
-                     (parts, out, np.int32(count), np.int32(out.size)))
+            k.kernel(
+                "compressed.cu",
+                f"add_parts<{k.c_type(x.dtype)}>",
+                (-(-out.size // THREADS),),
+                (THREADS,),
+                (parts, out, np.int32(count), np.int32(out.size)),
+            )
 
     def _panels(self, k: KernelRecorder, x: Any, out: Any, stored: Sequence[Any], buffer: Any) -> bool:
         """Record for each tile its decompression and a product of cuBLAS. Return False if cuBLAS does not take it."""
@@ -167,8 +183,11 @@ class CompressedMatMul(Op):
             location, shape = self.weights.location(tile)
             part = buffer[: prod(shape)].reshape(shape)
             expand(k, self.weights, part.reshape(-1, shape[2]), stored, location)
-            if not k.gemm(x if len(x) == 1 else x[tile.matrices], part if self._axis else part.swapaxes(1, 2),
-                          out[tile.matrices, :, tile.cut]):
+            if not k.gemm(
+                x if len(x) == 1 else x[tile.matrices],
+                part if self._axis else part.swapaxes(1, 2),
+                out[tile.matrices, :, tile.cut],
+            ):
                 return False
         return True
 
@@ -176,18 +195,32 @@ class CompressedMatMul(Op):
         return self.weights.c_types(k.c_type, *stored[1:])
 
 
-def expand(k: KernelRecorder, weights: Packed, out: Any, stored: Sequence[Any], location: tuple[int, int] = (0, 0),
-           indices: Any = None) -> None:
+def expand(
+    k: KernelRecorder,
+    weights: Packed,
+    out: Any,
+    stored: Sequence[Any],
+    location: tuple[int, int] = (0, 0),
+    indices: Any = None,
+) -> None:
     """Record the kernel that decompresses weights into the dense matrix ``out``: the part that begins at ``location``
     (row, column), or the rows ``indices``. ``stored`` are codes, scale and zero point."""
     rows, columns = out.shape
     vector = 1 if any(n % VECTOR for n in (columns, weights.columns, location[1])) or out.data.ptr % 16 else VECTOR
     types = weights.c_types(k.c_type, *stored[1:])
     index = "None" if indices is None else k.c_type(indices.dtype)
-    k.kernel("compressed.cu", f"expand<{types}, {k.c_type(out.dtype)}, {index}, {vector}>",
-             (-(-columns // (vector * THREADS)), min(rows, 2**16 - 1)), (THREADS,),
-             (out, indices, *weights.arguments(*stored),
-              *map(np.int32, (rows, columns, *location, weights.rows, weights.columns))))
+    k.kernel(
+        "compressed.cu",
+        f"expand<{types}, {k.c_type(out.dtype)}, {index}, {vector}>",
+        (-(-columns // (vector * THREADS)), min(rows, 2**16 - 1)),
+        (THREADS,),
+        (
+            out,
+            indices,
+            *weights.arguments(*stored),
+            *map(np.int32, (rows, columns, *location, weights.rows, weights.columns)),
+        ),
+    )
 
 
 @internal_op
@@ -208,8 +241,9 @@ class SwapAxes(Op):
         x = inputs[0]
         k.copy(x.swapaxes(-1, -2) if x.ndim > 1 else x, outputs[0])
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None]:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None]:
         x = inputs[0]
         return [None if x is None else x.permute(_swapped(range(len(x.shape))))]
 
@@ -239,8 +273,9 @@ class CompressedGather(Op):
         check_integers(indices, "indices", ranks=None)
         return (Spec(self.kind, None if indices.shape is None else (*indices.shape, self.weights.columns)),)
 
-    def evaluate(self, xp: Adapter, codes: Array, indices: Array, scale: Array | None = None,
-                 zero: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(
+        self, xp: Adapter, codes: Array, indices: Array, scale: Array | None = None, zero: Array | None = None
+    ) -> tuple[Array, ...]:
         rows = self.weights.rows
         index = signed(xp, indices).reshape(-1)
         index = xp.where(index < 0, index + rows, index)

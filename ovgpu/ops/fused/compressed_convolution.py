@@ -57,8 +57,9 @@ class CompressedConvolution(Op):
         count, step = self.weights.tile(self.axis, self.tile, self.unit)
         return count * step * self.weights.shape[1 - self.axis]
 
-    def evaluate(self, xp: Adapter, x: Array, codes: Array, scale: Array | None = None, zero: Array | None = None,
-                 *target: Array) -> tuple[Array, ...]:
+    def evaluate(
+        self, xp: Adapter, x: Array, codes: Array, scale: Array | None = None, zero: Array | None = None, *target: Array
+    ) -> tuple[Array, ...]:
         kernel = self.weights.matrix(xp, codes, scale, zero).reshape(self.kernel)
         return self.convolution.evaluate(xp, x, kernel.astype(x.dtype, copy=False), *target)
 
@@ -67,8 +68,11 @@ class CompressedConvolution(Op):
         x, elements = inputs[0], self.tile_buffer + 1
         assert x is not None
         index = 0 if self.device else self.weights.bytes_of(elements)
-        return ((Type.f32, (elements,)), (Type.i64, (index,)),
-                *self.convolution.workspace([x, Spec(x.type, self.kernel)], outputs))
+        return (
+            (Type.f32, (elements,)),
+            (Type.i64, (index,)),
+            *self.convolution.workspace([x, Spec(x.type, self.kernel)], outputs),
+        )
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, stored, target = inputs[0], inputs[1:4], inputs[4:]
@@ -80,13 +84,15 @@ class CompressedConvolution(Op):
                 return NotImplemented
         return None
 
-    def _decompress(self, codes: Array, scale: Array | None, zero: Array | None, tile: Tile, tile_buffer: Array,
-                    index: Array) -> None:
+    def _decompress(
+        self, codes: Array, scale: Array | None, zero: Array | None, tile: Tile, tile_buffer: Array, index: Array
+    ) -> None:
         part = self.weights.part(codes, tile, tile_buffer, index)
         affine(part, self.weights.quant_params(scale, tile), self.weights.quant_params(zero, tile))
 
-    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays,
-             epilogue: Epilogue | None = None) -> None:
+    def cuda(
+        self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays, epilogue: Epilogue | None = None
+    ) -> None:
         x, stored, target, out = inputs[0], inputs[1:4], inputs[4:], outputs[0]
         tile_buffer, _, *scratch = workspace
         for tile, shape, channels, part in self._tiles(x, out):
@@ -108,5 +114,9 @@ class CompressedConvolution(Op):
             shape = [*((count,) if leading == 3 else ()), *self.kernel[leading - 2 :]]
             shape[leading - 2 + self.axis] = width
             first = tile.matrices.start * outputs + tile.cut.start // self.unit
-            yield (tile, tuple(shape), x[:, tile.matrices.start * each : tile.matrices.stop * each],
-                   slice(first, first + count * width))
+            yield (
+                tile,
+                tuple(shape),
+                x[:, tile.matrices.start * each : tile.matrices.stop * each],
+                slice(first, first + count * width),
+            )

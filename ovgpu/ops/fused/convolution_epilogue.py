@@ -58,8 +58,9 @@ class ConvolutionWithEpilogue(OpWithEpilogue):
         tapes = self._tapes(out.dtype)
         own = len(workspace) - sum(len(tape.temporaries) for tape in tapes)
         workspace, scratch = workspace[:own], workspace[own:]
-        others = [a.reshape(()) if a.size == 1 else np.broadcast_to(a, out.shape)
-                  for a in (*others, *self.fused.literals)]
+        others = [
+            a.reshape(()) if a.size == 1 else np.broadcast_to(a, out.shape) for a in (*others, *self.fused.literals)
+        ]
 
         def epilogue(worker: Worker, index: Index) -> None:
             part, arrays = out[index], [a[index] if a.ndim else a for a in others]
@@ -69,8 +70,9 @@ class ConvolutionWithEpilogue(OpWithEpilogue):
 
         return convolution.with_epilogue(k, (x, kernel), out, workspace, epilogue)
 
-    def _apply_epilogue(self, worker: Worker, tapes: Sequence[Tape], part: Array, others: Sequence[Array],
-                        temporaries: Sequence[Array]) -> None:
+    def _apply_epilogue(
+        self, worker: Worker, tapes: Sequence[Tape], part: Array, others: Sequence[Array], temporaries: Sequence[Array]
+    ) -> None:
         """Record the layers in place on ``part`` of the output; ``others`` are their other operands' parts."""
         free = iter([memory[: part.size].reshape(part.shape) for memory in temporaries])
         for tape, layer in zip(tapes, self.fused.chain.parts):

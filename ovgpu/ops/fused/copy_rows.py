@@ -39,8 +39,11 @@ class CopyRows(Op):
             k(_copy, source, (*before, taken), target, (*before, put))
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
-        copies = [_described(axis, source, target) for axis, (source, target) in zip(self.axes, _pairs(inputs))
-                  if source.size and target.size]
+        copies = [
+            _described(axis, source, target)
+            for axis, (source, target) in zip(self.axes, _pairs(inputs))
+            if source.size and target.size
+        ]
         for part in _parts(copies, COUNTS[-1]):
             for pairs in _parts(self.rows, MAX_PAIRS):
                 self._launch(k, part, pairs)
@@ -48,13 +51,19 @@ class CopyRows(Op):
     def _launch(self, k: KernelRecorder, copies: Sequence[tuple[int, ...]], pairs: Sequence[tuple[int, int]]) -> None:
         width = gcd(16, *(n for copy in copies for n in copy[:2]), *(copy[3] for copy in copies))
         count = next(n for n in COUNTS if n >= len(copies))
-        table = [n for source, target, outer, inner, *rows in copies
-                 for n in (source, target, outer, inner // width, *rows)]
+        table = [
+            n for source, target, outer, inner, *rows in copies for n in (source, target, outer, inner // width, *rows)
+        ]
         table += [0] * (6 * count - len(table))
         numbers = [n for i in (0, 1) for n in (*(pair[i] for pair in pairs), *(0,) * (MAX_PAIRS - len(pairs)))]
         blocks = min(max(-(-outer * inner // width // THREADS) for _, _, outer, inner, *_ in copies), MAX_BLOCKS)
-        k.kernel("rows.cu", f"copy_rows<{bits(width)}, {count}>", (blocks, len(pairs), len(copies)), (THREADS,),
-                 (np.array(table, np.int64), np.array(numbers, np.uint16)))
+        k.kernel(
+            "rows.cu",
+            f"copy_rows<{bits(width)}, {count}>",
+            (blocks, len(pairs), len(copies)),
+            (THREADS,),
+            (np.array(table, np.int64), np.array(numbers, np.uint16)),
+        )
 
 
 @internal_op
@@ -83,8 +92,16 @@ class MoveRows(Op):
                 k(cache.__setitem__, (list(self.cleared), *between, rows), 0)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
-        caches = [(x.data.ptr, prod(x.shape[1 : self.axis]), x.shape[self.axis],
-                   prod(x.shape[self.axis + 1 :]) * x.dtype.itemsize) for x in inputs if x.size]
+        caches = [
+            (
+                x.data.ptr,
+                prod(x.shape[1 : self.axis]),
+                x.shape[self.axis],
+                prod(x.shape[self.axis + 1 :]) * x.dtype.itemsize,
+            )
+            for x in inputs
+            if x.size
+        ]
         for part in _parts(caches, COUNTS[-1]):
             width = gcd(16, *(n for pointer, _, _, inner in part for n in (pointer, inner)))
             count = next(n for n in COUNTS if n >= len(part))
@@ -93,11 +110,21 @@ class MoveRows(Op):
             blocks = min(max(-(-outer * inner // width // THREADS) for _, outer, _, inner in part), MAX_BLOCKS)
             for moves in _parts((*self.moves, *((slot, CLEAR) for slot in self.cleared)), MAX_PAIRS):
                 free = (0,) * (MAX_PAIRS - len(moves))
-                packed = struct.pack(f"{MAX_PAIRS}I{MAX_PAIRS}H", *(to for _, to in moves), *free,
-                                     *(slot for slot, _ in moves), *free)
-                k.kernel("rows.cu", f"move_rows<{bits(width)}, {count}>", (blocks, len(moves), len(part)), (THREADS,),
-                         (np.array(table, np.int64), np.frombuffer(packed, np.uint8), np.uint32(self.source),
-                          np.uint32(self.count)))
+                packed = struct.pack(
+                    f"{MAX_PAIRS}I{MAX_PAIRS}H", *(to for _, to in moves), *free, *(slot for slot, _ in moves), *free
+                )
+                k.kernel(
+                    "rows.cu",
+                    f"move_rows<{bits(width)}, {count}>",
+                    (blocks, len(moves), len(part)),
+                    (THREADS,),
+                    (
+                        np.array(table, np.int64),
+                        np.frombuffer(packed, np.uint8),
+                        np.uint32(self.source),
+                        np.uint32(self.count),
+                    ),
+                )
 
 
 def _pairs(inputs: Arrays) -> Sequence[tuple[Any, Any]]:
@@ -110,8 +137,14 @@ def _copy(source: Any, taken: Any, target: Any, put: Any) -> None:
 
 def _described(axis: int, source: Any, target: Any) -> tuple[int, ...]:
     """Return (address, address, outer extent, bytes of the inner extents, rows, rows) of a source and its target."""
-    return (source.data.ptr, target.data.ptr, prod(source.shape[:axis]),
-            prod(source.shape[axis + 1 :]) * source.dtype.itemsize, source.shape[axis], target.shape[axis])
+    return (
+        source.data.ptr,
+        target.data.ptr,
+        prod(source.shape[:axis]),
+        prod(source.shape[axis + 1 :]) * source.dtype.itemsize,
+        source.shape[axis],
+        target.shape[axis],
+    )
 
 
 def _parts(values: Sequence[Any], size: int) -> list[Sequence[Any]]:

@@ -79,9 +79,14 @@ class Reorder(Op):
         axes = Axes.collapse(out.shape, (0, *steps), beam_strides, strides_of(out), reach=len(x) * abs(row))
         if not axes.rank:
             return NotImplemented
-        k.kernel("gather.cu", f"gather<{bits(out.dtype.itemsize)}, {k.c_type(beams.dtype)}, {axes.index}, "
-                 f"{axes.rank}>", blocks(axes.size), (THREADS,),
-                 (x, beams, out, axes.packed(), *axes.numbers(axes.size, len(x), row)), early=True)
+        k.kernel(
+            "gather.cu",
+            f"gather<{bits(out.dtype.itemsize)}, {k.c_type(beams.dtype)}, {axes.index}, {axes.rank}>",
+            blocks(axes.size),
+            (THREADS,),
+            (x, beams, out, axes.packed(), *axes.numbers(axes.size, len(x), row)),
+            early=True,
+        )
         return None
 
 
@@ -134,9 +139,21 @@ class CacheWrite(Op):
         axes, width = vectorized(collapsed, cache.dtype.itemsize, (new.data.ptr, cache.data.ptr), step)
         if not axes.rank:
             return NotImplemented
-        k.kernel("copy.cu", f"write_rows<{bits(width)}, {axes.index}, {axes.rank}>", blocks(axes.size), (THREADS,),
-                 (new, cache, axes.packed(), *axes.numbers(axes.size), lengths,
-                  np.int64(step * cache.dtype.itemsize // width)), early=True)
+        k.kernel(
+            "copy.cu",
+            f"write_rows<{bits(width)}, {axes.index}, {axes.rank}>",
+            blocks(axes.size),
+            (THREADS,),
+            (
+                new,
+                cache,
+                axes.packed(),
+                *axes.numbers(axes.size),
+                lengths,
+                np.int64(step * cache.dtype.itemsize // width),
+            ),
+            early=True,
+        )
         return None
 
 

@@ -36,8 +36,9 @@ class MatMulWithEpilogue(OpWithEpilogue):
         given, others = self.split(inputs)
         out = outputs[0]
         bias, residual = (others[i - 1] if i else None for i in (self.bias, self.residual))
-        if not out.size or k.gemm_with_epilogue(*self.product.operands(*given), out, bias, residual, self.activation,
-                                                self.product.exact_product):
+        if not out.size or k.gemm_with_epilogue(
+            *self.product.operands(*given), out, bias, residual, self.activation, self.product.exact_product
+        ):
             return None
         if self.product.cuda(k, given, outputs, workspace) is NotImplemented:
             return NotImplemented

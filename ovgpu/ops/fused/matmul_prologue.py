@@ -83,15 +83,20 @@ class MatMulWithPrologue(Op):
         if self.gate is not None:
             product = Spec(self.kind, (*out.shape[:-1], 2 * out.shape[-1]))
         before = [spec for spec, used in ((x, self.prologue), (product, self.gate)) if used is not None]
-        return (*((spec.type, spec.shape or ()) for spec in before),
-                *self.product.workspace((x, *inputs[: self.weights]), (product,)))
+        return (
+            *((spec.type, spec.shape or ()) for spec in before),
+            *self.product.workspace((x, *inputs[: self.weights]), (product,)),
+        )
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         weights, given = inputs[: self.weights], inputs[self.weights :]
         out, *sums = outputs
         x, gate = self._input(given, sums), self.gate
-        if out.size and x is not None and launch(k, self._packed(weights[0]), x, out, self._stored(weights),
-                                                 None if gate is None else gate.chain):
+        if (
+            out.size
+            and x is not None
+            and launch(k, self._packed(weights[0]), x, out, self._stored(weights), None if gate is None else gate.chain)
+        ):
             return None
         scratch, operand, product = list(workspace), *given[:1], out
         if self.prologue is not None:

@@ -39,8 +39,9 @@ class _Quantized(Op):
         count = partial_elements(int(product(weights.shape[1:])))
         return ((Type.f32, (count,)),) if count else ()
 
-    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays,
-             epilogue: Epilogue | None = None) -> Any:
+    def cuda(
+        self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays, epilogue: Epilogue | None = None
+    ) -> Any:
         x, weights, factor, correction = inputs
         if not outputs[0].size:
             return None
@@ -105,8 +106,9 @@ class QuantizedMatMul(_Quantized):
         """Return the rows as the pixels of an image of one row."""
         rows, columns = prod(out.shape[:-1]), out.shape[-1]
         if epilogue is not None:
-            epilogue = replace(epilogue, operands=tuple([
-                _as_image(a, rows if a.size == out.size else 1) for a in epilogue.operands]))
+            epilogue = replace(
+                epilogue, operands=tuple([_as_image(a, rows if a.size == out.size else 1) for a in epilogue.operands])
+            )
         kernel = weights.reshape(1, columns, x.shape[-1], 1, 1)
         return Convolved(_as_image(x, rows), kernel, _as_image(out, rows), (1, 1), (1, 1), (0, 0), epilogue=epilogue)
 

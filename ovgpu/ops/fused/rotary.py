@@ -55,8 +55,11 @@ class Rotary(Op):
         if x.shape[-1] < self.size:
             return x, x
         half = self.size // 2
-        return (x[..., 0 : self.size : 2], x[..., 1 : self.size : 2]) if self.pairs else (
-            x[..., :half], x[..., half : self.size])
+        return (
+            (x[..., 0 : self.size : 2], x[..., 1 : self.size : 2])
+            if self.pairs
+            else (x[..., :half], x[..., half : self.size])
+        )
 
     def rest(self, x: Any) -> Any:
         """Return the elements that are not rotated."""
@@ -66,8 +69,10 @@ class Rotary(Op):
         _, cos, sin = inputs
         kind, shape = outputs[0].type, outputs[0].shape
         assert cos is not None and sin is not None and cos.shape and sin.shape and shape
-        return ((kind, (*broadcast_shapes(cos.shape[:-1], sin.shape[:-1]), self.size)),
-                (kind, (minimum(product(shape[:-1]) * self.size, max(TILE, self.size)),)))
+        return (
+            (kind, (*broadcast_shapes(cos.shape[:-1], sin.shape[:-1]), self.size)),
+            (kind, (minimum(product(shape[:-1]) * self.size, max(TILE, self.size)),)),
+        )
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, cos, sin), out = inputs, outputs[0]
@@ -106,23 +111,34 @@ class Rotary(Op):
         if not out.size:
             return None
         strides = [strides_of(a, out.shape) for a in operands]
-        rows = Axes.collapse(out.shape[:-1], *(s[:-1] for s in strides),
-                             reach=max(abs(s[-1]) * a.shape[-1] for s, a in zip(strides, operands)))
+        rows = Axes.collapse(
+            out.shape[:-1],
+            *(s[:-1] for s in strides),
+            reach=max(abs(s[-1]) * a.shape[-1] for s, a in zip(strides, operands)),
+        )
         if not rows.rank:
             return NotImplemented
         half, rest = self.size // 2, out.shape[-1] - self.size
         each = [int(a.shape[-1] == self.size) for a in inputs[1:]]  # 1 if cos or sin has one value per element
         vector = 16 // out.dtype.itemsize
         counts = (half, rest, *(n for s in rows.strides for n in s))
-        if (any(n % vector for n in counts) or any(s[-1] != 1 for s in strides)
-                or any(a.data.ptr % 16 for a in operands)):
+        if (
+            any(n % vector for n in counts)
+            or any(s[-1] != 1 for s in strides)
+            or any(a.data.ptr % 16 for a in operands)
+        ):
             vector = 1
         threads = min(THREADS, 1 << ((half + rest) // vector - 1).bit_length())
         index = rows.numbers(0)[0].dtype
         steps = np.array([s[-1] for s in strides], index)
-        k.kernel("rotary.cu", f"rotate<{k.c_type(out.dtype)}, {'PAIRS' if self.pairs else 'HALVES'}, {vector}, "
-                 f"{rows.index}, {rows.rank}>", (-(-rows.size // (THREADS // threads)),), (threads, THREADS // threads),
-                 (*operands, rows.packed(), steps, *rows.numbers(rows.size, half, rest, *each)))
+        k.kernel(
+            "rotary.cu",
+            f"rotate<{k.c_type(out.dtype)}, {'PAIRS' if self.pairs else 'HALVES'}, {vector}, "
+            f"{rows.index}, {rows.rank}>",
+            (-(-rows.size // (THREADS // threads)),),
+            (threads, THREADS // threads),
+            (*operands, rows.packed(), steps, *rows.numbers(rows.size, half, rest, *each)),
+        )
         return None
 
 
@@ -159,9 +175,14 @@ class RotaryCacheWrite(Rotary):
             return NotImplemented
         rotated = (*np.broadcast_shapes(*(x.shape[:-1] for x in (key, cos, sin))), out.shape[-1])
         parts = [((q, cos, sin, out), out.shape), ((key, cos, sin, keys), rotated), ((value, values), value.shape)]
-        axes = [Axes.collapse(shape[:-1], *(strides_of(x, shape)[:-1] if x is not keys and x is not values
-                                            else strides_of(x)[:-1] for x in each), reach=max(keys.size, values.size))
-                for each, shape in parts]
+        axes = [
+            Axes.collapse(
+                shape[:-1],
+                *(strides_of(x, shape)[:-1] if x is not keys and x is not values else strides_of(x)[:-1] for x in each),
+                reach=max(keys.size, values.size),
+            )
+            for each, shape in parts
+        ]
         if not all(a.rank for a in axes):
             return NotImplemented
         if any(a.index != "int" for a in axes):
@@ -176,12 +197,28 @@ class RotaryCacheWrite(Rotary):
         threads = min(THREADS, 1 << (max(half + rest, width) // vector - 1).bit_length())
         numbers = axes[0].numbers
         sizes = [a.size for a in axes]
-        k.kernel("rotary.cu", f"rotate_append<{k.c_type(out.dtype)}, {'PAIRS' if self.pairs else 'HALVES'}, {vector}, "
-                 f"{axes[0].index}, {rank}>", (-(-max(sizes) // (THREADS // threads)), 3),
-                 (threads, THREADS // threads),
-                 (q, key, value, cos, sin, out, keys, values, *(a.packed(rank) for a in axes),
-                  np.array([*sizes, *rows], numbers(0)[0].dtype), *numbers(half, rest, width),
-                  *numbers(*(int(x.shape[-1] == self.size) for x in (cos, sin))), lengths))
+        k.kernel(
+            "rotary.cu",
+            f"rotate_append<{k.c_type(out.dtype)}, {'PAIRS' if self.pairs else 'HALVES'}, {vector}, "
+            f"{axes[0].index}, {rank}>",
+            (-(-max(sizes) // (THREADS // threads)), 3),
+            (threads, THREADS // threads),
+            (
+                q,
+                key,
+                value,
+                cos,
+                sin,
+                out,
+                keys,
+                values,
+                *(a.packed(rank) for a in axes),
+                np.array([*sizes, *rows], numbers(0)[0].dtype),
+                *numbers(half, rest, width),
+                *numbers(*(int(x.shape[-1] == self.size) for x in (cos, sin))),
+                lengths,
+            ),
+        )
         return None
 
 

@@ -68,8 +68,18 @@ class RotaryAttention(Op):
         new = self._heads(keys.shape, key, value, cos, sin)
         rotates = not self.rotary.pairs and self.rotary.size == q.shape[-1] and is_plain(q.dtype)
         heads = self._heads(keys.shape, q, keys, values)
-        if rotates and attend(k, (*heads, self.attention.mask(mask), scale, sink), out, self.attention.causal,
-                              lengths[1:], NewRows(*new)) is not NotImplemented:
+        if (
+            rotates
+            and attend(
+                k,
+                (*heads, self.attention.mask(mask), scale, sink),
+                out,
+                self.attention.causal,
+                lengths[1:],
+                NewRows(*new),
+            )
+            is not NotImplemented
+        ):
             return None
         rotated = workspace[0]
         if self.rotary.cuda(k, _of_rotary(inputs), (rotated, keys, values), ()) is NotImplemented:

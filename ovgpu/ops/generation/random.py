@@ -103,8 +103,9 @@ class RandomUniform(Generating):
         needed = count * self.output_type.size // 4 if self.output_type.size > 4 else count
         if self.alignment == "pytorch":
             return xp.asarray(mersenne(int(state[1]), needed))
-        return philox(xp, take_blocks(state, count) + xp.arange(-(-needed // 4), dtype=np.uint64), state[1:2],
-                      state[2:3])
+        return philox(
+            xp, take_blocks(state, count) + xp.arange(-(-needed // 4), dtype=np.uint64), state[1:2], state[2:3]
+        )
 
     def _between(self, xp: Adapter, words: Array, low: Array, high: Array) -> Array:
         if self.output_type.is_integral():
@@ -125,14 +126,20 @@ class RandomUniform(Generating):
             words = self._words(NUMPY, out.size, state.get(stream=k.stream))
             drawn = k.scratch(words.shape, words.dtype)
             drawn.set(words, stream=k.stream)
-            k.kernel("random.cu", f"mersenne<{kind}>", blocks(out.size, THREADS), (THREADS,),
-                     (drawn, low, high, out, size))
+            k.kernel(
+                "random.cu", f"mersenne<{kind}>", blocks(out.size, THREADS), (THREADS,), (drawn, low, high, out, size)
+            )
             return
         first = k.scratch((1,), state.dtype)
         k.kernel("random.cu", "take", (1,), (1,), (state, first, np.uint64(out.size * BLOCKS_PER_ELEMENT)))
         elements_per_thread = 2 if out.itemsize == 8 else 4
-        k.kernel("random.cu", f"philox<{kind}>", blocks(out.size, THREADS * elements_per_thread), (THREADS,),
-                 (state, first, low, high, out, size))
+        k.kernel(
+            "random.cu",
+            f"philox<{kind}>",
+            blocks(out.size, THREADS * elements_per_thread),
+            (THREADS,),
+            (state, first, low, high, out, size),
+        )
 
 
 def take_blocks(state: Any, count: int) -> Any:
@@ -205,8 +212,9 @@ def unit_numbers(words: Any, digits: int) -> Any:
     return (whole & np.uint64(2**digits - 1)).astype(np.float64) * 0.5**digits
 
 
-def sample_by_product(xp: Adapter, rates: Array, counts: Array, pending: Array,
-                      uniform: Callable[[Any, int], Any]) -> None:
+def sample_by_product(
+    xp: Adapter, rates: Array, counts: Array, pending: Array, uniform: Callable[[Any, int], Any]
+) -> None:
     """Write the Poisson samples of the elements ``pending`` into ``counts`` by Knuth's method.
 
     A sample is the number of uniform factors for which the product stays above exp(-rate).
@@ -223,8 +231,9 @@ def sample_by_product(xp: Adapter, rates: Array, counts: Array, pending: Array,
         pending, limit, product = pending[more], limit[more], product[more]
 
 
-def sample_by_rejection(xp: Adapter, rates: Array, counts: Array, pending: Array,
-                        uniform: Callable[[Any, int], Any]) -> None:
+def sample_by_rejection(
+    xp: Adapter, rates: Array, counts: Array, pending: Array, uniform: Callable[[Any, int], Any]
+) -> None:
     """Write the Poisson samples of the elements ``pending`` into ``counts`` by transformed rejection (Hörmann 1993).
 
     Two uniform numbers propose a sample, until one is accepted.

@@ -45,8 +45,10 @@ def resample(k: KernelRecorder, x: Array, out: Array, along: Sequence[Along]) ->
         axes, steps, batch, width = _widened(axes, steps, batch, (x, out))
     if not axes.rank:
         return False
-    tables = [_padded_taps(taps, count) if not moved else (taps.positions.astype(np.int32), taps.positions)
-              for _, taps in along]
+    tables = [
+        _padded_taps(taps, count) if not moved else (taps.positions.astype(np.int32), taps.positions)
+        for _, taps in along
+    ]
     starts = [0, *accumulate(positions.size for positions, _ in tables)][: len(along)]
     positions = k.table(np.concatenate([positions.ravel() for positions, _ in tables]))
     padding = axes.rank - len(axes.extents)
@@ -55,8 +57,13 @@ def resample(k: KernelRecorder, x: Array, out: Array, along: Sequence[Along]) ->
     grid = grid_of(k.multiprocessors, axes.size, batch[0])
     shape = f"{axes.index}, {axes.rank}"
     if moved:
-        k.kernel("interpolate.cu", f"pick<{bits(width)}, {len(along)}, {shape}>", grid, (THREADS,),
-                 (x, out, positions, *numbers))
+        k.kernel(
+            "interpolate.cu",
+            f"pick<{bits(width)}, {len(along)}, {shape}>",
+            grid,
+            (THREADS,),
+            (x, out, positions, *numbers),
+        )
         return True
     weights = k.table(np.concatenate([weights.ravel() for _, weights in tables]))
     kinds, arguments = f"{k.c_type(x.dtype)}, {k.c_type(out.dtype)}", (x, out, positions, weights, *numbers)
@@ -80,8 +87,9 @@ def _tap_count(along: Sequence[Along]) -> int:
     return next((count for count in MAX_AXES if count >= most), most)
 
 
-def _widened(axes: Axes, steps: list[int], batch: tuple[int, int, int],
-             arrays: Sequence[Array]) -> tuple[Axes, list[int], tuple[int, int, int], int]:
+def _widened(
+    axes: Axes, steps: list[int], batch: tuple[int, int, int], arrays: Sequence[Array]
+) -> tuple[Axes, list[int], tuple[int, int, int], int]:
     """Return axes, strides of x along resized axes, and batch, all counted in the widest elements in which the last
     axis can be moved, and their bytes: more than an array element's where channels are adjacent. No axes are merged,
     as `strided.vectorized` would, because the resized ones are known by their numbers."""
@@ -90,8 +98,11 @@ def _widened(axes: Axes, steps: list[int], batch: tuple[int, int, int],
     for width in (16, 8, 4, 2):
         factor = width // itemsize
         counts = (last, *steps, *outer, *(s for strides in axes.strides for s in strides[:-1]))
-        if factor > 1 and all(strides[-1] == 1 for strides in axes.strides) and not (
-                any(n % factor for n in counts) or any(a.data.ptr % width for a in arrays)):
+        if (
+            factor > 1
+            and all(strides[-1] == 1 for strides in axes.strides)
+            and not (any(n % factor for n in counts) or any(a.data.ptr % width for a in arrays))
+        ):
             strides = tuple((*(s // factor for s in strides[:-1]), 1) for strides in axes.strides)
             narrowed = Axes((*extents, last // factor), strides, axes.reach)
             return narrowed, [s // factor for s in steps], (count, outer[0] // factor, outer[1] // factor), width

@@ -84,8 +84,12 @@ def cubic(at: Numbers, extent: int, a: float) -> Taps:
     """Return the taps of cubic convolution (Keys 1981) with parameter ``a``: four neighbours, clamped to the edges."""
     below = np.floor(at)
     t = at - below
-    weights = [a * (t - 1) * (t - 1) * t, ((a + 2) * t - (a + 3)) * t * t + 1,
-               (((-a - 2) * t + (2 * a + 3)) * t - a) * t, -a * t * t * (t - 1)]
+    weights = [
+        a * (t - 1) * (t - 1) * t,
+        ((a + 2) * t - (a + 3)) * t * t + 1,
+        (((-a - 2) * t + (2 * a + 3)) * t - a) * t,
+        -a * t * t * (t - 1),
+    ]
     positions = below.astype(np.int64)[:, None] + np.arange(-1, 3)
     return Taps(np.clip(positions, 0, extent - 1), np.stack(weights, axis=1))
 
@@ -132,8 +136,15 @@ Pass = tuple[int, Taps]
 """An axis of a block of rows (whose axis 0 counts the rows), and the taps along it."""
 
 
-def resize_rows(x: Numbers, out: Numbers, passes: Sequence[Pass], buffers: Sequence[Numbers], rows: int,
-                clip: tuple[float, float] | None, rounds: bool) -> None:
+def resize_rows(
+    x: Numbers,
+    out: Numbers,
+    passes: Sequence[Pass],
+    buffers: Sequence[Numbers],
+    rows: int,
+    clip: tuple[float, float] | None,
+    rounds: bool,
+) -> None:
     """Resize rows [n, ...], ``rows`` at a time so that they stay in cache; ``buffers`` are three scratch vectors.
 
     With ``clip``, results are rounded and clipped: at the end, or after every axis if ``rounds``.

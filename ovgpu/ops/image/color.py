@@ -129,8 +129,13 @@ class _FromYuv(Op):
             return None
         planes = self.split(inputs)
         strides = np.array(list(zip(*map(strides_of, planes))), np.int64)
-        k.kernel("color.cu", f"from_yuv<{k.c_type(out.dtype)}>", blocks(size, THREADS), (THREADS,),
-                 (*planes, out, strides, *map(np.int32, (size, height, width)), np.bool_(self.bgr)))
+        k.kernel(
+            "color.cu",
+            f"from_yuv<{k.c_type(out.dtype)}>",
+            blocks(size, THREADS),
+            (THREADS,),
+            (*planes, out, strides, *map(np.int32, (size, height, width)), np.bool_(self.bgr)),
+        )
         return None
 
 
@@ -266,8 +271,10 @@ class _ToNV12(Op):
         def rounded(x: Any) -> Any:
             return x if image.dtype.kind == "f" else xp.floor(x + 0.5)
 
-        y, *colours = (rounded(xp.clip(real(a) * red + real(b) * green + real(c) * blue + real(d), 0, 255))
-                       for a, b, c, d in YUV_WEIGHTS)
+        y, *colours = (
+            rounded(xp.clip(real(a) * red + real(b) * green + real(c) * blue + real(d), 0, 255))
+            for a, b, c, d in YUV_WEIGHTS
+        )
         quads = [colour.reshape(n, height // 2, 2, width // 2, 2) for colour in colours]
         means = [(x[:, :, 0, :, 0] + x[:, :, 0, :, 1] + x[:, :, 1, :, 0] + x[:, :, 1, :, 1]) / 4 for x in quads]
         uv = rounded(xp.stack(means, -1))
@@ -297,8 +304,13 @@ class _ToNV12(Op):
         if size:
             planes = self.planes(image, outputs)
             strides = np.array(list(zip(*map(strides_of, planes))), np.int64)
-            k.kernel("color.cu", f"to_yuv<{k.c_type(image.dtype)}>", blocks(size, THREADS), (THREADS,),
-                     (image, *planes, strides, *map(np.int32, (size, height, width)), np.bool_(self.bgr)))
+            k.kernel(
+                "color.cu",
+                f"to_yuv<{k.c_type(image.dtype)}>",
+                blocks(size, THREADS),
+                (THREADS,),
+                (image, *planes, strides, *map(np.int32, (size, height, width)), np.bool_(self.bgr)),
+            )
         return None
 
 
@@ -310,8 +322,13 @@ def _separate(colours: Sequence[Any], y: Any, u: Any, v: Any, buffers: Sequence[
         for start in range(0, height // 2, pairs):
             stop = min(start + pairs, height // 2)
             rows = slice(2 * start, 2 * stop)
-            _separate_rows([colour[image, rows] for colour in colours], y[image, rows], u[image, start:stop],
-                           v[image, start:stop], buffers)
+            _separate_rows(
+                [colour[image, rows] for colour in colours],
+                y[image, rows],
+                u[image, start:stop],
+                v[image, start:stop],
+                buffers,
+            )
 
 
 def _separate_rows(colours: Sequence[Any], y: Any, u: Any, v: Any, buffers: Sequence[Any]) -> None:

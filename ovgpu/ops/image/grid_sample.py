@@ -82,9 +82,16 @@ class GridSample(Op):
         below = xp.floor(at)
         t = at - below
         u = 1 - t
-        weights = [u, t] if self.mode == "bilinear" else [
-            CUBIC_COEFF * u * u * t, ((CUBIC_COEFF + 2) * t - (CUBIC_COEFF + 3)) * t * t + 1,
-            ((CUBIC_COEFF + 2) * u - (CUBIC_COEFF + 3)) * u * u + 1, CUBIC_COEFF * t * t * u]
+        weights = (
+            [u, t]
+            if self.mode == "bilinear"
+            else [
+                CUBIC_COEFF * u * u * t,
+                ((CUBIC_COEFF + 2) * t - (CUBIC_COEFF + 3)) * t * t + 1,
+                ((CUBIC_COEFF + 2) * u - (CUBIC_COEFF + 3)) * u * u + 1,
+                CUBIC_COEFF * t * t * u,
+            ]
+        )
         first = _clamped(xp, below) - (self.mode == "bicubic")
         padded = [self.padded(xp, first + p, extent) for p in range(len(weights))]
         return [(tap_index, weight, inside) for (tap_index, inside), weight in zip(padded, weights)]
@@ -95,8 +102,9 @@ class GridSample(Op):
             last = extent - self.align_corners
             tap_index = tap_index % max(2 * last, 1)
             tap_index = xp.where(tap_index < extent, tap_index, 2 * last - tap_index - (not self.align_corners))
-        inside = ((tap_index >= 0) & (tap_index < extent) if self.padding_mode == "zeros"
-                  else xp.ones(tap_index.shape, bool))
+        inside = (
+            (tap_index >= 0) & (tap_index < extent) if self.padding_mode == "zeros" else xp.ones(tap_index.shape, bool)
+        )
         return xp.clip(tap_index, 0, extent - 1), inside
 
     def rounded(self, xp: Adapter, x: Array, kind: np.dtype[Any]) -> Array:
@@ -124,7 +132,8 @@ class GridSample(Op):
         for image in range(n):
             pixels, target = x[image].reshape(channels, -1), out[image].reshape(channels, -1)
             for number, ((i, row_weight, row_inside), (j, column_weight, column_inside)) in enumerate(
-                    pairs(rows, columns)):
+                pairs(rows, columns)
+            ):
                 values = buffer.reshape(target.shape) if number else target
                 np.take(pixels, (i[image] * width + j[image]).reshape(-1), 1, values, "clip")
                 if self.padding_mode == "zeros":
@@ -147,8 +156,13 @@ class GridSample(Op):
         kinds = f"{bits(x.dtype.itemsize) if moved else k.c_type(x.dtype)}, {k.c_type(grid.dtype)}"
         function = f"sample_nearest<{kinds}>" if moved else f"sample<{kinds}, {2 if self.mode == 'bilinear' else 4}>"
         numbers = (n * points, points, channels, height, width, PADDINGS.index(self.padding_mode))
-        k.kernel("grid_sample.cu", function, grid_of(k.multiprocessors, n * points, channels), (THREADS,),
-                 (x, grid, out, *map(np.int32, numbers), np.bool_(self.align_corners)))
+        k.kernel(
+            "grid_sample.cu",
+            function,
+            grid_of(k.multiprocessors, n * points, channels),
+            (THREADS,),
+            (x, grid, out, *map(np.int32, numbers), np.bool_(self.align_corners)),
+        )
         return None
 
 

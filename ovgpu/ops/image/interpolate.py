@@ -125,8 +125,11 @@ class Interpolate4(Op):
             if n < 0:
                 raise OpError(f"size {n} is negative")
         is_unfiltered = self.mode != "linear" or not self.antialias or all(scale >= 1 for _, scale in targets)
-        return [(a, n, self.along(n, extents[a], scale, np.float32(1) if is_unfiltered else scale))
-                for a, (n, scale) in self.ordered(zip(resized, targets)) if n != extents[a]]
+        return [
+            (a, n, self.along(n, extents[a], scale, np.float32(1) if is_unfiltered else scale))
+            for a, (n, scale) in self.ordered(zip(resized, targets))
+            if n != extents[a]
+        ]
 
     def ordered(self, axes: Iterable[tuple[int, Any]]) -> list[tuple[int, Any]]:
         """Return (axis, target) pairs in the order in which axes are resized."""
@@ -190,10 +193,16 @@ class Interpolate4(Op):
             return None
         lead = min(axis for axis, _, _ in taps)
         row = prod(map(max, x.shape[lead:], out.shape[lead:]))
-        k(_resampling.resize_rows, x.reshape(-1, *x.shape[lead:]), out.reshape(-1, *out.shape[lead:]),
-          [(axis - lead + 1, axis_taps) for axis, _, axis_taps in taps], workspace[:3],
-          max(workspace[0].size // row, 1),
-          limits(out.dtype) if self.mode != "nearest" and out.dtype.kind in "iu" else None, self.rounds(out.dtype))
+        k(
+            _resampling.resize_rows,
+            x.reshape(-1, *x.shape[lead:]),
+            out.reshape(-1, *out.shape[lead:]),
+            [(axis - lead + 1, axis_taps) for axis, _, axis_taps in taps],
+            workspace[:3],
+            max(workspace[0].size // row, 1),
+            limits(out.dtype) if self.mode != "nearest" and out.dtype.kind in "iu" else None,
+            self.rounds(out.dtype),
+        )
         return None
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
@@ -218,8 +227,11 @@ class Interpolate4(Op):
         between = x.dtype if self.mode == "nearest" or self.rounds(x.dtype) else _real(out.dtype)
         for number, group in enumerate(groups):
             shape = [out.shape[i] if i in dict(group) else d for i, d in enumerate(x.shape)]
-            into = out if number == len(groups) - 1 else (
-                workspace[3 + number % 2].view(between)[: prod(shape)].reshape(shape))
+            into = (
+                out
+                if number == len(groups) - 1
+                else (workspace[3 + number % 2].view(between)[: prod(shape)].reshape(shape))
+            )
             if not resample(k, x, into, group):
                 return NotImplemented
             x = into
@@ -234,8 +246,14 @@ class Interpolate11(Interpolate4):
     the plugin ignores ``cube_coeff``.
     """
 
-    mode: Literal["nearest", "linear", "linear_onnx", "cubic",  # type: ignore[assignment]
-                  "bilinear_pillow", "bicubic_pillow"]
+    mode: Literal[
+        "nearest",
+        "linear",
+        "linear_onnx",
+        "cubic",  # type: ignore[assignment]
+        "bilinear_pillow",
+        "bicubic_pillow",
+    ]
 
     host_inputs: ClassVar[tuple[int, ...]] = (1, 2)
 
@@ -299,8 +317,14 @@ class Interpolate(Op):
             if not (self.align_corners or image or any(self.pads_begin) or any(self.pads_end)):
                 coordinates = "half_pixel"
         return Interpolate4(
-            mode=mode, shape_calculation_mode="sizes", coordinate_transformation_mode=coordinates,
-            nearest_mode="simple", antialias=self.antialias, pads_begin=self.pads_begin, pads_end=self.pads_end)
+            mode=mode,
+            shape_calculation_mode="sizes",
+            coordinate_transformation_mode=coordinates,
+            nearest_mode="simple",
+            antialias=self.antialias,
+            pads_begin=self.pads_begin,
+            pads_end=self.pads_end,
+        )
 
     def infer(self, x: Spec, sizes: Spec) -> tuple[Spec, ...]:
         axes = np.array(self.axes, np.int64)

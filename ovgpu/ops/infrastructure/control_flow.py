@@ -51,8 +51,10 @@ class InputMap:
         if not isinstance(extent, Sym) and not all(0 <= v <= extent for v in (start, end)):
             raise OpError(f"{slices} reach past an axis of {extent}")
         if not isinstance(length, Sym) and (length < 0 or length % step):
-            raise OpError(f"{slices} do not divide " + (
-                f"{length} elements" if isinstance(extent, Sym) else f"an axis of {extent}"))
+            raise OpError(
+                f"{slices} do not divide "
+                + (f"{length} elements" if isinstance(extent, Sym) else f"an axis of {extent}")
+            )
         if isinstance(extent, Sym):
             for v in (self.start, self.end):
                 if (v if v >= 0 else -v - 1) > extent.lo:
@@ -158,8 +160,9 @@ class _Iterating(Op):
     outputs: tuple[OutputMap, ...]
     back_edges: tuple[BackEdge, ...] = ()
 
-    def _infer_body(self, specs: Sequence[Spec | None] | dict[int, Spec], counter: int | None = None,
-                    most: int | None = None) -> list[Spec]:
+    def _infer_body(
+        self, specs: Sequence[Spec | None] | dict[int, Spec], counter: int | None = None, most: int | None = None
+    ) -> list[Spec]:
         """Return specs of the body's results that hold for all iterations, of which there are at most ``most``.
 
         Specs of loop-carried parameters are generalised until they hold for the back edges' results (fixed point).
@@ -184,8 +187,10 @@ class _Iterating(Op):
         free: list[Int] = []  # extents that differ between iterations, each generalised once
         while True:
             results = self.body.infer([s for s in arguments if s is not None], active())
-            general = {p: _generalised(arguments[p], results[r], free)  # type: ignore[arg-type]
-                       for p, r in merged.items()}
+            general = {
+                p: _generalised(arguments[p], results[r], free)  # type: ignore[arg-type]
+                for p, r in merged.items()
+            }
             if all(_alike(arguments[p], spec) for p, spec in general.items()):  # type: ignore[arg-type]
                 return results
             for p, spec in general.items():
@@ -193,8 +198,9 @@ class _Iterating(Op):
                 free += [d for d in spec.shape or () if not any(d is b for b in before)]
                 arguments[p] = spec
 
-    def _outputs(self, specs: Sequence[Spec | None], results: Sequence[Spec], scope: _BodyScope,
-                 trips: Int | None) -> tuple[Spec, ...]:
+    def _outputs(
+        self, specs: Sequence[Spec | None], results: Sequence[Spec], scope: _BodyScope, trips: Int | None
+    ) -> tuple[Spec, ...]:
         """Return the specs of the outputs: last values, and concatenations of ``trips`` parts."""
         initial = {m.parameter: specs[m.port] for m in self.inputs if m.axis is None}
         merged = {b.result: initial.get(b.parameter) for b in self.back_edges}
@@ -212,13 +218,15 @@ class _Iterating(Op):
             elif m.axis is None and (trips is None or isinstance(trips, Sym) or trips == 0):
                 first = merged.get(m.result)  # the value without any iteration
                 if first is not None:
-                    shape = first.shape if trips == 0 and not isinstance(trips, Sym) else _generalised(
-                        first, spec).shape
+                    shape = (
+                        first.shape if trips == 0 and not isinstance(trips, Sym) else _generalised(first, spec).shape
+                    )
             found[m.port] = Spec(spec.type, shape)
         return tuple(found[i] if i in found else Spec(Type.dynamic, None) for i in range(max(found, default=-1) + 1))
 
-    def _iterate(self, xp: Adapter, inputs: Sequence[Array], limit: int, counter: int | None = None,
-                 condition: int | None = None) -> tuple[Array, ...]:
+    def _iterate(
+        self, xp: Adapter, inputs: Sequence[Array], limit: int, counter: int | None = None, condition: int | None = None
+    ) -> tuple[Array, ...]:
         """Run the body up to ``limit`` times (without limit if negative), or until its condition fails."""
         carried: dict[int, Array] = {}
         parts: dict[int, list[Array]] = {m.port: [] for m in self.outputs if m.axis is not None}
@@ -242,8 +250,14 @@ class _Iterating(Op):
                 break
         return self._collect(xp, inputs, results, parts, counter)
 
-    def _collect(self, xp: Adapter, inputs: Sequence[Array], results: Sequence[Array],
-                 parts: dict[int, list[Array]], counter: int | None) -> tuple[Array, ...]:
+    def _collect(
+        self,
+        xp: Adapter,
+        inputs: Sequence[Array],
+        results: Sequence[Array],
+        parts: dict[int, list[Array]],
+        counter: int | None,
+    ) -> tuple[Array, ...]:
         initial = {m.parameter: inputs[m.port] for m in self.inputs if m.axis is None}
         first = {b.result: initial[b.parameter] for b in self.back_edges if b.parameter in initial}
         found: dict[int, Array] = {}
@@ -301,8 +315,9 @@ def _joined(xp: Adapter, parts: Sequence[Array], m: OutputMap) -> Array:
     begin = parts[0].shape
     for x in parts:
         if (*x.shape[:axis], *x.shape[axis + 1 :]) != (*begin[:axis], *begin[axis + 1 :]):
-            raise OpError(f"output {m.port} cannot join parts of shapes {list(begin)} and {list(x.shape)} "
-                          f"along axis {m.axis}")
+            raise OpError(
+                f"output {m.port} cannot join parts of shapes {list(begin)} and {list(x.shape)} along axis {m.axis}"
+            )
     return xp.concatenate(parts, axis=axis)
 
 
@@ -445,8 +460,9 @@ class If(Op):
             return tuple(scope.outer_spec(taken[i]) for i in sorted(taken))
         return tuple(_generalised(scope.outer_spec(then[i]), scope.outer_spec(other[i])) for i in sorted(then))
 
-    def _branch(self, body: Model, inputs: Sequence[InputMap], outputs: Sequence[OutputMap],
-                specs: Sequence[Spec | None]) -> dict[int, Spec]:
+    def _branch(
+        self, body: Model, inputs: Sequence[InputMap], outputs: Sequence[OutputMap], specs: Sequence[Spec | None]
+    ) -> dict[int, Spec]:
         """Return the specs of one branch's outputs, by output number."""
         arguments: dict[int, Spec] = {}
         for m in inputs:

@@ -54,11 +54,14 @@ class ReadValue6(ReadValue3):
             shape = initial.partial_shape
         if initial is not None:
             if not (kind.is_dynamic() or initial.type.is_dynamic() or kind == initial.type):
-                raise OpError(f"the initial value has type {initial.type.get_type_name()}, "
-                              f"variable '{self.variable_id}' has {kind.get_type_name()}")
+                raise OpError(
+                    f"the initial value has type {initial.type.get_type_name()}, "
+                    f"variable '{self.variable_id}' has {kind.get_type_name()}"
+                )
             if not shape.relaxes(initial.partial_shape) and not shape.compatible(initial.partial_shape):
-                raise OpError(f"the initial value has shape {initial.partial_shape}, "
-                              f"variable '{self.variable_id}' has {shape}")
+                raise OpError(
+                    f"the initial value has shape {initial.partial_shape}, variable '{self.variable_id}' has {shape}"
+                )
             kind = initial.type if kind.is_dynamic() else kind
         return (self._variable(kind, shape),)
 

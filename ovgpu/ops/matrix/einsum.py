@@ -101,6 +101,7 @@ def _axis_labels(subscript: str, ellipsis_rank: int) -> list[Label]:
 
 # ---- by matrix products, on arrays or on tensors of a graph
 
+
 class Algebra(Protocol):
     """Tensor operations that an equation is decomposed into."""
 
@@ -183,8 +184,10 @@ def _matched(m: Algebra, a: Term, b: Term, label: Label) -> tuple[Term, Term]:
         return a, b
     if equal(ours, 1) or equal(theirs, 1):
         return (_without(m, a, i), b) if equal(ours, 1) else (a, _without(m, b, j))
-    return (Term(m.broadcast_axis(a.value, i, (b.value, [j])), a.labels),
-            Term(m.broadcast_axis(b.value, j, (a.value, [i])), b.labels))
+    return (
+        Term(m.broadcast_axis(a.value, i, (b.value, [j])), a.labels),
+        Term(m.broadcast_axis(b.value, j, (a.value, [i])), b.labels),
+    )
 
 
 def _without(m: Algebra, term: Term, axis: int) -> Term:
@@ -229,7 +232,8 @@ def _product(m: Algebra, a: Term, b: Term, needed: set[Label]) -> Term:
     n, r, k = len(batch), len(rows), len(inner)
     product = m.matmul(
         m.reshape(x, [*((x, [i]) for i in range(n)), (x, range(n, n + r)), (x, range(n + r, n + r + k))]),
-        m.reshape(y, [*((y, [i]) for i in range(n)), (y, range(n, n + k)), (y, range(n + k, n + k + len(columns)))]))
+        m.reshape(y, [*((y, [i]) for i in range(n)), (y, range(n, n + k)), (y, range(n + k, n + k + len(columns)))]),
+    )
     parts: list[Part] = [(product, [i]) for i in range(n)]
     parts += [(product, [n])] if r == 1 else [(x, [n + i]) for i in range(r)]
     parts += [(product, [n + 1])] if len(columns) == 1 else [(y, [n + k + i]) for i in range(len(columns))]

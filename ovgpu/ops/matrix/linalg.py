@@ -60,8 +60,14 @@ class Inverse(Op):
         if not is_plain(x.dtype) or matrix_bytes > SHARED_BYTES - 8 * n - 64 or count >= 2**31:
             return NotImplemented
         if x.size:
-            k.kernel("linalg.cu", f"inverse<{k.c_type(x.dtype)}>", (count,), (THREADS,),
-                     (x, out, np.int32(n), np.bool_(self.adjoint)), matrix_bytes + 4 * n)
+            k.kernel(
+                "linalg.cu",
+                f"inverse<{k.c_type(x.dtype)}>",
+                (count,),
+                (THREADS,),
+                (x, out, np.int32(n), np.bool_(self.adjoint)),
+                matrix_bytes + 4 * n,
+            )
         return None
 
 
@@ -88,8 +94,10 @@ class GroupedMatMul(Op):
         if ranks not in ((2, 3), (3, 3), (2, 2)):
             raise OpError(f"factors of ranks {ranks[0]} and {ranks[1]} have no meaning")
         if (ends is None) != (ranks == (3, 3)):
-            raise OpError(f"factors of ranks {ranks[0]} and {ranks[1]} "
-                          + ("need the ends of the groups" if ends is None else "have no ends of groups"))
+            raise OpError(
+                f"factors of ranks {ranks[0]} and {ranks[1]} "
+                + ("need the ends of the groups" if ends is None else "have no ends of groups")
+            )
         return (Spec(kind, self._shape(a.shape, b.shape, None if ends is None else ends.shape)),)
 
     def _shape(self, a: Sequence[Int], b: Sequence[Int], ends: Shape) -> tuple[Int, ...] | None:
@@ -142,8 +150,13 @@ class GroupedMatMul(Op):
             return NotImplemented
         if out.size:
             flags = (np.bool_(transposed),) if b.ndim == 3 else ()
-            k.kernel("linalg.cu", f"{name}<{types}>", (grid,), (TILE, TILE),
-                     (a, b, ends, out, count, *map(np.int64, sizes), *flags))
+            k.kernel(
+                "linalg.cu",
+                f"{name}<{types}>",
+                (grid,),
+                (TILE, TILE),
+                (a, b, ends, out, count, *map(np.int64, sizes), *flags),
+            )
         return None
 
 

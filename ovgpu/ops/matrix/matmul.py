@@ -92,8 +92,9 @@ class MatMul(Op):
             return None
         (m, depth), n, batch = a.shape[-2:], b.shape[-1], out.shape[:-2]
         strides = [strides_of(x, (*batch, *x.shape[-2:])) for x in (a, b, out)]
-        reach = max(sum(abs(s) * (d + TILE) for s, d in zip(steps[-2:], x.shape[-2:]))
-                    for steps, x in zip(strides, (a, b, out)))
+        reach = max(
+            sum(abs(s) * (d + TILE) for s, d in zip(steps[-2:], x.shape[-2:])) for steps, x in zip(strides, (a, b, out))
+        )
         axes = Axes.collapse(batch, *(s[:-2] for s in strides), reach=reach)
         if not axes.rank or a.dtype != b.dtype:
             return NotImplemented
@@ -101,8 +102,13 @@ class MatMul(Op):
         if grid >= 2**31:
             return NotImplemented
         index = axes.numbers(0)[0].dtype
-        k.kernel("matmul.cu", f"matmul<{k.c_type(out.dtype)}, {axes.index}, {axes.rank}>", (grid,), (TILE, TILE),
-                 (a, b, out, axes.packed(), *(np.array(s[-2:], index) for s in strides), *axes.numbers(m, n, depth)))
+        k.kernel(
+            "matmul.cu",
+            f"matmul<{k.c_type(out.dtype)}, {axes.index}, {axes.rank}>",
+            (grid,),
+            (TILE, TILE),
+            (a, b, out, axes.packed(), *(np.array(s[-2:], index) for s in strides), *axes.numbers(m, n, depth)),
+        )
         return None
 
 

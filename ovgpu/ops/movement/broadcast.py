@@ -78,8 +78,9 @@ class _Broadcast(Op):
         output_axes, _ = self.align_axes(x.shape, out.shape, None if mapping is None else integers(mapping))
         return x[tuple(slice(None) if i in output_axes else None for i in range(out.ndim))] if output_axes else x
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         x, target, shape = inputs[0], specs[1], outputs[0].shape
         mapping = self.axes_mapping(*specs[2:])
         known = None if mapping is None else constants(mapping)
@@ -90,8 +91,9 @@ class _Broadcast(Op):
         view = x.expand(shape, output_axes)
         return None if view is None else [view]
 
-    def align_axes(self, shape: Sequence[Int], target: Sequence[Int],
-                   mapping: Sequence[int] | None) -> tuple[list[int], tuple[Int, ...]]:
+    def align_axes(
+        self, shape: Sequence[Int], target: Sequence[Int], mapping: Sequence[int] | None
+    ) -> tuple[list[int], tuple[Int, ...]]:
         """Return the output axis of each data axis, and the output's shape. Raise OpError if they do not fit."""
         if self.mode == "bidirectional":
             out = broadcast_shapes(shape, target)

@@ -84,8 +84,9 @@ class Gather(Op):
             out[xp.broadcast_to(_with_data_axes(outside, batch, where, x.ndim), shape)] = zero_of(x)
         return (out,)
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         x, indices, axis = inputs[0], specs[1], specs[2]
         if x is None or indices is None or indices.shape is None or self.batch(len(indices.shape)):
             return None
@@ -97,8 +98,13 @@ class Gather(Op):
             return None
         x = x.slice(where, index[0] if index[0] >= 0 else extent + index[0], 1)
         ones = (1,) * len(indices.shape)
-        return [View((*x.shape[:where], *ones, *x.shape[where + 1 :]),
-                     (*x.strides[:where], *ones, *x.strides[where + 1 :]), x.offset)]
+        return [
+            View(
+                (*x.shape[:where], *ones, *x.shape[where + 1 :]),
+                (*x.strides[:where], *ones, *x.strides[where + 1 :]),
+                x.offset,
+            )
+        ]
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         assert inputs[1] is not None and inputs[1].shape is not None
@@ -135,16 +141,30 @@ class Gather(Op):
         where, steps = one_axis(integers(axis), x.ndim), strides_of(x)
         batch, index = self.batch(indices.ndim), strides_of(indices)
         axes = Axes.collapse(
-            out.shape, (*steps[:where], *(0,) * (indices.ndim - batch), *steps[where + 1 :]),
-            (*index[:batch], *(0,) * (where - batch), *index[batch:], *(0,) * (x.ndim - where - 1)), strides_of(out),
-            reach=(x.shape[where] - 1) * abs(steps[where]))
+            out.shape,
+            (*steps[:where], *(0,) * (indices.ndim - batch), *steps[where + 1 :]),
+            (*index[:batch], *(0,) * (where - batch), *index[batch:], *(0,) * (x.ndim - where - 1)),
+            strides_of(out),
+            reach=(x.shape[where] - 1) * abs(steps[where]),
+        )
         row = steps[where]
         axes, width = vectorized(axes, out.dtype.itemsize, (x.data.ptr, None, out.data.ptr), row)
         if not axes.rank:
             return NotImplemented
-        k.kernel("gather.cu", f"gather<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
-                 blocks(axes.size), (THREADS,), (x, indices, out, axes.packed(), *axes.numbers(
-                     axes.size, x.shape[where], row * out.dtype.itemsize // width)), early=True)
+        k.kernel(
+            "gather.cu",
+            f"gather<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
+            blocks(axes.size),
+            (THREADS,),
+            (
+                x,
+                indices,
+                out,
+                axes.packed(),
+                *axes.numbers(axes.size, x.shape[where], row * out.dtype.itemsize // width),
+            ),
+            early=True,
+        )
         return None
 
 

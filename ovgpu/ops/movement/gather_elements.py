@@ -55,9 +55,17 @@ class GatherElements(Op):
             (count,) = unknowns(1) or ()
             return (Spec(x.type, (*x.shape[:axis], count, *x.shape[axis + 1 :])),)
         check_range(indices, x.shape[axis])
-        return (Spec(x.type, tuple(
-            m if i == axis else same(n, m, f"extents {{0}} of the data and {{1}} of the indices differ on axis {i}")
-            for i, (n, m) in enumerate(zip(x.shape, indices.shape)))),)
+        return (
+            Spec(
+                x.type,
+                tuple(
+                    m
+                    if i == axis
+                    else same(n, m, f"extents {{0}} of the data and {{1}} of the indices differ on axis {i}")
+                    for i, (n, m) in enumerate(zip(x.shape, indices.shape))
+                ),
+            ),
+        )
 
     def evaluate(self, xp: Adapter, x: Array, indices: Array) -> tuple[Array, ...]:
         axis = normalize_axis(self.axis, x.ndim)
@@ -81,9 +89,14 @@ class GatherElements(Op):
         axes = Axes.collapse(out.shape, steps, strides_of(indices), strides_of(out), reach=x.shape[axis] * abs(row))
         if not axes.rank:
             return NotImplemented
-        k.kernel("gather.cu", f"gather<{bits(out.dtype.itemsize)}, {k.c_type(indices.dtype)}, {axes.index}, "
-                 f"{axes.rank}>", blocks(axes.size), (THREADS,),
-                 (x, indices, out, axes.packed(), *axes.numbers(axes.size, x.shape[axis], row)), early=True)
+        k.kernel(
+            "gather.cu",
+            f"gather<{bits(out.dtype.itemsize)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
+            blocks(axes.size),
+            (THREADS,),
+            (x, indices, out, axes.packed(), *axes.numbers(axes.size, x.shape[axis], row)),
+            early=True,
+        )
         return None
 
 
@@ -124,8 +137,10 @@ class _GatherND(Op):
 
     def batch_shape(self, data: Sequence[Int], indices: Sequence[Int]) -> tuple[Int, ...]:
         """Return the extents of the shared batch axes."""
-        return tuple(broadcast(a, b, f"batch dim {i} is {{0}} of the data and {{1}} of the indices")
-                     for i, (a, b) in enumerate(zip(data[: self.batch_dims], indices[: self.batch_dims])))
+        return tuple(
+            broadcast(a, b, f"batch dim {i} is {{0}} of the data and {{1}} of the indices")
+            for i, (a, b) in enumerate(zip(data[: self.batch_dims], indices[: self.batch_dims]))
+        )
 
     def folded(self, batch: Sequence[Int]) -> Sequence[Int]:
         """Return the extents of the output's batch axes."""
@@ -169,18 +184,32 @@ class _GatherND(Op):
         steps, index = strides_of(x), strides_of(indices)
         extents, rows = x.shape[batch : batch + count], steps[batch : batch + count]
         axes = Axes.collapse(
-            out.shape, (*steps[:batch], *(0,) * len(tuple_shape), *steps[batch + count :]),
-            (*index[:-1], *(0,) * len(rest)), strides_of(out),
-            reach=sum((n - 1) * abs(step) for n, step in zip(extents, rows)))
+            out.shape,
+            (*steps[:batch], *(0,) * len(tuple_shape), *steps[batch + count :]),
+            (*index[:-1], *(0,) * len(rest)),
+            strides_of(out),
+            reach=sum((n - 1) * abs(step) for n, step in zip(extents, rows)),
+        )
         axes, width = vectorized(axes, out.dtype.itemsize, (x.data.ptr, None, out.data.ptr), gcd(*rows))
         if not axes.rank:
             return NotImplemented
         padding = (0,) * (MAX_TUPLE - count)
         rows = tuple(step * out.dtype.itemsize // width for step in rows)
-        k.kernel("gather.cu", f"gather_nd<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
-                 blocks(axes.size), (THREADS,),
-                 (x, indices, out, axes.packed(), np.array(axes.numbers(*extents, *padding, *rows, *padding)),
-                  *axes.numbers(axes.size, count, index[-1])), early=True)
+        k.kernel(
+            "gather.cu",
+            f"gather_nd<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
+            blocks(axes.size),
+            (THREADS,),
+            (
+                x,
+                indices,
+                out,
+                axes.packed(),
+                np.array(axes.numbers(*extents, *padding, *rows, *padding)),
+                *axes.numbers(axes.size, count, index[-1]),
+            ),
+            early=True,
+        )
         return None
 
 
@@ -218,8 +247,9 @@ class GatherTree(Op):
                 raise OpError(f"{what} must have rank {rank}, not {spec.rank}")
         shape: Shape = ids.shape if ids.shape is not None else parents.shape
         if ids.shape is not None and parents.shape is not None:
-            shape = tuple(same(a, b, "step_ids and parent_ids differ: {0} and {1}")
-                          for a, b in zip(ids.shape, parents.shape))
+            shape = tuple(
+                same(a, b, "step_ids and parent_ids differ: {0} and {1}") for a, b in zip(ids.shape, parents.shape)
+            )
         if shape is not None and lengths.shape is not None:
             same(lengths.shape[0], shape[1], "there are {0} lengths for {1} batches")
         return (Spec(kind, shape if shape is not None else unknowns(3)),)
@@ -246,7 +276,22 @@ class GatherTree(Op):
         if not is_plain(ids.dtype):
             return NotImplemented
         numbers = [n for x in (ids, parents) for n in strides_of(x)]
-        k.kernel("gather.cu", f"gather_tree<{k.c_type(ids.dtype)}>", blocks(batch * beams, THREADS), (THREADS,),
-                 (ids, parents, lengths, end, outputs[0], np.array(numbers, np.int64),
-                  np.int64(strides_of(lengths)[0]), np.int64(steps), np.int64(batch), np.int64(beams)))
+        k.kernel(
+            "gather.cu",
+            f"gather_tree<{k.c_type(ids.dtype)}>",
+            blocks(batch * beams, THREADS),
+            (THREADS,),
+            (
+                ids,
+                parents,
+                lengths,
+                end,
+                outputs[0],
+                np.array(numbers, np.int64),
+                np.int64(strides_of(lengths)[0]),
+                np.int64(steps),
+                np.int64(batch),
+                np.int64(beams),
+            ),
+        )
         return None

@@ -64,8 +64,9 @@ class Transpose(Op):
         (moved,) = self.evaluate(NUMPY, *inputs)
         k.copy(moved, outputs[0])
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         x, order = inputs[0], specs[1]
         known = None if order is None else constants(order)
         return None if x is None or known is None else [x.permute(permutation(known, len(x.shape)))]
@@ -109,8 +110,9 @@ class Reverse(Op):
         (moved,) = self.evaluate(NUMPY, *inputs)
         k.copy(moved, outputs[0])
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         x, axes = inputs[0], specs[1]
         known = None if axes is None else constants(axes)
         if x is None or known is None:
@@ -182,13 +184,23 @@ class ReverseSequence(Op):
         steps, extent = list(strides_of(x)), x.shape[along]
         row, steps[along] = steps[along], 0
         per_slice = [strides_of(lengths)[0] if i == batch else 0 for i in range(x.ndim)]
-        axes = Axes.collapse(x.shape, steps, per_slice, [int(i == along) for i in range(x.ndim)], strides_of(out),
-                             reach=extent * abs(row))
+        axes = Axes.collapse(
+            x.shape,
+            steps,
+            per_slice,
+            [int(i == along) for i in range(x.ndim)],
+            strides_of(out),
+            reach=extent * abs(row),
+        )
         if not axes.rank:
             return NotImplemented
-        k.kernel("reverse.cu", f"reverse_sequence<{bits(x.dtype.itemsize)}, {k.c_type(lengths.dtype)}, {axes.index}, "
-                 f"{axes.rank}>", blocks(axes.size), (THREADS,),
-                 (x, lengths, out, axes.packed(), *axes.numbers(axes.size, extent, row)))
+        k.kernel(
+            "reverse.cu",
+            f"reverse_sequence<{bits(x.dtype.itemsize)}, {k.c_type(lengths.dtype)}, {axes.index}, {axes.rank}>",
+            blocks(axes.size),
+            (THREADS,),
+            (x, lengths, out, axes.packed(), *axes.numbers(axes.size, extent, row)),
+        )
         return None
 
 
@@ -228,8 +240,12 @@ class Roll(Op):
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         (x, *parameters), out = inputs, outputs[0]
-        pieces = [[(slice(None, -n), slice(n, None)), (slice(-n, None), slice(None, n))] if n else
-                  [(slice(None), slice(None))] for n in self.shifts(x.shape, *parameters)]
+        pieces = [
+            [(slice(None, -n), slice(n, None)), (slice(-n, None), slice(None, n))]
+            if n
+            else [(slice(None), slice(None))]
+            for n in self.shifts(x.shape, *parameters)
+        ]
         for chosen in itertools.product(*pieces):
             k(np.copyto, out[tuple(target for _, target in chosen)], x[tuple(source for source, _ in chosen)])
 
@@ -243,9 +259,15 @@ class Roll(Op):
         if not axes.rank:
             return NotImplemented
         per_axis = [0] * (axes.rank - len(axes.extents)) + [
-            next(nonzero_shifts) if is_shifted else 0 for is_shifted in collapsed.strides[2]]
-        k.kernel("reverse.cu", f"roll<{bits(x.dtype.itemsize)}, {axes.index}, {axes.rank}>", blocks(out.size),
-                 (THREADS,), (x, out, axes.packed(), np.array(axes.numbers(*per_axis)), *axes.numbers(out.size)))
+            next(nonzero_shifts) if is_shifted else 0 for is_shifted in collapsed.strides[2]
+        ]
+        k.kernel(
+            "reverse.cu",
+            f"roll<{bits(x.dtype.itemsize)}, {axes.index}, {axes.rank}>",
+            blocks(out.size),
+            (THREADS,),
+            (x, out, axes.packed(), np.array(axes.numbers(*per_axis)), *axes.numbers(out.size)),
+        )
         return None
 
 
@@ -312,8 +334,9 @@ class _Splitting(Op):
             k.copy(x[(slice(None),) * (axis % x.ndim) + (slice(start, stop),)], out)
             start = stop
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         x, where = inputs[0], specs[1]
         axis = None if x is None or where is None else constant_axis(where, len(x.shape))
         if x is None or axis is None:
@@ -369,8 +392,11 @@ class Split(_Splitting):
 
     def parts(self, axis: int, extent: Int, *specs: Spec | None) -> list[Int]:
         part = extent // self.num_splits
-        same(extent, part * self.num_splits,
-             f"extent {{0}} of axis {axis} is no multiple of num_splits {self.num_splits}")
+        same(
+            extent,
+            part * self.num_splits,
+            f"extent {{0}} of axis {axis} is no multiple of num_splits {self.num_splits}",
+        )
         return [part] * self.num_splits
 
 

@@ -63,8 +63,9 @@ class Pad(Op):
                 if not equal(pad, 0):
                     at_most(pad, limit, f"axis {axis} is padded by {{0}}, and only {{1}} can be mirrored")
 
-    def evaluate(self, xp: Adapter, x: Array, begin: Array, end: Array,
-                 value: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(
+        self, xp: Adapter, x: Array, begin: Array, end: Array, value: Array | None = None
+    ) -> tuple[Array, ...]:
         before, after = integers(begin), integers(end)
         if self.pad_mode == "constant":
             shape = [padded(d, b, e) for d, b, e in zip(x.shape, before, after)]
@@ -79,8 +80,9 @@ class Pad(Op):
                 x = xp.take(x, xp.asarray(self.sources(x.shape[axis], b, e)), axis=axis)
         return (x,)
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         """Return the data itself if nothing is padded."""
         pads = [None if s is None else s.constant for s in specs[1:3]]
         return None if any(p is None or p.any() for p in pads) or inputs[0] is None else [inputs[0]]
@@ -119,8 +121,13 @@ class Pad(Op):
         missing = axes.rank - len(extents)
         pads = np.array(axes.numbers(*(0,) * missing, *begin, *(1,) * missing, *data_extent))
         value = inputs[3] if len(inputs) > 3 and self.pad_mode == "constant" else None
-        k.kernel("pad.cu", f"pad<{bits(out.dtype.itemsize)}, {self.pad_mode.upper()}, {axes.index}, {axes.rank}>",
-                 blocks(out.size), (THREADS,), (x, value, out, axes.packed(), pads, *axes.numbers(out.size)))
+        k.kernel(
+            "pad.cu",
+            f"pad<{bits(out.dtype.itemsize)}, {self.pad_mode.upper()}, {axes.index}, {axes.rank}>",
+            blocks(out.size),
+            (THREADS,),
+            (x, value, out, axes.packed(), pads, *axes.numbers(out.size)),
+        )
         return None
 
     def merged(self, *columns: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -131,8 +138,12 @@ class Pad(Op):
                 continue
             outer = merged_axes[-1] if merged_axes else None
             whole = begin == 0 and extent == data_extent  # the axis is not padded
-            if outer and whole and outer[3] == stride * data_extent and (
-                    self.pad_mode == "constant" or (outer[1] == 0 and outer[0] == outer[2])):
+            if (
+                outer
+                and whole
+                and outer[3] == stride * data_extent
+                and (self.pad_mode == "constant" or (outer[1] == 0 and outer[0] == outer[2]))
+            ):
                 merged_axes[-1] = (outer[0] * extent, outer[1] * extent, outer[2] * data_extent, stride)
             else:
                 merged_axes.append((extent, begin, data_extent, stride))
@@ -149,8 +160,9 @@ def padded(extent: Int, begin: Int, end: Int) -> Int:
     return maximum(begin + extent + end, 0)
 
 
-def _overlap(shape: Sequence[int], begin: Sequence[int],
-             out: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+def _overlap(
+    shape: Sequence[int], begin: Sequence[int], out: Sequence[int]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Return the slices of the output that the data fill, and the slices of the data that go there."""
     target, source = [], []
     for extent, b, total in zip(shape, begin, out):

@@ -67,27 +67,33 @@ class ExtractImagePatches(Op):
         """Return the number of zeros before the rows and before the columns."""
         if self.auto_pad == "valid":
             return [0, 0]
-        total_padding = [max((n - 1) * stride + rate * (size - 1) + 1 - extent, 0)
-                         for n, extent, size, stride, rate in zip(
-                             positions, extents, self.sizes, self.strides, self.rates)]
+        total_padding = [
+            max((n - 1) * stride + rate * (size - 1) + 1 - extent, 0)
+            for n, extent, size, stride, rate in zip(positions, extents, self.sizes, self.strides, self.rates)
+        ]
         return [(n + (self.auto_pad == "same_lower")) // 2 for n in total_padding]
 
     def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
         shape = self.shape(x.shape)
         padding_before = self.padding_before(x.shape[2:], shape[2:])
         (down, above), (across, beside) = (
-            self.window_indices(xp, x.shape[2 + i], shape[2 + i], i, padding_before[i]) for i in range(2))
+            self.window_indices(xp, x.shape[2 + i], shape[2 + i], i, padding_before[i]) for i in range(2)
+        )
         if not x.size:
             return (xp.zeros(shape, x.dtype),)
         patches = x[:, :, down[:, None, :, None], across[:, None]]  # n, c, kernel rows, kernel columns, rows, columns
         patches[:, :, ~(above[:, None, :, None] & beside[:, None])] = 0
         return (patches.transpose(0, 2, 3, 1, 4, 5).reshape(shape),)
 
-    def window_indices(self, xp: Adapter, extent: int, positions: int, axis: int,
-                       padding_before: int) -> tuple[Array, Array]:
+    def window_indices(
+        self, xp: Adapter, extent: int, positions: int, axis: int, padding_before: int
+    ) -> tuple[Array, Array]:
         """Return indices [window, positions] along an axis, clipped to it, and a mask of those that were inside."""
-        coordinates = (xp.arange(self.sizes[axis])[:, None] * self.rates[axis]
-                       + xp.arange(positions) * self.strides[axis] - padding_before)
+        coordinates = (
+            xp.arange(self.sizes[axis])[:, None] * self.rates[axis]
+            + xp.arange(positions) * self.strides[axis]
+            - padding_before
+        )
         return xp.clip(coordinates, 0, max(extent - 1, 0)), (coordinates >= 0) & (coordinates < extent)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
@@ -97,15 +103,32 @@ class ExtractImagePatches(Op):
         (n, channels, height, width), (across, down, rows, step) = x.shape, strides_of(x)
         extents = (n, *self.sizes, channels, *out.shape[2:])
         (stride, beside), (rate, column_rate) = (
-            shortened(self.strides, out.shape[2:]), shortened(self.rates, self.sizes))
+            shortened(self.strides, out.shape[2:]),
+            shortened(self.rates, self.sizes),
+        )
         axes = Axes.collapse(
-            extents, (across, rate * rows, column_rate * step, down, stride * rows, beside * step),
-            (0, rate, 0, 0, stride, 0), (0, 0, column_rate, 0, 0, beside), reach=x.size)
+            extents,
+            (across, rate * rows, column_rate * step, down, stride * rows, beside * step),
+            (0, rate, 0, 0, stride, 0),
+            (0, 0, column_rate, 0, 0, beside),
+            reach=x.size,
+        )
         if not axes.rank or not x.size or max(stride, beside, rate, column_rate) > MAX_INDEX:
             return NotImplemented
-        k.kernel("patches.cu", f"extract<{bits(x.dtype.itemsize)}, {axes.index}, {axes.rank}>", blocks(out.size),
-                 (THREADS,), (x, out, axes.packed(), *axes.numbers(
-                     out.size, *self.padding_before((height, width), out.shape[2:]), height, width, rows, step)))
+        k.kernel(
+            "patches.cu",
+            f"extract<{bits(x.dtype.itemsize)}, {axes.index}, {axes.rank}>",
+            blocks(out.size),
+            (THREADS,),
+            (
+                x,
+                out,
+                axes.packed(),
+                *axes.numbers(
+                    out.size, *self.padding_before((height, width), out.shape[2:]), height, width, rows, step
+                ),
+            ),
+        )
         return None
 
 
@@ -150,19 +173,25 @@ class Col2Im(Op):
 
     def positions(self, extents: Sequence[Int], kernel: Sequence[int]) -> list[Int]:
         """Return the number of window positions along rows and along columns."""
-        return [maximum((extent + begin + end - dilation * (n - 1) - 1) // stride + 1, 0)
-                for extent, n, begin, end, dilation, stride in zip(
-                    extents, kernel, self.pads_begin, self.pads_end, self.dilations, self.strides)]
+        return [
+            maximum((extent + begin + end - dilation * (n - 1) - 1) // stride + 1, 0)
+            for extent, n, begin, end, dilation, stride in zip(
+                extents, kernel, self.pads_begin, self.pads_end, self.dilations, self.strides
+            )
+        ]
 
     def evaluate(self, xp: Adapter, x: Array, size: Array, kernel: Array) -> tuple[Array, ...]:
         (height, width), window = integers(size), integers(kernel)
         rows, columns = self.positions((height, width), window)
         if min(window) < 1 or x.shape[-2] % prod(window) or x.shape[-1] != rows * columns:
-            raise OpError(f"data of shape {list(x.shape)} are no patches of size {window} of images of size "
-                          f"{[height, width]}")
+            raise OpError(
+                f"data of shape {list(x.shape)} are no patches of size {window} of images of size {[height, width]}"
+            )
         images = x.reshape(-1, *window, rows, columns)
-        reach = [(n - 1) * stride + (m - 1) * dilation + 1 for n, stride, m, dilation in zip(
-            (rows, columns), self.strides, window, self.dilations)]
+        reach = [
+            (n - 1) * stride + (m - 1) * dilation + 1
+            for n, stride, m, dilation in zip((rows, columns), self.strides, window, self.dilations)
+        ]
         top, left = self.pads_begin
         out = xp.zeros((len(images), max(top + height, reach[0]), max(left + width, reach[1])), x.dtype)
         for i in range(window[0]):
@@ -179,8 +208,15 @@ class Col2Im(Op):
             return NotImplemented
         if not out.size:
             return None
-        window = np.array([*kernel, *self.strides, *self.dilations, *self.pads_begin,
-                           *self.positions((height, width), kernel)], np.int32)
-        k.kernel("patches.cu", f"fold<{k.c_type(x.dtype)}>", blocks(out.size, THREADS), (THREADS,),
-                 (x, out, window, np.int64(out.size), np.int32(height), np.int32(width)))
+        window = np.array(
+            [*kernel, *self.strides, *self.dilations, *self.pads_begin, *self.positions((height, width), kernel)],
+            np.int32,
+        )
+        k.kernel(
+            "patches.cu",
+            f"fold<{k.c_type(x.dtype)}>",
+            blocks(out.size, THREADS),
+            (THREADS,),
+            (x, out, window, np.int64(out.size), np.int32(height), np.int32(width)),
+        )
         return None

@@ -52,8 +52,9 @@ class _Scatter(Op):
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
         return (0,)
 
-    def where(self, xp: Adapter, out: Array, indices: Array, updates: Array,
-              *rest: Array) -> tuple[Array, Array, Array]:
+    def where(
+        self, xp: Adapter, out: Array, indices: Array, updates: Array, *rest: Array
+    ) -> tuple[Array, Array, Array]:
         """Return (view of the output, index into it, updates of the indexed shape). Raise OpError if an index is out
         of range."""
         raise NotImplementedError
@@ -72,8 +73,14 @@ class _Scatter(Op):
             return
         if not self.includes_data:
             view[where] = neutral(rule, out.dtype)
-        combine = {"sum": xp.add, "mean": xp.add, "sub": xp.subtract, "prod": xp.multiply, "min": xp.minimum,
-                   "max": xp.maximum}
+        combine = {
+            "sum": xp.add,
+            "mean": xp.add,
+            "sub": xp.subtract,
+            "prod": xp.multiply,
+            "min": xp.minimum,
+            "max": xp.maximum,
+        }
         if out.dtype == bool:
             combine |= {"sum": xp.logical_or, "sub": xp.logical_xor, "prod": xp.logical_and}
         combine[rule].at(view, where, updates)
@@ -134,21 +141,36 @@ class _Scatter(Op):
         operands = [strides_of(x) for x in (out, indices, updates, out if counted is None else counted)]
         length = out.shape[axis]
         reach = max(abs(s[axis]) for s in operands) * max(length, count)
-        axes = Axes.collapse(np.delete(updates.shape, axis).tolist(),
-                             *((*s[:axis], *s[axis + 1 :]) for s in operands), reach=reach)
+        axes = Axes.collapse(
+            np.delete(updates.shape, axis).tolist(), *((*s[:axis], *s[axis + 1 :]) for s in operands), reach=reach
+        )
         if not axes.rank:
             return NotImplemented
         # A line holds the elements along ``axis``. A thread per line reads adjacent lines coalesced; lines that are
         # contiguous, or few, are better read by a warp each.
-        threads_per_line = 32 if count >= 32 and (
-            operands[1][axis] == 1 if indices.size > count else axes.size < 32) else 1
+        threads_per_line = (
+            32 if count >= 32 and (operands[1][axis] == 1 if indices.size > count else axes.size < 32) else 1
+        )
         first = np.zeros((), kind)[()] if rule == "none" else kind.type(neutral(rule, kind))
         name = bits(kind.itemsize) if rule == "none" else k.c_type(kind)
-        k.kernel("scatter.cu", f"scatter_elements<{name}, {k.c_type(indices.dtype)}, {rule.upper()}, {axes.index}, "
-                 f"{axes.rank}, {threads_per_line}>", blocks(axes.size * threads_per_line, THREADS), (THREADS,),
-                 (out, indices, updates, counted, axes.packed(),
-                  np.array(axes.numbers(length, *(s[axis] for s in operands))), *axes.numbers(axes.size, count),
-                  first, np.bool_(self.includes_data)))
+        k.kernel(
+            "scatter.cu",
+            f"scatter_elements<{name}, {k.c_type(indices.dtype)}, {rule.upper()}, {axes.index}, "
+            f"{axes.rank}, {threads_per_line}>",
+            blocks(axes.size * threads_per_line, THREADS),
+            (THREADS,),
+            (
+                out,
+                indices,
+                updates,
+                counted,
+                axes.packed(),
+                np.array(axes.numbers(length, *(s[axis] for s in operands))),
+                *axes.numbers(axes.size, count),
+                first,
+                np.bool_(self.includes_data),
+            ),
+        )
         return None
 
     def record_last(self, k: KernelRecorder, out: Any, indices: Any, updates: Any, axis: int) -> Any:
@@ -156,21 +178,30 @@ class _Scatter(Op):
         length, count, step = out.shape[axis], updates.shape[axis], strides_of(indices)[axis]
         last = k.scratch((length,), np.dtype(np.int32))
         for claims in (False, True):
-            k.kernel("scatter.cu", f"find_last<{k.c_type(indices.dtype)}>", blocks(count, THREADS), (THREADS,),
-                     (indices, last, np.int64(count), np.int64(step), np.int64(length), np.bool_(claims)))
+            k.kernel(
+                "scatter.cu",
+                f"find_last<{k.c_type(indices.dtype)}>",
+                blocks(count, THREADS),
+                (THREADS,),
+                (indices, last, np.int64(count), np.int64(step), np.int64(length), np.bool_(claims)),
+            )
         steps = list(strides_of(out))
         row, steps[axis] = steps[axis], 0
         numbers = [int(i == axis) for i in range(out.ndim)]
-        axes = Axes.collapse(updates.shape, strides_of(updates), numbers, steps,
-                             reach=max(length * abs(row), count * abs(step)))
+        axes = Axes.collapse(
+            updates.shape, strides_of(updates), numbers, steps, reach=max(length * abs(row), count * abs(step))
+        )
         size = out.dtype.itemsize
         axes, width = vectorized(axes, size, (updates.data.ptr, None, out.data.ptr), row)
         if not axes.rank:
             return NotImplemented
-        k.kernel("scatter.cu", f"scatter_last<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
-                 blocks(axes.size), (THREADS,),
-                 (updates, indices, last, out, axes.packed(), *axes.numbers(axes.size, step, length,
-                                                                            row * size // width)))
+        k.kernel(
+            "scatter.cu",
+            f"scatter_last<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
+            blocks(axes.size),
+            (THREADS,),
+            (updates, indices, last, out, axes.packed(), *axes.numbers(axes.size, step, length, row * size // width)),
+        )
         return None
 
 
@@ -222,8 +253,9 @@ class _ScatterElements(_Scatter):
             if i != axis:
                 at_most(a, b, f"indices have {{0}} elements on axis {i}, data has {{1}}")
 
-    def where(self, xp: Adapter, out: Array, indices: Array, updates: Array,
-              *rest: Array) -> tuple[Array, Array, Array]:
+    def where(
+        self, xp: Adapter, out: Array, indices: Array, updates: Array, *rest: Array
+    ) -> tuple[Array, Array, Array]:
         axis = normalize_axis(integers(rest[0])[0], out.ndim)
         self.check(out.shape, indices.shape, axis)
         grid = list(xp.indices(indices.shape, dtype=np.int64))
@@ -291,8 +323,10 @@ class ScatterUpdate(_Scatter):
         where = None if data.rank is None else constant_axis(axis, data.rank)
         if data.shape is not None and indices.shape is not None and updates.shape is not None:
             if len(updates.shape) != len(indices.shape) + len(data.shape) - 1:
-                raise OpError(f"updates of rank {len(updates.shape)} do not fit data of rank {len(data.shape)} "
-                              f"and indices of rank {len(indices.shape)}")
+                raise OpError(
+                    f"updates of rank {len(updates.shape)} do not fit data of rank {len(data.shape)} "
+                    f"and indices of rank {len(indices.shape)}"
+                )
             if where is not None:
                 self.check(data.shape, indices.shape, updates.shape, where)
         if data.shape is not None and where is not None:
@@ -304,8 +338,9 @@ class ScatterUpdate(_Scatter):
         for i, (a, b) in enumerate(zip(updates, (*data[:axis], *indices, *data[axis + 1 :]))):
             same(a, b, f"updates have extent {{0}} on axis {i}, where it should be {{1}}")
 
-    def where(self, xp: Adapter, out: Array, indices: Array, updates: Array,
-              *rest: Array) -> tuple[Array, Array, Array]:
+    def where(
+        self, xp: Adapter, out: Array, indices: Array, updates: Array, *rest: Array
+    ) -> tuple[Array, Array, Array]:
         axis = normalize_axis(integers(rest[0])[0], out.ndim)
         self.check(out.shape, indices.shape, updates.shape, axis)
         return out, (slice(None),) * axis + (_inside(xp, indices, out.shape[axis]),), updates
@@ -356,15 +391,19 @@ class _ScatterND(_Scatter):
         for i, (a, b) in enumerate(zip(updates, required_shape)):
             same(a, b, f"updates have extent {{0}} on axis {i}, where it should be {{1}}")
 
-    def where(self, xp: Adapter, out: Array, indices: Array, updates: Array,
-              *rest: Array) -> tuple[Array, Array, Array]:
+    def where(
+        self, xp: Adapter, out: Array, indices: Array, updates: Array, *rest: Array
+    ) -> tuple[Array, Array, Array]:
         self.check(out.shape, indices.shape, updates.shape)
         count, flat_index = indices.shape[-1], xp.zeros(indices.shape[:-1], np.int64)
         for i, extent in enumerate(out.shape[:count]):
             flat_index = flat_index * extent + _inside(xp, indices[..., i], extent)
         parts = out.shape[count:]
-        return (out.reshape((prod(out.shape[:count]), *parts)), (flat_index,),
-                updates.reshape((*flat_index.shape, *parts)))
+        return (
+            out.reshape((prod(out.shape[:count]), *parts)),
+            (flat_index,),
+            updates.reshape((*flat_index.shape, *parts)),
+        )
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return super().cuda(k, inputs, outputs, workspace) if inputs[1].shape[-1] <= MAX_TUPLE else NotImplemented
@@ -380,8 +419,13 @@ class _ScatterND(_Scatter):
             flat_index = k.scratch((tuples, 1), np.dtype(np.int64))
             steps = strides_of(indices)
             padded = np.array([*extents, *(1,) * (MAX_TUPLE - count)], np.int64)
-            k.kernel("scatter.cu", f"number_tuples<{k.c_type(indices.dtype)}>", blocks(tuples, THREADS), (THREADS,),
-                     (indices, flat_index, padded, np.int64(tuples), np.int64(count), *map(np.int64, steps)))
+            k.kernel(
+                "scatter.cu",
+                f"number_tuples<{k.c_type(indices.dtype)}>",
+                blocks(tuples, THREADS),
+                (THREADS,),
+                (indices, flat_index, padded, np.int64(tuples), np.int64(count), *map(np.int64, steps)),
+            )
         updates = _merge_axes(k, updates, 0, updates.ndim)
         return out.reshape((prod(extents), -1)), flat_index, updates.reshape((tuples, -1)), 0
 

@@ -109,8 +109,14 @@ class _Slicing(Op):
     half_precision = "promoted"
     host_in_decode = True
 
-    def spans(self, rank: int, start: Sequence[Int], stop: Sequence[Int], step: Sequence[Int] | None = None,
-              axes: Sequence[Int] | None = None) -> Spans:
+    def spans(
+        self,
+        rank: int,
+        start: Sequence[Int],
+        stop: Sequence[Int],
+        step: Sequence[Int] | None = None,
+        axes: Sequence[Int] | None = None,
+    ) -> Spans:
         """Return the spans of a tensor of ``rank``. Raise OpError if the inputs do not fit each other or the rank."""
         raise NotImplementedError
 
@@ -135,8 +141,9 @@ class _Slicing(Op):
         (moved,) = self.evaluate(NUMPY, *inputs)
         k.copy(moved, outputs[0])
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         x = inputs[0]
         parameters = [None if s is None else s.ints() for s in specs[1:]]
         if x is None or any(v is None and s is not None for v, s in zip(parameters, specs[1:])):
@@ -202,13 +209,20 @@ class Slice(_Slicing):
             return (Spec(x.type, unknowns(x.rank)),)
         return (Spec(x.type, self.shape(x, min(len(x.shape), 1), *parameters)),)
 
-    def spans(self, rank: int, start: Sequence[Int], stop: Sequence[Int], step: Sequence[Int] | None = None,
-              axes: Sequence[Int] | None = None) -> Spans:
+    def spans(
+        self,
+        rank: int,
+        start: Sequence[Int],
+        stop: Sequence[Int],
+        step: Sequence[Int] | None = None,
+        axes: Sequence[Int] | None = None,
+    ) -> Spans:
         step = [1] * len(start) if step is None else step
         axes = range(len(start)) if axes is None else axes
         if not len(start) == len(stop) == len(step) == len(axes):
-            raise OpError(f"start, stop, step and axes have {len(start)}, {len(stop)}, {len(step)} and "
-                          f"{len(axes)} elements")
+            raise OpError(
+                f"start, stop, step and axes have {len(start)}, {len(stop)}, {len(step)} and {len(axes)} elements"
+            )
         where = [normalize_axis(a, rank) for a in axes]
         if len(set(where)) < len(where):
             raise OpError(f"axes {list(axes)} are not distinct")
@@ -227,8 +241,9 @@ class SliceScatter(Op):
     supports_symbolic = True
     host_inputs = (2, 3, 4, 5)
 
-    def infer(self, x: Spec, updates: Spec, start: Spec, stop: Spec, step: Spec,
-              axes: Spec | None = None) -> tuple[Spec, ...]:
+    def infer(
+        self, x: Spec, updates: Spec, start: Spec, stop: Spec, step: Spec, axes: Spec | None = None
+    ) -> tuple[Spec, ...]:
         kind = merge_types((x, updates))
         parameters = (start, stop, step) if axes is None else (start, stop, step, axes)
         (part,) = Slice().infer(x, *parameters)
@@ -305,14 +320,20 @@ class StridedSlice(_Slicing):
             raise OpError(f"begin, end and strides have {', '.join(str(length(s)) for s in parameters)} elements")
         return (Spec(x.type, self.shape(x, next(iter(counts), None), *parameters)),)
 
-    def spans(self, rank: int, start: Sequence[Int], stop: Sequence[Int], step: Sequence[Int] | None = None,
-              axes: Sequence[Int] | None = None) -> Spans:
+    def spans(
+        self,
+        rank: int,
+        start: Sequence[Int],
+        stop: Sequence[Int],
+        step: Sequence[Int] | None = None,
+        axes: Sequence[Int] | None = None,
+    ) -> Spans:
         count = len(start)
         step = [1] * count if step is None else step
         begins, ends, inserted, dropped, ellipses = (
             {i for i, bit in enumerate(mask[:count]) if bit}
-            for mask in (self.begin_mask, self.end_mask, self.new_axis_mask, self.shrink_axis_mask,
-                         self.ellipsis_mask))
+            for mask in (self.begin_mask, self.end_mask, self.new_axis_mask, self.shrink_axis_mask, self.ellipsis_mask)
+        )
         if len(ellipses) > 1:
             raise OpError("there is more than one ellipsis")
         addressed = count - len(inserted | ellipses)
@@ -327,6 +348,7 @@ class StridedSlice(_Slicing):
             else:
                 first = None if i in begins else start[i]
                 last = None if i in ends else stop[i]
-                spans.append(Span(first, last, step[i]) if i not in dropped
-                             else Span(0 if first is None else first, keep=False))
+                spans.append(
+                    Span(first, last, step[i]) if i not in dropped else Span(0 if first is None else first, keep=False)
+                )
         return spans + [Span()] * (0 if ellipses else rank - addressed)

@@ -49,8 +49,9 @@ class _Rearranging(Op):
         split, order, joined = self.parts(x.shape)
         return (x.reshape(split).transpose(order).reshape(joined),)
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         return None if inputs[0] is None else [rearranged(inputs[0], self.parts(inputs[0].shape))]
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
@@ -150,8 +151,9 @@ class _Batches(Op):
     host_inputs = (1, 2, 3)
     half_precision = "promoted"
 
-    def shape(self, shape: Sequence[Int], block: Sequence[Int], begin: Sequence[Int],
-              end: Sequence[Int]) -> tuple[Int, ...]:
+    def shape(
+        self, shape: Sequence[Int], block: Sequence[Int], begin: Sequence[Int], end: Sequence[Int]
+    ) -> tuple[Int, ...]:
         """Return the shape of the output."""
         raise NotImplementedError
 
@@ -190,8 +192,9 @@ class BatchToSpace(_Batches):
         spatial = tuple(d * b for d, b in zip(shape[1:], block[1:]))
         return [*block[1:], batch, *shape[1:]], order, (batch, *spatial)
 
-    def shape(self, shape: Sequence[Int], block: Sequence[Int], begin: Sequence[Int],
-              end: Sequence[Int]) -> tuple[Int, ...]:
+    def shape(
+        self, shape: Sequence[Int], block: Sequence[Int], begin: Sequence[Int], end: Sequence[Int]
+    ) -> tuple[Int, ...]:
         whole = self.parts(shape, block)[2]
         for i, (d, b, e) in enumerate(zip(whole, begin, end)):
             at_most(b + e, d, f"{{0}} elements are cropped of the {{1}} of axis {i}")
@@ -204,8 +207,9 @@ class BatchToSpace(_Batches):
         self.shape(x.shape, block, begin, end)
         return (x.reshape(split).transpose(order).reshape(whole)[cropped],)
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         block, begin, _ = (None if s is None else s.ints() for s in specs[1:])
         x, shape = inputs[0], outputs[0].shape
         if x is None or block is None or begin is None or shape is None:
@@ -234,14 +238,17 @@ class SpaceToBatch(_Batches):
 
     def parts(self, shape: Sequence[Int], block: Sequence[Int]) -> Parts:
         count = len(shape) - 1
-        outer = [_divided(d, b, f"the padded extent of axis {i}")
-                 for i, (d, b) in enumerate(zip(shape[1:], block[1:]), start=1)]
+        outer = [
+            _divided(d, b, f"the padded extent of axis {i}")
+            for i, (d, b) in enumerate(zip(shape[1:], block[1:]), start=1)
+        ]
         split = [shape[0], *chain(*zip(outer, block[1:]))]
         order = [*range(2, 2 * count + 1, 2), 0, *range(1, 2 * count + 1, 2)]
         return split, order, (shape[0] * product(block[1:]), *outer)
 
-    def shape(self, shape: Sequence[Int], block: Sequence[Int], begin: Sequence[Int],
-              end: Sequence[Int]) -> tuple[Int, ...]:
+    def shape(
+        self, shape: Sequence[Int], block: Sequence[Int], begin: Sequence[Int], end: Sequence[Int]
+    ) -> tuple[Int, ...]:
         return self.parts([padded(*each) for each in zip(shape, begin, end)], block)[2]
 
     def evaluate(self, xp: Adapter, x: Array, *parameters: Array) -> tuple[Array, ...]:
@@ -250,8 +257,9 @@ class SpaceToBatch(_Batches):
         split, order, joined = self.parts(x.shape, integers(block))
         return (x.reshape(split).transpose(order).reshape(joined),)
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         block, begin, end = (None if s is None else s.ints() for s in specs[1:])
         x = inputs[0]
         if x is None or block is None or not all(equal(p, 0) for p in (*(begin or [1]), *(end or [1]))):

@@ -51,8 +51,10 @@ class Tile(Op):
         if out.size:
             shape = (1,) * (out.ndim - x.ndim) + x.shape
             whole = x[(None,) * (out.ndim - x.ndim) + (...,)]
-            k.copy(whole[(None, slice(None)) * out.ndim],
-                   out.reshape([n for d, total in zip(shape, out.shape) for n in (total // d, d)]))
+            k.copy(
+                whole[(None, slice(None)) * out.ndim],
+                out.reshape([n for d, total in zip(shape, out.shape) for n in (total // d, d)]),
+            )
 
 
 def equal_ranks(a: Sequence[Int], b: Sequence[Int]) -> tuple[tuple[Int, ...], tuple[Int, ...]]:

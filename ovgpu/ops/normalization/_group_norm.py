@@ -101,13 +101,26 @@ def _normalize_rows(k: KernelRecorder, norm: Norm) -> None:
     length = ceildiv(ceildiv(n, parts), vector) * vector
     parts = ceildiv(n, length)
     partial = k.scratch((rows, parts, 3), np.dtype(type(launch.real(0, x)))) if parts > 1 else None
-    numbers = (np.uint32(n), np.uint32(area), np.uint32(norm.groups), np.uint32(length),
-               launch.real(norm.epsilon, x), np.bool_(norm.inside), np.uint32(norm.kinds))
+    numbers = (
+        np.uint32(n),
+        np.uint32(area),
+        np.uint32(norm.groups),
+        np.uint32(length),
+        launch.real(norm.epsilon, x),
+        np.bool_(norm.inside),
+        np.uint32(norm.kinds),
+    )
     epilogue, source = norm.epilogue(k)
     for kernel in ("group_moments", "group_parts")[: min(parts, 2)]:
-        k.kernel("channel_normalization.cu", f"{kernel}<{k.c_type(x.dtype)}, {vector}{epilogue}>", (rows, parts),
-                 (launch.power(length / (4 * vector), low=64),),
-                 (x, out, norm.scale, norm.shift, partial, *numbers, *norm.operands), prelude=source, early=True)
+        k.kernel(
+            "channel_normalization.cu",
+            f"{kernel}<{k.c_type(x.dtype)}, {vector}{epilogue}>",
+            (rows, parts),
+            (launch.power(length / (4 * vector), low=64),),
+            (x, out, norm.scale, norm.shift, partial, *numbers, *norm.operands),
+            prelude=source,
+            early=True,
+        )
 
 
 def _normalize_copies(k: KernelRecorder, norm: Norm) -> None:
@@ -132,12 +145,16 @@ class Form:
     split: tuple[str, ...]
 
     @staticmethod
-    def of(images: int, pixels: int, channels: int, group: int, vector: int, multiprocessors: int,
-           max_cluster: int) -> Form | None:
+    def of(
+        images: int, pixels: int, channels: int, group: int, vector: int, multiprocessors: int, max_cluster: int
+    ) -> Form | None:
         """Return the form for groups of so many channels, None if kernels do not take them."""
         unit = lcm(group, vector)
-        widths = [unit * n for n in range(1, channels // unit + 1)
-                  if not channels % (unit * n) and unit * n <= min(BLOCK * vector, MAX_GROUPS * group)]
+        widths = [
+            unit * n
+            for n in range(1, channels // unit + 1)
+            if not channels % (unit * n) and unit * n <= min(BLOCK * vector, MAX_GROUPS * group)
+        ]
         if channels % vector or not widths:
             return None
         width = next((w for w in widths if w >= MIN_CHUNKS * vector), widths[-1])
@@ -182,11 +199,27 @@ def _normalize_pixels(k: KernelRecorder, norm: Norm) -> bool:
     exchanged = CHUNK_BYTES * (1 + form.width // group * form.parts)  # bytes of a block of a cluster
     for split in form.split:
         epilogue, source = ("", "") if split == "MOMENTS" else norm.epilogue(k)
-        k.kernel("pixel_normalization.cu", f"normalize_pixels<{k.c_type(x.dtype)}, {vector}, {split}{epilogue}>",
-                 (form.parts * slabs, len(x)), (form.threads,),
-                 (x, out, norm.scale, norm.shift, partial, shape, launch.real(norm.epsilon, x), np.bool_(norm.inside),
-                  np.array((norm.kinds, *operand_steps), np.uint32), *norm.operands),
-                 exchanged if split == "CLUSTER" else 0, prelude=source, early=True,
-                 cluster=form.parts if split == "CLUSTER" else 1,
-                 otherwise=lambda other: _normalize_pixels(other, norm))
+        k.kernel(
+            "pixel_normalization.cu",
+            f"normalize_pixels<{k.c_type(x.dtype)}, {vector}, {split}{epilogue}>",
+            (form.parts * slabs, len(x)),
+            (form.threads,),
+            (
+                x,
+                out,
+                norm.scale,
+                norm.shift,
+                partial,
+                shape,
+                launch.real(norm.epsilon, x),
+                np.bool_(norm.inside),
+                np.array((norm.kinds, *operand_steps), np.uint32),
+                *norm.operands,
+            ),
+            exchanged if split == "CLUSTER" else 0,
+            prelude=source,
+            early=True,
+            cluster=form.parts if split == "CLUSTER" else 1,
+            otherwise=lambda other: _normalize_pixels(other, norm),
+        )
     return True

@@ -152,8 +152,9 @@ class LRN(Op):
     def windows(self, x: Array, axes: Any) -> dict[int, Sliding]:
         """Return the region around each element of an axis, by axis."""
         half = self.size // 2
-        return {i: Sliding(x.shape[i], x.shape[i], 2 * half + 1, 1, 1, half)
-                for i in normalize_axes(integers(axes), x.ndim)}
+        return {
+            i: Sliding(x.shape[i], x.shape[i], 2 * half + 1, 1, 1, half) for i in normalize_axes(integers(axes), x.ndim)
+        }
 
     def factor(self, windows: dict[int, Sliding]) -> float:
         """Return the factor of the sum of squares."""
@@ -196,9 +197,19 @@ class LRN(Op):
             struct[0] = len(windows)
             for i, (axis, along) in enumerate(windows.items()):
                 struct[1 + i :: launch.MAX_AXES][:3] = along.extent, prod(x.shape[axis + 1 :]), along.begin
-            k.kernel("channel_normalization.cu", f"local_response<{k.c_type(x.dtype)}>", (launch.ceildiv(x.size, 256),),
-                     (256,), (x, out, struct, np.int64(x.size),
-                              *(launch.real(v, x) for v in (self.factor(windows), self.bias, self.beta))))
+            k.kernel(
+                "channel_normalization.cu",
+                f"local_response<{k.c_type(x.dtype)}>",
+                (launch.ceildiv(x.size, 256),),
+                (256,),
+                (
+                    x,
+                    out,
+                    struct,
+                    np.int64(x.size),
+                    *(launch.real(v, x) for v in (self.factor(windows), self.bias, self.beta)),
+                ),
+            )
         return None
 
 

@@ -82,23 +82,47 @@ class GroupNormalization(Op):
         arrays = (self.rows(x).reshape(*shape[:2], n), self.rows(out).reshape(*shape[:2], n), out.reshape(shape))
         work = workers(x.size >= PARALLEL_ELEMENTS)
         for worker, groups in zip(work, shares(self.num_groups, len(work))):
-            worker(group_rows, *(a[:, groups] for a in arrays), ones(n, x.dtype),
-                   workspace[0].reshape(-1, 1)[groups][:block], self.epsilon, self.eps_is_inside(),
-                   *(v.reshape(*shape[1:3], 1)[groups] for v in (scale, bias)))
+            worker(
+                group_rows,
+                *(a[:, groups] for a in arrays),
+                ones(n, x.dtype),
+                workspace[0].reshape(-1, 1)[groups][:block],
+                self.epsilon,
+                self.eps_is_inside(),
+                *(v.reshape(*shape[1:3], 1)[groups] for v in (scale, bias)),
+            )
         record(k, work)
         return None
 
-    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays,
-             chain: Chain | None = None, others: Sequence[Array] = ()) -> Any:
+    def cuda(
+        self,
+        k: KernelRecorder,
+        inputs: Arrays,
+        outputs: Arrays,
+        workspace: Arrays,
+        chain: Chain | None = None,
+        others: Sequence[Array] = (),
+    ) -> Any:
         """Record the kernels. A ``chain`` is applied to the result, its first input, and ``others``, its further ones;
         see `GroupNormWithEpilogue`."""
         x, scale, bias = inputs
-        return normalize_groups(k, Norm(x, scale, bias, outputs[0], self.num_groups, self.epsilon,
-                                        self.eps_is_inside(), chain, tuple(others)))
+        return normalize_groups(
+            k,
+            Norm(x, scale, bias, outputs[0], self.num_groups, self.epsilon, self.eps_is_inside(), chain, tuple(others)),
+        )
 
 
-def group_rows(x: Array, out: Array, channels: Array, column: Array, statistics: Array, eps: float, inside: bool,
-               scale: Array, bias: Array) -> None:
+def group_rows(
+    x: Array,
+    out: Array,
+    channels: Array,
+    column: Array,
+    statistics: Array,
+    eps: float,
+    inside: bool,
+    scale: Array,
+    bias: Array,
+) -> None:
     """Normalise groups, in blocks that stay in cache; for the options see `mvn_block`.
 
     x, out: [N, G, n]; channels: out as [N, G, C / G, n G / C]; column: n ones; statistics: [groups per block, 1];
@@ -108,8 +132,9 @@ def group_rows(x: Array, out: Array, channels: Array, column: Array, statistics:
     for i in range(len(x)):
         for start in range(0, x.shape[1], block):
             groups = slice(start, start + block)
-            mvn_block(call, x[i, groups], out[i, groups], column, statistics[: len(x[i, groups])], eps, inside,
-                      None, None)
+            mvn_block(
+                call, x[i, groups], out[i, groups], column, statistics[: len(x[i, groups])], eps, inside, None, None
+            )
             np.multiply(channels[i, groups], scale[groups], channels[i, groups])
             np.add(channels[i, groups], bias[groups], channels[i, groups])
 

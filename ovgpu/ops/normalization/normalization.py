@@ -111,12 +111,24 @@ EPSILON = ("INSIDE", "OUTSIDE", "BOUND")  # uses of `eps`, as normalization.cu n
 def has_dense_rows(x: Any, over: Sequence[int]) -> bool:
     """Return whether ``over`` are the last axes, contiguous, in rows that begin at multiples of 16 bytes."""
     first = x.ndim - len(over)
-    return (list(over) == list(range(first, x.ndim)) and x[(0,) * first].flags.c_contiguous
-            and all(step % 16 == 0 for extent, step in zip(x.shape[:first], x.strides) if extent > 1))
+    return (
+        list(over) == list(range(first, x.ndim))
+        and x[(0,) * first].flags.c_contiguous
+        and all(step % 16 == 0 for extent, step in zip(x.shape[:first], x.strides) if extent > 1)
+    )
 
 
-def normalize(k: KernelRecorder, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str,
-              scale: Any = None, shift: Any = None) -> Any:
+def normalize(
+    k: KernelRecorder,
+    kind: str,
+    x: Any,
+    out: Any,
+    over: Sequence[int],
+    eps: float,
+    mode: str,
+    scale: Any = None,
+    shift: Any = None,
+) -> Any:
     """Record one of normalization.cu's kernels. Return NotImplemented if there is none for these arrays.
 
     kind: CENTRE, MVN, L2, RMS, or NONZERO for 1 wherever x is not 0; mode: one of `EPSILON`. The n normalised elements
@@ -139,21 +151,32 @@ def normalize(k: KernelRecorder, kind: str, x: Any, out: Any, over: Sequence[int
     found = launch.registers(k.multiprocessors, x, out, columns, n, scale, shift) if rows else None
     if found is not None:
         block, vector, vectors = found
-        k.kernel("normalization.cu", f"normalize_rows<{template_arguments}, {vector}, {vectors}>",
-                 (launch.ceildiv(columns, block[1]),), block, (x, out, scale, shift, launch.packed(outer), *numbers),
-                 early=True)
+        k.kernel(
+            "normalization.cu",
+            f"normalize_rows<{template_arguments}, {vector}, {vectors}>",
+            (launch.ceildiv(columns, block[1]),),
+            block,
+            (x, out, scale, shift, launch.packed(outer), *numbers),
+            early=True,
+        )
         return None
     if rows and x.flags.c_contiguous and _normalize_in_parts(k, kind, x, out, columns, n, numbers[2:], scale, shift):
         return None
     block = (1, launch.power(n, low=32)) if inner[-1][1] == 1 else launch.column_block(k.multiprocessors, columns, n)
-    k.kernel("normalization.cu", f"normalize_columns<{template_arguments}>", (launch.ceildiv(columns, block[0]),),
-             block, (x, out, scale, shift, launch.packed(outer), launch.packed(inner), *numbers),
-             8 * block[0] * block[1])
+    k.kernel(
+        "normalization.cu",
+        f"normalize_columns<{template_arguments}>",
+        (launch.ceildiv(columns, block[0]),),
+        block,
+        (x, out, scale, shift, launch.packed(outer), launch.packed(inner), *numbers),
+        8 * block[0] * block[1],
+    )
     return None
 
 
-def _normalize_in_parts(k: KernelRecorder, kind: str, x: Any, out: Any, rows: int, n: int, eps: Sequence[Any],
-                        scale: Any, shift: Any) -> bool:
+def _normalize_in_parts(
+    k: KernelRecorder, kind: str, x: Any, out: Any, rows: int, n: int, eps: Sequence[Any], scale: Any, shift: Any
+) -> bool:
     """Record two kernels, between whose blocks long dense rows are divided. Return False if there are rows enough."""
     vector = launch.vector_elements(n, x, out, scale, shift)
     chunk = launch.part_elements(k.multiprocessors, rows, n, vector)
@@ -170,8 +193,9 @@ def _normalize_in_parts(k: KernelRecorder, kind: str, x: Any, out: Any, rows: in
 SHARED_BYTES = 48 << 10  # of shared memory per block
 
 
-def normalize_transposed(k: KernelRecorder, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str,
-                         scale: Any, shift: Any) -> bool:
+def normalize_transposed(
+    k: KernelRecorder, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any, shift: Any
+) -> bool:
     """Record the kernel that normalises and transposes, for CENTRE, MVN and RMS; arguments are as in `normalize`.
 
     Return False unless ``over`` are the last axes, equivalent to a single one, and the axis before them has a unit
@@ -192,9 +216,25 @@ def normalize_transposed(k: KernelRecorder, kind: str, x: Any, out: Any, over: S
     shared = size * (256 + (rows + 1) * n)
     if shared > SHARED_BYTES:
         return False
-    k.kernel("normalization.cu", f"normalize_transposed<{k.c_type(x.dtype)}, {kind}>", (launch.ceildiv(count, rows),),
-             (rows, 256 // rows), (x, out, scale, shift, launch.packed(outer), np.int64(step), np.uint32(count),
-                                   np.uint32(n), launch.real(eps, x), np.int32(EPSILON.index(mode))), shared)
+    k.kernel(
+        "normalization.cu",
+        f"normalize_transposed<{k.c_type(x.dtype)}, {kind}>",
+        (launch.ceildiv(count, rows),),
+        (rows, 256 // rows),
+        (
+            x,
+            out,
+            scale,
+            shift,
+            launch.packed(outer),
+            np.int64(step),
+            np.uint32(count),
+            np.uint32(n),
+            launch.real(eps, x),
+            np.int32(EPSILON.index(mode)),
+        ),
+        shared,
+    )
     return True
 
 
@@ -206,8 +246,17 @@ def norm_rows(normalize_block: Any, x: Any, out: Any, column: Any, statistics: A
         normalize_block(call, x[rows], out[rows], column, statistics[: len(x) - start], *options)
 
 
-def mvn_block(k: HostRecorder, x: Any, out: Any, column: Any, row_statistics: Any, eps: float | None, inside: bool,
-              scale: Any, shift: Any) -> None:
+def mvn_block(
+    k: HostRecorder,
+    x: Any,
+    out: Any,
+    column: Any,
+    row_statistics: Any,
+    eps: float | None,
+    inside: bool,
+    scale: Any,
+    shift: Any,
+) -> None:
     """Normalise every row by its mean and, with ``eps``, by its deviation; ``k`` makes or records the calls.
 
     x, out: [M, N]; column: N ones; row_statistics: [M, 1], scratch; scale, shift: [N], or None.
@@ -218,8 +267,17 @@ def mvn_block(k: HostRecorder, x: Any, out: Any, column: Any, row_statistics: An
     rms_block(k, out, out, column, row_statistics, eps, inside, scale, shift)
 
 
-def rms_block(k: HostRecorder, x: Any, out: Any, column: Any, row_statistics: Any, eps: float | None, inside: bool,
-              scale: Any, shift: Any) -> None:
+def rms_block(
+    k: HostRecorder,
+    x: Any,
+    out: Any,
+    column: Any,
+    row_statistics: Any,
+    eps: float | None,
+    inside: bool,
+    scale: Any,
+    shift: Any,
+) -> None:
     """Divide every row by the root of its mean square, with ``eps``; arguments are as in `mvn_block`."""
     if eps is not None:
         k(np.vecdot, x, x, row_statistics[:, 0])
@@ -305,8 +363,9 @@ class ScaledMVN(_MVN):
     def terms(self, inputs: Sequence[Any]) -> tuple[Any, Any]:
         return inputs[1], inputs[2]
 
-    def evaluate(self, xp: Adapter, x: Array, scale: Array | None = None,
-                 shift: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(
+        self, xp: Adapter, x: Array, scale: Array | None = None, shift: Array | None = None
+    ) -> tuple[Array, ...]:
         result = self.plain(xp, x)
         shape = x.shape[x.ndim - self.rank :]
         result = result if scale is None else result * scale.reshape(shape)

@@ -68,8 +68,9 @@ class Sliding:
             first = max(ceildiv(-shift, self.stride), 0)
             stop = max(min(ceildiv(self.extent - shift, self.stride), self.count), first)
             start = first * self.stride + shift
-            found.append((slice(first, stop), slice(start, start + max((stop - first - 1) * self.stride + 1, 0),
-                                                    self.stride)))
+            found.append(
+                (slice(first, stop), slice(start, start + max((stop - first - 1) * self.stride + 1, 0), self.stride))
+            )
         return sorted(found, key=lambda tap: tap[0] != slice(0, self.count))
 
     def folding(self, fold: np.ufunc, axis: int, start: Array) -> Pass:
@@ -99,8 +100,10 @@ class Adaptive:
         return -(-(i + 1) * self.extent // self.count) - i * self.extent // self.count
 
     def covered(self) -> list[slice]:
-        return [slice(i * self.extent // self.count, ceildiv((i + 1) * self.extent, self.count), 1)
-                for i in range(self.count)]
+        return [
+            slice(i * self.extent // self.count, ceildiv((i + 1) * self.extent, self.count), 1)
+            for i in range(self.count)
+        ]
 
     def indices(self) -> tuple[Array, Array]:
         ends = np.array([(s.start, s.stop) for s in self.covered()]).reshape(-1, 2)
@@ -118,8 +121,9 @@ class Adaptive:
 Windows = Sliding | Adaptive
 
 
-def fold_windows(fold: np.ufunc, axis: int, start: Array, windows: Sequence[slice], source: Array,
-                 target: Array) -> None:
+def fold_windows(
+    fold: np.ufunc, axis: int, start: Array, windows: Sequence[slice], source: Array, target: Array
+) -> None:
     """Reduce ``source`` into ``target`` window by window; an empty window gives its element of ``start``."""
     lead = (slice(None),) * axis
     for i, window in enumerate(windows):
@@ -130,8 +134,9 @@ def fold_windows(fold: np.ufunc, axis: int, start: Array, windows: Sequence[slic
             into.fill(start[i])
 
 
-def fold_taps(fold: np.ufunc, axis: int, start: Array, taps: Sequence[tuple[slice, slice]], source: Array,
-              target: Array) -> None:
+def fold_taps(
+    fold: np.ufunc, axis: int, start: Array, taps: Sequence[tuple[slice, slice]], source: Array, target: Array
+) -> None:
     """Reduce ``source`` into ``target`` one window element at a time, for all windows at once. The initial value is
     ``start``, unless all windows have the first element."""
     lead = (slice(None),) * axis

@@ -61,8 +61,9 @@ class _Pool(Op):
         """Return x reduced over every window."""
         for axis, along in enumerate(windows, start=2):
             (indices, inside), start, rest = along.indices(), self.start(along, x.dtype), (1,) * (x.ndim - axis - 1)
-            start, inside = (xp.asarray(a).reshape(*shape, *rest) for a, shape in
-                             ((start, (along.count, 1)), (inside, inside.shape)))
+            start, inside = (
+                xp.asarray(a).reshape(*shape, *rest) for a, shape in ((start, (along.count, 1)), (inside, inside.shape))
+            )
             if x.size:
                 gathered = xp.where(inside, xp.take(x, xp.asarray(indices), axis=axis), start)
                 x = getattr(xp, self.fold_name)(gathered, axis=axis + 1)
@@ -125,8 +126,7 @@ class _Pool(Op):
         data."""
         return 0
 
-    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows],
-               count: int) -> None:
+    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows], count: int) -> None:
         """Record the kernel of pooling.cu."""
         raise NotImplementedError
 
@@ -149,8 +149,11 @@ def _structs(x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> tupl
     written = [(0,) * x.ndim if a is None else strides_of(a) for a in outputs]
     extents = outputs[0].shape
     reach = sum((n - 1) * abs(s) for n, s in zip(x.shape, strides_of(x))) + 4 * max(map(max, numbers))
-    axes = Axes((*extents[:2], *(1,) * missing, *extents[2:]),
-                ((*first, 0, 0, 0), *((*s[:2], *(0,) * missing, *s[2:]) for s in written)), reach)
+    axes = Axes(
+        (*extents[:2], *(1,) * missing, *extents[2:]),
+        ((*first, 0, 0, 0), *((*s[:2], *(0,) * missing, *s[2:]) for s in written)),
+        reach,
+    )
     return axes, np.array(axes.numbers(*(n for column in (*zip(*numbers), steps) for n in column)))
 
 
@@ -188,15 +191,27 @@ class _Max(_Pool):
         first = xp.where(hit, numbers, total).min(axis=3).reshape(best.shape)
         return best, xp.where(first == total, 0, first)
 
-    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows],
-               count: int) -> None:
+    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows], count: int) -> None:
         index = outputs[1] if len(outputs) > 1 else None
         axes, struct = _structs(x, (outputs[0], index), windows)
         kind = "int" if index is None else k.c_type(index.dtype)
-        k.kernel("pooling.cu", f"max_pool<{k.c_type(x.dtype)}, {kind}, {axes.index}>", blocks(axes.size, THREADS),
-                 (THREADS,), (x, outputs[0], index, axes.packed(2 + MAX_AXES), struct, *axes.numbers(axes.size),
-                              np.float64(self.limits(decoded_dtype(x.dtype))[1]), *axes.numbers(x.shape[1]),
-                              np.int64(max(self.index_bound(x.shape), 1))))
+        k.kernel(
+            "pooling.cu",
+            f"max_pool<{k.c_type(x.dtype)}, {kind}, {axes.index}>",
+            blocks(axes.size, THREADS),
+            (THREADS,),
+            (
+                x,
+                outputs[0],
+                index,
+                axes.packed(2 + MAX_AXES),
+                struct,
+                *axes.numbers(axes.size),
+                np.float64(self.limits(decoded_dtype(x.dtype))[1]),
+                *axes.numbers(x.shape[1]),
+                np.int64(max(self.index_bound(x.shape), 1)),
+            ),
+        )
 
     def launch_chunks(self, k: KernelRecorder, x: Any, out: Any, windows: Sequence[Windows]) -> bool:
         supported = len(windows) == 2 and x.dtype.itemsize <= 4 and (launch.is_real(x) or x.dtype == np.int8)
@@ -204,12 +219,27 @@ class _Max(_Pool):
             return False
         _, struct = _structs(x, (out,), windows)
         each, (batch, _, *steps) = CHUNK_BYTES // x.dtype.itemsize, strides_of(out)
-        axes = Axes((out.shape[0], *out.shape[2:], x.shape[1] // each),
-                    ((strides_of(x)[0], 0, 0, each), (batch, *steps, each)), x.size + out.size)
+        axes = Axes(
+            (out.shape[0], *out.shape[2:], x.shape[1] // each),
+            ((strides_of(x)[0], 0, 0, each), (batch, *steps, each)),
+            x.size + out.size,
+        )
         packed = axes.packed(4)
-        k.kernel("pooling.cu", f"max_pool_channels<{k.c_type(x.dtype)}, {axes.index}>", blocks(axes.size, THREADS),
-                 (THREADS,), (x, out, packed, struct.astype(packed.dtype), *axes.numbers(axes.size),
-                              np.float64(self.limits(decoded_dtype(x.dtype))[1])), early=True)
+        k.kernel(
+            "pooling.cu",
+            f"max_pool_channels<{k.c_type(x.dtype)}, {axes.index}>",
+            blocks(axes.size, THREADS),
+            (THREADS,),
+            (
+                x,
+                out,
+                packed,
+                struct.astype(packed.dtype),
+                *axes.numbers(axes.size),
+                np.float64(self.limits(decoded_dtype(x.dtype))[1]),
+            ),
+            early=True,
+        )
         return True
 
     def index_bound(self, shape: Sequence[int]) -> int:
@@ -242,15 +272,19 @@ class _Average(_Pool):
         sizes = x.shape[2:]
         return super().is_whole(windows, x) and self.count(windows, sizes) in (0, prod(sizes))
 
-    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows],
-               count: int) -> None:
+    def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows], count: int) -> None:
         axes, struct = _structs(x, outputs, windows)
-        k.kernel("pooling.cu", f"average_pool<{k.c_type(x.dtype)}, {axes.index}>", blocks(axes.size, THREADS),
-                 (THREADS,), (x, outputs[0], axes.packed(2 + MAX_AXES), struct, *axes.numbers(axes.size),
-                              np.int64(count)))
+        k.kernel(
+            "pooling.cu",
+            f"average_pool<{k.c_type(x.dtype)}, {axes.index}>",
+            blocks(axes.size, THREADS),
+            (THREADS,),
+            (x, outputs[0], axes.packed(2 + MAX_AXES), struct, *axes.numbers(axes.size), np.int64(count)),
+        )
 
 
 # ---- windows of one size
+
 
 class _SlidingPool(Windowed, _Pool):
     """Base: windows of size ``kernel``. When rounding up, the last windows may reach past the padding."""
@@ -290,8 +324,7 @@ class _SlidingPool(Windowed, _Pool):
         if self.rounding_type == "floor":
             return found
         strides = self.per_axis("strides", len(sizes), 1)
-        for i, (size, reach, begin, end) in enumerate(
-                zip(sizes, self.reach(kernel), *self.explicit_pads(len(sizes)))):
+        for i, (size, reach, begin, end) in enumerate(zip(sizes, self.reach(kernel), *self.explicit_pads(len(sizes)))):
             padded = size + begin + end
             if self.same:
                 padded = maximum(size, (ceildiv(size, strides[i]) - 1) * strides[i] + reach)
@@ -406,6 +439,7 @@ class AvgPool16(AvgPool14):
 
 
 # ---- even parts (adaptive pooling)
+
 
 class _AdaptivePool(_Pool):
     """Base: ``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``, one number for each of the even parts of the axes."""

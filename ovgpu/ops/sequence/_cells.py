@@ -46,7 +46,10 @@ def _hardsigmoid(x: Any, alpha: float, beta: float) -> None:
 
 # name -> function of (x, alpha, beta) that overwrites x
 IN_PLACE: dict[str, Callable[[Any, float, float], None]] = {
-    "sigmoid": _sigmoid, "tanh": _tanh, "relu": _relu, "hardsigmoid": _hardsigmoid,
+    "sigmoid": _sigmoid,
+    "tanh": _tanh,
+    "relu": _relu,
+    "hardsigmoid": _hardsigmoid,
 }
 
 
@@ -106,8 +109,11 @@ class Recurrent(Op):
         if name not in ACTIVATIONS:
             raise OpError(f"activation '{name}' is not one of {', '.join(ACTIVATIONS)}")
         alpha, beta, _ = ACTIVATIONS[name]
-        return (name, self.activations_alpha[i] if i < len(self.activations_alpha) else alpha,
-                self.activations_beta[i] if i < len(self.activations_beta) else beta)
+        return (
+            name,
+            self.activations_alpha[i] if i < len(self.activations_alpha) else alpha,
+            self.activations_beta[i] if i < len(self.activations_beta) else beta,
+        )
 
     def clips(self) -> bool:
         """Return whether ``clip`` bounds the inputs of activations."""

@@ -37,8 +37,15 @@ class Launches:
     grid: tuple[int, int, int]
 
     @staticmethod
-    def of(hidden: int, directions: int, batch: int, rounds: int, multiprocessors: int, use_registers: bool,
-           together: bool = True) -> Launches:
+    def of(
+        hidden: int,
+        directions: int,
+        batch: int,
+        rounds: int,
+        multiprocessors: int,
+        use_registers: bool,
+        together: bool = True,
+    ) -> Launches:
         """Return the launches of a layer of ``rounds`` rounds.
 
         With ``use_registers``, the kernel holds rows of R in registers if they fit. With ``together``, one cooperative
@@ -66,9 +73,21 @@ def resident(registers: int, sequences: int) -> int:
     return 1 if registers > 4 or sequences > 1 else 2
 
 
-def record(k: KernelRecorder, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array | None,
-           states: Sequence[Array], lengths: Array | None, reverses: Sequence[bool], y: Array | None,
-           finals: Sequence[Array], *, attention: Array | None = None) -> Any:
+def record(
+    k: KernelRecorder,
+    op: Recurrent,
+    x: Array,
+    w: Array | None,
+    r: Array,
+    b: Array | None,
+    states: Sequence[Array],
+    lengths: Array | None,
+    reverses: Sequence[bool],
+    y: Array | None,
+    finals: Sequence[Array],
+    *,
+    attention: Array | None = None,
+) -> Any:
     """Record the launches of a layer. Return NotImplemented for types and layouts that the kernel does not support.
 
     x is [N, T, D], or if w is None its projections [P, N, T, G H], f64 for f64 and else f32; w [P, G H, D],
@@ -95,23 +114,55 @@ def record(k: KernelRecorder, op: Recurrent, x: Array, w: Array | None, r: Array
     rounds = steps * (2 if cell == "GRU" else 1)
     sizes = [batch, steps, x.shape[-1], hidden, *pitch, sum(d << i for i, d in enumerate(reverses))]
     stride_struct, activations = _strides(x, w is None, y, states, finals), _activations(op, accumulator)
-    if w is None and _recurrence_mma.launch(k, cell, op.gates, x, r, b, states, lengths, y, finals,
-                                            (stride_struct, activations, np.array([*sizes, 0, rounds], np.int32))):
+    if w is None and _recurrence_mma.launch(
+        k,
+        cell,
+        op.gates,
+        x,
+        r,
+        b,
+        states,
+        lengths,
+        y,
+        finals,
+        (stride_struct, activations, np.array([*sizes, 0, rounds], np.int32)),
+    ):
         return None
     counts = "int" if lengths is None else k.c_type(lengths.dtype)
     kernel = f"recurrent<{k.c_type(kind)}, {k.c_type(x.dtype)}, {counts}, {cell}, {{}}, {{}}>".format
     given = hidden, directions, batch, rounds, k.multiprocessors, w is None and kind.itemsize < 8
     plan = Launches.of(*given)
-    if plan.together and not k.fits("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid,
-                                    (32, plan.units)):
+    if plan.together and not k.fits(
+        "recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid, (32, plan.units)
+    ):
         plan = Launches.of(*given, together=False)
     state, carried = (k.scratch((2, directions, batch, hidden), accumulator) if rounds > 1 else None for _ in range(2))
     barrier = _counter(k) if plan.together else None
     for first, last in [(0, rounds)] if plan.together else [(i, i + 1) for i in range(rounds)]:
-        k.kernel("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid, (32, plan.units),
-                 (x, w, r, b, attention, *_ends(states), lengths, y, *_ends(finals), state, carried,
-                  barrier, stride_struct, activations, np.array([*sizes, first, last], np.int32)),
-                 cooperative=plan.together)
+        k.kernel(
+            "recurrent.cu",
+            kernel(plan.registers, plan.sequences),
+            plan.grid,
+            (32, plan.units),
+            (
+                x,
+                w,
+                r,
+                b,
+                attention,
+                *_ends(states),
+                lengths,
+                y,
+                *_ends(finals),
+                state,
+                carried,
+                barrier,
+                stride_struct,
+                activations,
+                np.array([*sizes, first, last], np.int32),
+            ),
+            cooperative=plan.together,
+        )
     return None
 
 
@@ -133,9 +184,11 @@ def _counter(k: KernelRecorder) -> Array:
     return counter
 
 
-def _strides(x: Array, projected: bool, y: Array | None, states: Sequence[Array],
-             finals: Sequence[Array]) -> np.ndarray[Any, Any]:
+def _strides(
+    x: Array, projected: bool, y: Array | None, states: Sequence[Array], finals: Sequence[Array]
+) -> np.ndarray[Any, Any]:
     """Return the struct `Strides` of the kernel, in elements."""
+
     def elements(a: Array) -> list[int]:
         return [s // a.dtype.itemsize for s in a.strides[:-1]]
 

@@ -43,10 +43,13 @@ class Plan:
         steps, units = -(-row_bytes // (PART * WARPS)), ROWS // gates
         if steps > MAX_STEPS:
             return None
-        plans = [Plan(steps, m, n, (-(-hidden // (units * m)), directions, -(-batch // (8 * n))))
-                 for m, n in block_sizes(steps, units)]
-        return next((plan for plan in plans if prod(plan.grid) <= multiprocessors),
-                    min(plans, key=lambda plan: prod(plan.grid)))
+        plans = [
+            Plan(steps, m, n, (-(-hidden // (units * m)), directions, -(-batch // (8 * n))))
+            for m, n in block_sizes(steps, units)
+        ]
+        return next(
+            (plan for plan in plans if prod(plan.grid) <= multiprocessors), min(plans, key=lambda plan: prod(plan.grid))
+        )
 
     def state_shape(self, itemsize: int) -> tuple[int, ...]:
         """Return the shape of h before and after a step."""
@@ -64,13 +67,29 @@ def block_sizes(steps: int, units: int) -> Sequence[tuple[int, int]]:
 
     ``units`` are the hidden units of a row tile.
     """
-    return [(m, n) for n in SIZES for m in SIZES if units * m * 8 * n <= OWNED * WARPS * 32
-            and 8 * steps * m <= OPERANDS and 8 * steps * m + 4 * m * n + 8 * n <= REGISTERS]
+    return [
+        (m, n)
+        for n in SIZES
+        for m in SIZES
+        if units * m * 8 * n <= OWNED * WARPS * 32
+        and 8 * steps * m <= OPERANDS
+        and 8 * steps * m + 4 * m * n + 8 * n <= REGISTERS
+    ]
 
 
-def launch(k: KernelRecorder, cell: str, gates: int, x: Array, r: Array, b: Array | None, states: Sequence[Array],
-           lengths: Array | None, y: Array | None, finals: Sequence[Array],
-           structs: Sequence[np.ndarray[Any, Any]]) -> bool:
+def launch(
+    k: KernelRecorder,
+    cell: str,
+    gates: int,
+    x: Array,
+    r: Array,
+    b: Array | None,
+    states: Sequence[Array],
+    lengths: Array | None,
+    y: Array | None,
+    finals: Sequence[Array],
+    structs: Sequence[np.ndarray[Any, Any]],
+) -> bool:
     """Record one cooperative launch for all steps of the projections x [P, N, T, G H]; see `_recurrence.record`.
 
     Return False, and record nothing, where the kernel does not apply. ``structs`` are the strides, activations and
@@ -92,9 +111,16 @@ def launch(k: KernelRecorder, cell: str, gates: int, x: Array, r: Array, b: Arra
     state = _zeros(k, plan.state_shape(kind.itemsize), kind)
     arrived = _zeros(k, (directions * plan.grid[2] * COUNTER_PITCH,), np.dtype(np.uint32))
     h, c, h_out, c_out = (a for ends in (states, finals) for a in (ends[0], ends[1] if len(ends) > 1 else None))
-    k.kernel("recurrent_mma.cu", kernel, plan.grid, (WARPS * 32,),
-             (x, r, b, h, c, lengths, y, h_out, c_out, state, arrived, *structs), plan.shared(), cooperative=True,
-             tf32=rounds)
+    k.kernel(
+        "recurrent_mma.cu",
+        kernel,
+        plan.grid,
+        (WARPS * 32,),
+        (x, r, b, h, c, lengths, y, h_out, c_out, state, arrived, *structs),
+        plan.shared(),
+        cooperative=True,
+        tf32=rounds,
+    )
     return True
 
 

@@ -58,8 +58,16 @@ class _Greedy(_Ctc):
             selected[:, 1:] &= best[:, 1:] != best[:, :-1]
         return compact(xp, best, selected), selected.sum(axis=1)
 
-    def record(self, k: KernelRecorder, x: Array, bounds: Array, outputs: Sequence[Array], sizes: tuple[int, int],
-               blank: int, merges: bool) -> Any:
+    def record(
+        self,
+        k: KernelRecorder,
+        x: Array,
+        bounds: Array,
+        outputs: Sequence[Array],
+        sizes: tuple[int, int],
+        blank: int,
+        merges: bool,
+    ) -> Any:
         """Record the launches; ``bounds`` are lengths [N] for x [N, T, C], or masks [T, N] for x [T, N, C]."""
         batch, steps = sizes
         classes, lengths = outputs
@@ -72,13 +80,30 @@ class _Greedy(_Ctc):
             return None
         best = k.scratch((batch * steps,), np.dtype(np.int32))
         block = launch.row_block(k.multiprocessors, batch * steps, x.shape[2])
-        k.kernel("ctc.cu", f"best_classes<{k.c_type(x.dtype)}>", (launch.ceildiv(batch * steps, block[1]),), block,
-                 (x, best, np.int32(batch * steps), np.int32(x.shape[2])))
+        k.kernel(
+            "ctc.cu",
+            f"best_classes<{k.c_type(x.dtype)}>",
+            (launch.ceildiv(batch * steps, block[1]),),
+            block,
+            (x, best, np.int32(batch * steps), np.int32(x.shape[2])),
+        )
         count = "int" if lengths is None else k.c_type(lengths.dtype)
         pitches = (batch, 1) if masked else (1, steps)  # elements from step to step, and from sequence to sequence
-        k.kernel("ctc.cu", f"collapse<{k.c_type(bounds.dtype)}, {k.c_type(classes.dtype)}, {count}>", (batch,),
-                 (THREADS,), (best, bounds, classes, lengths, *map(np.int32, (steps, *pitches, blank)),
-                              np.bool_(merges), np.bool_(masked)))
+        k.kernel(
+            "ctc.cu",
+            f"collapse<{k.c_type(bounds.dtype)}, {k.c_type(classes.dtype)}, {count}>",
+            (batch,),
+            (THREADS,),
+            (
+                best,
+                bounds,
+                classes,
+                lengths,
+                *map(np.int32, (steps, *pitches, blank)),
+                np.bool_(merges),
+                np.bool_(masked),
+            ),
+        )
         return None
 
 
@@ -126,8 +151,15 @@ class CTCGreedyDecoder(_Greedy):
         x, mask = inputs
         if not launch.is_real(mask):
             return NotImplemented
-        return self.record(k, x, mask, (outputs[0], None), (x.shape[1], x.shape[0]),
-                           self.blank(x.shape[2], None), self.ctc_merge_repeated)
+        return self.record(
+            k,
+            x,
+            mask,
+            (outputs[0], None),
+            (x.shape[1], x.shape[0]),
+            self.blank(x.shape[2], None),
+            self.ctc_merge_repeated,
+        )
 
 
 @op("CTCGreedyDecoderSeqLen", "opset6", "sequence/ctc-greedy-decoder-seq-len-6")
@@ -189,11 +221,16 @@ class CTCLoss(_Ctc):
 
     host_inputs = (4,)
 
-    def infer(self, x: Spec, x_lengths: Spec, labels: Spec, lengths: Spec,
-              blank: Spec | None = None) -> tuple[Spec, ...]:
+    def infer(
+        self, x: Spec, x_lengths: Spec, labels: Spec, lengths: Spec, blank: Spec | None = None
+    ) -> tuple[Spec, ...]:
         check_reals(x, "the logits", ranks=(3,))
-        for spec, what, rank in ((x_lengths, "logit lengths", 1), (labels, "labels", 2), (lengths, "label lengths", 1),
-                                 (blank, "blank_index", 0)):
+        for spec, what, rank in (
+            (x_lengths, "logit lengths", 1),
+            (labels, "labels", 2),
+            (lengths, "label lengths", 1),
+            (blank, "blank_index", 0),
+        ):
             if spec is not None:
                 check_numbers(spec, what, rank)
         check_classes(x)
@@ -204,8 +241,9 @@ class CTCLoss(_Ctc):
         self.extent("steps", (x, 1), (labels, 1))
         return (Spec(x.type, (self.extent("sequences", (x, 0), (x_lengths, 0), (labels, 0), (lengths, 0)),)),)
 
-    def evaluate(self, xp: Adapter, x: Array, x_lengths: Array, labels: Array, lengths: Array,
-                 blank: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(
+        self, xp: Adapter, x: Array, x_lengths: Array, labels: Array, lengths: Array, blank: Array | None = None
+    ) -> tuple[Array, ...]:
         batch, steps, classes = x.shape
         check_lengths(x_lengths, steps)
         check_lengths(lengths, steps)
@@ -262,13 +300,30 @@ class CTCLoss(_Ctc):
         kind, sums = k.c_type(x.dtype), k.scratch((batch, steps), wide)
         if x.size:
             block = launch.row_block(k.multiprocessors, batch * steps, classes)
-            k.kernel("ctc.cu", f"log_sums<{kind}>", (launch.ceildiv(batch * steps, block[1]),), block,
-                     (x, sums, np.int32(batch * steps), np.int32(classes)))
-        k.kernel("ctc.cu", f"ctc_loss<{kind}, {k.c_type(lengths.dtype)}, {k.c_type(labels.dtype)}>", (batch,),
-                 (launch.power(2 * steps + 1, low=32),),
-                 (x, sums, x_lengths, labels, lengths, out,
-                  *map(np.int32, (steps, classes, self.blank(classes, rest[0] if rest else None))),
-                  *map(np.bool_, (self.preprocess_collapse_repeated, self.ctc_merge_repeated, self.unique))), shared)
+            k.kernel(
+                "ctc.cu",
+                f"log_sums<{kind}>",
+                (launch.ceildiv(batch * steps, block[1]),),
+                block,
+                (x, sums, np.int32(batch * steps), np.int32(classes)),
+            )
+        k.kernel(
+            "ctc.cu",
+            f"ctc_loss<{kind}, {k.c_type(lengths.dtype)}, {k.c_type(labels.dtype)}>",
+            (batch,),
+            (launch.power(2 * steps + 1, low=32),),
+            (
+                x,
+                sums,
+                x_lengths,
+                labels,
+                lengths,
+                out,
+                *map(np.int32, (steps, classes, self.blank(classes, rest[0] if rest else None))),
+                *map(np.bool_, (self.preprocess_collapse_repeated, self.ctc_merge_repeated, self.unique)),
+            ),
+            shared,
+        )
         return None
 
 

@@ -67,8 +67,10 @@ class OneHot(Op):
     def aligned(self, xp: Adapter, indices: Array, depth: int, axis: int) -> tuple[Array, Array]:
         """Return indices and class numbers, reshaped to broadcast to the output."""
         shape = indices.shape
-        return (indices.reshape(*shape[:axis], 1, *shape[axis:]),
-                xp.arange(depth).reshape(-1, *(1,) * (len(shape) - axis)))
+        return (
+            indices.reshape(*shape[:axis], 1, *shape[axis:]),
+            xp.arange(depth).reshape(-1, *(1,) * (len(shape) - axis)),
+        )
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         assert outputs[0].shape is not None
@@ -100,10 +102,21 @@ class OneHot(Op):
         axes = Axes.collapse(out.shape, (*steps[:axis], 0, *steps[axis:]), [int(i == axis) for i in range(out.ndim)])
         if not axes.rank:
             return NotImplemented
-        k.kernel("onehot.cu", f"onehot<{bits(out.dtype.itemsize)}, {k.c_type(indices.dtype)}, {axes.index}, "
-                 f"{axes.rank}>", blocks(axes.size), (THREADS,),
-                 (indices, on, off, out, axes.packed(), *axes.numbers(axes.size, out.shape[axis]),
-                  np.bool_(self.normalizes)))
+        k.kernel(
+            "onehot.cu",
+            f"onehot<{bits(out.dtype.itemsize)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
+            blocks(axes.size),
+            (THREADS,),
+            (
+                indices,
+                on,
+                off,
+                out,
+                axes.packed(),
+                *axes.numbers(axes.size, out.shape[axis]),
+                np.bool_(self.normalizes),
+            ),
+        )
         return None
 
 

@@ -64,8 +64,11 @@ class _Layer(Recurrent):
             hidden = rows // self.gates
         if hidden is None:
             return self.hidden_size or unknown()
-        for name, spec, axis, factor in (("W", w, -2, self.gates), ("R", r, -2, self.gates),
-                                         ("B", b, -1, self.bias_rows())):
+        for name, spec, axis, factor in (
+            ("W", w, -2, self.gates),
+            ("R", r, -2, self.gates),
+            ("B", b, -1, self.bias_rows()),
+        ):
             if (rows := _dim(spec, axis)) is not None:
                 same(rows, factor * hidden, name + " has {0} rows of gates instead of {1}")
         return hidden
@@ -113,8 +116,19 @@ class Cell(_Layer):
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, states, (w, r, b, *_) = inputs[0], inputs[1 : 1 + self.states], (*inputs[1 + self.states :], None)
-        return _recurrence.record(k, self, x[:, None], w[None], r[None], None if b is None else b[None],
-                                  [s[:, None] for s in states], None, [False], None, [s[:, None] for s in outputs])
+        return _recurrence.record(
+            k,
+            self,
+            x[:, None],
+            w[None],
+            r[None],
+            None if b is None else b[None],
+            [s[:, None] for s in states],
+            None,
+            [False],
+            None,
+            [s[:, None] for s in outputs],
+        )
 
 
 @op("LSTMCell", "opset4", "sequence/lstm-cell-1")
@@ -215,8 +229,20 @@ class AUGRUCell(AUGRU, Cell):
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, h, w, r, b, attention = inputs
-        return _recurrence.record(k, self, x[:, None], w[None], r[None], b[None], [h[:, None]], None, [False], None,
-                                  [outputs[0][:, None]], attention=attention)
+        return _recurrence.record(
+            k,
+            self,
+            x[:, None],
+            w[None],
+            r[None],
+            b[None],
+            [h[:, None]],
+            None,
+            [False],
+            None,
+            [outputs[0][:, None]],
+            attention=attention,
+        )
 
 
 class SequenceOfCells(_Layer):
@@ -245,8 +271,10 @@ class SequenceOfCells(_Layer):
         _merge([_dim(x, 2), _dim(w, 2)], "X has {0} features, W takes {1}")
         batch = _merge([_dim(s, 0) for s in (x, *states, lengths)], "batch sizes {0} and {1} differ")
         directions = len(self.reverses())
-        _merge([directions, *(_dim(s, 1) for s in states), *(_dim(s, 0) for s in (w, r, b))],
-               "numbers of directions {0} and {1} differ")
+        _merge(
+            [directions, *(_dim(s, 1) for s in states), *(_dim(s, 0) for s in (w, r, b))],
+            "numbers of directions {0} and {1} differ",
+        )
         steps, hidden = _dim(x, 1), self.hidden(states, w, r, b)
         batch, steps = (unknown() if d is None else d for d in (batch, steps))
         final = Spec(kind, (batch, directions, hidden))
@@ -281,8 +309,12 @@ class SequenceOfCells(_Layer):
         batch, directions, steps, hidden = shape
         width = self.gates * hidden
         projected = Type.f64 if kind == Type.f64 else Type.f32  # in 16 bits it would be rounded twice
-        return ((projected, (product((directions, batch, steps, width)),)), (kind, (batch, width)),
-                (Type.boolean, (batch, 1)), *((kind, (batch, hidden)) for _ in range(self.states)))
+        return (
+            (projected, (product((directions, batch, steps, width)),)),
+            (kind, (batch, width)),
+            (Type.boolean, (batch, 1)),
+            *((kind, (batch, hidden)) for _ in range(self.states)),
+        )
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, states, (lengths, w, r, b) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
@@ -312,9 +344,18 @@ class SequenceOfCells(_Layer):
             if bias is not None:
                 k(np.add, xw, bias, xw)
             y = outputs[0][:, d]
-            k(run_sequence, self.stepper(r[d], extra, gates), by_step, [squeeze(s[:, d]) for s in states], limits,
-              reverse, list(y[0] if n == 1 else y.swapaxes(0, 1)), [squeeze(s[:, d]) for s in outputs[1:]], active,
-              tuple(new))
+            k(
+                run_sequence,
+                self.stepper(r[d], extra, gates),
+                by_step,
+                [squeeze(s[:, d]) for s in states],
+                limits,
+                reverse,
+                list(y[0] if n == 1 else y.swapaxes(0, 1)),
+                [squeeze(s[:, d]) for s in outputs[1:]],
+                active,
+                tuple(new),
+            )
         return None
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
@@ -334,12 +375,33 @@ class SequenceOfCells(_Layer):
         if not k.gemm(frames, w.swapaxes(1, 2)[:, None] if len(w) > 1 else w[0].T, xw if len(w) > 1 else xw[0]):
             return NotImplemented
         xw = xw.swapaxes(1, 2) if steps_first else xw
-        return _recurrence.record(k, self, xw, None, r, b, states, lengths, self.reverses(), outputs[0], outputs[1:],
-                                  attention=rest[0] if rest else None)
+        return _recurrence.record(
+            k,
+            self,
+            xw,
+            None,
+            r,
+            b,
+            states,
+            lengths,
+            self.reverses(),
+            outputs[0],
+            outputs[1:],
+            attention=rest[0] if rest else None,
+        )
 
 
-def run_sequence(step: Callable[[Any, State, State], None], xw: Sequence[Any], initial: Sequence[Any], lengths: Any,
-                 reverse: bool, y: Sequence[Any], final: Sequence[Any], active: Any, new: State) -> None:
+def run_sequence(
+    step: Callable[[Any, State, State], None],
+    xw: Sequence[Any],
+    initial: Sequence[Any],
+    lengths: Any,
+    reverse: bool,
+    y: Sequence[Any],
+    final: Sequence[Any],
+    active: Any,
+    new: State,
+) -> None:
     """Run one direction: write y [N, H] of each step and the final states [N, H], given xw [N, G H] of each step, the
     initial states [N, H] and the lengths [N, 1].
 

@@ -35,8 +35,9 @@ class _Reshaping(Op):
     half_precision = "promoted"
     host_in_decode = True
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         x, shape = inputs[0], outputs[0].shape
         return None if x is None or shape is None else [x.reshape(shape)]
 
@@ -66,8 +67,9 @@ class Reshape(_Reshaping):
     def evaluate(self, xp: Adapter, x: Array, target: Array) -> tuple[Array, ...]:
         return (x.reshape(self.resolve(x.shape, integers(target))),)
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         known = specs[1] is not None and specs[1].value is not None  # otherwise `evaluate` determines the shape
         return super().view(inputs, specs, outputs) if known else None
 
@@ -86,16 +88,20 @@ class Reshape(_Reshaping):
                 out[i] = apply("select", apply("eq", t, 0), shape[i], t)
             elif self.special_zero and not isinstance(t, Sym) and t == 0:
                 if i >= len(shape):
-                    raise OpError(f"the 0 at {i} of target shape {list(target)} has no extent to copy: "
-                                  f"the input has rank {len(shape)}")
+                    raise OpError(
+                        f"the 0 at {i} of target shape {list(target)} has no extent to copy: "
+                        f"the input has rank {len(shape)}"
+                    )
                 out[i] = shape[i]
                 copied.add(i)
         minus = next((i for i, t in enumerate(target) if not isinstance(t, Sym) and t == -1), None)
         if any(late):
             out = _resolve_late(product(shape), out)
         elif minus is not None:
-            out[minus] = remaining([d for i, d in enumerate(shape) if i not in copied],
-                                   [d for i, d in enumerate(out) if i != minus and i not in copied])
+            out[minus] = remaining(
+                [d for i, d in enumerate(shape) if i not in copied],
+                [d for i, d in enumerate(out) if i != minus and i not in copied],
+            )
         same(product(shape), product(out), "{0} elements cannot be reshaped to a shape of {1}")
         return tuple(out)
 
@@ -163,8 +169,9 @@ class Squeeze(_Reshaping):
     def evaluate(self, xp: Adapter, x: Array, axes: Array | None = None) -> tuple[Array, ...]:
         return (x.reshape(_without(x.shape, squeezable(x.shape, [] if axes is None else integers(axes)))),)
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         axes = specs[1] if len(specs) > 1 else None
         named = [] if axes is None else constants(axes)
         x = inputs[0]
@@ -215,8 +222,9 @@ class Unsqueeze(_Reshaping):
             return (Spec(x.type, unknowns(len(x.shape) + 1) if single else None),)
         return (Spec(x.type, unsqueezed(x.shape, named)),)
 
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+    def view(
+        self, inputs: Sequence[View | None], specs: Sequence[Spec | None], outputs: Sequence[Spec]
+    ) -> Sequence[View | None] | None:
         known = specs[1] is not None and constants(specs[1]) is not None
         return super().view(inputs, specs, outputs) if known else None
 

@@ -115,8 +115,13 @@ class Range(Op):
         (start, _, step), out = inputs, outputs[0]
         kind, name = (np.int64, "long long") if out.dtype.kind in "iub" else (np.float64, "double")
         if out.size:
-            k.kernel("range.cu", f"range<{k.c_type(out.dtype)}, {name}>", blocks(out.size, THREADS), (THREADS,),
-                     (out, *(np.asarray(v).astype(kind).reshape(-1)[0] for v in (start, step)), np.int64(out.size)))
+            k.kernel(
+                "range.cu",
+                f"range<{k.c_type(out.dtype)}, {name}>",
+                blocks(out.size, THREADS),
+                (THREADS,),
+                (out, *(np.asarray(v).astype(kind).reshape(-1)[0] for v in (start, step)), np.int64(out.size)),
+            )
 
 
 def _number(spec: Spec) -> Int | float | None:
@@ -192,8 +197,9 @@ class Eye(Op):
         last = [unknown() if v is None else _extent(v[0], what) for v, what in zip(sizes, ("num_rows", "num_columns"))]
         return (Spec(self.output_type, (*lead, *last)),)
 
-    def evaluate(self, xp: Adapter, rows: Array, columns: Array, diagonal: Array,
-                 batch: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(
+        self, xp: Adapter, rows: Array, columns: Array, diagonal: Array, batch: Array | None = None
+    ) -> tuple[Array, ...]:
         m, n, k = (integer(value, "a size or the diagonal") for value in (rows, columns, diagonal))
         one = xp.eye(m, n, k, dtype=np.int8)
         return (xp.broadcast_to(one, (*(() if batch is None else integers(batch)), m, n)),)
@@ -202,8 +208,13 @@ class Eye(Op):
         out, diagonal = outputs[0], integer(inputs[2], "a size or the diagonal")
         one = np.ones((), np.int8).astype(out.dtype).view(f"u{out.dtype.itemsize}")[()]
         if out.size:
-            k.kernel("eye.cu", f"eye<{bits(out.dtype.itemsize)}>", blocks(out.size), (THREADS,),
-                     (out, one, *map(np.int64, (out.size, *out.shape[-2:], diagonal))))
+            k.kernel(
+                "eye.cu",
+                f"eye<{bits(out.dtype.itemsize)}>",
+                blocks(out.size),
+                (THREADS,),
+                (out, one, *map(np.int64, (out.size, *out.shape[-2:], diagonal))),
+            )
 
 
 def _extent(value: Int, what: str) -> Int:

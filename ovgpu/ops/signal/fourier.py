@@ -161,8 +161,9 @@ class _Fourier(Op):
             symmetrize(k, source, lengths)
         target = axes_first(out, [*batch, *over])
         shape = (*outer, *(half if self.real_input else lengths), *target.shape[len(extents) :])
-        return write_transform(k, source if self.real_input else as_complex(source), target, workspace[-1], shape,
-                               len(over), self.inverse)
+        return write_transform(
+            k, source if self.real_input else as_complex(source), target, workspace[-1], shape, len(over), self.inverse
+        )
 
 
 @op("DFT", "opset7", "signals/dft-7")
@@ -221,6 +222,7 @@ def to_pairs(xp: Adapter, z: Array) -> Array:
 
 # ---- CUDA
 
+
 def transform_type(kind: Type) -> Type:
     """Return the element type in which signals of ``kind`` are transformed."""
     return Type.f64 if kind == Type.f64 else Type.f32
@@ -241,8 +243,9 @@ def axes_first(x: Array, axes: Sequence[int]) -> Array:
     return x.transpose(*axes, *range(len(axes), x.ndim))
 
 
-def pack_signals(k: KernelRecorder, x: Array, into: Array, shape: Sequence[int], first: int, scale: float,
-                 reuse: bool) -> Any:
+def pack_signals(
+    k: KernelRecorder, x: Array, into: Array, shape: Sequence[int], first: int, scale: float, reuse: bool
+) -> Any:
     """Return ``x * scale``, truncated or padded with zeros to ``shape`` from axis ``first`` on, in the memory ``into``.
 
     Return ``x`` itself if nothing changes, it is dense and ``reuse`` allows it; NotImplemented for too many axes.
@@ -261,8 +264,13 @@ def pack_signals(k: KernelRecorder, x: Array, into: Array, shape: Sequence[int],
     axes = Axes.collapse(shape, strides_of(x), *positions)
     if not axes.rank:
         return NotImplemented
-    k.kernel("fourier.cu", f"arrange<{k.c_type(x.dtype)}, {k.c_type(y.dtype)}, {axes.index}, {axes.rank}>",
-             blocks(y.size), (THREADS,), (x, y, axes.packed(), *axes.numbers(y.size, *ends), y.dtype.type(scale)))
+    k.kernel(
+        "fourier.cu",
+        f"arrange<{k.c_type(x.dtype)}, {k.c_type(y.dtype)}, {axes.index}, {axes.rank}>",
+        blocks(y.size),
+        (THREADS,),
+        (x, y, axes.packed(), *axes.numbers(y.size, *ends), y.dtype.type(scale)),
+    )
     return y
 
 
@@ -272,12 +280,18 @@ def symmetrize(k: KernelRecorder, z: Array, lengths: Sequence[int]) -> None:
     rows, columns = (1, 1, *outer)[-2:]
     bins = last // 2 + 1
     count = z.size // (2 * bins * rows * columns)
-    k.kernel("fourier.cu", f"symmetrize<{k.c_type(z.dtype)}>", blocks(2 * count * rows * columns, THREADS), (THREADS,),
-             (z, *map(np.int64, (count, rows, columns, bins)), np.bool_(last % 2 == 0)))
+    k.kernel(
+        "fourier.cu",
+        f"symmetrize<{k.c_type(z.dtype)}>",
+        blocks(2 * count * rows * columns, THREADS),
+        (THREADS,),
+        (z, *map(np.int64, (count, rows, columns, bins)), np.bool_(last % 2 == 0)),
+    )
 
 
-def write_transform(k: KernelRecorder, source: Array, target: Array, scratch: Array, shape: Sequence[int], axes: int,
-                    inverse: bool) -> Any:
+def write_transform(
+    k: KernelRecorder, source: Array, target: Array, scratch: Array, shape: Sequence[int], axes: int, inverse: bool
+) -> Any:
     """Transform dense signals over the last ``axes`` axes into ``target``, of any layout and type, by way of
     ``scratch`` if cuFFT cannot write there. ``shape`` is that of the result, with pairs if it is complex."""
     direct = target.dtype == scratch.dtype and is_dense(target)

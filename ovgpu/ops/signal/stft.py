@@ -84,9 +84,13 @@ class STFT(Op):
         shape = (*target.shape[:-2], n)
         frames = workspace[0][: prod(shape)].reshape(shape)
         threads, parts = row_blocks(n)
-        k.kernel("stft.cu", f"frame<{k.c_type(x.dtype)}>", (prod(shape[:-1]) * parts,), (threads,),
-                 (x, window, frames, framing_struct(shape[-2], n, hop, window), np.int64(x.shape[-1]),
-                  np.uint32(parts)))
+        k.kernel(
+            "stft.cu",
+            f"frame<{k.c_type(x.dtype)}>",
+            (prod(shape[:-1]) * parts,),
+            (threads,),
+            (x, window, frames, framing_struct(shape[-2], n, hop, window), np.int64(x.shape[-1]), np.uint32(parts)),
+        )
         return write_transform(k, frames, target, workspace[1], target.shape, 1, False)
 
 
@@ -174,10 +178,22 @@ class ISTFT(Op):
         if not k.fft(as_complex(spectra), signals, 1, True):
             return NotImplemented
         threads, parts = row_blocks(count)
-        k.kernel("stft.cu", f"overlap_add<{k.c_type(x.dtype)}>", (prod(batch) * parts,), (threads,),
-                 (signals, window, out, framing_struct(frames, n, hop, window), np.int64(count),
-                  np.int64(n // 2 if self.center else 0), np.uint32(parts),
-                  signals.dtype.type(1 / sqrt(n) if self.normalized else 1 / n)))
+        k.kernel(
+            "stft.cu",
+            f"overlap_add<{k.c_type(x.dtype)}>",
+            (prod(batch) * parts,),
+            (threads,),
+            (
+                signals,
+                window,
+                out,
+                framing_struct(frames, n, hop, window),
+                np.int64(count),
+                np.int64(n // 2 if self.center else 0),
+                np.uint32(parts),
+                signals.dtype.type(1 / sqrt(n) if self.normalized else 1 / n),
+            ),
+        )
         return None
 
 

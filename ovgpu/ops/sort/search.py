@@ -20,7 +20,10 @@ from ovgpu.symbolic import same
 from ovgpu.types import Type
 
 RULES: dict[str, Callable[[Any, Any], Any]] = {
-    "LESS": operator.lt, "AT_MOST": operator.le, "NOT_GREATER": lambda element, value: ~(element > value)}
+    "LESS": operator.lt,
+    "AT_MOST": operator.le,
+    "NOT_GREATER": lambda element, value: ~(element > value),
+}
 """Tests of whether an element lies before a value; the last two differ only for NaN."""
 
 
@@ -62,14 +65,24 @@ class _Searching(Op):
         if not out.size:
             return None
         *lines, step = strides_of(bounds)
-        axes = Axes.collapse(out.shape, strides_of(values), (*lines, 0) if lines else (0,) * out.ndim, strides_of(out),
-                             reach=bounds.shape[-1] * abs(step))
+        axes = Axes.collapse(
+            out.shape,
+            strides_of(values),
+            (*lines, 0) if lines else (0,) * out.ndim,
+            strides_of(out),
+            reach=bounds.shape[-1] * abs(step),
+        )
         if not axes.rank:
             return NotImplemented
         compared = np.result_type(decoded_dtype(bounds.dtype), decoded_dtype(values.dtype))
         types = ", ".join(k.c_type(dtype) for dtype in (bounds.dtype, values.dtype, compared, out.dtype))
-        k.kernel("search.cu", f"search<{types}, {self.rule}, {axes.index}, {axes.rank}>", blocks(out.size, THREADS),
-                 (THREADS,), (bounds, values, out, axes.packed(), *axes.numbers(out.size, bounds.shape[-1], step)))
+        k.kernel(
+            "search.cu",
+            f"search<{types}, {self.rule}, {axes.index}, {axes.rank}>",
+            blocks(out.size, THREADS),
+            (THREADS,),
+            (bounds, values, out, axes.packed(), *axes.numbers(out.size, bounds.shape[-1], step)),
+        )
         return None
 
 
@@ -120,8 +133,9 @@ class SearchSorted(_Searching):
                 raise OpError("the sorted sequence is a scalar")
             if len(bounds.shape) > 1:
                 if len(bounds.shape) != len(values.shape):
-                    raise OpError(f"sorted sequences of rank {len(bounds.shape)} do not fit values of rank "
-                                  f"{len(values.shape)}")
+                    raise OpError(
+                        f"sorted sequences of rank {len(bounds.shape)} do not fit values of rank {len(values.shape)}"
+                    )
                 for i, (a, b) in enumerate(zip(bounds.shape[:-1], values.shape[:-1])):
                     same(a, b, f"extents {{0}} of the sorted sequences and {{1}} of the values differ on axis {i}")
         return self.output_spec(bounds, values)

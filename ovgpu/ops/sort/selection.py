@@ -65,8 +65,12 @@ class Unique(Op):
             count = unknown(min(least, 1), most)
             shape = (count,) if where is None else (*x.shape[:where], count, *x.shape[where + 1 :])
         number: tuple[Int, ...] = (count,)
-        return (Spec(x.type, shape), Spec(self.index_element_type, number), Spec(self.index_element_type, (total,)),
-                Spec(self.count_element_type, number))
+        return (
+            Spec(x.type, shape),
+            Spec(self.index_element_type, number),
+            Spec(self.index_element_type, (total,)),
+            Spec(self.count_element_type, number),
+        )
 
     def evaluate(self, xp: Adapter, x: Array, axis: Array | None = None) -> tuple[Array, ...]:
         where = 0 if axis is None else one_axis(integers(axis), x.ndim)

@@ -116,17 +116,50 @@ class TopK(Op):
         steps = np.int64(step), np.int64(out_step)
         greatest, by_index = np.bool_(self.mode == "max"), np.bool_(self.sort == "index")
         if part is None:
-            k.kernel("topk.cu", f"topk<{kind}, {index}>", (rows,), (whole[1],), (
-                x, values, indices, launch.packed(outer), *map(np.uint32, (n, count, whole[0])), *steps,
-                greatest, by_index), entry * whole[0])
+            k.kernel(
+                "topk.cu",
+                f"topk<{kind}, {index}>",
+                (rows,),
+                (whole[1],),
+                (
+                    x,
+                    values,
+                    indices,
+                    launch.packed(outer),
+                    *map(np.uint32, (n, count, whole[0])),
+                    *steps,
+                    greatest,
+                    by_index,
+                ),
+                entry * whole[0],
+            )
             return None
         candidates = k.scratch((rows, parts, count, entry // 8), np.dtype(np.uint64))
-        k.kernel("topk.cu", f"topk_parts<{kind}>", (parts, rows), (part[1],), (
-            x, candidates, launch.packed(outer), *map(np.uint32, (n, count, chunk, part[0])), steps[0], greatest),
-            entry * part[0])
-        k.kernel("topk.cu", f"topk_join<{kind}, {index}>", (rows,), (whole[1],), (
-            x, candidates, values, indices, launch.packed(outer), *map(np.uint32, (parts * count, count, whole[0])),
-            *steps, by_index), entry * whole[0])
+        k.kernel(
+            "topk.cu",
+            f"topk_parts<{kind}>",
+            (parts, rows),
+            (part[1],),
+            (x, candidates, launch.packed(outer), *map(np.uint32, (n, count, chunk, part[0])), steps[0], greatest),
+            entry * part[0],
+        )
+        k.kernel(
+            "topk.cu",
+            f"topk_join<{kind}, {index}>",
+            (rows,),
+            (whole[1],),
+            (
+                x,
+                candidates,
+                values,
+                indices,
+                launch.packed(outer),
+                *map(np.uint32, (parts * count, count, whole[0])),
+                *steps,
+                by_index,
+            ),
+            entry * whole[0],
+        )
         return None
 
 

@@ -39,8 +39,9 @@ class _Bags(Op):
         """True if the bags are means instead of sums."""
         return False
 
-    def check(self, table: Spec, indices: Spec, rank: int, others: dict[str, tuple[Spec | None, int]],
-              weights: Spec | None) -> None:
+    def check(
+        self, table: Spec, indices: Spec, rank: int, others: dict[str, tuple[Spec | None, int]], weights: Spec | None
+    ) -> None:
         """Raise OpError for inputs that the specification does not allow. ``others`` maps names of inputs to their
         specs and ranks."""
         kind = table.type if weights is None else merge_types((table, weights))
@@ -68,14 +69,23 @@ class _Bags(Op):
         """Return the output's spec, given the table and the number of bags."""
         return (Spec(table.type, None if table.shape is None else (bags, *table.shape[1:])),)
 
-    def pooled(self, xp: Adapter, table: Array, indices: Array, begin: Array, end: Array, default: Array | None,
-               weights: Array | None) -> tuple[Array, ...]:
+    def pooled(
+        self,
+        xp: Adapter,
+        table: Array,
+        indices: Array,
+        begin: Array,
+        end: Array,
+        default: Array | None,
+        weights: Array | None,
+    ) -> tuple[Array, ...]:
         """Return the bags; each has the indices from ``begin`` to before ``end``. Raises OpError for wrong indices."""
         row = self.default(table, default)
         if ((indices < 0) | (indices >= len(table))).any():
             raise OpError(f"an index is out of range for extent {len(table)}")
-        accumulator = table.dtype if table.dtype.kind == "f" else np.dtype(
-            np.uint64 if table.dtype.kind == "u" else np.int64)
+        accumulator = (
+            table.dtype if table.dtype.kind == "f" else np.dtype(np.uint64 if table.dtype.kind == "u" else np.int64)
+        )
         across = (-1, *(1,) * (table.ndim - 1))
         empty = (begin >= end).reshape(across)
 
@@ -97,8 +107,16 @@ class _Bags(Op):
             raise OpError(f"default_index {row} is out of range for extent {len(table)}")
         return None if row < 0 else row
 
-    def record(self, k: KernelRecorder, out: Array, table: Array, indices: Array, bounds: Array | None,
-               default: Array | None, weights: Array | None) -> Any:
+    def record(
+        self,
+        k: KernelRecorder,
+        out: Array,
+        table: Array,
+        indices: Array,
+        bounds: Array | None,
+        default: Array | None,
+        weights: Array | None,
+    ) -> Any:
         """Record the launch; ``bounds`` are the offsets, the segment ids, or None if packed."""
         row = self.default(table, default)
         if not is_plain(table.dtype):
@@ -107,9 +125,24 @@ class _Bags(Op):
             return None
         vector, grid, block, shared, scratch = shares(table, out, indices.size)
         numbers = len(table), prod(out.shape[1:]), len(out), indices.shape[-1], -1 if row is None else row
-        k.kernel("embedding.cu", f"embedding_bag<{k.c_type(table.dtype)}, {k.c_type(indices.dtype)}, {vector}>", grid,
-                 block, (table, indices, bounds, weights, out, np.int32(self.kind), *map(np.int64, numbers), shared,
-                         np.bool_(self.means)), scratch)
+        k.kernel(
+            "embedding.cu",
+            f"embedding_bag<{k.c_type(table.dtype)}, {k.c_type(indices.dtype)}, {vector}>",
+            grid,
+            block,
+            (
+                table,
+                indices,
+                bounds,
+                weights,
+                out,
+                np.int32(self.kind),
+                *map(np.int64, numbers),
+                shared,
+                np.bool_(self.means),
+            ),
+            scratch,
+        )
         return None
 
 
@@ -121,8 +154,9 @@ class EmbeddingBagOffsetsSum(_Bags):
     host_inputs = (3,)
     kind = 1
 
-    def infer(self, table: Spec, indices: Spec, offsets: Spec, default: Spec | None = None,
-              weights: Spec | None = None) -> tuple[Spec, ...]:
+    def infer(
+        self, table: Spec, indices: Spec, offsets: Spec, default: Spec | None = None, weights: Spec | None = None
+    ) -> tuple[Spec, ...]:
         self.check(table, indices, 1, {"offsets": (offsets, 1), "default_index": (default, 0)}, weights)
         if indices.shape is not None:
             check_below(offsets, indices.shape[0] + 1, "offset")
@@ -130,8 +164,15 @@ class EmbeddingBagOffsetsSum(_Bags):
             raise OpError("offsets do not ascend")
         return self.output(table, unknown() if offsets.shape is None else offsets.shape[0])
 
-    def evaluate(self, xp: Adapter, table: Array, indices: Array, offsets: Array, default: Array | None = None,
-                 weights: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(
+        self,
+        xp: Adapter,
+        table: Array,
+        indices: Array,
+        offsets: Array,
+        default: Array | None = None,
+        weights: Array | None = None,
+    ) -> tuple[Array, ...]:
         ends = xp.concatenate([offsets[1:], xp.asarray([len(indices)], offsets.dtype)])[: len(offsets)]
         if not ascends(offsets) or ((offsets < 0) | (ends > len(indices))).any():
             raise OpError(f"offsets do not ascend from 0 to {len(indices)}")
@@ -166,8 +207,9 @@ class EmbeddingBagPackedSum(_Bags):
     def evaluate(self, xp: Adapter, table: Array, indices: Array, weights: Array | None = None) -> tuple[Array, ...]:
         bags, each = indices.shape
         begin = xp.arange(bags) * each
-        return self.pooled(xp, table, indices.reshape(-1), begin, begin + each, None,
-                           None if weights is None else weights.reshape(-1))
+        return self.pooled(
+            xp, table, indices.reshape(-1), begin, begin + each, None, None if weights is None else weights.reshape(-1)
+        )
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         table, indices, *rest = inputs
@@ -196,18 +238,38 @@ class EmbeddingSegmentsSum(_Bags):
     host_inputs = (3, 4)
     kind = 2
 
-    def infer(self, table: Spec, indices: Spec, ids: Spec, count: Spec, default: Spec | None = None,
-              weights: Spec | None = None) -> tuple[Spec, ...]:
-        self.check(table, indices, 1, {"segment_ids": (ids, 1), "num_segments": (count, 0),
-                                       "default_index": (default, 0)}, weights)
+    def infer(
+        self,
+        table: Spec,
+        indices: Spec,
+        ids: Spec,
+        count: Spec,
+        default: Spec | None = None,
+        weights: Spec | None = None,
+    ) -> tuple[Spec, ...]:
+        self.check(
+            table,
+            indices,
+            1,
+            {"segment_ids": (ids, 1), "num_segments": (count, 0), "default_index": (default, 0)},
+            weights,
+        )
         for a, b in zip(indices.shape or (), ids.shape or ()):
             same(a, b, "indices and segment_ids differ: {0} and {1}")
         if ids.constant is not None and not ascends(ids.constant):
             raise OpError("segment_ids do not ascend")
         return self.output(table, segment_count(count))
 
-    def evaluate(self, xp: Adapter, table: Array, indices: Array, ids: Array, count: Array,
-                 default: Array | None = None, weights: Array | None = None) -> tuple[Array, ...]:
+    def evaluate(
+        self,
+        xp: Adapter,
+        table: Array,
+        indices: Array,
+        ids: Array,
+        count: Array,
+        default: Array | None = None,
+        weights: Array | None = None,
+    ) -> tuple[Array, ...]:
         if not ascends(ids):
             raise OpError("segment_ids do not ascend")
         bounds = xp.searchsorted(ids, xp.arange(integer(count, "num_segments") + 1))

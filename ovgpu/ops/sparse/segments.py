@@ -81,14 +81,27 @@ class SegmentMax(Op):
             return None
         vector, grid, block, shared, scratch = shares(x, out, len(x))
         accumulator = _ACCUMULATORS.get(x.dtype.name, np.int64)
-        k.kernel("segments.cu", f"segment_max<{k.c_type(x.dtype)}, {k.c_type(ids.dtype)}, {vector}>", grid, block,
-                 (x, ids, out, *map(np.int64, (len(x), prod(out.shape[1:]), len(out))),
-                  *map(accumulator, self.limits(Type.of(x.dtype))), shared), scratch)
+        k.kernel(
+            "segments.cu",
+            f"segment_max<{k.c_type(x.dtype)}, {k.c_type(ids.dtype)}, {vector}>",
+            grid,
+            block,
+            (
+                x,
+                ids,
+                out,
+                *map(np.int64, (len(x), prod(out.shape[1:]), len(out))),
+                *map(accumulator, self.limits(Type.of(x.dtype))),
+                shared,
+            ),
+            scratch,
+        )
         return None
 
 
 _ACCUMULATORS: dict[str, Any] = {"float64": np.float64, "uint64": np.uint64} | dict.fromkeys(
-    ("float32", "float16", "bfloat16"), np.float32)
+    ("float32", "float16", "bfloat16"), np.float32
+)
 """The types of the kernel's `Accumulator` that are not i64."""
 
 
@@ -140,7 +153,7 @@ class SparseFillEmptyRows(Op):
     def evaluate(self, xp: Adapter, values: Array, shape: Array, indices: Array, default: Array) -> tuple[Array, ...]:
         rows, columns = (_extent(d) for d in integers(shape))
         row, column = indices[:, 0], indices[:, 1]
-        if ((indices < 0).any() or (row >= rows).any() or (column >= columns).any()):
+        if (indices < 0).any() or (row >= rows).any() or (column >= columns).any():
             raise OpError(f"an index is out of range for {rows} rows and {columns} columns")
         empty = xp.ones(rows, bool)
         empty[row] = False

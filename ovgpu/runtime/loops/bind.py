@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 MAX_UNROLLED_CALLS = 2000  # a loop with more calls is not unrolled
 
 
-def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs: Sequence[Array],
-         count: Any) -> Sequence[Call]:
+def bind(
+    executor: Executor, step: Step, inputs: Sequence[Array | None], outputs: Sequence[Array], count: Any
+) -> Sequence[Call]:
     """Return the calls of a control step whose bodies are static. ``count`` is a loop's trip count, as an array.
 
     If the backend replays recordings, only the first few trip counts of a loop are unrolled, since each one makes a
@@ -37,8 +38,9 @@ def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs
         maps = Maps(op.then_inputs, op.then_outputs) if taken else Maps(op.else_inputs, op.else_outputs)
         return Iterations(_child(executor, step, 0 if taken else 1), maps).calls(inputs, outputs, 1) or ()
     assert isinstance(op, (TensorIterator, Loop))
-    maps = Maps(op.inputs, op.outputs, [(b.result, b.parameter) for b in op.back_edges],
-                getattr(op, "current_iteration", None))
+    maps = Maps(
+        op.inputs, op.outputs, [(b.result, b.parameter) for b in op.back_edges], getattr(op, "current_iteration", None)
+    )
     loop, n = Iterations(_child(executor, step, 0), maps), int(count.reshape(-1)[0])
     found: Sequence[Call] | None = None
     if backend.replays:

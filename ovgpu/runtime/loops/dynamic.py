@@ -52,8 +52,11 @@ class Stepwise:
         """Run the branch of an If that the condition selects, and return its outputs."""
         op: Any = self.step.op
         taken = first(inputs[0], "the condition")
-        body, input_maps, output_maps = ((op.then_body, op.then_inputs, op.then_outputs) if taken
-                                         else (op.else_body, op.else_inputs, op.else_outputs))
+        body, input_maps, output_maps = (
+            (op.then_body, op.then_inputs, op.then_outputs)
+            if taken
+            else (op.else_body, op.else_inputs, op.else_outputs)
+        )
         given: list[Any] = [None] * len(body.parameters)
         for m in input_maps:
             given[m.parameter] = self._contiguous(inputs[m.port], ("in", m.port))
@@ -82,8 +85,11 @@ class Stepwise:
                 if p in carried:
                     given[p] = carried[p]
                 else:
-                    given[p] = (whole[entry.port] if entry.axis is None
-                                else self._copy_to_block(part(inputs[entry.port], entry, i), ("part", p)))
+                    given[p] = (
+                        whole[entry.port]
+                        if entry.axis is None
+                        else self._copy_to_block(part(inputs[entry.port], entry, i), ("part", p))
+                    )
             results = self._run(executor, op.body, given, counter, i)
             carried = self._carry(results)
             for m in op.outputs:
@@ -95,15 +101,17 @@ class Stepwise:
                 checked = 2 * collected
             i += 1
             if condition is not None:
-                condition_value = (self.backend.to_host(results[condition]) if constant_condition is None
-                                   else constant_condition)
+                condition_value = (
+                    self.backend.to_host(results[condition]) if constant_condition is None else constant_condition
+                )
                 if not first(condition_value, "the body's condition"):
                     break
         outputs: Sequence[Array] = op._collect(self.backend.xp, inputs, results, parts, counter)
         return outputs
 
-    def _run(self, executor: Executor, model: Model, given: list[Any], counter: int | None = None,
-             i: int = 0) -> Sequence[Array]:
+    def _run(
+        self, executor: Executor, model: Model, given: list[Any], counter: int | None = None, i: int = 0
+    ) -> Sequence[Array]:
         """Run a body and return its results. Parameter ``counter`` gets the iteration number ``i`` on the host and, if
         the program uses it there, on the device."""
         number, hosts = None, None

@@ -69,8 +69,9 @@ class Repeat(HostCall):
         return Counts(times * per_run.launches, times * per_run.kernels)
 
 
-def calls(executor: Executor, step: Step, maps: Maps, inputs: Sequence[Array | None], outputs: Sequence[Array],
-          n: int) -> Calls | None:
+def calls(
+    executor: Executor, step: Step, maps: Maps, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int
+) -> Calls | None:
     """Return the calls of ``n`` iterations that repeat a bound cycle, or None if the loop cannot be repeated."""
     cache = executor.loops.setdefault(id(step), LoopCache())
     key = tuple([id(inputs[m.port]) if m.axis is None else _part_shape(inputs[m.port], m) for m in maps.inputs])
@@ -84,8 +85,9 @@ def calls(executor: Executor, step: Step, maps: Maps, inputs: Sequence[Array | N
     return None if loop is None else loop.calls(inputs, outputs, n)
 
 
-def _bind_cycle(executor: Executor, step: Step, maps: Maps,
-                inputs: Sequence[Array | None]) -> ReplayedIterations | None:
+def _bind_cycle(
+    executor: Executor, step: Step, maps: Maps, inputs: Sequence[Array | None]
+) -> ReplayedIterations | None:
     build = step.bodies[0].dense
     program = None if build is None else build()
     if program is None or maps.counter in program.host_parameters:
@@ -136,8 +138,9 @@ class ReplayedIterations(Iterations):
             repetitions = repetitions // 4 or int(repetitions > 1)
         return True
 
-    def calls(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int,
-              limit: float = inf) -> Calls | None:
+    def calls(
+        self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int, limit: float = inf
+    ) -> Calls | None:
         assert self.slicing is not None
         found = Calls(self.child)
         found.keep_alive = self
@@ -197,8 +200,9 @@ class ReplayedIterations(Iterations):
     def _counter_array(self, number: Any) -> Array | None:
         return self.number
 
-    def memory(self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int,
-               n: float) -> Array:
+    def memory(
+        self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int, n: float
+    ) -> Array:
         return self._spare(number, shape, kind)
 
     def _complete_concatenation(self, m: OutputMap, outputs: Sequence[Array], n: int) -> Sequence[Call]:

@@ -75,8 +75,9 @@ class Iterations:
         self.buffer_of_result: dict[int, tuple[int, int]] = {}  # result -> spare buffer that this iteration writes
         self.results: list[Array] = []  # results of the last iteration bound
 
-    def calls(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int,
-              limit: float = inf) -> Calls | None:
+    def calls(
+        self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int, limit: float = inf
+    ) -> Calls | None:
         """Return the calls of ``n`` iterations, or None if there are more than ``limit``."""
         found = Calls(self.child)
         for binding in self._bindings(inputs, outputs, n):
@@ -104,8 +105,9 @@ class Iterations:
             given: list[Any] = [None] * len(program.inputs)
             hosts: list[Any] | None = None
             for m in self.maps.inputs:
-                given[m.parameter] = (carried[m.parameter] if m.parameter in carried
-                                      else self._external_input(inputs[m.port], m, i))
+                given[m.parameter] = (
+                    carried[m.parameter] if m.parameter in carried else self._external_input(inputs[m.port], m, i)
+                )
             if self.maps.counter is not None:
                 value = program.values[program.inputs[self.maps.counter]]
                 number = np.full([1] * len(value.view.shape), i, value.type.storage)
@@ -115,8 +117,9 @@ class Iterations:
             binding = self.child.bind(given, _IterationMemory(self, outputs, i, n), binding, hosts)
             self.results = [self.child.arrays[v] for v in program.results]
             carried = {parameter: self.results[result] for result, parameter in self.maps.back}
-            self.buffer_of_parameter = {parameter: self._buffer_of(program.results[result])
-                                        for result, parameter in self.maps.back}
+            self.buffer_of_parameter = {
+                parameter: self._buffer_of(program.results[result]) for result, parameter in self.maps.back
+            }
             yield binding
             i += 1
 
@@ -162,10 +165,10 @@ class Iterations:
         parts = ((part_of(outputs[first.port], first, i, n), part_of(outputs[m.port], m, i, n)) for i in range(n))
         return [call for source, target in parts for call in self.backend.copy(source, target)]
 
-    def memory(self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int,
-               n: float) -> Array:
-        """Return the array for result ``number`` of iteration ``i``: part of an output, an output or a spare buffer.
-        """
+    def memory(
+        self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int, n: float
+    ) -> Array:
+        """Return the array for result ``number`` of iteration ``i``: part of an output, an output or a spare buffer."""
         for m in self.maps.outputs:
             if m.result == number and m.axis is not None:
                 return part_of(outputs[m.port], m, i, int(n))

@@ -46,13 +46,30 @@ def run(folder: Path, device: str) -> dict[str, np.ndarray[Any, Any]]:
         out = folder / f"{name}-{device}"
         shutil.rmtree(out, ignore_errors=True)  # a report of an earlier run must not count
         out.mkdir()
-        arguments = ["-m", str(folder / "model.xml"), "-d", device, "-niter", "20", "-nireq", "2", "-json_stats",
-                     "-report_type", "no_counters", *flags, "-report_folder", str(out)]
+        arguments = [
+            "-m",
+            str(folder / "model.xml"),
+            "-d",
+            device,
+            "-niter",
+            "20",
+            "-nireq",
+            "2",
+            "-json_stats",
+            "-report_type",
+            "no_counters",
+            *flags,
+            "-report_folder",
+            str(out),
+        ]
         with mock.patch.object(sys, "argv", ["benchmark_app", *arguments]):
             benchmark.main()
         report = json.loads(next(out.glob("benchmark_report.json")).read_text())
-        found = [f"{section}/{key}" for section in ("configuration_setup", "execution_results")
-                 for key in report.get(section, {})]
+        found = [
+            f"{section}/{key}"
+            for section in ("configuration_setup", "execution_results")
+            for key in report.get(section, {})
+        ]
         results[f"{name}/keys"] = np.array(sorted(found))
         results[f"{name}/files"] = np.array(sorted(path.name for path in out.iterdir()))
     return results

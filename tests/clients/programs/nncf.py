@@ -37,7 +37,12 @@ def run(folder: Path, device: str) -> dict[str, np.ndarray[Any, Any]]:
             return metrics[-1]
 
         quantized = nncf.quantize_with_accuracy_control(
-            core.read_model(folder / "model.xml"), nncf.Dataset(images), nncf.Dataset(list(zip(images, wanted))),
-            validation_fn=validate, max_drop=0.05, subset_size=8)
+            core.read_model(folder / "model.xml"),
+            nncf.Dataset(images),
+            nncf.Dataset(list(zip(images, wanted))),
+            validation_fn=validate,
+            max_drop=0.05,
+            subset_size=8,
+        )
         results = np.stack([core.compile_model(quantized, "CPU")(image)[0] for image in images])
     return {"metrics": np.array(metrics), "results": results}

@@ -40,7 +40,8 @@ def prepare(folder: Path) -> None:
             torch.nn.init.normal_(parameter, std=0.2)
         module.save_pretrained(folder / f"{name}-torch")
         kind.from_pretrained(folder / f"{name}-torch", export=True, compile=False, **options).save_pretrained(
-            folder / name)
+            folder / name
+        )
 
     def built(name: str, config: dict[str, Any], suffix: str) -> Any:
         made = getattr(transformers, f"{name}Config")(**config, bos_token_id=1, eos_token_id=None, pad_token_id=0)
@@ -57,13 +58,28 @@ def prepare(folder: Path) -> None:
     t5 = transformers.T5Config(**sizes, decoder_start_token_id=0, eos_token_id=None, pad_token_id=0)
     export("t5", transformers.T5ForConditionalGeneration(t5), OVModelForSeq2SeqLM)
     whisper = transformers.WhisperConfig(
-        vocab_size=100, num_mel_bins=80, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-        decoder_attention_heads=4, d_model=32, encoder_ffn_dim=64, decoder_ffn_dim=64, max_source_positions=1500,
-        max_target_positions=64, decoder_start_token_id=1, bos_token_id=1, eos_token_id=2, pad_token_id=0,
-        begin_suppress_tokens=None, suppress_tokens=None)
+        vocab_size=100,
+        num_mel_bins=80,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        d_model=32,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        max_source_positions=1500,
+        max_target_positions=64,
+        decoder_start_token_id=1,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        begin_suppress_tokens=None,
+        suppress_tokens=None,
+    )
     export("whisper", transformers.WhisperForConditionalGeneration(whisper), OVModelForSpeechSeq2Seq)
-    vit = transformers.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-                                 image_size=32, patch_size=8)
+    vit = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=32, patch_size=8
+    )
     export("vit", transformers.ViTForImageClassification(vit), OVModelForImageClassification)
 
 

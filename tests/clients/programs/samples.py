@@ -83,7 +83,11 @@ def sample(name: str, *arguments: str) -> list[str]:
     script = directory(name) / f"{name.rpartition('/')[2]}.py"
     logging.getLogger().handlers.clear()  # each sample logs to the stdout of its time
     output = io.StringIO()
-    with (mock.patch.object(sys, "argv", [str(script), *arguments]), mock.patch.object(sys, "path", [
-            str(script.parent), *sys.path]), contextlib.redirect_stdout(output), contextlib.suppress(SystemExit)):
+    with (
+        mock.patch.object(sys, "argv", [str(script), *arguments]),
+        mock.patch.object(sys, "path", [str(script.parent), *sys.path]),
+        contextlib.redirect_stdout(output),
+        contextlib.suppress(SystemExit),
+    ):
         runpy.run_path(str(script), run_name="__main__")
     return [line.removeprefix("[ INFO ] ") for line in output.getvalue().splitlines()]

@@ -40,7 +40,8 @@ def prepare(folder: Path) -> None:
         torch.nn.init.normal_(parameter, std=0.3)
     module.save_pretrained(folder / "torch")
     OVModelForCausalLM.from_pretrained(folder / "torch", export=True, compile=False, stateful=True).save_pretrained(
-        folder / "decoder")
+        folder / "decoder"
+    )
 
 
 def run(folder: Path, device: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -61,8 +62,14 @@ def run(folder: Path, device: str) -> dict[str, np.ndarray[Any, Any]]:
         written = ids
         for _ in range(8):
             positions = np.arange(mask.shape[1] - written.shape[1], mask.shape[1])[None]
-            logits = request.infer({"input_ids": written, "attention_mask": mask, "position_ids": positions,
-                                    "beam_idx": np.zeros(1, np.int32)})["logits"]
+            logits = request.infer(
+                {
+                    "input_ids": written,
+                    "attention_mask": mask,
+                    "position_ids": positions,
+                    "beam_idx": np.zeros(1, np.int32),
+                }
+            )["logits"]
             written = logits[:, -1:].argmax(-1)
             mask = np.ones((1, mask.shape[1] + 1), np.int64)
             ids = np.concatenate([ids, written], axis=1)

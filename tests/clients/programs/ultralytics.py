@@ -9,8 +9,12 @@ import numpy as np
 
 REQUIREMENTS = ["torch==2.14.1", "torchvision==0.29.1", "ultralytics"]
 
-TASKS = {"detect": "yolo11n.yaml", "segment": "yolo11n-seg.yaml", "pose": "yolo11n-pose.yaml",
-         "classify": "yolo11n-cls.yaml"}
+TASKS = {
+    "detect": "yolo11n.yaml",
+    "segment": "yolo11n-seg.yaml",
+    "pose": "yolo11n-pose.yaml",
+    "classify": "yolo11n-cls.yaml",
+}
 SIZE = 160
 
 
@@ -35,11 +39,19 @@ def run(folder: Path, device: str) -> dict[str, np.ndarray[Any, Any]]:
     results = {}
     for task in TASKS:
         model = YOLO(folder / f"{task}_openvino_model", task=task)
-        found = model.predict(folder / "image.png", imgsz=SIZE, conf=1e-5, max_det=20, device=f"intel:{device.lower()}",
-                              verbose=False)[0].cpu().numpy()
-        for name, value in {"boxes": found.boxes and found.boxes.data, "masks": found.masks and found.masks.data,
-                            "keypoints": found.keypoints and found.keypoints.data,
-                            "probabilities": found.probs and found.probs.data}.items():
+        found = (
+            model.predict(
+                folder / "image.png", imgsz=SIZE, conf=1e-5, max_det=20, device=f"intel:{device.lower()}", verbose=False
+            )[0]
+            .cpu()
+            .numpy()
+        )
+        for name, value in {
+            "boxes": found.boxes and found.boxes.data,
+            "masks": found.masks and found.masks.data,
+            "keypoints": found.keypoints and found.keypoints.data,
+            "probabilities": found.probs and found.probs.data,
+        }.items():
             if value is not None:
                 results[f"{task}/{name}"] = np.asarray(value)
     return results

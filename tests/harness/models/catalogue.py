@@ -50,9 +50,7 @@ _vit = dict(
     initializer_range=0.15,
 )  # fmt: skip
 
-_bert = Architecture(
-    text.bert, _encoder | dict(max_position_embeddings=40), {"bert_base_128": dict(shape=(1, 128))}
-)
+_bert = Architecture(text.bert, _encoder | dict(max_position_embeddings=40), {"bert_base_128": dict(shape=(1, 128))})
 _resnet = Architecture(
     partial(vision.classifier, "resnet", 54),
     dict(shapes=_IMAGES, embedding_size=16, hidden_sizes=[16, 24, 32, 40], depths=[1, 1, 2, 1], num_labels=11),

@@ -111,6 +111,7 @@ def _weights(node: Node) -> Output:
     scale = np.maximum(abs(value).max(axes, keepdims=True) / 127, 1e-9)
     graph = Graph(node)
     codes = graph.constant(np.rint(value / scale), Type.i8)
-    found: Output = graph.add(Multiply(), graph.add(Convert(destination_type=Type.f32), codes),
-                              graph.constant(scale, Type.f32))
+    found: Output = graph.add(
+        Multiply(), graph.add(Convert(destination_type=Type.f32), codes), graph.constant(scale, Type.f32)
+    )
     return found

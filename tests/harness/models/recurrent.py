@@ -13,9 +13,7 @@ from tests.harness.ir import Net, Port
 Array = NDArray[Any]
 
 
-def lstm_sequence(
-    seed: int, *, steps: int = 100, features: int = 512, hidden: int = 512
-) -> tuple[bytes, bytes]:
+def lstm_sequence(seed: int, *, steps: int = 100, features: int = 512, hidden: int = 512) -> tuple[bytes, bytes]:
     """Build one forward LSTMSequence-5, batch 1: inputs x [1,steps,features], h and c [1,1,hidden] -> y, h, c."""
     random = np.random.RandomState(seed)
     scale = 1 / np.sqrt(hidden)
@@ -61,10 +59,13 @@ def lstm_state(seed: int, *, features: int = 40, hidden: int = 48, outputs: int 
 
 def weights_of(ir: tuple[bytes, bytes]) -> tuple[Array, Array, Array]:
     """Return the input weights, recurrent weights and bias of the one unidirectional recurrent layer."""
-    w, r, b = (np.frombuffer(ir[1], np.float32, int(data.get("size")) // 4, int(data.get("offset"))).reshape(
-        [int(n) for n in data.get("shape").split(",")])
+    w, r, b = (
+        np.frombuffer(ir[1], np.float32, int(data.get("size")) // 4, int(data.get("offset"))).reshape(
+            [int(n) for n in data.get("shape").split(",")]
+        )
         for data in etree.fromstring(ir[0]).iter("data")
-        if data.get("element_type") == "f32" and data.get("offset") is not None)
+        if data.get("element_type") == "f32" and data.get("offset") is not None
+    )
     return w.reshape(w.shape[-2:]), r.reshape(r.shape[-2:]), b.reshape(-1)
 
 
@@ -79,8 +80,12 @@ def torch_lstm(w: Array, r: Array, bias: Array, *, every_state: bool) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.lstm = torch.nn.LSTM(w.shape[1], hidden, batch_first=True)
-            for name, value in (("weight_ih_l0", w[order]), ("weight_hh_l0", r[order]), ("bias_ih_l0", bias[order]),
-                                ("bias_hh_l0", np.zeros_like(bias))):
+            for name, value in (
+                ("weight_ih_l0", w[order]),
+                ("weight_hh_l0", r[order]),
+                ("bias_ih_l0", bias[order]),
+                ("bias_hh_l0", np.zeros_like(bias)),
+            ):
                 getattr(self.lstm, name).data = torch.from_numpy(value)
 
         def forward(self, x: Any, h: Any, c: Any) -> Any:

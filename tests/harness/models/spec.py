@@ -9,8 +9,9 @@ from tests.harness.ir import Net, feed, take
 STEPS, FEATURES, HIDDEN = 25, 512, 256
 
 
-def spec_tensor_iterator(seed: int, *, document: bool = False, steps: int = STEPS, features: int = FEATURES,
-                         hidden: int = HIDDEN) -> tuple[bytes, bytes]:
+def spec_tensor_iterator(
+    seed: int, *, document: bool = False, steps: int = STEPS, features: int = FEATURES, hidden: int = HIDDEN
+) -> tuple[bytes, bytes]:
     """Build the "full TensorIterator layer" in a net: inputs x, h, c, output y [1,25,256]. Returns (xml, weights).
 
     With `document`, the layer is written as in the document, with only its elided attributes filled in: input

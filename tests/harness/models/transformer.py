@@ -169,8 +169,9 @@ def bert(seed: int, sizes: Sizes = BERT_BASE, shape: tuple[int, int] = (-1, -1))
         return w.add(y, w.weight(f"{name}.bias", out, like=(1, 1, out)))
 
     for k in range(sizes.layers):
-        q, key, value = (w.split_heads(dense(f"{k}.{part}", x, width, width), sizes)
-                         for part in ("query", "key", "value"))
+        q, key, value = (
+            w.split_heads(dense(f"{k}.{part}", x, width, width), sizes) for part in ("query", "key", "value")
+        )
         y = w.attention(q, key, value, allowed, sizes)
         x = w.norm(f"{k}.norm_1", w.add(dense(f"{k}.attended", y, width, width), x), width, 1e-12)
         y = w("Gelu", [dense(f"{k}.inner", x, sizes.inner, width)], 7, approximation_mode="ERF")
@@ -183,8 +184,9 @@ def _bert_mask(w: _Writer, mask: Port, dims: Port, length: Port, x: Port) -> Por
     queries = w.scalar(w.shape_of(x), 1)
     count = w.reshape(queries, w.i64(-1), False)
     rows = w.rows(count, w.number(0), queries)
-    inside = w("GreaterEqual", [rows, w.net.const(np.zeros((1, 1, 1, 1), np.int64))], kind="boolean",
-               auto_broadcast="numpy")
+    inside = w(
+        "GreaterEqual", [rows, w.net.const(np.zeros((1, 1, 1, 1), np.int64))], kind="boolean", auto_broadcast="numpy"
+    )
     inside = w.add(w.net.const(np.array(True)), inside, "BitwiseAnd", 13)
     flags = w("Convert", [mask], kind="boolean", destination_type="boolean")
     shape = w("Convert", [dims], kind="i32", destination_type="i32")
@@ -231,8 +233,9 @@ def gpt2(seed: int, sizes: Sizes = GPT2_SMALL) -> Transformer:
         y = w("Gelu", [y], 7, approximation_mode="TANH")
         x = w.add(x, dense(f"{k}.outer", y, width, sizes.inner, back))
     x = w.reshape(w.norm("norm", x, width, 1e-5), w.i64(0, 0, width), True)
-    logits: Any = net.layer("MatMul", "opset1", [x, table], {"transpose_a": False, "transpose_b": True},
-                            names=["logits"])
+    logits: Any = net.layer(
+        "MatMul", "opset1", [x, table], {"transpose_a": False, "transpose_b": True}, names=["logits"]
+    )
     for name, value in assigned:
         net.assign(name, value)
     net.result(logits)
@@ -272,8 +275,12 @@ def _causal(w: _Writer, flags: Port, batch: Port, batches: Port, past: Port, tot
     keys = w("Unsqueeze", [total, w.number(0, "i32")])
     target = w("Concat", [batch, w.i64(1), count, keys], axis=0)
     allowed = w("Broadcast", [allowed, target], 3, mode="bidirectional")
-    return w("Select", [allowed, w.net.const(np.float32(0)), w.net.const(np.float32(-65504))], kind="f32",
-             auto_broadcast="numpy")
+    return w(
+        "Select",
+        [allowed, w.net.const(np.float32(0)), w.net.const(np.float32(-65504))],
+        kind="f32",
+        auto_broadcast="numpy",
+    )
 
 
 def llama(seed: int, sizes: Sizes) -> Transformer:
@@ -333,8 +340,9 @@ def write_llama(w: _Writer, sizes: Sizes, tied: bool = False) -> None:
         normed = w("Slice", [normed, w.i64(-1), w.i64(2**63 - 1), w.i64(1), w.i64(1)], 8)
     else:
         table = w.weight("head.weight", sizes.vocabulary, width)
-    logits: Any = net.layer("MatMul", "opset1", [normed, table], {"transpose_a": False, "transpose_b": True},
-                            names=["logits"])
+    logits: Any = net.layer(
+        "MatMul", "opset1", [normed, table], {"transpose_a": False, "transpose_b": True}, names=["logits"]
+    )
     for name, value in assigned:
         net.assign(name, value)
     net.result(logits)

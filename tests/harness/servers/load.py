@@ -8,6 +8,7 @@ long the answers take, and latency counts from the due time, so that time in que
 is sent when it is due and the step before it has been answered. Without a rate the loop is closed: each client sends
 its next inference when it has the last answer.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -151,8 +152,15 @@ async def drive(client: Client, load: Load) -> list[Record]:
         possible = max(now, planned)
         if planned > now:
             await asyncio.sleep(planned - now)
-        options = {"sequence_id": load.first_id + i, "sequence_start": step == 0,
-                   "sequence_end": load.ends and step == numbers[-1]} if load.stateful else {}
+        options = (
+            {
+                "sequence_id": load.first_id + i,
+                "sequence_start": step == 0,
+                "sequence_end": load.ends and step == numbers[-1],
+            }
+            if load.stateful
+            else {}
+        )
         record = Record(i, step, planned if open_loop else possible, possible, time.perf_counter() - began)
         records.append(record)
         try:
@@ -176,14 +184,18 @@ async def drive(client: Client, load: Load) -> list[Record]:
                 return
 
     independent = open_loop and not load.stateful
-    tasks = [send(i, step, due[number][i]) for number, step in enumerate(numbers) for i in range(load.sequences)
-             ] if independent else [run(i) for i in range(load.sequences)]
+    tasks = (
+        [send(i, step, due[number][i]) for number, step in enumerate(numbers) for i in range(load.sequences)]
+        if independent
+        else [run(i) for i in range(load.sequences)]
+    )
     await asyncio.gather(*tasks)
     return records
 
 
 def run(interface: str, url: str, load: Load) -> list[Record]:
     """Put a load on a server from this thread, and return the records of all inferences that were sent."""
+
     async def main() -> list[Record]:
         async with Client(interface, url, load.sequences if load.stateful else 1000, load.timeout) as client:
             return await drive(client, load)
@@ -229,8 +241,12 @@ def tokens(vocabulary: int, names: Iterable[str] = DECODER_INPUTS, beams: tuple[
         prompt = 1 + sequence * 7 % 32
         past, count = (0, prompt) if step == 0 else (prompt + step - 1, 1)
         positions = np.arange(past, past + count, dtype=np.int64)[None]
-        found = {"input_ids": (positions + sequence) % vocabulary, "position_ids": positions,
-                 "attention_mask": np.ones((1, past + count), np.int64), "beam_idx": np.zeros(beams, np.int32)}
+        found = {
+            "input_ids": (positions + sequence) % vocabulary,
+            "position_ids": positions,
+            "attention_mask": np.ones((1, past + count), np.int64),
+            "beam_idx": np.zeros(beams, np.int32),
+        }
         return {name: array for name, array in found.items() if name in names}
 
     return inputs
@@ -238,8 +254,10 @@ def tokens(vocabulary: int, names: Iterable[str] = DECODER_INPUTS, beams: tuple[
 
 def feeds(metadata: Mapping[str, Any], vocabulary: int) -> Feeds:
     """Return inputs for a model from its metadata: `tokens` for a decoder, else `frames` with dynamic extents of 1."""
-    ports = {port["name"]: (tuple([max(int(extent), 1) for extent in port["shape"]]),
-                            triton_to_np_dtype(port["datatype"])) for port in metadata["inputs"]}
+    ports = {
+        port["name"]: (tuple([max(int(extent), 1) for extent in port["shape"]]), triton_to_np_dtype(port["datatype"]))
+        for port in metadata["inputs"]
+    }
     if "input_ids" not in ports:
         return frames(ports)
     return tokens(vocabulary, ports, ports["beam_idx"][0] if "beam_idx" in ports else ())  # Triton has [1, 1]
@@ -257,10 +275,20 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--stateless", action="store_true", help="send inferences that belong to no sequence")
     found.add_argument("--first-id", type=int, default=1, help="id of the first sequence (1)")
     found.add_argument("--vocabulary", type=int, default=50, help="tokens of a decoder are less than this (50)")
-    found.add_argument("--warm-up", type=int, default=0, metavar="STEPS",
-                       help="steps of each sequence before those that are measured, in a closed loop (0)")
-    found.add_argument("--sample", type=int, default=0, metavar="N",
-                       help="print the first output of the last step of N sequences as well")
+    found.add_argument(
+        "--warm-up",
+        type=int,
+        default=0,
+        metavar="STEPS",
+        help="steps of each sequence before those that are measured, in a closed loop (0)",
+    )
+    found.add_argument(
+        "--sample",
+        type=int,
+        default=0,
+        metavar="N",
+        help="print the first output of the last step of N sequences as well",
+    )
     found.add_argument("--seed", type=int, default=0, help="of the times at which inferences are due")
     return found
 
@@ -268,12 +296,23 @@ def parser() -> argparse.ArgumentParser:
 async def measured(options: argparse.Namespace) -> dict[str, Any]:
     """Return the summary of the load that the command line asks for."""
     async with Client(options.interface, options.url, 1000 if options.stateless else options.sequences) as client:
-        load = Load(options.model, feeds(await client.metadata(options.model), options.vocabulary), options.sequences,
-                    options.steps, options.rate, not options.stateless, options.warm_up, first_id=options.first_id,
-                    seed=options.seed, keep=lambda sequence, step: (
-                        sequence < options.sample and step == options.warm_up + options.steps - 1))
-        before = await drive(client, replace(load, steps=options.warm_up, rate=None, first=0, ends=False)
-                             ) if options.warm_up else []
+        load = Load(
+            options.model,
+            feeds(await client.metadata(options.model), options.vocabulary),
+            options.sequences,
+            options.steps,
+            options.rate,
+            not options.stateless,
+            options.warm_up,
+            first_id=options.first_id,
+            seed=options.seed,
+            keep=lambda sequence, step: sequence < options.sample and step == options.warm_up + options.steps - 1,
+        )
+        before = (
+            await drive(client, replace(load, steps=options.warm_up, rate=None, first=0, ends=False))
+            if options.warm_up
+            else []
+        )
         records = await drive(client, load)
     found = summary(records)
     if before:  # the time until the last sequence has its first answer: prompts of decoders are in it

@@ -1,4 +1,5 @@
 """A server in this process, on a thread of its own; and its clients."""
+
 from __future__ import annotations
 
 import asyncio
@@ -54,8 +55,13 @@ class Serving:
 
 
 @contextmanager
-def serving(path: Path, device: str = "CPU", engine: dict[str, Any] | None = None, opener: OpenEngine | None = None,
-            **options: Any) -> Iterator[Serving]:
+def serving(
+    path: Path,
+    device: str = "CPU",
+    engine: dict[str, Any] | None = None,
+    opener: OpenEngine | None = None,
+    **options: Any,
+) -> Iterator[Serving]:
     """Serve the models under a path while the block runs."""
     engine_options = EngineOptions(device, **(engine or {}))
     server = Server(ServerOptions(path, engine=engine_options, port=0, grpc_port=0, **options), opener)
@@ -122,8 +128,9 @@ class Client:
     def outputs(self, result: Any) -> dict[str, Any]:
         """Return the outputs in a result by name."""
         response = result.get_response()
-        names = [x["name"] for x in response["outputs"]] if self.interface == "REST" else [
-            x.name for x in response.outputs]
+        names = (
+            [x["name"] for x in response["outputs"]] if self.interface == "REST" else [x.name for x in response.outputs]
+        )
         return {name: result.as_numpy(name) for name in names}
 
 
@@ -131,8 +138,14 @@ def datatype(array: Any) -> str:
     """Return the protocol's name of an array's dtype."""
     if array.dtype.kind in "OSU":
         return "BYTES"
-    return "BOOL" if array.dtype == bool else "FP" * (array.dtype.kind == "f") + "U" * (array.dtype.kind == "u") + (
-        "INT" if array.dtype.kind in "iu" else "") + str(8 * array.dtype.itemsize)
+    return (
+        "BOOL"
+        if array.dtype == bool
+        else "FP" * (array.dtype.kind == "f")
+        + "U" * (array.dtype.kind == "u")
+        + ("INT" if array.dtype.kind in "iu" else "")
+        + str(8 * array.dtype.itemsize)
+    )
 
 
 def write(folder: Path, model: ov.Model | tuple[bytes, bytes], name: str = "model", version: int = 1) -> Path:

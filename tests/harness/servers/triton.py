@@ -1,8 +1,9 @@
 """Triton Inference Server itself, from the wheel nvidia-pytriton: it needs no container and no card.
 
-    pip install --no-deps --target FOLDER nvidia-pytriton==0.7.0
-    OVGPU_TRITON=FOLDER pytest tests/integrations/triton
+pip install --no-deps --target FOLDER nvidia-pytriton==0.7.0
+OVGPU_TRITON=FOLDER pytest tests/integrations/triton
 """
+
 from __future__ import annotations
 
 import os
@@ -23,8 +24,10 @@ from tritonclient.utils import InferenceServerException
 VARIABLE = "OVGPU_TRITON"
 SECONDS = 120.0  # to start
 BACKEND = "pytriton/tritonserver/backends/python"
-STUB = (f"pytriton/tritonserver/python_backend_stubs/{sys.version_info.major}.{sys.version_info.minor}/"
-        f"triton_python_backend_stub")
+STUB = (
+    f"pytriton/tritonserver/python_backend_stubs/{sys.version_info.major}.{sys.version_info.minor}/"
+    f"triton_python_backend_stub"
+)
 
 
 def missing() -> str:
@@ -55,10 +58,17 @@ def triton_server(repository: Path, scratch: Path) -> Iterator[tuple[str, str]]:
         shutil.copy(folder / file, backend)
     ports = free_port(), free_port()
     http, grpc = (f"127.0.0.1:{port}" for port in ports)
-    command = [folder / "pytriton/tritonserver/bin/tritonserver", f"--model-repository={repository}",
-               f"--backend-directory={backend.parent}", "--allow-metrics=false", "--exit-timeout-secs=10",
-               "--http-address=127.0.0.1", f"--http-port={ports[0]}", "--grpc-address=127.0.0.1",
-               f"--grpc-port={ports[1]}"]
+    command = [
+        folder / "pytriton/tritonserver/bin/tritonserver",
+        f"--model-repository={repository}",
+        f"--backend-directory={backend.parent}",
+        "--allow-metrics=false",
+        "--exit-timeout-secs=10",
+        "--http-address=127.0.0.1",
+        f"--http-port={ports[0]}",
+        "--grpc-address=127.0.0.1",
+        f"--grpc-port={ports[1]}",
+    ]
     try:
         process = _started(command, scratch, grpc)
     except RuntimeError as error:
@@ -74,9 +84,12 @@ def triton_server(repository: Path, scratch: Path) -> Iterator[tuple[str, str]]:
 def _started(command: list[Any], scratch: Path, address: str) -> subprocess.Popen[bytes]:
     """Start the server. Raise RuntimeError with its log if it is not ready in time."""
     log = scratch / "server.log"
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(Path(os.environ[VARIABLE], "nvidia_pytriton.libs")),
-                   # Processes of models have the packages of the first python3.
-                   "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(Path(os.environ[VARIABLE], "nvidia_pytriton.libs")),
+        # Processes of models have the packages of the first python3.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=scratch, env=environment, stdout=output, stderr=output)
     ends = time.monotonic() + SECONDS

@@ -1,4 +1,5 @@
 """Tests of Ray. Its clusters listen on loopback only."""
+
 import os
 
 import pytest

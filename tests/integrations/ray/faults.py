@@ -5,6 +5,7 @@
 Every round maps new rows. Meanwhile actors are killed with SIGKILL, and nodes are removed and replaced. Prints a
 summary as JSON.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -100,8 +101,12 @@ def perceptron() -> ov.Model:
     net = Net("perceptron")
     x: Any = net.parameter("f32", (1, nets.SIZE), "x")
     for layer, (rows, columns) in enumerate(((nets.SIZE, 64), (64, 4))):
-        x = net.layer("MatMul", "opset1", [x, nets.weights(net, rows, columns, seed=layer)],
-                      {"transpose_a": False, "transpose_b": False})
+        x = net.layer(
+            "MatMul",
+            "opset1",
+            [x, nets.weights(net, rows, columns, seed=layer)],
+            {"transpose_a": False, "transpose_b": False},
+        )
         x = net.layer("Tanh", "opset1", [x], names=["y"] if layer else [])
     net.result(x)
     return nets.model(net)
@@ -165,10 +170,18 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """Return the figures for people."""
         quarter = max(len(self.megabytes) // 4, 1)
-        return {"rounds": self.rounds, "rows": self.rows, "faults": dict(self.faults), "mistakes": self.mistakes[:5],
-                "seconds_of_a_round": round(statistics.median(self.seconds), 1) if self.seconds else None,
-                "megabytes": [round(statistics.median(part), 1)
-                              for part in (self.megabytes[:quarter], self.megabytes[-quarter:]) if part]}
+        return {
+            "rounds": self.rounds,
+            "rows": self.rows,
+            "faults": dict(self.faults),
+            "mistakes": self.mistakes[:5],
+            "seconds_of_a_round": round(statistics.median(self.seconds), 1) if self.seconds else None,
+            "megabytes": [
+                round(statistics.median(part), 1)
+                for part in (self.megabytes[:quarter], self.megabytes[-quarter:])
+                if part
+            ],
+        }
 
 
 class Faults:
@@ -207,15 +220,27 @@ class Faults:
         add_node(self._cluster)
 
 
-def run(cluster: Cluster, seconds: float = math.inf, *, number: float = math.inf, period: float = 2.0,
-        node_every: int = 4, batch_seconds: float = 0.1) -> Run:
+def run(
+    cluster: Cluster,
+    seconds: float = math.inf,
+    *,
+    number: float = math.inf,
+    period: float = 2.0,
+    node_every: int = 4,
+    batch_seconds: float = 0.1,
+) -> Run:
     """Map datasets for so many seconds under `Faults`, or until there have been ``number`` faults."""
     result, ends = Run(), time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
         faults = Faults(cluster, Path(folder), period, node_every)
         result.faults = faults.counts
-        work = pool.submit(map_datasets, result, folder, batch_seconds,
-                           lambda: time.monotonic() >= ends or faults.counts.total() >= number)
+        work = pool.submit(
+            map_datasets,
+            result,
+            folder,
+            batch_seconds,
+            lambda: time.monotonic() >= ends or faults.counts.total() >= number,
+        )
         faults.during(work, number)
         work.result()
     return result
@@ -227,9 +252,17 @@ def map_datasets(result: Run, folder: str, batch_seconds: float, is_enough: Call
     shared, alone = ov.ray.share(model), ov.ray.Predictor(model, "CPU")
     while not result.mistakes and not is_enough():
         began, first = time.monotonic(), result.rounds * ROWS
-        dataset = numbered(ROWS, first).map_batches(make_rows, num_cpus=0.1).map_batches(
-            Recorded, fn_constructor_args=[shared, folder, batch_seconds], batch_size=BATCH, num_cpus=0.4,
-            compute=ray.data.ActorPoolStrategy(size=NODES))
+        dataset = (
+            numbered(ROWS, first)
+            .map_batches(make_rows, num_cpus=0.1)
+            .map_batches(
+                Recorded,
+                fn_constructor_args=[shared, folder, batch_seconds],
+                batch_size=BATCH,
+                num_cpus=0.4,
+                compute=ray.data.ActorPoolStrategy(size=NODES),
+            )
+        )
         found = list(dataset.iter_batches(batch_size=None))
         wanted = alone({"x": values(np.arange(first, first + ROWS))})["y"]
         result.mistakes += compared(found, wanted, first)

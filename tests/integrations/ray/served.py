@@ -6,6 +6,7 @@ Clients drive sequences of random lengths through a model that counts its steps.
 SIGKILL, nodes are removed and replaced, the number of replicas changes, and the directory of sequences or its standby
 dies, one after the other. Prints a summary as JSON.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -63,8 +64,10 @@ class Served:
         alive = []
         for folder in Path("/proc").iterdir():
             with suppress(OSError):
-                if folder.name.isdecimal() and f"ServeReplica:{self.app}:".encode() in (
-                        folder / "cmdline").read_bytes():
+                if (
+                    folder.name.isdecimal()
+                    and f"ServeReplica:{self.app}:".encode() in (folder / "cmdline").read_bytes()
+                ):
                     alive.append(int(folder.name))
         return alive
 
@@ -83,8 +86,10 @@ class Served:
 
 def application(model: Any, **options: Any) -> Any:
     """Return the application of a model, with small replicas on the CPU."""
-    return ov.ray.deployment(model, **{"device": "CPU", "ray_actor_options": {"num_cpus": 0.2},
-                                          "graceful_shutdown_wait_loop_s": 0.2, **options})
+    return ov.ray.deployment(
+        model,
+        **{"device": "CPU", "ray_actor_options": {"num_cpus": 0.2}, "graceful_shutdown_wait_loop_s": 0.2, **options},
+    )
 
 
 @contextmanager
@@ -153,15 +158,23 @@ class Run:
         """Return the figures for people."""
         quarter = max(1, len(self.megabytes) // 4)
         times = sorted(self.seconds)
-        return {"steps": self.steps, "sequences": self.sequences, "faults": dict(self.faults),
-                "mistakes": len(self.mistakes), "p50 ms": round(1000 * times[len(times) // 2], 1),
-                "p99 ms": round(1000 * times[len(times) * 99 // 100], 1), "longest s": round(times[-1], 1),
-                "driver MB": [round(statistics.median(part), 1)
-                              for part in (self.megabytes[:quarter], self.megabytes[-quarter:])]}
+        return {
+            "steps": self.steps,
+            "sequences": self.sequences,
+            "faults": dict(self.faults),
+            "mistakes": len(self.mistakes),
+            "p50 ms": round(1000 * times[len(times) // 2], 1),
+            "p99 ms": round(1000 * times[len(times) * 99 // 100], 1),
+            "longest s": round(times[-1], 1),
+            "driver MB": [
+                round(statistics.median(part), 1) for part in (self.megabytes[:quarter], self.megabytes[-quarter:])
+            ],
+        }
 
 
 def drive(handle: Any, over: threading.Event, figures: Run, seed: int) -> None:
     """Drive sequences until the run is over, on an event loop of this thread."""
+
     async def client(number: int) -> None:
         rng = random.Random(f"{seed} {number}")
         while not over.is_set():
@@ -179,9 +192,11 @@ def drive(handle: Any, over: threading.Event, figures: Run, seed: int) -> None:
                 await current.sequence.close_async()
             except Exception as error:
                 lines = str(error).strip().splitlines() or [""]
-                figures.mistakes.append(f"{time.monotonic() - figures.began:.1f} s, after {figures.last}: step "
-                                        f"{current.steps + 1} of {current.sequence.id}: {type(error).__name__}: "
-                                        f"{lines[-1]}")
+                figures.mistakes.append(
+                    f"{time.monotonic() - figures.began:.1f} s, after {figures.last}: step "
+                    f"{current.steps + 1} of {current.sequence.id}: {type(error).__name__}: "
+                    f"{lines[-1]}"
+                )
 
     async def clients() -> None:
         await asyncio.gather(*map(client, range(CLIENTS)))
@@ -219,8 +234,14 @@ def run(seconds: float, cluster: Cluster, port: int, seed: int = 0, least: int =
             kill_replica()
             kill_directory()
 
-        faults: list[Callable[[], None]] = [kill_replica, kill_directory, kill_standby, remove_node, scale,
-                                            kill_replica_and_directory]
+        faults: list[Callable[[], None]] = [
+            kill_replica,
+            kill_directory,
+            kill_standby,
+            remove_node,
+            scale,
+            kill_replica_and_directory,
+        ]
         thread = threading.Thread(target=drive, args=(app.handle, over, figures, seed))
         thread.start()
         end, number = time.monotonic() + seconds, 0

@@ -1,4 +1,5 @@
 """Predictor and deployments on a local cluster of several nodes, of which actors and nodes are killed."""
+
 from __future__ import annotations
 
 import asyncio
@@ -57,8 +58,9 @@ def processes(session: str) -> list[str]:
 
 def numbered_rows(rows: int, blocks: int) -> ray.data.Dataset:
     """Return a dataset of the columns id and x."""
-    return ray.data.from_items([{"id": id, "x": x} for id, x in enumerate(values(np.arange(rows)))],
-                               override_num_blocks=blocks)
+    return ray.data.from_items(
+        [{"id": id, "x": x} for id, x in enumerate(values(np.arange(rows)))], override_num_blocks=blocks
+    )
 
 
 def wanted(ids: Array) -> Array:
@@ -68,8 +70,13 @@ def wanted(ids: Array) -> Array:
 def test_every_row_once(cluster: Cluster) -> None:
     """Results are those of a single process. Columns that are no inputs are kept."""
     dataset = numbered_rows(ROWS, 7).map_batches(
-        ov.ray.Predictor, fn_constructor_args=[perceptron(), "CPU"], fn_constructor_kwargs={"max_batch_size": 16},
-        batch_size=32, num_cpus=0.4, compute=POOL)
+        ov.ray.Predictor,
+        fn_constructor_args=[perceptron(), "CPU"],
+        fn_constructor_kwargs={"max_batch_size": 16},
+        batch_size=32,
+        num_cpus=0.4,
+        compute=POOL,
+    )
     rows = sorted(dataset.take_all(), key=lambda row: row["id"])
     assert all(list(row) == ["id", "y"] for row in rows)
     assert [row["id"] for row in rows] == list(range(ROWS))
@@ -84,10 +91,12 @@ def test_empty_blocks_and_ragged_rows(cluster: Cluster) -> None:
     net.result(net.layer("Relu", "opset1", [net.parameter("f32", (1, -1), "x")], names=["y"]))
     items = [{"id": i, "x": [float(i - 20)] * (1 + i % 3)} for i in range(40)]
     dataset = ray.data.from_items(items, override_num_blocks=4).filter(lambda row: row["id"] >= 15, num_cpus=0.1)
-    rows = dataset.map_batches(ov.ray.Predictor, fn_constructor_args=[nets.model(net), "CPU"], batch_size=None,
-                               num_cpus=0.4, compute=POOL).take_all()
+    rows = dataset.map_batches(
+        ov.ray.Predictor, fn_constructor_args=[nets.model(net), "CPU"], batch_size=None, num_cpus=0.4, compute=POOL
+    ).take_all()
     assert {row["id"]: row["y"].tolist() for row in rows} == {
-        row["id"]: [max(x, 0) for x in row["x"]] for row in items[15:]}
+        row["id"]: [max(x, 0) for x in row["x"]] for row in items[15:]
+    }
 
 
 def test_models_with_states(cluster: Cluster) -> None:
@@ -96,8 +105,14 @@ def test_models_with_states(cluster: Cluster) -> None:
     rng = np.random.default_rng(0)
     frames = [rng.standard_normal((1 + i % 5, 40)).astype(np.float32) for i in range(24)]
     dataset = ray.data.from_items([{"id": i, "frame": x} for i, x in enumerate(frames)], override_num_blocks=4)
-    rows = dataset.map_batches(ov.ray.Predictor, fn_constructor_args=[ov.ray.share(model), "CPU"], batch_size=6,
-                               fn_constructor_kwargs={"max_sequences": 4}, num_cpus=0.4, compute=POOL).take_all()
+    rows = dataset.map_batches(
+        ov.ray.Predictor,
+        fn_constructor_args=[ov.ray.share(model), "CPU"],
+        batch_size=6,
+        fn_constructor_kwargs={"max_sequences": 4},
+        num_cpus=0.4,
+        compute=POOL,
+    ).take_all()
     assert sorted(row["id"] for row in rows) == list(range(len(frames)))
     compiled = ov.Core().compile_model(model, "CPU")
     (name,) = set(rows[0]) - {"id"}
@@ -124,8 +139,13 @@ class Located(ov.ray.Predictor):
         time.sleep(0.2)  # or one actor would do everything
         count = len(batch["id"])
         node = ray.get_runtime_context().get_node_id()
-        return {**super().__call__(batch), "pid": np.full(count, os.getpid()), "grown": np.full(count, self._grown),
-                "place": np.array([self._place] * count), "node": np.array([node] * count)}
+        return {
+            **super().__call__(batch),
+            "pid": np.full(count, os.getpid()),
+            "grown": np.full(count, self._grown),
+            "place": np.array([self._place] * count),
+            "node": np.array([node] * count),
+        }
 
 
 def private_bytes() -> int:
@@ -160,8 +180,17 @@ def test_weights_are_in_shared_memory_once_per_node(cluster: Cluster) -> None:
     """Two actors on each of two nodes."""
     model = wide()
     shared = ov.ray.share(model)
-    rows = numbered_rows(48, 16).map_batches(Located, fn_constructor_args=[shared], batch_size=3, num_cpus=0.4,
-                               compute=ray.data.ActorPoolStrategy(size=4)).take_all()
+    rows = (
+        numbered_rows(48, 16)
+        .map_batches(
+            Located,
+            fn_constructor_args=[shared],
+            batch_size=3,
+            num_cpus=0.4,
+            compute=ray.data.ActorPoolStrategy(size=4),
+        )
+        .take_all()
+    )
     workers = {row["pid"]: row for row in rows}
     nodes = {row["node"] for row in rows}
     assert len(workers) > len(nodes) == 2  # a fourth actor may start when the others have done all rows
@@ -252,6 +281,7 @@ def test_models_without_states(port: int) -> None:
     model = scored()
     compiled = ov.Core().compile_model(model, "CPU")
     with served(port, ov.ray.share(model), num_replicas=2) as app, ThreadPoolExecutor(16) as pool:
+
         def call(seed: int) -> None:
             x = numbers(1 + seed % 3, seed)
             found = app.handle.infer.remote({"x": x, "offset": np.float32(2)}).result()
@@ -303,8 +333,15 @@ def test_sequences_are_handed_over_when_replicas_come_and_leave(port: int) -> No
 
 def test_the_load_decides_how_many_replicas_there_are(port: int) -> None:
     """Sequences move to replicas that autoscaling starts, and stay when it stops them again."""
-    scaling = {"min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0.5,
-               "downscale_delay_s": 2, "metrics_interval_s": 0.2, "look_back_period_s": 1}
+    scaling = {
+        "min_replicas": 1,
+        "max_replicas": 2,
+        "target_ongoing_requests": 2,
+        "upscale_delay_s": 0.5,
+        "downscale_delay_s": 2,
+        "metrics_interval_s": 0.2,
+        "look_back_period_s": 1,
+    }
     with served(port, ov.ray.share(nets.sums()), autoscaling_config=scaling) as app:
         clients = run(app, 24, 1)
 

@@ -1,4 +1,5 @@
 """Sequences that move between replicas, which come, leave and die: without a cluster, in one event loop."""
+
 from __future__ import annotations
 
 import asyncio
@@ -103,8 +104,9 @@ class Service:
         self.sequences: Any = None
 
     async def step(self, inputs: Any, id: Any, number: int, is_numbered: bool = True) -> Any:
-        outputs, saved = await self.sequences.infer(id, {0: inputs["x"]}, number == 1, False,
-                                                    number if is_numbered else None)
+        outputs, saved = await self.sequences.infer(
+            id, {0: inputs["x"]}, number == 1, False, number if is_numbered else None
+        )
         return {"y": outputs[0], "steps": outputs[1]}, saved
 
     async def resume(self, id: Any) -> int:
@@ -120,8 +122,9 @@ class Cluster:
     It routes every call to a random replica or, with ``sticky``, to one that the sequence and the replicas determine.
     """
 
-    def __init__(self, seed: int, checkpoint_steps: int = 0, slots: int = SLOTS, idle: float = IDLE,
-                 sticky: bool = False) -> None:
+    def __init__(
+        self, seed: int, checkpoint_steps: int = 0, slots: int = SLOTS, idle: float = IDLE, sticky: bool = False
+    ) -> None:
         self.rng, self._sticky = random.Random(seed), sticky
         self._checkpoint_steps, self._slots, self._idle = checkpoint_steps, slots, idle
         self.replicas: dict[str, Actor] = {}
@@ -153,7 +156,8 @@ class Cluster:
         self._engines.append(engine)
         actor = self.replicas[name] = Actor(Service(engine), self.rng)
         actor.target.sequences = ReplicaSequences(
-            engine, name, actor, lambda: Unreachable(self.open_directory(), actor), self._checkpoint_steps, self._idle)
+            engine, name, actor, lambda: Unreachable(self.open_directory(), actor), self._checkpoint_steps, self._idle
+        )
         return name
 
     def kill(self, name: str) -> None:
@@ -200,6 +204,7 @@ class Handle:
 
 def running(scenario: Callable[[Cluster], Coroutine[Any, Any, None]], **options: Any) -> None:
     """Run a scenario with a cluster."""
+
     async def run() -> None:
         cluster = Cluster(**{"seed": 0, **options})
         try:
@@ -237,6 +242,7 @@ async def kill_directories(cluster: Cluster, over: asyncio.Event) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_steps_on_random_replicas_that_come_and_leave(seed: int) -> None:
     """Every step runs on a random replica, while replicas come and leave: no step is lost, doubled, or of another."""
+
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
             cluster.add()
@@ -265,6 +271,7 @@ def test_steps_on_random_replicas_that_come_and_leave(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_checkpoints_survive_dead_replicas(seed: int) -> None:
     """Replicas die, and the directory or its standby: sequences go on from checkpoints, each step exactly once."""
+
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
             cluster.add()
@@ -300,6 +307,7 @@ def test_checkpoints_survive_dead_replicas(seed: int) -> None:
 @pytest.mark.usefixtures("patient")
 def test_the_directory_dies_while_sequences_move(seed: int, checkpoint_steps: int) -> None:
     """States that are on their way from one replica to another are not lost, since no replica dies."""
+
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
             cluster.add()
@@ -320,6 +328,7 @@ def test_the_directory_dies_while_sequences_move(seed: int, checkpoint_steps: in
 @pytest.mark.usefixtures("patient")
 def test_steps_without_numbers_while_the_directory_dies(checkpoint_steps: int) -> None:
     """Clients of HTTP do not number their steps, and do not repeat any."""
+
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
             cluster.add()
@@ -342,6 +351,7 @@ def test_steps_without_numbers_while_the_directory_dies(checkpoint_steps: int) -
 @pytest.mark.parametrize("checkpoint_steps", [0, 3])
 def test_states_of_a_replica_that_has_left_outlive_the_directory(victims: str, checkpoint_steps: int) -> None:
     """The directory (d) and its standby (s) die, one after the other."""
+
     async def scenario(cluster: Cluster) -> None:
         clients = [Client(cluster, i, i + 1) for i in range(4)]
         first = cluster.add()
@@ -497,6 +507,7 @@ def test_idle_sequences_end() -> None:
 
 def test_a_replica_that_dies_while_it_waits_gets_nothing() -> None:
     """The sequence that it has claimed goes to the next one."""
+
     async def scenario(cluster: Cluster) -> None:
         directory, saved = cluster.directory.target, SavedSequence(1, {})
         for name in "abc":
@@ -514,6 +525,7 @@ def test_a_replica_that_dies_while_it_waits_gets_nothing() -> None:
 
 def test_a_lost_answer_is_given_again() -> None:
     """A step that is repeated with its number runs once; a number that is not the next is refused."""
+
     async def scenario(cluster: Cluster) -> None:
         service = cluster.replicas[cluster.add()].target
         x = np.ones((1, nets.SIZE), np.float32)

@@ -1,4 +1,5 @@
 """Predictor without a cluster: every row is computed as by a plain compiled model for that row alone."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -122,8 +123,11 @@ def test_ragged_inputs_with_outputs_of_one_shape() -> None:
     np.testing.assert_array_equal(found["y"], [3, 1, 3, 3, 2, 1])
 
 
-@pytest.mark.parametrize("column", [np.array([["a", "bcd"], ["é", ""]]), np.array([["a", "bcd"], ["é", ""]], object),
-                                    ragged(["a", "bcd"], ["é", ""])], ids=["unicode", "objects", "lists"])
+@pytest.mark.parametrize(
+    "column",
+    [np.array([["a", "bcd"], ["é", ""]]), np.array([["a", "bcd"], ["é", ""]], object), ragged(["a", "bcd"], ["é", ""])],
+    ids=["unicode", "objects", "lists"],
+)
 def test_strings(column: Array) -> None:
     found = Predictor(strings(), "CPU")({"x": column})["y"]
     assert found.tolist() == [["a", "bcd"], ["é", ""]]
@@ -188,10 +192,14 @@ def test_columns_have_the_names_of_ports_by_default() -> None:
     np.testing.assert_array_equal(found["positive"], np.maximum(a, 0))
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), [
-    ({"second": "a", "first": "b"}, {"positive": "p", "difference": "d"}),
-    ({0: "a", 1: "b"}, {1: "p", 0: "d"}),
-], ids=["names", "numbers"])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ({"second": "a", "first": "b"}, {"positive": "p", "difference": "d"}),
+        ({0: "a", 1: "b"}, {1: "p", 0: "d"}),
+    ],
+    ids=["names", "numbers"],
+)
 def test_columns_by_name_and_number(inputs: Any, outputs: Any) -> None:
     a, b = np.float32([[1, -2]]), np.float32([[5, 6]])
     found = Predictor(twins(), "CPU", inputs=inputs, outputs=outputs)({"a": a, "b": b})
@@ -274,10 +282,14 @@ def test_values_that_do_not_fit_the_input() -> None:
 
 @pytest.mark.parametrize("batching", [True, False])
 def test_zero_rows(batching: bool) -> None:
-    found = Predictor(twins(), "CPU", batching=batching)({
-        "first": np.empty((0, 2), np.float32), "second": np.empty((0, 2), np.float32), "id": np.empty(0, np.int64)})
+    found = Predictor(twins(), "CPU", batching=batching)(
+        {"first": np.empty((0, 2), np.float32), "second": np.empty((0, 2), np.float32), "id": np.empty(0, np.int64)}
+    )
     assert {name: (column.dtype, len(column)) for name, column in found.items()} == {
-        "id": (np.int64, 0), "difference": (np.float32, 0), "positive": (np.float32, 0)}
+        "id": (np.int64, 0),
+        "difference": (np.float32, 0),
+        "positive": (np.float32, 0),
+    }
     assert Predictor(converted("bf16"), "CPU")({"x": np.empty((0, 3), np.float32)})["y"].dtype == np.float32
 
 
@@ -291,8 +303,11 @@ def test_a_model_without_columns() -> None:
         Predictor(twins(), "CPU", constants={0: 1, 1: 1})({"id": np.arange(2)})
 
 
-@pytest.mark.parametrize("batch", [pandas.DataFrame({"x": [1.0]}), pyarrow.table({"x": [1.0]}), [{"x": 1.0}]],
-                         ids=["pandas", "pyarrow", "rows"])
+@pytest.mark.parametrize(
+    "batch",
+    [pandas.DataFrame({"x": [1.0]}), pyarrow.table({"x": [1.0]}), [{"x": 1.0}]],
+    ids=["pandas", "pyarrow", "rows"],
+)
 def test_other_formats_of_batches(batch: Any) -> None:
     with pytest.raises(TypeError, match=r"a batch is a dict of arrays, not .*: use batch_format='numpy'"):
         Predictor(unary("Relu", "f32", (1, 1)), "CPU")(batch)
@@ -317,7 +332,7 @@ def test_a_detector_one_row_at_a_time(device: str) -> None:
     """A row is a batch of images here, and its outputs are returned as the model computes them."""
     expected = Expected.load(DATA / "detector" / "expected.npz")
     call = expected.calls[0]
-    (name, images), = call.inputs.items()
+    ((name, images),) = call.inputs.items()
     predictor = Predictor(DATA / "detector" / "model.xml", device, batching=False)
     found = predictor({name: np.stack([images, images])})
     for output, wanted in zip(found.values(), call.outputs, strict=True):
@@ -335,8 +350,9 @@ def test_rows_that_lack_the_batch_axis_get_it() -> None:
 def test_ragged_outputs_of_single_rows() -> None:
     """Positions of elements that are not zero: as many as each row has."""
     net = Net("positions")
-    net.result(net.layer("NonZero", "opset3", [net.parameter("f32", (-1,), "x")], {"output_type": "i64"}, ["i64"],
-                         names=["y"]))
+    net.result(
+        net.layer("NonZero", "opset3", [net.parameter("f32", (-1,), "x")], {"output_type": "i64"}, ["i64"], names=["y"])
+    )
     model = nets.model(net)
     with pytest.raises(ov.OpError, match="NonZero"):
         Predictor(model, "CPU")
@@ -383,7 +399,7 @@ def test_sequences_of_one_length_are_one_array(device: str) -> None:
     given = np.random.default_rng(0).standard_normal((5, 4, 40)).astype(np.float32)
     found = Predictor(model, device, max_sequences=3)({"frame": given})
     (output,) = found.values()
-    wanted = np.stack([y[:, 0] for y, in request_each(model, device, given)])
+    wanted = np.stack([y[:, 0] for (y,) in request_each(model, device, given)])
     assert output.shape == wanted.shape and output.dtype == np.float32
     np.testing.assert_allclose(output, wanted, 1e-5, 1e-5)
 
@@ -504,10 +520,12 @@ def onnx_file(path: Any) -> Any:
     if w.shape[0] == 1:
         w, b = b, w
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])], "dense",
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])],
+        "dense",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 256])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 512])],
-        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")])
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")],
+    )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     return path
 

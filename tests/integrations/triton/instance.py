@@ -1,4 +1,5 @@
 """An instance of a model without Triton: it reads config.pbtxt, loads model.py and calls it as the server does."""
+
 from __future__ import annotations
 
 import asyncio
@@ -36,11 +37,19 @@ class Instance:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
-    def request(self, arrays: Arrays, id: int | str = 0, start: bool = False, end: bool = False,
-                outputs: Sequence[str] | None = None) -> stand_in.InferenceRequest:
+    def request(
+        self,
+        arrays: Arrays,
+        id: int | str = 0,
+        start: bool = False,
+        end: bool = False,
+        outputs: Sequence[str] | None = None,
+    ) -> stand_in.InferenceRequest:
         """Return a request with copies of arrays on the host, or with arrays on a device."""
-        tensors = [stand_in.Tensor(name, np.array(array) if isinstance(array, (np.ndarray, np.generic)) else array)
-                   for name, array in arrays.items()]
+        tensors = [
+            stand_in.Tensor(name, np.array(array) if isinstance(array, (np.ndarray, np.generic)) else array)
+            for name, array in arrays.items()
+        ]
         return stand_in.InferenceRequest(tensors, list(outputs or self._outputs), id, start + 2 * end)
 
     def execute(self, requests: Sequence[stand_in.InferenceRequest]) -> list[stand_in.InferenceResponse]:
@@ -79,18 +88,29 @@ class Instance:
 
 
 @contextmanager
-def loaded(folder: Path, version: int = 1, kind: str = "CPU", parameters: Mapping[str, str] | None = None
-           ) -> Iterator[Instance]:
+def loaded(
+    folder: Path, version: int = 1, kind: str = "CPU", parameters: Mapping[str, str] | None = None
+) -> Iterator[Instance]:
     """Load a version from a model's folder, with further parameters in the configuration; finalize it at the end."""
     config = parsed(folder)
     for key, value in (parameters or {}).items():
         config.parameters[key].string_value = value
     model = runpy.run_path(str(folder / str(version) / "model.py"))["TritonPythonModel"]()
-    model.initialize({
-        "model_config": json.dumps(json_format.MessageToDict(config, preserving_proto_field_name=True,
-                                                             always_print_fields_with_no_presence=True)),
-        "model_instance_kind": kind, "model_instance_device_id": "0", "model_instance_name": f"{config.name}_0",
-        "model_repository": str(folder), "model_version": str(version), "model_name": config.name})
+    model.initialize(
+        {
+            "model_config": json.dumps(
+                json_format.MessageToDict(
+                    config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+                )
+            ),
+            "model_instance_kind": kind,
+            "model_instance_device_id": "0",
+            "model_instance_name": f"{config.name}_0",
+            "model_repository": str(folder),
+            "model_version": str(version),
+            "model_name": config.name,
+        }
+    )
     instance = Instance(model, config)
     try:
         yield instance
@@ -103,5 +123,7 @@ def outputs(response: stand_in.InferenceResponse) -> dict[str, Any]:
     error = response.error()
     if error is not None:
         raise error
-    return {tensor.name(): tensor.as_numpy() if tensor.is_cpu() else tensor.on_device()
-            for tensor in response.output_tensors()}
+    return {
+        tensor.name(): tensor.as_numpy() if tensor.is_cpu() else tensor.on_device()
+        for tensor in response.output_tensors()
+    }

@@ -2,6 +2,7 @@
 
 https://github.com/triton-inference-server/python_backend
 """
+
 from __future__ import annotations
 
 import sys

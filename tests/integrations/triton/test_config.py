@@ -1,4 +1,5 @@
 """Folders that ``ovgpu triton`` writes: their files, and the configuration as Triton's own protobuf reads it."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -26,47 +27,83 @@ def written(model: ov.Model, folder: Path, *options: str) -> Path:
 
 
 def config(model: ov.Model, folder: Path, *options: str) -> dict[str, Any]:
-    found: dict[str, Any] = json_format.MessageToDict(parsed(written(model, folder, *options)),
-                                                      preserving_proto_field_name=True)
+    found: dict[str, Any] = json_format.MessageToDict(
+        parsed(written(model, folder, *options)), preserving_proto_field_name=True
+    )
     return found
 
 
 def frames(rows: int = -1) -> ov.Model:
     """relu of x [rows, any, 3] in bf16, of flags and of texts."""
     net = Net("frames")
-    x, flags, words = (net.parameter(kind, shape, name) for kind, shape, name in (
-        ("bf16", (rows, -1, 3), "x"), ("boolean", (rows,), "flags"), ("string", (rows, 2), "words")))
+    x, flags, words = (
+        net.parameter(kind, shape, name)
+        for kind, shape, name in (
+            ("bf16", (rows, -1, 3), "x"),
+            ("boolean", (rows,), "flags"),
+            ("string", (rows, 2), "words"),
+        )
+    )
     net.result(net.layer("Relu", "opset1", [x], names=["y"]))
     net.result(net.layer("LogicalNot", "opset1", [flags], names=["no"]))
-    net.result(net.layer("Reshape", "opset1", [words, net.const(np.array([-1, 2], np.int64))], {"special_zero": False},
-                         names=["same"]))
+    net.result(
+        net.layer(
+            "Reshape",
+            "opset1",
+            [words, net.const(np.array([-1, 2], np.int64))],
+            {"special_zero": False},
+            names=["same"],
+        )
+    )
     return nets.model(net)
 
 
 def test_rows_in_batches(tmp_path: Path) -> None:
     """The batch axis is not in dims, an empty shape becomes one element, and dynamic shapes may be mixed."""
     assert config(frames(), tmp_path, "--max-batch-size", "16", "--max-wait-ms", "0.5") == {
-        "name": "M", "backend": "python", "max_batch_size": 16,
-        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": ["-1", "3"], "allow_ragged_batch": True},
-                  {"name": "flags", "data_type": "TYPE_BOOL", "dims": ["1"], "reshape": {}},
-                  {"name": "words", "data_type": "TYPE_STRING", "dims": ["2"]}],
-        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": ["-1", "3"]},
-                   {"name": "no", "data_type": "TYPE_BOOL", "dims": ["1"], "reshape": {}},
-                   {"name": "same", "data_type": "TYPE_STRING", "dims": ["2"]}],
+        "name": "M",
+        "backend": "python",
+        "max_batch_size": 16,
+        "input": [
+            {"name": "x", "data_type": "TYPE_FP32", "dims": ["-1", "3"], "allow_ragged_batch": True},
+            {"name": "flags", "data_type": "TYPE_BOOL", "dims": ["1"], "reshape": {}},
+            {"name": "words", "data_type": "TYPE_STRING", "dims": ["2"]},
+        ],
+        "output": [
+            {"name": "y", "data_type": "TYPE_FP32", "dims": ["-1", "3"]},
+            {"name": "no", "data_type": "TYPE_BOOL", "dims": ["1"], "reshape": {}},
+            {"name": "same", "data_type": "TYPE_STRING", "dims": ["2"]},
+        ],
         "dynamic_batching": {"max_queue_delay_microseconds": "500"},
         "instance_group": [{"count": 1}],  # KIND_AUTO
     }
 
 
 def test_sequences_in_slots(tmp_path: Path) -> None:
-    assert config(nets.sums(), tmp_path, "--max-sequences", "8", "--idle-seconds", "9", "--precision", "f16",
-                  "--device", "MULTI:NVIDIA.0,NVIDIA.2") == {
-        "name": "M", "backend": "python", "max_batch_size": 8,
+    assert config(
+        nets.sums(),
+        tmp_path,
+        "--max-sequences",
+        "8",
+        "--idle-seconds",
+        "9",
+        "--precision",
+        "f16",
+        "--device",
+        "MULTI:NVIDIA.0,NVIDIA.2",
+    ) == {
+        "name": "M",
+        "backend": "python",
+        "max_batch_size": 8,
         "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": ["8"]}],
-        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": ["8"]},
-                   {"name": "steps", "data_type": "TYPE_INT64", "dims": ["1"], "reshape": {}}],
-        "sequence_batching": {"max_sequence_idle_microseconds": "9000000", "oldest": {
-            "max_candidate_sequences": 8, "max_queue_delay_microseconds": "2000"}},
+        "output": [
+            {"name": "y", "data_type": "TYPE_FP32", "dims": ["8"]},
+            {"name": "steps", "data_type": "TYPE_INT64", "dims": ["1"], "reshape": {}},
+        ],
+        "sequence_batching": {
+            "max_sequence_idle_microseconds": "9000000",
+            "oldest": {"max_candidate_sequences": 8, "max_queue_delay_microseconds": "2000"},
+        },
         "instance_group": [{"count": 1, "kind": "KIND_GPU", "gpus": [0, 2]}],
         "parameters": {"INFERENCE_PRECISION_HINT": {"string_value": "f16"}},
     }
@@ -77,8 +114,10 @@ def test_decoupled_steps(tmp_path: Path) -> None:
     found = config(nets.switched(), tmp_path, "--decoupled", "--device", "CPU")
     assert found["model_transaction_policy"] == {"decoupled": True}
     assert "max_batch_size" not in found
-    assert found["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": ["-1", "8"]},
-                              {"name": "gain", "data_type": "TYPE_FP32", "dims": ["1"]}]
+    assert found["input"] == [
+        {"name": "x", "data_type": "TYPE_FP32", "dims": ["-1", "8"]},
+        {"name": "gain", "data_type": "TYPE_FP32", "dims": ["1"]},
+    ]
     assert found["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": ["1", "8"]}]
     assert found["instance_group"] == [{"count": 1, "kind": "KIND_CPU"}]
 
@@ -137,15 +176,19 @@ def any_rank() -> ov.Model:
     return nets.model(net)
 
 
-@pytest.mark.parametrize(("make", "options", "message"), [
-    (any_rank, (), "'x' has a dynamic rank, which Triton's configuration cannot express"),
-    (frames, ("--decoupled",), "this model has no states"),
-    (frames, ("--device-tensors",), "'x' is bf16"),
-    (nets.sums, ("--device", "HETERO:NVIDIA,CPU"), "not HETERO:NVIDIA,CPU"),
-    (nets.sums, ("--device", "MULTI:NVIDIA.x"), "not MULTI:NVIDIA.x"),
-])
-def test_refused(make: Any, options: tuple[str, ...], message: str, tmp_path: Path,
-                 capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (any_rank, (), "'x' has a dynamic rank, which Triton's configuration cannot express"),
+        (frames, ("--decoupled",), "this model has no states"),
+        (frames, ("--device-tensors",), "'x' is bf16"),
+        (nets.sums, ("--device", "HETERO:NVIDIA,CPU"), "not HETERO:NVIDIA,CPU"),
+        (nets.sums, ("--device", "MULTI:NVIDIA.x"), "not MULTI:NVIDIA.x"),
+    ],
+)
+def test_refused(
+    make: Any, options: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ov.save_model(make(), tmp_path / "M.xml", compress_to_fp16=False)
     assert cli.main(["triton", str(tmp_path / "repository"), str(tmp_path / "M.xml"), *options]) == 1
     assert message in capsys.readouterr().err
@@ -155,4 +198,5 @@ def test_refused(make: Any, options: tuple[str, ...], message: str, tmp_path: Pa
 def test_text() -> None:
     """Names may have quotes and letters of any language."""
     assert text({"name": 'a "b" \\ é', "kind": Name("K"), "dims": [-1, 2], "on": True, "part": [{"x": 1}, {}]}) == (
-        'name: "a \\"b\\" \\\\ é"\nkind: K\ndims: [-1, 2]\non: true\npart {\n  x: 1\n}\npart {\n}\n')
+        'name: "a \\"b\\" \\\\ é"\nkind: K\ndims: [-1, 2]\non: true\npart {\n  x: 1\n}\npart {\n}\n'
+    )

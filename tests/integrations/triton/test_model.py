@@ -1,4 +1,5 @@
 """Models in Triton's Python backend, which is stood in for: their responses are those of requests of ovgpu."""
+
 from __future__ import annotations
 
 import random
@@ -56,10 +57,14 @@ def check(found: dict[str, Any], wanted: list[Array]) -> None:
 def test_requests_in_one_batch(tmp_path: Path, kind: str) -> None:
     """Requests of different numbers of rows, lengths and outputs; each gets its own rows, of the types it has."""
     with loaded(written(frames(), tmp_path), kind=kind) as instance:
-        given = [{"x": np.arange(rows * length * 3, dtype=np.float32).reshape(rows, length, 3) - 5,
-                  "flags": np.arange(rows) % 2 == 0,
-                  "words": np.array([[f"é{row}".encode(), b""] for row in range(rows)], object)}
-                 for rows, length in ((1, 2), (3, 2), (2, 4), (1, 1), (1, 2))]
+        given = [
+            {
+                "x": np.arange(rows * length * 3, dtype=np.float32).reshape(rows, length, 3) - 5,
+                "flags": np.arange(rows) % 2 == 0,
+                "words": np.array([[f"é{row}".encode(), b""] for row in range(rows)], object),
+            }
+            for rows, length in ((1, 2), (3, 2), (2, 4), (1, 1), (1, 2))
+        ]
         requests = [instance.request(arrays, outputs=["no"] if i == 4 else None) for i, arrays in enumerate(given)]
         found = [outputs(response) for response in instance.execute(requests)]
         assert list(found[4]) == ["no"]
@@ -90,9 +95,15 @@ def test_one_inference_for_a_batch(tmp_path: Path) -> None:
 
 def dense() -> ov.Model:
     net = nets.Net("dense")
-    net.result(net.layer("MatMul", "opset1", [net.parameter("f32", (-1, nets.SIZE), "x"),
-                                              nets.weights(net, nets.SIZE, 4)],
-                         {"transpose_a": False, "transpose_b": False}, names=["y"]))
+    net.result(
+        net.layer(
+            "MatMul",
+            "opset1",
+            [net.parameter("f32", (-1, nets.SIZE), "x"), nets.weights(net, nets.SIZE, 4)],
+            {"transpose_a": False, "transpose_b": False},
+            names=["y"],
+        )
+    )
     return nets.model(net)
 
 
@@ -101,15 +112,18 @@ def test_requests_without_a_batch(tmp_path: Path, kind: str) -> None:
     with loaded(written(perceptron(-1), tmp_path, *EXACT), kind=kind) as instance:
         for rows in (1, 5):
             offset = np.array([rows], np.float32)  # Triton has no scalars
-            check(instance.infer({"x": numbers(rows), "offset": offset}),
-                  Single(perceptron(-1)).step({"x": numbers(rows), "offset": offset[0]}))
+            check(
+                instance.infer({"x": numbers(rows), "offset": offset}),
+                Single(perceptron(-1)).step({"x": numbers(rows), "offset": offset[0]}),
+            )
 
 
 def test_wrong_requests(tmp_path: Path) -> None:
     """The others of the batch are answered."""
     with loaded(written(dense(), tmp_path)) as instance:
-        responses = instance.execute([
-            instance.request(arrays) for arrays in ({"x": numbers(1)}, {"x": np.zeros((1, 7), np.float32)}, {})])
+        responses = instance.execute(
+            [instance.request(arrays) for arrays in ({"x": numbers(1)}, {"x": np.zeros((1, 7), np.float32)}, {})]
+        )
         check(outputs(responses[0]), Single(dense()).step({"x": numbers(1)}))
         for response, message in zip(responses[1:], ("input 'x' has the shape [-1, 8], not [1, 7]", "has no value")):
             error = response.error()
@@ -135,8 +149,12 @@ def test_sequences(tmp_path: Path, kind: str) -> None:
                 id = next(iter(waiting))
                 running[id] = waiting.pop(id), 0, Single(nets.sums())
             chosen = chance.sample(list(running), chance.randint(1, len(running)))
-            requests = [instance.request(running[id][0][running[id][1]], id, running[id][1] == 0,
-                                         running[id][1] + 1 == len(running[id][0])) for id in chosen]
+            requests = [
+                instance.request(
+                    running[id][0][running[id][1]], id, running[id][1] == 0, running[id][1] + 1 == len(running[id][0])
+                )
+                for id in chosen
+            ]
             inputs = {id: running[id][0][running[id][1]] for id in chosen}
             for id, response in zip(chosen, instance.execute(requests)):
                 given, done, single = running[id]
@@ -160,11 +178,17 @@ def test_a_decoder(tmp_path: Path, kind: str) -> None:
             given = []
             for row, chunk in enumerate(chunks):
                 ids = np.random.default_rng(10 * step + row).integers(0, 50, (1, chunk))
-                given.append({"input_ids": ids, "attention_mask": np.ones((1, lengths[row] + chunk), np.int64),
-                              "position_ids": np.arange(lengths[row], lengths[row] + chunk)[None]})
+                given.append(
+                    {
+                        "input_ids": ids,
+                        "attention_mask": np.ones((1, lengths[row] + chunk), np.int64),
+                        "position_ids": np.arange(lengths[row], lengths[row] + chunk)[None],
+                    }
+                )
                 lengths[row] += chunk
-            responses = instance.execute([instance.request(arrays, row + 1, step == 0, step == 3)
-                                          for row, arrays in enumerate(given)])
+            responses = instance.execute(
+                [instance.request(arrays, row + 1, step == 0, step == 3) for row, arrays in enumerate(given)]
+            )
             for single, arrays, response in zip(singles, given, responses):
                 check(outputs(response), single.step({**arrays, "beam_idx": np.zeros(1, np.int32)}))
 
@@ -237,8 +261,11 @@ def test_streams(tmp_path: Path, kind: str) -> None:
     folder = written(nets.sums(), tmp_path, "--decoupled", "--max-sequences", "4")
     with loaded(folder, kind=kind) as instance:
         parts = {id: [steps(id, 3), steps(id + 1, 1), steps(id + 2, 5)] for id in range(1, 5)}
-        requests = {(id, part): instance.request(rows_of(parts[id][part]), id, part == 0, part == 2)
-                    for part in range(3) for id in parts}
+        requests = {
+            (id, part): instance.request(rows_of(parts[id][part]), id, part == 0, part == 2)
+            for part in range(3)
+            for id in parts
+        }
         for request in requests.values():
             instance.stream([request])
         singles = {id: Single(nets.sums()) for id in parts}
@@ -319,20 +346,24 @@ def test_tensors_stay_on_the_card(tmp_path: Path) -> None:
             before = state.counters.h2d_bytes + state.counters.d2h_bytes
             found = instance.infer({"x": array}, id=1, start=step == 0)
             moved = state.counters.h2d_bytes + state.counters.d2h_bytes - before
-            check({name: cupy_emu.asnumpy(value.device_array) for name, value in found.items()},
-                  single.step({"x": host}))
+            check(
+                {name: cupy_emu.asnumpy(value.device_array) for name, value in found.items()}, single.step({"x": host})
+            )
             assert step < 3 or not moved
 
 
 # ---- loading
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ('"x"', '"z"', "config.pbtxt has a port 'z', but the model has x"),
-    ("TYPE_FP32", "TYPE_FP16", "config.pbtxt has the type TYPE_FP16 for 'x'"),
-    ("instance_group", 'parameters { key: "NO_SUCH" value { string_value: "1" } } instance_group', "NO_SUCH"),
-    ("", "", "there is no model in"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"x"', '"z"', "config.pbtxt has a port 'z', but the model has x"),
+        ("TYPE_FP32", "TYPE_FP16", "config.pbtxt has the type TYPE_FP16 for 'x'"),
+        ("instance_group", 'parameters { key: "NO_SUCH" value { string_value: "1" } } instance_group', "NO_SUCH"),
+        ("", "", "there is no model in"),
+    ],
+)
 def test_models_that_cannot_be_loaded(old: str, new: str, message: str, tmp_path: Path) -> None:
     folder = written(nets.sums(), tmp_path)
     if not old:

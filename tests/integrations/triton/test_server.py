@@ -1,4 +1,5 @@
 """Models in Triton Inference Server itself, on the CPU, with its own clients. It is left out where it is missing."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -36,8 +37,11 @@ MODELS = {
 def types() -> ov.Model:
     """Relu of a bf16 input, not of flags, and numbers as i64; all of any length."""
     net = Net("types")
-    for op, kind, x, y in (("Relu", "bf16", "x", "y"), ("LogicalNot", "boolean", "flags", "no"),
-                           ("Negative", "i64", "n", "minus")):
+    for op, kind, x, y in (
+        ("Relu", "bf16", "x", "y"),
+        ("LogicalNot", "boolean", "flags", "no"),
+        ("Negative", "i64", "n", "minus"),
+    ):
         net.result(net.layer(op, "opset1", [net.parameter(kind, (-1, -1), x)], names=[y]))
     return nets.model(net)
 
@@ -61,6 +65,7 @@ def client(request: pytest.FixtureRequest, addresses: dict[str, str]) -> Iterato
 
 def test_batches(client: Client, addresses: dict[str, str]) -> None:
     """Requests of many clients, of one row and of several."""
+
     def run(number: int) -> None:
         with Client(client.interface, addresses[client.interface]) as own:
             for rows in (1, 3):
@@ -87,6 +92,7 @@ def test_a_request_without_batches(client: Client) -> None:
 
 def test_sequences_of_many_clients(client: Client, addresses: dict[str, str]) -> None:
     """64 sequences at a time, with numbers and strings as ids."""
+
     def run(number: int) -> None:
         first = 1000 if client.interface == "REST" else 2000
         id = first + number if number % 2 else f"{client.interface}-{number}"
@@ -144,8 +150,13 @@ def test_streams(addresses: dict[str, str]) -> None:
         for part in range(3):
             for id, given in parts.items():
                 client.client.async_stream_infer(
-                    "stream", client.inputs(rows_of(given[part])), request_id=f"{id}-{part}", sequence_id=id,
-                    sequence_start=part == 0, sequence_end=part == 2)
+                    "stream",
+                    client.inputs(rows_of(given[part])),
+                    request_id=f"{id}-{part}",
+                    sequence_id=id,
+                    sequence_start=part == 0,
+                    sequence_end=part == 2,
+                )
         found: dict[str, list[Any]] = {}
         for _ in range(8 * 8):
             result, error = answers.get(timeout=60)
@@ -167,4 +178,7 @@ def test_configuration(addresses: dict[str, str]) -> None:
         assert client.get_model_config("stream").config.model_transaction_policy.decoupled
         metadata = client.get_model_metadata("types")
         assert {port.name: (port.datatype, list(port.shape)) for port in metadata.inputs} == {
-            "x": ("FP32", [-1, -1]), "flags": ("BOOL", [-1, -1]), "n": ("INT64", [-1, -1])}
+            "x": ("FP32", [-1, -1]),
+            "flags": ("BOOL", [-1, -1]),
+            "n": ("INT64", [-1, -1]),
+        }

@@ -1,4 +1,5 @@
 """Activation functions."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -50,28 +51,50 @@ def values(op: str, version: str, attrs: dict[str, Any], tag: str) -> list[Case]
     rows = [Case(op, version, [given(RANGE, "f32")], attrs, id=f"range{tag}")]
     for kind in ("f32", "f16", "bf16"):
         data = special_floats(kind, huge=False, inf=op != "Gelu")
-        rows.append(Case(op, version, [given(data)], attrs, id=f"special_{kind}{tag}",
-                         oracle="evaluate" if op in PROPAGATE else "auto"))
+        rows.append(
+            Case(
+                op,
+                version,
+                [given(data)],
+                attrs,
+                id=f"special_{kind}{tag}",
+                oracle="evaluate" if op in PROPAGATE else "auto",
+            )
+        )
     return rows
 
 
 PLAIN = []
 for op, version, attrs in FUNCTIONS:
     tag = "".join(f"_{value}" for value in attrs.values())
-    PLAIN += unary(op, version, -6, 6, attrs=attrs, tag=tag,
-                   integers=INTEGERS.get(op), double=DOUBLE.get(op))
+    PLAIN += unary(op, version, -6, 6, attrs=attrs, tag=tag, integers=INTEGERS.get(op), double=DOUBLE.get(op))
     PLAIN += values(op, version, attrs, tag)
 test_plain = check(PLAIN)
 
 CLAMP = [
     # fractional bounds of integers are rounded inwards; the plugin truncates them for 8 bits
-    *(Case("Clamp", "opset1", [In((3, 7), kind, low=-9, high=20)], {"min": 2.3, "max": 8.7},
-           oracle="evaluate", id=f"inwards_{kind}") for kind in ("i8", "u8", "i16", "i32", "i64")),
+    *(
+        Case(
+            "Clamp",
+            "opset1",
+            [In((3, 7), kind, low=-9, high=20)],
+            {"min": 2.3, "max": 8.7},
+            oracle="evaluate",
+            id=f"inwards_{kind}",
+        )
+        for kind in ("i8", "u8", "i16", "i32", "i64")
+    ),
     Case("Clamp", "opset1", [given([-5, 0, 5], "i32")], {"min": -1e30, "max": 1e30}),
     Case("Clamp", "opset1", [given([-5, 0, 5], "f32")], {"min": -np.inf, "max": 1.0}),
     Case("Clamp", "opset1", [given([-5, 0, 5], "f32")], {"min": 2.0, "max": 2.0}),
-    Case("Clamp", "opset1", [given([-5, 2, 3, 5], "i32")], {"min": 2.3, "max": 2.7}, id="no_integer_between",
-         expect=np.full(4, 2, np.int32)),
+    Case(
+        "Clamp",
+        "opset1",
+        [given([-5, 2, 3, 5], "i32")],
+        {"min": 2.3, "max": 2.7},
+        id="no_integer_between",
+        expect=np.full(4, 2, np.int32),
+    ),
     Case("Clamp", "opset1", [In((3,))], {"min": 2.0, "max": 1.0}, error="(?i)min|max"),
     Case("Clamp", "opset1", [In((3,))], {"min": 2.0}, error="max"),
     Case("Relu", "opset1", [In((3,), "boolean")], error="(?i)boolean|type", dynamic=False),
@@ -80,18 +103,35 @@ CLAMP = [
 test_clamp = check(CLAMP)
 
 SLOPES = [
-    ((2, 3, 5), (3,)), ((2, 3, 5, 7), (3,)), ((2, 3, 5, 7), (1,)), ((2, 3, 5), (3, 1)),
-    ((2, 3, 5), (2, 3, 5)), ((2, 3, 5), ()), ((7,), (7,)), ((5, 7), (7,)), ((5, 7), (1, 7)),
-    ((2, 3, 5, 7), (3, 1, 1)), ((2, 3, 5, 7), (1, 3, 1, 1)), ((3, 0, 5), (1,)), ((2, 5, 5), (5,)),
-    ((2, 3, 5), (1, 5)), ((), ()), ((), (1,)),
+    ((2, 3, 5), (3,)),
+    ((2, 3, 5, 7), (3,)),
+    ((2, 3, 5, 7), (1,)),
+    ((2, 3, 5), (3, 1)),
+    ((2, 3, 5), (2, 3, 5)),
+    ((2, 3, 5), ()),
+    ((7,), (7,)),
+    ((5, 7), (7,)),
+    ((5, 7), (1, 7)),
+    ((2, 3, 5, 7), (3, 1, 1)),
+    ((2, 3, 5, 7), (1, 3, 1, 1)),
+    ((3, 0, 5), (1,)),
+    ((2, 5, 5), (5,)),
+    ((2, 3, 5), (1, 5)),
+    ((), ()),
+    ((), (1,)),
 ]
 
 PRELU = [
-    *(Case("PRelu", "opset1", [In(shape), In(slope, const=constant)])
-      for shape, slope in SLOPES for constant in (False, True)),
+    *(
+        Case("PRelu", "opset1", [In(shape), In(slope, const=constant)])
+        for shape, slope in SLOPES
+        for constant in (False, True)
+    ),
     *(Case("PRelu", "opset1", [In((2, 3, 5), kind), In((3,), kind)]) for kind in (*KINDS, "i32", "i64")),
-    *(Case("PRelu", "opset1", [given(special_floats(kind)), const(0.25, kind)], id=f"special_{kind}")
-      for kind in ("f32", "f16", "bf16")),
+    *(
+        Case("PRelu", "opset1", [given(special_floats(kind)), const(0.25, kind)], id=f"special_{kind}")
+        for kind in ("f32", "f16", "bf16")
+    ),
     Case("PRelu", "opset1", [In((2, 3, 5)), In((3,))], id="rankless", rankless=True),
 ]
 test_prelu = check(PRELU)
@@ -108,20 +148,43 @@ def selu(x: np.ndarray, alpha: np.ndarray, scale: np.ndarray) -> np.ndarray:
 COEFFICIENT = {"low": 0.1, "high": 1.0}
 
 COEFFICIENTS = [
-    *(Case(op, "opset1", [In(shape), const(0.2, "f32"), const(0.5, "f32")])
-      for op in ("HardSigmoid", "Selu") for shape in SHAPES),
-    *(Case(op, "opset1", [In((3, 7), kind), const(0.3, kind), const(0.9, kind)])
-      for op in ("HardSigmoid", "Selu") for kind in KINDS),
-    *(Case(op, "opset1", [given(special_floats(kind, nan=False)), const(0.2, kind), const(0.5, kind)],
-           id=f"special_{kind}") for op in ("HardSigmoid", "Selu") for kind in ("f32", "f16")),
+    *(
+        Case(op, "opset1", [In(shape), const(0.2, "f32"), const(0.5, "f32")])
+        for op in ("HardSigmoid", "Selu")
+        for shape in SHAPES
+    ),
+    *(
+        Case(op, "opset1", [In((3, 7), kind), const(0.3, kind), const(0.9, kind)])
+        for op in ("HardSigmoid", "Selu")
+        for kind in KINDS
+    ),
+    *(
+        Case(
+            op,
+            "opset1",
+            [given(special_floats(kind, nan=False)), const(0.2, kind), const(0.5, kind)],
+            id=f"special_{kind}",
+        )
+        for op in ("HardSigmoid", "Selu")
+        for kind in ("f32", "f16")
+    ),
     Case("HardSigmoid", "opset1", [In((3, 5)), const(-0.4, "f32"), const(0.1, "f32")], id="falling"),
-    *(Case(op, "opset1", [In((3, 5)), const(1.6, "f32"), const(0.7, "f32")], id="rankless", rankless=True)
-      for op in ("HardSigmoid", "Selu")),
+    *(
+        Case(op, "opset1", [In((3, 5)), const(1.6, "f32"), const(0.7, "f32")], id="rankless", rankless=True)
+        for op in ("HardSigmoid", "Selu")
+    ),
     # OpenVINO accepts constants only
-    *(Case(op, "opset1", [In((3, 5)), In((), **COEFFICIENT), In((), **COEFFICIENT)], id="parameters",
-           expect=function) for op, function in (("HardSigmoid", hard_sigmoid), ("Selu", selu))),
-    Case("HardSigmoid", "opset1", [In((3, 5)), const([0.2, 0.1], "f32"), const(0.5, "f32")],
-         error="(?i)alpha|scalar", id="alpha_vector"),
+    *(
+        Case(op, "opset1", [In((3, 5)), In((), **COEFFICIENT), In((), **COEFFICIENT)], id="parameters", expect=function)
+        for op, function in (("HardSigmoid", hard_sigmoid), ("Selu", selu))
+    ),
+    Case(
+        "HardSigmoid",
+        "opset1",
+        [In((3, 5)), const([0.2, 0.1], "f32"), const(0.5, "f32")],
+        error="(?i)alpha|scalar",
+        id="alpha_vector",
+    ),
 ]
 test_coefficients = check(COEFFICIENTS)
 
@@ -140,8 +203,11 @@ NONZERO = st.floats(-5, 5, width=16).filter(lambda x: abs(x) > 0.01)  # the plug
 @st.composite
 def attributed(draw: st.DrawFn) -> Case:
     """Draw a case of an op with numeric attributes, or inputs that replace them."""
-    op, version = draw(st.sampled_from((
-        ("Elu", "opset1"), ("Clamp", "opset1"), ("HardSigmoid", "opset1"), ("Selu", "opset1"), ("Swish", "opset4"))))
+    op, version = draw(
+        st.sampled_from(
+            (("Elu", "opset1"), ("Clamp", "opset1"), ("HardSigmoid", "opset1"), ("Selu", "opset1"), ("Swish", "opset4"))
+        )
+    )
     kind = draw(st.sampled_from(KINDS + (("f32", "i32", "i64", "i8", "u8") if op == "Clamp" else ("f32",))))
     x = In(draw(shapes()), kind, low=-9, high=9)
     first, second = draw(NONZERO), draw(NONZERO)
@@ -159,8 +225,11 @@ def attributed(draw: st.DrawFn) -> Case:
 def slopes(draw: st.DrawFn) -> Case:
     """Draw a PRelu with a slope along axis 1, or one that broadcasts."""
     x, kind = draw(shapes()), draw(st.sampled_from((*KINDS, "f32", "i32")))
-    slope = (x[1],) if len(x) > 1 and draw(st.booleans()) else tuple(
-        n if draw(st.booleans()) else 1 for n in x)[draw(st.integers(0, len(x))):]
+    slope = (
+        (x[1],)
+        if len(x) > 1 and draw(st.booleans())
+        else tuple(n if draw(st.booleans()) else 1 for n in x)[draw(st.integers(0, len(x))) :]
+    )
     return Case("PRelu", "opset1", [In(x, kind), In(slope, kind, const=draw(st.booleans()))])
 
 

@@ -1,4 +1,5 @@
 """Softmax and LogSoftmax."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -44,8 +45,10 @@ CASES = [
     *cases("Softmax", "opset1", (0, 1, 2)),
     *cases("Softmax", "opset8", (0, 1, 2, -1, -2, -3)),
     *cases("LogSoftmax", "opset5", (0, 1, 2, -1, -2, -3)),
-    *(Case(op, version, [In((2, 3, 5))], id="default_axis")
-      for op, version in (("Softmax", "opset8"), ("LogSoftmax", "opset5"))),
+    *(
+        Case(op, version, [In((2, 3, 5))], id="default_axis")
+        for op, version in (("Softmax", "opset8"), ("LogSoftmax", "opset5"))
+    ),
     Case("SoftMax", "opset1", [In((2, 3, 5))], {"axis": 1}),
     Case("SoftMax", "opset8", [In((2, 3, 5))], {"axis": -2}),
     Case("Softmax", "opset1", [In((2, 3, 5))], {"axis": -1}, error="axis -1 is negative"),
@@ -54,8 +57,17 @@ CASES = [
     Case("Softmax", "opset8", [In((3, 7), "f64")], {"axis": 1}, expect=softmax),
     Case("LogSoftmax", "opset5", [In((3, 7), "f64")], {"axis": 1}, expect=log_softmax),
     # NaN and infinity affect only their own element in the plugin
-    *(Case("Softmax", "opset8", [given([[1, bad, 2], [1, 2, 3]], "f32")], {"axis": 1},
-           oracle="evaluate", id=f"spoiled_by_{bad}") for bad in (np.nan, np.inf)),
+    *(
+        Case(
+            "Softmax",
+            "opset8",
+            [given([[1, bad, 2], [1, 2, 3]], "f32")],
+            {"axis": 1},
+            oracle="evaluate",
+            id=f"spoiled_by_{bad}",
+        )
+        for bad in (np.nan, np.inf)
+    ),
 ]
 test_cases = check(CASES)
 

@@ -2,6 +2,7 @@
 
 Atan2 is newer than the OpenVINO that judges the cases; NumPy's arctan2 is its definition.
 """
+
 from __future__ import annotations
 
 import math
@@ -42,8 +43,7 @@ BINARY = [
 ]
 test_binary = check(BINARY)
 
-NAMES = ("Add", "Subtract", "Multiply", "Divide", "Mod", "FloorMod", "Power", "Maximum", "Minimum",
-         "SquaredDifference")
+NAMES = ("Add", "Subtract", "Multiply", "Divide", "Mod", "FloorMod", "Power", "Maximum", "Minimum", "SquaredDifference")
 
 VALUES = [
     *(pairs("Atan2", "opset17", kind=kind, expect=np.arctan2) for kind in ("f32", "f16", "f64")),
@@ -52,24 +52,37 @@ VALUES = [
     *(pairs(op, "opset1", kind="f16") for op in ("Add", "Subtract", "Multiply", "Divide")),
     # with NaN the plugin gives the second value, the reference the first
     *(pairs(op, "opset1", special_floats(nan=False), id="pairs_ordered") for op in ("Maximum", "Minimum")),
-    pairs("Maximum", "opset1", expect=np.maximum), pairs("Minimum", "opset1", expect=np.minimum),
+    pairs("Maximum", "opset1", expect=np.maximum),
+    pairs("Minimum", "opset1", expect=np.minimum),
     # the plugin computes i64 in i32, integer powers in f32, and truncates where m_pythondiv asks for floor
-    *(pairs(op, "opset1", kind=kind, oracle="evaluate")
-      for op in ("Add", "Subtract", "Multiply", "Maximum", "Minimum") for kind in ("i32", "i64")),
-    *(pairs(op, "opset1", SIGNED, kind, f"signs_{kind}", oracle="evaluate")
-      for op in ("Divide", "FloorMod") for kind in ("i32", "i64")),
+    *(
+        pairs(op, "opset1", kind=kind, oracle="evaluate")
+        for op in ("Add", "Subtract", "Multiply", "Maximum", "Minimum")
+        for kind in ("i32", "i64")
+    ),
+    *(
+        pairs(op, "opset1", SIGNED, kind, f"signs_{kind}", oracle="evaluate")
+        for op in ("Divide", "FloorMod")
+        for kind in ("i32", "i64")
+    ),
     *(pairs(op, "opset1", SIGNED, "i32", "signs_i32") for op in ("Mod", "SquaredDifference")),
     pairs("Power", "opset1", [0, 1, 2, 5, 9], "i64", "powers_i64", oracle="evaluate"),
     *(pairs(op, "opset1", SIGNED_FLOATS, id="signs_f32") for op in ("Divide", "Mod", "FloorMod", "Power")),
-    *(pairs("Divide", "opset1", SIGNED, kind, f"truncate_{kind}", attrs=TRUNCATE, oracle="evaluate")
-      for kind in ("i32", "i64")),
+    *(
+        pairs("Divide", "opset1", SIGNED, kind, f"truncate_{kind}", attrs=TRUNCATE, oracle="evaluate")
+        for kind in ("i32", "i64")
+    ),
     pairs("Divide", "opset1", SIGNED_FLOATS, id="truncate_f32", attrs=TRUNCATE),
     pairs("Power", "opset1", [-3, -2, -0.5, 0, 0.5, 1, 2, 3], "f64", "powers_f64", expect=np.power),
     # the plugin rounds or saturates these types, and the reference does not support them
-    *(pairs("Divide", "opset1", [1, 2, 5, 9, 100], kind, f"small_{kind}", expect=np.floor_divide)
-      for kind in ("i8", "u8")),
-    *(pairs("SquaredDifference", "opset1", [0, 1, 5, 9], kind, f"small_{kind}", expect=squared_difference)
-      for kind in ("i8", "u8")),
+    *(
+        pairs("Divide", "opset1", [1, 2, 5, 9, 100], kind, f"small_{kind}", expect=np.floor_divide)
+        for kind in ("i8", "u8")
+    ),
+    *(
+        pairs("SquaredDifference", "opset1", [0, 1, 5, 9], kind, f"small_{kind}", expect=squared_difference)
+        for kind in ("i8", "u8")
+    ),
 ]
 test_values = check(VALUES)
 
@@ -120,8 +133,26 @@ UNARY = [
 test_unary = check(UNARY)
 
 FUNCTIONS = {
-    "opset1": ("Abs", "Negative", "Sign", "Floor", "Ceiling", "Sqrt", "Exp", "Log", "Erf", "Sin", "Cos",
-               "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh"),
+    "opset1": (
+        "Abs",
+        "Negative",
+        "Sign",
+        "Floor",
+        "Ceiling",
+        "Sqrt",
+        "Exp",
+        "Log",
+        "Erf",
+        "Sin",
+        "Cos",
+        "Tan",
+        "Asin",
+        "Acos",
+        "Atan",
+        "Sinh",
+        "Cosh",
+        "Tanh",
+    ),
     "opset4": ("Asinh", "Acosh", "Atanh"),
 }
 HALVES = [-3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5, 0.49999997, -0.49999997, 8388609.0, 4194304.5]
@@ -129,17 +160,30 @@ MODES = ("half_to_even", "half_away_from_zero")
 
 SPECIAL = [
     # the plugin gives an infinity for the exponential of NaN
-    *(Case(op, version, [given(special_floats(kind))], id=f"special_{kind}",
-           oracle="evaluate" if op == "Exp" else "auto")
-      for version, ops in FUNCTIONS.items() for op in ops for kind in ("f32", "f16", "bf16")),
-    *(Case("Round", "opset5", [given(special_floats(kind))], {"mode": mode}, id=f"special_{kind}_{mode}")
-      for kind in ("f32", "f16") for mode in MODES),
+    *(
+        Case(
+            op,
+            version,
+            [given(special_floats(kind))],
+            id=f"special_{kind}",
+            oracle="evaluate" if op == "Exp" else "auto",
+        )
+        for version, ops in FUNCTIONS.items()
+        for op in ops
+        for kind in ("f32", "f16", "bf16")
+    ),
+    *(
+        Case("Round", "opset5", [given(special_floats(kind))], {"mode": mode}, id=f"special_{kind}_{mode}")
+        for kind in ("f32", "f16")
+        for mode in MODES
+    ),
     # the plugin adds 0.5 and truncates
-    *(Case("Round", "opset5", [given(HALVES, "f32")], {"mode": mode}, oracle="evaluate", id=f"halves_{mode}")
-      for mode in MODES),
+    *(
+        Case("Round", "opset5", [given(HALVES, "f32")], {"mode": mode}, oracle="evaluate", id=f"halves_{mode}")
+        for mode in MODES
+    ),
     Case("Round", "opset5", [given(HALVES, "f32")], {"mode": "half_up"}, error="(?i)half_up|mode"),
-    Case("ErfInv", "opset17", [given([-0.9999, 0.0, -0.0, 0.5, 0.9999999, 1e-30], "f32")], id="near",
-         expect=erfinv),
+    Case("ErfInv", "opset17", [given([-0.9999, 0.0, -0.0, 0.5, 0.9999999, 1e-30], "f32")], id="near", expect=erfinv),
     Case("ErfInv", "opset17", [given([-1.0, 1.0, -2.0, 1.5, np.nan, np.inf], "f32")], id="outside"),
 ]
 test_special = check(SPECIAL)

@@ -1,4 +1,5 @@
 """CumSum against OpenVINO."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,8 +18,11 @@ def cumsum(shape: Sequence[int], axis: Any, kind: str = "f32", id: str | None = 
 
 CUMSUM = [
     *(cumsum((3, 5, 7), axis) for axis in (0, 1, 2, -1, -3)),
-    *(cumsum((3, 5, 7), axis, exclusive=exclusive, reverse=reverse)
-      for axis in (0, 1, -1) for exclusive, reverse in ((True, False), (False, True), (True, True))),
+    *(
+        cumsum((3, 5, 7), axis, exclusive=exclusive, reverse=reverse)
+        for axis in (0, 1, -1)
+        for exclusive, reverse in ((True, False), (False, True), (True, True))
+    ),
     *(cumsum((3, 5), 1, kind) for kind in ("f16", "bf16", "i32", "i64", "i8", "u8")),
     cumsum((3, 5), 1, "i32", exclusive=True, reverse=True),
     cumsum((11,), 0),

@@ -1,4 +1,5 @@
 """ScaledDotProductAttention."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -19,12 +20,14 @@ CAUSAL = {"causal": True}
 
 
 def sdpa(id: str, *inputs: In, causal: bool = False, rankless: bool = False, **how: Any) -> Case:
-    return Case("ScaledDotProductAttention", "opset13", inputs, {"causal": causal}, id=id, rankless=rankless,
-                tol=Sum(S), **how)
+    return Case(
+        "ScaledDotProductAttention", "opset13", inputs, {"causal": causal}, id=id, rankless=rankless, tol=Sum(S), **how
+    )
 
 
 def visible(*shape: int) -> In:
     """Return a boolean mask in which every row attends to at least one key."""
+
     def data(rng: np.random.Generator) -> np.ndarray[Any, Any]:
         mask = rng.integers(0, 2, shape).astype(bool)
         mask[..., int(shape[-1] > 1)] = True
@@ -136,11 +139,13 @@ def attentions(draw: st.DrawFn) -> Case:
     extra = draw(st.integers(0, 3))
     if extra:
         across = draw(st.sampled_from([keys, keys, 1]))
-        of_mask = draw(st.sampled_from([(), (draw(st.sampled_from([rows, 1])), across), (*smaller(), rows, across),
-                                        (*smaller(), 1, across)]))
+        of_mask = draw(
+            st.sampled_from(
+                [(), (draw(st.sampled_from([rows, 1])), across), (*smaller(), rows, across), (*smaller(), 1, across)]
+            )
+        )
         boolean = of_mask and draw(st.booleans())
-        inputs.append(visible(*of_mask) if boolean else In(of_mask, kind) if of_mask else
-                      given(np.float32(0), kind))
+        inputs.append(visible(*of_mask) if boolean else In(of_mask, kind) if of_mask else given(np.float32(0), kind))
     if extra > 1:
         inputs.append(In(draw(st.sampled_from([(), (1,)])), kind, low=0.1, high=1))
     if extra > 2:

@@ -1,4 +1,5 @@
 """Coverage of the case tables: each op version in the registry has enough cases, and is drawn by a sweep."""
+
 from __future__ import annotations
 
 from collections import Counter

@@ -1,4 +1,5 @@
 """Checks of `cuda_expr` against `fn`: the CUDA expressions of all ops, compiled for the host in one source."""
+
 from __future__ import annotations
 
 import ctypes
@@ -21,8 +22,16 @@ from ovgpu.spec import Spec
 from ovgpu.types import Type
 from tests.emulator.toolchain import compiler
 
-C_TYPES = {Type.f32: "float", Type.f64: "double", Type.i32: "int", Type.i64: "long long", Type.i8: "signed char",
-           Type.u8: "unsigned char", Type.u64: "unsigned long long", Type.boolean: "bool"}
+C_TYPES = {
+    Type.f32: "float",
+    Type.f64: "double",
+    Type.i32: "int",
+    Type.i64: "long long",
+    Type.i8: "signed char",
+    Type.u8: "unsigned char",
+    Type.u64: "unsigned long long",
+    Type.boolean: "bool",
+}
 ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "Elu": [{"alpha": 0.7}, {"alpha": 2.0}],
     "Clamp": [{"min": -1.5, "max": 2.5}, {"min": -np.inf, "max": 1.0}, {"min": 0.0, "max": np.inf}],
@@ -80,10 +89,14 @@ def source() -> str:
     for number, (op, specs, result) in enumerate(FUNCTIONS):
         given = names(type(op))[: len(specs)]
         pointers = ", ".join(f"const {C_TYPES[s.type]}* p{i}" for i, s in enumerate(specs))
-        loads = " ".join(f"{C_TYPES[s.type]} _{name} = p{i}[{'n' if s.shape else 0}];"
-                         for i, (s, name) in enumerate(zip(specs, given)))
-        lines.append(f'extern "C" void f{number}({pointers}, {C_TYPES[result]}* o) {{ for (int n = 0; n < {N}; ++n) {{'
-                     f" {C_TYPES[result]} out; {loads} {cuda_body(op, [s.type for s in specs])} o[n] = out; }} }}")
+        loads = " ".join(
+            f"{C_TYPES[s.type]} _{name} = p{i}[{'n' if s.shape else 0}];"
+            for i, (s, name) in enumerate(zip(specs, given))
+        )
+        lines.append(
+            f'extern "C" void f{number}({pointers}, {C_TYPES[result]}* o) {{ for (int n = 0; n < {N}; ++n) {{'
+            f" {C_TYPES[result]} out; {loads} {cuda_body(op, [s.type for s in specs])} o[n] = out; }} }}"
+        )
     return "\n".join(lines)
 
 
@@ -91,8 +104,11 @@ def source() -> str:
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("expressions")
     (folder / "all.cc").write_text(source())
-    subprocess.run([compiler(), "-std=c++17", "-O0", "-w", "-fwrapv", "-shared", "-fPIC", "-o", "all.so", "all.cc"],
-                   cwd=folder, check=True)
+    subprocess.run(
+        [compiler(), "-std=c++17", "-O0", "-w", "-fwrapv", "-shared", "-fPIC", "-o", "all.so", "all.cc"],
+        cwd=folder,
+        check=True,
+    )
     return ctypes.CDLL(str(folder / "all.so"))
 
 
@@ -114,9 +130,14 @@ def values(op: Elementwise, spec: Spec, first: bool, rng: np.random.Generator) -
 
 
 @pytest.mark.drawn(2)
-@pytest.mark.parametrize("number", range(len(FUNCTIONS)), ids=[
-    "-".join([op.name, op.version, *map(str, op.attributes().values()), *(s.type.type_name for s in specs)])
-    for op, specs, _ in FUNCTIONS])
+@pytest.mark.parametrize(
+    "number",
+    range(len(FUNCTIONS)),
+    ids=[
+        "-".join([op.name, op.version, *map(str, op.attributes().values()), *(s.type.type_name for s in specs)])
+        for op, specs, _ in FUNCTIONS
+    ],
+)
 def test_expression(number: int, library: ctypes.CDLL) -> None:
     op, specs, result = FUNCTIONS[number]
     rng = np.random.default_rng(number)
@@ -133,5 +154,6 @@ def test_expression(number: int, library: ctypes.CDLL) -> None:
     with np.errstate(all="ignore"):
         close = np.abs(found - wanted) <= (2e-6 if result == Type.f32 else 1e-13) * np.maximum(1, np.abs(wanted))
     wrong = ~(close | (found == wanted) | (np.isnan(found) & np.isnan(wanted)))
-    assert not wrong.any(), [(*(x[i] if x.ndim else x for x in inputs), found[i], wanted[i])
-                             for i in np.flatnonzero(wrong)[:5]]
+    assert not wrong.any(), [
+        (*(x[i] if x.ndim else x for x in inputs), found[i], wanted[i]) for i in np.flatnonzero(wrong)[:5]
+    ]

@@ -1,4 +1,5 @@
 """Planned form of elementwise ops: the values of `fn`, computed tile by tile, in place, without allocations."""
+
 from __future__ import annotations
 
 import functools
@@ -46,8 +47,12 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "Clamp": [{"min": -1.0, "max": 2.5}],
     "Gelu": [{}, {"approximation_mode": "tanh"}],
     "Round": [{}, {"mode": "half_away_from_zero"}],
-    "IsInf": [{}, {"detect_negative": False}, {"detect_positive": False},
-              {"detect_negative": False, "detect_positive": False}],
+    "IsInf": [
+        {},
+        {"detect_negative": False},
+        {"detect_positive": False},
+        {"detect_negative": False, "detect_positive": False},
+    ],
     "Divide": [{}, {"m_pythondiv": False}],
     "FakeQuantize": [{"levels": 7}],
     "FakeConvert": [{"destination_type": "f8e4m3"}, {"destination_type": "f8e5m2"}],
@@ -99,8 +104,9 @@ def record(op: Elementwise, inputs: list[Array], specs: list[Spec], out: Array) 
     outputs = op.infer(*specs)
     workspace = [np.empty(shape, kind.storage) for kind, shape in op.workspace(specs, outputs)]
     calls: list[Callable[[], Any]] = []
-    done = op.numpy(lambda f, *args, **kwargs: calls.append(functools.partial(f, *args, **kwargs)),
-                    inputs, [out], workspace)
+    done = op.numpy(
+        lambda f, *args, **kwargs: calls.append(functools.partial(f, *args, **kwargs)), inputs, [out], workspace
+    )
     assert done is not NotImplemented
     return calls
 
@@ -201,9 +207,15 @@ def test_inputs_that_the_output_may_overwrite() -> None:
     assert inplace(Add(), Spec(Type.f32, (n, 7)), Spec(Type.f32, (n, 7))) == (0, 1)
 
 
-@pytest.mark.parametrize(("op", "ufunc"), [
-    (Add(), np.add), (Subtract(), np.subtract), (Multiply(), np.multiply), (Divide(), np.divide),
-])
+@pytest.mark.parametrize(
+    ("op", "ufunc"),
+    [
+        (Add(), np.add),
+        (Subtract(), np.subtract),
+        (Multiply(), np.multiply),
+        (Divide(), np.divide),
+    ],
+)
 def test_one_ufunc_is_one_call(op: Binary, ufunc: np.ufunc) -> None:
     inputs, specs = operands(op, Type.f32, [(3, 7), (3, 7)])
     for shape in ((3, 7), (9, TILE)):  # one call for any size
@@ -215,11 +227,22 @@ def test_one_ufunc_is_one_call(op: Binary, ufunc: np.ufunc) -> None:
         assert not call.keywords
 
 
-@pytest.mark.parametrize(("op", "calls", "temporaries"), [
-    (Relu(), 1, 0), (Sigmoid(), 4, 0), (SoftPlus(), 4, 1), (Mish(), 7, 2), (Gelu7(), 17, 2), (Erf(), 16, 3),
-    (Gelu7(approximation_mode="tanh"), 7, 1), (Clamp(min=0.0, max=1.0), 1, 0), (SquaredDifference(), 2, 0),
-    (Elu(alpha=1.0), 3, 1),
-], ids=str)
+@pytest.mark.parametrize(
+    ("op", "calls", "temporaries"),
+    [
+        (Relu(), 1, 0),
+        (Sigmoid(), 4, 0),
+        (SoftPlus(), 4, 1),
+        (Mish(), 7, 2),
+        (Gelu7(), 17, 2),
+        (Erf(), 16, 3),
+        (Gelu7(approximation_mode="tanh"), 7, 1),
+        (Clamp(min=0.0, max=1.0), 1, 0),
+        (SquaredDifference(), 2, 0),
+        (Elu(alpha=1.0), 3, 1),
+    ],
+    ids=str,
+)
 def test_numbers_of_instructions(op: Elementwise, calls: int, temporaries: int) -> None:
     f32 = np.dtype(np.float32)
     tape = trace(op, (f32,) * (2 if isinstance(op, Binary) else 1), f32)
@@ -254,15 +277,24 @@ def test_unused_values_are_not_computed() -> None:
     assert len(tape.instructions) == 5
     x, out = np.array([-2, 0, 5], np.float32), np.empty(3, np.float32)
     calls: list[Any] = []
-    tape.record(lambda f, *args: calls.append(functools.partial(f, *args)), [x], out,
-                [np.empty(3, t) for t in tape.temporaries])
+    tape.record(
+        lambda f, *args: calls.append(functools.partial(f, *args)), [x], out, [np.empty(3, t) for t in tape.temporaries]
+    )
     run(calls)
     assert out.tolist() == [-5, 1, 11]
 
 
-@pytest.mark.parametrize("shape", [
-    (TILE + 1,), (3, 5, 7), (2, TILE, 3), (TILE * 2, 1), (2, 3, TILE + 1),
-], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (TILE + 1,),
+        (3, 5, 7),
+        (2, TILE, 3),
+        (TILE * 2, 1),
+        (2, 3, TILE + 1),
+    ],
+    ids=str,
+)
 def test_tiles_cover_every_element_once(shape: tuple[int, ...]) -> None:
     seen = np.zeros(shape, np.int8)
     for index in tiles(shape):
@@ -300,6 +332,7 @@ def test_powers_by_products_and_roots(exponent: float) -> None:
 
 
 # ---- symbolic integers
+
 
 def test_symbolic_integers() -> None:
     table = Table()
@@ -339,6 +372,7 @@ def test_symbolic_integers() -> None:
 
 
 # ---- error functions
+
 
 @pytest.mark.parametrize(("dtype", "digits"), [(np.float32, 3.2e-7), (np.float64, 5e-16)])
 def test_erf(dtype: Any, digits: float) -> None:

@@ -1,4 +1,5 @@
 """f16 and bf16 outside elementwise ops: computed and accumulated in f32, rounded once at the output."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -24,15 +25,33 @@ LONG = [
     ("ReduceL2", "opset4", [In((3, 5003)), const([1])], {"keep_dims": True}),
     ("Softmax", "opset8", [In((3, 1031))], {"axis": -1}),
     ("LogSoftmax", "opset5", [In((3, 1031))], {"axis": -1}),
-    ("MVN", "opset6", [In((3, 1031), low=5, high=9), const([1])],
-     {"eps": 1e-5, "normalize_variance": True, "eps_mode": "inside_sqrt"}),
+    (
+        "MVN",
+        "opset6",
+        [In((3, 1031), low=5, high=9), const([1])],
+        {"eps": 1e-5, "normalize_variance": True, "eps_mode": "inside_sqrt"},
+    ),
     ("CumSum", "opset3", [In((3, 1031), low=0, high=2), const(1)], {}),
     ("ScaledDotProductAttention", "opset13", [In((1, 2, 5, 67)), In((1, 2, 131, 67)), In((1, 2, 131, 7))], {}),
-    ("LSTMCell", "opset4", [In((2, 131)), In((2, 17)), In((2, 17)), In((68, 131), low=-0.2, high=0.2), In((68, 17)),
-                            In((68,))], {"hidden_size": 17}),
-    ("GRUSequence", "opset5", [In((2, 5, 131)), In((2, 1, 17)), In((2,), "i64", np.array([5, 3])),
-                               In((1, 51, 131), low=-0.2, high=0.2), In((1, 51, 17)), In((1, 51))],
-     {"hidden_size": 17, "direction": "forward", "activations": "sigmoid,tanh"}),
+    (
+        "LSTMCell",
+        "opset4",
+        [In((2, 131)), In((2, 17)), In((2, 17)), In((68, 131), low=-0.2, high=0.2), In((68, 17)), In((68,))],
+        {"hidden_size": 17},
+    ),
+    (
+        "GRUSequence",
+        "opset5",
+        [
+            In((2, 5, 131)),
+            In((2, 1, 17)),
+            In((2,), "i64", np.array([5, 3])),
+            In((1, 51, 131), low=-0.2, high=0.2),
+            In((1, 51, 17)),
+            In((1, 51)),
+        ],
+        {"hidden_size": 17, "direction": "forward", "activations": "sigmoid,tanh"},
+    ),
 ]
 
 
@@ -41,15 +60,28 @@ def half(case: Case) -> bool:
 
     BinaryConvolution is left out: the bits of its kernel have another order in `evaluate` than in a file."""
     cls = lookup(case.op, case.version)
-    return (type(case) is Case and cls is not None and case.op != "BinaryConvolution"
-            and not (cls.exact or cls.effect or issubclass(cls, Elementwise))
-            and case.expect is None and bool({i.dtype for i in case.inputs} & {"f16", "bf16"}))
+    return (
+        type(case) is Case
+        and cls is not None
+        and case.op != "BinaryConvolution"
+        and not (cls.exact or cls.effect or issubclass(cls, Elementwise))
+        and case.expect is None
+        and bool({i.dtype for i in case.inputs} & {"f16", "bf16"})
+    )
 
 
 CASES = [c for c in tables(*modules("ops")) if isinstance(c, Case) and half(c)] + [
-    Case(op, version, [In(i.shape, kind, i.data, i.const, i.low, i.high) if i.dtype == "f32" else i for i in inputs],
-         attrs, 2 if op in ("LSTMCell", "GRUSequence") else 1, id=f"long_{kind}")
-    for op, version, inputs, attrs in LONG for kind in ("f16", "bf16")]
+    Case(
+        op,
+        version,
+        [In(i.shape, kind, i.data, i.const, i.low, i.high) if i.dtype == "f32" else i for i in inputs],
+        attrs,
+        2 if op in ("LSTMCell", "GRUSequence") else 1,
+        id=f"long_{kind}",
+    )
+    for op, version, inputs, attrs in LONG
+    for kind in ("f16", "bf16")
+]
 
 
 @pytest.mark.drawn(2)

@@ -54,22 +54,27 @@ def test_invalid_booleans_give_the_default(text: str) -> None:
     assert op.yes and not op.no
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("true", True), ("TRUE", True), ("1", True), ("False", False), ("0", False)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", True), ("TRUE", True), ("1", True), ("False", False), ("0", False)]
+)
 def test_booleans(text: str, value: bool) -> None:
     op: Any = build(Attributed, {"yes": text, "no": text})
     assert op.yes is value and op.no is value
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("count", "1_000"), ("count", "\uff12"), ("rate", "1_0.5"), ("sizes", "1,2_0"), ("count", ""), ("rate", "half")])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("count", "1_000"), ("count", "\uff12"), ("rate", "1_0.5"), ("sizes", "1,2_0"), ("count", ""), ("rate", "half")],
+)
 def test_texts_that_are_no_numbers(name: str, text: str) -> None:
     with pytest.raises(OpError, match=f"attribute '{name}'"):
         build(Attributed, {name: text})
 
 
-@pytest.mark.parametrize(("name", "text", "value"), [
-    ("count", " 7 ", 7), ("count", "7.0", 7), ("rate", ".5e1", 5.0), ("sizes", "1, 2,", (1, 2))])
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [("count", " 7 ", 7), ("count", "7.0", 7), ("rate", ".5e1", 5.0), ("sizes", "1, 2,", (1, 2))],
+)
 def test_numbers(name: str, text: str, value: Any) -> None:
     assert getattr(build(Attributed, {name: text}), name) == value
 
@@ -80,10 +85,13 @@ def test_immutable() -> None:
         op.axis = 4  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ({}, "Shifted needs the attribute 'factor'"),
-    ({"factor": 1.0, "axes": 1}, "Shifted has no attribute 'axes'"),
-])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "Shifted needs the attribute 'factor'"),
+        ({"factor": 1.0, "axes": 1}, "Shifted has no attribute 'axes'"),
+    ],
+)
 def test_wrong_attributes(values: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         Shifted(**values)

@@ -1,4 +1,5 @@
 """Types stored as codes (u1, u3, u6, nf4) and other small types: moves copy codes, and computations decode them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -43,6 +44,7 @@ def constant(net: Net, kind: str) -> Port:
 
 def move(net: Net, x: Port, kind: str) -> Port:
     """Add layers that copy elements in several ways, [2, 3, 5] -> [3, 4, 7], and return the port."""
+
     def layer(type: str, version: str, *inputs: Port, **attrs: Any) -> Any:
         return net.layer(type, version, inputs, attrs, outputs=[kind])
 

@@ -1,4 +1,5 @@
 """Shape inference with symbolic extents: exact expressions, values of shape arithmetic, and deferred checks."""
+
 from __future__ import annotations
 
 import re
@@ -77,13 +78,18 @@ def reshape(x: Spec, target: Spec, special_zero: bool = True) -> Any:
 
 # ---- Reshape
 
+
 def test_reshape_divides_exactly(table: Table, batch: Any, length: Any, past: Any) -> None:
     assert reshape(tensor(batch, length, 768), ints(0, 0, 12, -1)) == (batch, length, 12, 64)
     assert reshape(tensor(batch, length, 12, 64), ints(0, 0, -1)) == (batch, length, 768)
     assert reshape(tensor(batch, length, 768), ints(-1, 768)) == (batch * length, 768)
     assert reshape(tensor(batch * length, 768), ints(batch, -1, 768)) == (batch, length, 768)
     assert reshape(tensor(batch, 4, past + length, 64), ints(batch, -1, past + length, 64)) == (
-        batch, 4, past + length, 64)
+        batch,
+        4,
+        past + length,
+        64,
+    )
     assert not table.checks
 
 
@@ -116,6 +122,7 @@ def test_reshape_without_rank_or_value() -> None:
 
 # ---- Squeeze, Unsqueeze, Transpose
 
+
 def test_squeeze_of_symbolic_extents(table: Table, batch: Any) -> None:
     assert shape("Squeeze", "opset1", tensor(batch, 1, 3)) is None
     assert shape("Squeeze", "opset1", tensor(2, 1, 3)) == (2, 3)
@@ -133,6 +140,7 @@ def test_axes_that_are_not_known(table: Table, batch: Any) -> None:
 
 
 # ---- Concat, Split, VariadicSplit
+
 
 def test_concat_adds(table: Table, batch: Any, length: Any, past: Any) -> None:
     joined = infer("Concat", "opset1", tensor(batch, past, 4), tensor(batch, length, 4), axis=1)
@@ -153,17 +161,27 @@ def test_splits(table: Table, batch: Any, length: Any) -> None:
 
 # ---- Slice, StridedSlice
 
+
 def test_slices(table: Table, batch: Any, length: Any, past: Any) -> None:
     rest = shape("Slice", "opset8", tensor(batch, past + length), ints(past), ints(past + length), ints(1), ints(1))
     assert rest == (batch, length)
     assert shape("Slice", "opset8", tensor(batch, 8), ints(0), ints(2**63 - 1), ints(1), ints(0)) == (batch, 8)
     masks = {"begin_mask": (1, 0), "end_mask": (1, 0)}
-    assert shape("StridedSlice", "opset1", tensor(batch, length, 8), ints(0, 0), ints(0, 1), ints(1, 1),
-                 shrink_axis_mask=(0, 1), **masks) == (batch, 8)
+    assert shape(
+        "StridedSlice",
+        "opset1",
+        tensor(batch, length, 8),
+        ints(0, 0),
+        ints(0, 1),
+        ints(1, 1),
+        shrink_axis_mask=(0, 1),
+        **masks,
+    ) == (batch, 8)
     assert [(c.op, c.a, c.b) for c in table.checks] == [("le", 1, length)]
 
 
 # ---- Broadcast, Tile, Pad, Gather, OneHot
+
 
 def test_broadcasts(table: Table, batch: Any, length: Any) -> None:
     assert shape("Broadcast", "opset3", tensor(1, 8), ints(batch, 8)) == (batch, 8)
@@ -190,7 +208,9 @@ def test_bounds_beyond_those_of_a_dimension(table: Table) -> None:
 def test_extents_by_arithmetic(table: Table, batch: Any, length: Any) -> None:
     assert shape("Tile", "opset1", tensor(batch, 3), ints(1, length)) == (batch, 3 * length)
     assert shape("Pad", "opset12", tensor(batch, length), ints(0, 1), ints(0, 2), pad_mode="constant") == (
-        batch, length + 3)
+        batch,
+        length + 3,
+    )
     assert shape("Gather", "opset8", tensor(5, 7), Spec(Type.i64, (batch, length)), scalar(0)) == (batch, length, 7)
     on, off = tensor(), tensor()
     assert shape("OneHot", "opset1", Spec(Type.i64, (batch,)), scalar(length), on, off, axis=-1) == (batch, length)
@@ -204,6 +224,7 @@ def test_reflected_pads_are_checked_at_run_time(table: Table, length: Any) -> No
 
 # ---- shape arithmetic
 
+
 def test_values_of_shape_arithmetic(table: Table, batch: Any, length: Any) -> None:
     extents = infer("ShapeOf", "opset3", tensor(batch, length, 768))
     assert extents.ints() == [batch, length, 768]
@@ -214,8 +235,9 @@ def test_values_of_shape_arithmetic(table: Table, batch: Any, length: Any) -> No
     target = infer("Concat", "opset1", first, ints(-1), last, axis=0)
     assert target.ints() == [batch, -1, 768]
     assert infer("Squeeze", "opset1", first, ints(0)).ints() == [batch]
-    assert infer("Unsqueeze", "opset1", infer("Gather", "opset8", extents, scalar(1), scalar(0)),
-                 ints(0)).ints() == [length]
+    assert infer("Unsqueeze", "opset1", infer("Gather", "opset8", extents, scalar(1), scalar(0)), ints(0)).ints() == [
+        length
+    ]
     assert infer("Broadcast", "opset3", first, ints(2)).ints() == [batch, batch]
     assert infer("Tile", "opset1", first, ints(2)).ints() == [batch, batch]
     assert infer("Reverse", "opset1", extents, ints(0), mode="index").ints() == [768, length, batch]

@@ -1,4 +1,5 @@
 """Workers: task lists that run in parallel on the host's cores."""
+
 from __future__ import annotations
 
 import gc

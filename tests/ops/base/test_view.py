@@ -1,4 +1,5 @@
 """Views against NumPy's views: the same steps with static and with symbolic extents."""
+
 from __future__ import annotations
 
 from math import prod

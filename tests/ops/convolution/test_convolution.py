@@ -1,4 +1,5 @@
 """Convolutions: paddings, strides, dilations, groups, one to three axes, dynamic extents."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -26,15 +27,26 @@ from tests.harness.cases import Array
 from tests.harness.sweep import sweep
 
 
-def conv(x: tuple[int, ...], kernel: tuple[int, ...], kind: str = "f32", *, op: str = "Convolution", leading: int = 2,
-         constant: bool = False, rankless: bool = False, id: str | None = None, error: str | None = None,
-         **attrs: Any) -> Case:
+def conv(
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    kind: str = "f32",
+    *,
+    op: str = "Convolution",
+    leading: int = 2,
+    constant: bool = False,
+    rankless: bool = False,
+    id: str | None = None,
+    error: str | None = None,
+    **attrs: Any,
+) -> Case:
     axes = len(kernel) - leading
     given = {"strides": (1,) * axes, "dilations": (1,) * axes, "pads_begin": (0,) * axes, "pads_end": (0,) * axes}
     texts = {name: v if isinstance(v, str) else ",".join(map(str, v)) for name, v in (given | attrs).items()}
     inputs = [In(x, kind), In(kernel, kind, const=constant)]
-    return Case(op, "opset1", inputs, texts, tol=Sum(prod(kernel[leading - 1:])), rankless=rankless, id=id,
-                error=error)
+    return Case(
+        op, "opset1", inputs, texts, tol=Sum(prod(kernel[leading - 1 :])), rankless=rankless, id=id, error=error
+    )
 
 
 def grouped(x: tuple[int, ...], kernel: tuple[int, ...], kind: str = "f32", **given: Any) -> Case:
@@ -51,21 +63,40 @@ CASES = [
     conv((1, 67, 12, 13), (70, 67, 3, 3), auto_pad="same_upper", constant=True),
     conv((2, 67, 5, 7), (9, 67, 3, 3), "f16", constant=True),
     conv((3, 5, 7, 9), (6, 5, 1, 1), strides=(2, 3)),
-    *(conv((2, 3, 10, 13), (5, 3, 4, 3), auto_pad=auto, strides=strides, dilations=dilations, rankless=dilations[0] > 1)
-      for auto in ("same_upper", "same_lower", "valid")
-      for strides, dilations in (((1, 1), (1, 1)), ((2, 3), (1, 2)), ((3, 1), (2, 3)))),
-    *(conv((2, 3, 11), (4, 3, 2), auto_pad=auto, strides=(2,), pads_begin=(3,)) for auto in
-      ("same_lower", "same_upper")),
-    *(conv((2, 3, 7, 9), (5, 3, 3, 3), kind, pads_begin=(1, 0), pads_end=(1, 2)) for kind in
-      ("f16", "bf16", "f64", "u8", "i32", "i64")),
+    *(
+        conv(
+            (2, 3, 10, 13), (5, 3, 4, 3), auto_pad=auto, strides=strides, dilations=dilations, rankless=dilations[0] > 1
+        )
+        for auto in ("same_upper", "same_lower", "valid")
+        for strides, dilations in (((1, 1), (1, 1)), ((2, 3), (1, 2)), ((3, 1), (2, 3)))
+    ),
+    *(
+        conv((2, 3, 11), (4, 3, 2), auto_pad=auto, strides=(2,), pads_begin=(3,))
+        for auto in ("same_lower", "same_upper")
+    ),
+    *(
+        conv((2, 3, 7, 9), (5, 3, 3, 3), kind, pads_begin=(1, 0), pads_end=(1, 2))
+        for kind in ("f16", "bf16", "f64", "u8", "i32", "i64")
+    ),
     # even weights: the plugin halves them where the processor has no VNNI instructions
-    replace(conv((2, 3, 7, 9), (5, 3, 3, 3), "i8", pads_begin=(1, 0), pads_end=(1, 2), id="i8"), inputs=[
-        In((2, 3, 7, 9), "i8"), In((5, 3, 3, 3), "i8", lambda rng: 2 * rng.integers(-4, 5, (5, 3, 3, 3)))]),
-    Case("Convolution", "opset1", [In(shape, "f8e4m3", lambda rng, shape=shape: rng.integers(-2, 3, shape))
-                                   for shape in ((2, 3, 7, 9), (5, 3, 3, 3))], id="f8"),
+    replace(
+        conv((2, 3, 7, 9), (5, 3, 3, 3), "i8", pads_begin=(1, 0), pads_end=(1, 2), id="i8"),
+        inputs=[In((2, 3, 7, 9), "i8"), In((5, 3, 3, 3), "i8", lambda rng: 2 * rng.integers(-4, 5, (5, 3, 3, 3)))],
+    ),
+    Case(
+        "Convolution",
+        "opset1",
+        [
+            In(shape, "f8e4m3", lambda rng, shape=shape: rng.integers(-2, 3, shape))
+            for shape in ((2, 3, 7, 9), (5, 3, 3, 3))
+        ],
+        id="f8",
+    ),
     conv((0, 3, 7, 9), (5, 3, 3, 2), id="zero_batch"),
-    replace(conv((2, 3, 0, 5), (4, 3, 1, 2), id="no_pixels", auto_pad="same_upper", strides=(2, 2)),
-            expect=np.zeros((2, 4, 0, 3), np.float32)),
+    replace(
+        conv((2, 3, 0, 5), (4, 3, 1, 2), id="no_pixels", auto_pad="same_upper", strides=(2, 2)),
+        expect=np.zeros((2, 4, 0, 3), np.float32),
+    ),
     replace(conv((2, 0, 5, 6), (4, 0, 3, 2), id="no_channels"), expect=np.zeros((2, 4, 3, 5), np.float32)),
     conv((2, 3, 7, 9), (5, 3, 3, 3), id="strides_0", strides=(0, 1), error="attribute 'strides': 0 is less than 1"),
     conv((2, 3, 7, 9), (5, 3, 3, 3), id="dilations", dilations=(1, -1), error="attribute 'dilations': -1 is less"),
@@ -96,15 +127,27 @@ GROUPED = [
 test_grouped = check(GROUPED)
 
 
-def transposed(x: tuple[int, ...], kernel: tuple[int, ...], kind: str = "f32", *, shape: tuple[int, ...] | None = None,
-               **given: Any) -> Case:
+def transposed(
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    kind: str = "f32",
+    *,
+    shape: tuple[int, ...] | None = None,
+    **given: Any,
+) -> Case:
     case = conv(x, kernel, kind, op="ConvolutionBackpropData", **given)
     inputs = [*case.inputs] if shape is None else [*case.inputs, const(shape)]
     return replace(case, inputs=inputs, tol=Sum(prod(kernel) // kernel[1]))
 
 
-def transposed_groups(x: tuple[int, ...], kernel: tuple[int, ...], kind: str = "f32", *,
-                      shape: tuple[int, ...] | None = None, **given: Any) -> Case:
+def transposed_groups(
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    kind: str = "f32",
+    *,
+    shape: tuple[int, ...] | None = None,
+    **given: Any,
+) -> Case:
     case = conv(x, kernel, kind, op="GroupConvolutionBackpropData", leading=3, **given)
     inputs = [*case.inputs] if shape is None else [*case.inputs, const(shape)]
     return replace(case, inputs=inputs, tol=Sum(prod(kernel) // kernel[0] // kernel[2]))
@@ -121,10 +164,14 @@ TRANSPOSED = [
     transposed((2, 3, 5, 6, 7), (3, 4, 2, 3, 1), strides=(2, 1, 3), pads_end=(1, 1, 0)),
     transposed((2, 3, 5, 7), (3, 4, 3, 3), auto_pad="same_upper", strides=(2, 2), rankless=True),
     transposed((2, 3, 5, 7), (3, 4, 3, 3), auto_pad="valid", strides=(2, 2), pads_begin=(1, 1)),
-    *(transposed((2, 3, 5, 7), (3, 4, 3, 3), auto_pad=auto, strides=(2, 3), shape=shape, rankless=auto == "valid")
-      for auto in ("explicit", "same_upper", "same_lower", "valid") for shape in ((10, 18), (13, 21))),
-    transposed((2, 3, 5, 7), (3, 4, 3, 3), auto_pad="same_upper", strides=(2, 3), shape=(10, 19),
-               output_padding=(1, 1)),
+    *(
+        transposed((2, 3, 5, 7), (3, 4, 3, 3), auto_pad=auto, strides=(2, 3), shape=shape, rankless=auto == "valid")
+        for auto in ("explicit", "same_upper", "same_lower", "valid")
+        for shape in ((10, 18), (13, 21))
+    ),
+    transposed(
+        (2, 3, 5, 7), (3, 4, 3, 3), auto_pad="same_upper", strides=(2, 3), shape=(10, 19), output_padding=(1, 1)
+    ),
     transposed((2, 3, 5, 7), (3, 4, 3, 3), strides=(2, 3), shape=(9, 19), pads_begin=(1, 2), pads_end=(2, 2)),
     *(transposed((2, 3, 5, 7), (3, 4, 3, 3), kind, strides=(2, 1)) for kind in ("f16", "bf16", "f64", "i32", "i8")),
     transposed((0, 3, 5, 7), (3, 4, 3, 3), id="zero_batch"),
@@ -140,8 +187,9 @@ test_transposed = check(TRANSPOSED)
 TRANSPOSED_GROUPS = [
     transposed_groups((2, 6, 7), (3, 2, 4, 3), strides=(2,), pads_begin=(1,)),
     transposed_groups((2, 6, 5, 7), (6, 1, 1, 4, 4), strides=(2, 2), pads_begin=(1, 1), pads_end=(1, 1), constant=True),
-    transposed_groups((2, 6, 5, 7), (2, 3, 4, 3, 3), auto_pad="same_lower", strides=(2, 2), shape=(9, 14),
-                      rankless=True),
+    transposed_groups(
+        (2, 6, 5, 7), (2, 3, 4, 3, 3), auto_pad="same_lower", strides=(2, 2), shape=(9, 14), rankless=True
+    ),
     transposed_groups((2, 6, 5, 7), (2, 3, 4, 3, 2), strides=(1, 3), dilations=(2, 3), output_padding=(0, 2)),
     transposed_groups((2, 6, 5, 7), (6, 1, 2, 1, 1), strides=(2, 2)),
     transposed_groups((2, 6, 5, 6, 7), (2, 3, 1, 2, 3, 1), strides=(2, 1, 3)),
@@ -158,8 +206,12 @@ test_transposed_groups = check(TRANSPOSED_GROUPS)
 def run_numpy(op: Op, x: Array, kernel: Array, out: Array, sizes: Sequence[int]) -> None:
     """Write ``out`` by the NumPy form, with workspaces of these numbers of elements for every worker."""
     calls: list[Callable[[], Any]] = []
-    done = op.numpy(lambda *args: calls.append(partial(*args)), [x, kernel], [out],  # type: ignore[misc]
-                    [np.full(tasks.WORKERS * elements, np.nan, x.dtype) for elements in sizes])
+    done = op.numpy(
+        lambda *args: calls.append(partial(*args)),
+        [x, kernel],
+        [out],  # type: ignore[misc]
+        [np.full(tasks.WORKERS * elements, np.nan, x.dtype) for elements in sizes],
+    )
     assert done is not NotImplemented
     for call in calls:
         call()
@@ -189,8 +241,14 @@ BLOCKED: list[tuple[Op, tuple[int, ...], tuple[int, ...], tuple[int, int]]] = [
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize(("op", "x", "kernel", "sizes"), BLOCKED)
-def test_blocks(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], sizes: tuple[int, int], workers: int,
-                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks(
+    op: Op,
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    sizes: tuple[int, int],
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tasks, "WORKERS", workers)
     for name, value in {"BLOCK_ELEMENTS": sizes[0], "PARALLEL_PRODUCTS": 0, "MIN_OUTPUTS": 1, "FEW_PIXELS": 10}.items():
         monkeypatch.setattr(_columns, name, value)
@@ -220,27 +278,40 @@ def convolutions(draw: st.DrawFn) -> Case:
 
     taps, size = each(1, 4), each(1, 7 if axes < 3 else 5)
     auto = draw(st.sampled_from(("explicit", "explicit", "same_upper", "same_lower", "valid")))
-    attrs: dict[str, Any] = {"strides": each(1, 3), "dilations": each(1, 2), "pads_begin": each(0, 2),
-                             "pads_end": each(0, 2), "auto_pad": auto}
+    attrs: dict[str, Any] = {
+        "strides": each(1, 3),
+        "dilations": each(1, 2),
+        "pads_begin": each(0, 2),
+        "pads_end": each(0, 2),
+        "auto_pad": auto,
+    }
     kernel = (*((groups,) if groups else ()), *((channels, outputs) if backwards else (outputs, channels)), *taps)
     kind = draw(st.sampled_from(("f32", "f32", "f32", "f16", "bf16", "i32")))
     padded = attrs["pads_begin"][-1] + attrs["pads_end"][-1] if auto == "explicit" else 0
     spanned = 0 if auto.startswith("same") else (taps[-1] - 1) * attrs["dilations"][-1]
     if size[-1] + padded - spanned <= attrs["strides"][-1]:  # the plugin mixes up rows
         attrs["strides"] = (*attrs["strides"][:-1], 1)
-    inputs = [In((draw(st.integers(1, 3)), channels * max(groups, 1), *size), kind),
-              In(kernel, kind, const=draw(st.booleans()))]
+    inputs = [
+        In((draw(st.integers(1, 3)), channels * max(groups, 1), *size), kind),
+        In(kernel, kind, const=draw(st.booleans())),
+    ]
     if backwards:
         attrs["output_padding"] = tuple(draw(st.integers(0, s - 1)) for s in attrs["strides"])
         if draw(st.booleans()):
-            whole = [(n - 1) * s + (t - 1) * d + 1
-                     for n, s, t, d in zip(size, attrs["strides"], taps, attrs["dilations"])]
+            whole = [
+                (n - 1) * s + (t - 1) * d + 1 for n, s, t, d in zip(size, attrs["strides"], taps, attrs["dilations"])
+            ]
             inputs.append(const([max(n + draw(st.integers(-2, 2)), 1) for n in whole]))
             if prod(taps) == 1:  # the plugin leaves out the padding where the output shape is the input's
                 attrs["pads_begin"] = attrs["pads_end"] = (0,) * axes
     name = ("Group" if groups else "") + "Convolution" + ("BackpropData" if backwards else "")
-    return Case(name, "opset1", inputs, {key: v if isinstance(v, str) else ",".join(map(str, v))
-                                         for key, v in attrs.items()}, tol=Sum(channels * prod(taps)))
+    return Case(
+        name,
+        "opset1",
+        inputs,
+        {key: v if isinstance(v, str) else ",".join(map(str, v)) for key, v in attrs.items()},
+        tol=Sum(channels * prod(taps)),
+    )
 
 
 test_random = sweep(convolutions())

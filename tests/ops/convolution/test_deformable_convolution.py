@@ -1,4 +1,5 @@
 """DeformableConvolution: offsets of every size, groups of both kinds, masks, values between pixels and outside."""
+
 from __future__ import annotations
 
 from math import prod
@@ -10,18 +11,44 @@ from tests.harness import Case, In, Sum, check
 from tests.harness.sweep import sweep
 
 
-def case(x: tuple[int, ...], kernel: tuple[int, ...], extents: tuple[int, ...], version: str = "opset1",
-         kind: str = "f32", *, mask: bool = False, far: float = 2.5, deformed: int = 1, rankless: bool = False,
-         id: str | None = None, error: str | None = None, **attrs: Any) -> Case:
+def case(
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    extents: tuple[int, ...],
+    version: str = "opset1",
+    kind: str = "f32",
+    *,
+    mask: bool = False,
+    far: float = 2.5,
+    deformed: int = 1,
+    rankless: bool = False,
+    id: str | None = None,
+    error: str | None = None,
+    **attrs: Any,
+) -> Case:
     """Return a case whose output has the spatial ``extents``, with offsets from -``far`` to ``far``."""
     taps = prod(kernel[2:])
-    given = {"strides": "1,1", "dilations": "1,1", "pads_begin": "0,0", "pads_end": "0,0", "group": 1,
-             "deformable_group": deformed}
+    given = {
+        "strides": "1,1",
+        "dilations": "1,1",
+        "pads_begin": "0,0",
+        "pads_end": "0,0",
+        "group": 1,
+        "deformable_group": deformed,
+    }
     inputs = [In(x, kind), In((x[0], deformed * taps * 2, *extents), kind, low=-far, high=far), In(kernel, kind)]
     if mask:
         inputs.append(In((x[0], deformed * taps, *extents), kind, low=0, high=1))
-    return Case("DeformableConvolution", version, inputs, given | attrs, tol=Sum(prod(kernel[1:])), rankless=rankless,
-                id=id, error=error)
+    return Case(
+        "DeformableConvolution",
+        version,
+        inputs,
+        given | attrs,
+        tol=Sum(prod(kernel[1:])),
+        rankless=rankless,
+        id=id,
+        error=error,
+    )
 
 
 CASES = [
@@ -72,18 +99,29 @@ def deformed(draw: st.DrawFn) -> Case:
     strides, dilations, begin, end = pairs(1, 3), pairs(1, 2), pairs(0, 2), pairs(0, 2)
     taps, group, deformed = pairs(1, 3), draw(st.integers(1, 2)), draw(st.integers(1, 3))
     extents = pairs(1, 5)
-    size = [max((n - 1) * s + (t - 1) * d + 1 - b - e, 1)
-            for n, s, t, d, b, e in zip(extents, strides, taps, dilations, begin, end)]
-    extents = tuple((z + b + e - (t - 1) * d - 1) // s + 1
-                   for z, s, t, d, b, e in zip(size, strides, taps, dilations, begin, end))
+    size = [
+        max((n - 1) * s + (t - 1) * d + 1 - b - e, 1)
+        for n, s, t, d, b, e in zip(extents, strides, taps, dilations, begin, end)
+    ]
+    extents = tuple(
+        (z + b + e - (t - 1) * d - 1) // s + 1 for z, s, t, d, b, e in zip(size, strides, taps, dilations, begin, end)
+    )
     channels = draw(st.integers(1, 2)) * group * deformed
     attrs = {"strides": strides, "dilations": dilations, "pads_begin": begin, "pads_end": end}
     version = draw(st.sampled_from(("opset1", "opset8")))
     fades = {"bilinear_interpolation_pad": draw(st.sampled_from(("true", "false")))} if version == "opset8" else {}
-    return case((draw(st.integers(1, 2)), channels, *size), (draw(st.integers(1, 3)) * group, channels // group, *taps),
-                extents, version, mask=version == "opset8" and draw(st.booleans()), far=draw(st.floats(0.5, 5)),
-                deformed=deformed, group=group, **fades,
-                **{name: ",".join(map(str, value)) for name, value in attrs.items()})
+    return case(
+        (draw(st.integers(1, 2)), channels, *size),
+        (draw(st.integers(1, 3)) * group, channels // group, *taps),
+        extents,
+        version,
+        mask=version == "opset8" and draw(st.booleans()),
+        far=draw(st.floats(0.5, 5)),
+        deformed=deformed,
+        group=group,
+        **fades,
+        **{name: ",".join(map(str, value)) for name, value in attrs.items()},
+    )
 
 
 test_random = sweep(deformed())

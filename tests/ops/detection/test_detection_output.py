@@ -1,4 +1,5 @@
 """DetectionOutput."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -30,8 +31,16 @@ def scores(rng: np.random.Generator, images: int, count: int, classes: int) -> A
     return rng.integers(0, 40, (images, count, classes)) / 40 + np.arange(classes) / 400
 
 
-def detection(version: str = "opset8", images: int = 2, count: int = 13, classes: int = 4, kind: str = "f32",
-              batches: int = 1, five: bool = False, **more: Any) -> Case:
+def detection(
+    version: str = "opset8",
+    images: int = 2,
+    count: int = 13,
+    classes: int = 4,
+    kind: str = "f32",
+    batches: int = 1,
+    five: bool = False,
+    **more: Any,
+) -> Case:
     attrs = {"keep_top_k": 6, "nms_threshold": 0.43, "confidence_threshold": 0.11} | more.pop("attrs", {})
     if version == "opset1":
         attrs = {"num_classes": classes} | attrs
@@ -42,9 +51,15 @@ def detection(version: str = "opset8", images: int = 2, count: int = 13, classes
     located = 1 if attrs.get("share_location", True) else classes
     offsets = In((images, count * located * 4), kind, low=-0.2, high=0.2)
     scored = partial(scores, images=images, count=count, classes=classes)
-    inputs = [offsets, In((images, count * classes), kind, scored),
-              In((batches, rows, count * size), kind,
-                 partial(priors, batches=batches, rows=rows, count=count, size=size, scale=scale))]
+    inputs = [
+        offsets,
+        In((images, count * classes), kind, scored),
+        In(
+            (batches, rows, count * size),
+            kind,
+            partial(priors, batches=batches, rows=rows, count=count, size=size, scale=scale),
+        ),
+    ]
     if five:
         inputs += [In((images, count * 2), kind, low=0.0, high=1.0), offsets]
     return Case("DetectionOutput", version, more.pop("inputs", inputs), attrs, [kind], **more)
@@ -72,8 +87,9 @@ def cases(version: str) -> Iterator[Case]:
     yield make(count=211, classes=7, attrs={"normalized": True, "keep_top_k": 100, "top_k": 40}, id="many")
     yield make(kind="f16", attrs={"normalized": True, "code_type": CENTER})
     yield make(batches=2, five=True, attrs={"normalized": True, "objectness_score": 0.4}, id="five")
-    yield make(batches=2, five=True, attrs={"normalized": True, "objectness_score": 0.4, "code_type": CENTER},
-               id="five_center")
+    yield make(
+        batches=2, five=True, attrs={"normalized": True, "objectness_score": 0.4, "code_type": CENTER}, id="five_center"
+    )
     yield make(attrs={"keep_top_k": ""}, error="keep_top_k is empty")
     yield make(attrs={"code_type": "MIDDLE"}, error="'MIDDLE'")
     yield make(inputs=[In((2, 52)), In((2, 52)), In((1, 2, 64))], error="priors divided by 5 leave 4")
@@ -90,17 +106,33 @@ test_cases = check(CASES)
 
 @st.composite
 def drawn(draw: st.DrawFn) -> Case:
-    flags = ("variance_encoded_in_target", "share_location", "clip_after_nms", "clip_before_nms", "decrease_label_id",
-             "normalized")
+    flags = (
+        "variance_encoded_in_target",
+        "share_location",
+        "clip_after_nms",
+        "clip_before_nms",
+        "decrease_label_id",
+        "normalized",
+    )
     attrs: dict[str, Any] = {name: draw(st.booleans()) for name in flags}
-    attrs |= {"code_type": draw(st.sampled_from((CORNER, CENTER))), "keep_top_k": draw(st.sampled_from((-1, 3, 50))),
-              "top_k": draw(st.sampled_from((-1, 4, 20))), "background_label_id": draw(st.integers(-1, 2)),
-              "confidence_threshold": draw(st.sampled_from((0.0, 0.31))),
-              "nms_threshold": draw(st.sampled_from((0.17, 0.43, 0.77)))}
+    attrs |= {
+        "code_type": draw(st.sampled_from((CORNER, CENTER))),
+        "keep_top_k": draw(st.sampled_from((-1, 3, 50))),
+        "top_k": draw(st.sampled_from((-1, 4, 20))),
+        "background_label_id": draw(st.integers(-1, 2)),
+        "confidence_threshold": draw(st.sampled_from((0.0, 0.31))),
+        "nms_threshold": draw(st.sampled_from((0.17, 0.43, 0.77))),
+    }
     images = draw(st.integers(1, 3))
-    return detection(draw(st.sampled_from(("opset1", "opset8"))), images, draw(st.integers(1, 30)),
-                     draw(st.integers(3, 5)), batches=draw(st.sampled_from((1, images))), attrs=attrs,
-                     id=f"random_{draw(st.integers(0, 99))}")
+    return detection(
+        draw(st.sampled_from(("opset1", "opset8"))),
+        images,
+        draw(st.integers(1, 30)),
+        draw(st.integers(3, 5)),
+        batches=draw(st.sampled_from((1, images))),
+        attrs=attrs,
+        id=f"random_{draw(st.integers(0, 99))}",
+    )
 
 
 test_random = sweep(drawn())

@@ -1,4 +1,5 @@
 """PriorGridGenerator, TopKROIs, ROIFeatureExtractor and DetectionOutput of ExperimentalDetectron."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -20,8 +21,14 @@ def distinct(*shape: int) -> Callable[..., Array]:
     return lambda rng: ((rng.permutation(count) + 1) / (count + 1)).reshape(shape)
 
 
-def grid(priors: int = 3, maps: tuple[int, int] = (4, 5), image: tuple[int, int] = (61, 83), kind: str = "f32",
-         inputs: list[In] | None = None, **more: Any) -> Case:
+def grid(
+    priors: int = 3,
+    maps: tuple[int, int] = (4, 5),
+    image: tuple[int, int] = (61, 83),
+    kind: str = "f32",
+    inputs: list[In] | None = None,
+    **more: Any,
+) -> Case:
     attrs = {"flatten": True, "h": 0, "w": 0, "stride_x": 0.0, "stride_y": 0.0} | more.pop("attrs", {})
     inputs = inputs or [In((priors, 4), kind, low=-30, high=30), In((1, 2, *maps), kind), In((1, 3, *image), kind)]
     return Case(f"{NAME}PriorGridGenerator", "opset6", inputs, attrs, **more)
@@ -85,8 +92,13 @@ def tops() -> Iterator[Case]:
     yield top(9, 13, expect=best, id="fewer")  # the rest is not written by the plugin
     yield top(0, 3, expect=np.zeros((3, 4), np.float32), id="no regions")
     yield top(4, 0, expect=np.zeros((0, 4), np.float32), id="none wanted")
-    yield top(4, 3, inputs=[In((4, 4)), In((4,), "f32", [3, 7, 3, 7])],
-              expect=lambda regions, scores: regions[np.argsort(-scores, kind="stable")[:3]], id="equal")
+    yield top(
+        4,
+        3,
+        inputs=[In((4, 4)), In((4,), "f32", [3, 7, 3, 7])],
+        expect=lambda regions, scores: regions[np.argsort(-scores, kind="stable")[:3]],
+        id="equal",
+    )
     yield top(4, -1, error="max_rois is -1, below 0")
     yield top(4, 2, inputs=[In((4, 5)), In((4,))], error="a region has 5 coordinates, not 4")
     yield top(4, 2, inputs=[In((4, 4)), In((5,))], error="there are 4 regions and 5 scores")
@@ -96,6 +108,7 @@ def tops() -> Iterator[Case]:
 def spread(count: int) -> Callable[..., Array]:
     """Return a function that draws regions of all levels of a pyramid: one has no width, one is upside down, and one
     is outside."""
+
     def draw(rng: np.random.Generator) -> Array:
         start, side = rng.uniform(-20, 150, (count, 2)), np.exp2(rng.uniform(3, 8.5, (count, 1)))
         side = side * np.exp2(rng.uniform(-0.5, 0.5, (count, 2)))
@@ -105,10 +118,23 @@ def spread(count: int) -> Callable[..., Array]:
     return draw
 
 
-def extract(count: int = 13, levels: int = 3, size: int = 3, kind: str = "f32", ratio: int = 2, aligned: bool = False,
-            channels: int = 2, inputs: list[In] | None = None, **more: Any) -> Case:
-    attrs = {"output_size": size, "sampling_ratio": ratio, "pyramid_scales": ",".join(map(str, (16, 32, 64)[:levels])),
-             "aligned": aligned} | more.pop("attrs", {})
+def extract(
+    count: int = 13,
+    levels: int = 3,
+    size: int = 3,
+    kind: str = "f32",
+    ratio: int = 2,
+    aligned: bool = False,
+    channels: int = 2,
+    inputs: list[In] | None = None,
+    **more: Any,
+) -> Case:
+    attrs = {
+        "output_size": size,
+        "sampling_ratio": ratio,
+        "pyramid_scales": ",".join(map(str, (16, 32, 64)[:levels])),
+        "aligned": aligned,
+    } | more.pop("attrs", {})
     inputs = inputs or [In((count, 4), kind, spread(count)), *(In((1, channels, *s), kind) for s in SIDES[:levels])]
     return Case(f"{NAME}ROIFeatureExtractor", "opset6", inputs, attrs, 2, **more)
 
@@ -126,8 +152,9 @@ def extracts() -> Iterator[Case]:
         yield extract(kind=kind)
         yield extract(kind=kind, ratio=0, aligned=True)
     yield extract(0, expect=[np.zeros((0, 2, 3, 3), np.float32), np.zeros((0, 4), np.float32)], id="no regions")
-    yield extract(channels=0, expect=lambda regions, *maps: [np.zeros((13, 0, 3, 3), np.float32), regions],
-                  id="no channels")
+    yield extract(
+        channels=0, expect=lambda regions, *maps: [np.zeros((13, 0, 3, 3), np.float32), regions], id="no channels"
+    )
     yield extract(attrs={"output_size": 0}, error="output_size is 0, not positive")
     yield extract(ratio=-1, error="sampling_ratio -1 is negative")
     yield extract(attrs={"pyramid_scales": "4,0,8"}, error="pyramid_scales has the element 0")
@@ -141,6 +168,7 @@ def extracts() -> Iterator[Case]:
 
 def regions(count: int) -> Callable[..., Array]:
     """Return a function that draws regions in a few clusters, the second without an area."""
+
     def draw(rng: np.random.Generator) -> Array:
         start = rng.integers(0, 5, (count, 2)) * 14 + rng.uniform(-3, 3, (count, 2))
         side = rng.uniform(9, 16, (count, 2))
@@ -151,11 +179,22 @@ def regions(count: int) -> Callable[..., Array]:
 
 
 def detect(count: int = 17, classes: int = 4, kind: str = "f32", inputs: list[In] | None = None, **more: Any) -> Case:
-    attrs = {"score_threshold": 0.1, "nms_threshold": 0.4, "num_classes": classes, "post_nms_count": 30,
-             "max_detections_per_image": 70, "max_delta_log_wh": 0.7, "deltas_weights": "5,4,2,2.5"}
+    attrs = {
+        "score_threshold": 0.1,
+        "nms_threshold": 0.4,
+        "num_classes": classes,
+        "post_nms_count": 30,
+        "max_detections_per_image": 70,
+        "max_delta_log_wh": 0.7,
+        "deltas_weights": "5,4,2,2.5",
+    }
     attrs |= more.pop("attrs", {})
-    inputs = inputs or [In((count, 4), kind, regions(count)), In((count, 4 * classes), kind, low=-1, high=1),
-                        In((count, classes), kind, distinct(count, classes)), In((1, 3), kind, (55.0, 70.0, 1.0))]
+    inputs = inputs or [
+        In((count, 4), kind, regions(count)),
+        In((count, 4 * classes), kind, low=-1, high=1),
+        In((count, classes), kind, distinct(count, classes)),
+        In((1, 3), kind, (55.0, 70.0, 1.0)),
+    ]
     return Case(f"{NAME}DetectionOutput", "opset6", inputs, attrs, [kind, "i32", kind], **more)
 
 
@@ -183,10 +222,15 @@ def detects() -> Iterator[Case]:
     yield detect(attrs={"deltas_weights": "1,2,3"}, error="deltas_weights has 3 elements, not 4")
     shapes = [(5, 4), (5, 16), (5, 4), (1, 3)]
     for number, shape, error in (
-            (0, (5, 5), "5 coordinates of a region, not 4"), (0, (6, 4), "6 regions, and offsets of 5"),
-            (1, (5, 15), "15 offsets, not 16"), (2, (5, 3), "3 scores, not 4"), (2, (4, 4), "and scores of 4"),
-            (3, (1, 4), "4 numbers of the image, not 3"), (3, (2, 3), "2 images, not 1"),
-            (3, (3,), "the image must have rank 2, not 1")):
+        (0, (5, 5), "5 coordinates of a region, not 4"),
+        (0, (6, 4), "6 regions, and offsets of 5"),
+        (1, (5, 15), "15 offsets, not 16"),
+        (2, (5, 3), "3 scores, not 4"),
+        (2, (4, 4), "and scores of 4"),
+        (3, (1, 4), "4 numbers of the image, not 3"),
+        (3, (2, 3), "2 images, not 1"),
+        (3, (3,), "the image must have rank 2, not 1"),
+    ):
         yield detect(inputs=[In(shape if i == number else s) for i, s in enumerate(shapes)], error=error)
 
 
@@ -197,8 +241,11 @@ KINDS = st.sampled_from(("f32", "f32", "f16", "bf16"))
 
 @st.composite
 def grids_drawn(draw: st.DrawFn) -> Case:
-    attrs = {"flatten": draw(st.booleans()), "stride_x": draw(st.sampled_from((0, 3, 8.5))),
-             "stride_y": draw(st.sampled_from((0, 4, 7.25)))}
+    attrs = {
+        "flatten": draw(st.booleans()),
+        "stride_x": draw(st.sampled_from((0, 3, 8.5))),
+        "stride_y": draw(st.sampled_from((0, 4, 7.25))),
+    }
     height, width = (draw(st.integers(1, 8)) for _ in range(2))
     return grid(draw(st.integers(1, 7)), (height, width), (draw(st.integers(1, 90)), 55), draw(KINDS), attrs=attrs)
 
@@ -212,20 +259,33 @@ def tops_drawn(draw: st.DrawFn) -> Case:
 @st.composite
 def extracts_drawn(draw: st.DrawFn) -> Case:
     scales = [str(draw(st.integers(4, 64))) for _ in SIDES]
-    return extract(draw(st.integers(1, 15)), draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(KINDS),
-                   draw(st.integers(0, 3)), draw(st.booleans()), draw(st.integers(1, 3)),
-                   attrs={"pyramid_scales": ",".join(scales)}, id=",".join(scales) + f"_{draw(st.integers(0, 99))}")
+    return extract(
+        draw(st.integers(1, 15)),
+        draw(st.integers(1, 3)),
+        draw(st.integers(1, 5)),
+        draw(KINDS),
+        draw(st.integers(0, 3)),
+        draw(st.booleans()),
+        draw(st.integers(1, 3)),
+        attrs={"pyramid_scales": ",".join(scales)},
+        id=",".join(scales) + f"_{draw(st.integers(0, 99))}",
+    )
 
 
 @st.composite
 def detects_drawn(draw: st.DrawFn) -> Case:
-    attrs = {"score_threshold": draw(st.sampled_from((0.0, 0.2, 0.6))),
-             "nms_threshold": draw(st.sampled_from((0.3, 0.6))), "post_nms_count": draw(st.integers(1, 20)),
-             "max_detections_per_image": draw(st.integers(1, 60)), "class_agnostic_box_regression": draw(st.booleans()),
-             "max_delta_log_wh": draw(st.sampled_from((0.3, 4.0))),
-             "deltas_weights": draw(st.sampled_from(("1,1,1,1", "10,10,5,5")))}
-    return detect(draw(st.integers(1, 40)), draw(st.integers(2, 6)), draw(KINDS), attrs=attrs,
-                  id=str(draw(st.integers(0, 999))))
+    attrs = {
+        "score_threshold": draw(st.sampled_from((0.0, 0.2, 0.6))),
+        "nms_threshold": draw(st.sampled_from((0.3, 0.6))),
+        "post_nms_count": draw(st.integers(1, 20)),
+        "max_detections_per_image": draw(st.integers(1, 60)),
+        "class_agnostic_box_regression": draw(st.booleans()),
+        "max_delta_log_wh": draw(st.sampled_from((0.3, 4.0))),
+        "deltas_weights": draw(st.sampled_from(("1,1,1,1", "10,10,5,5"))),
+    }
+    return detect(
+        draw(st.integers(1, 40)), draw(st.integers(2, 6)), draw(KINDS), attrs=attrs, id=str(draw(st.integers(0, 999)))
+    )
 
 
 test_random = sweep(st.one_of(grids_drawn(), tops_drawn(), extracts_drawn(), detects_drawn()), 300)

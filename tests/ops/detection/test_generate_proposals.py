@@ -1,4 +1,5 @@
 """GenerateProposals, and ExperimentalDetectronGenerateProposalsSingleImage."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ def distinct(*shape: int) -> Callable[..., Array]:
 
 def anchors(*shape: int) -> Callable[..., Array]:
     """Return a function that draws anchors in a few clusters: some extend beyond a 50 x 60 image, and one is small."""
+
     def draw(rng: np.random.Generator) -> Array:
         start = rng.integers(0, 4, (*shape, 2)) * 15 + rng.uniform(4, 9, (*shape, 2))
         side = rng.uniform(9, 16, (*shape, 2))
@@ -33,30 +35,43 @@ def anchors(*shape: int) -> Callable[..., Array]:
     return draw
 
 
-def single(count: int = 3, height: int = 4, width: int = 5, kind: str = "f32", inputs: list[In] | None = None,
-           **more: Any) -> Case:
+def single(
+    count: int = 3, height: int = 4, width: int = 5, kind: str = "f32", inputs: list[In] | None = None, **more: Any
+) -> Case:
     attrs = ATTRS | more.pop("attrs", {})
     # regions below the minimum size all have the same score
     image = (90.0, 91.0, 1.0) if attrs["min_size"] else (50.0, 60.0, 1.0)
-    inputs = inputs or [In((3,), kind, lambda rng: image),
-                        In((height * width * count, 4), kind, anchors(height * width * count)),
-                        In((4 * count, height, width), kind, low=-0.3, high=0.3),
-                        In((count, height, width), kind, distinct(count, height, width))]
+    inputs = inputs or [
+        In((3,), kind, lambda rng: image),
+        In((height * width * count, 4), kind, anchors(height * width * count)),
+        In((4 * count, height, width), kind, low=-0.3, high=0.3),
+        In((count, height, width), kind, distinct(count, height, width)),
+    ]
     return Case(SINGLE, "opset6", inputs, attrs, 2, **more)
 
 
-def batch(images: Any = ((50.0, 60.0, 1.0), (40.0, 43.0, 1.5)), count: int = 3, height: int = 4,
-          width: int = 5, kind: str = "f32", inputs: list[In] | None = None, **more: Any) -> Case:
+def batch(
+    images: Any = ((50.0, 60.0, 1.0), (40.0, 43.0, 1.5)),
+    count: int = 3,
+    height: int = 4,
+    width: int = 5,
+    kind: str = "f32",
+    inputs: list[In] | None = None,
+    **more: Any,
+) -> Case:
     attrs = ATTRS | more.pop("attrs", {})
-    inputs = inputs or [In(np.shape(images), kind, lambda rng: images),
-                        In((height, width, count, 4), kind, anchors(height, width, count)),
-                        In((len(images), 4 * count, height, width), kind, low=-0.3, high=0.3),
-                        In((len(images), count, height, width), kind, distinct(len(images), count, height, width))]
+    inputs = inputs or [
+        In(np.shape(images), kind, lambda rng: images),
+        In((height, width, count, 4), kind, anchors(height, width, count)),
+        In((len(images), 4 * count, height, width), kind, low=-0.3, high=0.3),
+        In((len(images), count, height, width), kind, distinct(len(images), count, height, width)),
+    ]
     return Case("GenerateProposals", "opset9", inputs, attrs, [kind, kind, attrs.get("roi_num_type", "i64")], **more)
 
 
 def falling(threshold: float, eta: float) -> Callable[..., list[Array]]:
     """Return GenerateProposals, box by box, with a decreasing threshold, which OpenVINO rejects."""
+
     def proposals(images: Array, corners: Array, offsets: Array, scores: Array) -> list[Array]:
         found: list[tuple[list[float], float]] = []
         counts = []
@@ -103,8 +118,9 @@ def both(make: Callable[..., Case]) -> Iterator[Case]:
         yield make(attrs={name: -1}, error=f"{name} is -1, below 0")
 
 
-def wrong(make: Callable[..., Case], shapes: Sequence[tuple[int, ...]], *rows: tuple[int, tuple[int, ...], str]
-          ) -> Iterator[Case]:
+def wrong(
+    make: Callable[..., Case], shapes: Sequence[tuple[int, ...]], *rows: tuple[int, tuple[int, ...], str]
+) -> Iterator[Case]:
     """Yield a case for each row (input, shape, error), in which that input has another shape."""
     for number, shape, error in rows:
         yield make(inputs=[In(shape if i == number else s) for i, s in enumerate(shapes)], error=error)
@@ -118,18 +134,26 @@ def no(*counts: int, kind: Any = np.int64) -> list[Array]:
 ZEROS = [np.zeros((9, 4), np.float32), np.zeros(9, np.float32)]
 
 CASES = [
-    *both(single), *both(batch),
+    *both(single),
+    *both(batch),
     single(attrs={"post_nms_count": 2000, "pre_nms_count": 2000}, id="padded"),
     single(2, 60, 70, attrs={"pre_nms_count": 30}, id="longer than is sorted"),
     single(2, 50, 40, attrs={"pre_nms_count": 3500, "post_nms_count": 20}, id="more than kernels take"),
     single(0, expect=ZEROS, id="no anchors"),
     single(attrs={"pre_nms_count": 0}, expect=ZEROS, id="none before"),
     single(attrs={"post_nms_count": 0}, expect=[x[:0] for x in ZEROS], id="none after"),
-    *wrong(single, [(3,), (24, 4), (8, 3, 4), (2, 3, 4)], (0, (4,), "image has 4 numbers, not 3"),
-           (1, (24, 5), "an anchor has 5 coordinates, not 4"), (1, (23, 4), "there are 23 anchors and 24 scores"),
-           (2, (7, 3, 4), "7 channels of offsets, not 8"), (2, (8, 3, 5), "sides of offsets and scores are 5 and 4"),
-           (3, (1, 2, 3, 4), "scores must have rank 3, not 4")),
-    batch(attrs={"normalized": False}), batch(attrs={"normalized": False, "nms_threshold": 0.05}),
+    *wrong(
+        single,
+        [(3,), (24, 4), (8, 3, 4), (2, 3, 4)],
+        (0, (4,), "image has 4 numbers, not 3"),
+        (1, (24, 5), "an anchor has 5 coordinates, not 4"),
+        (1, (23, 4), "there are 23 anchors and 24 scores"),
+        (2, (7, 3, 4), "7 channels of offsets, not 8"),
+        (2, (8, 3, 5), "sides of offsets and scores are 5 and 4"),
+        (3, (1, 2, 3, 4), "scores must have rank 3, not 4"),
+    ),
+    batch(attrs={"normalized": False}),
+    batch(attrs={"normalized": False, "nms_threshold": 0.05}),
     batch(attrs={"roi_num_type": "i32", "min_size": 3}),
     batch([(50.0, 60.0, 0.5, 2.0)], attrs={"min_size": 7}),
     batch([(50.0, 60.0, 2.0, 0.5), (44.0, 31.0, 1.0, 1.0), (60.0, 60.0, 0.3, 0.2)], attrs={"min_size": 7}),
@@ -140,21 +164,31 @@ CASES = [
     batch(attrs={"post_nms_count": 0, "roi_num_type": "i32"}, expect=no(0, 0, kind=np.int32), id="none after"),
     batch(attrs={"nms_eta": 1.5}, error="nms_eta is 1.5, not between 0 and 1"),
     batch(attrs={"roi_num_type": "f32"}, error="roi_num_type f32 is neither i32 nor i64"),
-    *wrong(batch, [(2, 3), (4, 5, 3, 4), (2, 12, 4, 5), (2, 3, 4, 5)],
-           (0, (2, 2), "an image has 2 numbers, not 3 or 4"), (0, (2, 5), "an image has 5 numbers"),
-           (0, (3, 3), "there are 3 images and 2 of them"),
-           (1, (4, 5, 3, 3), "an anchor has 3 coordinates"), (1, (3, 5, 3, 4), "3 rows, and 4 in the scores"),
-           (1, (4, 5, 2, 4), "2 anchors of a place, and 3 in the scores"), (2, (2, 11, 4, 5), "11 channels of offsets"),
-           (2, (2, 12, 4, 6), "sides of offsets and scores are 6 and 5"),
-           (3, (2, 3, 4), "scores must have rank 4, not 3")),
+    *wrong(
+        batch,
+        [(2, 3), (4, 5, 3, 4), (2, 12, 4, 5), (2, 3, 4, 5)],
+        (0, (2, 2), "an image has 2 numbers, not 3 or 4"),
+        (0, (2, 5), "an image has 5 numbers"),
+        (0, (3, 3), "there are 3 images and 2 of them"),
+        (1, (4, 5, 3, 3), "an anchor has 3 coordinates"),
+        (1, (3, 5, 3, 4), "3 rows, and 4 in the scores"),
+        (1, (4, 5, 2, 4), "2 anchors of a place, and 3 in the scores"),
+        (2, (2, 11, 4, 5), "11 channels of offsets"),
+        (2, (2, 12, 4, 6), "sides of offsets and scores are 6 and 5"),
+        (3, (2, 3, 4), "scores must have rank 4, not 3"),
+    ),
 ]
 test_cases = check(CASES)
 
 
 @st.composite
 def drawn(draw: st.DrawFn) -> Case:
-    attrs = {"nms_threshold": draw(st.sampled_from((0.05, 0.3, 0.7))), "min_size": draw(st.sampled_from((0, 2, 3.5))),
-             "pre_nms_count": draw(st.integers(1, 60)), "post_nms_count": draw(st.integers(1, 30))}
+    attrs = {
+        "nms_threshold": draw(st.sampled_from((0.05, 0.3, 0.7))),
+        "min_size": draw(st.sampled_from((0, 2, 3.5))),
+        "pre_nms_count": draw(st.integers(1, 60)),
+        "post_nms_count": draw(st.integers(1, 30)),
+    }
     count, height, width = (draw(st.integers(1, 5)) for _ in range(3))
     kind, id = draw(st.sampled_from(("f32", "f32", "f16", "bf16"))), f"random_{draw(st.integers(0, 999))}"
     if draw(st.booleans()):

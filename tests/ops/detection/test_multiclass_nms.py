@@ -1,4 +1,5 @@
 """MulticlassNms and MatrixNms."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -31,9 +32,19 @@ def distinct(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return rng.uniform(0, 1, shape)
 
 
-def nms(op: str, version: str = "opset8", batches: int = 2, classes: int = 3, count: int = 17, kind: str = "f32",
-        index: str = "i64", inputs: list[In] | None = None, counts: list[int] | None = None,
-        attrs: dict[str, Any] | None = None, **more: Any) -> Case:
+def nms(
+    op: str,
+    version: str = "opset8",
+    batches: int = 2,
+    classes: int = 3,
+    count: int = 17,
+    kind: str = "f32",
+    index: str = "i64",
+    inputs: list[In] | None = None,
+    counts: list[int] | None = None,
+    attrs: dict[str, Any] | None = None,
+    **more: Any,
+) -> Case:
     given_attrs = {"score_threshold": 0.23, "output_type": index} | (attrs or {})
     if op == "MulticlassNms":
         given_attrs = {"iou_threshold": 0.43} | given_attrs
@@ -41,11 +52,14 @@ def nms(op: str, version: str = "opset8", batches: int = 2, classes: int = 3, co
     if counts is not None:
         count = sum(counts)
         of_boxes, of_scores = (classes, count), (classes, count)
-    inputs = inputs or [In((*of_boxes, 4), kind, partial(grid, shape=of_boxes)),
-                        In(of_scores, kind, partial(distinct if op == "MatrixNms" else steps, shape=of_scores)),
-                        *([] if counts is None else [given(counts, index)])]
-    return Case(op, version, inputs, given_attrs, [kind, index, index], dynamic=more.pop("dynamic", "error" in more),
-                **more)
+    inputs = inputs or [
+        In((*of_boxes, 4), kind, partial(grid, shape=of_boxes)),
+        In(of_scores, kind, partial(distinct if op == "MatrixNms" else steps, shape=of_scores)),
+        *([] if counts is None else [given(counts, index)]),
+    ]
+    return Case(
+        op, version, inputs, given_attrs, [kind, index, index], dynamic=more.pop("dynamic", "error" in more), **more
+    )
 
 
 def common(op: str, version: str, **more: Any) -> Iterator[Case]:
@@ -99,23 +113,43 @@ def as_specified() -> Iterator[Case]:
     yield nms("MulticlassNms", inputs=[boxes, scores], attrs={"iou_threshold": 0}, id="threshold_0")
     # the plugin sorts by score
     apart = In((2, 4, 4), "f32", lambda rng: np.arange(8).reshape(2, 4, 1) * 2 + np.array([0, 0, 1, 1]))
-    yield nms("MatrixNms", inputs=[apart, In((2, 3, 4), "f32", partial(distinct, shape=(2, 3, 4)))],
-              attrs={"sort_result_type": "classid"}, id="by_class", dynamic=True, expect=by_class)
+    yield nms(
+        "MatrixNms",
+        inputs=[apart, In((2, 3, 4), "f32", partial(distinct, shape=(2, 3, 4)))],
+        attrs={"sort_result_type": "classid"},
+        id="by_class",
+        dynamic=True,
+        expect=by_class,
+    )
     for op in ("MulticlassNms", "MatrixNms"):  # the plugin crashes
-        yield nms(op, attrs={"score_threshold": 2.0}, id="nothing", dynamic=True,
-                  expect=[np.zeros((0, 6), np.float32), np.zeros((0, 1), np.int64), np.zeros(2, np.int64)])
+        yield nms(
+            op,
+            attrs={"score_threshold": 2.0},
+            id="nothing",
+            dynamic=True,
+            expect=[np.zeros((0, 6), np.float32), np.zeros((0, 1), np.int64), np.zeros(2, np.int64)],
+        )
         for batches, classes, count in ((1, 0, 5), (2, 3, 0)):
-            yield nms(op, batches=batches, classes=classes, count=count, dynamic=True,
-                      id=f"empty_{batches}_{classes}_{count}",
-                      expect=[np.zeros((0, 6), np.float32), np.zeros((0, 1), np.int64), np.zeros(batches, np.int64)])
+            yield nms(
+                op,
+                batches=batches,
+                classes=classes,
+                count=count,
+                dynamic=True,
+                id=f"empty_{batches}_{classes}_{count}",
+                expect=[np.zeros((0, 6), np.float32), np.zeros((0, 1), np.int64), np.zeros(batches, np.int64)],
+            )
 
 
 def by_class(boxes: Array, scores: Array) -> list[Array]:
     """Return the outputs for boxes that do not overlap, sorted by class in each image."""
     selected = sorted((b, c, -scores[b, c, i], i) for b, c, i in np.argwhere(scores > np.float32(0.23)).tolist())
     rows = [[c, -score, *boxes[b, i]] for b, c, score, i in selected]
-    return [np.array(rows, np.float32), np.array([[b * 4 + i] for b, *_, i in selected]),
-            np.bincount([b for b, *_ in selected], minlength=2)]
+    return [
+        np.array(rows, np.float32),
+        np.array([[b * 4 + i] for b, *_, i in selected]),
+        np.bincount([b for b, *_ in selected], minlength=2),
+    ]
 
 
 def matrix() -> Iterator[Case]:
@@ -133,25 +167,41 @@ test_cases = check(CASES)
 def drawn(draw: st.DrawFn) -> Case:
     op = draw(st.sampled_from(("MulticlassNms", "MatrixNms")))
     version = "opset8" if op == "MatrixNms" else draw(st.sampled_from(("opset8", "opset9")))
-    attrs = {"sort_result_type": draw(st.sampled_from(("none", "score", "classid"))),
-             "sort_result_across_batch": draw(st.booleans()) or op == "MatrixNms",
-             "nms_top_k": draw(st.sampled_from((-1, 3, 11))),
-             "keep_top_k": draw(st.sampled_from((-1, 5, 20))), "background_class": draw(st.integers(-1, 2)),
-             "normalized": draw(st.booleans()), "score_threshold": draw(st.sampled_from((0.03, 0.41)))}
+    attrs = {
+        "sort_result_type": draw(st.sampled_from(("none", "score", "classid"))),
+        "sort_result_across_batch": draw(st.booleans()) or op == "MatrixNms",
+        "nms_top_k": draw(st.sampled_from((-1, 3, 11))),
+        "keep_top_k": draw(st.sampled_from((-1, 5, 20))),
+        "background_class": draw(st.integers(-1, 2)),
+        "normalized": draw(st.booleans()),
+        "score_threshold": draw(st.sampled_from((0.03, 0.41))),
+    }
     counts = None
     if op == "MatrixNms":
-        attrs |= {"decay_function": draw(st.sampled_from(("linear", "gaussian"))),
-                  "gaussian_sigma": draw(st.sampled_from((0.5, 2.0))),
-                  "post_threshold": draw(st.sampled_from((0.0, 0.19)))}
+        attrs |= {
+            "decay_function": draw(st.sampled_from(("linear", "gaussian"))),
+            "gaussian_sigma": draw(st.sampled_from((0.5, 2.0))),
+            "post_threshold": draw(st.sampled_from((0.0, 0.19))),
+        }
     else:
-        attrs |= {"iou_threshold": draw(st.sampled_from((0.13, 0.57, 0.83))),
-                  "nms_eta": draw(st.sampled_from((1.0, 0.9, 0.71)))}
+        attrs |= {
+            "iou_threshold": draw(st.sampled_from((0.13, 0.57, 0.83))),
+            "nms_eta": draw(st.sampled_from((1.0, 0.9, 0.71))),
+        }
         if version == "opset9" and draw(st.booleans()):
             counts = draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
     least = 12 if op == "MatrixNms" else 1  # the plugin crashes if nothing is selected
-    return nms(op, version, draw(st.integers(1, 3)), draw(st.integers(2, 4)), draw(st.integers(least, 25)),
-               counts=counts, attrs=attrs, index=draw(st.sampled_from(("i32", "i64"))),
-               id=f"random_{draw(st.integers(0, 999))}")
+    return nms(
+        op,
+        version,
+        draw(st.integers(1, 3)),
+        draw(st.integers(2, 4)),
+        draw(st.integers(least, 25)),
+        counts=counts,
+        attrs=attrs,
+        index=draw(st.sampled_from(("i32", "i64"))),
+        id=f"random_{draw(st.integers(0, 999))}",
+    )
 
 
 test_random = sweep(drawn())

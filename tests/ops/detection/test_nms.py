@@ -1,4 +1,5 @@
 """NonMaxSuppression and NMSRotated."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -26,8 +27,9 @@ def steps(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return rng.integers(-1, 9, shape) / 8
 
 
-def nms(version: str, boxes: In, scores: In, *numbers: Any, id: str | None = None, index: str = "i64",
-        **more: Any) -> Case:
+def nms(
+    version: str, boxes: In, scores: In, *numbers: Any, id: str | None = None, index: str = "i64", **more: Any
+) -> Case:
     attrs = {"box_encoding": "corner", "sort_result_descending": True} | more.pop("attrs", {})
     if version != "opset1":
         attrs["output_type"] = index
@@ -38,20 +40,25 @@ def nms(version: str, boxes: In, scores: In, *numbers: Any, id: str | None = Non
 
 def drawn_boxes(kind: str = "f32", batches: int = 2, classes: int = 3, count: int = 17) -> tuple[In, In]:
     shape = (batches, classes, count)
-    return (In((batches, count, 4), kind, partial(grid, shape=(batches, count, 4))),
-            In(shape, kind, partial(steps, shape=shape)))
+    return (
+        In((batches, count, 4), kind, partial(grid, shape=(batches, count, 4))),
+        In(shape, kind, partial(steps, shape=shape)),
+    )
 
 
 def distinct_boxes(batches: int = 2, classes: int = 3, count: int = 17) -> tuple[In, In]:
     """Return inputs for soft suppression without ties, whose order depends on rounding, and without boxes of no area,
     for which the plugin computes NaN."""
     apart = np.array([0, 0, 3.1, 3.1])
-    return (In((batches, count, 4), "f32", lambda rng: rng.uniform(0, 3, (batches, count, 4)) + apart),
-            In((batches, classes, count), "f32", low=0.0, high=1.0))
+    return (
+        In((batches, count, 4), "f32", lambda rng: rng.uniform(0, 3, (batches, count, 4)) + apart),
+        In((batches, classes, count), "f32", low=0.0, high=1.0),
+    )
 
 
-def selected(boxes: Array, scores: Array, limit: int, threshold: float, least: float, sigma: float = 0,
-             hard: bool = True) -> list[tuple[float, int, int, int]]:
+def selected(
+    boxes: Array, scores: Array, limit: int, threshold: float, least: float, sigma: float = 0, hard: bool = True
+) -> list[tuple[float, int, int, int]]:
     """Select boxes one by one; return (score, batch, class, box) of each, sorted by score. As in the plugin and unlike
     the specification, boxes at the threshold are suppressed too."""
     found = []
@@ -80,6 +87,7 @@ def overlap(a: Array, b: Array) -> float:
 
 def padded(rows: int, center: bool = False, ordered: bool = True) -> Callable[..., list[Array]]:
     """Return a function for the indices by the specification, padded with -1 to at least ``rows`` rows."""
+
     def expect(boxes: Array, scores: Array, limit: Array, threshold: Array, least: Array) -> list[Array]:
         if center:
             boxes = np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], -1)
@@ -89,6 +97,7 @@ def padded(rows: int, center: bool = False, ordered: bool = True) -> Callable[..
         for row, (_, *where) in zip(found, chosen):
             row[:] = where
         return [found]
+
     return expect
 
 
@@ -106,16 +115,25 @@ def cases(version: str) -> Iterator[Case]:
         yield nms(version, boxes, scores, limit, 0.37, 0.1, id=f"most_{limit}", rankless=limit == 4)
     for encoding in ("corner", "center"):
         for ordered in (True, False):
-            yield nms(version, boxes, scores, 5, 0.43, 0.3, id=f"{encoding}_sort_{ordered}",
-                      attrs={"box_encoding": encoding, "sort_result_descending": ordered})
+            yield nms(
+                version,
+                boxes,
+                scores,
+                5,
+                0.43,
+                0.3,
+                id=f"{encoding}_sort_{ordered}",
+                attrs={"box_encoding": encoding, "sort_result_descending": ordered},
+            )
     yield nms(version, boxes, scores, 99, 1.5, -2.0, id="all")
     yield nms(version, boxes, scores, 99, 0.37, 7.0, id="none")
     yield nms(version, *drawn_boxes("f16"), 5, 0.37, 0.1, id="type_f16")
     yield nms(version, boxes, scores, 5, 0.37, 0.1, index="i32", id="index_i32")
     yield nms(version, boxes, scores, In((), "i32", 5, const=True), 0.37, 0.1, id="most_i32")
     yield nms(version, boxes, scores, [5], [0.37], [0.1], id="vectors")
-    yield nms(version, boxes, scores, given(np.int64(5)), given(np.float32(0.37)), given(np.float32(0.1)),
-              id="at_run_time")
+    yield nms(
+        version, boxes, scores, given(np.int64(5)), given(np.float32(0.37)), given(np.float32(0.1)), id="at_run_time"
+    )
     yield nms(version, given([BOXES], "f32"), given([SCORES], "f32"), 5, 0.45, 0.2, id="few")
     few = given([BOXES], "f32"), given([SCORES], "f32")
     for threshold in (0.0, 0.5, 1.0):
@@ -147,8 +165,17 @@ def soft(version: str) -> Iterator[Case]:
     boxes, scores = distinct_boxes()
     for sigma in (0.2, 1.0):
         for ordered in (True, False):
-            yield nms(version, boxes, scores, 5, 0.37, 0.15, sigma, id=f"soft_{sigma}_sort_{ordered}",
-                      attrs={"sort_result_descending": ordered})
+            yield nms(
+                version,
+                boxes,
+                scores,
+                5,
+                0.37,
+                0.15,
+                sigma,
+                id=f"soft_{sigma}_sort_{ordered}",
+                attrs={"sort_result_descending": ordered},
+            )
 
 
 def as_specified(version: str) -> Iterator[Case]:
@@ -170,20 +197,45 @@ def fixed(version: str) -> Iterator[Case]:
     for limit in (1, 4, 99, 0):
         rows = min(17, limit) * 6 if whole else min(17, limit * 3)
         yield nms(version, boxes, scores, limit, 0.37, 0.1, id=f"most_{limit}", expect=padded(rows))
-    yield nms(version, boxes, scores, given(np.int64(4)), given(np.float32(0.37)), given(np.float32(0.1)),
-              id="at_run_time", expect=padded(24 if whole else 12))
+    yield nms(
+        version,
+        boxes,
+        scores,
+        given(np.int64(4)),
+        given(np.float32(0.37)),
+        given(np.float32(0.1)),
+        id="at_run_time",
+        expect=padded(24 if whole else 12),
+    )
     yield nms(version, *drawn_boxes("f16"), 9, 0.37, 0.1, id="type_f16", expect=padded(54 if whole else 17))
     for center in (False, True):
-        yield nms(version, boxes, scores, 4, 0.37, 0.1, expect=padded(24 if whole else 12, center, False),
-                  attrs={"box_encoding": "center" if center else "corner", "sort_result_descending": False},
-                  id="center" if center else "unsorted")
+        yield nms(
+            version,
+            boxes,
+            scores,
+            4,
+            0.37,
+            0.1,
+            expect=padded(24 if whole else 12, center, False),
+            attrs={"box_encoding": "center" if center else "corner", "sort_result_descending": False},
+            id="center" if center else "unsorted",
+        )
     yield nms(version, *drawn_boxes("f32", 1, 2, 301), 9, 0.57, 0.4, id="many", expect=padded(18))
     yield nms(version, *drawn_boxes("bf16"), 4, 0.37, 0.1, id="type_bf16", expect=padded(24 if whole else 12))
     yield nms(version, boxes, scores, id="two_inputs", expect=[np.zeros((0, 3), np.int64)])
     yield nms(version, In((1, 0, 4)), In((1, 3, 0)), 4, 0.5, 0.2, id="empty", expect=padded(0))
     if version != "opset1":
-        yield nms(version, boxes, scores, 2, 0.37, 0.1, index="i32", id="index_i32",
-                  expect=lambda *given: [x.astype(np.int32) for x in padded(12 if whole else 6)(*given)])
+        yield nms(
+            version,
+            boxes,
+            scores,
+            2,
+            0.37,
+            0.1,
+            index="i32",
+            id="index_i32",
+            expect=lambda *given: [x.astype(np.int32) for x in padded(12 if whole else 6)(*given)],
+        )
     yield nms(version, boxes, scores, [5], error="max_output_boxes_per_class must have rank 0, not 1")
     yield from errors(version)
 
@@ -191,8 +243,10 @@ def fixed(version: str) -> Iterator[Case]:
 CASES = [
     *(case for version in ("opset1", "opset3", "opset4") for case in fixed(version)),
     # the plugin selects all of these too, and never pads
-    *(nms(version, *drawn_boxes("f32", 1, 3, 8), 8, 0.37, -2.0, id="more_than_rows")
-      for version in ("opset1", "opset3")),
+    *(
+        nms(version, *drawn_boxes("f32", 1, 3, 8), 8, 0.37, -2.0, id="more_than_rows")
+        for version in ("opset1", "opset3")
+    ),
     *(case for version in ("opset5", "opset9") for case in (*cases(version), *as_specified(version))),
     *soft("opset9"),
     # the plugin ignores the IoU threshold in these
@@ -207,13 +261,23 @@ def drawn(draw: st.DrawFn) -> Case:
     kind = draw(st.sampled_from(("f32", "f16")))
     sigma = draw(st.sampled_from((0.0, 0.0, 0.3, 1.0)))
     # no overlap on the grid is one of the thresholds; the plugin's soft suppression leaves negative scores unsorted
-    numbers = (draw(st.integers(1, 50)), draw(st.sampled_from((0.013, 0.31, 0.57, 0.83))),
-               draw(st.sampled_from((0.0, 0.26) if sigma else (-3.0, 0.0, 0.26))), *([sigma] if sigma else []))
+    numbers = (
+        draw(st.integers(1, 50)),
+        draw(st.sampled_from((0.013, 0.31, 0.57, 0.83))),
+        draw(st.sampled_from((0.0, 0.26) if sigma else (-3.0, 0.0, 0.26))),
+        *([sigma] if sigma else []),
+    )
     version = "opset9" if sigma else draw(st.sampled_from(("opset5", "opset9")))
     attrs = {"box_encoding": draw(st.sampled_from(("corner", "center"))), "sort_result_descending": draw(st.booleans())}
     boxes = distinct_boxes(batches, classes, count) if sigma else drawn_boxes(kind, batches, classes, count)
-    return nms(version, *boxes, *numbers, attrs=attrs,
-               index=draw(st.sampled_from(("i32", "i64"))), id=f"random_{draw(st.integers(0, 999))}")
+    return nms(
+        version,
+        *boxes,
+        *numbers,
+        attrs=attrs,
+        index=draw(st.sampled_from(("i32", "i64"))),
+        id=f"random_{draw(st.integers(0, 999))}",
+    )
 
 
 test_random = sweep(drawn())
@@ -226,10 +290,16 @@ def drawn_padded(draw: st.DrawFn) -> Case:
     batches, classes, count = draw(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 40)))
     limit, center, ordered = draw(st.integers(0, 50)), draw(st.booleans()), draw(st.booleans())
     rows = min(count, limit) * classes * batches if version == "opset4" else min(count, limit * classes)
-    return nms(version, *drawn_boxes(draw(st.sampled_from(("f32", "f16"))), batches, classes, count), limit,
-               draw(st.sampled_from((0.013, 0.31, 0.57, 0.83))), draw(st.sampled_from((-3.0, 0.0, 0.26))),
-               attrs={"box_encoding": "center" if center else "corner", "sort_result_descending": ordered},
-               expect=padded(rows, center, ordered), id=f"random_{draw(st.integers(0, 999))}")
+    return nms(
+        version,
+        *drawn_boxes(draw(st.sampled_from(("f32", "f16"))), batches, classes, count),
+        limit,
+        draw(st.sampled_from((0.013, 0.31, 0.57, 0.83))),
+        draw(st.sampled_from((-3.0, 0.0, 0.26))),
+        attrs={"box_encoding": "center" if center else "corner", "sort_result_descending": ordered},
+        expect=padded(rows, center, ordered),
+        id=f"random_{draw(st.integers(0, 999))}",
+    )
 
 
 test_random_padded = sweep(drawn_padded(), 100)
@@ -242,8 +312,15 @@ def rotated_boxes(rng: np.random.Generator, batches: int, count: int) -> Array:
     return boxes
 
 
-def rotated(*numbers: Any, batches: int = 2, classes: int = 3, count: int = 17, boxes: In | None = None,
-            kind: str = "f32", **more: Any) -> Case:
+def rotated(
+    *numbers: Any,
+    batches: int = 2,
+    classes: int = 3,
+    count: int = 17,
+    boxes: In | None = None,
+    kind: str = "f32",
+    **more: Any,
+) -> Case:
     attrs = {"sort_result_descending": True, "output_type": "i64", "clockwise": True} | more.pop("attrs", {})
     boxes = boxes or In((batches, count, 5), kind, partial(rotated_boxes, batches=batches, count=count))
     scores = In((batches, classes, count), kind, partial(steps, shape=(batches, classes, count)))
@@ -269,12 +346,21 @@ test_rotated = check(ROTATED)
 
 @st.composite
 def drawn_rotated(draw: st.DrawFn) -> Case:
-    attrs = {"sort_result_descending": draw(st.booleans()), "clockwise": draw(st.booleans()),
-             "output_type": draw(st.sampled_from(("i32", "i64")))}
-    return rotated(draw(st.integers(1, 50)), draw(st.sampled_from((0.013, 0.31, 0.57))),
-                   draw(st.sampled_from((-3.0, 0.0, 0.26))), batches=draw(st.integers(1, 2)),
-                   classes=draw(st.integers(1, 3)), count=draw(st.integers(1, 30)), attrs=attrs,
-                   id=f"random_{draw(st.integers(0, 999))}")
+    attrs = {
+        "sort_result_descending": draw(st.booleans()),
+        "clockwise": draw(st.booleans()),
+        "output_type": draw(st.sampled_from(("i32", "i64"))),
+    }
+    return rotated(
+        draw(st.integers(1, 50)),
+        draw(st.sampled_from((0.013, 0.31, 0.57))),
+        draw(st.sampled_from((-3.0, 0.0, 0.26))),
+        batches=draw(st.integers(1, 2)),
+        classes=draw(st.integers(1, 3)),
+        count=draw(st.integers(1, 30)),
+        attrs=attrs,
+        id=f"random_{draw(st.integers(0, 999))}",
+    )
 
 
 test_random_rotated = sweep(drawn_rotated(), 100)

@@ -1,4 +1,5 @@
 """Proposal."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -18,15 +19,33 @@ def distinct(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return (rng.permutation(count) + 1) / (count + 1)
 
 
-def proposal(version: str, images: int = 2, height: int = 5, width: int = 7, kind: str = "f32",
-             image: Any = (61.0, 83.0, 1.0), inputs: list[In] | None = None, **more: Any) -> Case:
-    attrs = {"base_size": 16, "pre_nms_topn": 50, "post_nms_topn": 11, "nms_thresh": 0.57, "feat_stride": 8,
-             "min_size": 1, "ratio": "0.5,1,2", "scale": "1,2"} | more.pop("attrs", {})
+def proposal(
+    version: str,
+    images: int = 2,
+    height: int = 5,
+    width: int = 7,
+    kind: str = "f32",
+    image: Any = (61.0, 83.0, 1.0),
+    inputs: list[In] | None = None,
+    **more: Any,
+) -> Case:
+    attrs = {
+        "base_size": 16,
+        "pre_nms_topn": 50,
+        "post_nms_topn": 11,
+        "nms_thresh": 0.57,
+        "feat_stride": 8,
+        "min_size": 1,
+        "ratio": "0.5,1,2",
+        "scale": "1,2",
+    } | more.pop("attrs", {})
     count = len(attrs["ratio"].split(",")) * len(attrs["scale"].split(","))
     shape = (images, 2 * count, height, width)
-    inputs = inputs or [In(shape, kind, partial(distinct, shape=shape)),
-                        In((images, 4 * count, height, width), kind, low=-0.4, high=0.4),
-                        In((len(image),), kind, lambda rng: image)]
+    inputs = inputs or [
+        In(shape, kind, partial(distinct, shape=shape)),
+        In((images, 4 * count, height, width), kind, low=-0.4, high=0.4),
+        In((len(image),), kind, lambda rng: image),
+    ]
     return Case("Proposal", version, inputs, attrs, [kind] * (2 if version == "opset4" else 1), **more)
 
 
@@ -55,7 +74,8 @@ def cases(version: str) -> Iterator[Case]:
 
 
 CASES = [
-    *cases("opset1"), *cases("opset4"),
+    *cases("opset1"),
+    *cases("opset4"),
     proposal("opset1", attrs={"post_nms_topn": 300, "nms_thresh": 0.2}, id="padded"),
 ]
 test_cases = check(CASES)
@@ -64,18 +84,34 @@ test_cases = check(CASES)
 @st.composite
 def drawn(draw: st.DrawFn) -> Case:
     # the plugin crashes on few proposals
-    attrs = {"framework": draw(st.sampled_from(("", "tensorflow"))), "clip_before_nms": draw(st.booleans()),
-             "clip_after_nms": draw(st.booleans()), "normalize": draw(st.booleans()),
-             "base_size": draw(st.integers(3, 20)), "feat_stride": draw(st.integers(1, 16)), "min_size": 0,
-             "pre_nms_topn": draw(st.sampled_from((9, 20, 500))), "post_nms_topn": draw(st.sampled_from((2, 7))),
-             "nms_thresh": draw(st.sampled_from((0.31, 0.7))), "ratio": draw(st.sampled_from(("1", "0.5,1.3"))),
-             "scale": draw(st.sampled_from(("1", "0.7,2"))), "box_size_scale": draw(st.sampled_from((1.0, 3.0)))}
+    attrs = {
+        "framework": draw(st.sampled_from(("", "tensorflow"))),
+        "clip_before_nms": draw(st.booleans()),
+        "clip_after_nms": draw(st.booleans()),
+        "normalize": draw(st.booleans()),
+        "base_size": draw(st.integers(3, 20)),
+        "feat_stride": draw(st.integers(1, 16)),
+        "min_size": 0,
+        "pre_nms_topn": draw(st.sampled_from((9, 20, 500))),
+        "post_nms_topn": draw(st.sampled_from((2, 7))),
+        "nms_thresh": draw(st.sampled_from((0.31, 0.7))),
+        "ratio": draw(st.sampled_from(("1", "0.5,1.3"))),
+        "scale": draw(st.sampled_from(("1", "0.7,2"))),
+        "box_size_scale": draw(st.sampled_from((1.0, 3.0))),
+    }
     image = draw(st.sampled_from(((41.0, 57.0, 1.0), (80.0, 33.0, 1.5, 0.5))))
     version = draw(st.sampled_from(("opset1", "opset4")))
     if version == "opset4":  # the plugin does not fill the second output
         attrs["post_nms_topn"] = 2
-    return proposal(version, draw(st.integers(1, 2)), draw(st.integers(4, 7)), draw(st.integers(4, 7)), image=image,
-                    attrs=attrs, id=f"random_{draw(st.integers(0, 99))}")
+    return proposal(
+        version,
+        draw(st.integers(1, 2)),
+        draw(st.integers(4, 7)),
+        draw(st.integers(4, 7)),
+        image=image,
+        attrs=attrs,
+        id=f"random_{draw(st.integers(0, 99))}",
+    )
 
 
 test_random = sweep(drawn())

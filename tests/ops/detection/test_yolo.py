@@ -1,4 +1,5 @@
 """RegionYolo and ReorgYolo."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -8,10 +9,29 @@ from hypothesis import strategies as st
 from tests.harness import Case, In, check, sweep
 
 
-def region(shape: tuple[int, ...], kind: str = "f32", *, coords: int = 4, classes: int = 3, num: int = 2,
-           softmax: bool = True, mask: str = "", axis: int = 1, end: int = 3, **more: Any) -> Case:
-    attrs = {"anchors": "1.08,1.19", "axis": axis, "coords": coords, "classes": classes, "end_axis": end, "num": num,
-             "do_softmax": softmax, "mask": mask}
+def region(
+    shape: tuple[int, ...],
+    kind: str = "f32",
+    *,
+    coords: int = 4,
+    classes: int = 3,
+    num: int = 2,
+    softmax: bool = True,
+    mask: str = "",
+    axis: int = 1,
+    end: int = 3,
+    **more: Any,
+) -> Case:
+    attrs = {
+        "anchors": "1.08,1.19",
+        "axis": axis,
+        "coords": coords,
+        "classes": classes,
+        "end_axis": end,
+        "num": num,
+        "do_softmax": softmax,
+        "mask": mask,
+    }
     return Case("RegionYolo", "opset1", [In(shape, kind)], attrs, [kind], **more)
 
 
@@ -60,17 +80,20 @@ def drawn(draw: st.DrawFn) -> Case:
     n, height, width, num = draw(st.tuples(*[st.integers(1, 4)] * 4))
     if draw(st.booleans()):
         stride = draw(st.integers(1, 3))
-        return reorg((n, stride * stride * num, stride * height, stride * width), stride,
-                     draw(st.sampled_from(("f32", "f16", "i32"))))
+        return reorg(
+            (n, stride * stride * num, stride * height, stride * width),
+            stride,
+            draw(st.sampled_from(("f32", "f16", "i32"))),
+        )
     coords, classes = draw(st.integers(2, 6)), draw(st.integers(1, 5))
     shape = (n, num * (coords + 1 + classes), height, width)
     kind = draw(st.sampled_from(("f32", "f16")))
     if draw(st.booleans()):
         first = draw(st.integers(0, 3))
-        return region(shape, kind, coords=coords, classes=classes, num=num, axis=first,
-                      end=draw(st.integers(first, 3)))
-    return region(shape, kind, coords=coords, classes=classes, num=num + 2, softmax=False,
-                  mask=",".join(map(str, range(num))))
+        return region(shape, kind, coords=coords, classes=classes, num=num, axis=first, end=draw(st.integers(first, 3)))
+    return region(
+        shape, kind, coords=coords, classes=classes, num=num + 2, softmax=False, mask=",".join(map(str, range(num)))
+    )
 
 
 test_random = sweep(drawn())

@@ -1,4 +1,5 @@
 """MatMul and Gather with compressed weights: all storage types, and all shapes of scales and zero points."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -45,8 +46,10 @@ class Weights(Case):
     @cached_property
     def stored(self) -> list[Any]:
         """The codes, scale and zero point."""
-        return [None if i is None else i.array(np.random.default_rng([7, n]))
-                for n, i in enumerate((self.codes, self.scale, self.zero))]
+        return [
+            None if i is None else i.array(np.random.default_rng([7, n]))
+            for n, i in enumerate((self.codes, self.scale, self.zero))
+        ]
 
     @cached_property
     def values(self) -> Any:
@@ -58,13 +61,20 @@ class Weights(Case):
     def net(self) -> Net:
         net = Net(self.name)
         x = net.parameter(self.inputs[0].dtype, self.inputs[0].shape)
-        port, scale, zero = (None if i is None else self._converted(net, net.const(a, i.dtype))
-                             for i, a in zip((self.codes, self.scale, self.zero), self.stored))
+        port, scale, zero = (
+            None if i is None else self._converted(net, net.const(a, i.dtype))
+            for i, a in zip((self.codes, self.scale, self.zero), self.stored)
+        )
         assert port is not None
         if self.book is not None:
             numbers = net.const(self.stored[0], self.codes.dtype)
-            port = net.layer("Gather", "opset8", [net.const(self.book, self.compute), numbers, net.const(np.array(0))],
-                             {"batch_dims": 0}, [self.compute])
+            port = net.layer(
+                "Gather",
+                "opset8",
+                [net.const(self.book, self.compute), numbers, net.const(np.array(0))],
+                {"batch_dims": 0},
+                [self.compute],
+            )
         if zero is not None:
             port = net.layer("Subtract", "opset1", [port, zero])
         if scale is not None:
@@ -87,23 +97,51 @@ class Weights(Case):
         return found
 
 
-def product(kind: str, codes: tuple[int, ...], scale: tuple[int, ...] | None = None, zero: str | None = None,
-            rows: int = 3, transpose: bool = True, x: str = "f32", by: str = "f16", **options: Any) -> Weights:
+def product(
+    kind: str,
+    codes: tuple[int, ...],
+    scale: tuple[int, ...] | None = None,
+    zero: str | None = None,
+    rows: int = 3,
+    transpose: bool = True,
+    x: str = "f32",
+    by: str = "f16",
+    **options: Any,
+) -> Weights:
     """Return a product of x [rows, K] and weights [N, K] or [K, N]. The codes have the axes of the weights; K may be
     split into groups and positions in a group."""
-    matrix = options.pop("matrix", codes if len(codes) == 2 else
-                         (codes[0], prod(codes[1:])) if transpose else (prod(codes[:-1]), codes[-1]))
+    matrix = options.pop(
+        "matrix",
+        codes if len(codes) == 2 else (codes[0], prod(codes[1:])) if transpose else (prod(codes[:-1]), codes[-1]),
+    )
     depth = matrix[-1] if transpose else matrix[-2]
     shape = options.pop("shape", (rows, depth))
     name = [kind, "x".join(map(str, codes)), scale, zero, shape, transpose, x, by, options.get("compute")]
-    return Weights("MatMul", "opset1", [In(shape, x)], {"transpose_b": transpose}, id="-".join(map(str, name)),
-                   tol=Sum(depth), oracle="cpu", codes=stored(kind, codes), matrix=matrix,
-                   scale=None if scale is None else In(scale, by, low=0.01, high=0.1),
-                   zero=None if zero is None else stored(zero, scale or ()), **options)
+    return Weights(
+        "MatMul",
+        "opset1",
+        [In(shape, x)],
+        {"transpose_b": transpose},
+        id="-".join(map(str, name)),
+        tol=Sum(depth),
+        oracle="cpu",
+        codes=stored(kind, codes),
+        matrix=matrix,
+        scale=None if scale is None else In(scale, by, low=0.01, high=0.1),
+        zero=None if zero is None else stored(zero, scale or ()),
+        **options,
+    )
 
 
-def batch(kind: str, codes: tuple[int, ...], scale: tuple[int, ...] | None = None, zero: str | None = None,
-          shape: tuple[int, ...] = (), transpose: bool = True, **options: Any) -> Weights:
+def batch(
+    kind: str,
+    codes: tuple[int, ...],
+    scale: tuple[int, ...] | None = None,
+    zero: str | None = None,
+    shape: tuple[int, ...] = (),
+    transpose: bool = True,
+    **options: Any,
+) -> Weights:
     """Return a batched product of x [E, M, K], [1, M, K], or [M, K], and weights [E, N, K] or [E, K, N]."""
     each = (codes[1], prod(codes[2:])) if transpose else (prod(codes[1:-1]), codes[-1])
     return product(kind, codes, scale, zero, transpose=transpose, shape=shape, matrix=(codes[0], *each), **options)
@@ -114,17 +152,25 @@ def stored(kind: str, shape: tuple[int, ...]) -> In:
     return In(shape, kind, **limits)
 
 
-def rows(kind: str, codes: tuple[int, ...], scale: tuple[int, ...] | None = None, zero: str | None = None,
-         indices: In | None = None, **options: Any) -> Weights:
+def rows(
+    kind: str,
+    codes: tuple[int, ...],
+    scale: tuple[int, ...] | None = None,
+    zero: str | None = None,
+    indices: In | None = None,
+    **options: Any,
+) -> Weights:
     """Return a Gather of rows of such weights."""
     found, indices = product(kind, codes, scale, zero, **options), indices or In((2, 5), "i64", low=0, high=32)
-    return replace(found, op="Gather", version="opset8", inputs=[indices], attrs={}, tol=None,
-                   id=f"{found.id}-{indices.dtype}")
+    return replace(
+        found, op="Gather", version="opset8", inputs=[indices], attrs={}, tol=None, id=f"{found.id}-{indices.dtype}"
+    )
 
 
 def judged_by_numpy(case: Weights) -> Weights:
     """Return the case with expected results from NumPy, since OpenVINO's differ: it starts rows of 4-bit codes at a
     byte, drops a batch axis of 1, or reads out of range. It rejects empty tensors."""
+
     def expect(x: Any) -> Any:
         if case.op == "MatMul":
             return (x @ (case.values.swapaxes(-1, -2) if case.attrs["transpose_b"] else case.values)).astype(np.float32)
@@ -162,14 +208,33 @@ SHAPES = [
     product("f16", (600, 40), compute="f32", transpose=False, rows=5),
     product("u8", (40, 64), (40, 1), "u8", rows=0),
 ]
-TYPES = [case for kind in KINDS for case in (
-    product(kind, (40, 64), *(() if kind in ("f16", "bf16") else ((40, 1), "u8" if kind == "u8" else None)),
-            compute="f32" if kind in ("f16", "bf16") else "f16"),)]
-HALVES = [product("u8", (40, 64), (40, 1), "u8", rows=r, x=x, compute=x, by=x)
-          for x in ("f16", "bf16") for r in (3, 11)]
+TYPES = [
+    case
+    for kind in KINDS
+    for case in (
+        product(
+            kind,
+            (40, 64),
+            *(() if kind in ("f16", "bf16") else ((40, 1), "u8" if kind == "u8" else None)),
+            compute="f32" if kind in ("f16", "bf16") else "f16",
+        ),
+    )
+]
+HALVES = [
+    product("u8", (40, 64), (40, 1), "u8", rows=r, x=x, compute=x, by=x) for x in ("f16", "bf16") for r in (3, 11)
+]
 ROWS = [
-    *(rows(kind, (33, 64), None if kind == "f16" else (33, 1), "u8" if kind == "u8" else None,
-           compute="f32" if kind == "f16" else "f16") for kind in KINDS if kind != "bf16"),
+    *(
+        rows(
+            kind,
+            (33, 64),
+            None if kind == "f16" else (33, 1),
+            "u8" if kind == "u8" else None,
+            compute="f32" if kind == "f16" else "f16",
+        )
+        for kind in KINDS
+        if kind != "bf16"
+    ),
     rows("u4", (65, 4, 8), (65, 4, 1), "u4", In((), "i32", low=0, high=32)),
     judged_by_numpy(rows("u4", (63, 33), (63, 1), "u4", In((3,), "u8", low=0, high=32))),
     rows("i8", (63, 33), (1, 1), None, In((4, 1), "i32", low=0, high=32)),
@@ -193,8 +258,11 @@ BATCHES = [
     batch("i4", (3, 600, 40), (3, 1, 40), None, (3, 1, 600), transpose=False),
     batch("u8", (3, 33, 21), (3, 33, 1), "u8", (3, 2, 21)),
     judged_by_numpy(batch("u8", (3, 40, 64), (3, 40, 1), "u8", (3, 0, 64))),
-    *(batch("u8", (3, 40, 64), (3, 40, 1), "u8", (3, r, 64), x=x, compute=x, by=x)
-      for x in ("f16", "bf16") for r in (3, 11)),
+    *(
+        batch("u8", (3, 40, 64), (3, 40, 1), "u8", (3, r, 64), x=x, compute=x, by=x)
+        for x in ("f16", "bf16")
+        for r in (3, 11)
+    ),
 ]
 
 
@@ -202,15 +270,20 @@ def transposed_x(case: Weights, transpose: bool = True) -> Weights:
     """Return the case with the last two axes of x swapped, and transpose_a set."""
     (x,), attrs = case.inputs, case.attrs
     shape = (*x.shape[:-2], x.shape[-1], x.shape[-2]) if transpose and len(x.shape) > 1 else x.shape
-    return replace(case, inputs=[replace(x, shape=shape)], attrs={**attrs, "transpose_a": transpose},
-                   id=f"{case.id}-turned-{transpose}")
+    return replace(
+        case,
+        inputs=[replace(x, shape=shape)],
+        attrs={**attrs, "transpose_a": transpose},
+        id=f"{case.id}-turned-{transpose}",
+    )
 
 
 def on_the_left(case: Weights, swap: bool) -> Weights:
     """Return the transposed product, weights @ x, in which ``swap`` sets transpose_b."""
     case = transposed_x(case, not swap)
-    return replace(case, left=True, id=f"{case.id}-left", attrs={
-        "transpose_a": not case.attrs["transpose_b"], "transpose_b": swap})
+    return replace(
+        case, left=True, id=f"{case.id}-left", attrs={"transpose_a": not case.attrs["transpose_b"], "transpose_b": swap}
+    )
 
 
 TRANSPOSED = [
@@ -222,8 +295,7 @@ TRANSPOSED = [
     transposed_x(batch("u8", (3, 40, 64), (3, 40, 1), "u8", (3, 5, 64))),
 ]
 LEFT = [
-    *(on_the_left(product("u8", (40, 64), (40, 1), "u8", rows=r), swap)
-      for r in (3, 11) for swap in (False, True)),
+    *(on_the_left(product("u8", (40, 64), (40, 1), "u8", rows=r), swap) for r in (3, 11) for swap in (False, True)),
     on_the_left(product("i4", (40, 4, 16), (40, 4, 1), rows=1), False),
     on_the_left(product("u4", (4, 16, 40), (4, 1, 40), "u4", transpose=False), False),
     on_the_left(product("i8", (64, 40), (1, 40), transpose=False, rows=11), True),
@@ -275,16 +347,18 @@ def weights(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         experts = draw(st.integers(1, 4))
         scale = (draw(st.sampled_from([1, experts])), *scale) if scale else scale
-        shape = (*draw(st.sampled_from([(), (1,), (experts,)])), draw(st.sampled_from([1, 2, 9])),
-                 size * prod(groups))
+        shape = (*draw(st.sampled_from([(), (1,), (experts,)])), draw(st.sampled_from([1, 2, 9])), size * prod(groups))
         case = batch(kind, (experts, *codes), scale, zero, shape, transpose, **options)
     elif transpose and draw(st.booleans()):
         case = rows(kind, codes, scale, zero, In((3,), "i32", low=0, high=n - 1), **options)
     else:
         case = product(kind, codes, scale, zero, draw(st.sampled_from([1, 2, 5, 9, 12])), transpose, **options)
     if case.op == "MatMul":
-        case = draw(st.sampled_from([lambda c: c, transposed_x, partial(on_the_left, swap=False),
-                                     partial(on_the_left, swap=True)]))(case)
+        case = draw(
+            st.sampled_from(
+                [lambda c: c, transposed_x, partial(on_the_left, swap=False), partial(on_the_left, swap=True)]
+            )
+        )(case)
     if kind == "u8" and zero is None and draw(st.booleans()):
         case = with_codebook(case, draw(st.sampled_from([256, 100])))
     # The plugin's results are wrong for groups of other numbers of rows than 4, 8 ..., so the reference judges.

@@ -1,4 +1,5 @@
 """Convolutions with compressed weights: plain, grouped and transposed, in tiles of some channels."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -58,18 +59,36 @@ class Convolved(Case):
         return net
 
 
-def convolution(kind: str, x: tuple[int, ...], kernel: tuple[int, ...], by: str | None = None, zero: bool = False,
-                op: str = "Convolution", of: str = "f32", target: tuple[int, ...] | None = None,
-                **attrs: Any) -> Convolved:
+def convolution(
+    kind: str,
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    by: str | None = None,
+    zero: bool = False,
+    op: str = "Convolution",
+    of: str = "f32",
+    target: tuple[int, ...] | None = None,
+    **attrs: Any,
+) -> Convolved:
     """Return a case whose scales vary along the kernel axes in ``by``: g (groups), o (outputs), i (inputs)."""
     axes = len(x) - 2
     names = ("g" if op.startswith("Group") else "") + ("io" if "Backprop" in op else "oi")
     scale = tuple(n if name in (by or "go") else 1 for name, n in zip(names, kernel)) + (1,) * axes
     attrs = {"strides": [1] * axes, "pads_begin": [0] * axes, "pads_end": [0] * axes, "dilations": [1] * axes} | attrs
     limits = {"low": 0, "high": 255} if kind == "u8" else {"low": -100, "high": 100} if kind == "i8" else {}
-    return Convolved(op, "opset1", [In(x, of)], attrs, id=f"{op}-{kind}-{x}-{kernel}-{by}-{zero}-{of}-{attrs}-{target}",
-                     tol=Sum(prod(kernel)), oracle="cpu", codes=In(kernel, kind, **limits), scale=scale, zero=zero,
-                     target=target)
+    return Convolved(
+        op,
+        "opset1",
+        [In(x, of)],
+        attrs,
+        id=f"{op}-{kind}-{x}-{kernel}-{by}-{zero}-{of}-{attrs}-{target}",
+        tol=Sum(prod(kernel)),
+        oracle="cpu",
+        codes=In(kernel, kind, **limits),
+        scale=scale,
+        zero=zero,
+        target=target,
+    )
 
 
 PADDED: dict[str, Any] = {"pads_begin": [1, 1], "pads_end": [1, 0]}
@@ -98,14 +117,22 @@ test_cases = check(CASES)
 def convolutions(draw: st.DrawFn) -> Case:
     kind, axes = draw(st.sampled_from(["u8", "i8", "u4", "i4"])), draw(st.integers(1, 2))
     groups, outputs, inputs = (draw(st.integers(1, n)) for n in (4, 12, 6))
-    op = draw(st.sampled_from(["Convolution", "GroupConvolution", "ConvolutionBackpropData",
-                               "GroupConvolutionBackpropData"]))
+    op = draw(
+        st.sampled_from(["Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"])
+    )
     channels = (inputs, outputs) if "Backprop" in op else (outputs, inputs)
     grouped = op.startswith("Group")
     kernel = (*((groups,) if grouped else ()), *channels, *(draw(st.integers(1, 3)) for _ in range(axes)))
     x = (draw(st.integers(1, 2)), inputs * (groups if grouped else 1), *(draw(st.integers(3, 8)) for _ in range(axes)))
-    case = convolution(kind, x, kernel, draw(st.sampled_from(["go", "g", " ", "gi"])), draw(st.booleans()), op,
-                       strides=[draw(st.integers(1, 2)) for _ in range(axes)])
+    case = convolution(
+        kind,
+        x,
+        kernel,
+        draw(st.sampled_from(["go", "g", " ", "gi"])),
+        draw(st.booleans()),
+        op,
+        strides=[draw(st.integers(1, 2)) for _ in range(axes)],
+    )
     return replace(case, compute="f32")
 
 

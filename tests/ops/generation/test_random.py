@@ -1,4 +1,5 @@
 """RandomUniform and Multinomial against OpenVINO, and RandomPoisson, which this OpenVINO lacks, against its spec."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -20,26 +21,37 @@ from tests.harness.sweep import sweep
 from tests.harness.tolerance import compare_all
 
 SEEDS = {"global_seed": 2**33 + 5, "op_seed": 2**34 + 77}
-BOUNDS = {"f32": (-3.3, 10.7), "f16": (0.5, 2.25), "bf16": (1, 3.5), "f64": (-3.3, 10.7), "i32": (-7, 1000),
-          "i64": (-7, 1000)}
+BOUNDS = {
+    "f32": (-3.3, 10.7),
+    "f16": (0.5, 2.25),
+    "bf16": (1, 3.5),
+    "f64": (-3.3, 10.7),
+    "i32": (-7, 1000),
+    "i64": (-7, 1000),
+}
 OWN = ("f16", "bf16", "f64")  # the specification converts words to these types; the plugin mostly computes in f32
 
 
 def uniform(shape: Any, kind: str = "f32", low: Any = None, high: Any = None, **more: Any) -> Case:
-    low, high = (x if isinstance(x, In) else const(bound if x is None else x, kind)
-                 for x, bound in zip((low, high), BOUNDS[kind]))
+    low, high = (
+        x if isinstance(x, In) else const(bound if x is None else x, kind)
+        for x, bound in zip((low, high), BOUNDS[kind])
+    )
     attrs = {"output_type": kind} | SEEDS | more.pop("attrs", {})
     if kind in OWN:
         more.setdefault("oracle", "evaluate")
-    return Case("RandomUniform", "opset8", [shape if isinstance(shape, In) else const(shape), low, high], attrs,
-                [kind], **more)
+    return Case(
+        "RandomUniform", "opset8", [shape if isinstance(shape, In) else const(shape), low, high], attrs, [kind], **more
+    )
 
 
-def multinomial(probs: In, samples: Any, replacement: bool = True, logs: bool = False, kind: str = "i32",
-                **more: Any) -> Case:
+def multinomial(
+    probs: In, samples: Any, replacement: bool = True, logs: bool = False, kind: str = "i32", **more: Any
+) -> Case:
     attrs = {"convert_type": kind, "with_replacement": replacement, "log_probs": logs} | SEEDS | more.pop("attrs", {})
-    return Case("Multinomial", "opset13", [probs, samples if isinstance(samples, In) else const(samples)], attrs,
-                [kind], **more)
+    return Case(
+        "Multinomial", "opset13", [probs, samples if isinstance(samples, In) else const(samples)], attrs, [kind], **more
+    )
 
 
 TWISTED = {"attrs": {"alignment": "pytorch"}}  # Mersenne twister: the same numbers in every inference
@@ -70,9 +82,20 @@ UNIFORM = [
 
 PROBS, LOGS = In((5, 13), low=0.01, high=1), In((5, 13), low=-3, high=1)
 MULTINOMIAL = [
-    *(multinomial(LOGS if logs else PROBS, 9, replacement, logs, kind,
-                  id=f"{kind}{'_replaced' * replacement}{'_logs' * logs}", rankless=not logs)
-      for kind in ("i32", "i64") for replacement in (True, False) for logs in (True, False)),
+    *(
+        multinomial(
+            LOGS if logs else PROBS,
+            9,
+            replacement,
+            logs,
+            kind,
+            id=f"{kind}{'_replaced' * replacement}{'_logs' * logs}",
+            rankless=not logs,
+        )
+        for kind in ("i32", "i64")
+        for replacement in (True, False)
+        for logs in (True, False)
+    ),
     *(multinomial(In((3, 7), kind, low=0.01, high=1), 6, id=f"of_{kind}") for kind in ("f16", "f64")),
     multinomial(In((3, 7), "f16", low=0.01, high=1), 6, False, id="of_f16_once"),
     multinomial(given([[0, 0.2, 0, 0.3], [1, 0, 0, 0]], "f32"), 11, id="zeros"),
@@ -82,8 +105,9 @@ MULTINOMIAL = [
     multinomial(PROBS, given(np.int32(4)), id="count_given"),
     multinomial(PROBS, 9, attrs={"global_seed": 0}, id="one_seed"),
     # the plugin rounds every sum to bf16
-    multinomial(given([[0, 0, 1, 0], [1, 0, 0, 0]], "bf16"), 3, id="of_bf16",
-                expect=np.array([[2] * 3, [0] * 3], np.int32)),
+    multinomial(
+        given([[0, 0, 1, 0], [1, 0, 0, 0]], "bf16"), 3, id="of_bf16", expect=np.array([[2] * 3, [0] * 3], np.int32)
+    ),
     multinomial(In((0, 7)), 3, id="no_rows", expect=np.zeros((0, 3), np.int32)),
     multinomial(PROBS, 14, False, error="14 samples of 13 classes need replacement"),
     multinomial(PROBS, given(np.int32(14)), False, error="14 samples of 13 classes need replacement"),
@@ -137,8 +161,10 @@ def sample(rate: float, uniform: Iterator[float]) -> float:
 def samples(rates: Any, attrs: Any, past: int = 0) -> Any:
     """Return the samples for these rates, after ``past`` elements of earlier inferences."""
     shared, own = twisted(attrs), attrs.get("alignment", "tensorflow").lower() == "tensorflow"
-    drawn = [sample(rate, numbers(past + i, attrs) if own else shared) if 0 < rate < inf else rate
-             for i, rate in enumerate(rates.reshape(-1).astype(np.float64).tolist())]
+    drawn = [
+        sample(rate, numbers(past + i, attrs) if own else shared) if 0 < rate < inf else rate
+        for i, rate in enumerate(rates.reshape(-1).astype(np.float64).tolist())
+    ]
     return np.array(drawn).reshape(rates.shape).astype(rates.dtype)
 
 
@@ -151,8 +177,9 @@ def poisson(rates: Any, attrs: Any, **more: Any) -> Case:
 
 
 KNUTH, HOERMANN, MIXED = np.arange(1, 10), np.arange(11, 20), np.arange(0, 41, 5)
-TORCH, TENSORFLOW = ({"global_seed": 150, "op_seed": seed, "alignment": name}
-                     for seed, name in ((69, "PYTORCH"), (77, "TENSORFLOW")))
+TORCH, TENSORFLOW = (
+    {"global_seed": 150, "op_seed": seed, "alignment": name} for seed, name in ((69, "PYTORCH"), (77, "TENSORFLOW"))
+)
 EXAMPLES = {  # from the specification
     "knuth": (KNUTH, "f32", TORCH, [1, 2, 2, 2, 3, 8, 9, 11, 5]),
     "hoermann": (HOERMANN, "f32", TORCH, [14, 11, 15, 20, 9, 20, 15, 17, 21]),
@@ -162,14 +189,26 @@ EXAMPLES = {  # from the specification
     "tensorflow_matrix": (MIXED.reshape(3, 3), "f32", TENSORFLOW, [[0, 4, 5], [12, 21, 20], [38, 39, 34]]),
 }
 POISSON = [
-    *(poisson(given(rates.astype(ELEMENTS[kind].dtype)), attrs, id=f"example_{name}",
-              expect=np.array(drawn, ELEMENTS[kind].dtype))
-      for name, (rates, kind, attrs, drawn) in EXAMPLES.items() if attrs is TORCH),
-    poisson(given(np.array([0.1, 3.7, 9.99, 10, 33.3, 250, 4e3, 7.5e4])),
-            {"global_seed": 2**31 + 11, "alignment": "pytorch"}, id="by_torch",
-            expect=np.array([1.0, 4, 12, 14, 37, 250, 3963, 74515])),  # torch.poisson after manual_seed
-    *(poisson(In((7, 3, 5), kind, low=0, high=60), TWISTED["attrs"], id=f"of_{kind}", rankless=True)
-      for kind in ("f32", "f16", "bf16", "f64")),
+    *(
+        poisson(
+            given(rates.astype(ELEMENTS[kind].dtype)),
+            attrs,
+            id=f"example_{name}",
+            expect=np.array(drawn, ELEMENTS[kind].dtype),
+        )
+        for name, (rates, kind, attrs, drawn) in EXAMPLES.items()
+        if attrs is TORCH
+    ),
+    poisson(
+        given(np.array([0.1, 3.7, 9.99, 10, 33.3, 250, 4e3, 7.5e4])),
+        {"global_seed": 2**31 + 11, "alignment": "pytorch"},
+        id="by_torch",
+        expect=np.array([1.0, 4, 12, 14, 37, 250, 3963, 74515]),
+    ),  # torch.poisson after manual_seed
+    *(
+        poisson(In((7, 3, 5), kind, low=0, high=60), TWISTED["attrs"], id=f"of_{kind}", rankless=True)
+        for kind in ("f32", "f16", "bf16", "f64")
+    ),
     poisson(In((31,), "f64", low=1e3, high=1e9), TWISTED["attrs"], id="large"),
     poisson([0, 5, inf, 0, 50, 9.999, 10, 1e-9], TWISTED["attrs"], id="limits"),
     poisson(In((3, 0, 5)), TWISTED["attrs"], id="empty"),
@@ -206,8 +245,9 @@ def test_moments_of_poisson(rate: float, alignment: str, device: str) -> None:
     """Mean and variance of 10,000 unseeded samples are within five standard deviations."""
     n = 10_000
     case = poisson(np.full(n, rate), {"global_seed": 0, "op_seed": 0, "alignment": alignment}, id=f"{alignment}_{rate}")
-    drawn = [judge.infer(api(), compile(case.net, "static", device), case.parameters(case.arrays()))[0][0]
-             for _ in range(2)]
+    drawn = [
+        judge.infer(api(), compile(case.net, "static", device), case.parameters(case.arrays()))[0][0] for _ in range(2)
+    ]
     assert (drawn[0] != drawn[1]).any()
     for x in drawn:
         assert abs(x.mean(dtype=np.float64) - rate) < 5 * sqrt(rate / n)
@@ -243,8 +283,13 @@ def test_loops_continue_the_sequence(device: str) -> None:
     """Every iteration draws new numbers, even if the trip count changes."""
     body, net = Net(), Net()
     part = body.parameter("f32", (1, 5))
-    drawn = body.layer("RandomUniform", "opset8", [body.const(np.array([1, 5])), body.const(np.float32(0)),
-                                                   body.const(np.float32(1))], {"output_type": "f32"} | SEEDS, ["f32"])
+    drawn = body.layer(
+        "RandomUniform",
+        "opset8",
+        [body.const(np.array([1, 5])), body.const(np.float32(0)), body.const(np.float32(1))],
+        {"output_type": "f32"} | SEEDS,
+        ["f32"],
+    )
     out = body.result(body.layer("Add", "opset1", [part, drawn]))
     x = net.parameter("f32", (-1, 5))
     net.result(net.tensor_iterator(body, [feed(x, part, axis=0)], [take(out, axis=0)]))
@@ -263,8 +308,12 @@ def test_graphs_continue_the_sequence(kind: str, emulated: str) -> None:
     requests = [compile(case.net, "static", name) for name in ("CPU", EMULATED)]
     watch, seen = Watch(), []
     for number in range(5):
-        wanted, found = (judge.infer(api(), request, []) if number < 2 or request is requests[0]
-                         else watch.infer(request, lambda: judge.infer(api(), requests[1], [])) for request in requests)
+        wanted, found = (
+            judge.infer(api(), request, [])
+            if number < 2 or request is requests[0]
+            else watch.infer(request, lambda: judge.infer(api(), requests[1], []))
+            for request in requests
+        )
         compare_all(f"inference {number}", found, [judge.Expected(*wanted[0], kind)], None)
         seen.append(found[0][0])
     assert not watch.seen

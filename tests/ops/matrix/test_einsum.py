@@ -1,4 +1,5 @@
 """Einsum."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -91,14 +92,27 @@ CASES = [
     # sizes and types
     einsum("ij,jk->ik", (3, 0), (0, 7), id="no_terms", expect=np.zeros((3, 7), np.float32)),
     einsum("ij,jk->ik", (0, 5), (5, 7), id="no_rows", expect=np.zeros((0, 7), np.float32)),
-    *(einsum("bij,bjk->bik", (2, 3, 5), (2, 5, 7), kind=kind, id=f"type_{kind}")
-      for kind in ("f16", "bf16", "i32", "i64", "i8", "u8")),
+    *(
+        einsum("bij,bjk->bik", (2, 3, 5), (2, 5, 7), kind=kind, id=f"type_{kind}")
+        for kind in ("f16", "bf16", "i32", "i64", "i8", "u8")
+    ),
     *(einsum("kii->k", (2, 3, 3), kind=kind, id=f"trace_{kind}") for kind in ("f16", "i32")),
     # neither the plugin nor the reference computes in f64
-    einsum("bij,bjk->bik", (2, 3, 5), (2, 5, 7), kind="f64", id="type_f64",
-           expect=lambda a, b: np.einsum("bij,bjk->bik", a, b)),
-    einsum(" ij , jk -> ik", given(np.ones((2, 3), np.float32)), given(np.ones((3, 5), np.float32)), id="spaces",
-           expect=np.full((2, 5), 3, np.float32)),
+    einsum(
+        "bij,bjk->bik",
+        (2, 3, 5),
+        (2, 5, 7),
+        kind="f64",
+        id="type_f64",
+        expect=lambda a, b: np.einsum("bij,bjk->bik", a, b),
+    ),
+    einsum(
+        " ij , jk -> ik",
+        given(np.ones((2, 3), np.float32)),
+        given(np.ones((3, 5), np.float32)),
+        id="spaces",
+        expect=np.full((2, 5), 3, np.float32),
+    ),
     einsum("ij,jk->ik", (3, 5), (4, 7), error="5 and 4 do not broadcast", id="extents", dynamic=False),
     einsum("ii->i", (3, 5), error="the diagonal 'i' has extents 3 and 5", id="diagonal"),
     einsum("ij,jk->ik", (3, 5), error="for 2 inputs, not 1", id="inputs"),
@@ -127,7 +141,7 @@ def equations(draw: st.DrawFn, anywhere: bool = False) -> Case:
         subscript = "".join(labels)
         if (anywhere or count == 1) and draw(st.integers(0, 3)) == 0:
             at = draw(st.integers(0, len(labels)))
-            covered = [draw(st.sampled_from([1, n])) for n in (3, 2)][draw(st.integers(0, 2)):]
+            covered = [draw(st.sampled_from([1, n])) for n in (3, 2)][draw(st.integers(0, 2)) :]
             subscript, shape = subscript[:at] + "..." + subscript[at:], shape[:at] + covered + shape[at:]
         subscripts.append(subscript)
         shapes.append(shape)

@@ -1,4 +1,5 @@
 """Inverse and GroupedMatMul."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -15,26 +16,42 @@ Array = np.ndarray[Any, Any]
 
 def regular(*shape: int) -> Callable[[np.random.Generator], Array]:
     """Return a function that draws well-conditioned matrices whose inversion needs pivoting."""
+
     def draw(rng: np.random.Generator) -> Array:
         x = rng.uniform(-1, 1, shape) + 2 * shape[-1] ** 0.5 * np.eye(shape[-1])
         return x[..., rng.permutation(shape[-1]), :]
+
     return draw
 
 
 def inverse(*shape: int, kind: str = "f32", adjoint: bool = False, **more: Any) -> Case:
-    return Case("Inverse", "opset14", [In(shape, kind, regular(*shape))], {"adjoint": adjoint}, [kind],
-                **{"tol": Sum(16) if kind == "f32" else None} | more)
+    return Case(
+        "Inverse",
+        "opset14",
+        [In(shape, kind, regular(*shape))],
+        {"adjoint": adjoint},
+        [kind],
+        **{"tol": Sum(16) if kind == "f32" else None} | more,
+    )
 
 
 INVERSE = [
-    *(inverse(*shape, adjoint=adjoint, rankless=len(shape) == 3)
-      for shape in ((1, 1), (2, 2), (3, 3), (5, 7, 7), (3, 2, 5, 5), (33, 33)) for adjoint in (False, True)),
+    *(
+        inverse(*shape, adjoint=adjoint, rankless=len(shape) == 3)
+        for shape in ((1, 1), (2, 2), (3, 3), (5, 7, 7), (3, 2, 5, 5), (33, 33))
+        for adjoint in (False, True)
+    ),
     *(inverse(3, 5, 5, kind=kind) for kind in ("f16", "bf16")),
     inverse(3, 5, 5, kind="f64", adjoint=True, expect=lambda x: np.linalg.inv(x).swapaxes(1, 2)),
     inverse(2, 110, 110, id="larger_than_shared_memory"),
     inverse(0, 3, 3, id="none", expect=np.zeros((0, 3, 3), np.float32)),
-    Case("Inverse", "opset14", [given([[0, 2, 0], [0, 0, 4], [8, 0, 0]], "f32")], id="permutation",
-         expect=np.array([[0, 0, 0.125], [0.5, 0, 0], [0, 0.25, 0]], np.float32)),
+    Case(
+        "Inverse",
+        "opset14",
+        [given([[0, 2, 0], [0, 0, 4], [8, 0, 0]], "f32")],
+        id="permutation",
+        expect=np.array([[0, 0, 0.125], [0.5, 0, 0], [0, 0.25, 0]], np.float32),
+    ),
     Case("Inverse", "opset14", [In((3, 5))], error="a matrix of 3 rows and 5 columns is not square", dynamic=False),
     Case("Inverse", "opset14", [In((3,))], error="rank 1 is no matrix"),
     Case("Inverse", "opset14", [In((3, 3), "i32")], error="i32 is not a floating-point type"),
@@ -48,6 +65,7 @@ def by_rows(transposed: bool) -> Callable[[Array, Array, Array], Array]:
         for start, end, matrix in zip([0, *ends], ends, b):
             out[start:end] = a[start:end] @ (matrix.T if transposed else matrix)
         return out
+
     return expect
 
 
@@ -55,14 +73,27 @@ def by_sums(a: Array, b: Array, ends: Array) -> Array:
     return np.stack([a[:, start:end] @ b[start:end] for start, end in zip([0, *ends], ends)])
 
 
-def grouped(a: Sequence[int], b: Sequence[int], ends: Sequence[int] | None = None, kind: str = "f32", *,
-            index: str = "i32", **more: Any) -> Case:
+def grouped(
+    a: Sequence[int],
+    b: Sequence[int],
+    ends: Sequence[int] | None = None,
+    kind: str = "f32",
+    *,
+    index: str = "i32",
+    **more: Any,
+) -> Case:
     inputs = [In(a, kind, low=-2, high=2), In(b, kind, low=-2, high=2)]
     if ends is not None:
         inputs.append(given(np.array(ends), index))
     if "error" not in more:  # OpenVINO defines the op but cannot compute it
-        more.setdefault("expect", by_sums if len(b) == 2 else by_rows(b[2] == a[1]) if len(a) == 2 else
-                        (lambda a, b: a @ (b.swapaxes(1, 2) if b.shape[2] == a.shape[2] else b)))
+        more.setdefault(
+            "expect",
+            by_sums
+            if len(b) == 2
+            else by_rows(b[2] == a[1])
+            if len(a) == 2
+            else (lambda a, b: a @ (b.swapaxes(1, 2) if b.shape[2] == a.shape[2] else b)),
+        )
     return Case("GroupedMatMul", "opset17", inputs, {}, [kind], tol=Sum(max(a)) if kind[0] == "f" else None, **more)
 
 
@@ -97,8 +128,10 @@ def in_order(a: Array, b: Array, ends: Array) -> Array:
     return products
 
 
-GROUPED += [grouped(*shapes, [3, -1, 20, 7], expect=in_order, id=id)
-            for shapes, id in ((((11, 5), (4, 7, 5)), "disorder"), (((5, 11), (11, 7)), "disorder_of_sums"))]
+GROUPED += [
+    grouped(*shapes, [3, -1, 20, 7], expect=in_order, id=id)
+    for shapes, id in ((((11, 5), (4, 7, 5)), "disorder"), (((5, 11), (11, 7)), "disorder_of_sums"))
+]
 
 
 def in_f32(a: Array, b: Array, ends: Array) -> Array:

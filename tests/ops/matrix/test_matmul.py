@@ -1,4 +1,5 @@
 """MatMul: vectors, matrices, batches."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -13,11 +14,17 @@ from tests.ops.elementwise_cases import fitting
 TA, TB = {"transpose_a": True}, {"transpose_b": True}
 
 
-def case(a: tuple[int, ...], b: tuple[int, ...], attrs: dict[str, bool] | None = None, kind: str = "f32",
-         *, constant: bool = False, rankless: bool = False) -> Case:
+def case(
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    attrs: dict[str, bool] | None = None,
+    kind: str = "f32",
+    *,
+    constant: bool = False,
+    rankless: bool = False,
+) -> Case:
     tol = Sum(300 if constant else 31)
-    return Case("MatMul", "opset1", [In(a, kind), In(b, kind, const=constant)], attrs or {}, tol=tol,
-                rankless=rankless)
+    return Case("MatMul", "opset1", [In(a, kind), In(b, kind, const=constant)], attrs or {}, tol=tol, rankless=rankless)
 
 
 CASES = [
@@ -63,13 +70,10 @@ CASES = [
     case((2, 7, 0), (0, 5)),
     Case("MatMul", "opset1", [In((2, 7, 0)), In((0, 0))], id="nothing_at_all", expect=np.zeros((2, 7, 0), np.float32)),
     case((0, 7, 3), (3, 5)),
-    Case("MatMul", "opset1", [given([[100, 20]], "u8"), given([[3], [4]], "u8")],
-         id="saturates_u8"),
-    Case("MatMul", "opset1", [given([[100, 20]], "i8"), given([[-3], [-4]], "i8")],
-         id="saturates_i8"),
+    Case("MatMul", "opset1", [given([[100, 20]], "u8"), given([[3], [4]], "u8")], id="saturates_u8"),
+    Case("MatMul", "opset1", [given([[100, 20]], "i8"), given([[-3], [-4]], "i8")], id="saturates_i8"),
     Case("MatMul", "opset1", [given([[2**33, 1]]), const([[2**20], [7]])], id="wide", oracle="evaluate"),
-    Case("MatMul", "opset1", [given([[1, np.nan], [np.inf, 0]], "f32"), const([[1.0], [2]], "f32")],
-         id="nan_and_inf"),
+    Case("MatMul", "opset1", [given([[1, np.nan], [np.inf, 0]], "f32"), const([[1.0], [2]], "f32")], id="nan_and_inf"),
     Case("MatMul", "opset1", [In((7, 3)), In((7, 3))], error="matrices of 3 columns and 7 rows"),
     Case("MatMul", "opset1", [In((3,)), In((5,))], error="matrices of 3 columns and 5 rows"),
     Case("MatMul", "opset1", [In((2, 7, 3)), In((3, 3, 5))], error="batch dimensions do not broadcast"),

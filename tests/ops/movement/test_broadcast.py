@@ -1,4 +1,5 @@
 """Broadcast against OpenVINO."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -69,8 +70,13 @@ BROADCAST_3 = [
     broadcast((3, 1), [3, 5], "numpy", [0, 1], version="opset3", error="mode numpy takes no axes mapping"),
 ]
 PDPD = [
-    broadcast((2, 3), [2, 3, 4], "pdpd", expect=lambda x, _: np.broadcast_to(x[..., None], (2, 3, 4)),
-              id="pdpd, aligned in front"),
+    broadcast(
+        (2, 3),
+        [2, 3, 4],
+        "pdpd",
+        expect=lambda x, _: np.broadcast_to(x[..., None], (2, 3, 4)),
+        id="pdpd, aligned in front",
+    ),
 ]
 
 test_broadcast = check(across(["opset1", "opset3"], BROADCAST + PDPD) + BROADCAST_1 + BROADCAST_3)

@@ -1,4 +1,5 @@
 """Gather against OpenVINO."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -45,8 +46,7 @@ ANY = [
     gather(In((7, 3), const=True), [2, 0, 5], 0, id="constant data"),
     *[gather(In((3, 6), kind), [2, 0, 5], 1, id=kind) for kind in KINDS],
     gather(given(STRINGS), [2, 0], 1, expect=lambda x, *_: x[:, [2, 0]], id="strings"),
-    gather(given(STRINGS), [2, 5], 1, expect=lambda x, *_: np.stack([x[:, 2], ["", ""]], 1),
-           id="strings out of range"),
+    gather(given(STRINGS), [2, 5], 1, expect=lambda x, *_: np.stack([x[:, 2], ["", ""]], 1), id="strings out of range"),
     gather((7,), [3, 1], 1, error="axis 1 is out of range for rank 1"),
     gather((7,), [3, 1], const([0, 0]), error="one axis is expected, not 2"),
     gather((7,), given([3.0]), 0, error="indices must be integers", id="float indices"),
@@ -82,22 +82,40 @@ BATCHED = [
 EIGHT = [
     gather((7, 3), [2, -1, -7], 0, "opset8", id="negative in the plugin"),
     gather((7, 3), [2, 9, -8, 7], 0, "opset8", id="out of range on both sides"),
-    gather((7, 3), [2**62, -(2**63), 2**63 - 1], 0, "opset8", expect=lambda x, *_: 0 * x[:3],
-           id="far out of range"),  # the plugin sees the low 32 bits, the reference crashes
-    gather((7, 3), given(np.array([2**64 - 1, 2**63, 2**32 + 1, 6], np.uint64)), 0, "opset8",
-           expect=lambda x, *_: np.stack([*[0 * x[6]] * 3, x[6]]), id="far out of range, unsigned"),  # likewise
-    gather((7, 3), given([-1, -8, 6, 7], "i4"), 0, "opset8",
-           expect=lambda x, *_: np.stack([x[6], 0 * x[6], x[6], 0 * x[6]]), id="i4 indices"),
-    gather((7, 3), given([15, 7, 6, 0], "u4"), 0, "opset8",
-           expect=lambda x, *_: np.stack([0 * x[6], 0 * x[6], x[6], x[0]]), id="u4 indices"),
+    gather(
+        (7, 3), [2**62, -(2**63), 2**63 - 1], 0, "opset8", expect=lambda x, *_: 0 * x[:3], id="far out of range"
+    ),  # the plugin sees the low 32 bits, the reference crashes
+    gather(
+        (7, 3),
+        given(np.array([2**64 - 1, 2**63, 2**32 + 1, 6], np.uint64)),
+        0,
+        "opset8",
+        expect=lambda x, *_: np.stack([*[0 * x[6]] * 3, x[6]]),
+        id="far out of range, unsigned",
+    ),  # likewise
+    gather(
+        (7, 3),
+        given([-1, -8, 6, 7], "i4"),
+        0,
+        "opset8",
+        expect=lambda x, *_: np.stack([x[6], 0 * x[6], x[6], 0 * x[6]]),
+        id="i4 indices",
+    ),
+    gather(
+        (7, 3),
+        given([15, 7, 6, 0], "u4"),
+        0,
+        "opset8",
+        expect=lambda x, *_: np.stack([0 * x[6], 0 * x[6], x[6], x[0]]),
+        id="u4 indices",
+    ),
     gather((7, 3), const([-1]), 0, "opset8", id="last row"),
     gather((2, 5, 3), const(-1), 1, "opset8", id="last constant"),
     gather((2, 5), [[0, -1], [-5, -6]], 1, "opset8", batch=1, id="batched negative in the plugin"),
     gather((0, 3), [0, 1], 0, "opset8", oracle="evaluate", id="nothing to take"),  # garbage in the plugin
 ]
 
-test_gather = check(across(["opset1", "opset7", "opset8"], ANY)
-                    + across(["opset7", "opset8"], BATCHED) + EIGHT)
+test_gather = check(across(["opset1", "opset7", "opset8"], ANY) + across(["opset7", "opset8"], BATCHED) + EIGHT)
 
 
 def indices(draw: st.DrawFn, shape: list[int], low: int, high: int) -> In:

@@ -1,4 +1,5 @@
 """GatherElements, GatherND and GatherTree against OpenVINO."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -37,21 +38,38 @@ ELEMENTS = [
     elements((3, 7), numbers(-7, 7, (3, 4)), 1, id="negative"),
     elements((3, 7), const([[0], [6], [2]]), 1, id="constant indices"),
     elements(In((3, 7), const=True), numbers(0, 7, (3, 4)), 1, id="constant data"),
-    elements((3, 7), [[0, 7], [-8, 2**40], [1, -(2**63)]], 1, id="out of range",
-             expect=lambda x, i: np.float32([[x[0, 0], 0], [0, 0], [x[2, 1], 0]])),  # garbage in the plugin
-    elements((3, 0), numbers(0, 1, (3, 2)), 1, expect=lambda *_: np.zeros((3, 2), np.float32),
-             id="nothing to take"),  # likewise
+    elements(
+        (3, 7),
+        [[0, 7], [-8, 2**40], [1, -(2**63)]],
+        1,
+        id="out of range",
+        expect=lambda x, i: np.float32([[x[0, 0], 0], [0, 0], [x[2, 1], 0]]),
+    ),  # garbage in the plugin
+    elements(
+        (3, 0), numbers(0, 1, (3, 2)), 1, expect=lambda *_: np.zeros((3, 2), np.float32), id="nothing to take"
+    ),  # likewise
     elements((3, 7), np.zeros((3, 0)), 1, expect=lambda *_: np.zeros((3, 0), np.float32), id="no indices"),
-    elements((3, 7), given([[15, 2], [6, 0], [1, 1]], "u4"), 1, id="u4 indices",
-             expect=lambda x, i: np.stack([[0, x[0, 2]], x[1, [6, 0]], x[2, [1, 1]]]).astype(np.float32)),
+    elements(
+        (3, 7),
+        given([[15, 2], [6, 0], [1, 1]], "u4"),
+        1,
+        id="u4 indices",
+        expect=lambda x, i: np.stack([[0, x[0, 2]], x[1, [6, 0]], x[2, [1, 1]]]).astype(np.float32),
+    ),
     *[elements(In((3, 6), kind), numbers(0, 6, (3, 4)), 1, id=kind) for kind in KINDS if kind != "f64"],
-    elements(In((3, 6), "f64"), numbers(0, 6, (3, 4)), 1, id="f64",
-             expect=lambda x, i: np.take_along_axis(x, i, 1)),  # the plugin computes f64 in f32
+    elements(
+        In((3, 6), "f64"), numbers(0, 6, (3, 4)), 1, id="f64", expect=lambda x, i: np.take_along_axis(x, i, 1)
+    ),  # the plugin computes f64 in f32
     elements(given(STRINGS), [[2, 0], [1, -1]], 1, expect=lambda x, i: np.take_along_axis(x, i, 1), id="strings"),
     elements((3, 7), numbers(0, 3, (3, 7)), 2, error="axis 2 is out of range for rank 2", id="axis"),
     elements((3, 7), numbers(0, 3, (3,)), 0, error="indices have rank 1, data has 2", id="rank"),
-    elements((3, 7), numbers(0, 3, (2, 5)), 1, error="extents 3 of the data and 2 of the indices differ on axis 0",
-             id="extents"),
+    elements(
+        (3, 7),
+        numbers(0, 3, (2, 5)),
+        1,
+        error="extents 3 of the data and 2 of the indices differ on axis 0",
+        id="extents",
+    ),
     elements((), numbers(0, 3, ()), 0, error="axis 0 is out of range for rank 0", id="scalar"),
     elements((3, 7), given(np.zeros((3, 2), np.float32)), 1, error="indices must be integers", id="float indices"),
     elements((3, 7), const([[0], [7], [2]]), 1, error="index 7 is out of range for extent 7", id="constant index"),
@@ -63,8 +81,13 @@ def nd(shape: Any, indices: Any, batch: int = 0, **kw: Any) -> Case:
     dynamic."""
     indices = indices if isinstance(indices, In) else given(np.array(indices, np.int64))
     dynamic = indices.const or kw.get("rankless", False) or "error" in kw
-    return Case("GatherND", "opset8", [data(shape), indices], {"batch_dims": batch} if batch else {},
-                **{"dynamic": dynamic} | kw)
+    return Case(
+        "GatherND",
+        "opset8",
+        [data(shape), indices],
+        {"batch_dims": batch} if batch else {},
+        **{"dynamic": dynamic} | kw,
+    )
 
 
 ND = [
@@ -87,8 +110,12 @@ ND = [
     nd((2, 1, 3, 7, 5), numbers(0, 5, (2, 1, 3, 4, 1)), 3, id="three batch dims"),
     nd((7, 3), const([[2, 1], [-7, -1]]), id="constant indices"),
     nd((3, 7, 5), const([[[6], [1]], [[0], [2]], [[-1], [5]]]), 1, id="constant batched indices"),
-    nd((7, 3), [[2, 3], [-8, 0], [6, 2], [2**40, 0]], id="out of range",
-       expect=lambda x, i: np.float32([0, 0, x[6, 2], 0])),  # garbage in the plugin
+    nd(
+        (7, 3),
+        [[2, 3], [-8, 0], [6, 2], [2**40, 0]],
+        id="out of range",
+        expect=lambda x, i: np.float32([0, 0, x[6, 2], 0]),
+    ),  # garbage in the plugin
     nd((7, 3), [[-8], [7], [1]], id="rows out of range", expect=lambda x, i: np.stack([0 * x[1], 0 * x[1], x[1]])),
     nd((0, 3), [[0], [0]], id="nothing to take", expect=lambda *_: np.zeros((2, 3), np.float32)),
     nd((7, 3), np.zeros((2, 0)), id="empty tuples", expect=lambda x, i: np.stack([x, x])),  # garbage in the plugin
@@ -108,11 +135,19 @@ ND = [
     nd((7, 3), const([[0, 0], [6, 3]]), error="index 3 is out of range for extent 3", id="constant index"),
 ]
 STRETCHED = [  # broadcast batch dims, which OpenVINO rejects
-    Case("GatherND", version, [In(shape), numbers(0, 4, indices)], {"batch_dims": 2}, id=id,
-         expect=lambda x, i, folded=folded: _stretched(x, i, folded))
+    Case(
+        "GatherND",
+        version,
+        [In(shape), numbers(0, 4, indices)],
+        {"batch_dims": 2},
+        id=id,
+        expect=lambda x, i, folded=folded: _stretched(x, i, folded),
+    )
     for version, folded in (("opset5", (15,)), ("opset8", (3, 5)))
-    for shape, indices, id in (((3, 1, 4, 2), (3, 5, 2, 1), "stretched data"),
-                               ((3, 5, 4, 2), (1, 1, 2, 1), "stretched indices"))
+    for shape, indices, id in (
+        ((3, 1, 4, 2), (3, 5, 2, 1), "stretched data"),
+        ((3, 5, 4, 2), (1, 1, 2, 1), "stretched indices"),
+    )
 ]
 
 
@@ -129,8 +164,14 @@ def tree(ids: Any, parents: Any, lengths: Any, end: Any = 7, kind: str = "i32", 
 def beams(shape: tuple[int, ...], kind: str = "i32", id: str = "", lengths: Any = None, **kw: Any) -> Case:
     """Return a case with tokens 1 to 9, of which 7 is the end token, and existing parents."""
     lengths = [shape[0]] * shape[1] if lengths is None else lengths
-    return tree(numbers(1, 10, shape, kind), numbers(0, shape[2], shape, kind), lengths, kind=kind,
-                id=id or f"{kind}-{'x'.join(map(str, shape))}", **kw)
+    return tree(
+        numbers(1, 10, shape, kind),
+        numbers(0, shape[2], shape, kind),
+        lengths,
+        kind=kind,
+        id=id or f"{kind}-{'x'.join(map(str, shape))}",
+        **kw,
+    )
 
 
 TREE = [
@@ -142,19 +183,27 @@ TREE = [
     beams((6, 3, 1)),
     *[beams((5, 3, 4), kind, lengths=[5, 2, 4]) for kind in ("f32", "f16", "i64")],
     *[beams((5, 3, 4), kind, lengths=[5, 2, 4], expect=lambda *given: _tree(*given)) for kind in ("bf16", "i8", "f64")],
-    tree([[[1, 2]], [[3, 4]], [[5, 6]]], [[[0, 1]], [[1, 0]], [[1, 0]]], [0], id="nothing to tell",
-         expect=np.full((3, 1, 2), 7, np.int32)),  # the plugin does not write the output
-    tree([[[1, 2, 4]], [[3, 4, 5]], [[5, 6, 8]]], [[[0, 1, 0]], [[-1, 0, 0]], [[3, 0, 1]]], [3], id="no such parent",
-         expect=np.int32([[[7, 7, 1]], [[7, 7, 4]], [[7, 7, 8]]])),  # the plugin reads out of bounds
+    tree(
+        [[[1, 2]], [[3, 4]], [[5, 6]]],
+        [[[0, 1]], [[1, 0]], [[1, 0]]],
+        [0],
+        id="nothing to tell",
+        expect=np.full((3, 1, 2), 7, np.int32),
+    ),  # the plugin does not write the output
+    tree(
+        [[[1, 2, 4]], [[3, 4, 5]], [[5, 6, 8]]],
+        [[[0, 1, 0]], [[-1, 0, 0]], [[3, 0, 1]]],
+        [3],
+        id="no such parent",
+        expect=np.int32([[[7, 7, 1]], [[7, 7, 4]], [[7, 7, 8]]]),
+    ),  # the plugin reads out of bounds
     tree(np.zeros((0, 2, 3)), np.zeros((0, 2, 3)), [0, 0], id="no steps", expect=np.zeros((0, 2, 3), np.int32)),
     beams((4, 2, 3), lengths=[1], error="there are 1 lengths for 2 batches", id="lengths"),
     tree(np.zeros((4, 2)), np.zeros((4, 2, 3)), [1, 1], error="step_ids must have rank 3, not 2", id="rank"),
-    tree(np.zeros((4, 2, 3)), np.zeros((3, 2, 3)), [1, 1], error="step_ids and parent_ids differ: 4 and 3",
-         id="steps"),
+    tree(np.zeros((4, 2, 3)), np.zeros((3, 2, 3)), [1, 1], error="step_ids and parent_ids differ: 4 and 3", id="steps"),
     beams((4, 2, 3), lengths=given([1, 1], "i64"), error="element types differ", id="types"),
     tree(np.zeros((4, 2, 3)), np.zeros((4, 2, 3)), [1, 1], [7], error="end_token must have rank 0", id="end"),
 ]
-
 
 
 def _tree(ids: Any, parents: Any, lengths: Any, end: Any) -> Any:

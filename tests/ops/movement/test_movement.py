@@ -1,4 +1,5 @@
 """Transpose, Reverse, ReverseSequence, Roll, Concat, Split, VariadicSplit against OpenVINO."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -91,8 +92,12 @@ SEQUENCES = [
     sequences((3, 5, 2), given([5.0, 3.5, 1.75], "f16"), id="f16 lengths"),
     sequences((3, 0, 2), [0, 0, 0], expect=lambda x, _: x),
     *[sequences(In((3, 5), kind), [4, 5, 2]) for kind in KINDS if kind not in ("u4", "i4", "f8e4m3")],
-    *[sequences(In((2, 5), kind), [4, 3], expect=lambda x, _: np.stack([x[0, [3, 2, 1, 0, 4]], x[1, [2, 1, 0, 3, 4]]]))
-      for kind in ("u4", "f8e4m3")],  # types that the plugin does not support
+    *[
+        sequences(
+            In((2, 5), kind), [4, 3], expect=lambda x, _: np.stack([x[0, [3, 2, 1, 0, 4]], x[1, [2, 1, 0, 3, 4]]])
+        )
+        for kind in ("u4", "f8e4m3")
+    ],  # types that the plugin does not support
     sequences((3, 5), [1, 6, 2], error="a length is out of range for extent 5", id="long"),
     sequences((3, 5), [1, 2], error="there are 2 lengths for 3 slices"),
     sequences((3, 5), [[1, 2, 3]], error="the lengths must have rank 1, not 2"),
@@ -163,8 +168,14 @@ CONCAT = [
 
 
 def split(shape, axis, parts, **kw) -> Case:
-    return Case("Split", "opset1", [data(shape), axis if isinstance(axis, In) else const(axis)],
-                {"num_splits": parts}, parts, **kw)
+    return Case(
+        "Split",
+        "opset1",
+        [data(shape), axis if isinstance(axis, In) else const(axis)],
+        {"num_splits": parts},
+        parts,
+        **kw,
+    )
 
 
 SPLIT = [

@@ -1,4 +1,5 @@
 """Pad against OpenVINO."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -41,8 +42,13 @@ PAD = [
     pad((3, 4), given([0, 1]), given([2, 3]), "reflect", id="given pads, reflect"),
     *[pad(In((3, 4), kind), [0, 1], [2, 1]) for kind in KINDS],
     *[pad(In((3, 4), kind), [0, 1], [2, 1], "reflect") for kind in KINDS],
-    pad(given(STRINGS), [0, 1], [0, 0], expect=lambda x, *_: np.pad(x, [(0, 0), (1, 0)], constant_values=""),
-        id="strings"),
+    pad(
+        given(STRINGS),
+        [0, 1],
+        [0, 0],
+        expect=lambda x, *_: np.pad(x, [(0, 0), (1, 0)], constant_values=""),
+        id="strings",
+    ),
     pad((3, 4), [0, 1], [2, 3], value=const(5, "i32"), error="element types differ"),
     pad((3, 4), [0, 1], [2, 3], value=const([5.0], "f32"), error="no scalar but has rank 1"),
     pad((3, 4), [1], [1, 1], error="pads_begin has 1 elements for rank 2"),

@@ -1,4 +1,5 @@
 """Slice, SliceScatter and StridedSlice against OpenVINO."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -35,9 +36,10 @@ SLICE = [
     cut((10,), [1], [8], [2]),
     cut((10,), [-100], [100], [3]),
     # the plugin crashes
-    *(cut((10,), [-100], given([2], "i64"), [step], id=f"far_{step}", dynamic=False,
-          expect=lambda x, *_: x[:1])
-      for step in (2**31, 2**61, 4539628424389459971, 2**63 - 1)),
+    *(
+        cut((10,), [-100], given([2], "i64"), [step], id=f"far_{step}", dynamic=False, expect=lambda x, *_: x[:1])
+        for step in (2**31, 2**61, 4539628424389459971, 2**63 - 1)
+    ),
     cut((10,), [9], [-11], [-1]),
     cut((10,), [9], [0], [-1]),
     cut((10,), [9], [-10], [-1]),
@@ -66,8 +68,7 @@ SLICE = [
     cut((10, 3), given([7]), given([-20]), [-2], id="given bounds, backwards"),
     cut((10, 3), given([12]), given([-2]), [-1], [0], id="given bounds, out of range"),
     cut((10, 3), given([9]), given([0]), given([-4]), id="given step"),
-    cut((10, 3), [1], [2], [1], given([1]), expect=lambda x, *_: x[:, 1:2],
-        id="given axes"),  # the plugin crashes
+    cut((10, 3), [1], [2], [1], given([1]), expect=lambda x, *_: x[:, 1:2], id="given axes"),  # the plugin crashes
     cut((4, 3), given([1], "i32"), given([3], "i32"), const([1], "i32"), id="given i32 bounds"),
     *[cut(In((3, 6), kind), [1], [4], [2], [1]) for kind in KINDS],
     cut(given(STRINGS), [1], [3], [1], [1], expect=lambda x, *_: x[:, 1:3], id="strings"),
@@ -81,8 +82,7 @@ SLICE = [
     cut((5,), const([1.0], "f32"), [4], [1], error="start must be integers"),
 ]
 
-MASKS = {"b": "begin_mask", "e": "end_mask", "n": "new_axis_mask", "s": "shrink_axis_mask",
-         "d": "ellipsis_mask"}
+MASKS = {"b": "begin_mask", "e": "end_mask", "n": "new_axis_mask", "s": "shrink_axis_mask", "d": "ellipsis_mask"}
 
 
 def strided(shape, *bounds, id=None, masks="", **kw) -> Case:
@@ -107,8 +107,15 @@ STRIDED = [
     strided((5, 3), [1, 1], [0, 2], [1, 1], masks="b01 e10", rankless=True),
     strided((5, 3), [0, 0], [0, -1], [1, 1], masks="b11 e10"),
     strided((2, 3, 4), [1, 1, 123], [0, 0, 2], [1, 1, -1], masks="b011 e111"),
-    strided((2, 3, 4), [1, 1, 123], [0, 0, 2], [1, 1, -1], masks="b011 e111 n00000 s00 d0",
-            expect=lambda x, *_: x[1:, :, ::-1], id="masks of many lengths"),
+    strided(
+        (2, 3, 4),
+        [1, 1, 123],
+        [0, 0, 2],
+        [1, 1, -1],
+        masks="b011 e111 n00000 s00 d0",
+        expect=lambda x, *_: x[1:, :, ::-1],
+        id="masks of many lengths",
+    ),
     strided((2, 4), [99, 0, -1, 0], [99, 2, 99, 4], [7, 1, 8, 1], masks="n1010"),
     strided((2, 4), [0, 0], [1, 2], [1, 1], masks="n10"),
     strided((2, 4), [0, 0], [1, 2], [0, 1], masks="n10", id="new axis with stride 0"),
@@ -125,8 +132,15 @@ STRIDED = [
     strided((2, 3, 4), [0, 0, 1, 0], [2, 0, 3, 1], [1, 1, 2, 1], masks="d0100 s1001"),
     strided((2, 3), [0, 0, 1], [2, 0, 3], [1, 1, 1], masks="d010", id="ellipsis of no axes"),
     strided((2, 3, 4), [0, 0, 1], [2, 0, 3], [1, 1, 2], masks="d010 b010 n010 s010", oracle="cpu"),
-    strided((2, 2, 2, 2, 3), [1, 1, 10, 10], [9, 1, 10, 2], [1, -1, 1, 1], masks="b0011 e1100 n001 s0 d01",
-            expect=lambda x, *_: x[1:, ..., None, :2], id="masks of many lengths with an ellipsis"),
+    strided(
+        (2, 2, 2, 2, 3),
+        [1, 1, 10, 10],
+        [9, 1, 10, 2],
+        [1, -1, 1, 1],
+        masks="b0011 e1100 n001 s0 d01",
+        expect=lambda x, *_: x[1:, ..., None, :2],
+        id="masks of many lengths with an ellipsis",
+    ),
     strided((0, 3), [0, 1], [1, 2], [1, 1]),
     strided((5, 3), const([1], "i32"), const([4], "i32"), const([1], "i32")),
     strided((5, 3), given([1, 0]), given([-1, 2]), [1, 1], id="given bounds"),
@@ -137,8 +151,7 @@ STRIDED = [
     strided(given(STRINGS), [0, 1], [2, 3], [1, 1], expect=lambda x, *_: x[:, 1:3], id="strings"),
     strided((5,), [7], [8], [1], masks="s1", error="index 7 is out of range for extent 5"),
     strided((5,), [-7], [8], [1], masks="s1", error="index -7 is out of range for extent 5"),
-    strided((5,), given([7]), [8], [1], masks="s1", error="out of range for extent 5",
-            id="given index, too large"),
+    strided((5,), given([7]), [8], [1], masks="s1", error="out of range for extent 5", id="given index, too large"),
     strided((2, 3), [0, 0, 0], [1, 1, 1], [1, 1, 1], error="3 axes are sliced of a tensor of rank 2"),
     strided((2, 3), [0, 0, 1, 1], [2, 0, 3, 2], [1, 1, 1, 1], masks="d0100", error="3 axes are sliced"),
     strided((2, 3), [0, 0], [1, 1], [1, 0], error="a step is 0"),
@@ -163,11 +176,21 @@ SCATTER = [
     scatter((3, 5, 7), (1, 5, 2), [2, 1], [3, 6], [1, 3], [0, 2]),
     scatter((3, 5), (3, 0), [4], [2], [1], [1]),
     scatter((3, 5), (3, 2), *[const([n], "i32") for n in (1, 3, 1, 1)], id="i32 bounds"),
-    scatter((3, 5), (3, 2), given([1]), given([3]), given([1]), [1], id="given bounds",
-            expect=lambda x, u, *_: np.concatenate([x[:, :1], u, x[:, 3:]], 1)),  # the plugin writes another slice
+    scatter(
+        (3, 5),
+        (3, 2),
+        given([1]),
+        given([3]),
+        given([1]),
+        [1],
+        id="given bounds",
+        expect=lambda x, u, *_: np.concatenate([x[:, :1], u, x[:, 3:]], 1),
+    ),  # the plugin writes another slice
     *[scatter((3, 6), (3, 2), [1], [6], [3], [1], kind=kind) for kind in KINDS if kind not in ("u4", "i4", "f8e4m3")],
-    *[scatter((3, 6), (3, 6), [5], [INT_MIN], [-1], [1], kind=kind, expect=lambda x, u, *_: u[:, ::-1])
-      for kind in ("u4", "i4", "f8e4m3")],
+    *[
+        scatter((3, 6), (3, 6), [5], [INT_MIN], [-1], [1], kind=kind, expect=lambda x, u, *_: u[:, ::-1])
+        for kind in ("u4", "i4", "f8e4m3")
+    ],
     scatter((3, 5), (1, 2), [1], [3], [1], [1], error="the slice has 3 elements on axis 0, updates have 1"),
     scatter((3, 5), (2,), [1], [3], [1], [1], error="updates have rank 1, data has 2"),
     scatter((3, 5), (3, 2), [1], [3], [0], [1], error="a step is 0"),
@@ -235,8 +258,9 @@ def part(draw: st.DrawFn, extent: int) -> tuple[Any, ...]:
 def scatters(draw: st.DrawFn) -> Case:
     shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
     axes = draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
-    bounds = [(draw(st.integers(-8, 8)), draw(st.integers(-8, 8)), draw(st.sampled_from((1, 2, 3, -1, -2))))
-              for _ in axes]
+    bounds = [
+        (draw(st.integers(-8, 8)), draw(st.integers(-8, 8)), draw(st.sampled_from((1, 2, 3, -1, -2)))) for _ in axes
+    ]
     updates = list(shape)
     for axis, (start, stop, step) in zip(axes, bounds):
         updates[axis] = len(range(shape[axis])[start:stop:step])

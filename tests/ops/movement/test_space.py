@@ -1,4 +1,5 @@
 """DepthToSpace, SpaceToDepth, ShuffleChannels, BatchToSpace and SpaceToBatch against OpenVINO."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -33,24 +34,35 @@ def wide(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
     return (*shape[:2], *(size * d for d in shape[2:]))
 
 
-BLOCKS = [case for op, fit in (("DepthToSpace", deep), ("SpaceToDepth", wide)) for case in [
-    *of_modes(op, fit((2, 3, 5), 2)),
-    *of_modes(op, fit((2, 3, 5, 7), 2), rankless=True),
-    *of_modes(op, fit((1, 3, 5, 2), 3), 3),
-    *of_modes(op, fit((2, 3, 1, 5, 3), 2)),
-    *of_modes(op, fit((3, 1, 1, 1), 2), id=None),
-    *of_modes(op, (2, 3, 5, 7), 1),
-    *of_modes(op, (2, 3, 5, 7), None, expect=lambda x: x),  # OpenVINO reads a missing size as 0
-    *of_modes(op, fit((0, 3, 5, 7), 2)),
-    *[blocks(op, In(fit((2, 3, 5, 7), 2), kind), MODES[0]) for kind in KINDS],
-    blocks(op, In(fit((2, 3, 5, 7), 2), "f64"), MODES[1]),
-    blocks(op, (2, 4), MODES[0], error="rank 2 is less than 3"),
-    blocks(op, (2, 4, 4), MODES[0], 0, error="block_size 0 is not positive"),
-    blocks(op, (2, 4, 4), "middle", error="'middle' is not one of"),
-    blocks(op, (2, 7, 7), MODES[0], error="7, is no multiple of 2"),
-]]
-STRING_BLOCKS = [blocks("DepthToSpace", given(STRINGS), MODES[0], id="strings",
-                        expect=lambda x: np.stack([x[:, 0], x[:, 1]], -1).reshape(1, 1, 6))]
+BLOCKS = [
+    case
+    for op, fit in (("DepthToSpace", deep), ("SpaceToDepth", wide))
+    for case in [
+        *of_modes(op, fit((2, 3, 5), 2)),
+        *of_modes(op, fit((2, 3, 5, 7), 2), rankless=True),
+        *of_modes(op, fit((1, 3, 5, 2), 3), 3),
+        *of_modes(op, fit((2, 3, 1, 5, 3), 2)),
+        *of_modes(op, fit((3, 1, 1, 1), 2), id=None),
+        *of_modes(op, (2, 3, 5, 7), 1),
+        *of_modes(op, (2, 3, 5, 7), None, expect=lambda x: x),  # OpenVINO reads a missing size as 0
+        *of_modes(op, fit((0, 3, 5, 7), 2)),
+        *[blocks(op, In(fit((2, 3, 5, 7), 2), kind), MODES[0]) for kind in KINDS],
+        blocks(op, In(fit((2, 3, 5, 7), 2), "f64"), MODES[1]),
+        blocks(op, (2, 4), MODES[0], error="rank 2 is less than 3"),
+        blocks(op, (2, 4, 4), MODES[0], 0, error="block_size 0 is not positive"),
+        blocks(op, (2, 4, 4), "middle", error="'middle' is not one of"),
+        blocks(op, (2, 7, 7), MODES[0], error="7, is no multiple of 2"),
+    ]
+]
+STRING_BLOCKS = [
+    blocks(
+        "DepthToSpace",
+        given(STRINGS),
+        MODES[0],
+        id="strings",
+        expect=lambda x: np.stack([x[:, 0], x[:, 1]], -1).reshape(1, 1, 6),
+    )
+]
 
 
 def shuffle(shape: Any, axis: int | None = 1, group: int | None = 3, **kw: Any) -> Case:
@@ -120,8 +132,13 @@ TO_SPACE = [
 ]
 TO_BATCH = [
     to_batch((2, 15), [1, 5], expect=lambda x, *_: x.reshape(2, 3, 5).transpose(2, 0, 1).reshape(10, 3)),
-    to_batch((2, 13), [1, 5], [0, 2], rankless=True,
-             expect=lambda x, *_: np.pad(x, [(0, 0), (2, 0)]).reshape(2, 3, 5).transpose(2, 0, 1).reshape(10, 3)),
+    to_batch(
+        (2, 13),
+        [1, 5],
+        [0, 2],
+        rankless=True,
+        expect=lambda x, *_: np.pad(x, [(0, 0), (2, 0)]).reshape(2, 3, 5).transpose(2, 0, 1).reshape(10, 3),
+    ),
     to_batch((2, 5, 9), [1, 2, 3], [0, 1, 0]),
     to_batch((2, 6, 5, 9), [1, 2, 1, 3], rankless=True),
     to_batch((2, 3, 5, 7), [1, 2, 1, 3], [0, 1, 2, 3], [0, 2, 1, 2]),
@@ -129,16 +146,33 @@ TO_BATCH = [
     to_batch((3, 1, 5, 1), [1, 3, 1, 2], [0, 2, 0, 0], [0, 0, 0, 1]),
     to_batch((3, 5, 7), [1, 1, 1]),
     to_batch((3, 5, 7), [1, 1, 1], [0, 1, 2], [0, 1, 0], id="only pads"),
-    to_batch((3, 0, 7), [1, 2, 1], [0, 1, 0], [0, 3, 0], expect=lambda *_: np.zeros((6, 2, 7), np.float32),
-             id="only padding"),
-    to_batch((2, 6, 9), const([1, 2, 3], "i32"), const([0] * 3, "i32"), const([0] * 3, "i32"), id="i32",
-             expect=lambda x, *_: x.reshape(2, 3, 2, 3, 3).transpose(2, 4, 0, 1, 3).reshape(12, 3, 3)),
+    to_batch(
+        (3, 0, 7), [1, 2, 1], [0, 1, 0], [0, 3, 0], expect=lambda *_: np.zeros((6, 2, 7), np.float32), id="only padding"
+    ),
+    to_batch(
+        (2, 6, 9),
+        const([1, 2, 3], "i32"),
+        const([0] * 3, "i32"),
+        const([0] * 3, "i32"),
+        id="i32",
+        expect=lambda x, *_: x.reshape(2, 3, 2, 3, 3).transpose(2, 4, 0, 1, 3).reshape(12, 3, 3),
+    ),
     to_batch((2, 5, 9, 3), given([1, 2, 3, 1]), given([0, 1, 0, 0]), given([0, 0, 0, 0]), id="given sizes"),
-    to_batch((2, 5, 9, 3), given([1, 0, 3, 1]), given([0, 1, 0, 0]), given([0, 0, 0, 0]), rankless=True,
-             error="block_shape 0 of axis 1 is less than 1", id="given block of nothing"),
+    to_batch(
+        (2, 5, 9, 3),
+        given([1, 0, 3, 1]),
+        given([0, 1, 0, 0]),
+        given([0, 0, 0, 0]),
+        rankless=True,
+        error="block_shape 0 of axis 1 is less than 1",
+        id="given block of nothing",
+    ),
     *[to_batch(In((2, 3, 5), kind), [1, 2, 1], [0, 1, 0]) for kind in (*KINDS, "f64") if kind != "u4"],
-    to_batch(In((2, 4, 5), "u4"), [1, 2, 1],
-             expect=lambda x, *_: x.reshape(2, 2, 2, 5).transpose(2, 0, 1, 3).reshape(4, 2, 5)),
+    to_batch(
+        In((2, 4, 5), "u4"),
+        [1, 2, 1],
+        expect=lambda x, *_: x.reshape(2, 2, 2, 5).transpose(2, 0, 1, 3).reshape(4, 2, 5),
+    ),
     to_batch((2, 15), [1, 4], error="the padded extent of axis 1, 15, is no multiple of 4"),
     to_batch((2, 15), [2, 1], error="block_shape 2 of the batch axis is not 1"),
     to_batch((2, 15), [1, -3], error="block_shape -3 of axis 1 is less than 1"),

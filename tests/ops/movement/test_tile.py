@@ -1,4 +1,5 @@
 """Tile against OpenVINO."""
+
 from __future__ import annotations
 
 import numpy as np

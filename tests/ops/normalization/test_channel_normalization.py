@@ -1,4 +1,5 @@
 """BatchNormInference, GroupNormalization, LRN, GRN."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,8 +14,17 @@ from tests.harness.cases import Array
 KINDS = ("f16", "bf16", "f64")
 
 
-def batch(version: int, shape: Sequence[int], id: str | None = None, *, kind: str = "f32", constant: bool = False,
-          channels: int | None = None, epsilon: float = 1e-3, **given: Any) -> Case:
+def batch(
+    version: int,
+    shape: Sequence[int],
+    id: str | None = None,
+    *,
+    kind: str = "f32",
+    constant: bool = False,
+    channels: int | None = None,
+    epsilon: float = 1e-3,
+    **given: Any,
+) -> Case:
     shape_of_numbers = (shape[1] if channels is None else channels,)
     numbers = [In(shape_of_numbers, kind, const=constant, low=low) for low in (-4, -4, -4, 0)]
     inputs = [In(shape, kind), *numbers]
@@ -23,43 +33,82 @@ def batch(version: int, shape: Sequence[int], id: str | None = None, *, kind: st
     return Case("BatchNormInference", f"opset{version}", inputs, {"epsilon": epsilon}, id=id, **given)
 
 
-BATCH = [case for version in (1, 5) for case in (
-    batch(version, (2, 3), rankless=True),
-    batch(version, (2, 3, 7)),
-    batch(version, (2, 5, 7, 6), rankless=True),
-    batch(version, (2, 5, 7, 6), constant=True),
-    batch(version, (1, 5, 3, 7, 6), epsilon=0.5),
-    batch(version, (3, 5, 7), constant=True, rankless=True),
-    batch(version, (2, 3, 130, 129)),
-    *(batch(version, (2, 5, 7, 6), kind=kind) for kind in KINDS),
-    batch(version, (2, 5, 7, 6), kind="f16", constant=True),
-    batch(version, (0, 5, 7), "no_batch", expect=lambda *inputs: np.zeros((0, 5, 7), np.float32)),
-    batch(version, (2, 5), "zero", epsilon=0),
-    batch(version, (2, 5, 7), "channels", channels=4, error="5 channels have 4 numbers"),
-    batch(version, (2, 5, 7), "i32", kind="i32", error="element type i32 is not real"),
-    batch(version, (2, 5, 7), "epsilon", epsilon=-1, error="epsilon -1.0 is negative"),
-    batch(version, (2, 5, 7), "no_epsilon", epsilon=None, error="'epsilon'"),
-)]
+BATCH = [
+    case
+    for version in (1, 5)
+    for case in (
+        batch(version, (2, 3), rankless=True),
+        batch(version, (2, 3, 7)),
+        batch(version, (2, 5, 7, 6), rankless=True),
+        batch(version, (2, 5, 7, 6), constant=True),
+        batch(version, (1, 5, 3, 7, 6), epsilon=0.5),
+        batch(version, (3, 5, 7), constant=True, rankless=True),
+        batch(version, (2, 3, 130, 129)),
+        *(batch(version, (2, 5, 7, 6), kind=kind) for kind in KINDS),
+        batch(version, (2, 5, 7, 6), kind="f16", constant=True),
+        batch(version, (0, 5, 7), "no_batch", expect=lambda *inputs: np.zeros((0, 5, 7), np.float32)),
+        batch(version, (2, 5), "zero", epsilon=0),
+        batch(version, (2, 5, 7), "channels", channels=4, error="5 channels have 4 numbers"),
+        batch(version, (2, 5, 7), "i32", kind="i32", error="element type i32 is not real"),
+        batch(version, (2, 5, 7), "epsilon", epsilon=-1, error="epsilon -1.0 is negative"),
+        batch(version, (2, 5, 7), "no_epsilon", epsilon=None, error="'epsilon'"),
+    )
+]
 BATCH += [
-    Case("BatchNormInference", "opset5", [In((5,)), *[In((5,))] * 4], {"epsilon": 0.1}, id="rank",
-         error="the data must have rank 2 or more, not 1"),
-    Case("BatchNormInference", "opset5", [In((2, 5)), In((5, 1)), *[In((5,))] * 3], {"epsilon": 0.1}, id="of_rank_2",
-         error="one number per channel, not a tensor of rank 2"),
-    Case("BatchNormInference", "opset5", [In((2, 5)), In((5,), "f16"), *[In((5,))] * 3], {"epsilon": 0.1}, id="types",
-         error="element types differ"),
+    Case(
+        "BatchNormInference",
+        "opset5",
+        [In((5,)), *[In((5,))] * 4],
+        {"epsilon": 0.1},
+        id="rank",
+        error="the data must have rank 2 or more, not 1",
+    ),
+    Case(
+        "BatchNormInference",
+        "opset5",
+        [In((2, 5)), In((5, 1)), *[In((5,))] * 3],
+        {"epsilon": 0.1},
+        id="of_rank_2",
+        error="one number per channel, not a tensor of rank 2",
+    ),
+    Case(
+        "BatchNormInference",
+        "opset5",
+        [In((2, 5)), In((5,), "f16"), *[In((5,))] * 3],
+        {"epsilon": 0.1},
+        id="types",
+        error="element types differ",
+    ),
 ]
 test_batch = check(BATCH)
 
 
-def group(shape: Sequence[int], groups: int, id: str | None = None, *, kind: str = "f32", channels: int | None = None,
-          low: float | None = None, constant: bool = False, epsilon: float = 1e-5, **given: Any) -> Case:
+def group(
+    shape: Sequence[int],
+    groups: int,
+    id: str | None = None,
+    *,
+    kind: str = "f32",
+    channels: int | None = None,
+    low: float | None = None,
+    constant: bool = False,
+    epsilon: float = 1e-5,
+    **given: Any,
+) -> Case:
     numbers = [In((shape[1] if channels is None else channels,), kind, const=constant)] * 2
-    return Case("GroupNormalization", "opset12", [In(shape, kind, low=low), *numbers],
-                {"num_groups": groups, "epsilon": epsilon}, id=id, **given)
+    return Case(
+        "GroupNormalization",
+        "opset12",
+        [In(shape, kind, low=low), *numbers],
+        {"num_groups": groups, "epsilon": epsilon},
+        id=id,
+        **given,
+    )
 
 
 def groups_of(groups: int) -> Any:
     """Return GroupNormalization with the default epsilon, for a type that the plugin rejects."""
+
     def expect(x: Array, *numbers: Array) -> Array:
         rows = x.astype(np.float64).reshape(len(x), groups, -1)
         rows = (rows - rows.mean(2, keepdims=True)) / np.sqrt(rows.var(2, keepdims=True) + 1e-5)
@@ -93,19 +142,32 @@ GROUP = [
 test_group = check(GROUP)
 
 
-def lrn(shape: Sequence[int], axes: Any, size: int = 3, id: str | None = None, *, kind: str = "f32",
-        alpha: float = 0.5, beta: float = 0.75, bias: float = 2, **given: Any) -> Case:
+def lrn(
+    shape: Sequence[int],
+    axes: Any,
+    size: int = 3,
+    id: str | None = None,
+    *,
+    kind: str = "f32",
+    alpha: float = 0.5,
+    beta: float = 0.75,
+    bias: float = 2,
+    **given: Any,
+) -> Case:
     inputs = [In(shape, kind), axes if isinstance(axes, In) else const(np.array(axes, np.int64))]
     return Case("LRN", "opset1", inputs, {"alpha": alpha, "beta": beta, "bias": bias, "size": size}, id=id, **given)
 
 
 def local(size: int, bias: float = 2) -> Any:
     """Return LRN by the specification's formula, for cases that the plugin rejects or misinterprets."""
+
     def expect(x: Array, axes: Array) -> Array:
         total = np.zeros(x.shape)
         for at in np.ndindex(x.shape):
-            region = tuple(slice(max(i - size // 2, 0), i + size // 2 + 1) if axis in axes % x.ndim else i
-                           for axis, i in enumerate(at))
+            region = tuple(
+                slice(max(i - size // 2, 0), i + size // 2 + 1) if axis in axes % x.ndim else i
+                for axis, i in enumerate(at)
+            )
             total[at] = (x[region].astype(np.float64) ** 2).sum()
         return (x / (bias + 0.5 / size ** len(axes) * total) ** 0.75).astype(x.dtype)
 

@@ -1,4 +1,5 @@
 """MVN and NormalizeL2."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ test_mvn = check(MVN)
 
 def by_axes(axes: tuple[int, ...]) -> Any:
     """Return MVN-1 with reduction_axes, which the plugin ignores."""
+
     def expect(x: Array) -> Array:
         wide = x.astype(np.float64)
         centred = wide - wide.mean(axes, keepdims=True)
@@ -63,8 +65,14 @@ INSIDE = {"eps": 1e-5, "normalize_variance": True, "eps_mode": "inside_sqrt"}
 
 
 def mvn6(x: In, axes: Any, id: str | None = None, **attrs: Any) -> Case:
-    return Case("MVN", "opset6", [x, axes if isinstance(axes, In) else const(axes)], INSIDE | attrs, id=id,
-                rankless=len(x.shape) > 3)
+    return Case(
+        "MVN",
+        "opset6",
+        [x, axes if isinstance(axes, In) else const(axes)],
+        INSIDE | attrs,
+        id=id,
+        rankless=len(x.shape) > 3,
+    )
 
 
 MVN6 = [
@@ -93,8 +101,9 @@ MODES = {"eps": 0.25, "eps_mode": "add"}
 
 
 def l2(x: In, axes: Any, mode: str = "add", id: str | None = None, eps: float = 0.25) -> Case:
-    return Case("NormalizeL2", "opset1", [x, const(axes)], {"eps": eps, "eps_mode": mode}, id=id,
-                rankless=len(x.shape) > 3)
+    return Case(
+        "NormalizeL2", "opset1", [x, const(axes)], {"eps": eps, "eps_mode": mode}, id=id, rankless=len(x.shape) > 3
+    )
 
 
 def l2_cases(mode: str) -> Iterator[Case]:

@@ -1,4 +1,5 @@
 """AUGRUCell and AUGRUSequence, which OpenVINO makes from other layers, but does not read from files."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -50,12 +51,26 @@ def cell(id: str, n: int = N, kind: str = "f32", attention: In | None = None, **
     inputs = [uniform(*shape, kind=kind) for shape in ((n, D), (n, H), (3 * H, D), (3 * H, H), (3 * H,))]
     attrs = {"hidden_size": H} | more.pop("attrs", {})
     more.setdefault("expect", by_step)
-    return Case("AUGRUCell", "ie_internal_opset", [*inputs, attention or uniform(n, 1, kind=kind, low=0)], attrs,
-                [kind], id=id, **more)
+    return Case(
+        "AUGRUCell",
+        "ie_internal_opset",
+        [*inputs, attention or uniform(n, 1, kind=kind, low=0)],
+        attrs,
+        [kind],
+        id=id,
+        **more,
+    )
 
 
-def sequence(id: str, n: int = N, kind: str = "f32", lengths: Any = LENGTHS, steps: int = T,
-             attention: In | None = None, **more: Any) -> Case:
+def sequence(
+    id: str,
+    n: int = N,
+    kind: str = "f32",
+    lengths: Any = LENGTHS,
+    steps: int = T,
+    attention: In | None = None,
+    **more: Any,
+) -> Case:
     shapes = (n, steps, D), (n, 1, H), (1, 3 * H, D), (1, 3 * H, H), (1, 3 * H)
     x, h, *weights = (uniform(*shape, kind=kind) for shape in shapes)
     attrs = {"hidden_size": H, "direction": "forward"} | more.pop("attrs", {})

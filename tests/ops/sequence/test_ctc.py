@@ -1,4 +1,5 @@
 """CTCGreedyDecoder, CTCGreedyDecoderSeqLen and CTCLoss against OpenVINO, and against a sum over all paths."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +29,15 @@ def decode(x: In, bounds: In, merges: bool | None = None, **kw: Any) -> Case:
     return Case("CTCGreedyDecoder", "opset1", [x, bounds], attrs, **kw)
 
 
-def decode_lengths(x: In, lengths: In | Sequence[int], blank: Any = None, merges: bool | None = None,
-                   index: str = "i32", attrs: Any = (), **kw: Any) -> Case:
+def decode_lengths(
+    x: In,
+    lengths: In | Sequence[int],
+    blank: Any = None,
+    merges: bool | None = None,
+    index: str = "i32",
+    attrs: Any = (),
+    **kw: Any,
+) -> Case:
     lengths = lengths if isinstance(lengths, In) else given(np.array(lengths), index)
     blanks = [] if blank is None else [blank if isinstance(blank, In) else const(blank, index)]
     attrs = dict(attrs) | ({} if merges is None else {"merge_repeated": merges})
@@ -103,8 +111,17 @@ def measured() -> Iterator[Case]:
         yield decode_lengths(scores(3, 7, 4), (7, 5, 1), attrs={what: "u8"}, error=f"{what} u8 is neither i32 nor i64")
 
 
-def loss(x: In | tuple[int, ...], x_lengths: Any, labels: Any, lengths: Any, blank: Any = None, index: str = "i32",
-         label: str = "i32", attrs: dict[str, bool] | None = None, **kw: Any) -> Case:
+def loss(
+    x: In | tuple[int, ...],
+    x_lengths: Any,
+    labels: Any,
+    lengths: Any,
+    blank: Any = None,
+    index: str = "i32",
+    label: str = "i32",
+    attrs: dict[str, bool] | None = None,
+    **kw: Any,
+) -> Case:
     x = x if isinstance(x, In) else In(x)
     x_lengths, lengths = (n if isinstance(n, In) else given(np.array(n), index) for n in (x_lengths, lengths))
     if not isinstance(labels, In):
@@ -119,6 +136,7 @@ def loss(x: In | tuple[int, ...], x_lengths: Any, labels: Any, lengths: Any, bla
 
 def every_path(**attrs: bool) -> Callable[..., Array]:
     """Return the loss by its definition: the sum over all paths that collapse to the labels."""
+
     def expect(x: Array, x_lengths: Array, labels: Array, lengths: Array, *given: Array) -> Array:
         blank = int(given[0]) if given else x.shape[2] - 1
         losses = []
@@ -137,6 +155,7 @@ def every_path(**attrs: bool) -> Callable[..., Array]:
             with np.errstate(divide="ignore"):
                 losses.append(-np.log(total))
         return np.array(losses, x.dtype)
+
     return expect
 
 
@@ -148,11 +167,19 @@ def losses() -> Iterator[Case]:
     for values in product((False, True), repeat=3):
         attrs = dict(zip(FLAGS, values))
         yield loss((3, 7, 4), (7, 7, 4), LABELS, (3, 4, 1), attrs=attrs, id=f"{values}", rankless=all(values))
-        yield loss((3, 5, 3), (5, 3, 4), [[0, 1, 0], [1, 1], [1, 1, 1, 1]], (3, 2, 4), attrs=attrs,
-                   id=f"every path {values}", expect=every_path(**attrs))
+        yield loss(
+            (3, 5, 3),
+            (5, 3, 4),
+            [[0, 1, 0], [1, 1], [1, 1, 1, 1]],
+            (3, 2, 4),
+            attrs=attrs,
+            id=f"every path {values}",
+            expect=every_path(**attrs),
+        )
     yield loss((3, 7, 4), (7, 7, 4), LABELS, (3, 4, 1), id="merged", rankless=True)
-    yield loss((3, 5, 3), (5, 3, 4), [[0, 1, 0], [1, 1], [1, 1]], (3, 2, 2), attrs={}, id="default",
-               expect=every_path())  # OpenVINO takes missing attributes for false
+    yield loss(
+        (3, 5, 3), (5, 3, 4), [[0, 1, 0], [1, 1], [1, 1]], (3, 2, 2), attrs={}, id="default", expect=every_path()
+    )  # OpenVINO takes missing attributes for false
     yield loss((3, 7, 4), (7, 7, 4), [[0, 1, 1], [3, 0, 3, 3], [1]], (3, 4, 1), 2, id="blank", rankless=True)
     yield loss((3, 7, 4), (7, 7, 4), LABELS, (3, 4, 1), given(np.array(3), "i32"), id="blank at run time")
     yield loss((2, 5, 3), (5, 5), [[1, 2], [2]], (2, 1), 0, id="blank 0", expect=every_path())
@@ -163,13 +190,26 @@ def losses() -> Iterator[Case]:
     for kind in REALS:
         yield loss(In((3, 7, 4), kind), (7, 7, 4), LABELS, (3, 4, 1), id=kind)
     yield loss((3, 4, 3), (4, 1, 0), [[], [], []], (0, 0, 0), id="no labels", expect=every_path())
-    yield loss((3, 4, 3), (3, 3, 3), [[0, 0, 0], [0, 1, 1], [0, 1, 0]], (3, 3, 3), id="too few steps",
-               expect=every_path())
+    yield loss(
+        (3, 4, 3), (3, 3, 3), [[0, 0, 0], [0, 1, 1], [0, 1, 0]], (3, 3, 3), id="too few steps", expect=every_path()
+    )
     yield loss((2, 4, 3), (4, 4), [[0, 3], [0, -2]], (2, 2), id="no classes", expect=np.float32([np.inf, np.inf]))
-    yield loss(In((2, 4, 3), low=900, high=909), (4, 4), [[0, 1], [1]], (2, 1), id="large",
-               expect=lambda x, *rest: every_path()(x - 900, *rest))
-    yield loss((0, 7, 4), given(np.zeros(0, np.int32)), [], given(np.zeros(0, np.int32)), id="no sequences",
-               expect=np.zeros(0, np.float32))
+    yield loss(
+        In((2, 4, 3), low=900, high=909),
+        (4, 4),
+        [[0, 1], [1]],
+        (2, 1),
+        id="large",
+        expect=lambda x, *rest: every_path()(x - 900, *rest),
+    )
+    yield loss(
+        (0, 7, 4),
+        given(np.zeros(0, np.int32)),
+        [],
+        given(np.zeros(0, np.int32)),
+        id="no sequences",
+        expect=np.zeros(0, np.float32),
+    )
     yield loss((2, 0, 4), (0, 0), [[], []], (0, 0), id="no steps", expect=np.zeros(2, np.float32))
     yield loss((2, 2500, 3), (12, 9), [[0, 1, 1], [0]], (3, 1), id="room for many")
     yield loss((3, 7, 4), (8, 7, 4), LABELS, (3, 4, 1), error="a length is out of range for 7 steps")
@@ -199,8 +239,9 @@ def decoders(draw: st.DrawFn) -> Case:
     if masks:
         return decode(scores(steps, batch, classes, kind=kind), mask(lengths, steps, kind), merges)
     blank = draw(st.none() | st.integers(0, classes - 1))
-    return decode_lengths(scores(batch, steps, classes, kind=kind), lengths, blank, merges,
-                          draw(st.sampled_from(("i32", "i64"))))
+    return decode_lengths(
+        scores(batch, steps, classes, kind=kind), lengths, blank, merges, draw(st.sampled_from(("i32", "i64")))
+    )
 
 
 @st.composite
@@ -212,8 +253,16 @@ def lossy(draw: st.DrawFn) -> Case:
     lengths = draw(st.lists(st.integers(1, steps), min_size=batch, max_size=batch))
     labels = [draw(st.lists(st.sampled_from(names), min_size=1, max_size=max(n // 2, 1))) for n in lengths]
     index, kind = draw(st.sampled_from(("i32", "i64"))), draw(st.sampled_from(("f32", "f16")))
-    return loss(In((batch, steps, classes), kind), lengths, labels, [len(row) for row in labels], blank, index, index,
-                {flag: draw(st.booleans()) for flag in FLAGS})
+    return loss(
+        In((batch, steps, classes), kind),
+        lengths,
+        labels,
+        [len(row) for row in labels],
+        blank,
+        index,
+        index,
+        {flag: draw(st.booleans()) for flag in FLAGS},
+    )
 
 
 test_random_decoders = sweep(decoders())

@@ -1,4 +1,5 @@
 """OneHot against OpenVINO."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -34,8 +35,7 @@ ONE_HOT = [
     one_hot(given([0, 2], "i32"), const(3, "i32"), id="i32 indices"),
     one_hot([0, 1], given(3), id="given depth"),
     one_hot([0, 1], 3, on=In(()), off=In(()), id="given values"),
-    *[one_hot([0, 2, 3], 3, **pair(kind), id=kind)
-      for kind in ("f16", "bf16", "i8", "u8", "i32", "i64", "boolean")],
+    *[one_hot([0, 2, 3], 3, **pair(kind), id=kind) for kind in ("f16", "bf16", "i8", "u8", "i32", "i64", "boolean")],
     one_hot([0, 1], -2, error="depth -2 is negative"),
     one_hot([0, 1], const([2]), error="the depth must have rank 0"),
     one_hot([0, 1], 2, on=const([5.0], "f32"), error="on_value is no scalar"),
@@ -45,10 +45,22 @@ ONE_HOT = [
 ]
 ONE_HOT_16 = [
     one_hot([0, -1, -3, -4, 2, 3], 3, mode="normalize", version="opset16", rankless=True),
-    one_hot(given(np.array([2**64 - 1, 2**32 + 1, 1], np.uint64)), 3, mode="normalize", version="opset16",
-            expect=lambda *_: np.float32([[2, 2, 2], [2, 2, 2], [2, 5, 2]]), id="far out of range, unsigned"),
-    one_hot(given([-1, 2, -4, 7], "i4"), 3, mode="normalize", version="opset16",
-            expect=lambda *_: np.float32([[2, 2, 5], [2, 2, 5], [2, 2, 2], [2, 2, 2]]), id="i4 indices"),
+    one_hot(
+        given(np.array([2**64 - 1, 2**32 + 1, 1], np.uint64)),
+        3,
+        mode="normalize",
+        version="opset16",
+        expect=lambda *_: np.float32([[2, 2, 2], [2, 2, 2], [2, 5, 2]]),
+        id="far out of range, unsigned",
+    ),
+    one_hot(
+        given([-1, 2, -4, 7], "i4"),
+        3,
+        mode="normalize",
+        version="opset16",
+        expect=lambda *_: np.float32([[2, 2, 5], [2, 2, 5], [2, 2, 2], [2, 2, 2]]),
+        id="i4 indices",
+    ),
     one_hot([[0, -5], [-2, 2]], 3, axis=1, mode="normalize", version="opset16"),
     one_hot([0, -1, -3, -4, 2, 3], 3, mode="ignore_negative", version="opset16"),
     one_hot([0, -1, 2], 3, mode="last", version="opset16", error="'last' is not one of"),
@@ -62,8 +74,15 @@ def one_hots(draw: st.DrawFn) -> Case:
     version, kind = draw(st.sampled_from(("opset1", "opset16"))), draw(st.sampled_from(("f32", "f16", "i32", "u8")))
     mode = draw(st.sampled_from(("normalize", "ignore_negative"))) if version == "opset16" else None
     indices = In(shape, draw(st.sampled_from(("i32", "i64"))), lambda rng: rng.integers(-9, 10, shape))
-    return one_hot(indices, depth, const(draw(st.integers(0, 9)), kind), const(2, kind),
-                   draw(st.integers(-len(shape) - 1, len(shape))), mode, version)
+    return one_hot(
+        indices,
+        depth,
+        const(draw(st.integers(0, 9)), kind),
+        const(2, kind),
+        draw(st.integers(-len(shape) - 1, len(shape))),
+        mode,
+        version,
+    )
 
 
 test_random = sweep(one_hots(), 60)

@@ -1,4 +1,5 @@
 """Cells and sequences: LSTM, GRU, RNN."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +22,15 @@ def uniform(*shape: int, kind: str = "f32", const: bool = False) -> In:
     return In(shape, kind, const=const, low=-1.0, high=1.0)
 
 
-def weights(kind: str, lead: tuple[int, ...] = (), *, n: int = N, linear: bool = False, dtype: str = "f32",
-            constant: bool = False) -> list[In]:
+def weights(
+    kind: str,
+    lead: tuple[int, ...] = (),
+    *,
+    n: int = N,
+    linear: bool = False,
+    dtype: str = "f32",
+    constant: bool = False,
+) -> list[In]:
     """Return W, R and B of a cell, or of a sequence with a leading axis."""
     rows = GATES[kind] * H
     bias = rows + H if linear else rows
@@ -31,9 +39,20 @@ def weights(kind: str, lead: tuple[int, ...] = (), *, n: int = N, linear: bool =
 
 # ---- cells
 
-def cell(kind: str, version: str, id: str, *, attrs: dict[str, Any] | None = None, n: int = N,
-         dtype: str = "f32", bias: bool = True, constant: bool = False, extra: Sequence[In] = (),
-         **how: Any) -> Case:
+
+def cell(
+    kind: str,
+    version: str,
+    id: str,
+    *,
+    attrs: dict[str, Any] | None = None,
+    n: int = N,
+    dtype: str = "f32",
+    bias: bool = True,
+    constant: bool = False,
+    extra: Sequence[In] = (),
+    **how: Any,
+) -> Case:
     attrs = {"hidden_size": H} | (attrs or {})
     states = [uniform(n, H, kind=dtype) for _ in range(2 if kind == "LSTM" else 1)]
     matrices = weights(kind, linear=bool(attrs.get("linear_before_reset")), dtype=dtype, constant=constant)
@@ -51,8 +70,9 @@ def cells(kind: str, version: str) -> Iterator[Case]:
     yield cell(kind, version, "clip", attrs={"clip": 0.25})
     yield cell(kind, version, "all_defaults_spelled", attrs={"activations": DEFAULTS[kind], "clip": 0.0})
     yield cell(kind, version, "capitals", attrs={"activations": DEFAULTS[kind].title()})
-    yield cell(kind, version, "spaces", attrs={"activations": DEFAULTS[kind].replace(",", " , ")},
-               expect=reference(kind, {}))
+    yield cell(
+        kind, version, "spaces", attrs={"activations": DEFAULTS[kind].replace(",", " , ")}, expect=reference(kind, {})
+    )
     for name in ("relu", "sigmoid", "tanh"):
         alike = {"activations": ",".join([name] * count)}
         yield cell(kind, version, f"all_{name}", attrs=alike)
@@ -62,14 +82,20 @@ def cells(kind: str, version: str) -> Iterator[Case]:
     harder = hard | {"activations_alpha": [0.3] * count, "activations_beta": [0.4] * count}
     yield cell(kind, version, "hard_sigmoid_parameters", attrs=harder, expect=reference(kind, harder))
     yield cell(kind, version, "f64", dtype="f64", expect=reference(kind, {}))
-    yield cell(kind, version, "unknown", attrs={"activations": ",".join(["softsign"] * count)},
-               error="'softsign' is not one of sigmoid, tanh")
+    yield cell(
+        kind,
+        version,
+        "unknown",
+        attrs={"activations": ",".join(["softsign"] * count)},
+        error="'softsign' is not one of sigmoid, tanh",
+    )
     if count > 1:
         yield cell(kind, version, "too_few", attrs={"activations": "tanh"}, error="2 activations are needed")
 
 
 def reference(kind: str, attrs: dict[str, Any]) -> Callable[..., Any]:
     """Return a cell by the specification's formulas in f64, for cases that OpenVINO does not support."""
+
     def expect(x: Array, *others: Array) -> list[Array]:
         count = 2 if kind == "LSTM" else 1
         w, r, b, *_ = *others[count:], np.zeros(GATES[kind] * H)
@@ -79,8 +105,9 @@ def reference(kind: str, attrs: dict[str, Any]) -> Callable[..., Any]:
     return expect
 
 
-def step(kind: str, attrs: dict[str, Any], x: Array, w: Array, r: Array, b: Array, h: Array,
-         c: Array | None = None) -> list[Array]:
+def step(
+    kind: str, attrs: dict[str, Any], x: Array, w: Array, r: Array, b: Array, h: Array, c: Array | None = None
+) -> list[Array]:
     names = attrs.get("activations", DEFAULTS[kind]).split(",")
     clip = attrs.get("clip") or np.inf
     size = h.shape[-1]
@@ -88,8 +115,12 @@ def step(kind: str, attrs: dict[str, Any], x: Array, w: Array, r: Array, b: Arra
     def function(i: int, v: Array) -> Array:
         alpha = attrs.get("activations_alpha", [0.2] * 9)[i]
         beta = attrs.get("activations_beta", [0.5] * 9)[i]
-        return {"sigmoid": sigmoid(v), "tanh": np.tanh(v), "relu": np.maximum(v, 0),
-                "hardsigmoid": np.clip(alpha * v + beta, 0, 1)}[names[i]]
+        return {
+            "sigmoid": sigmoid(v),
+            "tanh": np.tanh(v),
+            "relu": np.maximum(v, 0),
+            "hardsigmoid": np.clip(alpha * v + beta, 0, 1),
+        }[names[i]]
 
     def gate(i: int, number: int, recurrent: Array) -> Array:
         rows = slice(number * size, number * size + size)
@@ -136,12 +167,19 @@ def large(kind: str, version: str, n: int, linear: bool = False) -> Case:
     size, rows = 192, GATES[kind] * 192
     shapes = [*[(n, size)] * (3 if kind == "LSTM" else 2), *[(rows, size)] * 2, (rows + size * linear,)]
     attrs = {"hidden_size": size} | (LINEAR if linear else {})
-    return Case(f"{kind}Cell", version, [In(s, low=-0.2, high=0.2) for s in shapes], attrs,
-                2 if kind == "LSTM" else 1, id=f"large_{n}{'_linear' if linear else ''}")
+    return Case(
+        f"{kind}Cell",
+        version,
+        [In(s, low=-0.2, high=0.2) for s in shapes],
+        attrs,
+        2 if kind == "LSTM" else 1,
+        id=f"large_{n}{'_linear' if linear else ''}",
+    )
 
 
-test_large_cells = check([large("LSTM", "opset4", 2), large("LSTM", "opset4", 5), large("GRU", "opset3", 3),
-                          large("GRU", "opset3", 4, True)])
+test_large_cells = check(
+    [large("LSTM", "opset4", 2), large("LSTM", "opset4", 5), large("GRU", "opset3", 3), large("GRU", "opset3", 4, True)]
+)
 
 
 def one_matrix(x: Array, h: Array, c: Array, wr: Array, b: Array) -> list[Array]:
@@ -156,12 +194,21 @@ def sigmoid(x: Array) -> Array:
 
 
 LSTM_1 = [
-    *(cell("LSTM", "opset1", f"weights_{order}", attrs={"weights_format": order})
-      for order in ("fico", "icof", "ifco", "ifoc", "iofc")),
+    *(
+        cell("LSTM", "opset1", f"weights_{order}", attrs={"weights_format": order})
+        for order in ("fico", "icof", "ifco", "ifoc", "iofc")
+    ),
     cell("LSTM", "opset1", "input_forget", attrs={"input_forget": True}),
     cell("LSTM", "opset1", "peepholes", extra=[uniform(3 * H)]),
-    Case("LSTMCell", "opset1", [uniform(*s) for s in ((N, D), (N, H), (N, H), (4 * H, D + H), (4 * H,))],
-         {"hidden_size": H}, 2, id="one_matrix", expect=one_matrix),
+    Case(
+        "LSTMCell",
+        "opset1",
+        [uniform(*s) for s in ((N, D), (N, H), (N, H), (4 * H, D + H), (4 * H,))],
+        {"hidden_size": H},
+        2,
+        id="one_matrix",
+        expect=one_matrix,
+    ),
     cell("LSTM", "opset1", "constant_peepholes", extra=[const(np.ones(3 * H), "f32")]),
     cell("LSTM", "opset1", "peepholes_too_short", extra=[uniform(H)], error="P has 7 elements instead of 21"),
     cell("LSTM", "opset1", "no_such_format", attrs={"weights_format": "cofi"}, error="'cofi'"),
@@ -171,9 +218,21 @@ test_lstm_1 = check(LSTM_1)
 
 # ---- sequences
 
-def sequence(kind: str, id: str, direction: str = "forward", lengths: Any = ALL, *, version: str = "opset5",
-             attrs: dict[str, Any] | None = None, n: int = N, steps: int = T, dtype: str = "f32",
-             constant: bool = True, **how: Any) -> Case:
+
+def sequence(
+    kind: str,
+    id: str,
+    direction: str = "forward",
+    lengths: Any = ALL,
+    *,
+    version: str = "opset5",
+    attrs: dict[str, Any] | None = None,
+    n: int = N,
+    steps: int = T,
+    dtype: str = "f32",
+    constant: bool = True,
+    **how: Any,
+) -> Case:
     directions = 2 if direction == "bidirectional" else 1
     attrs = {"hidden_size": H, "direction": direction, "activations": DEFAULTS[kind]} | (attrs or {})
     states = [uniform(n, directions, H, kind=dtype) for _ in range(2 if kind == "LSTM" else 1)]
@@ -186,6 +245,7 @@ def sequence(kind: str, id: str, direction: str = "forward", lengths: Any = ALL,
 
 def unrolled(kind: str, direction: str, attrs: dict[str, Any] | None = None) -> Callable[..., Any]:
     """Return a sequence op by the specification's loop over sequences and steps."""
+
     def expect(x: Array, *others: Array) -> list[Array]:
         count = 2 if kind == "LSTM" else 1
         states, (lengths, w, r, b) = others[:count], others[count:]
@@ -213,10 +273,17 @@ def sequences(kind: str) -> Iterator[Case]:
         # the plugin ignores lengths with dynamic shapes, but judges with static shapes
         yield sequence(kind, f"{direction}_lengths", direction, LENGTHS)
         yield sequence(kind, f"{direction}_clip", direction, LENGTHS, attrs={"clip": 0.3})
-        yield sequence(kind, f"{direction}_lengths_at_run_time", direction, given(LENGTHS),
-                       expect=unrolled(kind, direction))
-        yield sequence(kind, f"{direction}_everything_at_run_time", direction, given(LENGTHS), constant=False,
-                       expect=unrolled(kind, direction))
+        yield sequence(
+            kind, f"{direction}_lengths_at_run_time", direction, given(LENGTHS), expect=unrolled(kind, direction)
+        )
+        yield sequence(
+            kind,
+            f"{direction}_everything_at_run_time",
+            direction,
+            given(LENGTHS),
+            constant=False,
+            expect=unrolled(kind, direction),
+        )
     yield sequence(kind, "one_step", "bidirectional", np.array([1, 1, 1]), steps=1)
     yield sequence(kind, "lengths_i32", lengths=In((N,), "i32", LENGTHS, const=True))
     yield sequence(kind, "no_length", lengths=np.zeros(N, np.int64), expect=unrolled(kind, "forward"))
@@ -226,8 +293,9 @@ def sequences(kind: str) -> Iterator[Case]:
     yield sequence(kind, "relu", lengths=np.full(N, 3), steps=3, attrs=relu)  # longer sequences grow without bounds
     yield sequence(kind, "default_activations", attrs={"activations": DEFAULTS[kind]}, rankless=True)
     yield sequence(kind, "no_such_direction", attrs={"direction": "sideways"}, error="'sideways'")
-    yield sequence(kind, "directions_differ", attrs={"direction": "bidirectional"},
-                   error="numbers of directions 2 and 1 differ")
+    yield sequence(
+        kind, "directions_differ", attrs={"direction": "bidirectional"}, error="numbers of directions 2 and 1 differ"
+    )
     yield sequence(kind, "lengths_too_few", lengths=np.array([1, 2]), error="batch sizes 3 and 2 differ")
     yield sequence(kind, "lengths_real", lengths=const([1.0, 2, 3], "f32"), error="lengths must be integers")
 
@@ -236,23 +304,35 @@ SEQUENCES = [
     *sequences("LSTM"),
     *sequences("GRU"),
     *sequences("RNN"),
-    *(sequence("GRU", f"linear_{direction}", direction, LENGTHS, attrs=LINEAR)
-      for direction in ("forward", "reverse", "bidirectional")),
+    *(
+        sequence("GRU", f"linear_{direction}", direction, LENGTHS, attrs=LINEAR)
+        for direction in ("forward", "reverse", "bidirectional")
+    ),
     sequence("GRU", "linear_full", "bidirectional", ALL, attrs=LINEAR),
     # OpenVINO does not support LSTMSequence-1
-    *(sequence("LSTM", f"{direction}_{text}", direction, lengths, version="opset1",
-               expect=unrolled("LSTM", direction))
-      for direction in ("forward", "reverse", "bidirectional")
-      for text, lengths in {"all": ALL, "some": LENGTHS, "no": 0 * ALL, "run_time": given(LENGTHS)}.items()),
+    *(
+        sequence(
+            "LSTM", f"{direction}_{text}", direction, lengths, version="opset1", expect=unrolled("LSTM", direction)
+        )
+        for direction in ("forward", "reverse", "bidirectional")
+        for text, lengths in {"all": ALL, "some": LENGTHS, "no": 0 * ALL, "run_time": given(LENGTHS)}.items()
+    ),
 ]
 test_sequences = check(SEQUENCES)
 
 
 # ---- errors of shapes and types
 
+
 def broken(error: str, **changes: In) -> Case:
-    inputs = {"x": uniform(N, D), "h": uniform(N, H), "c": uniform(N, H), "w": uniform(4 * H, D),
-              "r": uniform(4 * H, H), "b": uniform(4 * H)} | changes
+    inputs = {
+        "x": uniform(N, D),
+        "h": uniform(N, H),
+        "c": uniform(N, H),
+        "w": uniform(4 * H, D),
+        "r": uniform(4 * H, H),
+        "b": uniform(4 * H),
+    } | changes
     return Case("LSTMCell", "opset4", list(inputs.values()), {"hidden_size": H}, 2, error=error)
 
 
@@ -266,8 +346,13 @@ ERRORS = [
     broken("X must have rank 2, not 3", x=uniform(1, N, D)),
     broken("B must have rank 1, not 2", b=uniform(1, 4 * H)),
     broken("element types differ", h=uniform(N, H, kind="f16")),
-    Case("GRUCell", "opset3", [uniform(N, D), uniform(N, H), *weights("GRU")], {"hidden_size": H} | LINEAR,
-         error="B has 21 rows of gates instead of 28"),
+    Case(
+        "GRUCell",
+        "opset3",
+        [uniform(N, D), uniform(N, H), *weights("GRU")],
+        {"hidden_size": H} | LINEAR,
+        error="B has 21 rows of gates instead of 28",
+    ),
 ]
 test_errors = check(ERRORS)
 
@@ -284,8 +369,10 @@ def drawn(draw: st.DrawFn) -> Case:
         attrs["activations"] = DEFAULTS[kind]
     hard = "hardsigmoid" in attrs["activations"]
     if hard and draw(st.booleans()):
-        attrs |= {name: [draw(st.integers(1, 9)) / 10 for _ in functions]
-                  for name in ("activations_alpha", "activations_beta")}
+        attrs |= {
+            name: [draw(st.integers(1, 9)) / 10 for _ in functions]
+            for name in ("activations_alpha", "activations_beta")
+        }
     if draw(st.booleans()):
         attrs["clip"] = draw(st.integers(1, 9)) / 10
     if linear := kind == "GRU" and draw(st.booleans()):
@@ -299,19 +386,33 @@ def drawn(draw: st.DrawFn) -> Case:
         lengths = [given(counts) if fed else const(counts)]
     rows = GATES[kind] * size
     x, h, *matrices = [
-        (n, steps, features) if lead else (n, features), (n, *lead, size),
-        (*lead, rows, features), (*lead, rows, size), (*lead, rows + size * linear)]
+        (n, steps, features) if lead else (n, features),
+        (n, *lead, size),
+        (*lead, rows, features),
+        (*lead, rows, size),
+        (*lead, rows + size * linear),
+    ]
     dtype, states = draw(st.sampled_from(("f32", "f32", "f16"))), 2 if kind == "LSTM" else 1
     inputs = [uniform(*shape, kind=dtype) for shape in (x, *[h] * states)]
     constant = draw(st.booleans())
     matrices = [In(shape, dtype, const=constant, low=-0.5, high=0.5) for shape in matrices]
     formulas = unrolled(kind, attrs["direction"], attrs) if lead else reference(kind, attrs)
-    versions = {"LSTMSequence": ("opset1", "opset5"), "LSTMCell": ("opset1", "opset4"), "GRUCell": ("opset3",),
-                "RNNCell": ("opset1",)}.get(kind + form, ("opset5",))
+    versions = {
+        "LSTMSequence": ("opset1", "opset5"),
+        "LSTMCell": ("opset1", "opset4"),
+        "GRUCell": ("opset3",),
+        "RNNCell": ("opset1",),
+    }.get(kind + form, ("opset5",))
     version = draw(st.sampled_from(versions))
     unjudged = hard or fed or (kind + form, version) == ("LSTMSequence", "opset1")
-    return Case(f"{kind}{form}", version, [*inputs, *lengths, *matrices], attrs, states + bool(lead),
-                expect=formulas if unjudged else None)
+    return Case(
+        f"{kind}{form}",
+        version,
+        [*inputs, *lengths, *matrices],
+        attrs,
+        states + bool(lead),
+        expect=formulas if unjudged else None,
+    )
 
 
 test_random = sweep(drawn(), 100)

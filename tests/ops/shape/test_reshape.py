@@ -1,4 +1,5 @@
 """Reshape, Squeeze, Unsqueeze against OpenVINO."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -15,8 +16,13 @@ NONE = const(np.zeros(0))
 
 def reshape(shape, target, special=False, **kw) -> Case:
     data = shape if isinstance(shape, In) else In(shape)
-    return Case("Reshape", "opset1", [data, target if isinstance(target, In) else const(target)],
-                {"special_zero": special}, **kw)
+    return Case(
+        "Reshape",
+        "opset1",
+        [data, target if isinstance(target, In) else const(target)],
+        {"special_zero": special},
+        **kw,
+    )
 
 
 RESHAPE = [
@@ -51,8 +57,7 @@ RESHAPE = [
     reshape((2, 3), [3, -1, 0], True, error="no extent to copy"),
     reshape((2, 3), const([2.0, 3.0], "f32"), error="must be integers"),
     reshape((1,), const(1), error="rank 1"),
-    reshape((2, 3), given([4, 2]), error="6 elements cannot be reshaped to a shape of 8",
-            id="given, too many"),
+    reshape((2, 3), given([4, 2]), error="6 elements cannot be reshaped to a shape of 8", id="given, too many"),
 ]
 
 
@@ -150,8 +155,10 @@ def reshape_of(draw: st.DrawFn, x: In) -> Case:
             first = draw(st.sampled_from(parts)) if parts and draw(st.booleans()) else 1
             target += [first, extent // first] if first > 1 else [extent]
     special = 0 not in x.shape and draw(st.booleans())  # special_zero would copy the input's extent for a 0
-    wanted = [0 if special and i < len(x.shape) and x.shape[i] == extent and draw(st.booleans()) else extent
-              for i, extent in enumerate(target)]
+    wanted = [
+        0 if special and i < len(x.shape) and x.shape[i] == extent and draw(st.booleans()) else extent
+        for i, extent in enumerate(target)
+    ]
     rest = draw(st.integers(0, 2 * len(target)))
     return reshape(x, [-1 if i == rest else extent for i, extent in enumerate(wanted)], special)
 

@@ -1,4 +1,5 @@
 """ShapeOf, Range and Eye against OpenVINO."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -14,8 +15,9 @@ KINDS = ("f16", "bf16", "f64", "i8", "u8", "i32", "i64", "boolean", "u4", "i4", 
 
 
 def shape_of(shape, kind="f32", output=None, version="opset1", **kw) -> Case:
-    return Case("ShapeOf", version, [In(shape, kind)], {"output_type": output} if output else {},
-                [output or "i64"], **kw)
+    return Case(
+        "ShapeOf", version, [In(shape, kind)], {"output_type": output} if output else {}, [output or "i64"], **kw
+    )
 
 
 SHAPES = [
@@ -29,8 +31,12 @@ SHAPES = [
 ]
 
 SHAPE_OF_3 = [
-    *[shape_of(c.inputs[0].shape, c.inputs[0].dtype, output, "opset3", rankless=c.rankless)
-      for c in SHAPES if c.expect is None for output in ("i32", "i64")],
+    *[
+        shape_of(c.inputs[0].shape, c.inputs[0].dtype, output, "opset3", rankless=c.rankless)
+        for c in SHAPES
+        if c.expect is None
+        for output in ("i32", "i64")
+    ],
     shape_of((2, 3), output="f32", version="opset3", error="neither i32 nor i64"),
 ]
 
@@ -83,10 +89,17 @@ MIXED = [
     numbers(0, 3, 1, "i32", "bf16"),
     numbers(0, 3, 1, "i64", "f64"),
     numbers(0, const(3.5, "f32"), const(1, "i32"), "i64", "f32"),
-    numbers(given(np.float32(0.7)), given(np.float32(6.1)), given(np.float32(1.9)), output="i64",
-            oracle="evaluate", id="given to i64"),  # the plugin truncates constants only
+    numbers(
+        given(np.float32(0.7)),
+        given(np.float32(6.1)),
+        given(np.float32(1.9)),
+        output="i64",
+        oracle="evaluate",
+        id="given to i64",
+    ),  # the plugin truncates constants only
     numbers(0.0, 5.2, 0.4, "f32", "i32", error="step is 0"),
 ]
+
 
 def eye(rows: Any, columns: Any, diagonal: Any = 0, batch: Any = None, kind: str = "f32", **kw: Any) -> Case:
     sizes = [v if isinstance(v, In) else const(v) for v in (rows, columns, diagonal)]
@@ -136,8 +149,13 @@ def ranges(draw: st.DrawFn) -> Case:
 @st.composite
 def eyes(draw: st.DrawFn) -> Case:
     kind = draw(st.sampled_from(("f32", "f16", "i32", "u8", "i64")))
-    return eye(draw(st.integers(0, 6)), draw(st.integers(0, 6)), draw(st.integers(-7, 7)),
-               draw(st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3)), kind)
+    return eye(
+        draw(st.integers(0, 6)),
+        draw(st.integers(0, 6)),
+        draw(st.integers(-7, 7)),
+        draw(st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3)),
+        kind,
+    )
 
 
 @st.composite

@@ -1,4 +1,5 @@
 """DFT, IDFT, RDFT and IRDFT against OpenVINO, or against their definition where its plugin fails."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,8 +14,14 @@ KINDS = ("f16", "bf16", "f64")
 SHAPE = (3, 6, 7)
 
 
-def transform(op: str, axes: Sequence[int] | In, sizes: Sequence[int] | In | None = None,
-              shape: Sequence[int] = SHAPE, kind: str = "f32", **kw: object) -> Case:
+def transform(
+    op: str,
+    axes: Sequence[int] | In,
+    sizes: Sequence[int] | In | None = None,
+    shape: Sequence[int] = SHAPE,
+    kind: str = "f32",
+    **kw: object,
+) -> Case:
     """Return a case of an op for a signal of this shape, real or complex."""
     numbers = [x if isinstance(x, In) else const(np.array(x, np.int64)) for x in (axes, sizes) if x is not None]
     if fails_in_plugin(op, shape, *(x.data for x in numbers)) or kind == "f64":  # unsupported by OpenVINO
@@ -55,9 +62,20 @@ def defined(op: str, x: np.ndarray, axes: np.ndarray, sizes: np.ndarray | None =
 
 CASES = [
     *(transform(op, axes, rankless=True, id=f"{axes}") for op in OPS for axes in ([1], [-1], [2, 0], [0, 1, 2])),
-    *(transform(op, axes, sizes, id=f"{axes} {sizes}") for op in OPS for axes, sizes in (
-        ([1], [4]), ([0, 2], [2, 5]), ([1], [11]), ([2, 1], [9, 3]), ([1, 2], [-1, 8]), ([0, 1], [5, -1]),
-        ([0, 1, 2], [3, 9, 1]), ([-1, 0], [8, 8]))),
+    *(
+        transform(op, axes, sizes, id=f"{axes} {sizes}")
+        for op in OPS
+        for axes, sizes in (
+            ([1], [4]),
+            ([0, 2], [2, 5]),
+            ([1], [11]),
+            ([2, 1], [9, 3]),
+            ([1, 2], [-1, 8]),
+            ([0, 1], [5, -1]),
+            ([0, 1, 2], [3, 9, 1]),
+            ([-1, 0], [8, 8]),
+        )
+    ),
     *(transform(op, [2], [n], id=f"half spectra for {n}") for op in ("RDFT", "IRDFT") for n in (1, 2, 5, 12, 13, 14)),
     *(transform(op, [2, 1], kind=kind, id=kind) for op in OPS for kind in KINDS),
     *(transform(op, [2, 1], [8, 5], kind="f16", id="f16 padded") for op in OPS),
@@ -65,18 +83,42 @@ CASES = [
     *(transform(op, [0, 2, 3, 1], shape=(3, 2, 5, 4), id="four axes") for op in OPS),
     *(transform(op, [3, 0], [7, 5], (3, 2, 5, 4, 2), id="axes far apart") for op in OPS),
     *(transform(op, [1], shape=(2, 60, 3), id="long") for op in OPS),
-    *(transform(op, [1], shape=(0, 4), id="no signals",
-                expect=lambda x, _, op=op: np.zeros((0, *{"RDFT": (3, 2), "IRDFT": (6,)}.get(op, (4, 2))), np.float32))
-      for op in OPS),
+    *(
+        transform(
+            op,
+            [1],
+            shape=(0, 4),
+            id="no signals",
+            expect=lambda x, _, op=op: np.zeros((0, *{"RDFT": (3, 2), "IRDFT": (6,)}.get(op, (4, 2))), np.float32),
+        )
+        for op in OPS
+    ),
     *(transform(op, [1], shape=(3, 0), expect=lambda x, _: x, id="no elements") for op in ("DFT", "IDFT")),
-    *(transform(op, [1], [5], (3, 0), id="nothing but zeros", expect=lambda x, *_, shape=shape: np.zeros(
-        (3, *shape), np.float32)) for op, shape in (("DFT", (5, 2)), ("RDFT", (3, 2)), ("IRDFT", (5,)))),
+    *(
+        transform(
+            op,
+            [1],
+            [5],
+            (3, 0),
+            id="nothing but zeros",
+            expect=lambda x, *_, shape=shape: np.zeros((3, *shape), np.float32),
+        )
+        for op, shape in (("DFT", (5, 2)), ("RDFT", (3, 2)), ("IRDFT", (5,)))
+    ),
     transform("IRDFT", [1], shape=(3, 1), expect=lambda x, _: np.zeros((3, 0), np.float32), id="no elements"),
     *(transform(op, [], expect=lambda x, _: x, id="no axes") for op in ("DFT", "IDFT")),
-    *(transform(op, given([1], "i32"), given([9]), expect=lambda x, *given, op=op: defined(op, x, *given),
-                id="given axes") for op in OPS),
-    *(transform(op, [1, 0], given([-1, 4], "i32"), expect=lambda x, *given, op=op: defined(op, x, *given),
-                id="given sizes") for op in OPS),
+    *(
+        transform(
+            op, given([1], "i32"), given([9]), expect=lambda x, *given, op=op: defined(op, x, *given), id="given axes"
+        )
+        for op in OPS
+    ),
+    *(
+        transform(
+            op, [1, 0], given([-1, 4], "i32"), expect=lambda x, *given, op=op: defined(op, x, *given), id="given sizes"
+        )
+        for op in OPS
+    ),
 ]
 ERRORS = [
     *(transform(op, [3], error="axis 3 is out of range for rank 3") for op in OPS),
@@ -84,8 +126,11 @@ ERRORS = [
     *(transform(op, [], error="there are no axes") for op in ("RDFT", "IRDFT")),
     *(transform(op, [0, 1], [3], error="1 signal sizes for 2 axes") for op in OPS),
     *(transform(op, [1], [n], error=f"signal size {n} is neither -1 nor positive") for op in OPS for n in (0, -2)),
-    *(transform(op, [1], given([n]), error=f"signal size {n} is neither -1 nor positive", id=f"given {n}")
-      for op in OPS for n in (0, -2)),
+    *(
+        transform(op, [1], given([n]), error=f"signal size {n} is neither -1 nor positive", id=f"given {n}")
+        for op in OPS
+        for n in (0, -2)
+    ),
     *(transform(op, [1], kind="i32", error="the data must be floating-point numbers, not i32") for op in OPS),
     *(transform(op, const([1.0], "f32"), error="axes must be integers, not f32") for op in OPS),
     *(transform(op, [1], const([4.0], "f32"), error="signal sizes must be integers, not f32") for op in OPS),

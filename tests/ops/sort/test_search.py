@@ -1,4 +1,5 @@
 """Bucketize and SearchSorted against OpenVINO."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -34,17 +35,24 @@ BUCKETIZE = [
     bucketize((2, 3, 5), ascending((1,))),
     bucketize((), ascending((4,))),
     bucketize((3, 5), ascending((300,)), id="many"),
-    *[bucketize(x, [0, 5, 10], right=right, id=f"{name}-{right}") for right in (True, False)
-      for name, x in (("on bounds", ON_BOUNDS), ("special", SPECIAL))],
+    *[
+        bucketize(x, [0, 5, 10], right=right, id=f"{name}-{right}")
+        for right in (True, False)
+        for name, x in (("on bounds", ON_BOUNDS), ("special", SPECIAL))
+    ],
     bucketize((3, 5), [], id="no buckets"),
     bucketize((0, 5), [1, 2]),
     bucketize((3, 5), ascending((9,)), output="i32"),
-    *[bucketize(In((3, 5), kind, low=0, high=20), ascending((9,), kind), right=right, id=f"{kind}-{right}")
-      for kind in KINDS for right in (True, False)],
+    *[
+        bucketize(In((3, 5), kind, low=0, high=20), ascending((9,), kind), right=right, id=f"{kind}-{right}")
+        for kind in KINDS
+        for right in (True, False)
+    ],
     bucketize(In((3, 5), "i32", low=0, high=20), given([0.5, 5, 10.5], "f32"), id="i32 among f32"),
     bucketize(In((3, 5), low=0, high=20), given([0, 5, 10], "i64"), id="f32 among i64"),
-    bucketize(given([2**24 + 1], "i32"), given([2**24], "f32"), id="beyond f32",
-              expect=lambda *_: np.array([1])),  # the plugin's result varies
+    bucketize(
+        given([2**24 + 1], "i32"), given([2**24], "f32"), id="beyond f32", expect=lambda *_: np.array([1])
+    ),  # the plugin's result varies
     bucketize((3, 5), given([[1.0, 2.0]], "f32"), error="the buckets must have rank 1, not 2"),
     bucketize((3, 5), [1], output="f32", error="output_type f32 is neither i32 nor i64"),
     bucketize(In((3, 5), "boolean"), [1], error="element type boolean is not numeric"),
@@ -71,8 +79,13 @@ SEARCH = [
     *[search((3, 9), (3, 5), kind, right, id=f"{kind}-{right}") for kind in KINDS for right in (True, False)],
     *[search(given(np.float32([1, 3, 3, 5])), SPECIAL, right=right, id=f"special-{right}") for right in (True, False)],
     search(given(np.float32([1, 3, np.nan, np.nan])), SPECIAL, right=True, id="among NaN"),
-    search((3, 9), (3, 5), attrs={"right": True}, id="as in the specification",
-           expect=lambda s, v: np.stack([np.searchsorted(a, b, "right") for a, b in zip(s, v)])),
+    search(
+        (3, 9),
+        (3, 5),
+        attrs={"right": True},
+        id="as in the specification",
+        expect=lambda s, v: np.stack([np.searchsorted(a, b, "right") for a, b in zip(s, v)]),
+    ),
     search((3, 0), (3, 5), expect=lambda s, v: np.zeros(v.shape, np.int64)),  # the plugin does not write the output
     search(given(np.float32(1)), (3,), error="the sorted sequence is a scalar"),
     search((3, 9), (5,), error="sorted sequences of rank 2 do not fit values of rank 1"),
@@ -91,8 +104,12 @@ def drawn(draw: st.DrawFn) -> Case:
     shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
     count = draw(st.integers(1, 12))
     if draw(st.booleans()):
-        return bucketize(In(shape, kind, low=0, high=21), ascending((count,), kind), right=right,
-                         output=draw(st.sampled_from(("i32", "i64"))))
+        return bucketize(
+            In(shape, kind, low=0, high=21),
+            ascending((count,), kind),
+            right=right,
+            output=draw(st.sampled_from(("i32", "i64"))),
+        )
     return search((*shape[:-1], count) if draw(st.booleans()) else (count,), shape, kind, right)
 
 

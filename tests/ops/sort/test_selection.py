@@ -1,4 +1,5 @@
 """NonZero and Unique against OpenVINO, and Bincount, which this OpenVINO lacks, against NumPy."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -43,7 +44,6 @@ CASES = [
 ERRORS = [Case("NonZero", "opset3", [In((3, 5))], {"output_type": "f32"}, error="output_type")]
 
 
-
 def few(shape: tuple[int, ...], kind: str = "f32", count: int = 5) -> In:
     """Return random integers from 0 to ``count``, exclusive."""
     return In(shape, kind, lambda rng: rng.integers(0, count, shape))
@@ -63,54 +63,89 @@ def unique(x: Any, axis: Any = None, **kw: Any) -> Case:
 
 
 NAN = given(np.float32([np.nan, 3, np.nan, 1, 3]))
-UNIQUE = [case for order in (True, False) for case in [
-    unique((12,), sorted=order),
-    unique((3, 5), sorted=order, rankless=order),
-    unique((12,), 0, sorted=order),
-    unique((9, 2), 0, sorted=order, rankless=order),
-    unique((2, 9), 1, sorted=order),
-    unique((2, 9), [-1], sorted=order, id=f"last-{order}"),
-    unique((9, 1, 2), 0, sorted=order),
-    unique((2, 7, 1), 1, sorted=order),
-    unique((1, 2, 8), -1, sorted=order),
-    unique((), sorted=order),
-    *[unique(few((3, 5), kind), sorted=order) for kind in ("f16", "bf16", "i32", "i64", "u8", "i8")],
-    unique(few((3, 5), "boolean", 2), sorted=order),
-    unique(given(np.float32([0.0, -0.0, 1, -0.0])), sorted=order, id=f"zeros-{order}"),
-]] + [
-    unique((12,), index_element_type="i32"),
-    unique((12,), count_element_type="i32"),
-    unique((0, 3), id="no elements", expect=lambda x: _unique(x)),  # the plugin writes out of bounds
-    unique((0, 3), 0, id="no slices", expect=lambda x, _: (x, *[np.zeros(0, np.int64)] * 3)),  # the plugin crashes
-    unique((3, 0), 0, id="slices without elements", expect=lambda x, _: (  # the plugin does not write the output
-        x[:1], np.array([0]), np.array([0, 0, 0]), np.array([3]))),
-    *[unique(NAN, sorted=order, id=f"NaN-{order}", expect=lambda x, order=order: _unique(x, None, {"sorted": order}))
-      for order in (True, False)],  # the plugin's result is unordered, or it crashes
-    unique(In((12,), "f64", lambda rng: rng.integers(0, 4, 12) + 2.0**60), id="f64", expect=lambda x: _unique(x)),
-    unique(given(np.array(["b", "a", "b", ""])), id="strings",
-           expect=lambda x: (np.array(["", "a", "b"]), *map(np.array, ([3, 1, 0], [2, 1, 2, 0], [1, 1, 2])))),
-    unique((12,), 1, error="axis 1 is out of range for rank 1"),
-    unique((3, 4), [0, 1], error="one axis is expected, not 2"),
-    unique((12,), index_element_type="u8", error="index_element_type u8 is neither i32 nor i64"),
-    unique((12,), count_element_type="f32", error="count_element_type f32 is neither i32 nor i64"),
-    unique((12,), const(0.0, "f32"), error="the axis must be integers"),
-]
+UNIQUE = (
+    [
+        case
+        for order in (True, False)
+        for case in [
+            unique((12,), sorted=order),
+            unique((3, 5), sorted=order, rankless=order),
+            unique((12,), 0, sorted=order),
+            unique((9, 2), 0, sorted=order, rankless=order),
+            unique((2, 9), 1, sorted=order),
+            unique((2, 9), [-1], sorted=order, id=f"last-{order}"),
+            unique((9, 1, 2), 0, sorted=order),
+            unique((2, 7, 1), 1, sorted=order),
+            unique((1, 2, 8), -1, sorted=order),
+            unique((), sorted=order),
+            *[unique(few((3, 5), kind), sorted=order) for kind in ("f16", "bf16", "i32", "i64", "u8", "i8")],
+            unique(few((3, 5), "boolean", 2), sorted=order),
+            unique(given(np.float32([0.0, -0.0, 1, -0.0])), sorted=order, id=f"zeros-{order}"),
+        ]
+    ]
+    + [
+        unique((12,), index_element_type="i32"),
+        unique((12,), count_element_type="i32"),
+        unique((0, 3), id="no elements", expect=lambda x: _unique(x)),  # the plugin writes out of bounds
+        unique((0, 3), 0, id="no slices", expect=lambda x, _: (x, *[np.zeros(0, np.int64)] * 3)),  # the plugin crashes
+        unique(
+            (3, 0),
+            0,
+            id="slices without elements",
+            expect=lambda x, _: (  # the plugin does not write the output
+                x[:1],
+                np.array([0]),
+                np.array([0, 0, 0]),
+                np.array([3]),
+            ),
+        ),
+        *[
+            unique(
+                NAN, sorted=order, id=f"NaN-{order}", expect=lambda x, order=order: _unique(x, None, {"sorted": order})
+            )
+            for order in (True, False)
+        ],  # the plugin's result is unordered, or it crashes
+        unique(In((12,), "f64", lambda rng: rng.integers(0, 4, 12) + 2.0**60), id="f64", expect=lambda x: _unique(x)),
+        unique(
+            given(np.array(["b", "a", "b", ""])),
+            id="strings",
+            expect=lambda x: (np.array(["", "a", "b"]), *map(np.array, ([3, 1, 0], [2, 1, 2, 0], [1, 1, 2]))),
+        ),
+        unique((12,), 1, error="axis 1 is out of range for rank 1"),
+        unique((3, 4), [0, 1], error="one axis is expected, not 2"),
+        unique((12,), index_element_type="u8", error="index_element_type u8 is neither i32 nor i64"),
+        unique((12,), count_element_type="f32", error="count_element_type f32 is neither i32 nor i64"),
+        unique((12,), const(0.0, "f32"), error="the axis must be integers"),
+    ]
+)
 
 
 def _unique(x: Any, axis: int | None = None, attrs: Any = ()) -> Any:
-    values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis,
-                                                equal_nan=False)
+    values, first, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
+    )
     order = np.arange(first.size) if dict(attrs).get("sorted", True) else np.argsort(first)
-    index, number = (np.int32 if dict(attrs).get(what) == "i32" else np.int64
-                     for what in ("index_element_type", "count_element_type"))
-    return (values.take(order, axis or 0), first[order].astype(index),
-            np.argsort(order)[inverse].ravel().astype(index), counts[order].astype(number))
+    index, number = (
+        np.int32 if dict(attrs).get(what) == "i32" else np.int64
+        for what in ("index_element_type", "count_element_type")
+    )
+    return (
+        values.take(order, axis or 0),
+        first[order].astype(index),
+        np.argsort(order)[inverse].ravel().astype(index),
+        counts[order].astype(number),
+    )
 
 
 def bincount(data: Any, weights: Any = None, kind: str = "i64", least: int | None = None, **kw: Any) -> Case:
     """Return a case of ``data`` random numbers, or of given numbers; ``weights`` is the type of random weights."""
-    x = data if isinstance(data, In) else few((data,), kind, 9) if isinstance(data, int) else given(
-        np.array(data, ELEMENTS[kind].dtype))
+    x = (
+        data
+        if isinstance(data, In)
+        else few((data,), kind, 9)
+        if isinstance(data, int)
+        else given(np.array(data, ELEMENTS[kind].dtype))
+    )
     other = [] if weights is None else [weights if isinstance(weights, In) else In(x.shape, weights)]
 
     def expect(x: Any, w: Any = None) -> Any:
@@ -118,8 +153,14 @@ def bincount(data: Any, weights: Any = None, kind: str = "i64", least: int | Non
 
     if "error" not in kw:
         kw.setdefault("expect", expect)
-    return Case("Bincount", "opset17", [x, *other], {} if least is None else {"minlength": least},
-                [other[0].dtype if other else "i64"], **kw)
+    return Case(
+        "Bincount",
+        "opset17",
+        [x, *other],
+        {} if least is None else {"minlength": least},
+        [other[0].dtype if other else "i64"],
+        **kw,
+    )
 
 
 BINCOUNT = [
@@ -130,8 +171,7 @@ BINCOUNT = [
     *[bincount(23, kind, rankless=kind == "f32") for kind in ("f32", "f64", "i32", "i64")],
     bincount(7, "i32", "u8", 11),
     bincount([3, 0, 3, 200, 3], "f32", id="gaps"),
-    bincount([1, 0, 1], given(np.array([2**62, -5, 2**62 - 1])), id="beyond f64",
-             expect=np.array([-5, 2**63 - 1])),
+    bincount([1, 0, 1], given(np.array([2**62, -5, 2**62 - 1])), id="beyond f64", expect=np.array([-5, 2**63 - 1])),
     bincount([], id="nothing"),
     bincount([], least=3, id="nothing of three"),
     bincount([], "i32", least=3, id="no weights"),
@@ -173,8 +213,12 @@ test_random_unique = sweep(uniques(), 100)
 
 @st.composite
 def bincounts(draw: st.DrawFn) -> Case:
-    return bincount(draw(st.integers(0, 40)), draw(st.sampled_from((None, "f32", "f64", "i32", "i64"))),
-                    draw(st.sampled_from(("i32", "i64", "u8", "u64"))), draw(st.none() | st.integers(0, 20)))
+    return bincount(
+        draw(st.integers(0, 40)),
+        draw(st.sampled_from((None, "f32", "f64", "i32", "i64"))),
+        draw(st.sampled_from(("i32", "i64", "u8", "u64"))),
+        draw(st.none() | st.integers(0, 20)),
+    )
 
 
 test_random_bincount = sweep(bincounts(), 50)

@@ -2,6 +2,7 @@
 
 Neither empty bags at the end nor indices out of range are drawn: OpenVINO's CPU plugin reads out of bounds or crashes.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -38,8 +39,17 @@ def optional(default: Any, weights: In | None, kind: str) -> list[In]:
     return [default] if weights is None else [default, weights]
 
 
-def offsets(op: tuple[str, str], starts: Any, count: int | In, emb: In | None = None, default: Any = None,
-            weights: bool | In = False, kind: str = "i64", mean: bool = False, **kw: Any) -> Case:
+def offsets(
+    op: tuple[str, str],
+    starts: Any,
+    count: int | In,
+    emb: In | None = None,
+    default: Any = None,
+    weights: bool | In = False,
+    kind: str = "i64",
+    mean: bool = False,
+    **kw: Any,
+) -> Case:
     emb = emb or table()
     indices = count if isinstance(count, In) else numbers((count,), emb.shape[0], kind)
     starts = starts if isinstance(starts, In) else given(np.asarray(starts), kind)
@@ -48,26 +58,42 @@ def offsets(op: tuple[str, str], starts: Any, count: int | In, emb: In | None = 
     return Case(*op, [emb, indices, starts, *optional(default, scale, kind)], attrs, **kw)
 
 
-def packed(op: tuple[str, str], shape: tuple[int, ...] | In, emb: In | None = None, weights: bool | In = False,
-           kind: str = "i64", mean: bool = False, **kw: Any) -> Case:
+def packed(
+    op: tuple[str, str],
+    shape: tuple[int, ...] | In,
+    emb: In | None = None,
+    weights: bool | In = False,
+    kind: str = "i64",
+    mean: bool = False,
+    **kw: Any,
+) -> Case:
     emb = emb or table()
     indices = shape if isinstance(shape, In) else numbers(shape, emb.shape[0], kind)
     scale = [In(indices.shape, emb.dtype)] if weights is True else [weights] if weights else []
     return Case(*op, [emb, indices, *scale], {"reduction": "mean"} if mean else {}, **kw)
 
 
-def segments(ids: Any, count: Any, emb: In | None = None, default: Any = None, weights: bool | In = False,
-             kind: str = "i64", **kw: Any) -> Case:
+def segments(
+    ids: Any,
+    count: Any,
+    emb: In | None = None,
+    default: Any = None,
+    weights: bool | In = False,
+    kind: str = "i64",
+    **kw: Any,
+) -> Case:
     emb = emb or table()
     ids = ids if isinstance(ids, In) else given(np.asarray(ids), kind)
     count = count if isinstance(count, In) else const(count, kind)
     scale = In(ids.shape, emb.dtype) if weights is True else weights or None
-    return Case(*SEGMENTS, [emb, numbers(ids.shape, emb.shape[0], kind), ids, count, *optional(default, scale, kind)],
-                **kw)
+    return Case(
+        *SEGMENTS, [emb, numbers(ids.shape, emb.shape[0], kind), ids, count, *optional(default, scale, kind)], **kw
+    )
 
 
 def expected(mean: bool = False, default: int = ABSENT) -> Callable[..., Array]:
     """Return the specification's algorithm, for an empty bag at the end or no indices at all."""
+
     def expect(emb: Array, indices: Array, starts: Array, *_: Array) -> Array:
         bags = []
         for first, last in zip(starts, [*starts[1:], len(indices)]):
@@ -77,6 +103,7 @@ def expected(mean: bool = False, default: int = ABSENT) -> Callable[..., Array]:
             else:
                 bags.append(np.zeros_like(emb[0]) if default == ABSENT else emb[default])
         return np.stack(bags).astype(emb.dtype)
+
     return expect
 
 
@@ -152,8 +179,13 @@ def means() -> Iterator[Case]:
         yield offsets(OFFSETS[1], [0, 2, 2, 5], 7, emb, mean=True, default=4, id=f"mean {kind}")
         yield packed(PACKED[1], (5, 3), emb, mean=True, id=f"mean {kind}")
     yield offsets(OFFSETS[1], [0, 4, 5], 5, mean=True, id="mean of none", expect=expected(True))
-    yield packed(PACKED[1], given(np.zeros((3, 0), np.int64)), mean=True, id="mean of none",
-                 expect=lambda *_: np.zeros((3, 3), np.float32))
+    yield packed(
+        PACKED[1],
+        given(np.zeros((3, 0), np.int64)),
+        mean=True,
+        id="mean of none",
+        expect=lambda *_: np.zeros((3, 3), np.float32),
+    )
     for case in (offsets(OFFSETS[1], [0, 2], 7, weights=True), packed(PACKED[1], (5, 3), weights=True)):
         yield replace(case, attrs={"reduction": "mean"}, error="per_sample_weights are for sums, not for means")
 
@@ -175,9 +207,14 @@ def of_segments() -> Iterator[Case]:
     yield segments(np.sort(np.random.default_rng(0).integers(0, 90, 400)), 90, table((50, 6)), default=7, id="many")
     for kind in KINDS:
         yield segments(few, 6, table(kind=kind), default=2, weights=True, id=kind)
-    yield segments(few, 6, default=ABSENT, weights=True, id="no default",
-                   expect=lambda emb, i, ids, n, d, w: np.stack([(emb[i] * w[:, None])[ids == s].sum(0)
-                                                                 for s in range(n)]))
+    yield segments(
+        few,
+        6,
+        default=ABSENT,
+        weights=True,
+        id="no default",
+        expect=lambda emb, i, ids, n, d, w: np.stack([(emb[i] * w[:, None])[ids == s].sum(0) for s in range(n)]),
+    )
     yield segments(given(NONE), 3, default=4, id="no indices", expect=lambda emb, *_: emb[[4, 4, 4]])
     yield segments(few, -1, error="num_segments -1 is negative")
     yield segments(few, 6, default=11, error="default_index 11 is out of range for extent 11")
@@ -187,8 +224,11 @@ def of_segments() -> Iterator[Case]:
     yield segments(few, [3], error="num_segments must have rank 0, not 1")
     yield segments(few, const(3, "i32"), error="element types differ: i64, i64, i32")
     yield segments(few, 3, weights=In((6,)), error="indices and per_sample_weights differ: 7 and 6")
-    yield Case(*SEGMENTS, [table(), numbers((7,), 11), numbers((6,), 3), const(3)],
-               error="indices and segment_ids differ: 7 and 6")
+    yield Case(
+        *SEGMENTS,
+        [table(), numbers((7,), 11), numbers((6,), 3), const(3)],
+        error="indices and segment_ids differ: 7 and 6",
+    )
 
 
 test_offsets = check([case for op in OFFSETS for case in of_offsets(op)])
@@ -208,8 +248,16 @@ def drawn(draw: st.DrawFn) -> Case:
     mean = not weights and draw(st.booleans())
     if which < 2:
         starts = sorted(draw(st.lists(st.integers(0, count - 1), max_size=20)))
-        return offsets(OFFSETS[which], given(np.array(starts, np.int64), index), count, emb, default, weights, index,
-                       mean and which == 1)
+        return offsets(
+            OFFSETS[which],
+            given(np.array(starts, np.int64), index),
+            count,
+            emb,
+            default,
+            weights,
+            index,
+            mean and which == 1,
+        )
     if which < 4:
         return packed(PACKED[which - 2], (draw(st.integers(1, 9)), count), emb, weights, index, mean and which == 3)
     segment_ids = sorted(draw(st.lists(st.integers(0, 9), min_size=1, max_size=40)))

@@ -2,6 +2,7 @@
 
 NumPy judges SegmentMax if its shape is known at run time only, since OpenVINO's CPU plugin reads out of bounds.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -19,8 +20,16 @@ FEW = [0, 0, 2, 2, 2, 3, 5]
 NONE = np.zeros(0, np.int64)
 
 
-def greatest(ids: Any, count: Any = None, width: tuple[int, ...] = (3,), mode: str = "ZERO", kind: str = "f32",
-             index: str = "i64", x: In | None = None, **kw: Any) -> Case:
+def greatest(
+    ids: Any,
+    count: Any = None,
+    width: tuple[int, ...] = (3,),
+    mode: str = "ZERO",
+    kind: str = "f32",
+    index: str = "i64",
+    x: In | None = None,
+    **kw: Any,
+) -> Case:
     ids = ids if isinstance(ids, In) else given(np.asarray(ids), index)
     if "error" not in kw and not (ids.const or (isinstance(count, In | int) and getattr(count, "const", True))):
         kw.setdefault("expect", by_definition(mode))
@@ -36,6 +45,7 @@ def by_definition(mode: str) -> Any:
         number = int(count) if count is not None else ids.max(initial=-1) + 1
         rows = [x[ids == n].max(0) if (ids == n).any() else empty for n in range(number)]
         return np.array(rows, x.dtype).reshape(number, *x.shape[1:])
+
     return expect
 
 
@@ -81,19 +91,35 @@ def maxima() -> Iterator[Case]:
 COORDS = [[0, 1], [0, 3], [2, 0], [3, 1]]
 
 
-def fill(coords: Any = COORDS, shape: Any = (5, 6), kind: str = "f32", index: str = "i64", values: In | None = None,
-         default: In | None = None, **kw: Any) -> Case:
+def fill(
+    coords: Any = COORDS,
+    shape: Any = (5, 6),
+    kind: str = "f32",
+    index: str = "i64",
+    values: In | None = None,
+    default: In | None = None,
+    **kw: Any,
+) -> Case:
     coords = coords if isinstance(coords, In) else given(np.reshape(np.asarray(coords, np.int64), (-1, 2)), index)
     shape = shape if isinstance(shape, In) else const(shape, index)
     values = values or In((coords.shape[0],), kind)
-    return Case("SparseFillEmptyRows", "opset16", [values, shape, coords, default or In((), values.dtype)], {},
-                [index, values.dtype, "boolean"], **kw)
+    return Case(
+        "SparseFillEmptyRows",
+        "opset16",
+        [values, shape, coords, default or In((), values.dtype)],
+        {},
+        [index, values.dtype, "boolean"],
+        **kw,
+    )
 
 
 def few_filled(values: Array, _shape: Array, _coords: Array, default: Array) -> tuple[Array, ...]:
     """Return the outputs for `COORDS` in five rows."""
-    return (np.array([[0, 1], [0, 3], [1, 0], [2, 0], [3, 1], [4, 0]]),
-            np.insert(values, [2, 4], default), np.array([False, True, False, False, True]))
+    return (
+        np.array([[0, 1], [0, 3], [1, 0], [2, 0], [3, 1], [4, 0]]),
+        np.insert(values, [2, 4], default),
+        np.array([False, True, False, False, True]),
+    )
 
 
 def filled() -> Iterator[Case]:

@@ -114,6 +114,14 @@ def _exported(module: Any, example: dict[str, Any], output: str, opset: int, dyn
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        torch.onnx.export(module, tuple(example.values()), str(path), input_names=[*example], output_names=[output],
-                          opset_version=opset, dynamo=False, dynamic_axes=dict.fromkeys(example, dynamic))
+        torch.onnx.export(
+            module,
+            tuple(example.values()),
+            str(path),
+            input_names=[*example],
+            output_names=[output],
+            opset_version=opset,
+            dynamo=False,
+            dynamic_axes=dict.fromkeys(example, dynamic),
+        )
         return ov.Core().read_model(path).clone()  # `convert_model` would fuse layers

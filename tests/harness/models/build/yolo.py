@@ -19,8 +19,9 @@ def detector(width: int = 16, classes: int = 5, bins: int = 4) -> Built:
 
     module = _yolo(width, classes, bins)
     inputs = {"image": (torch.randn(2, 3, 64, 96), [-1, 3, -1, -1])}
-    return Built(partial(converted, module, inputs, ["found"]), images((2, 3, 64, 96), (1, 3, 32, 64), name="image"),
-                 module)
+    return Built(
+        partial(converted, module, inputs, ["found"]), images((2, 3, 64, 96), (1, 3, 32, 64), name="image"), module
+    )
 
 
 def _yolo(width: int, classes: int, bins: int) -> Any:
