@@ -75,7 +75,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="all variants and rows of every test, and forty times as many random cases, on the device as well",
+        help="--all-rows, and forty times as many random cases, on the device as well",
+    )
+    parser.addoption(
+        "--all-rows",
+        action="store_true",
+        help="all variants and rows of every test, without draws; --long and --device cuda do so, too",
     )
     parser.addoption(
         "--quick",
@@ -108,13 +113,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def _draws(config: pytest.Config) -> bool:
+    """Return whether a part of the tests runs. A run on a card is rare, and is not to miss anything."""
+    all_rows = config.getoption("--all-rows") or config.getoption("--long")
+    return not all_rows and config.getoption("--device") != "cuda"
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest reads the mark afterwards, and then ignores the parameters of `device`
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize the tests that `check` has made."""
     cases = getattr(metafunc.function, "cases", None)
     if isinstance(cases, tuple):
-        every = metafunc.config.getoption("--long") or metafunc.config.getoption("--device") == "cuda"
-        chosen = runs(cases, every=every)
+        chosen = runs(cases, every=not _draws(metafunc.config))
         metafunc.definition.add_marker(
             pytest.mark.parametrize(
                 ("case", "variant", "device"),
@@ -133,12 +143,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: "/ray/" not in item.nodeid)  # they wait: others run beside them
     for item in items:
         if draws.is_on_card(item):
             item.add_marker("card")
     if config.getoption("--quick"):
         _deselect(config, items, draws.slow(items))
-    elif not config.getoption("--long"):
+    elif _draws(config):
         _deselect(config, items, draws.surplus(items))
     if config.getoption("--device") == "cuda":
         for item in items:
@@ -207,14 +218,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set options and markers. A worker that dies ends the run: xdist may wait for ever for the worker it replaced."""
     if getattr(config.option, "maxworkerrestart", "unknown") is None:
         config.option.maxworkerrestart = "0"
+    if hasattr(config.option, "loadscopereorder"):  # xdist would begin with files of many tests, not with slow ones
+        config.option.loadscopereorder = False
     landing = config.getoption("--landing")
     if landing is not None and landing not in ("early", "late", "all") and not landing.isdigit():
         raise pytest.UsageError(f"--landing {landing}: early, late, all, or a number")
     if config.getoption("--fma"):
         os.environ["OVGPU_EMU_FMA"] = "1"  # of worker processes, too
     config.addinivalue_line(
-        "markers", "drawn(n): one of n rows of parameters runs, drawn by a hash of its name; all run with --long"
+        "markers",
+        "drawn(n): one of n rows of parameters runs, drawn by a hash of its name; all with --all-rows and --long",
     )
+    config.addinivalue_line("markers", "long: runs with --all-rows and --long alone")
     config.addinivalue_line("markers", "card: runs on the emulated card, or looks into the emulator (set by conftest)")
     config.addinivalue_line("markers", "quick: runs with --quick")
     config.addinivalue_line("markers", "emulator: looks into the emulator, which does not run with --device cuda")

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KERNELS = ROOT / "cuda_kernels"
 BACKEND = ROOT / "ovgpu" / "backends" / "cuda"
 MIN_PERCENT = 90.0
-DEFAULT = ["tests", "-k", "EMULATED or kernels or emulator or devices", "-n", "2", "--dist", "loadfile"]
+DEFAULT = ["tests", "-k", "EMULATED or kernels or emulator or devices", "--all-rows", "-n", "2", "--dist", "loadfile"]
 
 Lines = dict[int, bool]  # whether a line that has code was reached
 

@@ -38,6 +38,7 @@ def test_instances(file: str, request: pytest.FixtureRequest) -> None:
     assert not {name: lines for name, lines in wrong.items() if lines}
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.emulator
 @pytest.mark.parametrize("name", ["add_gelu", "add_relu", "swish_multiply", "multiply_add_tanh"])
 def test_generated_kernels(name: str, request: pytest.FixtureRequest) -> None:

@@ -24,6 +24,7 @@ from tests.kernels import gate
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_both_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A rehearsal: each command leaves a summary and a few files that are small enough to come back from a card."""
     work = tmp_path / "work"

@@ -208,7 +208,7 @@ extern "C" __global__ void dot(const float4* x, const float4* y, float* out, int
 """
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.usefixtures("disassembler")
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_a_compiled_kernel(architecture: str) -> None:

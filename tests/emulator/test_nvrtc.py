@@ -56,7 +56,7 @@ ptxas info    : Used 8 registers, 356 bytes cmem[0]
     }
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_elementwise_kernels_compile_for_devices(architecture: str) -> None:
     pytest.importorskip("cupy", reason="needs the headers of the installed CuPy")

@@ -1,4 +1,4 @@
-"""The part of the tests that runs by default. `pytest --long` runs all.
+"""The part of the tests that runs by default. `pytest --all-rows` runs all.
 
 The draws depend on names alone: a run repeats the one before, on every machine."""
 
@@ -16,7 +16,7 @@ from .replay import EMULATED
 
 TESTS = Path(__file__).parents[1]
 OPS = TESTS / "ops"
-ON_CARD = {TESTS / "emulator", TESTS / "kernels"}
+ON_CARD = ("tests/emulator/", "tests/kernels/")
 
 
 def order(name: str) -> int:
@@ -28,7 +28,7 @@ def is_on_card(item: pytest.Item) -> bool:
     """Return whether a test runs on the emulated card, or on parts of the emulator."""
     given = item.callspec.params if hasattr(item, "callspec") else {}
     device = given["device"] == EMULATED if "device" in given else "emulated" in getattr(item, "fixturenames", ())
-    return device or not ON_CARD.isdisjoint(item.path.parents)
+    return device or item.nodeid.startswith(ON_CARD)
 
 
 def is_quick(file: Path) -> bool:
@@ -55,8 +55,9 @@ def _case(item: pytest.Item) -> Any:
 
 
 def surplus(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Return the tests that do not run by default: of a test marked `drawn(n)`, all but one of n of its items."""
-    found: set[pytest.Item] = set()
+    """Return the tests that do not run by default: those marked `long`, and of a test marked `drawn(n)` all but one of
+    n of its items."""
+    found = {item for item in items if item.get_closest_marker("long")}
     marked: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("drawn"):

@@ -283,7 +283,7 @@ def record(instances: Iterable[Instance], rest: Table) -> None:
 def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         seen = Path(folder) / "instances.json"
-        command = [sys.executable, "-m", "pytest", "-q", f"--instances={seen}", *arguments]
+        command = [sys.executable, "-m", "pytest", "-q", "--all-rows", f"--instances={seen}", *arguments]
         failed = subprocess.run(command, cwd=ROOT, check=False).returncode
         met: set[Instance] = {(file, name) for file, name in json.loads(seen.read_text())}
     rest = table() if arguments or failed else {}

@@ -60,7 +60,7 @@ FORMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("kind", [HALF, BF16])
 @pytest.mark.parametrize("case", FORMS)

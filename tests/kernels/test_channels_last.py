@@ -171,7 +171,7 @@ def kernels(plan: Plan) -> int:
     return max(step.calls or 0 for step in plan.steps if step.op == "Convolution")
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("layers", "count"),
@@ -198,7 +198,7 @@ def test_layers(layers: tuple[Layer, ...], count: int, precision: str, emulated:
     assert len(ops(plan)) == count and "Copy" not in ops(plan)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("layers", "count"),
@@ -310,6 +310,7 @@ def test_other_layers_get_dense_tensors(emulated: str) -> None:
     run(net, 2, CHANNELS, 6, 6)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("taps", "stride"), [(1, 1), (3, 1), (3, 2), (5, 2)])
 def test_depthwise_convolutions(taps: int, stride: int, precision: str, emulated: str) -> None:
@@ -439,7 +440,7 @@ def test_own_kernels_where_cudnn_has_none(emulated: str, monkeypatch: pytest.Mon
         run(network(*layers), 2, CHANNELS, 9, 12)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("precision", ["f16", "tf32"])
 @pytest.mark.parametrize("name", ["resnet", "efficientnet", "unet", "mobilenet_v2", "yolo", "yolos", "preprocessed"])
 def test_whole_models(name: str, precision: str, emulated: str) -> None:

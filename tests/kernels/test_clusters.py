@@ -107,6 +107,7 @@ def test_cards(largest: int, name: str, backend: CudaBackend, launched: list[tup
     assert max([cluster for cluster, _ in launched], default=1) == min(largest, free)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", KERNELS)
 def test_launches_that_are_refused(name: str, backend: CudaBackend, launched: list[tuple[int, int]]) -> None:
     """Error 912 although the driver found room: blocks exchange their sums through memory, from the first launch on.

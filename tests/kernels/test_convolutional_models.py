@@ -157,6 +157,7 @@ def resnet50(width: int, kind: str) -> IR:
     return net.build()
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_resnet50(kind: str, cudnn: bool, emulated: str) -> None:
     """The kernels are 53 convolutions, two pools, and a product with its bias; f16 weights are the default. 33 of the

@@ -225,6 +225,7 @@ EPILOGUES: list[tuple[Any, Any, Any, Chain, Sequence[tuple[Shape, Any]]]] = [
 ]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("kind", "value", "out", "chain", "operands"), EPILOGUES)
 def test_epilogues(
     kind: Any,

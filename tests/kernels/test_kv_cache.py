@@ -87,6 +87,7 @@ def test_cache_write_along_other_axes(axis: int, cache: Any, new: Any, backend: 
     assert 1 == check(backend, CacheWrite(axis=axis), [cache, new], rows=new[axis], tolerance=0)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "op", [RotaryCacheWrite(size=16), RotaryCacheWrite(size=16, pairs=True), RotaryCacheWrite(size=8)]
@@ -115,6 +116,7 @@ def test_rotary_append_of_several_rows(batch: int, backend: CudaBackend) -> None
     )
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("queries", "mask"), [(1, None), (1, (2, 1, 1, CAPACITY)), (3, (1, 1, 3, CAPACITY)), (9, None)]
 )
@@ -170,6 +172,7 @@ def rotary_attention(
     )
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 @pytest.mark.parametrize(
     "options",

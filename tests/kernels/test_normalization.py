@@ -55,6 +55,7 @@ def test_long_rows(op: Any, order: Any) -> None:
             assert check(op, random(shape), [[1]], inplace=True) == 2
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_types_of_long_rows(dtype: np.dtype[Any]) -> None:
     for n in (40000, 33001):

@@ -107,7 +107,7 @@ def normalize(
     return [kernel_name(call) for call in launcher.calls]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 # Groups of 2 channels in half a chunk, of 10 that chunks straddle, of several chunks, of single channels; pixels that
 # are no multiple of those of a block, and fewer than its threads take at once
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)

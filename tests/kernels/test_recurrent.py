@@ -192,7 +192,7 @@ def test_sequences(_: Any, sequence: Any, attributes: dict[str, Any], direction:
     assert kernels(calls) == 1 and len(calls) == 2
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_sequences_of_types(sequence: Any, kind: Any, backend: CudaBackend) -> None:

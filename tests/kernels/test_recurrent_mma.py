@@ -140,7 +140,7 @@ def run(
     return kernel_name(call)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("kind", [F32, F16, BF16])
 @pytest.mark.parametrize(("sequence", "attributes"), CELLS)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])

@@ -61,6 +61,7 @@ def compiled(emulated: str) -> None:
     preload("reduction.cu", *sorted(names))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("cls", ARITHMETIC)
 @pytest.mark.parametrize("axes", [[2], [0], [1], [0, 2], [1, 2], [0, 1, 2], [-1, -3], []], ids=str)
 def test_axes(cls: type[Reduction], axes: list[int]) -> None:

@@ -91,6 +91,7 @@ def test_nan_propagates(backend: CudaBackend) -> None:
         run_op(backend, ScatterElementsUpdate12(reduction=reduction), inputs)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("repeats", [1, 7], ids=["threads", "warps"])
 @pytest.mark.parametrize(

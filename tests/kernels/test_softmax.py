@@ -47,6 +47,7 @@ def test_many_long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(Softmax8(axis=-1), random((3, 17001))) == 1
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_types_of_long_rows(dtype: np.dtype[Any]) -> None:
     for n in (40000, 33001):

@@ -50,7 +50,7 @@ def test_five_hundred_steps(name: str) -> None:
     assert written == sum(v[:, :, :1].nbytes for v in variables)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_past_the_initial_capacity(name: str, device: str) -> None:
     """Twelve steps are decoded, of which the ninth moves the caches."""
@@ -61,7 +61,7 @@ def test_past_the_initial_capacity(name: str, device: str) -> None:
 MASKS = [(1, 6), (2, 6), (1, 7), (1, 5), (1, 1), (1, 0), (0, 0)]
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
 @pytest.mark.parametrize("shape", MASKS, ids=str)
 def test_masks_of_other_extents(shape: tuple[int, int], name: str, device: str) -> None:

@@ -61,7 +61,7 @@ def check_calls(name: str, device: str, count: int | None = None) -> None:
         check(actual, call, f"{name}, call {k}", expected.tolerance)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_expected_outputs(name: str, device: str) -> None:
     check_calls(name, device)
@@ -78,7 +78,7 @@ def test_static_shapes(name: str) -> None:
         check(found, call, f"{name}, call {k}, static", expected.tolerance)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", STATEFUL)
 def test_requests_keep_their_own_state(name: str, device: str) -> None:
     """Two requests of one compiled model have separate states; the second is three calls behind."""
@@ -101,6 +101,7 @@ def test_greedy_tokens(name: str) -> None:
         np.testing.assert_array_equal(tokens, run.tokens, err_msg=f"{name}, prompt {run.prompt.tolist()}")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("document", [False, True], ids=["today", "document"])
 def test_spec_tensor_iterator(document: bool, device: str) -> None:
     compiled = compile_ir(spec_tensor_iterator(SPEC_SEED, document=document), device)
@@ -110,6 +111,7 @@ def test_spec_tensor_iterator(document: bool, device: str) -> None:
         check((np.array(request.get_output_tensor(0).data),), call, f"call {k}")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("make", [spec_tensor_iterator, pytest.param(lstm_state, marks=pytest.mark.quick)])
 def test_side_by_side_with_openvino(make: Callable[[int], IR], device: str) -> None:
     """Ten inferences, with a reset in the middle, agree with OpenVINO within 1e-5."""

@@ -109,7 +109,7 @@ def errors(name: str, kind: str, device: str) -> list[float]:
     ]
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("kind", UNITS)
 @pytest.mark.parametrize("name", MODELS)
 def test_values(name: str, kind: str) -> None:
@@ -140,6 +140,7 @@ def openvinos_deviation(name: str, calls: list[Call]) -> float:
     return deviation(core.compile_model(DATA / name / "model.xml", "CPU", config), calls)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", AMPLIFYING)
 def test_amplifying(name: str) -> None:
     """The error in bf16 is below twice that of OpenVINO in bf16, and in f16 below half of it, but for whole levels."""
@@ -189,7 +190,7 @@ def tf32(tf32_device: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return tf32_device
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize("name", MODELS)
 def test_tf32(name: str, tf32: str) -> None:
     """The error is within the bound, and larger than that of f32; on a card, libraries need not use tensor cores."""
@@ -198,6 +199,7 @@ def test_tf32(name: str, tf32: str) -> None:
     assert found > 2.0**-19 or not cupy_emu.is_emulated
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", AMPLIFYING)
 def test_amplifying_in_tf32(name: str, tf32: str) -> None:
     """As in f16."""

@@ -79,6 +79,7 @@ def steps(net: Net) -> list[str]:
     return [n.op.name for n in prepare(ov.Core().read_model(*net.build()), fuse=True).ops if n.op.name not in HIDDEN]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("shape", [SHAPE, (-1, 6, -1, -1)], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", JOINED)
 def test_layers_that_join(name: str, shape: Any, emulated: str) -> None:
@@ -93,6 +94,7 @@ def test_layers_that_join(name: str, shape: Any, emulated: str) -> None:
         assert request.plan().kernels == count
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f64"])
 @pytest.mark.parametrize("part", [8192, 10], ids=["whole", "parts"])
 def test_bits(kind: str, part: int, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:

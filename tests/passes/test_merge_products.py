@@ -130,6 +130,7 @@ def test_gated_layers(bias: bool) -> None:
     assert steps(merged(one(Maker.gated, bias=bias))) == ["MatMul", "Fused"]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("kind", "transposed"),
     [("f32", False), ("f32", True), ("f16", True), ("u8", False), ("i8", True), ("u4", True), ("i4", False)],

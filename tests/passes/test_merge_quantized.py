@@ -86,6 +86,7 @@ def judged(net: Net, *inputs: Any, device: str, precision: str = "f32") -> None:
 ONE = "MatMul Add Quantize Dequantize"
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("lows", "expected"),
     [

@@ -372,7 +372,7 @@ def on_device(net: Net) -> list[str]:
     ]
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("low", [0, -128, -49])
 @pytest.mark.parametrize(
     ("build", "expected"),

@@ -208,12 +208,14 @@ def test_weights_are_in_shared_memory_once_per_node(cluster: Cluster) -> None:
 # ---- faults
 
 
+@pytest.mark.long
 def test_killed_actors(cluster: Cluster) -> None:
     found = faults.run(cluster, period=1.5, node_every=0, number=3)
     assert not found.mistakes, found
     assert found.faults == {"killed actors": 3} and found.rows == found.rounds * faults.ROWS, found
 
 
+@pytest.mark.long
 def test_a_removed_node(cluster: Cluster) -> None:
     """A node is killed in the middle, and another one is added."""
     found = faults.run(cluster, period=3, node_every=1, number=1, batch_seconds=0.2)
@@ -331,6 +333,7 @@ def test_sequences_are_handed_over_when_replicas_come_and_leave(port: int) -> No
         assert ray.get(app.directory().counts.remote())[1:] == (0, 0)
 
 
+@pytest.mark.long
 def test_the_load_decides_how_many_replicas_there_are(port: int) -> None:
     """Sequences move to replicas that autoscaling starts, and stay when it stops them again."""
     scaling = {
@@ -420,6 +423,7 @@ def test_the_emulated_card(port: int) -> None:
         run(app, 3, 3, clients)
 
 
+@pytest.mark.long
 def test_what_is_killed_loses_no_step(cluster: Cluster, port: int, pytestconfig: pytest.Config) -> None:
     """A replica, the directory and its standby die; with --long also nodes, and the number of replicas changes."""
     figures = serving_faults.run(0, cluster, port, least=12 if pytestconfig.getoption("--long") else 3)
