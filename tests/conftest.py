@@ -143,7 +143,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: "/ray/" not in item.nodeid)  # they wait: others run beside them
+    items.sort(key=lambda item: "/ray/test_cluster.py" not in item.nodeid)  # it waits: other files run beside it
     for item in items:
         if draws.is_on_card(item):
             item.add_marker("card")

@@ -302,6 +302,7 @@ def test_checkpoints_survive_dead_replicas(seed: int) -> None:
     running(scenario, seed=seed, checkpoint_steps=3, sticky=True)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("checkpoint_steps", [0, 3])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.usefixtures("patient")
@@ -324,6 +325,7 @@ def test_the_directory_dies_while_sequences_move(seed: int, checkpoint_steps: in
     running(scenario, seed=seed, checkpoint_steps=checkpoint_steps)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("checkpoint_steps", [0, 3])
 @pytest.mark.usefixtures("patient")
 def test_steps_without_numbers_while_the_directory_dies(checkpoint_steps: int) -> None:
