@@ -85,6 +85,7 @@ def test_every_row_once(cluster: Cluster) -> None:
     np.testing.assert_allclose(found, wanted(np.arange(ROWS)), 0, faults.TOLERANCE)
 
 
+@pytest.mark.long
 def test_empty_blocks_and_ragged_rows(cluster: Cluster) -> None:
     """Lists of different lengths, some of whose blocks have lost all rows."""
     net = Net("ragged")
@@ -310,6 +311,7 @@ def test_models_without_states(port: int) -> None:
         client.close()
 
 
+@pytest.mark.long
 def test_sequences_are_handed_over_when_replicas_come_and_leave(port: int) -> None:
     model = ov.ray.share(nets.sums())
     with served(port, model, num_replicas=2, max_sequences=32) as app:
