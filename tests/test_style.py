@@ -78,6 +78,19 @@ def test_docstrings_and_comments_open_with_a_subject_or_a_verb(top: str) -> None
     assert not found, "\n".join(found)
 
 
+def test_benchmarks_share_only_the_harness_and_the_emulator_with_tests() -> None:
+    stray = {"bench": r"tests\.(?!harness\b|emulator\b)\w+", "tests": r"bench\b[\w.]*"}
+    found = []
+    for file in FILES:
+        top, *folders = file.relative_to(ROOT).parts
+        if file.suffix == ".py" and top in stray and folders[0] != "bench":
+            imports = rf"^\s*(?:from|import) ({stray[top]})"
+            found += [
+                f"{file.relative_to(ROOT)}: {name}" for name in re.findall(imports, file.read_text(), re.MULTILINE)
+            ]
+    assert not found, "\n".join(found)
+
+
 def test_public_names_have_docstrings() -> None:
     """Functions and classes of modules of ovgpu. A class that sets ``__doc__`` has one as well."""
     found = []
