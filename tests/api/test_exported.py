@@ -71,6 +71,7 @@ def test_results_are_equal(device: str) -> None:
     np.testing.assert_array_equal(again(PROMPT)[0], compiled(PROMPT)[0])
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "name", ["llama_int4_asym", "llama_nf4", "deberta", "detector", "preprocessed", "lstm_state", "bert_int8"]
 )

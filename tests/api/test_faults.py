@@ -195,7 +195,7 @@ def parameters(name: str) -> list[int]:
     return list(range(len(re.findall('type="Parameter"', xml))))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("shape", ["", "4", "0", "?", "...", "2,3,4,5,6"])
 @pytest.mark.parametrize(
     ("name", "number"), [(name, number) for name in ("bert", "llama", "whisper_decoder") for number in parameters(name)]

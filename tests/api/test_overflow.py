@@ -171,6 +171,7 @@ def grown(name: str, parts: tuple[str, ...], folder: Path) -> Path:
     return folder / "model.xml"
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("name", "parts"),
     [("t5_encoder", ("DenseReluDense.wo",)), ("gemma2", ("o_proj", "down_proj")), ("llama", ("o_proj", "down_proj"))],
@@ -186,7 +187,7 @@ def test_residual_streams_beyond_f16(name: str, parts: tuple[str, ...], emulated
     assert precision(model) == "bf16"
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize(
     "name",
     [

@@ -248,7 +248,7 @@ def feed(model: Any, seed: int) -> list[Any]:
     ]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", RECIPES)
 def test_as_openvino(name: str, device: str) -> None:
     theirs = built(openvino, openvino_preprocess, *RECIPES[name])

@@ -62,6 +62,7 @@ STEPS = [lambda given, a=algorithm: photo(given, a) for algorithm in RESIZE] + [
 ]
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("steps", STEPS, ids=[f"photo {a}" for a in RESIZE] + [f"video {c}" for c in COLORS])
 def test_runs_like_openvinos(steps: Callable[[Any], None], device: str, tmp_path: Path) -> None:
     path = tmp_path / "model.xml"

@@ -60,7 +60,7 @@ def nearly(found: Any, wanted: Any) -> None:
         np.testing.assert_allclose(a, b, 1e-4, 1e-5 * np.abs(b).max())
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", MODELS)
 def test_many_threads(name: str, device: str) -> None:
     model = ov.Core().read_model(DATA / name / "model.xml")
@@ -104,6 +104,7 @@ def test_lengths_beyond_the_capacity(device: str) -> None:
             nearly(again.infer(first[0]).to_tuple(), wanted[0])
 
 
+@pytest.mark.drawn(2)
 def test_values_of_other_sequences_do_not_matter(device: str) -> None:
     """To the last bit, even if others are not numbers; these do not stay behind in a slot."""
     model, mine = nets.decoder(), [frames(2, 0), frames(1, 2), frames(1, 3)]

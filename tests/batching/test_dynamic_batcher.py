@@ -50,7 +50,7 @@ def numbers(rows: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal((rows, nets.SIZE)).astype(np.float32)
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", STATELESS)
 def test_whole_models(name: str, device: str) -> None:
     """Callers with the stored inputs of a model get the stored results, beside one with other inputs."""

@@ -21,7 +21,7 @@ def states(sequence: ov.BatchedSequence) -> dict[str, bytes]:
     return {name: tensor.data.tobytes() for name, tensor in sequence.state.items()}
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     "make", [nets.streaming_lstm, nets.sums, nets.first_frame, nets.time_major], ids=lambda make: make.__name__
 )

@@ -95,6 +95,7 @@ def test_a_sequence_without_a_step_keeps_its_state_to_the_last_bit(device: str) 
             assert value.data.tobytes() == before[name].tobytes()
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_results_do_not_depend_on_the_values_of_other_sequences(name: str, device: str) -> None:
     """The same sequence, in the same slot of a batch of the same size, beside others of other values."""

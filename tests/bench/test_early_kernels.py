@@ -32,7 +32,7 @@ def accesses(file: str, name: str) -> list[str]:
     return [instruction.opcode for instruction in instructions[:wait] if instruction.name in ACCESSES]
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize(
     ("file", "name"), [("product_mma.cu", name) for name in PRODUCTS] + [("product_tiles.cu", name) for name in TILES]
 )
@@ -44,7 +44,7 @@ def test_products_copy_codes(file: str, name: str) -> None:
     assert copies and all(".CONSTANT" in opcode for opcode in found if opcode not in copies)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_copy_kernels(name: str) -> None:
     """The constant kernel is copied to shared memory before the wait, x after it."""
@@ -52,19 +52,19 @@ def test_convolutions_copy_kernels(name: str) -> None:
     assert found and all(opcode.startswith("LDGSTS") for opcode in found)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", NORMS)
 def test_norms_load_nothing(name: str) -> None:
     assert not accesses("normalization.cu", name)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize(("file", "name"), OTHERS)
 def test_others_load_nothing(file: str, name: str) -> None:
     assert not accesses(file, name)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention_loads_caches(name: str) -> None:
     """Only a kernel that appends to the caches itself loads from them, and the length."""

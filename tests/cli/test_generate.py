@@ -129,6 +129,7 @@ def expected(name: str, prompt: str, steps: int) -> list[int]:
 # ---- tokens
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("model", ["gpt2", "llama", "gemma2", "qwen3", "mixtral"])
 def test_greedy_tokens(model: str, folder: Folder, figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     found = figures(capsys, folder(model), PROMPT, "--max-new-tokens", "40")

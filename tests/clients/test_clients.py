@@ -14,6 +14,7 @@ from .__main__ import check, differences, programs
 from .modes import MODES
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", ["benchmark_app", "model_api"])
 def test_program(name: str, tmp_path: Path) -> None:
     for module in getattr(import_module(f"tests.clients.programs.{name}"), "MODULES", ()):

@@ -55,7 +55,7 @@ def written(name: str, folder: Path) -> tuple[ov.Model, ov.Model]:
     return CORE.read_model(folder / "ours.xml"), CORE.read_model(folder / "theirs.xml")
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_round_trip(name: str, tmp_path: Path) -> None:
     ours, theirs = written(name, tmp_path)

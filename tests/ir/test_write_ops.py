@@ -42,7 +42,7 @@ def described(model: ov.Model) -> list[tuple[str, str, str]]:
     return sorted(found)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", CASES)
 def test_attributes(name: str, tmp_path: Path) -> None:
     for case in CASES[name]:

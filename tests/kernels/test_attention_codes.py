@@ -78,7 +78,7 @@ def run(
     return [kernel_name(call) for call in second.calls]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("factor", [False, True])
 @pytest.mark.parametrize(
     "case", [HEADS, SWAPPED, CAUSAL, SPLIT, SHARED], ids=["", "swapped", "causal", "split", "shared"]

@@ -34,14 +34,14 @@ def _whole_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_tensor_cores, "MAX_PARTS", 1)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(("case", "kind"), FORMS)
 def test_forms(case: dict[str, Any], kind: Any, backend: CudaBackend) -> None:
     calls = attend(backend, **case, kind=kind)
     assert len(calls) == 1 and "attend_mma<" in kernel_name(calls[0])
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("case", [*MANY[:8], GROUPED])
 def test_forms_in_tf32(case: dict[str, Any], tf32_backend: CudaBackend) -> None:
     (call,) = attend(tf32_backend, **case)
@@ -155,7 +155,7 @@ MASKS: dict[str, Array] = {
 }
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("kind", [HALF, BF16, np.float32])
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_with_hidden_tiles(name: str, kind: Any, backend: CudaBackend, tf32_backend: CudaBackend) -> None:

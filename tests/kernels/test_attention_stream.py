@@ -60,7 +60,7 @@ FORMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(16)
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("kind", [HALF, BF16])
 @pytest.mark.parametrize("case", FORMS)
@@ -86,6 +86,7 @@ def test_sizes_of_heads(size: int, queries: int, form: str, backend: CudaBackend
     assert kernel_name(call) == f"attend_stream<__half, NONE, {form}, int, 2, false, __half, false>"
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("heads", "queries", "keys", "grid", "in_memory"),
     [

@@ -49,7 +49,7 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield name
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize("name", NAMES)
 def test_models(name: str, card: str) -> None:
     check_calls(name, card, 2)

@@ -70,6 +70,7 @@ def normalize(
     return [kernel_name(call) for call in launcher.calls]
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("shape", [(2, 4, 3, 5), (1, 4, 8, 16), (3, 2)], ids=str)
 def test_types(shape: Any, dtype: Any, backend: CudaBackend) -> None:

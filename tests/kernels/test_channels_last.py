@@ -171,7 +171,7 @@ def kernels(plan: Plan) -> int:
     return max(step.calls or 0 for step in plan.steps if step.op == "Convolution")
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("layers", "count"),
@@ -310,7 +310,7 @@ def test_other_layers_get_dense_tensors(emulated: str) -> None:
     run(net, 2, CHANNELS, 6, 6)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("taps", "stride"), [(1, 1), (3, 1), (3, 2), (5, 2)])
 def test_depthwise_convolutions(taps: int, stride: int, precision: str, emulated: str) -> None:

@@ -62,6 +62,7 @@ CASES: list[tuple[Op, Shape, Shape, Shape, list[str]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("case", "kind"),
     [*((case, np.float32) for case in range(len(CASES))), *((case, np.float16) for case in range(4)), (1, BF16)],

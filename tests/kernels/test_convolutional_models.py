@@ -75,6 +75,7 @@ def gated(net: Net, _: Port, port: Port) -> Port:
     return net.layer("Multiply", "opset1", [port, mean])
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("epilogues", "given", "count"), [
     ((BIAS, CLAMP), {}, 1), ((BIAS, silu, RELU), {}, 1), ((BIAS, hard_swish), GROUPS, 1),
     ((BIAS, residual, RELU), {}, 2), ((BIAS, RELU), {"shape": (2, 6, -1, -1)}, 1),

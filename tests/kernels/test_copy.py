@@ -54,6 +54,7 @@ def drawn(shape: tuple[int, ...], kind: Any, draw: int) -> Array:
     return np.random.default_rng(draw).integers(0, 127, shape).astype(kind)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: np.dtype(k).name)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0]} {c[1]} to {c[3]}")
 def test_copies(case: Any, kind: Any, backend: CudaBackend) -> None:

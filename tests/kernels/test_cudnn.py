@@ -53,6 +53,7 @@ FLOATS = [
 ]
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("case", FLOATS, ids=lambda case: case.name)
 def test_judged(case: Case) -> None:
     case.run("dynamic" if case.rankless else "static", EMULATED)

@@ -93,6 +93,7 @@ def same_bits(found: Array, expected: Array) -> None:
 # ---- forms
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("dtype", "vector"), [("f4", 4), ("f2", 8), (BF16, 8), ("f8", 2), ("i1", 8), ("i8", 2)])
 @pytest.mark.parametrize("size", [64, 67, 8, 4096, 4999])
 def test_dense(dtype: Any, vector: int, size: int, emulated: str, small: None) -> None:
@@ -166,6 +167,7 @@ LITERALS += [("f16", 0.1), ("bf16", 0.1), ("f64", 0.1), ("i64", -(2**63)), ("i64
 LITERALS += [("i8", -128), ("u8", 255), ("boolean", True), ("boolean", False)]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("kind", "value"), LITERALS)
 def test_literals(kind: str, value: Any, emulated: str) -> None:
     """A Select returns the literal where its condition holds."""
@@ -201,6 +203,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_forms_compile_for_devices(form: Form, architecture: str) -> None:

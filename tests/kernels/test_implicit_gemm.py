@@ -208,6 +208,7 @@ CASES = [
 ]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "x".join(map(str, case.x + case.kernel)))
 def test_s8(case: Case, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """K is whole or split in parts; pixels have more channels than belong to x and out."""
@@ -285,26 +286,36 @@ def test_overlapping_launches(backend: CudaBackend) -> None:
     chain(backend)
 
 
-def test_tiles(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("split", ["NONE", "MEMORY", "CLUSTER"])
+@pytest.mark.parametrize(
+    ("tile", "pixels", "outputs"),
+    [
+        ((256, 128), 300, 136),
+        ((128, 128), 200, 136),
+        ((128, 64), 300, 64),
+        ((64, 128), 60, 136),
+        ((64, 64), 64, 64),
+        ((64, 32), 130, 40),
+        ((32, 32), 40, 72),
+    ],
+)
+def test_tiles(
+    backend: CudaBackend,
+    tile: tuple[int, int],
+    pixels: int,
+    outputs: int,
+    split: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """All tiles compute the same, with whole and split sums."""
-    cases = {
-        (256, 128): (300, 136),
-        (128, 128): (200, 136),
-        (128, 64): (300, 64),
-        (64, 128): (60, 136),
-        (64, 64): (64, 64),
-        (64, 32): (130, 40),
-        (32, 32): (40, 72),
-    }
-    for tile, (pixels, outputs) in cases.items():
-        case = Case((1, 1040, 1, pixels), (outputs, 1040, 1, 1))
-        monkeypatch.setattr(_implicit_gemm, "TILES", {tile: TILES[tile]})
-        for multiprocessors, split in ((1, "NONE"), (50, "MEMORY"), (50, "CLUSTER")):
-            if tile == (256, 128) and split == "CLUSTER":
-                continue  # shared memory has no room for the sums
-            monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
-            monkeypatch.setattr(Launcher, "has_clusters", split == "CLUSTER")
-            assert convolve(backend, case).startswith(f"signed char, float, float, {tile[0]}, {tile[1]}, {split}, ")
+    if tile == (256, 128) and split == "CLUSTER":
+        return  # shared memory has no room for the sums
+    case = Case((1, 1040, 1, pixels), (outputs, 1040, 1, 1))
+    monkeypatch.setattr(_implicit_gemm, "TILES", {tile: TILES[tile]})
+    monkeypatch.setattr(Launcher, "multiprocessors", 1 if split == "NONE" else 50)
+    monkeypatch.setattr(Launcher, "has_clusters", split == "CLUSTER")
+    assert convolve(backend, case).startswith(f"signed char, float, float, {tile[0]}, {tile[1]}, {split}, ")
 
 
 def test_rows_in_registers(backend: CudaBackend) -> None:

@@ -172,7 +172,7 @@ def rotary_attention(
     )
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 @pytest.mark.parametrize(
     "options",

@@ -66,6 +66,7 @@ def test_launches(name: str, emulated: str) -> None:
             assert counters.d2h_bytes == sum(y.nbytes for y in found)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", [n for n in MODELS if "lstm-s" not in n])
 def test_plan(name: str, emulated: str) -> None:
     """The plan has one sequence, whose outputs are written directly to the results."""

@@ -95,7 +95,7 @@ def cases() -> Iterator[Case]:
                 seen.add(key)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in cases()])
 def test_in_models(case: Case, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A case is run, captured with other inputs, and replayed, without falling back to `evaluate`."""

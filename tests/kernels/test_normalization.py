@@ -30,6 +30,7 @@ def device(emulated: str) -> str:
     return emulated
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("axes", [[2], [1, 2], [0], [1], [0, 2], [0, 1, 2], [-1]], ids=str)
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_axes(op: Any, axes: list[int]) -> None:

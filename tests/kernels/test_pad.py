@@ -32,6 +32,7 @@ def pads(*values: tuple[int, ...]) -> list[Any]:
     return [np.array(v) for v in values]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_pads(case: Any, mode: Any, backend: CudaBackend) -> None:

@@ -33,6 +33,7 @@ def kernels(op: Any, shape: tuple[int, ...], out: tuple[int, ...], *host: Any) -
     return [kernel_name(call) for call in made.calls]
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS), ids=str)
 def test_types(dtype: Any) -> None:
     for op in (MAX, AVERAGE):

@@ -127,7 +127,7 @@ def test_cells(cell: Any, _: Any, attributes: dict[str, Any], backend: CudaBacke
     assert len(calls) == kernels(calls) == 1
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("cell", [LSTMCell, GRUCell, RNNCell])
 @pytest.mark.parametrize("batch", [1, 2, 5, 9])
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
@@ -136,6 +136,7 @@ def test_cells_with_vector_loads(cell: Any, batch: int, kind: Any, backend: Cuda
     run(backend, cell(), cell_inputs(cell(), batch, 264, 144), kind)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("cell", [LSTMCell, GRUCell, RNNCell])
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_cells_of_types(cell: Any, kind: Any, backend: CudaBackend) -> None:

@@ -140,7 +140,7 @@ def run(
     return kernel_name(call)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("kind", [F32, F16, BF16])
 @pytest.mark.parametrize(("sequence", "attributes"), CELLS)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
@@ -160,7 +160,7 @@ def test_batches(sequence: Any, attributes: dict[str, Any], batch: int, tf32_bac
     assert run(tf32_backend, op, F16, batch, 40).startswith("recurrent_mma<")
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("multiprocessors", [1, 2, 3, 4, 6, 12])
 @pytest.mark.parametrize(("sequence", "attributes"), PLAIN)
 def test_few_multiprocessors(
@@ -203,6 +203,7 @@ def test_passes(tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> N
     assert "8, 1, 8>" in run(tf32_backend, RNNSequence(), F32, 20, 20, steps=3)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
 @pytest.mark.parametrize(("sequence", "attributes"), PLAIN)
 def test_orders_of_threads(order: Any, sequence: Any, attributes: dict[str, Any], tf32_backend: CudaBackend) -> None:

@@ -61,7 +61,7 @@ def compiled(emulated: str) -> None:
     preload("reduction.cu", *sorted(names))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("cls", ARITHMETIC)
 @pytest.mark.parametrize("axes", [[2], [0], [1], [0, 2], [1, 2], [0, 1, 2], [-1, -3], []], ids=str)
 def test_axes(cls: type[Reduction], axes: list[int]) -> None:
@@ -69,6 +69,7 @@ def test_axes(cls: type[Reduction], axes: list[int]) -> None:
         assert check(cls(keep_dims=keep_dims), random((3, 5, 7), scale=1), [np.array(axes, np.int64)]) == 1
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cls", [ReduceSum, ReduceMin])
 def test_types(cls: type[Reduction], dtype: np.dtype[Any]) -> None:

@@ -61,6 +61,7 @@ def rotate(
 HALVES, PAIRS = Rotary(size=16), Rotary(size=16, pairs=True)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("op", [HALVES, PAIRS], ids=["halves", "pairs"])
 @pytest.mark.parametrize("each", [8, 16])

@@ -54,6 +54,7 @@ def test_the_last_update_wins(shapes: Any, kind: Any, backend: CudaBackend) -> N
     assert len(names) == (4 if shapes[1] == (100,) else 1 + (0 not in shapes[1]))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("keeps", [True, False], ids=["from data", "from neutral"])
 @pytest.mark.parametrize("reduction", REDUCTIONS[1:])
 @pytest.mark.parametrize("shapes", [SHAPES[2], SHAPES[6]], ids=["threads", "warps"])
@@ -91,7 +92,7 @@ def test_nan_propagates(backend: CudaBackend) -> None:
         run_op(backend, ScatterElementsUpdate12(reduction=reduction), inputs)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("repeats", [1, 7], ids=["threads", "warps"])
 @pytest.mark.parametrize(
@@ -203,6 +204,7 @@ def test_scatter_nd(shapes: Any, backend: CudaBackend) -> None:
     assert len(run_op(backend, ScatterNDUpdate(), inputs)) == launches
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("reduction", ["sum", "sub", "prod", "min", "max"])
 @pytest.mark.parametrize("kind", [np.float32, np.int32, np.bool_], ids=lambda k: np.dtype(k).name)
 def test_scatter_nd_reductions(kind: Any, reduction: Any, backend: CudaBackend) -> None:

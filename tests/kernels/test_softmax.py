@@ -65,6 +65,7 @@ def test_extremes_in_some_parts(op: Any, special: tuple[float, ...]) -> None:
     check(op(axis=-1), lambda draw: np.full((1, 40000), special[0], np.float32))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("n", [7, 1025])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("op", OPS)

@@ -39,7 +39,7 @@ def compiled(emulated: str) -> None:
 WAYS = [CumSum(exclusive=e, reverse=r) for e in (False, True) for r in (False, True)]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("op", WAYS, ids=lambda op: f"exclusive={op.exclusive}-reverse={op.reverse}")
 @pytest.mark.parametrize("axis", [0, 1, 2, -2])
 def test_cumsum_axes(op: CumSum, axis: int) -> None:
@@ -121,7 +121,7 @@ def test_topk_sizes(n: int, k: int, order: Any) -> None:
             check(top(mode, sort), random((2, n)), [k], types=types(np.float32))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     ("shape", "k"), [((1, 16385), 1), ((1, 40001), 50), ((3, 17000), 7), ((2, 70001), 500)], ids=str
@@ -164,6 +164,7 @@ def test_topk_of_long_strided_rows() -> None:
         check(top(mode, "index"), lambda draw: np.roll(nan, draw, 1), [600], types=types(np.float32))
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("mode", ["max", "min"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_topk_types(mode: str, dtype: np.dtype[Any]) -> None:

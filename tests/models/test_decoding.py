@@ -61,7 +61,7 @@ def test_past_the_initial_capacity(name: str, device: str) -> None:
 MASKS = [(1, 6), (2, 6), (1, 7), (1, 5), (1, 1), (1, 0), (0, 0)]
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
 @pytest.mark.parametrize("shape", MASKS, ids=str)
 def test_masks_of_other_extents(shape: tuple[int, int], name: str, device: str) -> None:

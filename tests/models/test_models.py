@@ -61,13 +61,13 @@ def check_calls(name: str, device: str, count: int | None = None) -> None:
         check(actual, call, f"{name}, call {k}", expected.tolerance)
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize("name", NAMES)
 def test_expected_outputs(name: str, device: str) -> None:
     check_calls(name, device)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", STATELESS)
 def test_static_shapes(name: str) -> None:
     core, expected = ov.Core(), EXPECTED[name]

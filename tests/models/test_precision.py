@@ -109,7 +109,7 @@ def errors(name: str, kind: str, device: str) -> list[float]:
     ]
 
 
-@pytest.mark.drawn(12)
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize("kind", UNITS)
 @pytest.mark.parametrize("name", MODELS)
 def test_values(name: str, kind: str) -> None:

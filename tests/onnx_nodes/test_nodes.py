@@ -21,7 +21,7 @@ def test_every_test_is_listed() -> None:
     assert all(EXCLUDED.values()) and set(EXCLUDED) <= set(suite())
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", [name for name in passed() if name not in EXCLUDED])
 def test_node(name: str) -> None:
     case = suite()[name]

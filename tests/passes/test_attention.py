@@ -135,6 +135,7 @@ def attentions(net: Net) -> list[Any]:
     return [n for n in prepare(ov.Core().read_model(*net.build())).ops if isinstance(n.op, ScaledDotProductAttention)]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", PATTERNS)
 def test_values(name: str, device: str) -> None:
     pattern, inputs = PATTERNS[name]

@@ -104,7 +104,7 @@ PATTERNS = {
 }
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("scaled", [False, True])
 def test_decomposed(name: str, device: str, scaled: bool) -> None:
@@ -135,6 +135,7 @@ def moments(
     return net.op("Add", product, net.op("Subtract", shift, rest))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("negated", [False, True])
 @pytest.mark.parametrize(
     ("axes", "terms", "found"),

@@ -84,7 +84,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_is_cancelled(name: str, device: str) -> None:
     request = request_of(LOOPS[name], device)

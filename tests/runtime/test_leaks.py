@@ -32,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("model", NAMES if metafunc.config.getoption("--long") else SOME)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 def test_dropped_models_leave_nothing_behind(model: str, device: str) -> None:
     run(model, device)
     run(model, device)

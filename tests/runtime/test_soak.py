@@ -11,6 +11,7 @@ from tests import soak
 SHORT = ["--seconds", "2", "--every", "0.5", "--threads", "2", "--models", "lstm_state", "gru"]
 
 
+@pytest.mark.drawn(2)
 def test_nothing_is_left_behind(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.main([*SHORT, "--device", device]) == 0
     output = capsys.readouterr().out

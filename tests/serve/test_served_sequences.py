@@ -82,7 +82,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
         raise errors[0]
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize(("name", "inputs"), [("lstm", frame), ("decoder", tokens)], ids=["lstm", "decoder"])
 def test_64_sequences_side_by_side(

@@ -140,11 +140,11 @@ interrupted: dict[str, set[tuple[str, int]]] = {device: set() for device in DEVI
 
 
 def places_of(lines: Interruption, name: str, device: str, long: bool) -> list[int]:
-    """Return the places to interrupt. With ``--long``, each line each time it runs; else its first two times, and in
-    slow cases the lines that no case before has run."""
+    """Return the places to interrupt. With ``--long``, each line each time it runs; else its first time, and in slow
+    cases the lines that no case before has run."""
     if long:
         return lines.passes(1 << 62)
-    places = lines.passes(2)
+    places = lines.passes(1)
     if name not in QUICK:
         places = [at for at in places if lines.passed[at - 1] not in interrupted[device]]
     interrupted[device].update(lines.passed)

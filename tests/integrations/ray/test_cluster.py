@@ -177,6 +177,7 @@ def wide() -> ov.Model:
     return nets.model(net)
 
 
+@pytest.mark.long
 def test_weights_are_in_shared_memory_once_per_node(cluster: Cluster) -> None:
     """Two actors on each of two nodes."""
     model = wide()
@@ -362,6 +363,7 @@ def test_the_load_decides_how_many_replicas_there_are(port: int) -> None:
         assert app.sequences() == [24]
 
 
+@pytest.mark.long
 def test_a_replica_that_dies(port: int) -> None:
     """Its sequences go on from their checkpoints, each step exactly once."""
     with served(port, ov.ray.share(nets.sums()), num_replicas=2, checkpoint_steps=3) as app:
@@ -370,6 +372,7 @@ def test_a_replica_that_dies(port: int) -> None:
         run(app, 8, 5, clients)
 
 
+@pytest.mark.long
 def test_the_directory_and_its_standby_end_with_the_deployment(port: int) -> None:
     with served(port, ov.ray.share(nets.sums()), num_replicas=1, idle_seconds=2) as app:
         run(app, 2, 2)
@@ -416,6 +419,7 @@ def test_sequences_over_http(port: int) -> None:
         client.close()
 
 
+@pytest.mark.long
 def test_the_emulated_card(port: int) -> None:
     shared = ov.ray.share(nets.sums())
     model = EmulatedModel(shared.xml, shared.weights)

@@ -230,8 +230,8 @@ def patient(hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def kill_directories(cluster: Cluster, over: asyncio.Event) -> None:
-    """Kill three directories, one after the other."""
-    for _ in range(3):
+    """Kill two directories, one after the other."""
+    for _ in range(2):
         await asyncio.sleep(2.5 + cluster.rng.random() / 5)
         cluster.kill_directory()
     await asyncio.sleep(2.5)
@@ -268,6 +268,7 @@ def test_steps_on_random_replicas_that_come_and_leave(seed: int) -> None:
     running(scenario, seed=seed)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_checkpoints_survive_dead_replicas(seed: int) -> None:
     """Replicas die, and the directory or its standby: sequences go on from checkpoints, each step exactly once."""
@@ -302,7 +303,7 @@ def test_checkpoints_survive_dead_replicas(seed: int) -> None:
     running(scenario, seed=seed, checkpoint_steps=3, sticky=True)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("checkpoint_steps", [0, 3])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.usefixtures("patient")
