@@ -17,6 +17,7 @@ from ovgpu.ops.base.xp import NUMPY
 from ovgpu.runtime.backend import RoundingCall
 from tests.emulator import cupy_emu, nvrtc
 
+from .gate import ToCompile
 from .recorded import kernel_name, run_calls
 from .test_attention import MANY, attend, attend_hidden
 
@@ -187,7 +188,7 @@ def test_capabilities(capability: str, kind: Any, backend: CudaBackend, monkeypa
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_kernels_compile_without_spills(architecture: str) -> None:
+def test_kernels_compile_without_spills(architecture: str, to_compile: ToCompile) -> None:
     expressions = [
         f"attend_mma<{kernel}>"
         for kernel in (
@@ -201,6 +202,7 @@ def test_kernels_compile_without_spills(architecture: str) -> None:
             "float, BOOLEAN, 80, 80, 1, 16, 1, long long, 8",
         )
     ]
+    expressions = to_compile("attention_mma.cu", expressions)
     usage = nvrtc.compile_file("attention_mma.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

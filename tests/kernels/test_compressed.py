@@ -16,6 +16,7 @@ from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
 from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 
+from .gate import ToCompile
 from .recorded import kernel_name, run_calls
 
 RNG = np.random.default_rng(6)
@@ -133,7 +134,7 @@ def test_gather_nothing(terms: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_compiles_for_devices(architecture: str) -> None:
+def test_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     kinds = (
         "Nibbles, __half, unsigned char",
         "Nibbles, __nv_bfloat16, None",
@@ -150,6 +151,7 @@ def test_compiles_for_devices(architecture: str) -> None:
         for batch in (1, 4)
         for name, types in (("product", "float"), ("product_columns", "float, float"))
     ]
+    expressions = to_compile("compressed.cu", expressions)
     usage = nvrtc.compile_file("compressed.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -13,6 +13,8 @@ from ovgpu.ops.convert import _steps
 from ovgpu.types import Type
 from tests.emulator import nvrtc
 
+from .gate import ToCompile
+
 SMALL_FLOATS = ("nf4", "f8e8m0", "f4e2m1", "f8e4m3", "f8e5m2")
 TYPES = (
     "float",
@@ -49,13 +51,14 @@ def test_steps_round_as_the_type_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_compiles_for_devices(architecture: str) -> None:
+def test_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     expressions = [
         f"{name}<{t}, {i}, 4>" for name in ("encode", "encode_low") for t in TYPES for i in ("int", "long long")
     ]
     expressions += [
         f"decode<unsigned {t}, int, {rank}>" for t in ("char", "short", "int", "long long") for rank in (2, 8)
     ]
+    expressions = to_compile("convert.cu", expressions)
     usage = nvrtc.compile_file("convert.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -13,6 +13,8 @@ from ovgpu.ops.sequence.ctc import CTCGreedyDecoder, CTCGreedyDecoderSeqLen, CTC
 from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import draws, replay, run_op
 
+from .gate import ToCompile
+
 SHAPES = [(3, 7, 4), (1, 600, 3), (2, 257, 2), (5, 3, 1500), (2, 3, 9000), (40, 2, 33)]  # sequences, steps, classes
 
 
@@ -70,13 +72,14 @@ def test_lengths_out_of_range(backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_compiles_for_devices(architecture: str) -> None:
+def test_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     kinds = "float", "double", "__half", "__nv_bfloat16"
     expressions = [
         f"{kernel}<{kind}{rest}>"
         for kind in kinds
         for kernel, rest in (("best_classes", ""), ("log_sums", ""), ("ctc_loss", ", long long, int"))
     ]
+    expressions = to_compile("ctc.cu", expressions)
     usage = nvrtc.compile_file("ctc.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -19,6 +19,8 @@ from ovgpu.ops.sparse.segments import SegmentMax
 from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import draws, replay, run_op
 
+from .gate import ToCompile
+
 SHAPES = [  # rows of the table, columns, bags, indices
     (9, (3,), 5, 40),
     (9, (40,), 5, 40),
@@ -100,10 +102,10 @@ def test_indices_out_of_range(backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_compiles_for_devices(architecture: str) -> None:
+def test_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     kinds = [("float", 4), ("double", 2), ("__half", 8), ("signed char", 16), ("long long", 2)]
     for file, kernel in (("embedding.cu", "embedding_bag"), ("segments.cu", "segment_max")):
-        expressions = [f"{kernel}<{kind}, long long, {v}>" for kind, v in kinds]
+        expressions = to_compile(file, [f"{kernel}<{kind}, long long, {v}>" for kind, v in kinds])
         usage = nvrtc.compile_file(file, architecture, expressions).usage
         assert len(usage) == len(expressions)
         assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -18,6 +18,8 @@ from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import axis, draws, replay, run_op
 
+from .gate import ToCompile
+
 SHAPES = [  # data, indices, axis, batch_dims
     ((7, 12), (5,), 0, 0),
     ((7, 12), (2, 3), 1, 0),
@@ -176,7 +178,7 @@ def test_64_bit_tuples(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_compiles_for_devices(architecture: str) -> None:
+def test_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long", "uint4")
     expressions = [
         f"gather<{t}, {index}, {i}, {r}>"
@@ -194,6 +196,7 @@ def test_compiles_for_devices(architecture: str) -> None:
         )
     ]
     expressions += [f"gather_tree<{t}>" for t in ("int", "long long", "float", "__half", "__nv_bfloat16")]
+    expressions = to_compile("gather.cu", expressions)
     usage = nvrtc.compile_file("gather.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -15,6 +15,7 @@ from ovgpu.ops.matrix.matmul import ExactMatMul, MatMul
 from ovgpu.runtime.backend import RoundingCall
 from tests.emulator import cupy_emu, nvrtc
 
+from .gate import ToCompile
 from .recorded import replay
 
 Array = np.ndarray[Any, Any]
@@ -195,9 +196,10 @@ def test_tf32(tf32_backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_every_instantiation_compiles_for_devices(architecture: str) -> None:
+def test_every_instantiation_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     types = ("float", "double", "__half", "__nv_bfloat16", "signed char", "unsigned char", "short", "int", "long long")
     expressions = [f"matmul<{t}, int, {rank}>" for t in types for rank in (2, 4, 8)] + ["matmul<int, long long, 2>"]
+    expressions = to_compile("matmul.cu", expressions)
     usage = nvrtc.compile_file("matmul.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

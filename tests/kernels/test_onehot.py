@@ -12,6 +12,8 @@ from ovgpu.ops.sequence.one_hot import OneHot, OneHot16
 from tests.emulator import nvrtc
 from tests.kernels.recorded import axis, draws, run_op
 
+from .gate import ToCompile
+
 
 @pytest.mark.parametrize("where", [0, 1, -1])
 @pytest.mark.parametrize("shape", [(5,), (4, 3), (600,), (0,)], ids=str)
@@ -45,11 +47,12 @@ def test_other_layouts(backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_compiles_for_devices(architecture: str) -> None:
+def test_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long")
     expressions = [
         f"onehot<{t}, {index}, {i}, 4>" for t in sizes for index in ("int", "long long") for i in ("int", "long long")
     ]
+    expressions = to_compile("onehot.cu", expressions)
     usage = nvrtc.compile_file("onehot.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -15,6 +15,8 @@ from tests.emulator import nvrtc
 from tests.harness.ir import Net
 from tests.kernels.recorded import draws, run_op
 
+from .gate import ToCompile
+
 MODES: tuple[Any, ...] = ("constant", "edge", "reflect", "symmetric")
 CASES = [  # shape, pads before, pads after
     ((5,), (2,), (3,)),
@@ -81,12 +83,13 @@ def test_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_compiles_for_devices(architecture: str) -> None:
+def test_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long")
     expressions = [
         f"pad<{t}, {mode.upper()}, {i}, {r}>" for t in sizes for mode in MODES for i, r in (("int", 2), ("int", 4))
     ]
     expressions += [f"pad<unsigned int, {mode.upper()}, long long, 8>" for mode in MODES]
+    expressions = to_compile("pad.cu", expressions)
     usage = nvrtc.compile_file("pad.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -13,6 +13,8 @@ from ovgpu.ops.movement.movement import ReverseSequence, Roll
 from tests.emulator import nvrtc
 from tests.kernels.recorded import draws, run_op
 
+from .gate import ToCompile
+
 
 @pytest.mark.parametrize("kind", [np.float32, np.int8, np.float64], ids=lambda k: np.dtype(k).name)
 @pytest.mark.parametrize(("shape", "batch", "along"), [((3, 50), 0, 1), ((40, 7, 9), 1, 0), ((2, 3, 5, 7), -1, 1)])
@@ -64,7 +66,7 @@ def test_rolls_of_other_layouts(backend: CudaBackend, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_compiles_for_devices(architecture: str) -> None:
+def test_compiles_for_devices(architecture: str, to_compile: ToCompile) -> None:
     expressions = [
         f"reverse_sequence<{t}, {length}, {i}, {r}>"
         for t, length, i, r in (
@@ -75,6 +77,7 @@ def test_compiles_for_devices(architecture: str) -> None:
         )
     ]
     expressions += ["roll<unsigned int, int, 4>", "roll<unsigned long long, long long, 8>"]
+    expressions = to_compile("reverse.cu", expressions)
     usage = nvrtc.compile_file("reverse.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

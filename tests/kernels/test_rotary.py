@@ -14,6 +14,7 @@ from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused.rotary import Rotary
 from tests.emulator import cupy_emu, nvrtc
 
+from .gate import ToCompile
 from .recorded import replay
 
 Shape = tuple[int, ...]
@@ -103,7 +104,7 @@ def test_empty(backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_kernels_compile_without_spills(architecture: str) -> None:
+def test_kernels_compile_without_spills(architecture: str, to_compile: ToCompile) -> None:
     expressions = [
         f"rotate<{t}, {pairing}, {vector}, {index}>"
         for t, vector, index in (
@@ -114,6 +115,7 @@ def test_kernels_compile_without_spills(architecture: str) -> None:
         )
         for pairing in ("HALVES", "PAIRS")
     ]
+    expressions = to_compile("rotary.cu", expressions)
     usage = nvrtc.compile_file("rotary.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

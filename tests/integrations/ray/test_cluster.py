@@ -398,6 +398,7 @@ def test_a_full_replica_and_wrong_steps(port: int) -> None:
         run(app, 1, 2)
 
 
+@pytest.mark.long
 def test_sequences_over_http(port: int) -> None:
     with served(port, nets.sums(), num_replicas=2) as app:
         client = http_client.InferenceServerClient(f"127.0.0.1:{port}/{app.app}")

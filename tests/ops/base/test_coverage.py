@@ -37,6 +37,7 @@ def test_every_op_version_is_judged() -> None:
     assert not short, "\n".join(short)
 
 
+@pytest.mark.long
 def test_every_op_version_is_drawn() -> None:
     missing = [" ".join(name) for name, draws in draw(own(), 1, seed=0).items() if not draws]
     assert not missing, f"no sweep has drawn {', '.join(missing)}"
