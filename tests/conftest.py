@@ -24,6 +24,8 @@ from tests.harness.recall import load
 from tests.harness.replay import DEVICES, EMULATED
 
 TF32 = "EMULATED_TF32"  # name of a device
+# Files that wait or run long: others run beside them.
+FIRST = ("tests/integrations/ray/test_cluster.py", "tests/test_contributing.py")
 
 pytest_plugins = ("tests.kernels.gate",)
 
@@ -143,7 +145,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: "/ray/test_cluster.py" not in item.nodeid)  # it waits: other files run beside it
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
     for item in items:
         if draws.is_on_card(item):
             item.add_marker("card")

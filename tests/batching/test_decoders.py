@@ -104,7 +104,6 @@ def test_lengths_beyond_the_capacity(device: str) -> None:
             nearly(again.infer(first[0]).to_tuple(), wanted[0])
 
 
-@pytest.mark.drawn(2)
 def test_values_of_other_sequences_do_not_matter(device: str) -> None:
     """To the last bit, even if others are not numbers; these do not stay behind in a slot."""
     model, mine = nets.decoder(), [frames(2, 0), frames(1, 2), frames(1, 3)]
@@ -118,13 +117,13 @@ def test_values_of_other_sequences_do_not_matter(device: str) -> None:
                 future = first.submit({**beside, "x": beside["x"] * np.float32(other)})
                 results.append(second.submit(inputs).result()["y"])
                 future.result()
-            with pytest.MonkeyPatch.context() as patch:  # a step of the first one alone
+            with pytest.MonkeyPatch.context() as patch:  # steps that cannot share a batch
                 patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
                 first.infer({**beside, **frames(1, 4, 6), "x": beside["x"] * np.float32(other)})
-            first.close()
-            with batcher.open() as third:
-                futures = third.submit(mine[0]), second.submit(frames(2, 4))
-                results += [future.result()["y"] for future in futures]
+                first.close()
+                with batcher.open() as third:
+                    futures = third.submit(mine[0]), second.submit(frames(2, 4))
+                    results += [future.result()["y"] for future in futures]
             found.append(np.concatenate(results, 1))
     assert np.isfinite(found[0]).all()
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()

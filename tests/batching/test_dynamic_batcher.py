@@ -57,7 +57,7 @@ def test_whole_models(name: str, device: str) -> None:
     expected = Expected.load(DATA / name / "expected.npz")
     call = expected.calls[0]
     compiled = ov.Core().compile_model(DATA / name / "model.xml", device)
-    with ov.DynamicBatcher(compiled, 3, max_wait_ms=2000) as batcher:
+    with ov.DynamicBatcher(compiled, 3, max_wait_ms=200) as batcher:
         first, _, third = (batcher.submit(x) for x in (call.inputs, others(call.inputs), call.inputs))
         for future in (first, third):
             for found, wanted in zip(future.result().to_tuple(), call.outputs, strict=True):

@@ -62,7 +62,7 @@ def draws(n: int, *shapes: tuple[int, ...], dtype: Any = np.float32) -> tuple[An
     return scale, shift, terms
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("cls", "dtype", "n"),
     [

@@ -126,7 +126,7 @@ FEW = [
 ]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("case", MANY)
 def test_many_queries(case: dict[str, Any], backend: CudaBackend) -> None:
     assert name(attend(backend, **case)).startswith("attend_tiles")
@@ -139,13 +139,14 @@ def test_few_queries(case: dict[str, Any], backend: CudaBackend) -> None:
     assert len(calls) == 1 and name(calls).startswith("attend_split")
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("queries", [1, 3, 20])
 def test_short_types(kind: Any, queries: int, backend: CudaBackend) -> None:
     attend(backend, (1, 2, queries, 32), (1, 2, 130, 32), (1, 2, 130, 16), (queries, 130), kind=kind)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("case", [MANY[0], MANY[3], MANY[6], MANY[8], *FEW[2:6]])
 def test_f64(case: dict[str, Any], backend: CudaBackend) -> None:
     """One kernel serves any number of queries."""

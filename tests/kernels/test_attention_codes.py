@@ -78,7 +78,7 @@ def run(
     return [kernel_name(call) for call in second.calls]
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("factor", [False, True])
 @pytest.mark.parametrize(
     "case", [HEADS, SWAPPED, CAUSAL, SPLIT, SHARED], ids=["", "swapped", "causal", "split", "shared"]
@@ -89,7 +89,7 @@ def test_few_queries(case: dict[str, Any], factor: bool, backend: CudaBackend) -
         assert name.startswith("attend_stream<") and ", false, signed char, " in name
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("factor", [False, True])
 @pytest.mark.parametrize(
     "case", [HEADS, SWAPPED, {**HEADS, "causal": True, "sink": (1, 2, 1, 1)}], ids=["", "swapped", "causal"]

@@ -35,21 +35,21 @@ def _whole_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_tensor_cores, "MAX_PARTS", 1)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize(("case", "kind"), FORMS)
 def test_forms(case: dict[str, Any], kind: Any, backend: CudaBackend) -> None:
     calls = attend(backend, **case, kind=kind)
     assert len(calls) == 1 and "attend_mma<" in kernel_name(calls[0])
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("case", [*MANY[:8], GROUPED])
 def test_forms_in_tf32(case: dict[str, Any], tf32_backend: CudaBackend) -> None:
     (call,) = attend(tf32_backend, **case)
     assert kernel_name(call).startswith("attend_mma<float, ") and isinstance(call, RoundingCall)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("size", "tiles", "keys"), [(40, 2, 32), (64, 1, 32), (64, 2, 32), (80, 1, 16), (128, 2, 16)])
 def test_sizes_of_heads_in_tf32(
     size: int, tiles: int, keys: int, tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
@@ -82,7 +82,7 @@ def test_tf32_rounds_to_nearest(tf32_backend: CudaBackend) -> None:
     np.testing.assert_array_equal(out.get()[0, 8], [1 + 2**-10, -1, np.inf, np.inf, -np.inf, np.nan, 1 + 2**-10, 0])
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("size", "tiles", "keys"),
     [(64, 1, 64), (64, 2, 64), (80, 2, 64), (96, 2, 32), (128, 1, 64), (128, 2, 32), (192, 1, 32), (256, 1, 16)],

@@ -61,7 +61,7 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Launcher, "multiprocessors", 4)
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(32)
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("kind", [HALF, BF16, np.float32])
 @pytest.mark.parametrize("form", FORMS)
@@ -74,7 +74,7 @@ def test_forms(
     assert parts(attend(tf32_backend if kind == np.float32 else backend, **FORMS[form], kind=kind)) > 1
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("kind", [HALF, BF16, np.float32])
 @pytest.mark.parametrize(
     "form",
@@ -96,7 +96,7 @@ def test_heads_as_rows_of_a_tile(
     assert call.args[0] == (2, 1)
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize(
     ("shape", "keys", "grid", "in_memory"),
     [
@@ -162,7 +162,7 @@ def test_lengths_on_the_device(keys: int, backend: CudaBackend) -> None:
     replay(backend, record, list(zip(device, draws)), [out], wanted, 2e-3)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.usefixtures("few_multiprocessors", "clusters")
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
 def test_orders_of_threads(order: Any, backend: CudaBackend, tf32_backend: CudaBackend) -> None:
@@ -179,7 +179,7 @@ def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend, tf32_bac
     attend_hidden(tf32_backend, 1000, np.float32, lowest)
 
 
-@pytest.mark.drawn(12)
+@pytest.mark.drawn(16)
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("kind", [HALF, np.float32])
 @pytest.mark.parametrize("name", MASKS)

@@ -69,7 +69,7 @@ def test_forms(case: dict[str, Any], kind: Any, backend: CudaBackend) -> None:
     assert len(calls) == 1 and "attend_stream<" in kernel_name(calls[0])
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("size", "queries", "form"),
     [
@@ -153,7 +153,7 @@ def test_large_arrays(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> 
     assert kernel_name(call) == f"attend_stream<__nv_bfloat16, ADDED, {form}>"
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.usefixtures("clusters")
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
 def test_orders_of_threads(order: Any, backend: CudaBackend) -> None:

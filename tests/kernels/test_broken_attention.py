@@ -334,7 +334,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(32)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_noticed(fault: Fault) -> None:
     is_noticed(fault)

@@ -43,7 +43,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_noticed(fault: Fault) -> None:
     is_noticed(fault)

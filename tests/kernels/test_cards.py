@@ -49,13 +49,13 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield name
 
 
-@pytest.mark.drawn(24)
+@pytest.mark.drawn(48)
 @pytest.mark.parametrize("name", NAMES)
 def test_models(name: str, card: str) -> None:
     check_calls(name, card, 2)
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", HALF)
 def test_half(name: str, card: str) -> None:
     assert max(errors(name, "f16", card)) < NOISE * np.sqrt(roundings(name, "f16")) * UNITS["f16"]

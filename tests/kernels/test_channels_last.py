@@ -171,7 +171,7 @@ def kernels(plan: Plan) -> int:
     return max(step.calls or 0 for step in plan.steps if step.op == "Convolution")
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("layers", "count"),
@@ -198,7 +198,7 @@ def test_layers(layers: tuple[Layer, ...], count: int, precision: str, emulated:
     assert len(ops(plan)) == count and "Copy" not in ops(plan)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("layers", "count"),

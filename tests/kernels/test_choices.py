@@ -57,7 +57,7 @@ def open_backend(emulated: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Ca
     return lambda factory: monkeypatch.setitem(devices._backends, EMULATED, factory)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("name", ["llama_int4_sym", "resnet", "whisper_decoder"])
 def test_every_answer_is_right(name: str, number: int, open_backend: Any) -> None:

@@ -56,7 +56,7 @@ def test_shares(shape: Any, backend: CudaBackend) -> None:
     )
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("kind", "vector"), VECTORS, ids=lambda v: getattr(v, "__name__", str(v)))
 def test_vectors(kind: Any, vector: int, backend: CudaBackend) -> None:
     low = 0 if kind is np.uint16 else -9

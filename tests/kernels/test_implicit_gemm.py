@@ -226,7 +226,7 @@ EPILOGUES: list[tuple[Any, Any, Any, Chain, Sequence[tuple[Shape, Any]]]] = [
 ]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("kind", "value", "out", "chain", "operands"), EPILOGUES)
 def test_epilogues(
     kind: Any,
@@ -286,7 +286,7 @@ def test_overlapping_launches(backend: CudaBackend) -> None:
     chain(backend)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("split", ["NONE", "MEMORY", "CLUSTER"])
 @pytest.mark.parametrize(
     ("tile", "pixels", "outputs"),

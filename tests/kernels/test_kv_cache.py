@@ -87,7 +87,7 @@ def test_cache_write_along_other_axes(axis: int, cache: Any, new: Any, backend: 
     assert 1 == check(backend, CacheWrite(axis=axis), [cache, new], rows=new[axis], tolerance=0)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "op", [RotaryCacheWrite(size=16), RotaryCacheWrite(size=16, pairs=True), RotaryCacheWrite(size=8)]
@@ -172,7 +172,7 @@ def rotary_attention(
     )
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 @pytest.mark.parametrize(
     "options",

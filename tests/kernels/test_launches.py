@@ -68,7 +68,7 @@ def of_llama_in_f16(layers: int, device: str) -> int:
     return of_decoder(llama(1, replace(LLAMA, layers=layers, width=64 * LLAMA.heads)), device, "f16")
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("count", "most"), [(of_bert, 8), (of_gpt2, 10), (of_gpt2_in_f16, 9), (of_llama, 9), (of_llama_in_f16, 5)]
 )

@@ -46,7 +46,7 @@ def inputs(shapes: Sequence[tuple[int, ...]], run: int) -> list[Any]:
     return [numbers(*shape, seed=run + i) / 8 for i, shape in enumerate(shapes)]
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", MODELS)
 def test_launches(name: str, emulated: str) -> None:
     """After warm-up, an inference runs kernels alone, without copies or allocations."""

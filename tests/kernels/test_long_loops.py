@@ -86,7 +86,7 @@ def accumulated(b: Net, p: Sequence[Port]) -> Sequence[Port]:
     return [add(b, mul(b, p[1], scalar(b, 0.5)), p[0])]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("trips", "kind"), [(0, "i64"), (1, "i64"), (2, "i64"), (3, "i64"), (3_000, "i32"), (10_000, "i64")]
 )

@@ -165,7 +165,7 @@ def test_prologues(prologue: Any, codes: Type, kind: Any, backend: CudaBackend) 
     assert is_joined(run(backend, prologue, 1, 320, codes, kind))
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("prologue", ["rms", "sum, layer norm", "gated"])
 @pytest.mark.parametrize("m", [2, 4, 7, 8])
 def test_several_rows(m: int, prologue: str, backend: CudaBackend) -> None:
@@ -192,7 +192,7 @@ def test_no_prologue(m: int, backend: CudaBackend) -> None:
 SWAPPED = chain(Part(Swish(), (1,)), Part(Multiply(), (2, 0)), inputs=2)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("codes", [Type.u4, Type.u8, Type.f16])
 @pytest.mark.parametrize("prologue", ["rms", "sum, layer norm", "gated", None])
 def test_gates(prologue: str | None, codes: Type, backend: CudaBackend) -> None:

@@ -30,7 +30,7 @@ def device(emulated: str) -> str:
     return emulated
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("axes", [[2], [1, 2], [0], [1], [0, 2], [0, 1, 2], [-1]], ids=str)
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_axes(op: Any, axes: list[int]) -> None:
@@ -45,7 +45,7 @@ def test_rows(n: int, order: Any) -> None:
             assert check(op, random((3, n)), [[1]]) == (1 if n < 17000 else 2)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_long_rows(op: Any, order: Any) -> None:

@@ -110,7 +110,7 @@ def normalize(
 @pytest.mark.drawn(4)
 # Groups of 2 channels in half a chunk, of 10 that chunks straddle, of several chunks, of single channels; pixels that
 # are no multiple of those of a block, and fewer than its threads take at once
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
 @pytest.mark.parametrize("split", SPLITS, indirect=True)
 @pytest.mark.parametrize(

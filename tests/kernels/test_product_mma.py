@@ -105,7 +105,7 @@ def is_mma(name: str) -> bool:
     return name.startswith("product_mma<")
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(32)
 @pytest.mark.parametrize("kind", [HALF, BF16])
 @pytest.mark.parametrize("codes", KINDS)
 @pytest.mark.parametrize("m", [1, 2, 7, 8, 9, 33, 64])
@@ -115,7 +115,7 @@ def test_kinds_of_codes(m: int, codes: Type, kind: Any, backend: CudaBackend) ->
         assert is_mma(multiply(backend, packed(codes, 37, 384), m, (37, 3), zero, kind))
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("codes", KINDS)
 @pytest.mark.parametrize("m", [1, 2, 8, 9, 33, 64])
 def test_f32(m: int, codes: Type, backend: CudaBackend, tf32_backend: CudaBackend) -> None:
@@ -148,7 +148,7 @@ def test_f32_of_any_range(tf32_backend: CudaBackend) -> None:
     np.testing.assert_allclose(out.get(), np.broadcast_to(wanted[:, None], (4, 8)), 2**-15)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("codes", [Type.i4, Type.u8])
 @pytest.mark.parametrize(("columns", "group"), [(96, 32), (192, 64), (192, 96), (512, 256)])
 def test_sizes_of_groups(columns: int, group: int, codes: Type, backend: CudaBackend) -> None:
@@ -174,7 +174,7 @@ def test_shapes_of_terms(scale: Any, zero: Any, scale_type: Any, codes: Type, ba
     assert is_mma(multiply(backend, packed(codes, 20, 512), 2, scale, zero, scale_type=scale_type))
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("codes", [Type.i4, Type.i8])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 32), (15, 40), (17, 2080), (33, 1032), (300, 1040)])
 def test_ragged_shapes(rows: int, columns: int, codes: Type, backend: CudaBackend) -> None:

@@ -32,7 +32,7 @@ def is_tiled(name: str) -> bool:
     return name.startswith("product_tiles<")
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("codes", "kind", "m"),
     [
@@ -52,7 +52,7 @@ def test_kinds_of_codes(codes: Type, kind: Any, m: int, backend: CudaBackend) ->
         assert is_tiled(multiply(backend, packed(codes, 37, 384), m, scale, zero, kind))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(("codes", "groups"), [(Type.u4, 3), (Type.i4, 12), (Type.i8, 3), (Type.u8, 12)])
 @pytest.mark.parametrize("m", [9, 40])
 def test_f32(m: int, codes: Type, groups: int, tf32_backend: CudaBackend) -> None:
@@ -80,7 +80,7 @@ def test_f32_is_exact(backend: CudaBackend) -> None:
     assert not is_tiled(multiply(backend, packed(Type.i4, 37, 384), 9, (37, 3), None, np.float32))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("codes", "columns", "group"),
     [(Type.u4, 96, 32), (Type.i4, 192, 64), (Type.u8, 192, 96), (Type.i8, 96, 32), (Type.u4, 512, 256)],

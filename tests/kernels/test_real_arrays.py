@@ -22,7 +22,7 @@ def device() -> Iterator[str]:
         yield name
 
 
-@pytest.mark.drawn(12)
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize("name", NAMES)
 def test_models(name: str, device: str) -> None:
     """Models are recorded, then captured."""

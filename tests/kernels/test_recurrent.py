@@ -136,7 +136,7 @@ def test_cells_with_vector_loads(cell: Any, batch: int, kind: Any, backend: Cuda
     run(backend, cell(), cell_inputs(cell(), batch, 264, 144), kind)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("cell", [LSTMCell, GRUCell, RNNCell])
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_cells_of_types(cell: Any, kind: Any, backend: CudaBackend) -> None:
@@ -193,7 +193,7 @@ def test_sequences(_: Any, sequence: Any, attributes: dict[str, Any], direction:
     assert kernels(calls) == 1 and len(calls) == 2
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_sequences_of_types(sequence: Any, kind: Any, backend: CudaBackend) -> None:
@@ -220,6 +220,7 @@ def test_blocks_that_do_not_fit_together(backend: CudaBackend, monkeypatch: pyte
     assert kernels(run(backend, op, sequence_inputs(op, 2, 3, 5, 40), steps=3)) == 3
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
 @pytest.mark.parametrize("batch", [1, 5])
 def test_weights_that_registers_cannot_hold(

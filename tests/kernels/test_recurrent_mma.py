@@ -175,7 +175,7 @@ def test_few_multiprocessors(
     assert run(tf32_backend, sequence(**attributes), F32, 70, 48, steps=3).startswith("recurrent_mma<")
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("hidden", [8, 16, 136, 520])
 @pytest.mark.parametrize(("sequence", "attributes"), PLAIN)
 def test_hidden_sizes(sequence: Any, attributes: dict[str, Any], hidden: int, tf32_backend: CudaBackend) -> None:

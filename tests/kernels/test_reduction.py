@@ -61,7 +61,7 @@ def compiled(emulated: str) -> None:
     preload("reduction.cu", *sorted(names))
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize("cls", ARITHMETIC)
 @pytest.mark.parametrize("axes", [[2], [0], [1], [0, 2], [1, 2], [0, 1, 2], [-1, -3], []], ids=str)
 def test_axes(cls: type[Reduction], axes: list[int]) -> None:
@@ -77,6 +77,7 @@ def test_types(cls: type[Reduction], dtype: np.dtype[Any]) -> None:
         check(cls(), random((4, n), dtype), [[1]], tol=1e-4 if dtype == F32 else None)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("dtype", [np.int8, np.int32])
 @pytest.mark.parametrize("cls", ARITHMETIC)
 def test_integers_saturate_or_wrap(cls: type[Reduction], dtype: Any) -> None:

@@ -69,7 +69,7 @@ def pool(backend: CudaBackend, op: Any, dtype: Any, images: Any = np.int32) -> l
     return [kernel_name(call) for call in launcher.calls]
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("op", OPS)
 def test_types(op: str, dtype: Any, backend: CudaBackend) -> None:

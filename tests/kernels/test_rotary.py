@@ -62,7 +62,7 @@ def rotate(
 HALVES, PAIRS = Rotary(size=16), Rotary(size=16, pairs=True)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("op", [HALVES, PAIRS], ids=["halves", "pairs"])
 @pytest.mark.parametrize("each", [8, 16])

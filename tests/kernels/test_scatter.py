@@ -54,7 +54,7 @@ def test_the_last_update_wins(shapes: Any, kind: Any, backend: CudaBackend) -> N
     assert len(names) == (4 if shapes[1] == (100,) else 1 + (0 not in shapes[1]))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("keeps", [True, False], ids=["from data", "from neutral"])
 @pytest.mark.parametrize("reduction", REDUCTIONS[1:])
 @pytest.mark.parametrize("shapes", [SHAPES[2], SHAPES[6]], ids=["threads", "warps"])

@@ -31,7 +31,7 @@ def test_rows(n: int, order: Any) -> None:
         assert check(Softmax8(axis=-1), random((3, n)), tol=1e-6) == (1 if n < 17000 else 2)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("shape", [(1, 40003), (1, 70000), (7, 17000), (2, 3, 20000)], ids=str)
 def test_long_rows(shape: tuple[int, ...], order: Any) -> None:
@@ -54,6 +54,7 @@ def test_types_of_long_rows(dtype: np.dtype[Any]) -> None:
         assert check(Softmax8(axis=-1), random((2, n), dtype), tol=4e-3 if dtype.itemsize == 2 else 1e-6) == 2
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("special", [(-np.inf,), (np.inf,), (np.nan,), (3e38, -3e38), (-np.inf, np.inf)], ids=str)
 def test_extremes_in_some_parts(op: Any, special: tuple[float, ...]) -> None:

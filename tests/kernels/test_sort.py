@@ -39,7 +39,7 @@ def compiled(emulated: str) -> None:
 WAYS = [CumSum(exclusive=e, reverse=r) for e in (False, True) for r in (False, True)]
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("op", WAYS, ids=lambda op: f"exclusive={op.exclusive}-reverse={op.reverse}")
 @pytest.mark.parametrize("axis", [0, 1, 2, -2])
 def test_cumsum_axes(op: CumSum, axis: int) -> None:
@@ -133,7 +133,7 @@ def test_topk_of_long_rows(shape: tuple[int, ...], k: int, order: Any) -> None:
             assert check(top(mode, sort), random(shape), [k], types=types(np.float32)) == 2
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("mode", ["max", "min"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_topk_types_of_long_rows(mode: str, dtype: np.dtype[Any]) -> None:
