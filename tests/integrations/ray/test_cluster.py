@@ -286,13 +286,13 @@ def test_models_without_states(port: int) -> None:
     compiled = ov.Core().compile_model(model, "CPU")
     with served(port, ov.ray.share(model), num_replicas=2) as app, ThreadPoolExecutor(16) as pool:
 
-        def call(seed: int) -> None:
-            x = numbers(1 + seed % 3, seed)
-            found = app.handle.infer.remote({"x": x, "offset": np.float32(2)}).result()
-            for row, value in enumerate(x):
-                np.testing.assert_allclose(found["y"][row], compiled([value[None], np.float32(2)])[0][0], atol=1e-6)
+        def call(x: Array) -> Array:
+            return app.handle.infer.remote({"x": x, "offset": np.float32(2)}).result()["y"]
 
-        list(pool.map(call, range(64)))
+        given = [numbers(1 + seed % 3, seed) for seed in range(64)]
+        for x, found in zip(given, pool.map(call, given)):
+            wanted = [compiled([row[None], np.float32(2)])[0][0] for row in x]
+            np.testing.assert_allclose(found, wanted, atol=1e-6)
         with pytest.raises(ov.Error, match="has no input 'z'; it has x, offset"):
             app.handle.infer.remote({"z": numbers(1)}).result()
         with pytest.raises(ov.Error, match="the input has no value"):
