@@ -28,7 +28,7 @@ from tests.harness.draws import order
 
 PLAIN = ("f32", "f64", "i8", "u8", "i32", "i64", "boolean")
 MAX_CHOICES = 24  # of axes per case
-ENOUGH = 12  # choices that a rule accepts
+ENOUGH = 6  # choices that a rule accepts
 Axes = tuple[int | None, ...]
 
 

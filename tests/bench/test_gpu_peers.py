@@ -25,12 +25,10 @@ SOME = [
     "llama int4 128",
     "llama f16 prefill 512",
     "llama f16 sequences 8",
-    "bert_int8",
     "lstm_state",
     "tensor_iterator_lstm",
     "gpt2_decode",
     "elementwise_f16",
-    "topk_row",
 ]
 
 

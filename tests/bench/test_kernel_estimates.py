@@ -90,6 +90,7 @@ def test_a_product_limited_by_bytes() -> None:
         assert found.bound == "bytes" and weights < found.seconds < 1.1 * weights
 
 
+@pytest.mark.long
 def test_estimates_beside_measured_times() -> None:
     """Estimates lie within a third of times measured on an H100, of `gpu-h100-compressed.md` and `-attention.md`."""
     for name, measured in {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MUTANTS, LONG = 30, 3000
+MUTANTS, LONG = 20, 3000
 
 
 @pytest.mark.emulator

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.serve.faults import INTERFACES, Faults
 
 
+@pytest.mark.long
 def test_nothing_is_lost_doubled_or_mixed_up(tmp_path: Path) -> None:
     faults = Faults(tmp_path, sequences=16, rate=100, connections=500)
     run = asyncio.run(faults.serve(12))

@@ -21,7 +21,11 @@ from tests.harness.servers import triton as server
 from tests.harness.servers.serving import INTERFACES, Client
 from tests.integrations.triton.test_model import Single, check, dense, rows_of, steps
 
-pytestmark = [pytest.mark.skipif(bool(server.missing()), reason=server.missing()), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(bool(server.missing()), reason=server.missing()),
+    pytest.mark.timeout(300),
+]
 
 MODELS = {
     "dense": (dense, ()),
