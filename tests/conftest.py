@@ -24,8 +24,7 @@ from tests.harness.recall import load
 from tests.harness.replay import DEVICES, EMULATED
 
 TF32 = "EMULATED_TF32"  # name of a device
-# Files that wait or run long: others run beside them.
-FIRST = ("tests/integrations/ray/test_cluster.py", "tests/test_contributing.py")
+FIRST = "tests/integrations/ray/test_cluster.py"  # it waits: other files run beside it
 
 pytest_plugins = ("tests.kernels.gate",)
 

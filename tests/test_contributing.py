@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / ".github" / "CONTRIBUTING.md"
 FILES = re.compile(r"^`([\w/.]+)`\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -22,6 +24,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.long
 def test_add_an_op(tmp_path: Path) -> None:
     """Three files and one command make an operation with a kernel that all checks of generated lists accept."""
     for name in ("ovgpu", "cuda_kernels", "tests", "bench"):

@@ -15,6 +15,7 @@ def test_ranges() -> None:
     assert _ranges([]) == "" and percent([]) == 100.0 and percent([True, False]) == 50.0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_lines_of_kernels_are_counted() -> None:
     """The tests of one kernel reach all its lines, and far fewer of all lines than are required."""

@@ -32,6 +32,7 @@ SOME = [
 ]
 
 
+@pytest.mark.long
 def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Networks, language models and single operations have times and figures; decoders append in place."""
     out = tmp_path / "found.json"

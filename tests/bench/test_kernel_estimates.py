@@ -90,7 +90,6 @@ def test_a_product_limited_by_bytes() -> None:
         assert found.bound == "bytes" and weights < found.seconds < 1.1 * weights
 
 
-@pytest.mark.long
 def test_estimates_beside_measured_times() -> None:
     """Estimates lie within a third of times measured on an H100, of `gpu-h100-compressed.md` and `-attention.md`."""
     for name, measured in {
@@ -112,6 +111,7 @@ def test_older_cards() -> None:
     assert found.launch.name.startswith("product<") and found.seconds > 2 * only(name, H100).seconds
 
 
+@pytest.mark.long
 def test_launches_are_those_of_a_card(emulated: str) -> None:
     """A decoder's steps on the dry device are its decode steps, with as many kernels as on the emulated card."""
     path = DATA / "llama" / "model.xml"

@@ -45,6 +45,7 @@ except toolchain.EmulatorError as error:
     assert "compiles kernels with g++, which is not installed; install it" in out
 
 
+@pytest.mark.long
 def test_processes_share_an_empty_cache(tmp_path: Path) -> None:
     both = [python(SOFTMAX, OVGPU_EMU_CACHE=str(tmp_path)) for _ in range(2)]
     for process in both:

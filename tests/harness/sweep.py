@@ -4,10 +4,10 @@
     def pools(draw: st.DrawFn) -> Case: ...
     test_random = sweep(pools())
 
-Each draw is one inference on NumPy, or the steps of a scenario, with static or dynamic shapes. By default a quarter of
+Each draw is one inference on NumPy, or the steps of a scenario, with static or dynamic shapes. By default an eighth of
 the draws is made, the same in every run. `pytest --long` makes forty times as many as given, different ones in every
-run, and a tenth of that on the emulated device as well. A case that
-OpenVINO refuses does not count; the test fails if OpenVINO refuses most of them.
+run, and a tenth of that on the emulated device as well. A case that OpenVINO refuses does not count; the test fails if
+OpenVINO refuses most of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .scenario import Scenario
 from .tolerance import compare_all
 
 Draws = st.SearchStrategy[Case] | st.SearchStrategy[Scenario]
-DRAWS, LONGER, SHARE = 50, 40, 4
+DRAWS, LONGER, SHARE = 50, 40, 8
 VARIANTS: st.SearchStrategy[Variant] = st.sampled_from(("static", "dynamic"))
 PASSES = 3  # passes of a scenario on a device: one runs, one captures, one replays
 # Hypothesis would also draw constants of the loaded modules: cases would differ between workers and after changes.

@@ -151,6 +151,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.long
 def test_the_command(
     emulated: str,
     quick: None,
