@@ -57,6 +57,9 @@ def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Mo
     weights lie in memory here and there. Such buffers are not copied and must not change while the model is in use.
     The files must not change either, but they may be replaced by new files.
 
+    As in OpenVINO, inputs of f16 of an IR of version 10 become f32, its outputs become f32 or i32, and the names of
+    layers are names of inputs and outputs. Of two inputs and outputs with one name, the second is numbered: ``name_1``.
+
     Raises: ModelError for a malformed file, OpError for a layer that the specification does not allow. Layers
     of unknown type raise no error until the model is compiled.
     """
@@ -78,8 +81,11 @@ def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Mo
     result = _graph(root, file).model
     result.validate_nodes_and_infer_types()
     check_values(result)
+    _make_names_unique(result)
     if root.get("version") == "10":
-        _name_ports(result)
+        from ovgpu.ir import _version_10  # PrePostProcessor, which few files need
+
+        _version_10.adapt(result, file.suffix)
     else:
         _name_results(result)
     return result
@@ -308,6 +314,22 @@ def _types_by_lower_case(count: int) -> dict[str, str]:
 # ---- after inference
 
 
+def _make_names_unique(model: Model) -> None:
+    """Number the names that an input or output shares with another tensor among them, as OpenVINO does."""
+    owners: dict[str, Output] = {}
+    for port in (*model.inputs, *model.outputs):
+        tensor, names = port.tensor_port, set()
+        for name in sorted(tensor.own_names):
+            number, unique = 0, name
+            while owners.setdefault(unique, tensor) is not tensor:
+                number += 1
+                unique = f"{name}_{number}"
+            names.add(unique)
+        if names != tensor.own_names:
+            tensor.set_names(())
+            port.set_names(names)
+
+
 def _name_results(model: Model) -> None:
     """Move the names of a tensor to the unnamed outputs that read it, unless the tensor is an input."""
     moved: dict[Output, set[str]] = {}
@@ -318,14 +340,3 @@ def _name_results(model: Model) -> None:
             port.set_names(names)
     for source in moved:
         source.set_names(())
-
-
-def _name_ports(model: Model) -> None:
-    """Add layer names to the inputs and outputs of an IR of version 10, whose users address them by layer name."""
-    for parameter in model.parameters:
-        parameter.ports[0].add_names({parameter.friendly_name})
-    for result in model.results:
-        port = result.sources[0]
-        if port is not None:
-            name = port.node.friendly_name
-            port.add_names({name if len(port.node.ports) == 1 else f"{name}.{port.index}"})

@@ -225,11 +225,12 @@ def _run(steps: Iterable[Step], context: Context, planes: Sequence[Output], log:
 
 
 def _rename(model: Model, result: Node, source: Output) -> None:
-    """Move the names of ``source``, a result's former input, to its current input."""
+    """Move the names of ``source``, a result's former input, to its current input, whose node is named after it."""
     port = result.sources[0]
     if port is None or port is source:
         return
     port.add_names(source.own_names)
+    port.node.friendly_name = f"{source.node.friendly_name}.{source.index}"
     if source.node.op.name != "Parameter" and not any(r.sources[0] is source for r in model.results):
         source.set_names(())
 
