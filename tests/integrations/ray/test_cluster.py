@@ -33,6 +33,7 @@ Array = np.ndarray[Any, Any]
 ROWS = 300
 POOL = ray.data.ActorPoolStrategy(size=faults.NODES)
 WEIGHT_BYTES = 8 << 20
+MARK = "OVGPU_TEST_CLUSTER"  # an environment variable
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -40,20 +41,22 @@ pytestmark = pytest.mark.timeout(200)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Yield a cluster of two nodes and a head. No processes are left behind."""
-    with faults.local_cluster() as started:
-        session = started.head_node.get_session_dir_path()
-        assert processes(session)
-        yield started
-    assert not processes(session)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, str(os.getpid()))  # all processes of the cluster inherit it; workers rename themselves
+        with faults.local_cluster() as started:
+            assert len(processes()) > faults.NODES
+            yield started
+        wait_for(lambda: not processes())
 
 
-def processes(session: str) -> list[str]:
-    """Return the command lines that name the folder of a session of Ray, as those of nodes and new workers do."""
-    lines = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
+def processes() -> list[str]:
+    """Return the command lines of the processes of this program's cluster."""
+    mark, lines = f"{MARK}={os.getpid()}\0".encode(), []
+    for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            lines.append(file.read_text(errors="replace").replace("\0", " "))
-    return [line for line in lines if session in line]
+            if mark in (folder / "environ").read_bytes():
+                lines.append((folder / "cmdline").read_text(errors="replace").replace("\0", " "))
+    return lines
 
 
 def numbered_rows(rows: int, blocks: int) -> ray.data.Dataset:
