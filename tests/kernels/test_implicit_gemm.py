@@ -286,31 +286,25 @@ def test_overlapping_launches(backend: CudaBackend) -> None:
     chain(backend)
 
 
-@pytest.mark.drawn(8)
-@pytest.mark.parametrize("split", ["NONE", "MEMORY", "CLUSTER"])
-@pytest.mark.parametrize(
-    ("tile", "pixels", "outputs"),
-    [
-        ((256, 128), 300, 136),
-        ((128, 128), 200, 136),
-        ((128, 64), 300, 64),
-        ((64, 128), 60, 136),
-        ((64, 64), 64, 64),
-        ((64, 32), 130, 40),
-        ((32, 32), 40, 72),
-    ],
-)
-def test_tiles(
-    backend: CudaBackend,
-    tile: tuple[int, int],
-    pixels: int,
-    outputs: int,
-    split: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+TILE_EXTENTS = {
+    (256, 128): (300, 136),
+    (128, 128): (200, 136),
+    (128, 64): (300, 64),
+    (64, 128): (60, 136),
+    (64, 64): (64, 64),
+    (64, 32): (130, 40),
+    (32, 32): (40, 72),
+}
+"""Pixels and outputs of a convolution for each tile."""
+SPLIT_TILES = [(tile, split) for tile in TILE_EXTENTS for split in ("NONE", "MEMORY", "CLUSTER")]
+SPLIT_TILES.remove(((256, 128), "CLUSTER"))  # shared memory has no room for the sums
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize(("tile", "split"), SPLIT_TILES)
+def test_tiles(backend: CudaBackend, tile: tuple[int, int], split: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tiles compute the same, with whole and split sums."""
-    if tile == (256, 128) and split == "CLUSTER":
-        return  # shared memory has no room for the sums
+    pixels, outputs = TILE_EXTENTS[tile]
     case = Case((1, 1040, 1, pixels), (outputs, 1040, 1, 1))
     monkeypatch.setattr(_implicit_gemm, "TILES", {tile: TILES[tile]})
     monkeypatch.setattr(Launcher, "multiprocessors", 1 if split == "NONE" else 50)
