@@ -58,6 +58,8 @@ class FakeQuantize(_Fake):
     levels: int
     auto_broadcast: Broadcast = "numpy"
 
+    mixed_reals = (1, 2, 3, 4)
+
     def infer(self, x: Spec, in_low: Spec, in_high: Spec, out_low: Spec, out_high: Spec) -> tuple[Spec, ...]:
         if self.levels < 2:
             raise OpError(f"levels must be at least 2, not {self.levels}")

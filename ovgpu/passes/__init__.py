@@ -32,6 +32,7 @@ from ovgpu.passes.matmul_epilogue import fuse_matmul_epilogues
 from ovgpu.passes.merge_masks import merge_masks
 from ovgpu.passes.merge_products import merge_products
 from ovgpu.passes.merge_quantized import merge_quantized_products
+from ovgpu.passes.mixed_reals import mixed_reals
 from ovgpu.passes.norm_affine import scale_norms
 from ovgpu.passes.norm_codes import quantized_norms
 from ovgpu.passes.precision import downcast
@@ -110,6 +111,7 @@ def _of_compressed_weights(target: Target) -> dict[str, Any]:
 PASSES = (
     Pass(infer_state_rank, "simplify", ALL, "ReadValue of unknown rank", "ReadValue of its initial value's rank"),
     Pass(upcast_to_f32, "simplify", IN_F32, "f16 or bf16 model", "f32 model with the same inputs and results"),
+    Pass(mixed_reals, "simplify", ALL, "PRelu of f16 with a slope of f32, and the like", "Convert → PRelu → Convert"),
     Pass(canonicalise, "simplify", ALL, "equivalent forms of a layer", "the one form that later passes know"),
     Pass(recurrent_layers, "simplify", ALL, "TensorIterator or Loop of a cell", "LSTMSequence, GRUSequence..."),
     Pass(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output, bodies
+from ovgpu.ops.activation.activation import PRelu
 from ovgpu.ops.arithmetic.arithmetic import Multiply, Negative
 from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import SMALL_ELEMENTS, Op, is_own, op_of
@@ -74,6 +75,10 @@ def _is_right_aligned(node: Node) -> bool:
     op: Any = node.op
     if type(op).align is Elementwise.align or getattr(op, "auto_broadcast", "pdpd") != "pdpd":
         return True
+    if isinstance(op, PRelu):  # a slope of rank 1 may be one of channels
+        x, slope = (source.spec.rank or 0 for source in node.sources if source is not None)
+        if (1 if x > 2 else 0) < slope <= x:
+            return True
     return all(map(is_number, node.sources[1:]))
 
 

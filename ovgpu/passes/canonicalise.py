@@ -5,33 +5,58 @@ from __future__ import annotations
 import numpy as np
 
 from ovgpu.model import Model, Node, bodies
+from ovgpu.ops.activation.activation import PRelu
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.convert import Convert, ConvertLike, Identity
 from ovgpu.ops.convolution.binary_convolution import BinaryConvolution
 from ovgpu.ops.pooling.pooling import AdaptiveMaxPool, MaxPool8
+from ovgpu.ops.shape.reshape import Reshape
 from ovgpu.passes._graph import Graph, constant_of
 from ovgpu.types import Type
 from ovgpu.types.packing import pack, unpack
 
 
 def canonicalise(model: Model) -> None:
-    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand.
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again.
 
     - ConvertLike -> Convert where the type is known; the second tensor is no longer needed.
     - Convert to the type that the tensor has -> Identity.
     - Max pooling whose indices are unused -> pooling that gives the values alone.
+    - PRelu with a slope for each channel -> PRelu whose slope is broadcast by NumPy's rules, which can be fused.
     - Bits of a constant kernel of BinaryConvolution -> the same bits in the order of other constants.
     """
+    if _rewrite(model):
+        model.validate_nodes_and_infer_types()
+
+
+def _rewrite(model: Model) -> bool:
+    """Rewrite the model and its bodies in place, and return whether layers were added, whose specs are unknown."""
+    added = False
     taken = {s for node in (*model.ops, *model.results, *model.sinks) for s in node.sources if s is not None}
     for node in model.ops:
         for body in bodies(node.op):
-            canonicalise(body)
+            added |= _rewrite(body)
         _convert(node)
         if isinstance(node.op, (MaxPool8, AdaptiveMaxPool)) and node.ports[1] not in taken:
             node.op, node.ports = node.op.values(), node.ports[:1]
+        if isinstance(node.op, PRelu):
+            added |= _align_slope(node)
         if isinstance(node.op, BinaryConvolution):
             _reverse_bits(node)
     model.changed()
+    return added
+
+
+def _align_slope(node: Node) -> bool:
+    """Reshape a slope with a value for each channel to [C, 1, ...]. Return whether a layer was added."""
+    x, slope = node.sources
+    assert x is not None and slope is not None
+    rank, channels = x.spec.rank or 0, (x.spec.shape or ())[1:2]
+    if rank > 2 and slope.spec.shape == channels != (1,) and isinstance(channels[0], int):
+        graph = Graph(node)
+        node.sources = [x, graph.add(Reshape(), slope, graph.constant([*channels, *[1] * (rank - 2)]))]
+        return True
+    return False
 
 
 def _reverse_bits(node: Node) -> None:

@@ -76,6 +76,7 @@ JOINED: list[tuple[tuple[Epilogue, ...], dict[str, Any]]] = [
     ((BIAS, RELU), {"kernel": (6, 6, 1, 1), "shape": (3, 6, 5, 5)}),
     ((BIAS, RELU), {"op": "ConvolutionBackpropData"}),
     ((layer("Multiply", 2.5), layer("Swish", 0.7)), {}),
+    ((layer("PRelu", np.linspace(-1, 1, 6)), BIAS), {"shape": (-1, 6, -1, 9)}),
     ((layer("PRelu", [0.25]), layer("Multiply", np.linspace(-1, 1, 63).reshape(7, 9))), {}),
 ]
 

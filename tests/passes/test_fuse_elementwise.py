@@ -161,7 +161,13 @@ def test_other_broadcasting_stays() -> None:
     assert net.done(net.op("b", "Relu", a)) == ["Add(a)", "Relu(b)"]
     net = Maker()
     slope = net.const(np.array([0.5, 1, 2], "f4"))
-    assert net.done(net.op("p", "PRelu", net.op("e", "Exp", net.x(2, 3, 4)), slope)) == ["Exp(e)", "PRelu(p)"]
+    assert net.done(net.op("p", "PRelu", net.op("e", "Exp", net.x(2, -1, 4)), slope)) == ["Exp(e)", "PRelu(p)"]
+
+
+def test_slopes_of_channels() -> None:
+    net = Maker()
+    slope = net.const(np.array([0.5, 1, 2], "f4"))
+    assert net.done(net.op("p", "PRelu", net.op("e", "Exp", net.x(2, 3, 4)), slope)) == ["Fused(e, p)"]
     net = Maker()
     p = net.op("p", "PRelu", net.op("e", "Exp", net.x(2, 3, 4)), net.const(np.array([0.5], "f4")))
     assert net.done(p) == ["Fused(e, p)"]

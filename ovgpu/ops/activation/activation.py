@@ -80,6 +80,7 @@ class PRelu(Elementwise):
     channel; any other slope broadcasts to ``x`` by NumPy's rules."""
 
     types = "number"
+    mixed_reals = (1,)
     cuda_expr = "x < 0 ? slope * x : x"
     half_precision = "promoted"
 

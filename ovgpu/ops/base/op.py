@@ -107,6 +107,10 @@ class Op:
     reads_updated: ClassVar[bool] = False
     """True if the op also reads the inputs that it changes."""
 
+    mixed_reals: ClassVar[tuple[int, ...]] = ()
+    """Numbers of the inputs that may have another floating-point type than input 0, as in OpenVINO: `infer` gets them
+    with that of input 0, and the pass `mixed_reals` converts all of them to one type before anything is computed."""
+
     ir_names: ClassVar[dict[str, str]] = {}
     """Python name -> IR name, for attributes whose IR name is not a Python identifier."""
 
@@ -135,6 +139,15 @@ class Op:
     def takes_parts(self, kind: Type) -> bool:
         """Return whether tensors with adjacent channels may be some channels of wider ones; ``kind`` is their type."""
         return True
+
+    def infer_mixed(self, inputs: Sequence[Spec | None]) -> tuple[Spec, ...]:
+        """Return what `infer` returns for inputs whose floating-point types may differ where `mixed_reals` says so."""
+        given = list(inputs)
+        for i in self.mixed_reals:
+            spec = given[i] if i < len(given) else None
+            if spec is not None and given[0] is not None and {spec.type, given[0].type} <= MIXED_REALS:
+                given[i] = replace(spec, type=given[0].type)
+        return self.infer(*given)
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         """Return the specs of the outputs: element type, shape, and value if inference knows it.
@@ -212,6 +225,7 @@ class Op:
         return {ir_name: getattr(self, f.name) for ir_name, f in declared(type(self)).items()}
 
 
+MIXED_REALS = frozenset((Type.f16, Type.bf16, Type.f32, Type.f64))
 SMALL_ELEMENTS = 1024  # the size of shape tensors, up to which inference propagates values
 
 

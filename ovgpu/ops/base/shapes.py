@@ -13,6 +13,7 @@ from ovgpu.symbolic import Int, Sym, bounds, unknown
 from ovgpu.types import Type
 
 MAX_RANK = 64  # the limit of NumPy
+UP_TO_F32 = (Type.f16, Type.bf16, Type.f32)
 
 
 def normalize_axis(axis: int, rank: int) -> int:
@@ -48,10 +49,15 @@ def check_integers(spec: Spec, what: str, *, ranks: Sequence[int] | None = (1,))
         raise OpError(f"{what} must have rank {' or '.join(map(str, ranks))}, not {spec.rank}")
 
 
-def check_reals(spec: Spec, what: str, *, ranks: Sequence[int] | None = None) -> None:
-    """Raise OpError unless ``spec`` has a floating-point type and one of these ranks (None: any), as far as known."""
+def check_reals(
+    spec: Spec, what: str, *, ranks: Sequence[int] | None = None, types: Sequence[Type] | None = None
+) -> None:
+    """Raise OpError unless ``spec`` has one of these floating-point types and ranks (None: any), as far as known."""
     if not (spec.type.is_dynamic() or spec.type.is_real()):
         raise OpError(f"{what} must be floating-point numbers, not {spec.type.get_type_name()}")
+    if not (types is None or spec.type.is_dynamic() or spec.type in types):
+        allowed = " or ".join(kind.get_type_name() for kind in types)
+        raise OpError(f"{what} must have the type {allowed}, not {spec.type.get_type_name()}")
     if ranks is not None and spec.rank is not None and spec.rank not in ranks:
         raise OpError(f"{what} must have rank {' or '.join(map(str, ranks))}, not {spec.rank}")
 

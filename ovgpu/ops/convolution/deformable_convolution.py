@@ -162,6 +162,8 @@ class DeformableConvolution8(DeformableConvolution):
 
     bilinear_interpolation_pad: bool = False
 
+    mixed_reals = (3,)
+
     @property
     def interpolates_padding(self) -> bool:  # type: ignore[override]
         return self.bilinear_interpolation_pad

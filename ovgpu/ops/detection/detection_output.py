@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
+from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import check_reals
 from ovgpu.ops.base.xp import Adapter
@@ -68,6 +69,7 @@ class Detection(Op):
         ):
             if spec is not None:
                 check_reals(spec, what, ranks=(rank,))
+        merge_types([s for s in (offsets, scores, objectness, refinement) if s is not None])
         if (objectness is None) != (refinement is None):
             raise OpError("there are four inputs, neither three nor five")
         return (Spec(offsets.type, (1, 1, self.rows(offsets, scores, priors, objectness, refinement), 7)),)

@@ -143,6 +143,8 @@ class GenerateProposals(Anchored):
     nms_eta: float = 1.0
     roi_num_type: Type = Type.i64
 
+    mixed_reals = (1, 2, 3)
+
     def infer(self, images: Spec, anchors: Spec, offsets: Spec, scores: Spec) -> tuple[Spec, ...]:
         kind = self.check(images, anchors, offsets, scores, (2, 4, 4, 4))
         if not 0 <= self.nms_eta <= 1:

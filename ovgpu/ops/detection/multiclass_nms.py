@@ -8,8 +8,9 @@ from typing import Literal
 import numpy as np
 
 from ovgpu.errors import OpError
+from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Op, op
-from ovgpu.ops.base.shapes import check_integers, check_reals
+from ovgpu.ops.base.shapes import UP_TO_F32, check_integers, check_reals
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.detection._boxes import Boxes, best, decaying_threshold, find_group_starts, greedy_nms, rank_by_group
 from ovgpu.spec import Spec
@@ -60,8 +61,9 @@ class MulticlassSuppression(Op):
         for name in ("nms_top_k", "keep_top_k"):
             if getattr(self, name) < -1:
                 raise OpError(f"{name} is {getattr(self, name)}, below -1")
-        check_reals(boxes, "boxes", ranks=(3,))
-        check_reals(scores, "scores", ranks=(3,) if counts is None else (2,))
+        check_reals(boxes, "boxes", ranks=(3,), types=UP_TO_F32)
+        check_reals(scores, "scores", ranks=(3,) if counts is None else (2,), types=UP_TO_F32)
+        merge_types((boxes, scores))
         if boxes.shape is not None:
             same(boxes.shape[2], 4, "a box has {0} coordinates, not {1}")
         if boxes.shape is not None and scores.shape is not None:

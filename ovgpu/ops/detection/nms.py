@@ -10,7 +10,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import KernelRecorder
-from ovgpu.ops.base.shapes import check_integers, check_reals
+from ovgpu.ops.base.shapes import UP_TO_F32, check_integers, check_reals
 from ovgpu.ops.base.strided import blocks
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.base.xp import Adapter
@@ -41,6 +41,7 @@ class Suppression(Op):
 
     host_inputs = (2, -1)
     number_ranks: ClassVar[tuple[int, ...]] = (0,)  # allowed ranks of the optional inputs
+    real_types: ClassVar[Sequence[Type] | None] = None  # allowed types of boxes, scores and thresholds; None: any
     box_size: ClassVar[int] = 4  # numbers that describe a box
 
     @property
@@ -52,12 +53,14 @@ class Suppression(Op):
         """Raise OpError for inputs that the specification does not allow."""
         if self.kind not in (Type.i32, Type.i64):
             raise OpError(f"output_type {self.kind.get_type_name()} is neither i32 nor i64")
-        check_reals(boxes, "boxes", ranks=(3,))
-        check_reals(scores, "scores", ranks=(3,))
+        check_reals(boxes, "boxes", ranks=(3,), types=self.real_types)
+        check_reals(scores, "scores", ranks=(3,), types=self.real_types)
         for spec, what in zip(numbers, OPTIONAL_INPUTS):
             if spec is not None:
-                check = check_integers if what == OPTIONAL_INPUTS[0] else check_reals
-                check(spec, what, ranks=self.number_ranks)
+                if what == OPTIONAL_INPUTS[0]:
+                    check_integers(spec, what, ranks=self.number_ranks)
+                else:
+                    check_reals(spec, what, ranks=self.number_ranks, types=self.real_types)
                 for extent in spec.shape or ():
                     same(extent, 1, what + " must have 1 element, not {0}")
         if boxes.shape is not None:
@@ -285,6 +288,8 @@ class NonMaxSuppression5(VariableLength, NonMaxSuppression4):
     With a sigma above 0, the scores of boxes that overlap a better box are multiplied by exp(-iou^2 / (2 sigma)).
     Boxes above the IoU threshold are still suppressed, unlike in OpenVINO's plugin.
     """
+
+    real_types = UP_TO_F32
 
 
 @op("NonMaxSuppression", "opset9", "sort/non-max-suppression-9")

@@ -107,6 +107,8 @@ class _PositionSensitive(Regions):
     spatial_bins_x: int = 1
     spatial_bins_y: int = 1
 
+    mixed_reals = (1, 2)
+
     def pooled_size(self) -> tuple[int, int]:
         return self.group_size, self.group_size
 

@@ -11,7 +11,17 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
-from ovgpu.ops.base.shapes import check_count, check_integers, constants, integers, length, normalize_axis, unknowns
+from ovgpu.ops.base.shapes import (
+    UP_TO_F32,
+    check_count,
+    check_integers,
+    check_reals,
+    constants,
+    integers,
+    length,
+    normalize_axis,
+    unknowns,
+)
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import pixel_step
 from ovgpu.ops.base.trace import TILE
@@ -376,9 +386,6 @@ def _bits(kind: Type) -> Type:
 
 
 def _check_scales(spec: Spec) -> None:
-    if not (spec.type.is_dynamic() or spec.type.is_real()):
-        raise OpError(f"scales must be floating-point numbers, not {spec.type.get_type_name()}")
-    if spec.rank not in (None, 1):
-        raise OpError(f"scales must have rank 1, not {spec.rank}")
+    check_reals(spec, "scales", ranks=(1,), types=UP_TO_F32)
     if spec.constant is not None and not (spec.constant > 0).all():
         raise OpError(f"scales {spec.constant.tolist()} are not all positive")

@@ -238,6 +238,7 @@ class SliceScatter(Op):
     axes)`` is replaced by the updates, which have its shape."""
 
     exact = True
+    mixed_reals = (1,)
     supports_symbolic = True
     host_inputs = (2, 3, 4, 5)
 

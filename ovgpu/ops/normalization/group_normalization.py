@@ -35,6 +35,7 @@ class GroupNormalization(Op):
     num_groups: int
     epsilon: float
 
+    mixed_reals = (1, 2)
     layout = "image"
     keeps_layout = True
     half_precision = "bounded"

@@ -149,6 +149,7 @@ class LSTMCell1(LSTM, Cell):
     weights_format: Literal["fico", "icof", "ifco", "ifoc", "iofc"] = "ifco"
     input_forget: bool = False
 
+    mixed_reals = (6,)
     half_precision = "always"
 
     def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
@@ -190,6 +191,7 @@ class GRUCell(GRU, Cell):
     With ``linear_before_reset``, the bias has a fourth row, for the recurrent part of h.
     """
 
+    mixed_reals = (2,)
     half_precision = "always"
 
 

@@ -125,6 +125,7 @@ class SparseFillEmptyRows(Op):
     """
 
     exact = True
+    mixed_reals = (3,)
     host_inputs = (1,)
 
     def infer(self, values: Spec, shape: Spec, indices: Spec, default: Spec) -> tuple[Spec, ...]:

@@ -1,0 +1,60 @@
+"""Layers whose inputs have several floating-point types -> layers of the widest of them, between Converts.
+
+Model Optimizer wrote PReLU of f16 data with slopes in f32, and OpenVINO takes the like of several operations
+(`Op.mixed_reals`). The results keep their declared types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ovgpu.model import Model, Node, Output, bodies
+from ovgpu.ops.base.op import MIXED_REALS, op_of
+from ovgpu.ops.convert import Convert
+from ovgpu.passes._graph import HALVES, Graph, redirect
+from ovgpu.types import Type
+
+
+def mixed_reals(model: Model) -> None:
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
+    if _rewrite(model):
+        model.validate_nodes_and_infer_types()
+
+
+def _rewrite(model: Model) -> bool:
+    """Rewrite the model and its bodies in place, and return whether there was such a layer."""
+    found = False
+    converted: dict[Output, Output] = {}
+    for node in model.ops:
+        found |= any([_rewrite(body) for body in bodies(node.op)])
+        mixed = [i for i in (0, *op_of(node).mixed_reals) if i < len(node.sources) and node.sources[i] is not None]
+        types = [source.spec.type for i in mixed if (source := node.sources[i]) is not None]
+        if len(mixed) > 1 and len(set(types)) > 1 and set(types) <= MIXED_REALS:
+            found = True
+            converted.update(_unify(node, types[0], _widest(types)))
+    if found:
+        redirect(model, converted)
+        for port, result in converted.items():
+            result.node.sources = [port]
+        model.changed()
+    return found
+
+
+def _widest(types: Sequence[Type]) -> Type:
+    """Return the narrowest type that holds the values of all these: f32 for f16 and bf16."""
+    largest = max(types, key=lambda kind: kind.storage.itemsize)
+    return Type.f32 if largest in HALVES else largest
+
+
+def _unify(node: Node, declared: Type, widest: Type) -> dict[Output, Output]:
+    """Convert the floating-point inputs of a node to ``widest``. Return its results of the ``declared`` type, each with
+    the port that has that type from now on."""
+    graph = Graph(node)
+    for i, source in enumerate(node.sources):
+        if source is not None and source.spec.type in MIXED_REALS and source.spec.type != widest:
+            node.sources[i] = graph.add(Convert(destination_type=widest), source)
+    if declared == widest:
+        return {}
+    return {
+        port: graph.add(Convert(destination_type=declared), port) for port in node.ports if port.spec.type == declared
+    }
