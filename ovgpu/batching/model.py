@@ -17,6 +17,7 @@ from ovgpu.errors import Error, OpError
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.infrastructure.state import ReadValue3, ReadValue6
 from ovgpu.ops.movement.gather import Gather
+from ovgpu.passes.relax_shapes import relax_shapes
 from ovgpu.types import Dimension, PartialShape
 
 
@@ -70,6 +71,7 @@ def batched(model: Model, axes: Mapping[Any, int | None] | None = None) -> Batch
     Raises: OpError that names the layer for a model that mixes rows, Error for a model without a batch.
     """
     model = model.clone()
+    relax_shapes(model)
     given = {model.parameters.index(model.input(key).node): axis for key, axis in (axes or {}).items()}
     beams = _beams(model)
     inputs = [

@@ -23,6 +23,9 @@ from .rt_info import RTMap
 result_class: type[Any] | None = None
 """The op class of Results, which `ovgpu.ops.infrastructure.graph` sets."""
 
+relax_shapes: Callable[[Any], None] | None = None
+"""The rewrite before inputs get other shapes, which `ovgpu.passes` sets."""
+
 _numbers = itertools.count()
 
 
@@ -267,7 +270,9 @@ class Model(Ports, metaclass=Shared):
     def reshape(self, shapes: Any, variables_shapes: Mapping[str, Any] | None = None) -> None:
         """Set new shapes of inputs: one shape for the only input, or a dict by port, name or index.
 
-        ``variables_shapes`` has new shapes of variables by id. The model is left unchanged if inference fails.
+        ``variables_shapes`` has new shapes of variables by id. Target shapes that hold the batch of the file follow the
+        inputs from then on, where OpenVINO has it so (see `ovgpu.passes.relax_shapes`). The shapes stay as they were if
+        inference fails.
         """
         if not isinstance(shapes, Mapping):
             if len(self.parameters) != 1:
@@ -289,6 +294,8 @@ class Model(Ports, metaclass=Shared):
                     raise RuntimeError(f"the shape of variable '{variable}' is that of its initial value")
                 ops[node] = replace(node.op, variable_shape=PartialShape(shape))  # type: ignore[type-var]
         before = {node: node.op for node in ops}
+        if relax_shapes is not None and any(vars(op) != vars(node.op) for node, op in ops.items()):
+            relax_shapes(self)
         for node, op in ops.items():
             node.op = op
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from ovgpu.model import Model
+from ovgpu.model import Model, graph
 from ovgpu.passes._graph import HALVES
 from ovgpu.passes.activation import fuse_activations
 from ovgpu.passes.add_norm import add_norms
@@ -38,10 +38,13 @@ from ovgpu.passes.norm_codes import quantized_norms
 from ovgpu.passes.precision import downcast
 from ovgpu.passes.quantized import quantized_layers
 from ovgpu.passes.recurrent import recurrent_layers
+from ovgpu.passes.relax_shapes import relax_shapes
 from ovgpu.passes.rotary import rotary_embeddings
 from ovgpu.passes.upcast_to_f32 import upcast_to_f32
 from ovgpu.passes.weight_layout import lay_out_weights
 from ovgpu.types import Type
+
+graph.relax_shapes = relax_shapes
 
 
 @dataclass(frozen=True)

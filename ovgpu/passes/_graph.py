@@ -37,6 +37,16 @@ def users_of(model: Model) -> dict[Output, list[Node]]:
     return users
 
 
+def fixed_nodes(model: Model) -> set[Node]:
+    """Return the constants, and the layers computed from constants alone."""
+    found: set[Node] = set()
+    for node in model.ops:
+        computed = bool(node.sources) and not op_of(node).effect and node.op.name != "Result"
+        if isinstance(node.op, Constant) or (computed and all(s is None or s.node in found for s in node.sources)):
+            found.add(node)
+    return found
+
+
 def redirect(model: Model, moved: Mapping[Output, Output]) -> None:
     """Make all nodes take the ports that ``moved`` has in place of others."""
     for node in model.ops if moved else ():

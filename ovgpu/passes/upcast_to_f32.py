@@ -13,9 +13,8 @@ from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.op import is_own, op_of
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.generation.random import RandomUniform
-from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.shape.shape import ShapeOf
-from ovgpu.passes._graph import HALVES, Graph
+from ovgpu.passes._graph import HALVES, Graph, fixed_nodes
 from ovgpu.types import Type
 
 
@@ -33,24 +32,14 @@ def upcast_to_f32(model: Model) -> None:
 
 def _types(model: Model) -> set[Type]:
     """Return the types of tensors that are not computed from constants alone."""
-    fixed = _fixed(model)
+    fixed = fixed_nodes(model)
     found = {port.spec.type for node in model.ops if node not in fixed for port in node.ports}
     return found.union(*(_types(body) for node in model.ops for body in bodies(node.op)))
 
 
-def _fixed(model: Model) -> set[Node]:
-    """Return the constants, and of the layers computed from constants alone."""
-    found: set[Node] = set()
-    for node in model.ops:
-        computed = bool(node.sources) and not op_of(node).effect and node.op.name != "Result"
-        if isinstance(node.op, Constant) or (computed and all(s is None or s.node in found for s in node.sources)):
-            found.add(node)
-    return found
-
-
 def _upcast(model: Model, ports: Sequence[Node] = ()) -> None:
     """Upcast a model or body in place, except for ``ports``: Parameters and Results that keep their types."""
-    unchanged = _fixed(model) | {node for node in (*ports, *filter(_keeps_types, model.ops))}
+    unchanged = fixed_nodes(model) | {node for node in (*ports, *filter(_keeps_types, model.ops))}
     casts: dict[Output, Output] = {}
     for node in model.ops:
         for i, source in enumerate(node.sources):
