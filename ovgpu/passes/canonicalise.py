@@ -12,6 +12,7 @@ from ovgpu.ops.convolution.binary_convolution import BinaryConvolution
 from ovgpu.ops.pooling.pooling import AdaptiveMaxPool, MaxPool8
 from ovgpu.ops.shape.reshape import Reshape
 from ovgpu.passes._graph import Graph, constant_of
+from ovgpu.passes._pot_weights import drop_zero_points, store_codes
 from ovgpu.types import Type
 from ovgpu.types.packing import pack, unpack
 
@@ -23,6 +24,7 @@ def canonicalise(model: Model) -> None:
     - Convert to the type that the tensor has -> Identity.
     - Max pooling whose indices are unused -> pooling that gives the values alone.
     - PRelu with a slope for each channel -> PRelu whose slope is broadcast by NumPy's rules, which can be fused.
+    - Weights that POT quantised -> weights in the form of nncf.
     - Bits of a constant kernel of BinaryConvolution -> the same bits in the order of other constants.
     """
     if _rewrite(model):
@@ -41,6 +43,8 @@ def _rewrite(model: Model) -> bool:
             node.op, node.ports = node.op.values(), node.ports[:1]
         if isinstance(node.op, PRelu):
             added |= _align_slope(node)
+        drop_zero_points(node)
+        added |= store_codes(node)
         if isinstance(node.op, BinaryConvolution):
             _reverse_bits(node)
     model.changed()

@@ -11,7 +11,7 @@ multiplies codes in f32, a device in i8 where its kernel takes the layer. Other 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.activation.activation import Clamp, Relu
 from ovgpu.ops.base.op import op_of
-from ovgpu.ops.base.storage import decode
+from ovgpu.ops.base.storage import decode, encode
 from ovgpu.ops.base.strided import CHUNK_BYTES
 from ovgpu.ops.base.view import IMAGE_RANK
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
@@ -31,76 +31,18 @@ from ovgpu.ops.movement.movement import Concat, Split, Transpose, VariadicSplit
 from ovgpu.ops.movement.slicing import Slice, StridedSlice
 from ovgpu.ops.pooling.pooling import MaxPool
 from ovgpu.ops.quantization import Dequantize, FakeQuantize, Quantize
-from ovgpu.passes._graph import Graph, constant_of, redirect, users_of
-from ovgpu.passes._weights import Weights, quant_params, weights_of
+from ovgpu.passes._graph import HALVES, Graph, constant_of, redirect, users_of
+from ovgpu.passes._steps import Steps
+from ovgpu.passes._weights import Weights, weights_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
 Array = np.ndarray[Any, Any]
 
 MOVING = (Concat, Slice, Split, StridedSlice, Transpose, VariadicSplit)  # layers that choose or move elements
-MAX_LEVELS = 256
 MAX_SUMMANDS = 1 << 16  # products of codes whose sum, and the correction, are below 2^31
 OCTET = 8  # outputs of the device's kernel, which reads chunks of 16 channels
-SMALLEST_STEP = 1e-30  # whose reciprocal is finite in f32
 NEAREST = 0.499  # of a step, within which a number certainly gets the code
-ZERO_TOLERANCE = 1e-3  # of a step, by which 0 may miss the nearest level: f32 has 7 digits for 3 in front of the point
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Levels of a FakeQuantize: the multiples ``low`` to ``high`` of ``step`` that round to them, and of ``unit`` that
-    they are. Both are numbers, or arrays [1, C, 1, ...]."""
-
-    step: Array
-    unit: Array
-    low: int
-    high: int
-
-    @staticmethod
-    def of(node: Node) -> Steps | None:
-        """Return the levels of a FakeQuantize, None if they are no multiples of a step, or vary in another way."""
-        op: Any = node.op
-        if not isinstance(op, FakeQuantize) or not 2 <= op.levels <= MAX_LEVELS or node.ports[0].spec.type != Type.f32:
-            return None
-        ranges = [_by_channel(s, node.ports[0].spec.rank) for s in node.sources[1:]]
-        if not all(r is not None and np.isfinite(r).all() for r in ranges):
-            return None
-        in_low, in_high, out_low, out_high = ranges
-        step, unit = (in_high - in_low) / (op.levels - 1), (out_high - out_low) / (op.levels - 1)
-        if step.min() < SMALLEST_STEP or unit.min() < SMALLEST_STEP or (in_low > 0).any() or (in_high < 0).any():
-            return None
-        lows = np.append(in_low / step, out_low / unit)
-        low = round(lows[0])
-        if not (abs(lows - low) < ZERO_TOLERANCE).all():
-            return None
-        return Steps(step.astype(np.float32), unit.astype(np.float32), low, low + op.levels - 1)
-
-    def equals(self, other: Steps) -> bool:
-        """Return whether codes of both stand for the same numbers."""
-        return (
-            (self.low, self.high) == (other.low, other.high)
-            and np.array_equal(self.step, other.step)
-            and np.array_equal(self.unit, other.unit)
-        )
-
-    @property
-    def zero(self) -> int:
-        """The code of i8 that stands for 0, where codes begin at -128."""
-        return -128 - self.low
-
-    @property
-    def varies(self) -> bool:
-        """True if the channels have steps of their own."""
-        return self.step.size > 1 or self.unit.size > 1
-
-
-def _by_channel(port: Output | None, rank: int | None) -> Any:
-    """Return the value of a constant of one element, or of one per channel of an image, in f64; else None."""
-    value = None if port is None else quant_params(port)
-    if value is None or (value.size > 1 and not 2 < value.ndim == rank) or value.size not in (1, *value.shape[1:2]):
-        return None
-    return decode(value).astype(np.float64).reshape(value.shape if value.size > 1 else ())
 
 
 def quantized_layers(model: Model, device: bool = False, multiplies_i8: Callable[[], bool] = bool) -> None:
@@ -115,11 +57,12 @@ def quantized_layers(model: Model, device: bool = False, multiplies_i8: Callable
 
 def _rewritten(model: Model, device: bool, multiplies_i8: Callable[[], bool]) -> bool:
     changed = any([_rewritten(body, device, multiplies_i8) for node in model.ops for body in bodies(node.op)])
+    kinds = (Type.f32, *HALVES) if device else (Type.f32,)
     found = dict[Output, Steps]()  # the tensors that have codes
     products = list[tuple[Node, Weights, Steps]]()
     for node in model.ops:
         source: Any = node.sources[0] if node.sources else None
-        steps = _kept(node, found) or Steps.of(node)
+        steps = _kept(node, found) or Steps.of(node, kinds)
         if steps is not None:
             found |= dict.fromkeys(node.ports, steps)
         elif source in found and (weights := _weights(node, found[source])) is not None:
@@ -189,10 +132,23 @@ def _weights(node: Node, steps: Steps) -> Weights | None:
         return None
     if steps.varies and not isinstance(node.op, Convolution):
         return None
-    shape = node.sources[1].spec.shape  # type: ignore[union-attr]
-    if found is None or found.zero is not None or found.codes.spec.type != Type.i8 or found.extents != shape:
+    if found is None or found.zero is not None or found.codes.spec.type != Type.i8:
         return None
-    return found
+    shape: Any = node.sources[1].spec.shape  # type: ignore[union-attr]
+    return found if found.extents == shape else _reshaped(node, found, shape)
+
+
+def _reshaped(node: Node, weights: Weights, shape: tuple[int, ...]) -> Weights:
+    """Return weights of another shape with the same elements, such as those of groups that POT reshapes."""
+    graph, scale = Graph(node), weights.scale
+    codes = graph.constant(constant_of(weights.codes).reshape(shape), Type.i8)
+    if scale is not None:
+        value = np.broadcast_to(scale[1], weights.extents).reshape(shape)
+        for axis in range(value.ndim):
+            first = value.take([0], axis)
+            value = first if (value == first).all() else value
+        scale = scale[0], value
+    return replace(weights, codes=codes, scale=scale, extents=shape)
 
 
 def _suits_kernel(node: Node, weights: Weights, steps: Steps) -> bool:
@@ -237,7 +193,7 @@ def _split(
         found: Output = graph.add(op, source, graph.constant(1 / steps.step, Type.f32), *zeros)
     else:
         found = graph.add(op_of(node), *_of_codes(node, codes))
-    node.op, node.sources = Dequantize(kind=Type.f32), [found, unit, *zeros]
+    node.op, node.sources = Dequantize(kind=node.ports[0].spec.type), [found, unit, *zeros]
     return found
 
 
@@ -254,7 +210,7 @@ def _parts(
     graph = Graph(node)
     found = dict(zip(node.ports, graph.add(op_of(node), *_of_codes(node, codes), outputs=len(node.ports))))
     for port, part in found.items():
-        dequantized[port] = graph.add(Dequantize(kind=Type.f32), part, *_scale(graph, steps, device))
+        dequantized[port] = graph.add(Dequantize(kind=port.spec.type), part, *_scale(graph, steps, device))
     return found
 
 
@@ -283,17 +239,18 @@ def _decompressed(node: Node, weights: Weights, steps: Steps | None = None) -> O
     elif steps is not None:
         value *= steps.unit
     let_go(codes)
-    return Graph(node).constant(value, Type.f32)
+    kind = node.ports[0].spec.type
+    return Graph(node).constant(encode(value, kind), kind)
 
 
 def _multiply_codes(node: Node, codes: Output, weights: Weights, steps: Steps) -> None:
     """Make the node a product of codes of i8, whose weights have the outputs first and the channels last."""
-    op, value = node.op, constant_of(weights.codes)
+    op, value, kind = node.op, constant_of(weights.codes), node.ports[0].spec.type
     if isinstance(op, Convolution):
-        node.op = QuantizedConvolution(convolution=op, zero=steps.zero, kind=Type.f32)
+        node.op = QuantizedConvolution(convolution=op, zero=steps.zero, kind=kind)
         moved = np.ascontiguousarray(np.moveaxis(value, 1, -1))
     elif isinstance(op, MatMul):
-        node.op = QuantizedMatMul(zero=steps.zero, kind=Type.f32)
+        node.op = QuantizedMatMul(zero=steps.zero, kind=kind)
         moved = np.ascontiguousarray(value if op.transpose_b else value.T)
     let_go(value)
     outputs = len(moved)

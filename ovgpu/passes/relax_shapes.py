@@ -1,7 +1,7 @@
 """Constants that hold the batch of the file -> layers that follow the shapes of inputs, before `Model.reshape`.
 
-These are the rewrites that OpenVINO calls SmartReshape: a model with a 1 in target shapes takes other batches. No result
-changes for the shapes that the model had.
+These are the rewrites that OpenVINO calls SmartReshape: a model with a 1 in target shapes takes other batches. Results
+stay the same for the shapes that the model had.
 """
 
 from __future__ import annotations

@@ -71,6 +71,14 @@ def grouped(net: Net, x: Port) -> Port:
     return found
 
 
+def reshaped(net: Net, x: Port) -> Port:
+    """Add a convolution by groups whose weights, with a scale for each output, get the axis of groups by a Reshape."""
+    shape = net.const(np.array([6, 1, 1, 3, 3]))
+    kernel = net.layer("Reshape", "opset1", [weights(net, 6, 1, 3, 3), shape], {"special_zero": False})
+    found: Port = net.layer("GroupConvolution", "opset1", [x, kernel], SAME)
+    return found
+
+
 def transposed(net: Net, x: Port) -> Port:
     found: Port = net.layer("ConvolutionBackpropData", "opset1", [x, weights(net, 6, 5, 3, 3)], SAME)
     return found
@@ -163,6 +171,7 @@ def check(net: Net, shape: tuple[int, ...] = SHAPE, device: str = "CPU", step: A
         (convolution, ["Quantize", "Convolution"]),
         (depthwise, ["Quantize", "GroupConvolution"]),
         (grouped, ["Quantize", "GroupConvolution"]),
+        (reshaped, ["Quantize", "GroupConvolution"]),
         (transposed, ["Quantize", "ConvolutionBackpropData"]),
         (product, ["Quantize", "MatMul"]),
         (pooled, ["Quantize", "MaxPool", "Convolution"]),
