@@ -144,7 +144,7 @@ class Core:
             return compiled
         compilations = []
         for each in settings:  # one after the other: a card takes the kernels that were compiled for an equal one
-            each.model_name = model.friendly_name
+            each.adopt(model)
             backend = self._open_backend(each)
             backend.import_kernels(kernels or {})
             compilations.append(Compilation(model, backend, each, source or model, bind))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import platform
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ovgpu._util.nearest import did_you_mean
 from ovgpu.api import devices
 from ovgpu.backends.cuda import device as cuda
+from ovgpu.model import Model
 from ovgpu.properties import CacheMode, hint, log
 from ovgpu.properties import device as device_properties
 from ovgpu.properties._property import PropertyEnum
@@ -21,6 +23,16 @@ from ovgpu.types import TF32, Type
 
 PRECISIONS = (Type.bf16, Type.f16, Type.f32, TF32, Type.dynamic)  # values of INFERENCE_PRECISION_HINT
 CACHE_PRECISIONS = (Type.bf16, Type.f16, Type.f32)  # values of KV_CACHE_PRECISION with an effect
+CACHES = ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
+# Properties that a model may bring in ``rt_info/runtime_options``. ACTIVATIONS_SCALE_FACTOR has no effect: products
+# keep their sums in f32, and f16 that was chosen for its speed is widened where its range is too small.
+OPTIONS = (
+    *CACHES,
+    "KEY_CACHE_GROUP_SIZE",
+    "VALUE_CACHE_GROUP_SIZE",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE",
+    "ACTIVATIONS_SCALE_FACTOR",
+)
 STREAM_POLICIES = {"AUTO": -1, "NUMA": -2}
 
 # Default values of writable properties. The type of the default is the type of the property. The defaults of
@@ -112,7 +124,7 @@ COMPUTED: dict[str, Callable[[Settings], Any]] = {
     "NUM_STREAMS": lambda s: s.streams,
     "INFERENCE_NUM_THREADS": lambda s: s["INFERENCE_NUM_THREADS"] or _cpus,
     "INFERENCE_PRECISION_HINT": lambda s: s.precision,
-    "KV_CACHE_PRECISION": lambda s: s.cache,
+    **dict.fromkeys(CACHES, lambda s: s.reported_cache),
 }
 COMPILED_ONLY: dict[str, Callable[[Settings], Any]] = {
     "NETWORK_NAME": lambda s: s.model_name,
@@ -135,10 +147,11 @@ class Settings:
         self._read_only = {**READ_ONLY, **CARD_READ_ONLY} if devices.is_card(device) else READ_ONLY
         self._base = base
         self._values: dict[str, Any] = {}
+        self._options: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         explicit = self._explicit(name)
-        return WRITABLE[name] if explicit is None else explicit
+        return self._options.get(name, WRITABLE[name]) if explicit is None else explicit
 
     @property
     def supported(self) -> dict[str, str]:
@@ -187,7 +200,8 @@ class Settings:
     def widened(self) -> Settings:
         """Return these settings with bf16 in place of f16, or f32 on cards without bf16."""
         found = Settings(self.device, self._base)
-        found.model_name, found._values = self.model_name, {**self._values, "INFERENCE_PRECISION_HINT": Type.bf16}
+        found.model_name, found._options = self.model_name, self._options
+        found._values = {**self._values, "INFERENCE_PRECISION_HINT": Type.bf16}
         found.requests = self.requests
         return found
 
@@ -204,7 +218,7 @@ class Settings:
         """
         if not self._has_ampere_units or self.precision is Type.f32:
             return False
-        return self.precision is TF32 or self._explicit("EXECUTION_MODE_HINT") is not hint.ExecutionMode.ACCURACY
+        return self.precision is TF32 or not self._asks_for_accuracy
 
     @property
     def _has_ampere_units(self) -> bool:
@@ -213,9 +227,32 @@ class Settings:
 
     @property
     def cache(self) -> Type:
-        """The element type of the KV cache: the type that was set if ovgpu supports it, else `tensor_type`."""
-        explicit: Type | None = self._explicit("KV_CACHE_PRECISION")
-        return explicit if explicit in CACHE_PRECISIONS else self.tensor_type
+        """The element type of the KV cache: the type that was set if ovgpu supports it, else `tensor_type`.
+
+        On a card, the model's own option counts like a type that was set, unless f32 or accuracy was asked for.
+        """
+        found = self._set_cache
+        exact = self._explicit("INFERENCE_PRECISION_HINT") == Type.f32 or self._asks_for_accuracy
+        if found is None and self.device != "CPU" and not exact:
+            found = self._options.get(CACHES[0])
+        return found if found in CACHE_PRECISIONS else self.tensor_type
+
+    @property
+    def reported_cache(self) -> Type:
+        """The value of KV_CACHE_PRECISION: `cache`, or the model's own option where nothing was set, as in OpenVINO."""
+        option = None if self._asks_for_accuracy or self._set_cache is not None else self._options.get(CACHES[0])
+        return option if option in CACHE_PRECISIONS else self.cache
+
+    @property
+    def _set_cache(self) -> Type | None:
+        """The type that was set for keys and values, None unless it is one type."""
+        kind, key, value = map(self._explicit, CACHES)
+        found: Type | None = key if key == value and key is not None else kind
+        return found
+
+    @property
+    def _asks_for_accuracy(self) -> bool:
+        return self._explicit("EXECUTION_MODE_HINT") is hint.ExecutionMode.ACCURACY
 
     def _explicit(self, name: str) -> Any:
         """Return the value that a property was set to, or None."""
@@ -279,6 +316,27 @@ class Settings:
         if devices.is_card(self.device):
             settings._values["DEVICE_ID"] = str(devices.card_number(self.device))
         return settings
+
+    def adopt(self, model: Model) -> None:
+        """Make these the settings of a compiled model, with the options in its ``rt_info/runtime_options``.
+
+        Warns of types of keys and values that ovgpu does not store. Raises: RuntimeError for a wrong option.
+        """
+        self.model_name = model.friendly_name
+        options = model.rt_info.plain().get("runtime_options", {})
+        for name in OPTIONS if isinstance(options, Mapping) else ():
+            if name in options:
+                self._options[name] = _convert(name, options[name])
+        stored = "the model's type" if self.cache is Type.dynamic else self.cache.get_type_name()
+        for name in CACHES if model.states else ():
+            ignored = self._explicit(name) not in (None, Type.dynamic, self.cache)
+            if ignored or self[name] not in (*CACHE_PRECISIONS, Type.dynamic):
+                warnings.warn(
+                    f"{name} {self[name].get_type_name()}: ovgpu stores keys and values in {stored} "
+                    "(it can in f32, f16 and bf16)",
+                    RuntimeWarning,
+                    stacklevel=5,
+                )
 
     def exported(self) -> dict[str, str]:
         """Return the properties that were set, as texts that `update` takes, without those that belong to a machine."""

@@ -13,6 +13,7 @@ import ovgpu as ov
 from ovgpu.backends.cuda import rt
 from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 from tests.harness.ir import Net
+from tests.harness.models.drive import DATA
 
 from .test_devices import fake, with_capability
 
@@ -140,3 +141,75 @@ def test_a_plan_names_steps_in_tf32(card: None) -> None:
         request.infer([np.ones((2, 64), np.float32)])
         (step,) = (step for step in request.plan().steps if step.op == "MatMul")
         assert step.tf32 == marked and ("f32[2,64] in tf32" in str(request.plan())) == marked
+
+
+# ---- options of the model
+
+
+def with_options(library: Any, options: dict[str, str]) -> Any:
+    model = library.Core().read_model(DATA / "llama" / "model.xml")
+    for name, value in options.items():
+        model.set_rt_info(value, ["runtime_options", name])
+    return model
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {CACHE: "f32"}, {CACHE: "bf16"}, {PRECISION: "f32"}, {MODE: "ACCURACY"}], ids=str
+)
+@pytest.mark.parametrize("option", ["f16", "bf16", "f32"])
+def test_options_are_reported(option: str, config: dict[str, str]) -> None:
+    """The model's own type of keys and values reads as in OpenVINO; NumPy stores them as without it."""
+    models = [with_options(library, {CACHE: option}) for library in (openvino, ov)]
+    theirs, ours = (
+        library.Core().compile_model(model, "CPU", config) for library, model in zip((openvino, ov), models)
+    )
+    assert ours.get_property(CACHE).get_type_name() == theirs.get_property(CACHE).get_type_name()
+    stored = {info.type.get_type_name() for info in ours._compilation.initial.infos.values()}
+    assert stored == {config.get(CACHE, "f32")}
+
+
+@pytest.mark.parametrize(
+    ("config", "stored"),
+    [
+        ({}, "f16"),
+        ({PRECISION: "tf32"}, "f16"),
+        ({CACHE: "f32"}, "f32"),
+        ({CACHE: "bf16"}, "bf16"),
+        ({"KEY_CACHE_PRECISION": "bf16", "VALUE_CACHE_PRECISION": "bf16"}, "bf16"),
+        ({PRECISION: "f32"}, "f32"),
+        ({MODE: "ACCURACY"}, "f32"),
+    ],
+    ids=str,
+)
+def test_options_on_a_card(config: dict[str, str], stored: str, emulated: str) -> None:
+    """A card stores keys and values in the model's own type unless another one, f32 or accuracy was asked for."""
+    model = with_options(ov, {CACHE: "f16", "ACTIVATIONS_SCALE_FACTOR": "8.0"})
+    compiled = ov.Core().compile_model(model, emulated, config)
+    assert {info.type.get_type_name() for info in compiled._compilation.initial.infos.values()} == {stored}
+    assert compiled.get_property("ACTIVATIONS_SCALE_FACTOR") == 8
+
+
+def test_options_are_exported(emulated: str) -> None:
+    core = ov.Core()
+    blob = core.compile_model(with_options(ov, {CACHE: "f16"}), emulated).export_model()
+    again = core.import_model(blob, emulated)
+    assert {info.type.get_type_name() for info in again._compilation.initial.infos.values()} == {"f16"}
+
+
+@pytest.mark.parametrize("kind", ["u8", "i8", "u4", "i4"])
+def test_types_of_caches_that_are_not_stored(kind: str) -> None:
+    """8-bit and 4-bit caches are announced as what they are, whether the program or the model asks for them."""
+    with pytest.warns(RuntimeWarning, match=f"KV_CACHE_PRECISION {kind}: ovgpu stores keys and values in f32"):
+        found = ov.Core().compile_model(with_options(ov, {}), "CPU", {CACHE: kind})
+    assert found.get_property(CACHE) == ov.Type.f32
+    with pytest.warns(RuntimeWarning, match=f"KV_CACHE_PRECISION {kind}: ovgpu stores keys and values in f32"):
+        found = ov.Core().compile_model(with_options(ov, {CACHE: kind}), "CPU")
+    assert found.get_property(CACHE) == ov.Type.f32
+
+
+@pytest.mark.parametrize("key", [CACHE, "KEY_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+def test_wrong_options(key: str) -> None:
+    with pytest.raises(RuntimeError, match=f"Wrong value nonsense for property key {key}"):
+        ov.Core().compile_model(with_options(ov, {key: "nonsense"}), "CPU")
+    with_unknown = with_options(ov, {"SOMETHING": "nonsense"})
+    ov.Core().compile_model(with_unknown, "CPU")
