@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from lxml import etree
+
 from ovgpu.errors import ModelError
 from ovgpu.ir._xml import Element
 from ovgpu.types import PartialShape, Type
@@ -152,4 +154,14 @@ def model_rt_info(root: Element) -> dict[str, Any]:
     quantization = root.find("quantization_parameters")
     if quantization is not None:
         info["optimization"] = read_meta(quantization)
+        config = quantization.find("config")
+        if config is not None:
+            info["optimization"]["config"] = _inner_text(config)
     return info
+
+
+def _inner_text(element: Element) -> str:
+    """Return the contents of an element as XML text on one line, with single spaces, as OpenVINO does."""
+    text = etree.tostring(element, encoding="unicode", with_tail=False)
+    inner = text[text.index(">") + 1 :].removesuffix(f"</{element.tag}>")
+    return re.sub(" +", " ", re.sub("[\r\n]", "", inner))

@@ -76,7 +76,7 @@ def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Mo
     if root.get("version") not in VERSIONS:
         raise ModelError(
             f"IR version {root.get('version', 'missing')} is not supported: only "
-            f"{' and '.join(VERSIONS)} are{file.suffix}"
+            f"{' and '.join(VERSIONS)} are; export the original model again{file.suffix}"
         )
     result = _graph(root, file).model
     result.validate_nodes_and_infer_types()

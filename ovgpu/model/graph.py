@@ -258,11 +258,12 @@ class Model(Ports, metaclass=Shared):
     def set_rt_info(self, value: Any, path: str | Sequence[str]) -> None:
         """Set the value at ``path`` and create the dicts on the way. Raises RuntimeError if one of them is no dict."""
         *parents, last = [path] if isinstance(path, str) else path
-        target: Any = self.rt_info
+        target = self.rt_info
         for key in parents:
-            target = target.setdefault(key, {})
-            if not isinstance(target, RTMap):
+            inner = target.nested(key)
+            if inner is None:
                 raise _no_attribute(key)
+            target = inner
         target[last] = value
 
     # ---- changing the model

@@ -9,7 +9,10 @@ from ovgpu.types import OVAny
 
 
 class RTMap(MutableMapping[str, Any]):
-    """Mapping from names to values. Items are returned as `OVAny`, nested ones as `RTMap`; `plain` unwraps all."""
+    """Mapping from names to values. Items are returned as `OVAny`, nested ones as dicts of them; `plain` unwraps all.
+
+    Changes of such a dict do not reach the map, as in OpenVINO.
+    """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, Any] = {}
@@ -18,7 +21,7 @@ class RTMap(MutableMapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         value = self._values[key]
-        return value if isinstance(value, RTMap) else OVAny(value)
+        return {inner: value[inner] for inner in value} if isinstance(value, RTMap) else OVAny(value)
 
     def __setitem__(self, key: str, value: Any) -> None:
         value = value.value if isinstance(value, OVAny) else value
@@ -33,10 +36,10 @@ class RTMap(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        if key not in self:
-            self[key] = default
-        return self[key]
+    def nested(self, key: str) -> RTMap | None:
+        """Return the nested map under a key, which is created if there is nothing; None for another value."""
+        value = self._values.setdefault(key, RTMap())
+        return value if isinstance(value, RTMap) else None
 
     def plain(self) -> dict[str, Any]:
         """Return a copy as nested dicts without wrappers."""

@@ -359,6 +359,9 @@ def test_nodes_and_ports(code: str) -> None:
         "m.set_rt_info(1, 'x'); m.set_rt_info(1, ['x', 'y'])",
         "m.set_rt_info('v', 'x'); 'x' in m.rt_info",
         "'none' in m.get_rt_info()",
+        "m.set_rt_info('v', ['a', 'b', 'c']); [type(m.get_rt_info()['a']), type(m.get_rt_info()['a']['b'])]",
+        "m.set_rt_info('v', ['a', 'b']); isinstance(m.rt_info['a'], dict) and m.get_rt_info()['a']['b'].value",
+        "m.set_rt_info('v', ['a', 'b']); m.get_rt_info()['a'].update(c=1); m.has_rt_info(['a', 'c'])",
         "m.set_rt_info('v', 'x'); m.rt_info['x'].value",
         "m.set_rt_info('v', 'x'); m.get_rt_info()['x']",
         "m.rt_info['x'] = 'v'; m.get_rt_info('x')",
@@ -451,7 +454,8 @@ def test_values_of_runtime_information() -> None:
     info = RTMap({"a": {"b": [1, 2]}, "c": OVAny("text")})
     assert info["a"]["b"] == [1, 2] and info["c"] == "text" and info["c"][0] == "t"
     info["a"]["b"] = 3
-    assert info.plain() == {"a": {"b": 3}, "c": "text"}
+    assert info.plain() == {"a": {"b": [1, 2]}, "c": "text"}
+    assert info.nested("c") is None and info.nested("a") == {"b": [1, 2]}
     assert list(info) == ["a", "c"] and len(info) == 2 and info.get("none") is None
     assert copy.deepcopy(info) == info
     with pytest.raises(RuntimeError, match="could not convert 'text' to int"):

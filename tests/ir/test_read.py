@@ -334,6 +334,41 @@ def test_meta_data_of_old_files() -> None:
         assert ours.get_rt_info(path).value == theirs.get_rt_info(path).value
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        "abc",
+        '{\n    "compression": {\n        "algorithms": []\n    }\n}',
+        "{'a':\t1,  'b': \"x &lt; y\"}",
+        "  padded  ",
+    ],
+)
+def test_settings_of_pot(config: str, tmp_path: Path) -> None:
+    """The settings of POT are runtime information of the model, and stay there when it is saved."""
+    rest = f'<quantization_parameters><config>{config}</config><version value="1"/></quantization_parameters>'
+    layers = parameter(0, '<data shape="2" element_type="f32"/>') + result(1)
+    text = document(layers, edge(0, 0, 1, 0), 'name="m" version="11"', rest)
+    ours, theirs = read_model(text), ov.Core().read_model(text.encode())
+    expected = theirs.get_rt_info(["optimization"]).value
+    assert ours.get_rt_info(["optimization"]).value == expected
+    ovgpu.save_model(ours, tmp_path / "m.xml")
+    assert ovgpu.Core().read_model(tmp_path / "m.xml").get_rt_info(["optimization"]).value == expected
+    assert ov.Core().read_model(tmp_path / "m.xml").get_rt_info(["optimization", "config"]).value == expected["config"]
+
+
+@pytest.mark.parametrize("version", ["opset18", "opset99", "opset01", "opset", "extension", "Opset8"])
+@pytest.mark.parametrize("op", ["Relu", "Softmax"])
+def test_unknown_opsets(op: str, version: str) -> None:
+    """Nobody guesses the meaning of a known type in an unknown opset."""
+    net = Net()
+    net.result(net.layer(op, version, [net.parameter("f32", (2, 3))], {"axis": 1} if op == "Softmax" else {}))
+    with pytest.raises(RuntimeError, match="unsupported opset"):
+        ov.Core().read_model(*net.build())
+    model = ovgpu.Core().read_model(*net.build())
+    with pytest.raises(ovgpu.UnsupportedOpError, match=rf"{op} of {version} \(.*ovgpu knows opset1 to opset17"):
+        ovgpu.Core().compile_model(model, "CPU")
+
+
 # ---- weights
 
 

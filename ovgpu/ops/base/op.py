@@ -225,6 +225,7 @@ class Op:
         return {ir_name: getattr(self, f.name) for ir_name, f in declared(type(self)).items()}
 
 
+OPSETS = [f"opset{n}" for n in range(1, 18)]  # of OpenVINO, as far as ovgpu knows them
 MIXED_REALS = frozenset((Type.f16, Type.bf16, Type.f32, Type.f64))
 SMALL_ELEMENTS = 1024  # the size of shape tensors, up to which inference propagates values
 
@@ -304,9 +305,12 @@ def is_own(cls: type[Op]) -> bool:
 
 
 def lookup(name: str, version: str) -> type[Op] | None:
-    """Return the newest registered version of an op that is not newer than ``version``, None if there is none."""
+    """Return the newest registered version of an op that is not newer than ``version``, None if there is none.
+
+    An opset that ovgpu does not know may have other versions of any op: of such, there are only those of users.
+    """
     versions = _registry.get(name, {})
-    if version in versions or not version.startswith("opset"):
+    if version in versions or version not in OPSETS:
         return versions.get(version)
     older = [v for v in versions if v.startswith("opset") and _number(v) <= _number(version)]
     return versions[max(older, key=_number)] if older else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from ovgpu.errors import OpError, UnsupportedOpError
 from ovgpu.model import Model, all_nodes
-from ovgpu.ops.base.op import Array, Op, internal_op
+from ovgpu.ops.base.op import OPSETS, Array, Op, internal_op, lookup
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, unknown
@@ -67,4 +67,6 @@ def require_supported(model: Model) -> None:
             for (name, version), names in sorted(layers.items())
         )
         suffix = f" ({model.source})" if model.source else ""
+        if any(lookup(name, OPSETS[-1]) is not None for name, _ in layers):
+            suffix += f"; ovgpu knows {OPSETS[0]} to {OPSETS[-1]}"
         raise UnsupportedOpError(f"unsupported operations: {found}{suffix}")
