@@ -67,6 +67,18 @@ def test_expected_outputs(name: str, device: str) -> None:
     check_calls(name, device)
 
 
+@pytest.mark.parametrize("name", ["yolo", "yolo_int8", "unet", "segformer", "detector", "swin"])
+def test_bounds_of_dynamic_shapes(name: str) -> None:
+    """Extents of images that are known when the model runs have the lower bounds that OpenVINO finds, at the outputs."""
+    openvino = pytest.importorskip("openvino")
+    shapes = []
+    for library in (openvino, ov):
+        model = library.Core().read_model(DATA / name / "model.xml")
+        model.reshape({p: [d if i == 1 else -1 for i, d in enumerate(p.partial_shape)] for p in model.inputs})
+        shapes.append([str(port.partial_shape) for port in model.outputs])
+    assert shapes[0] == shapes[1]
+
+
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", STATELESS)
 def test_static_shapes(name: str) -> None:

@@ -95,8 +95,9 @@ class Windowed(Op):
             padded = size + begin + end
             at_most(reach, padded, f"a kernel that reaches {{0}} far does not fit into {{1}} along spatial axis {axis}")
             span = padded - reach + stride
-            # A span that may be negative is clamped first, so that the extent has a lower bound.
-            found.append((span if stride == 1 or bounds(span)[0] >= 0 else maximum(span, stride)) // stride)
+            # The check above makes the extent 1 at least. Where its bounds do not say so, the span is clamped; not with
+            # a stride of 1, where the extent is often that of the data, which other layers are to see.
+            found.append((span if stride == 1 or bounds(span)[0] >= stride else maximum(span, stride)) // stride)
         return found
 
     def pads(self, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
