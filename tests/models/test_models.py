@@ -69,7 +69,7 @@ def test_expected_outputs(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("name", ["yolo", "yolo_int8", "unet", "segformer", "detector", "swin"])
 def test_bounds_of_dynamic_shapes(name: str) -> None:
-    """Extents of images that are known when the model runs have the lower bounds that OpenVINO finds, at the outputs."""
+    """At the outputs, extents that are known when the model runs have the lower bounds that OpenVINO finds."""
     openvino = pytest.importorskip("openvino")
     shapes = []
     for library in (openvino, ov):

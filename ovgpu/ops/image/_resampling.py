@@ -94,19 +94,23 @@ def cubic(at: Numbers, extent: int, a: float) -> Taps:
     return Taps(np.clip(positions, 0, extent - 1), np.stack(weights, axis=1))
 
 
-def pillow(n: int, extent: int, a: float | None) -> Taps:
-    """Return the taps of Pillow's filter, bicubic with ``a``, else bilinear; it is stretched if the axis shrinks."""
+PILLOW_COEFFICIENT = -0.5  # of the cubic filter, in Pillow and in torch
+
+
+def pillow(n: int, extent: int, cubic: bool) -> Taps:
+    """Return the taps of Pillow's bicubic or bilinear filter, which is stretched if the axis shrinks."""
     scale = extent / max(n, 1)
     stretch = max(scale, 1.0)
-    support = stretch if a is None else 2 * stretch
+    support = 2 * stretch if cubic else stretch
     centre = (np.arange(n) + 0.5) * scale
     first, last = np.floor(centre - support + 0.5), np.floor(centre + support + 0.5)
     positions = _window(first, 2 * np.ceil(support) + 1, extent)
     t = np.abs(positions - centre[:, None] + 0.5) / stretch
-    if a is None:
-        weights = np.maximum(1 - t, 0)
-    else:
+    if cubic:
+        a = PILLOW_COEFFICIENT
         weights = np.where(t < 1, ((a + 2) * t - (a + 3)) * t * t + 1, (((t - 5) * t + 8) * t - 4) * a * (t < 2))
+    else:
+        weights = np.maximum(1 - t, 0)
     weights[(positions < first[:, None]) | (positions >= last[:, None])] = 0
     return _normalized(positions, weights)
 

@@ -252,8 +252,8 @@ class Interpolate4(Op):
 class Interpolate11(Interpolate4):
     """``image [...], sizes or scales [n] (, axes [n]) ->`` the image resized as by version 4, or as by Pillow.
 
-    Pillow's modes resize two axes, the second one first, and round 8-bit integers in between. In mode bicubic_pillow
-    the plugin ignores ``cube_coeff``.
+    Pillow's modes resize two axes, the second one first, and round 8-bit integers in between. Their filters have no
+    ``cube_coeff``, as in OpenVINO's plugin: PyTorch's frontend writes -0.75, and torch has Pillow's -0.5.
     """
 
     mode: Literal[
@@ -287,7 +287,7 @@ class Interpolate11(Interpolate4):
 
     def along(self, n: int, extent: int, scale: np.float32, slope: np.float32) -> Taps:
         if self.pillow:
-            return _resampling.pillow(n, extent, self.cube_coeff if self.mode == "bicubic_pillow" else None)
+            return _resampling.pillow(n, extent, self.mode == "bicubic_pillow")
         return super().along(n, extent, scale, slope)
 
     def needs_passes(self, axes: int) -> bool:
