@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ovgpu._util.openvino_package import required
 from ovgpu.errors import Error
+from ovgpu.ir import is_onnx
 from ovgpu.ir.read import read_model
 from ovgpu.ir.write import serialize
-from ovgpu.model import Model
+from ovgpu.model import Model, all_nodes
+from ovgpu.ops.arithmetic.arithmetic import Divide
 
 openvino: Any = required(__name__)
 
+ORIGIN, ONNX = ["conversion_parameters", "framework"], "onnx"  # where runtime information names a framework
 BODIES = ("get_body", "get_then_body", "get_else_body")  # methods of TensorIterator, Loop and If
 
 
@@ -25,6 +29,8 @@ def from_openvino(model: Any) -> Model:
     Constants are matched by friendly name. If names are ambiguous, or some constants are strings or in bodies that
     openvino does not show, all are copied through a temporary file instead.
 
+    Integer divisions of a model that `mark_onnx` has marked are truncated.
+
     Raises: ModelError and OpError for a model that ovgpu cannot represent.
     """
     if not isinstance(model, openvino.Model):  # the C++ class, which `openvino.compile_model` unwraps
@@ -33,7 +39,23 @@ def from_openvino(model: Any) -> Model:
         found = _read_shared(model)
     except Error:
         found = None
-    return _read_copied(model) if found is None else found
+    found = _read_copied(model) if found is None else found
+    if model.has_rt_info(ORIGIN) and model.get_rt_info(ORIGIN).value == ONNX:
+        for node in all_nodes(found):
+            if isinstance(node.op, Divide):
+                node.op = replace(node.op, m_pythondiv=False)
+    return found
+
+
+def mark_onnx(source: Any, model: Any) -> Any:
+    """Return a model of openvino that it has read from ``source``, marked as Model Optimizer did if that is ONNX.
+
+    ONNX truncates quotients of integers. Its frontend, like that of PyTorch, asks for floored ones, and relies on
+    OpenVINO's plugins, which truncate always.
+    """
+    if is_onnx(source):
+        model.set_rt_info(ONNX, ORIGIN)
+    return model
 
 
 def to_openvino_model(model: Model, core: Any = None) -> Any:

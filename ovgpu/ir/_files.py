@@ -29,10 +29,17 @@ class Document:
     """The .bin file beside it."""
 
 
+def is_onnx(model: Any) -> bool:
+    """Return whether a model is the path or the contents of an ONNX file."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return bytes(model[:1]) == b"\b"  # the key of ModelProto.ir_version
+    return isinstance(model, (str, os.PathLike)) and os.fsdecode(model).lower().endswith(OTHER_FORMATS[0])
+
+
 def is_other_format(model: Any) -> bool:
     """Return whether a model is the path of a file in a format that openvino reads, or the contents of an ONNX file."""
     if isinstance(model, (bytes, bytearray, memoryview)):
-        return bytes(model[:1]) == b"\b"  # the key of ModelProto.ir_version
+        return is_onnx(model)
     if not isinstance(model, (str, os.PathLike)) or is_xml_text(model):
         return False
     path = os.fsdecode(model)

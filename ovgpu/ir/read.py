@@ -98,10 +98,10 @@ def _read_other_format(model: Any) -> Model:
         raise ModelError(
             f"{name} is no OpenVINO IR; ovgpu can read it where openvino is installed: {openvino_package.HINT}"
         )
-    from ovgpu.interop.models import from_openvino
+    from ovgpu.interop.models import from_openvino, mark_onnx
 
     try:
-        found = package.Core().read_model(model)
+        found = mark_onnx(model, package.Core().read_model(model))
     except RuntimeError as e:
         raise ModelError(f"openvino cannot read {name}: {e}") from None
     return from_openvino(found)

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from openvino import opset13 as ops
 from openvino.properties import hint
 
+import ovgpu
 from ovgpu.api import devices
 from ovgpu.integrations.openvino import inference, install, uninstall
 from tests.ir.models import MODELS
@@ -242,6 +243,26 @@ def test_onnx(core: ov.Core, tmp_path: Path) -> None:
     save_onnx(tmp_path / "m.onnx")
     compiled = core.compile_model(tmp_path / "m.onnx", "NVIDIA")
     assert compiled({"a": X})["c"].tolist() == (X + np.array([1, 2, 3], np.float32)).tolist()
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.INT64, TensorProto.INT8])
+def test_quotients_of_onnx(core: ov.Core, kind: int, tmp_path: Path) -> None:
+    """ONNX truncates quotients of integers: in files, in models that were read, in bytes, and in what ovgpu reads. A
+    file of IR has no such origin; there, the specification decides."""
+    x, y = (helper.make_tensor_value_info(name, kind, [4]) for name in "xy")
+    two = helper.make_tensor("two", kind, [4], [2, -2, 2, -2])
+    graph = helper.make_graph([helper.make_node("Div", ["x", "two"], ["y"])], "g", [x], [y], [two])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    given = np.array([-7, -7, 7, 7], helper.tensor_dtype_to_np_dtype(kind))
+    own = ovgpu.Core().read_model(path)
+    for model in (path, core.read_model(path), core.read_model(path.read_bytes()), own):
+        assert core.compile_model(model, "NVIDIA")([given])["y"].tolist() == [-3, 3, 3, -3]
+    assert core.compile_model(path, "CPU")([given])["y"].tolist() == [-3, 3, 3, -3]
+    ovgpu.save_model(own, tmp_path / "ours.xml")
+    assert core.compile_model(tmp_path / "ours.xml", "NVIDIA")([given])["y"].tolist() == [-3, 3, 3, -3]
+    ov.save_model(ov.convert_model(path), tmp_path / "theirs.xml")
+    assert core.compile_model(tmp_path / "theirs.xml", "NVIDIA")([given])["y"].tolist() == [-4, 3, 3, -4]
 
 
 class Unknown(ov.Op):

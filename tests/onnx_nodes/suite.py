@@ -75,10 +75,10 @@ def array(value: Any) -> Array:
     return found.astype(str) if found.dtype.kind == "O" else found
 
 
-def check(library: Any, case: Any, ir: IR, device: str, config: dict[str, Any]) -> None:
+def check(library: Any, case: Any, model: tuple[bytes, ...], device: str, config: dict[str, Any]) -> None:
     """Assert that ``library`` (openvino, ovgpu) gives the expected results. Its own errors are passed on."""
     core = library.Core()
-    compiled = core.compile_model(core.read_model(*ir), device, config)
+    compiled = core.compile_model(core.read_model(*model), device, config)
     ports = {
         name: i
         for i, port in enumerate(compiled.inputs)

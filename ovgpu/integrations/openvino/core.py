@@ -16,7 +16,7 @@ from ovgpu.api import devices
 from ovgpu.api.core import check_readable
 from ovgpu.integrations.openvino.devices import is_ours, select
 from ovgpu.integrations.openvino.inference import AsyncInferQueue, CompiledModel
-from ovgpu.interop.models import from_openvino
+from ovgpu.interop.models import from_openvino, mark_onnx
 from ovgpu.interop.values import properties_to_ovgpu, property_to_openvino
 from ovgpu.ir import is_xml_text
 
@@ -62,6 +62,11 @@ def compile_model(
     core, config = ovgpu_core(self), properties_to_ovgpu(config)
     settings = core._settings_for(core._resolve_devices(device_name, config), config)
     return CompiledModel(core._compile_by(partial(read_for_ovgpu, self), model, weights, settings))
+
+
+def read_model(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the model that openvino reads, which says so if it comes from ONNX; see `mark_onnx`."""
+    return mark_onnx(args[0] if args else kwargs.get("model"), original(self, *args, **kwargs))
 
 
 def available_devices(original: Method, self: Any) -> list[str]:
@@ -142,6 +147,7 @@ def create_context(original: Method, self: Any, device_name: str, *args: Any, **
 
 METHODS: tuple[Method, ...] = (
     compile_model,
+    read_model,
     get_property,
     set_property,
     query_model,

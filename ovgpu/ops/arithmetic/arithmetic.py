@@ -125,7 +125,11 @@ def _truncation_is_floor(a: Int, b: Int) -> bool:
 
 @op("Divide", "opset1", "arithmetic/divide-1")
 class Divide(Arithmetic):
-    """``a / b``; the quotient of integers is floored if ``m_pythondiv``, else truncated."""
+    """``a / b``; the quotient of integers is floored if ``m_pythondiv``, else truncated.
+
+    OpenVINO's plugins truncate always. The specification decides for a file; models that are read from ONNX, which
+    truncates, have no ``m_pythondiv`` here.
+    """
 
     m_pythondiv: bool = True
 

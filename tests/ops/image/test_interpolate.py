@@ -91,7 +91,7 @@ CASES = [
         for mode, cube in (("cubic", -0.5), ("bilinear_pillow", None), ("bicubic_pillow", -0.5))
         for size in ((2, 3), (9, 3), (11, 17))
     ),
-    # PyTorch's frontend writes -0.75 for torch's -0.5, and relies on the plugin, which ignores it; the reference does not
+    # PyTorch's frontend writes -0.75 for torch's -0.5, and relies on the plugin, which ignores it, unlike the reference
     *(
         resize(
             In(IMAGE, kind),
