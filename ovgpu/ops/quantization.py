@@ -97,6 +97,11 @@ class FakeQuantize(_Fake):
         )
 
 
+ROUND = (
+    3 << 22
+)  # 1.5 * 2^23: adding it to a small f32 rounds to a whole number, in the low bits; ties make the sum even
+
+
 @internal_op
 class _Coded(Elementwise):
     """Base of the halves of a FakeQuantize, whose levels lie at whole multiples of ``step``. They give ``kind``; the
@@ -114,46 +119,50 @@ class _Coded(Elementwise):
 
 @internal_op
 class Quantize(_Coded):
-    """The codes ``clip(round(x * reciprocal) + zero, low, high)``, where ties are rounded to even.
+    """The codes ``clip(round(x * reciprocal) + zero, low, high)``, where ties are rounded to even, or to ``odd`` whole
+    numbers: a FakeQuantize rounds to even levels, which it counts from the lowest one.
 
     ``kind`` is i8; or f32, where codes are whole numbers and ``zero`` is left out.
     """
 
     low: int
     high: int
+    odd: bool = False
 
     name = "Quantize"
 
     def fn(self, xp: Namespace, x: Array, reciprocal: Array, zero: Array = 0) -> Array:
-        code = xp.rint(x * reciprocal)
+        code = xp.rint(x * reciprocal) if not self.odd else x * reciprocal + (ROUND + 1) - (ROUND + 1)
         if self.kind.is_real():
             return xp.clip(code, self.low, self.high)
         return xp.clip(code + zero, self.low, self.high).astype(self.kind.storage)
 
     def cuda_expression(self, kind: Type) -> str:
-        # Adding 1.5 * 2^23 rounds to a whole number, in the low bits. Conversions are issued at a quarter of the rate.
-        rounded = f"(fminf(fmaxf(x * reciprocal, {self.low}.f - zero), {self.high}.f - zero) + 12582912.f)"
+        # Conversions are issued at a quarter of the rate of additions.
+        shift = f"{ROUND + self.odd}.f"
+        rounded = f"(fminf(fmaxf(x * reciprocal, {self.low}.f - zero), {self.high}.f - zero) + {shift})"
         if self.kind.is_real():
-            return f"{rounded} - 12582912.f"
-        return f"static_cast<signed char>(__float_as_int({rounded}) + static_cast<int>(zero))"
+            return f"{rounded} - {shift}"
+        return f"static_cast<signed char>(__float_as_int({rounded}) + static_cast<int>(zero) - {int(self.odd)})"
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Codes i8 that a kernel writes into ``array``: ``clip(round(element * factor * reciprocal) + zero, low, high)`` of
-    its results, rounded to their type, where the array ``factor`` f32 is optional."""
+    """Codes i8 that a kernel writes into ``array``: those of ``quantize`` for its results, rounded to their type and
+    multiplied by the array ``factor`` f32, which is optional."""
 
     array: Array
     factor: Array | None
     reciprocal: float
     zero: int
-    low: int
-    high: int
+    quantize: Quantize
 
     def arguments(self) -> tuple[Any, Any]:
         """Return the arguments of a kernel: the factor, and a `Quantizer` (cuda_kernels/quantizer.cuh)."""
-        numbers = np.array([self.reciprocal, self.low - self.zero, self.high - self.zero], np.float32)
-        return self.factor, np.append(numbers.view(np.int32), np.int32(self.zero))
+        op = self.quantize
+        limits = op.low - self.zero, op.high - self.zero
+        numbers = np.array([self.reciprocal, *limits, ROUND + op.odd], np.float32)
+        return self.factor, np.append(numbers.view(np.int32), np.int32(self.zero - op.odd))
 
 
 @internal_op

@@ -49,7 +49,7 @@ class Steps:
         low = round(lows[0])
         if not (abs(lows - low) < ZERO_TOLERANCE).all():
             return None
-        return Steps(step.astype(np.float32), unit.astype(np.float32), low, low + op.levels - 1)
+        return Steps(step, unit.astype(np.float32), low, low + op.levels - 1)
 
     def equals(self, other: Steps) -> bool:
         """Return whether codes of both stand for the same numbers."""

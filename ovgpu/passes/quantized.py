@@ -189,7 +189,7 @@ def _split(
     if isinstance(node.op, FakeQuantize):
         if _clips_no_more(source.node.op, steps) and users[source] == [node]:
             source = source.node.sources[0]
-        op = Quantize(low=steps.low + zero, high=steps.high + zero, kind=kind)
+        op = Quantize(low=steps.low + zero, high=steps.high + zero, odd=bool(steps.low % 2), kind=kind)
         found: Output = graph.add(op, source, graph.constant(1 / steps.step, Type.f32), *zeros)
     else:
         found = graph.add(op_of(node), *_of_codes(node, codes))

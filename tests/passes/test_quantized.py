@@ -458,3 +458,29 @@ def test_older_devices() -> None:
         "FakeQuantize",
         "Convolution",
     ]
+
+
+def pointwise(net: Net, x: Port) -> Port:
+    found: Port = net.layer(
+        "Convolution", "opset1", [x, weights(net, 8, 32, 1, 1)], SAME | {"pads_begin": "0,0", "pads_end": "0,0"}
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("low", "levels", "unit"), [(0, 256, 1 / 255), (0, 16, 1 / 15), (-128, 256, 2**-7), (-127, 255, 0.25)]
+)
+def test_ties(low: int, levels: int, unit: float, device: str) -> None:
+    """Numbers halfway between two levels get the level that FakeQuantize gives them, where the steps in a range are
+    exact: the even one."""
+    fakes, products, both = Net(), Net(), Net()
+    shape = (1, 32, 1, levels)
+    fakes.result(fake(fakes, fakes.parameter("f32", shape), low, levels, unit))
+    products.result(pointwise(products, products.parameter("f32", shape)))
+    both.result(pointwise(both, fake(both, both.parameter("f32", shape), low, levels, unit)))
+    given = np.broadcast_to(((np.arange(levels) + 0.5 + low) * unit).astype("f4"), shape)
+    (values,) = judge.evaluate(*fakes.build(), [(given, "f32")])
+    core = ov.Core()
+    expected = core.compile_model(core.read_model(*products.build()), device, EXACT)([values.array])[0]
+    found = core.compile_model(core.read_model(*both.build()), device, EXACT)([given])[0]
+    np.testing.assert_allclose(found, expected, 1e-5, 1e-5 * np.abs(expected).max())

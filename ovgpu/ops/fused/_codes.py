@@ -41,4 +41,4 @@ class OpWithCodes(Op):
         assert isinstance(last.op, Quantize)
         numbers = [self.codes.literals[i - chain.inputs] for i in last.operands[1:]]
         reciprocal, zero = (*(float(decode(number).item()) for number in numbers), 0)[:2]
-        return Codes(array, factors[0] if factors else None, reciprocal, int(zero), last.op.low, last.op.high)
+        return Codes(array, factors[0] if factors else None, reciprocal, int(zero), last.op)
