@@ -207,8 +207,8 @@ class Settings:
 
     @property
     def tensor_type(self) -> Type:
-        """The type of the tensors of floats for this `precision`."""
-        return Type.f32 if self.precision is TF32 else self.precision
+        """The type of the tensors of floats for this `precision`. TF32 is one of products: tensors have their own."""
+        return Type.dynamic if self.precision is TF32 else self.precision
 
     @property
     def tf32(self) -> bool:

@@ -28,6 +28,7 @@ from ovgpu.passes.group_norm_epilogue import fuse_group_norm_epilogues
 from ovgpu.passes.grouped_attention import group_heads
 from ovgpu.passes.infer_state_rank import infer_state_rank
 from ovgpu.passes.kv_cache import growing_variables
+from ovgpu.passes.log_sum_exp import finite_maxima
 from ovgpu.passes.matmul_epilogue import fuse_matmul_epilogues
 from ovgpu.passes.merge_masks import merge_masks
 from ovgpu.passes.merge_products import merge_products
@@ -116,6 +117,9 @@ PASSES = (
     Pass(upcast_to_f32, "simplify", IN_F32, "f16 or bf16 model", "f32 model with the same inputs and results"),
     Pass(mixed_reals, "simplify", ALL, "PRelu of f16 with a slope of f32, and the like", "Convert → PRelu → Convert"),
     Pass(canonicalise, "simplify", ALL, "equivalent forms of a layer", "the one form that later passes know"),
+    Pass(
+        finite_maxima, "simplify", ALL, "max + Log(ReduceSum(Exp(x - max)))", "the same with 0 for an infinite maximum"
+    ),
     Pass(recurrent_layers, "simplify", ALL, "TensorIterator or Loop of a cell", "LSTMSequence, GRUSequence..."),
     Pass(
         quantized_layers,

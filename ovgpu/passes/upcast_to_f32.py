@@ -14,6 +14,7 @@ from ovgpu.ops.base.op import is_own, op_of
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.generation.random import RandomUniform
 from ovgpu.ops.shape.shape import ShapeOf
+from ovgpu.ops.sparse.segments import SegmentMax
 from ovgpu.passes._graph import HALVES, Graph, fixed_nodes
 from ovgpu.types import Type
 
@@ -53,7 +54,7 @@ def _upcast(model: Model, ports: Sequence[Node] = ()) -> None:
                     casts[source] = _cast(source, Type.f32, source.node)
                 node.sources[i] = casts[source]
         if node not in unchanged:
-            node.op = _upcast_op(node.op)
+            node.op = _upcast_op(node.op, node.ports[0].spec.type if node.ports else Type.dynamic)
             for body in bodies(node.op):
                 _upcast(body)
     model.changed()
@@ -69,8 +70,10 @@ def _cast(port: Output, kind: Type, around: Node) -> Output:
     return found
 
 
-def _upcast_op(op: Any) -> Any:
-    """Return the op with f32 for all attributes that are f16 or bf16."""
+def _upcast_op(op: Any, kind: Type) -> Any:
+    """Return the op with f32 for all attributes that are f16 or bf16; ``kind`` is the type of its result."""
+    if isinstance(op, SegmentMax) and kind in HALVES:
+        return op.widened(kind)
     types = {
         f.name: Type.f32
         for f in (fields(op) if is_dataclass(op) else ())

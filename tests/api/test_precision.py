@@ -63,7 +63,7 @@ def chosen(device: str, config: Any) -> tuple[str, str]:
 )
 def test_what_is_chosen(config: Any, cpu: str, card_: str, card: None) -> None:
     assert chosen("CPU", config) == (cpu, cpu)
-    assert chosen("NVIDIA", config) == (card_, "f32" if card_ == "tf32" else card_)
+    assert chosen("NVIDIA", config) == (card_, "dynamic" if card_ == "tf32" else card_)
 
 
 def test_the_cache_may_have_another(card: None) -> None:
@@ -124,6 +124,18 @@ def test_a_cache_is_never_in_tf32(card: None) -> None:
     for name in (CACHE, "KEY_CACHE_PRECISION"):
         with pytest.raises(RuntimeError, match="no tensor is of TF32"):
             compiled(ov, "NVIDIA", {name: "tf32"})
+
+
+def test_tf32_leaves_tensors_of_16_bits(card: None) -> None:
+    """The hint is the mode of a card without a hint, for parts in f16 and bf16 as well."""
+    net = Net()
+    x = net.parameter("f16", (2, 64), "x")
+    w = net.const(np.random.default_rng(8).uniform(-1, 1, (64, 64)), "f16")
+    net.result(net.layer("MatMul", "opset1", [x, w], {"transpose_a": False, "transpose_b": False}, ["f16"]))
+    core = ov.Core()
+    models = [core.compile_model(core.read_model(*net.build()), "NVIDIA", c) for c in ({}, {PRECISION: "tf32"})]
+    kinds = [[node.ports[0].spec.type for node in model._compilation.model.ops] for model in models]
+    assert kinds[0] == kinds[1] and ov.Type.f32 not in kinds[0]
 
 
 def test_tf32_outlives_export_and_import(card: None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -117,6 +118,22 @@ def test_bodies(device: str) -> None:
     compiled = core.compile_model(core.read_model(*net.build()), device, {"INFERENCE_PRECISION_HINT": "f32"})
     given = RNG.uniform(0, 1, (50, N)).astype("f2")
     np.testing.assert_array_equal(compiled([given])[0], given.astype("f4").sum(0, keepdims=True).astype("f2"))
+
+
+@HALVES
+def test_lowest_numbers(kind: str, device: str) -> None:
+    """Empty segments have the lowest finite number of the file's type."""
+    net = Net()
+    ids, count = net.const(np.array([0, 0, 2])), net.const(np.array(4))
+    x = net.parameter(kind, (3, 2), "x")
+    net.result(net.layer("SegmentMax", "opset16", [x, ids, count], {"fill_mode": "LOWEST"}, [kind]))
+    dtype = getattr(ov.Type, kind).storage
+    lowest = ml_dtypes.finfo(dtype).min
+    for hint in ("f32", "dynamic"):
+        core, config = ov.Core(), {"INFERENCE_PRECISION_HINT": hint}
+        request = core.compile_model(core.read_model(*net.build()), device, config).create_infer_request()
+        ((found, _),) = judge.infer(ov, request, [(np.arange(6).reshape(3, 2).astype(dtype), kind)])
+        assert found.astype("f8").tolist() == [[2, 3], [lowest] * 2, [4, 5], [lowest] * 2]
 
 
 def test_random_numbers_stay() -> None:

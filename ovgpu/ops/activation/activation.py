@@ -113,7 +113,7 @@ class Elu(Activation):
 
     alpha: float
 
-    cuda_expr = "x > 0 ? x : alpha * expm1(x)"
+    cuda_expr = "x > 0 ? x : alpha * expm1(x) + T(0)"  # which makes a zero positive, as `fn` does
     half_precision = "promoted"
 
     def fn(self, xp: Namespace, x: Array) -> Array:

@@ -175,10 +175,11 @@ class Mod(Arithmetic):
 
 @op("FloorMod", "opset1", "arithmetic/floormod-1")
 class FloorMod(Arithmetic):
-    """Remainder of floor division, with the sign of the divisor."""
+    """Remainder of floor division, with the sign of the divisor; a zero is positive, as in OpenVINO."""
 
     def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
-        return xp.remainder(a, b)
+        found = xp.remainder(a, b)
+        return found + 0.0 if a.dtype.kind == "f" else found
 
     def symbolic(self, a: Any, b: Any) -> Any:
         return a % b if isinstance(b, Sym) or b else 0

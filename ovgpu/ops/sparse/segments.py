@@ -10,7 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Array, Arrays, Op, op
+from ovgpu.ops.base.op import Array, Arrays, Op, internal_op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.segments import ascends, check_below, check_numbers, fold, shares
 from ovgpu.ops.base.shapes import integer, integers
@@ -73,6 +73,10 @@ class SegmentMax(Op):
             least = lowest = -(2 ** (kind.bitwidth - 1)) if kind.is_signed() else 0
         return least, lowest if self.fill_mode == "lowest" else 0
 
+    def widened(self, kind: Type) -> Op:
+        """Return the op for wider data than of ``kind``, with the values that empty segments have in that type."""
+        return WidenedSegmentMax(fill_mode=self.fill_mode, kind=kind)
+
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, ids, *_), out = inputs, outputs[0]
         if not is_plain(x.dtype):
@@ -113,6 +117,18 @@ def _check_ids(ids: Array) -> None:
 def _count(ids: Array) -> int:
     """Return the number of segments that ascending ids imply."""
     return int(ids[-1]) + 1 if len(ids) else 0
+
+
+@internal_op
+class WidenedSegmentMax(SegmentMax):
+    """SegmentMax of data that were of ``kind`` in the file."""
+
+    kind: Type
+
+    name = "SegmentMax"
+
+    def limits(self, kind: Type) -> tuple[float, float]:
+        return super().limits(kind)[0], super().limits(self.kind)[1]
 
 
 @op("SparseFillEmptyRows", "opset16", "sparse/fill-empty-rows-16")

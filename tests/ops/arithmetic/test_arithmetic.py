@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
-from tests.harness import Case, In, check, given, special_floats, sweep
+import ovgpu
+from tests.harness import Case, In, Net, check, given, judge, special_floats, sweep
 from tests.ops.elementwise_cases import MODES as BROADCASTS
 from tests.ops.elementwise_cases import binary, fitting, mixed, pairs, redrawn, unary
 
@@ -208,3 +210,16 @@ def is_judged(case: Case) -> bool:
 
 test_random_binary = sweep(redrawn(BINARY + VALUES, BROADCASTS, OTHERS).filter(is_judged), 100)
 test_random_unary = sweep(redrawn(UNARY + SPECIAL, kinds=UNARY_OTHERS), 100)
+
+
+@pytest.mark.parametrize(("op", "version", "attrs"), [("FloorMod", "opset1", {}), ("Elu", "opset1", {"alpha": 0.5})])
+def test_signs_of_zeros(op: str, version: str, attrs: dict[str, float], device: str) -> None:
+    """Zeros are positive, as in OpenVINO, whatever the signs of the operands."""
+    net = Net()
+    a, b = np.meshgrid(np.array(SIGNED_FLOATS, "f4"), np.array(SIGNED_FLOATS, "f4"), indexing="ij")
+    inputs = [a, b] if op == "FloorMod" else [a]
+    net.result(net.layer(op, version, [net.parameter("f32", x.shape) for x in inputs], attrs))
+    (expected,) = judge.Judge(*net.build(), "cpu").expect([(x, "f32") for x in inputs])
+    found = ovgpu.Core().compile_model(ovgpu.Core().read_model(*net.build()), device)(inputs)[0]
+    zeros = (found == 0) & (expected.array == 0)
+    assert zeros.any() and (np.signbit(found[zeros]) == np.signbit(expected.array[zeros])).all()

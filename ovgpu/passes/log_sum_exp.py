@@ -1,0 +1,85 @@
+"""max + Log(Sum(Exp(x - max))), where the maximum may be infinite -> the same with 0 in place of an infinite maximum.
+
+Frontends write logsumexp and logaddexp in this form, whose value does not depend on the number that is subtracted. If
+all elements are -inf, x - max is NaN; not in OpenVINO's plugin, where maxima begin at the lowest finite number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ovgpu.model import Model, Node, Output, bodies
+from ovgpu.ops.arithmetic.arithmetic import Add, Exp, Log, Maximum, Subtract
+from ovgpu.ops.arithmetic.cumsum import CumSum
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.comparison import IsFinite, Select
+from ovgpu.ops.reduction import ReduceMax, ReduceSum
+from ovgpu.passes._graph import Graph, operands, users_of
+
+Users = dict[Output, list[Node]]
+
+
+def finite_maxima(model: Model) -> None:
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
+    if _rewrite(model):
+        model.validate_nodes_and_infer_types()
+
+
+def _rewrite(model: Model) -> bool:
+    found = any([_rewrite(body) for node in model.ops for body in bodies(node.op)])
+    users: Users | None = None
+    for node in model.ops:
+        for total, maximum in operands(node, Add):
+            port = _origin(maximum)
+            if not isinstance(port.node.op, (Maximum, ReduceMax)) or port.spec.type.is_dynamic():
+                continue
+            log = _origin(total).node
+            differences = list(_differences(log.sources[0])) if isinstance(log.op, Log) else []
+            readers = {node, *(each for each in differences if each is not None)}
+            users = users_of(model) if users is None else users
+            if None in differences or not differences or not _subtract(readers - {node}, port):
+                continue
+            if all(reader in readers for reader in _readers(port, users)):
+                _make_finite(port, users)
+                found = True
+    model.changed()
+    return found
+
+
+def _origin(port: Output) -> Output:
+    """Return the tensor that a port is a reshaped form of."""
+    while op_of(port.node).is_reshape and port.node.sources[0] is not None:
+        port = port.node.sources[0]
+    return port
+
+
+def _differences(port: Output | None) -> Iterator[Node | None]:
+    """Yield the node of each difference whose exponential a sum has, None for a summand of another form."""
+    node = None if port is None else _origin(port).node
+    if node is not None and isinstance(node.op, (Add, ReduceSum, CumSum)):
+        for source in node.sources[: 2 if isinstance(node.op, Add) else 1]:
+            yield from _differences(source)
+    else:
+        source = node.sources[0] if node is not None and isinstance(node.op, Exp) else None
+        yield None if source is None or not isinstance(source.node.op, Subtract) else source.node
+
+
+def _subtract(differences: set[Node], maximum: Output) -> bool:
+    """Return whether all these nodes subtract the maximum."""
+    return all(node.sources[1] is not None and _origin(node.sources[1]) is maximum for node in differences)
+
+
+def _readers(port: Output, users: Users) -> Iterator[Node]:
+    """Yield the nodes that read a tensor, or a reshaped form of it."""
+    for node in users.get(port, ()):
+        if op_of(node).is_reshape and node.sources[0] is port:
+            yield from _readers(node.ports[0], users)
+        else:
+            yield node
+
+
+def _make_finite(port: Output, users: Users) -> None:
+    graph, kind = Graph(port.node), port.spec.type
+    finite = graph.add(Select(), graph.add(IsFinite(), port), port, graph.constant(0, kind))
+    for node in users[port]:
+        node.sources = [finite if source is port else source for source in node.sources]
