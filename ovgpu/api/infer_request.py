@@ -27,7 +27,7 @@ from ovgpu.request.outputs import RequestMemory
 from ovgpu.request.pinned import HostDevicePair
 from ovgpu.request.replays import CACHED_REPLAYS, Replay, Transition
 from ovgpu.request.results import OVDict
-from ovgpu.request.variables import InitialValues, VariableState
+from ovgpu.request.variables import InitialValues, VariableState, take_writes
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.faults import fault
@@ -293,6 +293,8 @@ class InferRequest(RequestTensors):
         """Run an inference. Return the values of the variables after it."""
         start = time.perf_counter()
         try:
+            if self._variables.handed_out:
+                take_writes(self._variables)
             if not self._backend.remote:
                 after = self._infer()
             else:
@@ -492,6 +494,7 @@ class InferRequest(RequestTensors):
     def reset_state(self) -> None:
         """Reset every variable to its initial value."""
         self._check_idle()
+        self._variables.handed_out.clear()
         self._variables.reset_all()
 
     # ---- profiling, plans and memory

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ovgpu.errors import ModelError
 from ovgpu.lowering.program import Program
 from ovgpu.lowering.program_for import program_for
@@ -21,6 +23,8 @@ from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.state import VariableInfo, Variables
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
+
+CHUNK = 1 << 20  # bytes that are compared at a time
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,25 @@ class _Results(FreshMemory):
         return self._blocks[number].array(shape, kind)
 
 
+def take_writes(variables: Variables) -> None:
+    """Give variables the values that users have written into the data of copies since these were made."""
+    handed_out, variables.handed_out = variables.handed_out, {}
+    for name, tensor in handed_out.items():
+        variable, value = variables.all[name], variables.value(name).array
+        if tensor.remote or value is None:  # nobody has read the data, or the variable was reset
+            continue
+        with variable.backend.active():
+            current = variable.backend.to_host(variable.in_public_type(value)[0])
+            if not _same_bytes(current, tensor.array):
+                variables.set(name, backend_array(tensor, variable.backend))
+                variable.backend.synchronize()
+
+
+def _same_bytes(a: Array, b: Array) -> bool:
+    a, b = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
+    return all(np.array_equal(a[i : i + CHUNK], b[i : i + CHUNK]) for i in range(0, len(a), CHUNK))
+
+
 class VariableState:
     """Variable of a request, which can be read, set, and reset to its initial value.
 
@@ -187,19 +210,26 @@ class VariableState:
     def state(self) -> Tensor:
         """A copy of the value. If it is not set: the initial value, or zeros if that depends on inputs.
 
-        The copy of a variable on a device stays on the device until its data are read.
+        The copy of a variable on a device stays on the device until its data are read. What is written into its data
+        becomes the variable's value, as in OpenVINO, if the variable has one and until it gets another one.
         """
         self._check_idle()
+        take_writes(self._variables)
         variable = self._variables.all[self._name]
         with variable.backend.active():
             value = self._variables.value(self._name).array
-            if value is None:
+            is_set = value is not None
+            if not is_set:
                 value = self._initial.compute(None)(self._name)
-            return tensor_copy(*variable.in_public_type(value), variable.backend)
+            tensor = tensor_copy(*variable.in_public_type(value), variable.backend)
+        if is_set and tensor.element_type is not Type.string:
+            self._variables.handed_out[self._name] = tensor
+        return tensor
 
     @state.setter
     def state(self, value: Any) -> None:
-        """Set the value from a Tensor or an array of the variable's type, on the host or the device.
+        """Set the value from a Tensor or an array, on the host or the device. As in OpenVINO, f32, f16, bf16, i32, i8,
+        u8, boolean, i4 and u4 are converted to the variable's type.
 
         Raises: Error if type or shape do not fit.
         """
@@ -210,10 +240,12 @@ class VariableState:
         with backend.active():
             self._variables.set(self._name, array)
             backend.synchronize()  # the tensor may change from now on
+        self._variables.handed_out.pop(self._name, None)
 
     def reset(self) -> None:
         """Reset the variable to its initial value."""
         self._check_idle()
+        self._variables.handed_out.pop(self._name, None)
         self._variables.reset(self._name)
 
     def __repr__(self) -> str:

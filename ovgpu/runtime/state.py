@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ovgpu.cache_capacity import cache_capacity
 from ovgpu.errors import Error
 from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.view import View, dense_strides
 from ovgpu.ops.convert import converted
 from ovgpu.runtime.backend import Backend
@@ -66,6 +67,20 @@ class Buffer:
         self.whole: Array | None = None  # see `Variable.with_spare_capacity`
 
 
+INTEGERS = (Type.i32, Type.i8, Type.u8, Type.boolean, Type.i4, Type.u4)
+FLOATS = (Type.f32, Type.f16, Type.bf16)
+
+
+def _converts(given: Type, seen: Type) -> bool:
+    """Return whether a value is converted to the type of a variable: as in OpenVINO's plugin, where floats are rounded
+    to integers. f16 is refused for bf16, since the data of a bf16 tensor look like f16."""
+    if given == seen or (given, seen) == (Type.f16, Type.bf16):
+        return given == seen
+    if seen in FLOATS:
+        return given in (*FLOATS, *INTEGERS, Type.f8e4m3, Type.f8e5m2)
+    return seen in (*INTEGERS, Type.i64) and given in (*FLOATS, *INTEGERS)
+
+
 class Variable:
     """A variable of a request, with its two buffers."""
 
@@ -89,11 +104,14 @@ class Variable:
     def accept(self, value: Array) -> Array:
         """Return a user's value, converted to the variable's type. Raise Error if its type or shape does not match."""
         seen = self.type_of(value) if self.info.public_type.is_dynamic() else self.info.public_type
-        if value.dtype != seen.storage:
+        given = Type.of(value.dtype)
+        if not _converts(given, seen):
             raise Error(f"variable '{self.info.name}' has type {seen.get_type_name()}, the new value {value.dtype}")
         if not self.admits(value.shape):
             raise Error(f"variable '{self.info.name}' has shape {self.info.shape}, the new value {list(value.shape)}")
-        if self.info.type in (Type.dynamic, seen):
+        if given.is_real() and not seen.is_real():
+            value = self.backend.xp.rint(decode(value, self.backend.xp))
+        if self.info.type == given or (self.info.type.is_dynamic() and given == seen):
             return value
         return converted(self.backend.xp, value, self.info.type)
 
@@ -245,6 +263,7 @@ class Variables:
     def __init__(self, infos: dict[str, VariableInfo], backend: Backend) -> None:
         self.all = {name: Variable(info, backend) for name, info in infos.items()}
         self.now = Snapshot((VariableValue(None, 0),) * len(infos))
+        self.handed_out: dict[str, Any] = {}  # tensors of values that users may have written into since
         self.has_outgrown_buffers = False  # whether variables have outgrown buffers, which `release` frees
         self._numbers = {name: number for number, name in enumerate(infos)}
 

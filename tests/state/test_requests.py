@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import openvino
 import pytest
 
 import ovgpu as ov
 from ovgpu.model import bodies
 from ovgpu.ops.arithmetic.arithmetic import Add
-from tests.harness import Net, feed, take
+from tests.harness import Net, feed, judge, take
+from tests.harness.elements import ELEMENTS
 from tests.harness.ir import Port
 from tests.harness.layers import add, concat, gather, i64, mul, numbers, reshape, scalar
 
@@ -242,7 +244,7 @@ def test_state_of_one_request_set_to_another_ones(device: str) -> None:
     ("given", "message"),
     [
         (np.zeros((2, 3), np.float64), "type f32"),
-        (np.zeros((2, 3), np.int32), "type f32"),
+        (np.zeros((2, 3), np.int64), "type f32"),
         (np.zeros((3, 2), np.float32), "shape"),
         (np.zeros((2, 3, 1), np.float32), "shape"),
         (np.zeros(6, np.float32), "shape"),
@@ -264,6 +266,54 @@ def test_bf16_is_not_f16(device: str) -> None:
     request = compiled(net, device).create_infer_request()
     with pytest.raises(RuntimeError, match="'v' has type bf16"):
         state(request, "v").state = ov.Tensor(np.zeros((2, 3), np.float16))
+
+
+CONVERTED = ("f32", "f16", "bf16", "i32", "i8", "u8", "boolean", "i4", "u4")
+
+
+@pytest.mark.parametrize("given", [*CONVERTED, "f8e4m3", "f64", "i64", "i16", "u32"])
+@pytest.mark.parametrize("kind", ["f32", "f16", "i32", "u8"])
+def test_setting_other_types(kind: str, given: str, device: str) -> None:
+    """What OpenVINO converts to the variable's type is converted; what it refuses is refused."""
+    net = accumulator(init=False, kind=kind)
+    array = (np.arange(6).reshape(2, 3) % 3).astype(ELEMENTS[given].dtype)
+    found = []
+    for library, where in ((openvino, "CPU"), (ov, device)):
+        core = library.Core()
+        request = core.compile_model(core.read_model(*net.build()), where).create_infer_request()
+        (variable,) = request.query_state()
+        try:
+            variable.state = judge.to_tensor(library, array, given)
+            found.append(np.array(variable.state.data).tolist())
+        except RuntimeError:
+            found.append(None)
+    assert found[1] == found[0]
+
+
+def test_writes_into_a_copy(device: str) -> None:
+    """What is written into the data of a copy is the variable's value, until it gets another one."""
+    request = compiled(accumulator(), device).create_infer_request()
+    variable = state(request)
+    variable.state.data[...] = 7  # as in OpenVINO, it has no value yet
+    assert np.array_equal(request.infer({"x": X[0]})[0], INIT)
+    variable.state.data[...] = 7
+    assert np.array_equal(variable.state.data, np.full((2, 3), 7))
+    assert np.array_equal(request.infer({"x": X[1]})[0], np.full((2, 3), 7))
+    copy = variable.state
+    assert np.array_equal(copy.data, 7 + X[1])
+    variable.state.data[0] = 1
+    request.start_async({"x": X[2]})
+    request.wait()
+    assert np.array_equal(request.get_output_tensor(0).data[0], [1, 1, 1])
+    copy.data[...] = 50  # the variable has another value since
+    assert np.array_equal(value(request)[0], 1 + X[2][0])
+    variable.state.data[...] = 9
+    variable.reset()
+    assert np.array_equal(value(request), INIT)
+    variable.state = ov.Tensor(X[3])
+    variable.state.data[...] = 9
+    variable.state = ov.Tensor(X[3])
+    assert np.array_equal(request.infer({"x": X[1]})[0], X[3])
 
 
 # ---- running
