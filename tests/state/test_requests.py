@@ -274,7 +274,7 @@ CONVERTED = ("f32", "f16", "bf16", "i32", "i8", "u8", "boolean", "i4", "u4")
 @pytest.mark.parametrize("given", [*CONVERTED, "f8e4m3", "f64", "i64", "i16", "u32"])
 @pytest.mark.parametrize("kind", ["f32", "f16", "i32", "u8"])
 def test_setting_other_types(kind: str, given: str, device: str) -> None:
-    """What OpenVINO converts to the variable's type is converted; what it refuses is refused."""
+    """A variable takes the types that OpenVINO converts to its own, and refuses the others."""
     net = accumulator(init=False, kind=kind)
     array = (np.arange(6).reshape(2, 3) % 3).astype(ELEMENTS[given].dtype)
     found = []
@@ -291,7 +291,7 @@ def test_setting_other_types(kind: str, given: str, device: str) -> None:
 
 
 def test_writes_into_a_copy(device: str) -> None:
-    """What is written into the data of a copy is the variable's value, until it gets another one."""
+    """Writes into the data of a copy reach the variable, until it gets another value."""
     request = compiled(accumulator(), device).create_infer_request()
     variable = state(request)
     variable.state.data[...] = 7  # as in OpenVINO, it has no value yet
