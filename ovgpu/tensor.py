@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from ovgpu._util import host_memory
+from ovgpu._util.dlpack import from_dlpack, to_dlpack
 from ovgpu.errors import Error
 from ovgpu.types import Array, Shape, Strides, Type, nbytes, pack, unpack
 
@@ -331,10 +332,10 @@ class Tensor:
         return values.copy() if copy else values
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Return the memory as a DLPack capsule. Raise BufferError for types that DLPack or NumPy does not know."""
+        """Return the memory as a DLPack capsule. Raise BufferError for strings and packed types."""
         if self._element_type.packed:
             raise BufferError(f"DLPack has no packed {self._element_type.type_name}")
-        return self._array.__dlpack__(**options)
+        return to_dlpack(self._array, **options)
 
     def __dlpack_device__(self) -> Any:
         return self._array.__dlpack_device__()
@@ -398,10 +399,20 @@ def _as_array(source: Any) -> Array:
     if isinstance(source, list):
         return np.array(source)
     if hasattr(source, "__array__") or hasattr(source, "__array_interface__"):
-        return np.asarray(source)
+        return array_of(source)
     if hasattr(source, "__dlpack__"):
-        return np.from_dlpack(source)
+        return from_dlpack(source)
     raise TypeError(f"a Tensor is made of an array or a list, got {type(source).__name__}")
+
+
+def array_of(source: Any) -> Array:
+    """Return an object as an array by NumPy's protocols, or by DLPack where these fail: torch has none for bf16."""
+    try:
+        return np.asarray(source)
+    except TypeError:
+        if not hasattr(source, "__dlpack__"):
+            raise
+        return from_dlpack(source)
 
 
 def _as_storage(array: Array) -> tuple[Array, Type]:

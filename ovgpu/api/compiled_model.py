@@ -56,10 +56,18 @@ class CompiledModel:
     # ---- running
 
     def __call__(
-        self, inputs: Any = None, share_inputs: bool = True, share_outputs: bool = False, *, decode_strings: bool = True
+        self,
+        inputs: Any = None,
+        share_inputs: bool = True,
+        share_outputs: bool = False,
+        *,
+        decode_strings: bool = True,
+        ml_dtypes: bool = False,
     ) -> OVDict:
         """Run the model in its private request; see `InferRequest.infer`. Inputs are shared by default."""
-        return self._request().infer(inputs, share_inputs, share_outputs, decode_strings=decode_strings)
+        return self._request().infer(
+            inputs, share_inputs, share_outputs, decode_strings=decode_strings, ml_dtypes=ml_dtypes
+        )
 
     def infer_new_request(self, inputs: Any = None) -> OVDict:
         """Run the model in a new request, which starts with the initial state."""

@@ -26,7 +26,7 @@ from ovgpu.request.kv_decode import DecodeSteps
 from ovgpu.request.outputs import RequestMemory
 from ovgpu.request.pinned import HostDevicePair
 from ovgpu.request.replays import CACHED_REPLAYS, Replay, Transition
-from ovgpu.request.results import OVDict
+from ovgpu.request.results import OVDict, as_numbers
 from ovgpu.request.variables import InitialValues, VariableState, take_writes
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.executor import Executor
@@ -95,6 +95,7 @@ class InferRequest(RequestTensors):
         share_outputs: bool = False,
         *,
         decode_strings: bool = True,
+        ml_dtypes: bool = False,
     ) -> OVDict:
         """Set inputs, run an inference, and return the outputs as arrays.
 
@@ -104,7 +105,8 @@ class InferRequest(RequestTensors):
         copied, if type and layout allow. With ``share_outputs``, the results are views of the output tensors, which the
         next inference overwrites, instead of copies. A result of more than 1 MB on a CUDA device is downloaded when it
         is first read, or before the request's next inference; the read raises OpError if the download fails. String
-        outputs are ``U`` arrays, or ``S`` arrays without ``decode_strings``.
+        outputs are ``U`` arrays, or ``S`` arrays without ``decode_strings``. Outputs of bf16 and f8 on the host are the
+        bits as float16 and uint8, as in OpenVINO, or with ``ml_dtypes`` arrays of numbers, in that package's dtypes.
 
         On a CUDA device, values may be device arrays of CuPy, torch or any library that supports DLPack or
         ``__cuda_array_interface__``. An output that is bound to a `RemoteTensor` stays on the device: its result is the
@@ -121,7 +123,7 @@ class InferRequest(RequestTensors):
             self._set_inputs(inputs, share_inputs)
             self._wait_for_producers()
             after = self._run()
-            results = self._results(share_outputs, decode_strings)
+            results = self._results(share_outputs, decode_strings, ml_dtypes)
             self._variables.now = after  # last, so that an exception before it leaves the state unchanged
             self._owner.release(inference)
             return results
@@ -481,8 +483,11 @@ class InferRequest(RequestTensors):
         self._check_idle()
         return self._results(False, True)
 
-    def _results(self, share: bool, decode_strings: bool) -> OVDict:
-        return OVDict({slot.port: slot.value(share, decode_strings) for slot in self._outputs})
+    def _results(self, share: bool, decode_strings: bool, ml_dtypes: bool = False) -> OVDict:
+        values = {slot.port: slot.value(share, decode_strings) for slot in self._outputs}
+        if ml_dtypes:
+            values = {slot.port: as_numbers(values[slot.port], slot.tensor.element_type) for slot in self._outputs}
+        return OVDict(values)
 
     # ---- state
 

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from ovgpu._util import host_memory
+from ovgpu._util.dlpack import from_dlpack
 from ovgpu.errors import Error
 from ovgpu.ops.base.op import Array
 from ovgpu.request.pinned import HostDevicePair
 from ovgpu.request.ports import ConstOutput, PortList
 from ovgpu.request.results import OVDict
-from ovgpu.tensor import Tensor, on_device
+from ovgpu.tensor import Tensor, array_of, on_device
 from ovgpu.types import Type, pack, unpack
 
 MAX_COPIED_BYTES = 65536  # copying up to this size costs less than binding steps to another array
@@ -270,9 +271,9 @@ class InputSlot:
 
 def _as_array(value: Any) -> Array:
     if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
-        return np.from_dlpack(value)
+        return from_dlpack(value)
     try:
-        return np.asarray(value)
+        return array_of(value)
     except ValueError as e:  # a ragged list
         raise TypeError(f"Incompatible inputs of type: {type(value)}: {e}") from None
 

@@ -6,8 +6,11 @@ import threading
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
+import numpy as np
+
 from ovgpu._util.openvino_package import owns
 from ovgpu.model import Output
+from ovgpu.types import Type
 
 
 class Deferred:
@@ -27,6 +30,16 @@ class Deferred:
                 self._value = self._fetch()
                 self._fetch = None
             return self._value
+
+
+def as_numbers(value: Any, kind: Type) -> Any:
+    """Return a result whose elements have the dtype that stores them, such as that of ml_dtypes for bf16, in place of
+    that of `Tensor.data`. Packed types, strings and arrays on a device stay as they are."""
+    if kind.packed or kind is Type.string or kind.storage == kind.to_dtype():
+        return value
+    if isinstance(value, Deferred):
+        return Deferred(lambda: value.get().view(kind.storage))
+    return value.view(kind.storage) if isinstance(value, np.ndarray) else value
 
 
 class OVDict(Mapping[Any, Any]):

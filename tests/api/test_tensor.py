@@ -315,9 +315,8 @@ def test_dlpack() -> None:
     array = np.from_dlpack(tensor)
     assert np.shares_memory(array, tensor.data)
     assert tensor.__dlpack_device__() == array.__dlpack_device__()
-    for refused in (Tensor(Type.u4, [2]), Tensor(Type.bf16, [2])):
-        with pytest.raises(BufferError):
-            np.from_dlpack(refused)
+    with pytest.raises(BufferError):
+        np.from_dlpack(Tensor(Type.u4, [2]))
 
 
 class OnlyDlpack:
