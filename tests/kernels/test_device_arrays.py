@@ -307,7 +307,7 @@ def test_states_stay_on_the_device(compiled: Any) -> None:
     target.state = array
     np.testing.assert_array_equal(second.infer([x])[0], np.full((1, 3), 31))
     with pytest.raises(RuntimeError, match="type f32"):
-        target.state = cp.zeros((1, 3), np.int32)
+        target.state = cp.zeros((1, 3), np.int64)
     np.testing.assert_array_equal(target.state.data, np.full((1, 3), 31))
 
 
