@@ -13,7 +13,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
-from ovgpu.ops.base.shapes import check_integers, constants, integers, length, normalize_axes, unknowns
+from ovgpu.ops.base.shapes import axes_of_scalar, check_integers, constants, integers, length, normalize_axes, unknowns
 from ovgpu.ops.base.strided import CHUNK_BYTES, strides_of
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Shape, Spec
@@ -29,7 +29,7 @@ def reduced_shape(shape: Shape, axes: Spec, keep_dims: bool) -> Shape:
         return None
     known = constants(axes)
     if known is not None:
-        reduced = normalize_axes(known, len(shape))
+        reduced = [] if axes_of_scalar(known, len(shape)) and not keep_dims else normalize_axes(known, len(shape))
         return tuple(1 if i in reduced else d for i, d in enumerate(shape) if keep_dims or i not in reduced)
     if keep_dims:
         return tuple(_maybe_one(d) for d in shape)
@@ -104,7 +104,7 @@ class Reduction(Op):
         return total
 
     def evaluate(self, xp: Adapter, x: Array, axes: Array) -> tuple[Array, ...]:
-        reduced = tuple(normalize_axes(integers(axes), x.ndim))
+        reduced = tuple(self.axes(x, axes))
         count = prod(x.shape[i] for i in reduced)
         kind = x.dtype
         saturates = kind.kind in "iu" and kind.itemsize == 1
@@ -137,9 +137,14 @@ class Reduction(Op):
             return None
         return self.record(k, x, reduced, count, out)
 
+    def axes(self, x: Any, axes: Any) -> list[int]:
+        """Return the axes that are reduced, in ascending order; a scalar has none."""
+        values = integers(axes)
+        return [] if axes_of_scalar(values, x.ndim) and not self.keep_dims else normalize_axes(values, x.ndim)
+
     def reduced(self, x: Any, axes: Any, out: Any) -> list[int]:
         """Return the axes that are reduced. Raises OpError if the output was inferred to have fewer axes."""
-        found = normalize_axes(integers(axes), x.ndim)
+        found = self.axes(x, axes)
         if not self.keep_dims and x.ndim - len(found) != out.ndim:
             raise OpError(f"axes {integers(axes)} name an axis twice")
         return found

@@ -37,10 +37,12 @@ class CumSum(Op):
             raise OpError(f"element type {x.type.get_type_name()} is not numeric")
         check_integers(axis, "the axis", ranks=(0, 1))
         if x.rank is not None:
-            constant_axis(axis, x.rank)
+            constant_axis(axis, max(x.rank, 1))  # as in OpenVINO, a scalar has an axis of one element
         return (Spec(x.type, x.shape),)
 
     def evaluate(self, xp: Adapter, x: Array, axis: Array) -> tuple[Array, ...]:
+        if x.ndim == 0:
+            return (self.evaluate(xp, x.reshape(1), axis)[0].reshape(()),)
         along = one_axis(integers(axis), x.ndim)
         x = xp.flip(x, along) if self.reverse else x
         if self.exclusive:
@@ -53,7 +55,7 @@ class CumSum(Op):
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
-        if out.dtype.kind not in "iuf" or (out.dtype.kind == "f" and out.dtype.itemsize < 4):
+        if x.ndim == 0 or out.dtype.kind not in "iuf" or (out.dtype.kind == "f" and out.dtype.itemsize < 4):
             return NotImplemented
         along = one_axis(integers(inputs[1]), x.ndim)
         if self.reverse:
@@ -67,6 +69,8 @@ class CumSum(Op):
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
+        if x.ndim == 0:
+            x, out = x.reshape(1), out.reshape(1)
         axis = one_axis(integers(inputs[1]), x.ndim)
         axes = list(zip(x.shape, strides_of(x), strides_of(out)))
         n, step, out_step = axes.pop(axis)

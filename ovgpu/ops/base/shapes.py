@@ -23,6 +23,12 @@ def normalize_axis(axis: int, rank: int) -> int:
     return axis % rank
 
 
+def axes_of_scalar(axes: Sequence[int], rank: int) -> bool:
+    """Return whether these are axes of a scalar: 0 or -1, which OpenVINO takes for a scalar where an operation does
+    nothing along an axis of one element."""
+    return rank == 0 and set(axes) <= {0, -1}
+
+
 def normalize_axes(axes: Iterable[int], rank: int) -> list[int]:
     """Return the distinct axes in ascending order, counted from the front. Raises OpError if one is out of range."""
     return sorted({normalize_axis(axis, rank) for axis in axes})

@@ -14,6 +14,7 @@ from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import (
     at_most,
+    axes_of_scalar,
     check_axes,
     check_integers,
     constant_axis,
@@ -219,7 +220,8 @@ class Roll(Op):
 
     def infer(self, x: Spec, shift: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_integers(shift, "shifts", ranks=(0, 1))
-        check_axes(axes, x.rank, ranks=(0, 1))
+        if not axes_of_scalar(constants(axes) or (), -1 if x.rank is None else x.rank):
+            check_axes(axes, x.rank, ranks=(0, 1))
         if shift.rank == 1 and None not in (length(shift), length(axes)) and length(shift) != length(axes):
             raise OpError(f"there are {length(shift)} shifts for {length(axes)} axes")
         return (Spec(x.type, x.shape),)
@@ -231,7 +233,7 @@ class Roll(Op):
             amounts *= len(where)
         if len(amounts) != len(where):
             raise OpError(f"there are {len(amounts)} shifts for {len(where)} axes")
-        for axis, n in zip(where, amounts):
+        for axis, n in zip(where, amounts) if not axes_of_scalar(where, len(shape)) else ():
             totals[normalize_axis(axis, len(shape))] += n
         return [n % d if d else 0 for n, d in zip(totals, shape)]
 
@@ -246,7 +248,9 @@ class Roll(Op):
             else [(slice(None), slice(None))]
             for n in self.shifts(x.shape, *parameters)
         ]
-        for chosen in itertools.product(*pieces):
+        if not pieces:
+            k(np.copyto, out, x)
+        for chosen in itertools.product(*pieces) if pieces else ():
             k(np.copyto, out[tuple(target for _, target in chosen)], x[tuple(source for source, _ in chosen)])
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:

@@ -44,8 +44,6 @@ class GroupNormalization(Op):
         check_channels(x, scale, bias)
         if self.num_groups < 1:
             raise OpError(f"num_groups is {self.num_groups}")
-        if self.epsilon < 0:
-            raise OpError(f"epsilon {self.epsilon} is negative")
         if x.shape is not None:
             same(x.shape[1] % self.num_groups, 0, f"the channels do not come out even in {self.num_groups} groups")
         return (Spec(merge_types((x, scale, bias)), x.shape),)

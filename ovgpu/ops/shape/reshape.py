@@ -10,6 +10,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Arrays, Op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import (
+    axes_of_scalar,
     check_integers,
     constants,
     integers,
@@ -194,6 +195,8 @@ class Squeeze15(Squeeze):
 
 def squeezable(shape: Sequence[Int], axes: Sequence[int]) -> list[int]:
     """Return the ``axes`` (all axes, if it is empty) whose extent is or may be 1, in ascending order."""
+    if axes_of_scalar(axes, len(shape)):
+        return []
     return [i for i in normalize_axes(axes, len(shape)) or range(len(shape)) if _may_be_one(shape[i])]
 
 
