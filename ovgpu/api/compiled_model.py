@@ -61,7 +61,7 @@ class CompiledModel:
         share_inputs: bool = True,
         share_outputs: bool = False,
         *,
-        decode_strings: bool = True,
+        decode_strings: bool | None = True,
         ml_dtypes: bool = False,
     ) -> OVDict:
         """Run the model in its private request; see `InferRequest.infer`. Inputs are shared by default."""

@@ -94,7 +94,7 @@ class InferRequest(RequestTensors):
         share_inputs: bool = False,
         share_outputs: bool = False,
         *,
-        decode_strings: bool = True,
+        decode_strings: bool | None = True,
         ml_dtypes: bool = False,
     ) -> OVDict:
         """Set inputs, run an inference, and return the outputs as arrays.
@@ -105,8 +105,9 @@ class InferRequest(RequestTensors):
         copied, if type and layout allow. With ``share_outputs``, the results are views of the output tensors, which the
         next inference overwrites, instead of copies. A result of more than 1 MB on a CUDA device is downloaded when it
         is first read, or before the request's next inference; the read raises OpError if the download fails. String
-        outputs are ``U`` arrays, or ``S`` arrays without ``decode_strings``. Outputs of bf16 and f8 on the host are the
-        bits as float16 and uint8, as in OpenVINO, or with ``ml_dtypes`` arrays of numbers, in that package's dtypes.
+        outputs are ``U`` arrays, or ``S`` arrays without ``decode_strings``; both lose NULs at the end of a string, and
+        ``decode_strings=None`` gives arrays of `bytes` objects, which lose nothing. Outputs of bf16 and f8 on the host
+        are the bits as float16 and uint8, as in OpenVINO, or with ``ml_dtypes`` numbers, in dtypes of that package.
 
         On a CUDA device, values may be device arrays of CuPy, torch or any library that supports DLPack or
         ``__cuda_array_interface__``. An output that is bound to a `RemoteTensor` stays on the device: its result is the
@@ -483,7 +484,7 @@ class InferRequest(RequestTensors):
         self._check_idle()
         return self._results(False, True)
 
-    def _results(self, share: bool, decode_strings: bool, ml_dtypes: bool = False) -> OVDict:
+    def _results(self, share: bool, decode_strings: bool | None, ml_dtypes: bool = False) -> OVDict:
         values = {slot.port: slot.value(share, decode_strings) for slot in self._outputs}
         if ml_dtypes:
             values = {slot.port: as_numbers(values[slot.port], slot.tensor.element_type) for slot in self._outputs}

@@ -48,6 +48,7 @@ class DynamicBatcher:
         requests: int = 1,
         batch_axes: Mapping[Any, int | None] | None = None,
         observer: Observer | None = None,
+        decode_strings: bool | None = True,
     ) -> None:
         if max_batch_size < 1 or requests < 1:
             raise ValueError(f"max_batch_size {max_batch_size} and requests {requests} must be positive")
@@ -55,6 +56,7 @@ class DynamicBatcher:
         if any(size < 1 for size in sizes):
             raise ValueError(f"batch_sizes {sizes} must be positive")
         compiled, batched = compile_batched(model, device, config, batch_axes)
+        batched.decode_strings = decode_strings
         if batched.variables:
             raise Error(f"the model has states, such as '{next(iter(batched.variables))}': use a SequenceBatcher")
         self._batches = _Batches(

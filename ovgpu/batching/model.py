@@ -35,6 +35,7 @@ class BatchedModel:
         self.model, self.inputs, self.variables, self.beams = model, inputs, variables, beams
         self.outputs = proof.outputs()
         self.dims = dynamic_dims(model, inputs, variables)
+        self.decode_strings: bool | None = True  # how requests return strings, see `InferRequest.infer`
         self._lock = threading.Lock()
         self._proofs = {proof.equalities: proof.conditions()}
 

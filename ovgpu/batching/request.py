@@ -27,7 +27,7 @@ class BatchRequest(InferRequest):
 
     def __init__(self, compilation: Compilation, batched: BatchedModel) -> None:
         super().__init__(compilation)
-        self._batch_axes = batched.variables
+        self._batch_axes, self._decode_strings = batched.variables, batched.decode_strings
         self.rows = 0
         self._active: frozenset[int] = frozenset()
         self._starting: frozenset[int] = frozenset()
@@ -55,7 +55,7 @@ class BatchRequest(InferRequest):
         """
         self._active = frozenset(active)
         self._starting = self._active.difference(begun)
-        found = self.infer(inputs, not self._backend.remote, True)
+        found = self.infer(inputs, not self._backend.remote, True, decode_strings=self._decode_strings)
         return list(found.to_tuple())
 
     def _run(self) -> Snapshot:

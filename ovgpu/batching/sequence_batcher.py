@@ -73,10 +73,12 @@ class SequenceBatcher:
         max_wait_ms: float = 2.0,
         batch_axes: Mapping[Any, int | None] | None = None,
         observer: Observer | None = None,
+        decode_strings: bool | None = True,
     ) -> None:
         if not 1 <= max_sequences <= MAX_SEQUENCES:
             raise ValueError(f"max_sequences is {max_sequences}, not 1 to {MAX_SEQUENCES}")
         compiled, batched = compile_batched(model, device, config, batch_axes)
+        batched.decode_strings = decode_strings
         self._compiled, self._batched = compiled, batched
         compilations = compiled._compilations[:max_sequences]
         shares = [(max_sequences + i) // len(compilations) for i in reversed(range(len(compilations)))]

@@ -113,10 +113,17 @@ def fill(port: Output, shape: tuple[int, ...], content: str | None, random: np.r
 
 def read_array(path: Path, port: Output, shape: tuple[int, ...]) -> Array:
     """Return the contents of a .npy file, or of a .bin file as a tensor of this shape and the type of the input."""
-    if path.suffix == ".npy":
-        array: Array = np.load(path, allow_pickle=False)
-        return array
     storage = _storage(port)
+    if path.suffix == ".npy":
+        try:
+            array: Array = np.load(path, allow_pickle=False)
+        except (EOFError, ValueError) as e:
+            raise ValueError(f"{path} is no .npy file of an array: {e}") from None
+        if array.dtype.kind == "V" and array.dtype.itemsize == storage.itemsize:  # so NumPy saves types that it lacks
+            return array.view(storage)
+        if port.element_type == Type.bf16 and array.dtype == np.float16:  # as an input, it would be the bits of bf16
+            return array.astype(np.float32).astype(storage)
+        return array
     expected, found = int(np.prod(shape)) * storage.itemsize, path.stat().st_size
     if expected != found:
         raise ValueError(

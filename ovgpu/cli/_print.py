@@ -21,6 +21,12 @@ MODEL = "the .xml file of the model, its folder, or a file in another format (ON
 FILE_COLUMNS = 160  # width if stdout is no terminal, so that few rows of tables wrap
 
 
+def strings_as_bytes(array: Any) -> Any:
+    """Return an array of strings, of any dtype, as one of bytes, which has no NULs at their ends."""
+    encoded = [element.encode() if isinstance(element, str) else bytes(element) for element in array.flat]
+    return np.array(encoded, np.bytes_).reshape(array.shape)
+
+
 def console(error: bool = False) -> Console:
     """Return a console on the current stdout, or stderr: plain text, and wide, if that is no terminal."""
     sized = (sys.stderr if error else sys.stdout).isatty() or "COLUMNS" in os.environ

@@ -13,7 +13,7 @@ import numpy as np
 
 from ovgpu.api.core import Core
 from ovgpu.cli._inputs import add_options, build_feed
-from ovgpu.cli._print import MODEL, console, statistics, table
+from ovgpu.cli._print import MODEL, console, statistics, strings_as_bytes, table
 from ovgpu.ir import is_other_format, model_file
 from ovgpu.model import Model, Node
 from ovgpu.ops.base.storage import decode
@@ -162,12 +162,14 @@ class OpenVINOEngine:
         self.request.infer({i: self._tensor(x, self.element_types[i]) for i, x in inputs.items()})
         tensors = self.request.output_tensors[self.first :]
         return {
-            output_key: np.array(x.str_data if x.element_type.get_type_name() == "string" else x.data)
+            output_key: np.array(x.bytes_data if x.element_type.get_type_name() == "string" else x.data)
             for output_key, x in zip(self.port_keys, tensors)
         }
 
     def _tensor(self, x: Array, kind: Any) -> Any:
-        if x.dtype == object or x.dtype.isbuiltin == 1:
+        if x.dtype == object:
+            return self.openvino.Tensor(strings_as_bytes(x))
+        if x.dtype.isbuiltin == 1:
             return self.openvino.Tensor(np.ascontiguousarray(x))
         tensor = self.openvino.Tensor(kind, self.openvino.Shape(x.shape))  # NumPy lacks the type
         tensor.data.reshape(-1).view(np.uint8)[...] = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
@@ -191,7 +193,8 @@ class Error:
         if actual.shape != expected.shape:
             return Error(np.inf, np.inf, f"shape {list(actual.shape)} instead of {list(expected.shape)}")
         if actual.dtype == object or expected.dtype.kind in "OUS":
-            wrong = actual.astype(str) != expected.astype(str)
+            actual, expected = strings_as_bytes(actual), strings_as_bytes(expected)
+            wrong = actual != expected
             return _largest_error(actual, expected, wrong.astype(np.float64), 1.0) if wrong.any() else None
         a, b = (decode(x).astype(np.float64) for x in (actual, expected))
         with np.errstate(all="ignore"):

@@ -13,7 +13,7 @@ from ovgpu.api.core import Core
 from ovgpu.cli._classes import best_classes, class_names
 from ovgpu.cli._inputs import add_options, build_feed
 from ovgpu.cli._ports import model_folder, port_names
-from ovgpu.cli._print import MODEL, console, milliseconds, results_table
+from ovgpu.cli._print import MODEL, console, milliseconds, results_table, strings_as_bytes
 from ovgpu.ops.base.storage import decode
 from ovgpu.runtime.printing import counted
 from ovgpu.types import Type
@@ -88,5 +88,12 @@ def _print_classes(out: Any, args: argparse.Namespace, model: Any, names: list[s
 
 
 def _portable(array: Any) -> Any:
-    """Convert an array to a dtype that NumPy itself can write and read."""
-    return array.astype(str) if array.dtype == object else decode(array) if Type.of(array.dtype).is_real() else array
+    """Convert an array to a dtype that NumPy itself can write and read: strings to text, or bytes if one is no UTF-8;
+    both lose NULs at the ends. bf16 and f8 become f32, and integers of few bits those of 8."""
+    if array.dtype == object:
+        encoded = strings_as_bytes(array)
+        try:
+            return np.char.decode(encoded, "utf-8")
+        except UnicodeDecodeError:
+            return encoded
+    return array if array.dtype.isbuiltin == 1 else decode(array)

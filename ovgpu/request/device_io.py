@@ -355,7 +355,7 @@ class DeviceOutput(OutputSlot):
             return False
         return interop.overlap(tensor._memory, array)
 
-    def value(self, share: bool, decode_strings: bool) -> Any:
+    def value(self, share: bool, decode_strings: bool | None) -> Any:
         """Return the output as `OutputSlot.value` does; a CuPy array for a tensor on the device, `Deferred` for a large
         result that was not read yet."""
         tensor = self.tensor

@@ -132,13 +132,16 @@ class OutputSlot:
         """Return whether an inference that reads the array might overwrite it."""
         return self._tensor is not None and np.may_share_memory(self._tensor._memory, array)
 
-    def value(self, share: bool, decode_strings: bool) -> Any:
-        """Return the output as an array as in `Tensor.data`: a view if ``share``, else a copy; strings always a copy.
+    def value(self, share: bool, decode_strings: bool | None) -> Any:
+        """Return the output as an array as in `Tensor.data`: a view if ``share``, else a copy; strings always a copy,
+        as objects of `bytes` if ``decode_strings`` is None.
 
         Raises: OpError if there is no memory for the copy.
         """
         tensor = self.tensor
         if tensor.element_type is Type.string:
+            if decode_strings is None:
+                return tensor.array.copy()
             return tensor.str_data if decode_strings else tensor.bytes_data
         data = tensor.data
         return data if share else self._copy(data)

@@ -174,6 +174,7 @@ class DynamicEngine(Engine):
             max_wait_ms=options.max_wait_ms,
             requests=options.requests,
             observer=observer,
+            decode_strings=None,
         )
         compiled = self._batcher.compiled_model
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
@@ -214,6 +215,7 @@ class SequenceEngine(Engine):
             options.properties,
             max_wait_ms=options.max_wait_ms,
             observer=observer,
+            decode_strings=None,
         )
         compiled = self._batcher.compiled_model
         self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
@@ -318,7 +320,7 @@ class RequestEngine(Engine):
     def infer(self, request: Any, inputs: Inputs, submitted: float) -> Any:
         """Run an inference with a request, and report it."""
         started = time.perf_counter()
-        outputs = request.infer(inputs)
+        outputs = request.infer(inputs, decode_strings=None)
         outputs.to_tuple()  # large results are downloaded when they are read
         self._observer(BatchRun(1, 1, (started - submitted,), time.perf_counter() - started))
         return outputs

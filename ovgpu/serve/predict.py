@@ -15,7 +15,7 @@ from ovgpu.serve.engines import Engine, Port
 from ovgpu.serve.errors import invalid
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor
-from ovgpu.serve.tensors import MAX_RANK, from_json, objects, shaped, to_json
+from ovgpu.serve.tensors import MAX_RANK, from_json, objects, shaped, string_bytes, to_json
 from ovgpu.types import Type
 
 DTYPES = {
@@ -110,8 +110,20 @@ def format(response: InferenceResponse, rows: bool) -> dict[str, Any]:
 
 
 def _nested(tensor: NamedTensor) -> Any:
-    flat = np.array([*to_json(tensor.array, tensor.kind), None], object)[:-1]
+    """Return an output as nested lists. Of a tensor of strings, bytes that are no UTF-8 are in base64, as in inputs."""
+    if tensor.kind is Type.string:
+        elements = [_text(string_bytes(element)) for element in tensor.array.flat]
+    else:
+        elements = to_json(tensor.array, tensor.kind)
+    flat = np.array([*elements, None], object)[:-1]
     return flat.reshape(tensor.array.shape).tolist()
+
+
+def _text(element: bytes) -> Any:
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(element).decode()}
 
 
 def status(version: Version) -> dict[str, Any]:

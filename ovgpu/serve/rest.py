@@ -126,7 +126,13 @@ def format(response: InferenceResponse, wanted: Wanted) -> tuple[bytes, int | No
             parts.append(to_bytes(tensor.array, tensor.kind))
             output["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            output["data"] = to_json(tensor.array, tensor.kind)
+            try:
+                output["data"] = to_json(tensor.array, tensor.kind)
+            except UnicodeDecodeError:
+                raise invalid(
+                    f"output '{tensor.name}' has bytes that are no UTF-8, which JSON cannot hold: "
+                    "ask for it with the parameter binary_data"
+                ) from None
         outputs.append(output)
     found: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": outputs}
     if response.id:

@@ -133,9 +133,9 @@ def to_bytes(array: Array, kind: Type) -> bytes:
 
 
 def to_json(array: Array, kind: Type) -> list[Any]:
-    """Return the elements of an output as a flat list."""
+    """Return the elements of an output as a flat list. Raise UnicodeDecodeError for bytes that are no UTF-8."""
     if kind is Type.string:
-        return [string_bytes(element).decode(errors="replace") for element in array.flat]
+        return [string_bytes(element).decode() for element in array.flat]
     if kind in (Type.f16, Type.bf16):
         array = array.astype(np.float32)
     found: list[Any] = array.reshape(-1).tolist()

@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -99,6 +101,38 @@ def test_run_saves_types_that_numpy_lacks(write: Write, tmp_path: Path, capsys: 
     output(capsys, "run", write(net), "--input", "ones", "--save", str(tmp_path / "out.npz"))
     with np.load(tmp_path / "out.npz") as arrays:
         assert arrays["relu"].dtype == np.float32 and arrays["relu"].tolist() == [1, 1]
+
+
+def test_run_saves_strings_and_small_integers(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = Net("saved")
+    x, y = net.parameter("string", (1,), "x"), net.parameter("f32", (2,), "y")
+    net.result(
+        net.layer("Reshape", "opset1", [x, net.const(np.array([1, 1]))], {"special_zero": False}, ["string"], name="s")
+    )
+    for kind in ("u4", "i4", "boolean"):
+        net.result(net.layer("Convert", "opset1", [y], {"destination_type": kind}, [kind], name=kind))
+    given = "--input", "x=\u00fcber", "--input", "y=[3,1]"
+    output(capsys, "run", write(net), "-d", "CPU", *given, "--save", str(tmp_path / "out.npz"))
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert arrays["s"].tolist() == [["\u00fcber"]]
+        assert {name: (arrays[name].dtype, arrays[name].tolist()) for name in ("u4", "i4", "boolean")} == {
+            "u4": (np.uint8, [3, 1]),
+            "i4": (np.int8, [3, 1]),
+            "boolean": (np.bool_, [True, True]),
+        }
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
+def test_run_reads_bf16(dtype: Any, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of bf16, which NumPy writes as bytes without a type, and files of numbers: the values are the same."""
+    net = Net("bf16")
+    net.result(net.layer("Relu", "opset1", [net.parameter("bf16", (2,), "x")], name="relu"))
+    np.save(tmp_path / "x.npy", np.array([1.5, 3], dtype))
+    output(capsys, "run", write(net), "--input", str(tmp_path / "x.npy"), "--save", str(tmp_path / "out.npz"))
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert arrays["relu"].tolist() == [1.5, 3]
+    (tmp_path / "x.npy").write_bytes(b"")
+    assert "x.npy is no .npy file of an array" in error(capsys, "run", write(net), "--input", str(tmp_path / "x.npy"))
 
 
 @pytest.mark.parametrize("shape", [[], ["--shape", "input_ids=[1,1]"]])

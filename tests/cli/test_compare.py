@@ -68,6 +68,15 @@ def test_against_openvino(write: Write, capsys: pytest.CaptureFixture[str], monk
     assert compared(capsys, model, "-d", "CPU", "--input", "ones", "--tolerance", "0.9")[0] == 0
 
 
+def test_strings_against_openvino(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    net = Net("strings")
+    x = net.parameter("string", (2,), "x")
+    net.result(net.layer("Reshape", "opset1", [x, net.const(np.array([1, 2]))], {"special_zero": False}, ["string"]))
+    for given in ([], ["--input", "x=\u00fcber"]):
+        code, text = compared(capsys, write(net), "--against", "openvino", "-d", "CPU", *given)
+        assert code == 0 and "all agree" in text
+
+
 def test_state_and_loops(write: Write, stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("openvino")
     code, text = compared(capsys, stateful, "-d", "CPU", "--steps", "3")

@@ -326,8 +326,8 @@ def test_wrong_contents(wire: Wire, datatype: str, contents: dict[str, Any], tex
 
 def test_strings_in_contents(wire: Wire) -> None:
     sent = service_pb2.ModelInferRequest(model_name="strings")
-    sent.inputs.add(name="x", datatype="BYTES", shape=[3]).contents.bytes_contents.extend([b"a\0b", b"", b"\xc3\xbc"])
-    assert wire.call(sent).content.raw_output_contents == [b"\3\0\0\0a\0b" + bytes(4) + b"\2\0\0\0\xc3\xbc"]
+    sent.inputs.add(name="x", datatype="BYTES", shape=[3]).contents.bytes_contents.extend([b"a\0b\0", b"", b"\xff\xfe"])
+    assert wire.call(sent).content.raw_output_contents == [b"\4\0\0\0a\0b\0" + bytes(4) + b"\2\0\0\0\xff\xfe"]
 
 
 def test_raw_contents_of_other_inputs(wire: Wire) -> None:

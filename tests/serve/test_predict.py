@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.http as http_client
+from tritonclient.utils import InferenceServerException
 
 import ovgpu as ov
 from tests.batching.nets import SIZE, sums
@@ -83,6 +85,26 @@ def test_strings_and_base64(server: Serving) -> None:
         status, found = call(server, "/v1/models/strings:predict", {"inputs": inputs})
         assert (status, found) == (200, {"outputs": ["a", "\u00fcber"]})
     assert call(server, "/v1/models/strings:predict", {"instances": [encoded]}) == (200, {"predictions": ["\u00fcber"]})
+
+
+def test_bytes_stay_bytes(server: Serving) -> None:
+    """NULs at the end stay, and bytes that are no UTF-8 leave as they came: in base64, or as binary data."""
+    strange = {"b64": base64.b64encode(b"\xff\xfe").decode()}
+    sent = ["a\0", "\0", "", strange, "\u00fc"]
+    assert call(server, "/v1/models/strings:predict", {"inputs": sent}) == (200, {"outputs": sent})
+    data = [{"name": "x", "datatype": "BYTES", "shape": [2], "data": ["a\0", "\u00fc"]}]
+    status, found = call(server, "/v2/models/strings/infer", {"inputs": data})
+    assert (status, found["outputs"][0]["data"]) == (200, ["a\0", "\u00fc"])
+
+
+def test_bytes_that_json_cannot_hold(server: Serving) -> None:
+    client = http_client.InferenceServerClient(server.http)
+    given = http_client.InferInput("x", [2], "BYTES")
+    given.set_data_from_numpy(np.array([b"a\0", b"\xff\xfe"], object), binary_data=True)
+    binary, text = (http_client.InferRequestedOutput("y", binary_data=binary) for binary in (True, False))
+    assert client.infer("strings", [given], outputs=[binary]).as_numpy("y").tolist() == [b"a\0", b"\xff\xfe"]
+    with pytest.raises(InferenceServerException, match=r"no UTF-8, which JSON cannot hold: ask for it .* binary_data"):
+        client.infer("strings", [given], outputs=[text])
 
 
 def test_sequences(server: Serving) -> None:

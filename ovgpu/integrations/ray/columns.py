@@ -128,11 +128,24 @@ def _check_kind(name: str, column: Array, port: ConstOutput) -> None:
 
 
 def column_values(port: ConstOutput, array: Array) -> Array:
-    """Return an output in a type that Arrow has: floats of 8 bits and bf16 become f32."""
+    """Return an output in a type that Arrow has: floats of 8 bits and bf16 become f32; strings are text, or bytes if
+    one of them is no UTF-8."""
     kind: Type = getattr(Type, port.element_type.get_type_name())
+    if kind is Type.string:
+        return _texts(array)
     if kind in ARROW_TYPES:
         return array
     return array.view(kind.storage).astype(np.float32)  # results show the bits of bf16 as float16
+
+
+def _texts(array: Array) -> Array:
+    try:
+        texts = [element.decode() for element in array.flat]
+    except UnicodeDecodeError:
+        return array
+    found = np.empty(len(texts), object)
+    found[:] = texts
+    return found.reshape(array.shape)
 
 
 def no_rows(port: ConstOutput, batch_axis: int | None, has_steps: bool) -> Array:

@@ -64,13 +64,22 @@ class Predictor:
         if not batching:
             self._runner = SingleRunner(Core().compile_model(source, device, config), stateful)
         elif stateful:
-            self._runner = SequenceRunner(SequenceBatcher(source, max_sequences, device, config, batch_axes=batch_axes))
+            self._runner = SequenceRunner(
+                SequenceBatcher(source, max_sequences, device, config, batch_axes=batch_axes, decode_strings=None)
+            )
         else:
             if requests is None:
                 requests = 2 if is_card(resolve(device or "AUTO")) else 1
             self._runner = BatchRunner(
                 DynamicBatcher(
-                    source, max_batch_size, device, config, max_wait_ms=0, requests=requests, batch_axes=batch_axes
+                    source,
+                    max_batch_size,
+                    device,
+                    config,
+                    max_wait_ms=0,
+                    requests=requests,
+                    batch_axes=batch_axes,
+                    decode_strings=None,
                 )
             )
         self._columns = Columns(self._runner.compiled, inputs, outputs, constants or {}, self._runner.optional, keep)

@@ -201,7 +201,7 @@ class SingleRunner(Runner):
             shape = self.compiled.inputs[number].partial_shape
             lacks_batch = not shape.rank.is_dynamic and len(shape) == np.ndim(value) + 1
             inputs[number] = np.asarray(value)[None] if lacks_batch else value
-        return list(self._request.infer(inputs).to_tuple())
+        return list(self._request.infer(inputs, decode_strings=None).to_tuple())
 
     def close(self) -> None:
         pass

@@ -133,6 +133,16 @@ def test_strings(column: Array) -> None:
     assert found.tolist() == [["a", "bcd"], ["é", ""]]
 
 
+@pytest.mark.parametrize("batching", [True, False])
+@pytest.mark.parametrize("rows", [["a\0", "\0"], [b"a\0", b"\xff"]], ids=["text", "bytes"])
+def test_bytes_stay_bytes(rows: list[Any], batching: bool) -> None:
+    """Strings leave as they came; they are bytes if one of them is no text."""
+    column = np.empty((1, 2), object)
+    column[0] = rows
+    found = Predictor(strings(), "CPU", batching=batching)({"x": column})["y"]
+    assert found.reshape(-1).tolist() == rows
+
+
 def test_ragged_strings() -> None:
     found = Predictor(strings(), "CPU")({"x": ragged(["a"], ["b", "long"])})["y"]
     assert [row.tolist() for row in found] == [["a"], ["b", "long"]]
