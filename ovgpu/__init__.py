@@ -25,6 +25,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
+import ovgpu._util.interrupt  # before the other imports, which take most of the time until a command starts
 from ovgpu import passes, preprocess, properties
 from ovgpu.api.async_infer_queue import AsyncInferQueue
 from ovgpu.api.compiled_model import CompiledModel

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
@@ -45,7 +46,7 @@ T = TypeVar("T", int, str)
 class EnvSetting(Generic[T]):
     """Setting with the value of an environment variable, which ``with setting(value):`` overrides.
 
-    Raises RuntimeError if the variable's text is not of the default value's type.
+    A text that is not of the default value's type is ignored with a warning: it must not keep programs from starting.
     """
 
     def __init__(self, name: str, default: T) -> None:
@@ -55,7 +56,8 @@ class EnvSetting(Generic[T]):
         try:
             self.value: T = self._kind(text) if text else default
         except ValueError:
-            raise RuntimeError(f"{name} must be {self._kind.__name__}, not {text!r}") from None
+            self.value = default
+            warnings.warn(f"{name} is a number: {text!r} is ignored", RuntimeWarning, stacklevel=2)
         self._previous: list[T] = []
 
     def __call__(self, value: T) -> EnvSetting[T]:

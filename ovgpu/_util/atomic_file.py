@@ -35,6 +35,13 @@ def replacing(*paths: Path, flush: bool = True) -> Iterator[list[IO[bytes]]]:
             _replace(regular)
 
 
+def check_writable(*paths: Path) -> None:
+    """Raise the OSError that `replacing` would raise, before the work whose result is to be written."""
+    for path in paths:
+        with _opened(path):
+            pass
+
+
 class _Device:
     """Device or pipe, and the temporary file that is copied into it."""
 

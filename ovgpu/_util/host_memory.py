@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -19,8 +20,6 @@ from typing import Any
 from weakref import finalize
 
 import numpy as np
-
-from ovgpu.errors import Error
 
 Array = np.ndarray[Any, Any]
 
@@ -67,18 +66,24 @@ def require(nbytes: int) -> None:
 def free_bytes() -> int | None:
     """Return the free bytes of the machine, including swap, or of its control groups if these have less.
 
-    Return None if neither is known. Raise Error if OVGPU_HOST_MEMORY is not a number.
+    Return None if neither is known.
     """
-    declared = os.environ.get("OVGPU_HOST_MEMORY", "")
-    if declared:
-        if not declared.isdecimal():
-            raise Error(f"OVGPU_HOST_MEMORY must be a number of bytes, not {declared!r}")
-        return int(declared)
+    declared = _declared_bytes()
+    if declared is not None:
+        return declared
     with suppress(OSError, KeyError, ValueError):
         sizes = _table(Path("/proc/meminfo"))
         swap = sizes["SwapFree:"] << 10
         return min([(sizes["MemAvailable:"] << 10) + swap, *_remaining_in_groups(swap)])
     return None
+
+
+def _declared_bytes() -> int | None:
+    """Return the number in OVGPU_HOST_MEMORY, or None. Another text is ignored with a warning."""
+    declared = os.environ.get("OVGPU_HOST_MEMORY", "")
+    if declared and not declared.isdecimal():
+        warnings.warn(f"OVGPU_HOST_MEMORY is a number of bytes: {declared!r} is ignored", RuntimeWarning, stacklevel=2)
+    return int(declared) if declared.isdecimal() else None
 
 
 def _remaining_in_groups(swap: int) -> Iterator[int]:
@@ -114,3 +119,6 @@ def _resident_bytes() -> int:
     with suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     return 0
+
+
+_declared_bytes()  # few programs have arrays so large that the memory is checked: a wrong setting is said at once

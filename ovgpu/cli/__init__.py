@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ovgpu._util import interrupt
 from ovgpu._util.nearest import did_you_mean
 from ovgpu.cli import benchmark, compare, demo, generate, info, ops, run, serve, triton, tune
 from ovgpu.cli._parser import CommandParser
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code. Errors are reported in one line, or raised if OVGPU_DEBUG is set."""
+    interrupt.raise_again()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a console may lack arrows and box characters
             stream.reconfigure(errors="replace")

@@ -19,6 +19,7 @@ from ovgpu.types import PartialShape, Type
 
 Array = np.ndarray[Any, Any]
 FILLS = ("random", "zeros", "ones")
+IMAGE_OPTIONS = ("mean_values", "scale_values", "bgr")
 TAKES = "a .npy or .bin file, an image, a number or [list], random, zeros or ones"
 
 
@@ -68,6 +69,14 @@ def build_feed(args: argparse.Namespace, model: Model, stateful: bool) -> Feed:
         for number, port in enumerate(ports)
         if not _is_fill(values.get(number, "random"))
     }
+    for number, array in arrays.items():
+        for shape in shapes.get(number, ())[:1]:
+            if not shape.compatible(PartialShape(array.shape)):
+                raise ValueError(
+                    f"--shape {port_name(ports[number])}={shape}: its --input has shape {list(array.shape)}"
+                )
+    if not args.notes and (options := [f"--{name}" for name in IMAGE_OPTIONS if getattr(args, name)]):
+        args.notes.append(f"no input is an image, so {' and '.join(options)} has no effect")
     given = {**shapes, **{number: [PartialShape(array.shape)] for number, array in arrays.items()}}
     filled = static_shapes(ports, given, "--shape", is_decoder(ports, stateful))
     for number, port in enumerate(ports):

@@ -12,6 +12,8 @@ from ovgpu.types import PartialShape
 
 _SHAPES = re.compile(r"\s*(?P<name>[^\[\],=]*?)\s*=?\s*(?P<shapes>(\[[^\]]*\]\s*)+),?")
 
+IMAGE_SIZE = 224  # height and width of most classifiers' images
+
 
 def model_folder(model: str) -> Path:
     """Return the folder of a model, which is given by its path or by the folder itself."""
@@ -88,12 +90,26 @@ def static_shape(port: Output, shape: PartialShape | None, option: str) -> tuple
         raise ValueError(f"input '{port_name(port)}' has shape {declared}, not {shape}")
     chosen = declared if shape is None else shape
     if chosen.is_dynamic:
-        example = ",".join("1" if d.is_dynamic else str(d) for d in chosen) if chosen.rank.is_static else "1,..."
         raise ValueError(
             f"input '{port_name(port)}' has the dynamic shape {chosen}: give it with {option} "
-            f"{port_name(port)}=[{example}]"
+            f"{port_name(port)}={example_shape(chosen)}"
         )
     return tuple(chosen.to_shape())
+
+
+def example_shape(shape: PartialShape) -> str:
+    """Return a shape for an input that is likely to work: images of 224 x 224, and 1 for all else that is dynamic."""
+    if shape.rank.is_dynamic:
+        return "[1]"
+    sizes = [d.get_min_length() if d.is_dynamic else d.get_length() for d in shape]
+    channels = next((axis for axis in (1, 3) if len(shape) == 4 and shape[axis].is_static and sizes[axis] in (1, 3)), 0)
+    spatial = {1: (2, 3), 3: (1, 2)}.get(channels, ())
+    found = []
+    for axis, (dim, size) in enumerate(zip(shape, sizes)):
+        wanted = IMAGE_SIZE if axis in spatial and dim.is_dynamic else 1
+        limit = dim.get_max_length()
+        found.append(size if dim.is_static else max(size, wanted if limit < 0 else min(wanted, limit)))
+    return f"[{','.join(map(str, found))}]"
 
 
 def one_token(port: Output) -> PartialShape:

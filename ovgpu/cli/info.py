@@ -98,6 +98,7 @@ def _print_card(out: Console, name: str, number: int) -> None:
 
 
 def _print_model(args: argparse.Namespace) -> None:
+    graph.check(args)
     core, out = Core(), console()
     model = core.read_model(args.model)
     nodes = list(all_nodes(model))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu._util.atomic_file import replacing
+from ovgpu._util.atomic_file import check_writable, replacing
 from ovgpu.api.core import Core
 from ovgpu.cli._classes import best_classes, class_names
 from ovgpu.cli._inputs import add_options, build_feed
@@ -38,6 +38,8 @@ def add_to(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run the model, print its outputs and latencies, and save the outputs if requested."""
+    if args.save:  # before the work
+        check_writable(Path(args.save))
     core = Core()
     model = core.read_model(args.model)
     compiled = core.compile_model(model, args.device)
@@ -67,6 +69,8 @@ def run(args: argparse.Namespace) -> None:
             ((name, results[number]) for number, name in enumerate(names)),
         )
     )
+    if args.labels and args.top <= 0:
+        out.print("--labels has no effect without --top")
     if args.top > 0:
         _print_classes(out, args, model, names, results)
     if states:
@@ -84,6 +88,9 @@ def _print_classes(out: Any, args: argparse.Namespace, model: Any, names: list[s
     if scores is None:
         raise ValueError("--top: no output has scores")
     labels = class_names(model, model_folder(args.model), args.labels)
+    classes = max((n for n in results[scores].shape if n > 1), default=1)
+    if args.labels and len(labels) < classes:
+        out.print(f"{args.labels} has {counted(len(labels), 'name')} for {classes} classes", soft_wrap=True)
     out.print(best_classes(names[scores], results[scores], args.top, labels))
 
 

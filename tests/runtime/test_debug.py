@@ -223,8 +223,21 @@ def test_environment() -> None:
 
 def test_a_setting_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVGPU_DEBUG", "much")
-    with pytest.raises(RuntimeError, match="OVGPU_DEBUG must be int, not 'much'"):
-        EnvSetting("OVGPU_DEBUG", 0)
+    with pytest.warns(RuntimeWarning, match="OVGPU_DEBUG is a number: 'much' is ignored"):
+        assert EnvSetting("OVGPU_DEBUG", 3).value == 3
+
+
+def test_wrong_settings_do_not_keep_a_program_from_starting() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import ovgpu; print(ovgpu.Core().available_devices[-1:])"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OVGPU_DEBUG": "much", "OVGPU_HOST_MEMORY": "12 GB"},
+    )
+    assert done.stdout == "['CPU']\n"
+    assert "OVGPU_DEBUG is a number: 'much' is ignored" in done.stderr
+    assert "OVGPU_HOST_MEMORY is a number of bytes: '12 GB' is ignored" in done.stderr
 
 
 def test_settings_nest() -> None:

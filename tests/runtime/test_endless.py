@@ -319,5 +319,6 @@ def test_limits_of_control_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("OVGPU_HOST_MEMORY", "123")
     assert host_memory.free_bytes() == 123
     monkeypatch.setenv("OVGPU_HOST_MEMORY", "12 GB")
-    with pytest.raises(ov.Error, match="OVGPU_HOST_MEMORY must be a number of bytes, not '12 GB'"):
-        host_memory.require(1 << 40)
+    with pytest.warns(RuntimeWarning, match="OVGPU_HOST_MEMORY is a number of bytes: '12 GB' is ignored"):
+        free = host_memory.free_bytes()
+    assert free is not None and free > 250_000

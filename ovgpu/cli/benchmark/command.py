@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ovgpu._util.atomic_file import check_writable
 from ovgpu.api.core import CompiledModel, Core
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.cli._feed import Feed
@@ -103,6 +104,8 @@ class _Benchmark:
         self.step()
         info("Parsing input parameters")
         check_flags(args)
+        self.report.check_writable()
+        check_writable(*(Path(file) for file in (args.dump_config, args.exec_graph_path, args.trace) if file))
         for name, reason in IGNORED.items():
             if getattr(args, name):
                 warn(reason)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ovgpu.cli._images import SUFFIXES, image_layout, image_tensor, parse_numbers
 from ovgpu.cli._inputs import fill, read_array
-from ovgpu.cli._ports import one_token, parse_shapes, port_name
+from ovgpu.cli._ports import example_shape, one_token, parse_shapes, port_name
 from ovgpu.cli._preparation import Preparation
 from ovgpu.cli.benchmark.flags import TYPES
 from ovgpu.model import Model, Output
@@ -228,16 +228,17 @@ def tensors(
         elif not entry.shapes:
             raise ValueError(
                 f"input '{entry.name}' has the dynamic shape {entry.shape}: give the shape of its data "
-                f"with -data_shape {entry.name}{one_token(entry.port)}, or files with -i"
+                f"with -data_shape {entry.name}{example_shape(entry.shape)}, or files with -i"
             )
         elif entry.is_image_info and len(images) == 1:
             size = next(iter(images))
             found.append([_image_info(shape, size).astype(port.element_type.storage) for shape in entry.shapes])
         else:
-            real = port.element_type.is_real()
-            kind = "random values" if real else "ones" if "mask" in entry.name else "zeros"
+            is_random = port.element_type.is_real() or entry.is_image
+            kind = "random values" if is_random else "ones" if "mask" in entry.name else "zeros"
             warn(f"No input files were given for input '{entry.name}'!. This input will be filled with {kind}!")
-            found.append([fill(port, shape, None, random) for shape in entry.shapes])
+            content = "random" if entry.is_image else None
+            found.append([fill(port, shape, content, random) for shape in entry.shapes])
     return found
 
 

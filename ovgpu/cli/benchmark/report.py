@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ovgpu._util.atomic_file import check_writable
 from ovgpu.cli.benchmark.counters import Share, average, milliseconds, totals
 from ovgpu.runtime.profile import ProfilingInfo
 
@@ -27,6 +28,11 @@ class Report:
     command_line: Rows = field(default_factory=list)
     configuration: Rows = field(default_factory=list)
     results: Rows = field(default_factory=list)
+
+    def check_writable(self) -> None:
+        """Make the folder. Raises OSError if no report can be written there."""
+        if self.kind:
+            check_writable(self._path("benchmark_report"))
 
     def write(self, info: Callable[[str], None]) -> None:
         """Write benchmark_report.csv or .json."""

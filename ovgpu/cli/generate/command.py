@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.status import Status
 
-from ovgpu._util.atomic_file import replacing
+from ovgpu._util.atomic_file import check_writable, replacing
 from ovgpu.api.core import CompiledModel, Core
 from ovgpu.cli._ports import model_folder
 from ovgpu.cli._print import console
@@ -59,6 +59,8 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Generate, print the text as it comes, then the figures. Return the exit code: 130 if Ctrl-C ended the text."""
     out = console(error=True)
+    if args.json:  # before the work
+        check_writable(Path(args.json))
     folder = _folder(Path(args.model))
     settings = read_settings(folder, args)
     tokenizer = load_tokenizer(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ovgpu._util.atomic_file import replacing
+from ovgpu._util.atomic_file import check_writable, replacing
 from ovgpu.cli.graph.dot import FORMATS, as_dot, render
 from ovgpu.cli.graph.drawing import Drawing, draw
 from ovgpu.cli.graph.html import as_html
@@ -36,20 +36,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def write(plan: Plan, title: str, args: argparse.Namespace) -> list[str]:
-    """Write the files that the options name. Return a message for each.
+def check(args: argparse.Namespace) -> None:
+    """Raise, before the work, ValueError for another kind of file, and OSError for one that cannot be written."""
+    if args.graph and Path(args.graph).suffix.lower() not in (*DOT_SUFFIXES, *FORMATS):
+        raise ValueError(f"--graph {args.graph}: the graph is written as {', '.join((*DOT_SUFFIXES, *FORMATS))}")
+    check_writable(*(Path(file) for file in (args.graph, args.html) if file))
 
-    Raises: ValueError for another kind of file, or if Graphviz is needed and missing.
-    """
+
+def write(plan: Plan, title: str, args: argparse.Namespace) -> list[str]:
+    """Write the files that the options name. Return a message for each. Raises: ValueError if Graphviz is missing."""
     drawing = draw(plan, title, not args.unfolded)
     dot = as_dot(drawing)
     messages = []
     if args.graph:
         path = Path(args.graph)
-        suffix = path.suffix.lower()
-        if suffix not in (*DOT_SUFFIXES, *FORMATS):
-            raise ValueError(f"--graph {path}: the graph is written as {', '.join((*DOT_SUFFIXES, *FORMATS))}")
-        _write(path, dot.encode() if suffix in DOT_SUFFIXES else render(dot, path))
+        _write(path, dot.encode() if path.suffix.lower() in DOT_SUFFIXES else render(dot, path))
         messages.append(f"wrote {path}: {_drawn(plan, drawing)}")
     if args.html:
         path = Path(args.html)
