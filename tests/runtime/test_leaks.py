@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import interop
+from ovgpu.symbolic import Table
 from tests.harness import Net
 from tests.harness.held import held
 from tests.harness.models.drive import replay
@@ -55,6 +57,21 @@ def test_dropped_models_leave_nothing_behind(model: str, device: str) -> None:
     run(model, device)
     run(model, device)
     check_that_nothing_grows(device, lambda: run(model, device))
+
+
+def test_no_table_of_symbols_outlives_its_model() -> None:
+    """Caches that are keyed by what a model's symbols are part of would keep megabytes of each model."""
+    before = {id(table) for table in tables()}
+    for name in SOME:
+        run(name, "CPU")
+    assert {id(table) for table in tables()} <= before
+
+
+def tables() -> list[Table]:
+    """Return the live tables of symbols; a second collection finds what finalizers of the first have dropped."""
+    gc.collect()
+    gc.collect()
+    return [found for found in gc.get_objects() if type(found) is Table]
 
 
 def mismatch() -> ov.Model:
