@@ -1,55 +1,25 @@
-"""``ovgpu compare``: layer-by-layer comparison of a device with a reference, which finds the first wrong layer."""
+"""Comparison of a model layer by layer, which finds the first wrong one."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ovgpu.api.core import Core
-from ovgpu.cli._inputs import add_options, build_feed
-from ovgpu.cli._print import MODEL, console, statistics, strings_as_bytes, table
-from ovgpu.ir import is_other_format, model_file
-from ovgpu.model import Model, Node
+from ovgpu.cli._inputs import build_feed
+from ovgpu.cli._print import console, statistics, strings_as_bytes, table
+from ovgpu.cli.compare.engines import EXACT, Array, Engine, OpenVINOEngine, OutputKey, OvgpuEngine
+from ovgpu.model import Node
 from ovgpu.ops.base.storage import decode
-from ovgpu.ops.infrastructure.graph import Result
 from ovgpu.runtime.printing import counted
 from ovgpu.types import Type
 
-Array = np.ndarray[Any, Any]
-OutputKey = tuple[str, int]  # layer name, output index
-SKIPPED_OPS = ("Constant", "Result", "Assign")  # ops that compute nothing
 MIN_TOLERANCE = {Type.f16: 2e-3, Type.bf16: 1.6e-2}  # the least tolerance for types with so few bits
 MAX_ROWS = 20
-EXACT = {"EXECUTION_MODE_HINT": "ACCURACY"}  # f32 is not rounded to TF32
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the subparsers ``commands``."""
-    parser = commands.add_parser("compare", help="compare the outputs of every layer with a reference")
-    parser.add_argument("model", help=MODEL)
-    parser.add_argument(
-        "--against",
-        choices=("cpu", "openvino"),
-        metavar="cpu|openvino",
-        help="the reference: ovgpu's CPU, or OpenVINO's CPU plugin in f32 (default for -d CPU)",
-    )
-    parser.add_argument("-d", "--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
-    add_options(parser)
-    parser.add_argument(
-        "--tolerance",
-        type=float,
-        default=1e-3,
-        metavar="T",
-        help="the largest error, relative to a tensor's largest value (default 0.001)",
-    )
-    parser.add_argument("--all", action="store_true", help="show the layers with the largest errors as well")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,85 +65,6 @@ def _source_key(result: Any) -> OutputKey:
     """Return the key of the port that a Result reads."""
     port = result.sources[0]
     return port.node.friendly_name, port.index
-
-
-# ---- engines
-
-
-class Engine(Protocol):
-    """Engine that runs a model and returns the outputs of all its layers."""
-
-    def infer(self, inputs: Mapping[int, Array]) -> dict[OutputKey, Array]: ...
-
-
-class OvgpuEngine:
-    """ovgpu, with a Result for every output of a layer. A loop or an If counts as one layer."""
-
-    def __init__(self, model: Model, device: str, precision: Type) -> None:
-        full_model = model.clone()
-        ports = [port for node in full_model.ops if node.op.name not in SKIPPED_OPS for port in node.ports]
-        self.first = len(full_model.results)
-        self.port_keys = [(port.node.friendly_name, port.index) for port in ports]
-        full_model.add_results(
-            [Node(Result(), [port], name=f"{port.node.friendly_name}/{port.index}") for port in ports]
-        )
-        full_model.validate_nodes_and_infer_types()
-        config = {"INFERENCE_PRECISION_HINT": precision, **EXACT}
-        self.request = Core().compile_model(full_model, device, config).create_infer_request()
-
-    def infer(self, inputs: Mapping[int, Array]) -> dict[OutputKey, Array]:
-        self.request.infer(dict(inputs))
-        return {
-            output_key: self.request.get_output_tensor(self.first + i).array
-            for i, output_key in enumerate(self.port_keys)
-        }
-
-
-class OpenVINOEngine:
-    """OpenVINO's CPU plugin in f32, with a Result for every output of a layer."""
-
-    def __init__(self, path: str) -> None:
-        try:
-            openvino: Any = import_module("openvino")
-        except ImportError:
-            raise ValueError("--against openvino needs openvino: pip install openvino") from None
-        self.openvino = openvino
-        core = openvino.Core()
-        model = core.read_model(path if is_other_format(path) else model_file(Path(path)))
-        self.element_types = [port.get_element_type() for port in model.inputs]
-        ports = [
-            port
-            for node in model.get_ordered_ops()
-            if node.get_type_name() not in SKIPPED_OPS
-            for port in node.outputs()
-        ]
-        self.first = len(model.outputs)
-        self.port_keys = [(port.get_node().get_friendly_name(), port.get_index()) for port in ports]
-        model.add_results([openvino.opset1.result(port) for port in ports])
-        f32_config = {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "EXECUTION_MODE_HINT": "ACCURACY",
-            "KV_CACHE_PRECISION": "f32",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-        }
-        self.request = core.compile_model(model, "CPU", f32_config).create_infer_request()
-
-    def infer(self, inputs: Mapping[int, Array]) -> dict[OutputKey, Array]:
-        self.request.infer({i: self._tensor(x, self.element_types[i]) for i, x in inputs.items()})
-        tensors = self.request.output_tensors[self.first :]
-        return {
-            output_key: np.array(x.bytes_data if x.element_type.get_type_name() == "string" else x.data)
-            for output_key, x in zip(self.port_keys, tensors)
-        }
-
-    def _tensor(self, x: Array, kind: Any) -> Any:
-        if x.dtype == object:
-            return self.openvino.Tensor(strings_as_bytes(x))
-        if x.dtype.isbuiltin == 1:
-            return self.openvino.Tensor(np.ascontiguousarray(x))
-        tensor = self.openvino.Tensor(kind, self.openvino.Shape(x.shape))  # NumPy lacks the type
-        tensor.data.reshape(-1).view(np.uint8)[...] = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-        return tensor
 
 
 # ---- differences
