@@ -82,7 +82,9 @@ class OpenVINOEngine:
         ]
         self.first = len(model.outputs)
         self.port_keys = [(port.get_node().get_friendly_name(), port.get_index()) for port in ports]
-        model.add_results([openvino.opset1.result(port) for port in ports])
+        if ports:
+            model.add_results([openvino.opset1.result(port) for port in ports])
+            model.set_rt_info(11, "version")  # of version 10, it would refuse these Results for their names
         self.request = core.compile_model(model, "CPU", F32 if int8 else F32 | NO_INT8).create_infer_request()
 
     def infer(self, inputs: Mapping[int, Array]) -> dict[OutputKey, Array]:
