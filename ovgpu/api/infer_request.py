@@ -297,7 +297,7 @@ class InferRequest(RequestTensors):
         start = time.perf_counter()
         try:
             if self._variables.handed_out:
-                take_writes(self._variables)
+                take_writes(self._variables, self._variables.handed_out)
             if not self._backend.remote:
                 after = self._infer()
             else:

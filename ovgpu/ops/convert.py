@@ -21,7 +21,8 @@ from ovgpu.types import Type
 
 def converted(xp: Adapter, x: Array, target: Type) -> Array:
     """Return a fresh array of the values of ``x`` in the storage dtype of ``target``. Strings stay strings."""
-    result = x if x.dtype == target.storage else encode(decode(x, xp), target, xp)
+    with np.errstate(all="ignore"):  # a value that is too large becomes infinite
+        result = x if x.dtype == target.storage else encode(decode(x, xp), target, xp)
     return result.copy() if xp.may_share_memory(result, x) else result
 
 

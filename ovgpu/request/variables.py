@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,12 +173,12 @@ class _Results(FreshMemory):
         return self._blocks[number].array(shape, kind)
 
 
-def take_writes(variables: Variables) -> None:
+def take_writes(variables: Variables, names: Collection[str]) -> None:
     """Give variables the values that users have written into the data of copies since these were made."""
-    handed_out, variables.handed_out = variables.handed_out, {}
-    for name, tensor in handed_out.items():
+    for name in list(names):
+        tensor = variables.handed_out.pop(name, None)
         variable, value = variables.all[name], variables.value(name).array
-        if tensor.remote or value is None:  # nobody has read the data, or the variable was reset
+        if tensor is None or tensor.remote or value is None:  # nobody has read the data, or the variable was reset
             continue
         with variable.backend.active():
             current = variable.backend.to_host(variable.in_public_type(value)[0])
@@ -214,7 +214,7 @@ class VariableState:
         becomes the variable's value, as in OpenVINO, if the variable has one and until it gets another one.
         """
         self._check_idle()
-        take_writes(self._variables)
+        take_writes(self._variables, [self._name])
         variable = self._variables.all[self._name]
         with variable.backend.active():
             value = self._variables.value(self._name).array
