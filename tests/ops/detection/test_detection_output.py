@@ -90,7 +90,7 @@ def cases(version: str) -> Iterator[Case]:
     yield make(
         batches=2, five=True, attrs={"normalized": True, "objectness_score": 0.4, "code_type": CENTER}, id="five_center"
     )
-    yield make(attrs={"keep_top_k": ""}, error="keep_top_k is empty")
+    yield make(attrs={"keep_top_k": ""}, inputs=[In((2, 52)), In((2, 52)), In((1, 2, 64))], error="keep_top_k is empty")
     yield make(attrs={"code_type": "MIDDLE"}, error="'MIDDLE'")
     yield make(inputs=[In((2, 52)), In((2, 52)), In((1, 2, 64))], error="priors divided by 5 leave 4")
     yield make(inputs=[In((2, 52)), In((2, 52)), In((1, 1, 65))], error="priors have 1 rows, not 2")

@@ -59,9 +59,9 @@ def grids() -> Iterator[Case]:
     yield grid(attrs=smaller | {"flatten": False}, expect=lambda *x: around(*x).reshape(4, 5, 3, 4), id="smaller 4-D")
     yield grid(0, expect=np.zeros((0, 4), np.float32), id="no priors")
     yield grid(3, (0, 5), expect=np.zeros((0, 4), np.float32), id="no cells")
-    yield grid(attrs={"h": 5}, error="h is 5, of 4 rows of the feature maps")
-    yield grid(attrs={"w": 6}, error="w is 6, of 5 columns of the feature maps")
-    yield grid(attrs={"h": -1}, error="h is -1, below 0")
+    yield grid(0, attrs={"h": 5}, error="h is 5, of 4 rows of the feature maps")
+    yield grid(0, attrs={"w": 6}, error="w is 6, of 5 columns of the feature maps")
+    yield grid(0, attrs={"h": -1}, error="h is -1, below 0")
     yield grid(attrs={"stride_x": -2}, error="stride_x is -2, below 0")
     yield grid(inputs=[In((3, 5)), In((1, 2, 4, 5)), In((1, 3, 61, 83))], error="a prior has 5 coordinates, not 4")
     yield grid(inputs=[In((3, 4)), In((2, 4, 5)), In((1, 3, 61, 83))], error="feature maps must have rank 4, not 3")
@@ -99,7 +99,7 @@ def tops() -> Iterator[Case]:
         expect=lambda regions, scores: regions[np.argsort(-scores, kind="stable")[:3]],
         id="equal",
     )
-    yield top(4, -1, error="max_rois is -1, below 0")
+    yield top(4, -1, inputs=[In((4, 5)), In((4,))], error="max_rois is -1, below 0")
     yield top(4, 2, inputs=[In((4, 5)), In((4,))], error="a region has 5 coordinates, not 4")
     yield top(4, 2, inputs=[In((4, 4)), In((5,))], error="there are 4 regions and 5 scores")
     yield top(4, 2, inputs=[In((4, 4)), In((4, 1))], error="scores must have rank 1, not 2")
@@ -155,9 +155,9 @@ def extracts() -> Iterator[Case]:
     yield extract(
         channels=0, expect=lambda regions, *maps: [np.zeros((13, 0, 3, 3), np.float32), regions], id="no channels"
     )
-    yield extract(attrs={"output_size": 0}, error="output_size is 0, not positive")
+    yield extract(inputs=[In((3, 5)), In((1, 2, 3, 3))], attrs={"output_size": 0}, error="output_size is 0, not positive")
     yield extract(ratio=-1, error="sampling_ratio -1 is negative")
-    yield extract(attrs={"pyramid_scales": "4,0,8"}, error="pyramid_scales has the element 0")
+    yield extract(0, attrs={"pyramid_scales": "4,0,8"}, error="pyramid_scales has the element 0")
     yield extract(attrs={"pyramid_scales": "4,8"}, error="there are 3 feature maps, and 2 pyramid_scales")
     yield extract(inputs=[In((3, 4))], error="there are 0 feature maps")
     yield extract(inputs=[In((3, 5)), In((1, 2, 3, 3))], error="a region has 5 coordinates, not 4")
@@ -217,10 +217,11 @@ def detects() -> Iterator[Case]:
     yield detect(classes=1, attrs={"max_detections_per_image": 5}, expect=nothing, id="background")
     yield detect(attrs={"post_nms_count": 0, "max_detections_per_image": 5}, expect=nothing, id="none of a class")
     yield detect(attrs={"max_detections_per_image": 0}, expect=[x[:0] for x in nothing], id="none wanted")
-    for name in ("score_threshold", "nms_threshold", "post_nms_count", "max_detections_per_image"):
-        yield detect(attrs={name: -1}, error=f"{name} is -1, below 0")
-    yield detect(attrs={"deltas_weights": "1,2,3"}, error="deltas_weights has 3 elements, not 4")
     shapes = [(5, 4), (5, 16), (5, 4), (1, 3)]
+    for name in ("score_threshold", "nms_threshold", "post_nms_count", "max_detections_per_image"):
+        inputs = [In(shape) for shape in [(5, 5), *shapes[1:]]]
+        yield detect(inputs=inputs, attrs={name: -1}, error=f"{name} is -1, below 0")
+    yield detect(attrs={"deltas_weights": "1,2,3"}, error="deltas_weights has 3 elements, not 4")
     for number, shape, error in (
         (0, (5, 5), "5 coordinates of a region, not 4"),
         (0, (6, 4), "6 regions, and offsets of 5"),

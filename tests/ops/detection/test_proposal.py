@@ -69,7 +69,11 @@ def cases(version: str) -> Iterator[Case]:
     yield make(inputs=[In((2, 12, 5, 7)), In((2, 24, 6, 7)), In((3,))], error="sides of scores and offsets are 5 and 6")
     yield make(inputs=[In((2, 12, 5, 7)), In((2, 24, 5, 7)), In((5,))], error="the image has 5 numbers, not 3 or 4")
     yield make(inputs=[In((2, 12, 5)), In((2, 24, 5, 7)), In((3,))], error="scores must have rank 4, not 3")
-    yield make(attrs={"post_nms_topn": 0}, error="post_nms_topn is 0, not positive")
+    yield make(
+        attrs={"post_nms_topn": 0},
+        inputs=[In((2, 12, 5, 7)), In((2, 20, 5, 7)), In((3,))],
+        error="post_nms_topn is 0, not positive",
+    )
     yield make(attrs={"framework": "caffe"}, error="'caffe'")
 
 

@@ -379,7 +379,7 @@ SENSITIVE = [
     sensitive((1, 11, 5, 5), "channels", error="there are 11 channels, not 12"),
     sensitive((1, 12, 5, 5), "cells", mode="bilinear", error="there are 12 channels, not 18"),
     sensitive(None, "group", group=0, error="group_size is 0"),
-    sensitive(None, "output", output=0, error="output_dim is 0"),
+    sensitive((3, 12, 11, 9), "output", output=0, error="output_dim is 0"),
     sensitive(None, "scale", scale=-1, draw=None, error="spatial_scale -1.0 is not positive"),
     sensitive(None, "mode", mode="max", error="'max' is not one of average, bilinear"),
 ]

@@ -52,9 +52,9 @@ CASES = [
     region((0, 16, 3, 5), expect=lambda x: x.reshape(0, 240)),
     region((1, 16, 3), error="data must have rank 4, not 3"),
     region((1, 16, 3, 5), "i32", error="data must be floating-point numbers, not i32"),
-    region((1, 15, 3, 5), error="16 channels of regions are more than the 15"),
+    region((0, 15, 3, 5), error="16 channels of regions are more than the 15"),
     region((1, 16, 3, 5), axis=4, error="axis 4 is out of range for rank 4"),
-    region((1, 16, 3, 5), coords=1, error="coords is 1"),
+    region((1, 16, 3, 5), coords=1, axis=4, error="coords is 1"),
     reorg((1, 4, 6, 10), 2, rankless=True),
     reorg((3, 8, 6, 10), 2),
     reorg((2, 9, 6, 3), 3),
@@ -70,7 +70,7 @@ CASES = [
     reorg((1, 4, 6), 2, error="data must have rank 4, not 3"),
     reorg((1, 4, 6, 5), 2, error="W divided by 2 leaves 1"),
     reorg((1, 6, 6, 4), 2, error="C divided by 4 leaves 2"),
-    reorg((1, 6, 6, 4), 0, error="stride is 0"),
+    reorg((1, 4, 6), 0, error="stride is 0"),
 ]
 test_cases = check(CASES)
 

@@ -132,7 +132,7 @@ ND = [
     nd((7, 3), numbers(0, 3, (5, 1)), 1, error="batch dim 0 is 7 of the data and 5 of the indices", id="differ"),
     nd((), numbers(0, 3, (1,)), error="batch_dims 0 is out of range for data of rank 0", id="scalar"),
     nd((7, 3), given(np.zeros((2, 1), np.float32)), error="indices must be integers", id="float indices"),
-    nd((7, 3), const([[0, 0], [6, 3]]), error="index 3 is out of range for extent 3", id="constant index"),
+    nd((7, 3, 0), const([[0, 0], [6, 3]]), error="index 3 is out of range for extent 3", id="constant index"),
 ]
 STRETCHED = [  # broadcast batch dims, which OpenVINO rejects
     Case(

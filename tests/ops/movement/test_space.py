@@ -176,7 +176,7 @@ TO_BATCH = [
     to_batch((2, 15), [1, 4], error="the padded extent of axis 1, 15, is no multiple of 4"),
     to_batch((2, 15), [2, 1], error="block_shape 2 of the batch axis is not 1"),
     to_batch((2, 15), [1, -3], error="block_shape -3 of axis 1 is less than 1"),
-    to_batch((2, 15), [1, 3], None, [0, -3], error="end -3 of axis 1 is less than 0"),
+    to_batch((2, 15), [1, 4], None, [0, -3], error="end -3 of axis 1 is less than 0"),
     to_batch((2, 15), [1, 3], [1], error="begin has 1 elements for rank 2"),
     to_batch((15,), [1], error="rank 1 is less than 2"),
 ]

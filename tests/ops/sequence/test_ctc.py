@@ -100,7 +100,7 @@ def measured() -> Iterator[Case]:
     nothing = np.zeros((3, 0), np.int32), np.zeros(3, np.int32)
     yield decode_lengths(scores(3, 0, 4), (0, 0, 0), id="no steps", expect=nothing)  # the plugin writes no lengths
     yield decode_lengths(scores(3, 7, 4), (7, 8, 1), error="a length is out of range for 7 steps")
-    yield decode_lengths(scores(3, 7, 4), (7, -1, 1), error="a length is out of range for 7 steps")
+    yield decode_lengths(scores(3, 0, 4), (0, -1, 0), error="a length is out of range for 0 steps")
     yield decode_lengths(scores(7, 4), (7, 8, 1), error="the data must have rank 3, not 2")
     yield decode_lengths(scores(3, 7, 4), (7, 5), error="the inputs have 3 and 2 sequences")
     yield decode_lengths(scores(3, 7, 4), [[7, 5, 1]], error="sequence lengths must have rank 1, not 2")

@@ -119,9 +119,9 @@ ISTFTS = [
     istft(size=0, bins=1, error="frame size 0 is not positive"),
     istft(step=0, error="frame step 0 is not positive"),
     istft(bins=7, error="spectra have 7 elements instead of 6"),
-    istft(frames=0, error="there are no frames"),
-    istft(samples=-1, error="signal length -1 is negative"),
-    istft(samples=given(-1), error="signal length -1 is negative", id="given length of -1"),
+    istft(frames=0, batch=(0,), error="there are no frames"),
+    istft(samples=-1, batch=(0,), error="signal length -1 is negative"),
+    istft(samples=given(-1), batch=(0,), error="signal length -1 is negative", id="given length of -1"),
     istft(samples=const([40, 40]), error="2 signal lengths instead of one"),
     istft(batch=(2, 3), error="the data must have rank 3 or 4, not 5"),
     Case(
