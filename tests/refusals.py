@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -33,6 +34,7 @@ from tests.harness.scenario import Scenario
 
 READING, LATER, COMPUTES, DIES = ANSWERS = ("refuses on reading", "refuses later", "computes", "dies")
 FINDINGS = "findings"  # the group of the fuzzer's findings, of which ovgpu refuses some
+BATCH = 20  # questions to a process
 SHOWN = 4  # elements of an output that are printed
 
 
@@ -64,6 +66,7 @@ def questions(names: Sequence[str] = ()) -> Iterator[Question]:
 def plugin() -> Callable[[Subject], Outcome]:
     """Return a function that answers with OpenVINO's CPU plugin: one of `ANSWERS`, and an error or outputs."""
     judge.openvino()
+    kept: list[Any] = []  # models and requests live as long as the process, so that no answer depends on their ends
 
     def answer(subject: Subject) -> Outcome:
         try:
@@ -71,7 +74,9 @@ def plugin() -> Callable[[Subject], Outcome]:
         except Exception as error:
             return Outcome(READING, str(error))
         try:
-            request = judge.core().compile_model(model, "CPU", judge.CONFIG).create_infer_request()
+            compiled = judge.core().compile_model(model, "CPU", judge.CONFIG)
+            request = compiled.create_infer_request()
+            kept.append((model, compiled, request))
             ports = [(p.get_element_type().get_type_name(), str(p.get_partial_shape())) for p in model.inputs]
             found = []
             for call in subject.calls:
@@ -88,12 +93,21 @@ def plugin() -> Callable[[Subject], Outcome]:
 
 
 def answers(asked: Sequence[Question], limits: Limits = Limits()) -> Iterator[Outcome]:
-    """Yield OpenVINO's answer to each question."""
-    worker = Worker(limits, plugin)
+    """Yield OpenVINO's answer to each question. A process answers `BATCH` questions; if it ends, a new one is asked the
+    question again, since an earlier question may have been the cause, and those before are named."""
+    worker, before = Worker(limits, plugin), []
     try:
         for question in asked:
+            if len(before) == BATCH:
+                worker.close()
+                before.clear()
             found = worker.ask(question.subject())
-            yield found if found.kind in ANSWERS else Outcome(DIES, f"{found.kind}: {found.text}")
+            if found.kind in ANSWERS:
+                before.append(question.name)
+                yield found
+            else:
+                yield Outcome(DIES, "\n".join([f"{found.kind}: {found.text}", "asked before:", *before]))
+                before.clear()
     finally:
         worker.close()
 

@@ -80,7 +80,7 @@ QUANTIZE = [
         In((7, 33), "f64"), ranges((33,), kind="f64"), 16, "f64", tol=1e-12, expect=lambda *arrays: formula(*arrays, 16)
     ),
     quantize((7, 3), ranges((2, 3)), error="dimension 2 cannot be broadcast to 7"),
-    quantize((3,), ranges((2, 3)), id="longer", error="dimension 2 cannot be broadcast to 1"),
+    quantize((0,), ranges((2, 1)), id="longer", error="dimension 2 cannot be broadcast to 1"),
     quantize((2, 3), ranges((3,)), id="not_equal", attrs={"auto_broadcast": "none"}, error="ranks 2 and 1 differ"),
     quantize((2, 3), ranges(()), 1, "one_level", error="levels must be at least 2, not 1"),
     quantize(In((2, 3), "i32"), numbers(0, 1, 0, 1, kind="i32"), id="integers", error="i32 is not a floating-point"),

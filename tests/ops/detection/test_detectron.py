@@ -158,7 +158,7 @@ def extracts() -> Iterator[Case]:
     yield extract(inputs=[In((3, 5)), In((1, 2, 3, 3))], attrs={"output_size": 0}, error="output_size is 0, not positive")
     yield extract(ratio=-1, error="sampling_ratio -1 is negative")
     yield extract(0, attrs={"pyramid_scales": "4,0,8"}, error="pyramid_scales has the element 0")
-    yield extract(attrs={"pyramid_scales": "4,8"}, error="there are 3 feature maps, and 2 pyramid_scales")
+    yield extract(0, attrs={"pyramid_scales": "4,8"}, error="there are 3 feature maps, and 2 pyramid_scales")
     yield extract(inputs=[In((3, 4))], error="there are 0 feature maps")
     yield extract(inputs=[In((3, 5)), In((1, 2, 3, 3))], error="a region has 5 coordinates, not 4")
     yield extract(inputs=[In((3, 4)), In((2, 2, 3, 3))], error="2 feature maps of a level, not 1")

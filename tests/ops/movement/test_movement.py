@@ -222,7 +222,7 @@ VARIADIC = [
     *[variadic(In((3, 6), kind), 1, [2, 4]) for kind in KINDS],
     variadic(given(STRINGS), 1, [1, 2], expect=lambda x, *_: [x[:, :1], x[:, 1:]], id="strings"),
     variadic((6, 4), 1, [1, 1], error="add up to 2, not to the axis' extent 4"),
-    variadic((6, 4), 1, [5, -1], error="are more than extent 4"),
+    variadic((0, 4), 1, [5, -1], error="are more than extent 4"),
     variadic((6, 4), 1, [-1, -1], error="neither lengths nor a single -1"),
     variadic((6, 4), 1, [-2, 6], error="neither lengths nor a single -1"),
     variadic((6, 4), 2, [2, 2], error="axis 2 is out of range for rank 2"),
