@@ -34,6 +34,7 @@ from tests.harness.scenario import Scenario
 
 READING, LATER, COMPUTES, DIES = ANSWERS = ("refuses on reading", "refuses later", "computes", "dies")
 FINDINGS = "findings"  # the group of the fuzzer's findings, of which ovgpu refuses some
+LIMITS = Limits()
 BATCH = 20  # questions to a process
 SHOWN = 4  # elements of an output that are printed
 
@@ -92,10 +93,10 @@ def plugin() -> Callable[[Subject], Outcome]:
     return answer
 
 
-def answers(asked: Sequence[Question], limits: Limits = Limits()) -> Iterator[Outcome]:
-    """Yield OpenVINO's answer to each question. A process answers `BATCH` questions; if it ends, a new one is asked the
-    question again, since an earlier question may have been the cause, and those before are named."""
-    worker, before = Worker(limits, plugin), []
+def answers(asked: Sequence[Question]) -> Iterator[Outcome]:
+    """Yield OpenVINO's answer to each question. A process answers `BATCH` questions; if it ends before, the outcome
+    names those that it has answered, one of which may be the cause."""
+    worker, before = Worker(LIMITS, plugin), []
     try:
         for question in asked:
             if len(before) == BATCH:
@@ -120,8 +121,7 @@ def ours(subject: Subject) -> str:
 
 
 def report(asked: Sequence[Question], found: Sequence[Outcome]) -> bool:
-    """Print the table, the models that OpenVINO computes, and those that it does not answer; return if it answers all.
-    """
+    """Print the table, the models that OpenVINO computes, and those that it does not answer; return if it answers all."""
     out, counts = console(), {question.group: Counter[str]() for question in asked}
     for question, outcome in zip(asked, found, strict=True):
         counts[question.group][outcome.kind] += 1
@@ -130,7 +130,11 @@ def report(asked: Sequence[Question], found: Sequence[Outcome]) -> bool:
     for question, outcome in zip(asked, found):
         if outcome.kind == DIES or (outcome.kind == COMPUTES and question.refused):
             out.print(f"{question.group}, {question.name} ({outcome.kind})", soft_wrap=True, markup=False)
-            lines = [f"  OpenVINO: {outcome.text}", *([f"  ovgpu: {ours(question.subject())}"] if question.refused else [])]
+            theirs = [f"  ovgpu: {ours(question.subject())}"] if question.refused else []
+            lines = [f"  OpenVINO: {outcome.text}", *theirs]
+                f"  OpenVINO: {outcome.text}",
+                *([f"  ovgpu: {ours(question.subject())}"] if question.refused else []),
+            ]
             out.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
     total = sum(counts.values(), Counter[str]())
     out.print(f"{len(found):,} models: " + ", ".join(f"{total[kind]:,} {kind}" for kind in ANSWERS), style="bold")
@@ -145,7 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if find_spec("openvino") is None:
         parser.error("openvino is not installed")
     asked, progress = list(questions(args.ops)), Console(stderr=True)
-    each = track(answers(asked), "answered", len(asked), console=progress, transient=True, disable=not progress.is_terminal)
+    each = track(
+        answers(asked), "answered", len(asked), console=progress, transient=True, disable=not progress.is_terminal
+    )
     return 0 if report(asked, list(each)) else 1
 
 

@@ -155,7 +155,9 @@ def extracts() -> Iterator[Case]:
     yield extract(
         channels=0, expect=lambda regions, *maps: [np.zeros((13, 0, 3, 3), np.float32), regions], id="no channels"
     )
-    yield extract(inputs=[In((3, 5)), In((1, 2, 3, 3))], attrs={"output_size": 0}, error="output_size is 0, not positive")
+    yield extract(
+        inputs=[In((3, 5)), In((1, 2, 3, 3))], attrs={"output_size": 0}, error="output_size is 0, not positive"
+    )
     yield extract(ratio=-1, error="sampling_ratio -1 is negative")
     yield extract(0, attrs={"pyramid_scales": "4,0,8"}, error="pyramid_scales has the element 0")
     yield extract(0, attrs={"pyramid_scales": "4,8"}, error="there are 3 feature maps, and 2 pyramid_scales")

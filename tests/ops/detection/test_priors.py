@@ -51,7 +51,13 @@ def boxes(version: str) -> Iterator[Case]:
     yield priors("PriorBox", version, sizes, const([3, 5, 7]), error="output_size must have 2 elements, not 3")
     yield priors("PriorBox", version, sizes, image=const([3.0, 5.0], "f32"), error="image_size must be integers")
     yield priors("PriorBox", version, sizes | {"variance": (1.0, 2.0)}, error="variance has 2 elements")
-    yield priors("PriorBox", version, sizes | {"fixed_size": (5.0,)}, const([3, 5, 7]), error="density has 0 elements, and fixed_size 1")
+    yield priors(
+        "PriorBox",
+        version,
+        sizes | {"fixed_size": (5.0,)},
+        const([3, 5, 7]),
+        error="density has 0 elements, and fixed_size 1",
+    )
     yield priors("PriorBox", version, {"min_size": (-2.0,)}, error="min_size has the element -2")
 
 

@@ -197,7 +197,9 @@ SCATTER = [
     scatter((3, 5), (3, 2), [1], [3], [1], [2], error="axis 2 is out of range for rank 2"),
     scatter((3, 5), (3, 2), [1, 1], [3, 3], [1, 1], [1, 1], error="axes .* are not distinct"),
     scatter((3, 5), (3, 2), [1], [3], const([1.0], "f32"), [1], error="step must be integers"),
-    Case("SliceScatter", "opset15", [In((3, 0)), In((1, 0), "i32"), *ints([1], [2], [1])], error="element types differ"),
+    Case(
+        "SliceScatter", "opset15", [In((3, 0)), In((1, 0), "i32"), *ints([1], [2], [1])], error="element types differ"
+    ),
 ]
 
 
