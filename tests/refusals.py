@@ -121,7 +121,7 @@ def ours(subject: Subject) -> str:
 
 
 def report(asked: Sequence[Question], found: Sequence[Outcome]) -> bool:
-    """Print the table, the models that OpenVINO computes, and those that it does not answer; return if it answers all."""
+    """Print the table and the models that OpenVINO computes or does not answer; return whether it answers all."""
     out, counts = console(), {question.group: Counter[str]() for question in asked}
     for question, outcome in zip(asked, found, strict=True):
         counts[question.group][outcome.kind] += 1
@@ -132,9 +132,6 @@ def report(asked: Sequence[Question], found: Sequence[Outcome]) -> bool:
             out.print(f"{question.group}, {question.name} ({outcome.kind})", soft_wrap=True, markup=False)
             theirs = [f"  ovgpu: {ours(question.subject())}"] if question.refused else []
             lines = [f"  OpenVINO: {outcome.text}", *theirs]
-                f"  OpenVINO: {outcome.text}",
-                *([f"  ovgpu: {ours(question.subject())}"] if question.refused else []),
-            ]
             out.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
     total = sum(counts.values(), Counter[str]())
     out.print(f"{len(found):,} models: " + ", ".join(f"{total[kind]:,} {kind}" for kind in ANSWERS), style="bold")

@@ -44,7 +44,6 @@ CASES = [
     *(
         Case(op, version, [In(()), *inputs], attrs, outputs, error=RANGE, id="scalar")
         for op, version, inputs, attrs, outputs in (
-            ("CumSum", "opset3", [axes(1)], {}, 1),
             ("Squeeze", "opset1", [axes(1)], {}, 1),
             ("Roll", "opset7", [const([3]), axes([1])], {}, 1),
             ("Reverse", "opset1", [axes([0])], {"mode": "index"}, 1),

@@ -75,7 +75,13 @@ UNPACK = [
 ERRORS = [
     pack(const([0]), const([14]), "IntelOpenVINO", id="behind_the_last_symbol", error="offsets among 13 symbols"),
     pack(const([-1]), const([4]), 5, id="before_the_first_symbol", error="offsets among 5 symbols"),
-    pack(const([3]), const([2]), 5, id="ends_before_it_begins", error="offsets among 5 symbols"),
+    pack(
+        const([3], "i32"),
+        const([2], "i32"),
+        const(list(b"letters"), "u8"),
+        id="ends_before_it_begins",
+        error="offsets among 7 symbols",
+    ),
     pack([0], [1], In((3,), "i8"), id="i8_symbols", error="symbols must be u8, not i8"),
     pack([0], [1], In((3, 1), "u8"), id="symbols_of_rank_2", error="symbols must have rank 1, not 2"),
     pack([0], [1], 3, "i16", id="i16", error="begins must be i32 or i64, not i16"),

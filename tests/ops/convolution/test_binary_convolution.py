@@ -128,7 +128,7 @@ CASES = [
     Case(
         "BinaryConvolution",
         "opset1",
-        [In((2, 3, 5, 7)), In((4, 3, 3, 2))],
+        [In((2, 4, 5, 7)), In((4, 3, 3, 2))],
         ATTRS,
         id="type",
         error="the kernel must be of u1, not f32",

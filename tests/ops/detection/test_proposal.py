@@ -66,7 +66,7 @@ def cases(version: str) -> Iterator[Case]:
     yield make(inputs=[In((2, 12, 5, 7)), In((2, 20, 5, 7)), In((3,))], error="20 channels of offsets, not 24")
     yield make(inputs=[In((2, 10, 5, 7)), In((2, 24, 5, 7)), In((3,))], error="10 channels of scores, not 12")
     yield make(inputs=[In((2, 12, 5, 7)), In((3, 24, 5, 7)), In((3,))], error="2 images of scores and 3 of offsets")
-    yield make(inputs=[In((2, 12, 5, 7)), In((2, 24, 6, 7)), In((3,))], error="sides of scores and offsets are 5 and 6")
+    yield make(inputs=[In((0, 12, 5, 7)), In((0, 24, 6, 7)), In((3,))], error="sides of scores and offsets are 5 and 6")
     yield make(inputs=[In((2, 12, 5, 7)), In((2, 24, 5, 7)), In((5,))], error="the image has 5 numbers, not 3 or 4")
     yield make(inputs=[In((2, 12, 5)), In((2, 24, 5, 7)), In((3,))], error="scores must have rank 4, not 3")
     yield make(

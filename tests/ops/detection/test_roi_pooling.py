@@ -317,7 +317,7 @@ ROTATED = [
     rotated((2, 3, 1, 5), scale=1),
     rotated((2, 3, 7, 1), scale=1, clockwise_mode=True),
     rotated(MAPS, "no_regions", count=0, draw=None, expect=lambda *inputs: np.zeros((0, 4, 2, 3), np.float32)),
-    rotated(MAPS, "ratio", ratio=-1, error="sampling_ratio -1 is negative"),
+    rotated(MAPS, "ratio", ratio=-1, count=0, draw=None, error="sampling_ratio -1 is negative"),
     rotated(MAPS, "columns", columns=4, draw=None, error="a region has 4 numbers, not 5"),
     rotated(MAPS, "size", width=0, error="the pooled size is 2 x 0"),
 ]

@@ -77,8 +77,6 @@ STFTS = [
     stft(size=57, error="a frame of 57 elements is longer than a signal of 56"),
     stft(size=0, error="frame size 0 is not positive"),
     stft(step=-1, error="frame step -1 is not positive"),
-    stft(step=given(0, "i64"), error="frame step 0 is not positive", id="given step of 0"),
-    stft(size=given(57, "i64"), error="a frame of 57 elements is longer than a signal of 56", id="given size of 57"),
     stft((2, 3, 56), error="the signal must have rank 1 or 2, not 3"),
     stft(kind="i32", error="the signal must be floating-point numbers, not i32"),
     stft(size=const([11]), error="the frame size must have rank 0, not 1"),
@@ -120,8 +118,6 @@ ISTFTS = [
     istft(step=0, error="frame step 0 is not positive"),
     istft(bins=7, error="spectra have 7 elements instead of 6"),
     istft(frames=0, batch=(0,), error="there are no frames"),
-    istft(samples=-1, batch=(0,), error="signal length -1 is negative"),
-    istft(samples=given(-1), batch=(0,), error="signal length -1 is negative", id="given length of -1"),
     istft(samples=const([40, 40]), error="2 signal lengths instead of one"),
     istft(batch=(2, 3), error="the data must have rank 3 or 4, not 5"),
     Case(

@@ -217,7 +217,6 @@ def of_segments() -> Iterator[Case]:
         expect=lambda emb, i, ids, n, d, w: np.stack([(emb[i] * w[:, None])[ids == s].sum(0) for s in range(n)]),
     )
     yield segments(given(NONE), 3, default=4, id="no indices", expect=lambda emb, *_: emb[[4, 4, 4]])
-    yield segments(few, -1, error="num_segments -1 is negative")
     yield segments(few, 6, table((11, 0)), default=11, error="default_index 11 is out of range for extent 11")
     yield segments(const([0, 2, 1]), 3, table((11, 0)), error="segment_ids do not ascend")
     yield segments(given([0, 2, 1], "i64"), 3, table((11, 0)), error="segment_ids do not ascend")
