@@ -10,6 +10,7 @@ import pytest
 from ovgpu import Type
 from ovgpu.errors import OpError
 from ovgpu.ops import lookup
+from ovgpu.ops.infrastructure import control_flow
 from ovgpu.spec import Spec
 
 TABLE = np.ones((11, 3), np.float32)
@@ -89,3 +90,18 @@ def test_inferred(op: str, version: str, attributes: dict[str, Any], inputs: lis
     specs = [Spec(Type.f32, x) if isinstance(x, tuple) else Spec(Type.i64, x.shape, x) for x in inputs]
     with pytest.raises(OpError, match=error):
         lookup(op, version)(**attributes).infer(*specs)
+
+
+def test_undefined_regions() -> None:
+    """A region of which a side is NaN has no mean; the others have theirs."""
+    op = lookup("ROIAlign", "opset9")(mode="avg", spatial_scale=1.0, sampling_ratio=1, pooled_h=1, pooled_w=1)
+    maps, regions = np.arange(24.0).reshape(2, 1, 3, 4), np.array([[0, 0, 2, 2], [0, 0, 2, np.nan]])
+    (found,) = op.evaluate(np, maps, regions, np.array([1, 0]))
+    np.testing.assert_array_equal(found.ravel(), [17, 0])
+
+
+def test_parts_of_iterations() -> None:
+    """Parts of an output that have different ranks cannot be joined."""
+    output = control_flow.OutputMap(port=1, result=0, axis=0)
+    with pytest.raises(OpError, match=r"output 1 cannot join parts of shapes \[1, 3\] and \[1, 1, 3\] along axis 0"):
+        control_flow._joined(np, [np.zeros((1, 3)), np.zeros((1, 1, 3))], output)

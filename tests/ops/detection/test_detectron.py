@@ -223,7 +223,7 @@ def detects() -> Iterator[Case]:
     for name in ("score_threshold", "nms_threshold", "post_nms_count", "max_detections_per_image"):
         inputs = [In(shape) for shape in [(5, 5), *shapes[1:]]]
         yield detect(inputs=inputs, attrs={name: -1}, error=f"{name} is -1, below 0")
-    yield detect(attrs={"deltas_weights": "1,2,3"}, error="deltas_weights has 3 elements, not 4")
+    yield detect(inputs=inputs, attrs={"deltas_weights": "1,2,3"}, error="deltas_weights has 3 elements, not 4")
     for number, shape, error in (
         (0, (5, 5), "5 coordinates of a region, not 4"),
         (0, (6, 4), "6 regions, and offsets of 5"),
