@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,7 @@ CASES = [
     single(attrs={"pre_nms_count": 0}, expect=ZEROS, id="none before"),
     single(attrs={"post_nms_count": 0}, expect=[x[:0] for x in ZEROS], id="none after"),
     *wrong(
-        single,
+        partial(single, attrs={"post_nms_count": 0}),
         [(3,), (24, 4), (8, 3, 4), (2, 3, 4)],
         (0, (4,), "image has 4 numbers, not 3"),
         (1, (24, 5), "an anchor has 5 coordinates, not 4"),
