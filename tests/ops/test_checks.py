@@ -58,6 +58,8 @@ def test_evaluated(op: str, version: str, attributes: dict[str, Any], inputs: li
         lookup(op, version)(**attributes).evaluate(np, *inputs)
 
 
+PROPOSALS = "ExperimentalDetectronGenerateProposalsSingleImage"
+COUNTS = {"min_size": 0.0, "nms_threshold": 0.4, "pre_nms_count": 50, "post_nms_count": 9}
 SAMPLES = {"convert_type": Type.i32, "with_replacement": True, "log_probs": False}
 INFERRED: list[tuple[str, str, dict[str, Any], list[Any], str]] = [
     (
@@ -80,6 +82,8 @@ INFERRED: list[tuple[str, str, dict[str, Any], list[Any], str]] = [
     ("RDFT", "opset9", {}, [(3, 6, 7), np.zeros(0, np.int64)], "there are no axes"),
     ("IRDFT", "opset9", {}, [(3, 6, 7, 2), np.zeros(0, np.int64)], "there are no axes"),
     ("SpaceToBatch", "opset2", {}, [(2, 5), np.array([1, 0]), *[np.zeros(2, np.int64)] * 2], "block_shape 0 of axis 1"),
+    (PROPOSALS, "opset6", COUNTS, [(3,), (23, 4), (8, 3, 4), (2, 3, 4)], "there are 23 anchors and 24 scores"),
+    (PROPOSALS, "opset6", COUNTS, [(3,), (24, 4), (7, 3, 4), (2, 3, 4)], "7 channels of offsets, not 8"),
     ("CumSum", "opset3", {}, [(), np.array(1)], "axis 1 is out of range for rank 1"),
 ]
 
