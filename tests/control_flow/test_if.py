@@ -375,6 +375,18 @@ def same_shape_only_if_taken() -> Net:
     return net
 
 
+def steps_only_if_taken() -> Net:
+    """Build an If with a branch that counts to 5 in steps of x, and refuses a step of 0 only if it is taken."""
+    net, a, b = Net(), Net(), Net()
+    go, x = net.parameter("boolean", (), "go"), net.parameter("f32", (), "x")
+    p, q = (n.parameter("f32", ()) for n in (a, b))
+    ends = [a.const(np.float32(0)), a.const(np.float32(5))]
+    ra = a.result(a.layer("Range", "opset4", [*ends, p], {"output_type": "f32"}))
+    rb = b.result(b.layer("Reshape", "opset1", [q, b.const(np.array([1]))], {"special_zero": False}))
+    net.result(net.if_(go, a, b, [(x, p, q)], [(ra, rb)]))
+    return net
+
+
 def fits(go: bool, n: int, m: int) -> Infer:
     x, y = numbers(n, seed=n), numbers(m, seed=m)
     return Infer([x + y if go else np.concatenate([x, y])], x=x, y=y, go=np.array(go))
@@ -677,11 +689,11 @@ SCENARIOS = [
         error_op="If",
     ),
     Scenario(
-        "shapes-that-do-not-fit-the-branch-taken",
-        same_shape_only_if_taken(),
-        [Infer(x=numbers(2), y=numbers(3), go=np.array(False)), Infer(x=numbers(2), y=numbers(3), go=np.array(True))],
-        error="2 and 3|3 and 2",
-        error_op="Add",
+        "step-of-the-branch-taken",
+        steps_only_if_taken(),
+        [Infer(x=np.float32(0), go=np.array(go)) for go in (False, True)],
+        error="step is 0",
+        error_op="Range",
     ),
 ]
 test_if = check(SCENARIOS)
