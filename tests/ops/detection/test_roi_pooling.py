@@ -419,6 +419,7 @@ def deformable(
     )
 
 
+NONE: dict[str, Any] = {"count": 0, "draw": None}  # no regions
 DEFORMABLE = [
     deformable(rankless=True),
     deformable(classes=1, rankless=True),
@@ -433,10 +434,12 @@ DEFORMABLE = [
     deformable("no_regions", count=0, draw=None, expect=lambda *inputs: np.zeros((0, 4, 2, 2), np.float32)),
     deformable(kind="f16", scale=0.5, draw=whole_regions),
     deformable(kind="f16", classes=2, scale=0.5, std=0.25, draw=whole_regions),
-    deformable("parts", classes=1, part=3, part_size=2, error="the offsets have 3 parts along an axis, part_size is 2"),
-    deformable("uneven", classes=3, count=0, draw=None, error="4 channels have offsets that do not come out even"),
-    deformable("regions", others=[In((3, 2, 2, 2))], part_size=2, error="there are 3 offsets for 7 regions"),
-    deformable("part_size", classes=1, part_size=0, error="part_size is 0"),
+    deformable(
+        "parts", classes=1, part=3, part_size=2, **NONE, error="the offsets have 3 parts along an axis, part_size is 2"
+    ),
+    deformable("uneven", classes=3, **NONE, error="4 channels have offsets that do not come out even"),
+    deformable("regions", others=[In((3, 2, 2, 2))], part_size=2, **NONE, error="there are 3 offsets for 0 regions"),
+    deformable("part_size", classes=1, part_size=0, **NONE, error="part_size is 0"),
     deformable("mode", mode="average", error="mode"),
 ]
 test_deformable = check(DEFORMABLE)
