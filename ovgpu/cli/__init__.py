@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output closed the pipe
         sys.stdout = open(os.devnull, "w")
         return 0
-    except (Error, RuntimeError, OSError, ValueError, LookupError, TypeError) as e:
+    except (Error, RuntimeError, OSError, ValueError, LookupError, TypeError, MemoryError) as e:
         if DEBUG.value:
             raise
         print(f"ovgpu: error: {' '.join(str(e).split()) or type(e).__name__}", file=sys.stderr)

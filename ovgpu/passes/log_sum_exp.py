@@ -39,6 +39,8 @@ def _rewrite(model: Model) -> bool:
             users = users_of(model) if users is None else users
             if None in differences or not differences or not _subtract(readers - {node}, port):
                 continue
+            if not set(_maximised(port)) <= {_origin_of(each.sources[0]) for each in readers - {node}}:
+                continue  # an infinite maximum of other tensors makes the sum 0 or NaN
             if all(reader in readers for reader in _readers(port, users)):
                 _make_finite(port, users)
                 found = True
@@ -51,6 +53,20 @@ def _origin(port: Output) -> Output:
     while op_of(port.node).is_reshape and port.node.sources[0] is not None:
         port = port.node.sources[0]
     return port
+
+
+def _origin_of(port: Output | None) -> Output | None:
+    return None if port is None else _origin(port)
+
+
+def _maximised(maximum: Output) -> Iterator[Output | None]:
+    """Yield the tensors of whose elements this is the maximum."""
+    for source in maximum.node.sources[: 2 if isinstance(maximum.node.op, Maximum) else 1]:
+        port = _origin_of(source)
+        if port is not None and isinstance(maximum.node.op, Maximum) and isinstance(port.node.op, Maximum):
+            yield from _maximised(port)
+        else:
+            yield port
 
 
 def _differences(port: Output | None) -> Iterator[Node | None]:

@@ -26,6 +26,7 @@ from ovgpu.cli.compare.outputs import (
 from tests.harness.ir import Net
 from tests.harness.replay import EMULATED
 from tests.runtime import models
+from tests.wild.card import emulate
 
 pytest.importorskip("openvino")
 
@@ -66,20 +67,61 @@ def test_all_models_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "IR version 4 is not supported" in text
 
 
+@pytest.mark.drawn(4)
+@pytest.mark.parametrize("kind", ["bf16", "f8e4m3", "f8e5m2", "u4", "i4", "u2", "nf4", "boolean", "f64", "string"])
+def test_types_that_numpy_lacks(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The input is the output, in a folder and layer by layer."""
+    for number in range(2):
+        net = Net(f"same{number}")
+        net.result(net.parameter(kind, (3, 5), "x"))
+        save(net, tmp_path)
+    assert main(["compare", str(tmp_path), "-d", "CPU"]) == 0, capsys.readouterr()
+    if kind != "string":
+        assert main(["compare", str(tmp_path / "same0.xml"), "-d", "CPU", "--input", "ones"]) == 0
+
+
+def test_odd_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(models.chain((2, 3)), tmp_path / "z")
+    save(models.stateful(), tmp_path)
+    (tmp_path / "folder.xml").mkdir()
+    (tmp_path / "link.xml").symlink_to(tmp_path / "nothing.xml")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "a.xml")
+    assert main(["compare", str(tmp_path), "-d", "CPU"]) == 0
+    assert "2 equal" in capsys.readouterr().out
+    assert main(["compare", str(tmp_path), "-d", "NVIDIA.7"]) == 1
+    assert "alone" not in capsys.readouterr().out
+
+
 def test_options_of_one_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(models.chain((2, 3)), tmp_path / "a")
     save(models.stateful(), tmp_path / "b")
     assert main(["compare", str(tmp_path), "-d", "CPU", "--shape", "[1,3]"]) == 1
-    assert "are for one model, not for a folder" in capsys.readouterr().err
+    assert "--shape cannot be used with a folder of several models" in capsys.readouterr().err
+    for options, text in ((["--time-limit", "nan"], "above 0"), (["--tolerance", "-1"], "at least 0")):
+        assert main(["compare", str(tmp_path), "-d", "CPU", *options]) == 1
+        assert text in capsys.readouterr().err
+    assert main(["compare", str(tmp_path / "a"), "-d", "CPU", "--time-limit", "5"]) == 1
+    assert "--time-limit is for a folder" in capsys.readouterr().err
     (tmp_path / "none").mkdir()
     assert main(["compare", str(tmp_path / "none"), "-d", "CPU"]) == 1
     assert "there is no OpenVINO IR in the folder" in capsys.readouterr().err
+    huge = str(save(models.chain((-1, 3)), tmp_path / "c"))
+    assert main(["run", huge, "-d", "CPU", "--shape", "[99999999999,3]"]) == 1
+    assert "Unable to allocate" in capsys.readouterr().err
 
 
 def test_one_model_in_a_folder_is_compared_by_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(models.chain((2, 3)), tmp_path)
     assert main(["compare", str(tmp_path), "-d", "CPU"]) == 0
     assert "outputs of layers" in capsys.readouterr().out
+
+
+def test_on_the_emulated_card(tmp_path: Path) -> None:
+    """The process of a model makes its own card."""
+    save(models.chain((2, 3)), tmp_path)
+    (found,) = outcomes(tmp_path, EMULATED, 0, 1e-3, 120, emulate)
+    assert found.result == EQUAL, found
 
 
 def leave() -> None:

@@ -95,12 +95,13 @@ def test_infinities(build: Build, kind: str, device: str) -> None:
 
 
 def test_other_maxima_stay() -> None:
-    """A maximum that another layer reads, or that is not subtracted, keeps its value."""
-    for extra in ("read", "another"):
+    """A maximum that another layer reads, that is not subtracted, or of tensors that the sum lacks, keeps its value."""
+    for extra in ("read", "another", "of another"):
         net = Net()
         x = net.parameter("f32", (4, 3))
         axis = net.const(np.array([1]))
-        largest = layer(net, "ReduceMax", x, axis, keep_dims=True)
+        source = net.parameter("f32", (4, 3)) if extra == "of another" else x
+        largest = layer(net, "ReduceMax", source, axis, keep_dims=True)
         other = layer(net, "ReduceMin", x, axis, keep_dims=True) if extra == "another" else largest
         total = layer(net, "ReduceSum", layer(net, "Exp", layer(net, "Subtract", x, other)), axis, keep_dims=True)
         net.result(layer(net, "Add", largest, layer(net, "Log", total)))

@@ -11,23 +11,16 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
-from ovgpu.cli.compare.models import outcomes, print_outcomes
+from ovgpu.cli.compare.models import files, outcomes, print_outcomes
 from ovgpu.cli.compare.outputs import COLUMNS, FAULTS, Outcome
-from tests.harness import cuda
 from tests.harness.replay import EMULATED
+
+from .card import emulate
 
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- begin: written by `python -m tests.wild FOLDER --write` -->", "<!-- end -->"
-
-_stack = ExitStack()  # of a process that compares one model: the emulated card stays until it ends
-
-
-def emulate() -> None:
-    """Register the emulated card in this process."""
-    _stack.enter_context(cuda.registered("emulator"))
 
 
 def write(found: Sequence[Outcome]) -> None:
@@ -47,6 +40,8 @@ def main() -> int:
     parser.add_argument("--time-limit", type=float, default=1800, help="seconds for each model (default 1800)")
     parser.add_argument("--write", action="store_true", help="put the results into the table of README.md")
     args = parser.parse_args()
+    if not files(args.folder):
+        parser.error(f"there is no OpenVINO IR below {args.folder}")
     device, start = (EMULATED, emulate) if args.emulated else (args.device, None)
     found = print_outcomes(outcomes(args.folder, device, 0, 1e-3, args.time_limit, start))
     if args.write:

@@ -9,8 +9,6 @@ from typing import Any
 from ovgpu.cli._inputs import add_options
 from ovgpu.cli._print import MODEL
 from ovgpu.cli.compare import layers, models
-from ovgpu.errors import ModelError
-from ovgpu.ir import model_file
 
 
 def add_to(commands: Any) -> None:
@@ -37,7 +35,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--all", action="store_true", help="show the layers with the largest errors as well")
     parser.add_argument(
-        "--time-limit", type=float, default=600, metavar="S", help="seconds for each model of a folder (default 600)"
+        "--time-limit", type=float, metavar="S", help="seconds for each model of a folder (default 600)"
     )
     parser.set_defaults(run=run)
 
@@ -45,11 +43,25 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare, and return the exit code: 1 if something differs."""
     folder = Path(args.model)
-    if folder.is_dir():
-        try:
-            model_file(folder)
-        except ModelError:
-            if args.input or args.shape or args.against == "cpu":
-                raise ValueError("--input, --shape and --against cpu are for one model, not for a folder") from None
-            return models.run(args)
-    return layers.run(args)
+    if not folder.is_dir() or len(models.files(folder)) == 1:
+        if args.time_limit is not None:
+            raise ValueError("--time-limit is for a folder of several models")
+        return layers.run(args)
+    given = [option for option, value, default in _of_one_model(args) if value != default]
+    if given:
+        raise ValueError(f"{' and '.join(given)} cannot be used with a folder of several models")
+    return models.run(args)
+
+
+def _of_one_model(args: argparse.Namespace) -> tuple[tuple[str, Any, Any], ...]:
+    """Return the options that are for one model alone, their values, and their defaults."""
+    return (
+        ("--input", args.input, []),
+        ("--shape", args.shape, []),
+        ("--steps", args.steps, 1),
+        ("--all", args.all, False),
+        ("--mean_values", args.mean_values, ""),
+        ("--scale_values", args.scale_values, ""),
+        ("--bgr", args.bgr, False),
+        ("--against cpu", args.against == "cpu", False),
+    )

@@ -15,6 +15,7 @@ from ovgpu.ir import is_other_format, model_file
 from ovgpu.model import Model, Node
 from ovgpu.ops.infrastructure.graph import Result
 from ovgpu.types import Type
+from ovgpu.types.packing import pack, unpack
 
 Array = np.ndarray[Any, Any]
 OutputKey = tuple[str, int]  # layer name, output index
@@ -97,10 +98,7 @@ class OpenVINOEngine:
 
     def _infer(self, inputs: Mapping[int, Array]) -> list[Array]:
         self.request.infer({i: self._tensor(x, self.element_types[i]) for i, x in inputs.items()})
-        return [
-            np.array(x.bytes_data if x.element_type.get_type_name() == "string" else x.data)
-            for x in self.request.output_tensors
-        ]
+        return [_array(tensor) for tensor in self.request.output_tensors]
 
     def _tensor(self, x: Array, kind: Any) -> Any:
         if x.dtype == object:
@@ -108,5 +106,13 @@ class OpenVINOEngine:
         if x.dtype.isbuiltin == 1:
             return self.openvino.Tensor(np.ascontiguousarray(x))
         tensor = self.openvino.Tensor(kind, self.openvino.Shape(x.shape))  # NumPy lacks the type
-        tensor.data.reshape(-1).view(np.uint8)[...] = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+        tensor.data.reshape(-1).view(np.uint8)[...] = pack(x, getattr(Type, kind.get_type_name()))
         return tensor
+
+
+def _array(tensor: Any) -> Array:
+    """Return a copy of the values of a tensor of openvino, which gives those that NumPy lacks as other types."""
+    name = tensor.element_type.get_type_name()
+    if name == "string":
+        return np.array(tensor.bytes_data)
+    return np.array(unpack(np.ascontiguousarray(tensor.data), getattr(Type, name), tensor.shape))

@@ -11,16 +11,24 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from ovgpu.api.core import Core
 from ovgpu.cli._print import console, table
 from ovgpu.cli.compare.outputs import COLUMNS, FAULTS, Outcome, outcome_of
 from ovgpu.errors import ModelError
+from ovgpu.ir import TOKENIZERS
+
+TIME_LIMIT = 600.0  # seconds for each model
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare all models below a folder, and print a table. Return the exit code: 1 if one differs or is refused."""
-    found = print_outcomes(outcomes(Path(args.model), args.device, args.seed, args.tolerance, args.time_limit))
-    if not found:
-        raise ModelError(f"there is no OpenVINO IR in the folder {args.model} or below it")
+    folder, limit = Path(args.model), TIME_LIMIT if args.time_limit is None else args.time_limit
+    if not limit > 0 or not args.tolerance >= 0:
+        raise ValueError("--time-limit must be above 0, and --tolerance at least 0")
+    if not files(folder):
+        raise ModelError(f"there is no OpenVINO IR in the folder {folder} or below it")
+    Core().get_property(args.device, "SUPPORTED_PROPERTIES")  # raises the error of a device that is not there
+    found = print_outcomes(outcomes(folder, args.device, args.seed, args.tolerance, limit))
     return int(any(outcome.result in FAULTS for outcome in found))
 
 
@@ -39,12 +47,26 @@ def outcomes(
     folder: Path, device: str, seed: int, tolerance: float, time_limit: float, start: Callable[[], None] | None = None
 ) -> Iterator[Outcome]:
     """Yield the outcome of every model below a folder. Each has its own process, in which ``start`` is called first."""
-    for path in sorted(folder.rglob("*.xml")):
-        with path.open("rb") as file:
-            if b"<net" not in file.read(4096):
-                continue
+    for path in files(folder):
         compare = partial(outcome_of, str(path), device, seed, tolerance)
         yield replace(_in_a_process(compare, time_limit, start), name=str(path.relative_to(folder)))
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the .xml files of IR below a folder, and those that cannot be read; tokenizers only if there is no other.
+
+    Pipes, devices, and links to nothing do not count.
+    """
+    every = [path for path in sorted(folder.rglob("*.xml")) if path.is_file() and _may_be_ir(path)]
+    return [path for path in every if path.name not in TOKENIZERS] or every
+
+
+def _may_be_ir(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return b"<net" in file.read(4096)
+    except OSError:
+        return True  # reading the model raises the error
 
 
 def _in_a_process(compare: Callable[[], Outcome], time_limit: float, start: Callable[[], None] | None) -> Outcome:

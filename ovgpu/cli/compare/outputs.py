@@ -145,7 +145,7 @@ class Refusals:
         """Keep an error of the block as one of ``name``."""
         try:
             yield
-        except (RuntimeError, ValueError, TypeError) as e:
+        except (RuntimeError, ValueError, TypeError, OSError, MemoryError) as e:
             self.names.add(name)
             self.texts.append(f"{name}: {e}")
 
