@@ -24,13 +24,23 @@ def asked(subjects: list[Subject]) -> list[refusals.Question]:
     return [refusals.Question("Softmax-8", str(i), True, lambda s=s: s) for i, s in enumerate(subjects)]  # type: ignore[misc]
 
 
-def test_answers() -> None:
-    """An axis that exists gives a result, another one an error on reading, also after a change of processes."""
-    pytest.importorskip("openvino")
+def check_answers() -> None:
     subjects = [subject((2, 3), 1), subject((2, 3), 2)]
     found = list(refusals.answers(asked(subjects * refusals.BATCH)))
     assert [each.kind for each in found] == [refusals.COMPUTES, refusals.READING] * refusals.BATCH
     assert found[0].text.startswith("[2, 3] [")
+
+
+def run(*arguments: str) -> None:
+    """Run Python apart from the threads of this process, since workers are forked."""
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+def test_answers() -> None:
+    """An axis that exists gives a result, another one an error on reading, also after a change of processes."""
+    pytest.importorskip("openvino")
+    run("-c", "from tests.test_refusals import check_answers; check_answers()")
 
 
 def test_report(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,9 +65,6 @@ def test_names() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_openvino_answers() -> None:
-    """No model ends OpenVINO's process. The command runs apart, since its workers are forked."""
+    """No model ends OpenVINO's process."""
     pytest.importorskip("openvino")
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.refusals"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
+    run("-m", "tests.refusals")
