@@ -1,11 +1,12 @@
-"""OpenVINO's answers to the models that ovgpu refuses, and to the findings of the fuzzer.
+"""OpenVINO's answers to the models that its CPU plugin does not judge, and to the findings of the fuzzer.
 
     python -m tests.refusals                     all of them
-    python -m tests.refusals Softmax TopK-11     the error cases of these operations
+    python -m tests.refusals Softmax TopK-11     those of these operations
 
-The command prints how OpenVINO's CPU plugin answers the error cases of each operation, and then the models that it
-computes while ovgpu refuses them, with both answers. OpenVINO runs in a watched process. The command fails if a model
-ends that process, or if an answer takes longer than a limit: no test may hold such a model.
+The command prints how OpenVINO's CPU plugin answers the error cases of each operation and those with values of their
+own, and then the models that it computes while ovgpu refuses them, with both answers. OpenVINO runs in a watched
+process. The command fails if a model ends that process, or if an answer takes longer than a limit: no test may hold
+such a model.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ class Question:
 
 
 def questions(names: Sequence[str] = ()) -> Iterator[Question]:
-    """Yield the error cases of the operations with these names, such as TopK or TopK-11; without names everything."""
+    """Yield the cases of the operations with these names, such as TopK or TopK-11; without names everything."""
     for module in chain.from_iterable(map(modules, FOLDERS)):
         tests = {id(test): test.cases for test in vars(module).values() if hasattr(test, "cases")}
         for case in chain.from_iterable(tests.values()):
             group = case.group if isinstance(case, Scenario) else labels(case.op, case.version)[1]
-            if not case.judged and (not names or group in names or group.partition("-")[0] in names):
-                yield Question(group, case.name, True, partial(of_test, case))
+            asked = not case.judged or case.valued or case.oracle == "evaluate"
+            if asked and (not names or group in names or group.partition("-")[0] in names):
+                yield Question(group, case.name, not case.judged, partial(of_test, case, case.judged and case.valued))
     if not names or FINDINGS in names:
         for path in sorted(findings.FOLDER.glob("*.xml")):
             wanted, subject = findings.load(path)

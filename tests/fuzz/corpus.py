@@ -71,8 +71,8 @@ def corpus() -> Corpus:
     return found
 
 
-def of_test(test: Case | Scenario) -> Subject:
-    """Return the model of a case or a scenario."""
+def of_test(test: Case | Scenario, private: bool = False) -> Subject:
+    """Return the model of a case or a scenario; see `Net.build`."""
     if isinstance(test, Case):
         calls = [test.parameters(test.arrays())]
     else:
@@ -80,7 +80,7 @@ def of_test(test: Case | Scenario) -> Subject:
         calls = [list(test.values(step).values()) for step in infers[:CALLS]]
     known = getattr(test, "expect", None) is not None or bool(getattr(test, "specified", ()))
     judged = test.oracle in ("auto", "cpu") and not known
-    return Subject(test.name, *test.net.build(), calls, test.tol, judged)
+    return Subject(test.name, *test.net.build(private=private), calls, test.tol, judged)
 
 
 def of_catalogue(name: str) -> Subject:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain
@@ -27,10 +28,13 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
+from ovgpu.ir.read import _op_class
+from ovgpu.ops.base.op import _registry
+
 from . import joint, judge, values
 from .draws import order
 from .elements import as_logical, is_float, name_of
-from .ir import Net, Variant
+from .ir import PRIVATE, UNVERSIONED, Net, Variant
 from .judge import Value
 from .recall import digest, recall, remember
 from .replay import DEVICES, EMULATED, Watch
@@ -141,6 +145,11 @@ class Case:
         return self.error is None
 
     @property
+    def valued(self) -> bool:
+        """True if the case has its expected values, and needs no judge."""
+        return self.expect is not None or self.oracle == "value"
+
+    @property
     def devices(self) -> tuple[str, ...]:
         return DEVICES if self.judged else DEVICES[:1]
 
@@ -191,7 +200,7 @@ class Case:
     @cached_property
     def expected(self) -> list[list[judge.Expected]]:
         """The outputs for every draw of the inputs."""
-        if self.oracle != "value" and self.expect is None:
+        if not self.valued:
             stateless = judge.Judge(*self.net.build(), self.oracle)
             return recall(self.key, lambda: [stateless.expect(self.parameters(arrays)) for arrays in self._drawn])
         with np.errstate(all="ignore"):
@@ -213,7 +222,7 @@ class Case:
     def watched(self, variant: Variant, device: str) -> Watch:
         """Compare outputs for changing inputs; return the watch, which saw work besides graph launches on a device."""
         where = f"[{self.op}] {self.name} ({variant}, {device})"
-        wanted, request, watch = self.expected, compile(self.net, variant, device), Watch()
+        wanted, request, watch = self.expected, compile(self.net, variant, device, self.valued), Watch()
         for run, draw in enumerate((*range(DRAWS), 0)):
             infer = partial(judge.infer, api(), request, self.parameters(self.arrays(draw)))
             found = watch.infer(request, infer) if device == EMULATED and run >= CAPTURED else infer()
@@ -299,10 +308,28 @@ def api() -> Any:
     return ovgpu
 
 
-def compile(net: Net, variant: Variant, device: str) -> Any:
-    """Return an InferRequest of the library under test, which computes in the types that the net declares."""
+def compile(net: Net, variant: Variant, device: str, private: bool = False) -> Any:
+    """Return an InferRequest of the library under test, which computes in the types that the net declares.
+
+    A ``private`` model is not for OpenVINO, which does not answer all models whose values the tests know themselves.
+    """
     core, config = api().Core(), {"INFERENCE_PRECISION_HINT": "dynamic"}
-    return core.compile_model(core.read_model(*net.build(variant)), device, config).create_infer_request()
+    with private_opsets(net) if private else nullcontext():
+        model = core.read_model(*net.build(variant, private))
+    return core.compile_model(model, device, config).create_infer_request()
+
+
+@contextmanager
+def private_opsets(net: Net) -> Iterator[None]:
+    """Let ovgpu read a private model of a net: each operation has the class of its own opset."""
+    found = {(name, version) for name, version in net.layers() if name not in UNVERSIONED}
+    for name, version in found:
+        _registry[name][PRIVATE + version] = _op_class(name, version)
+    try:
+        yield
+    finally:
+        for name, version in found:
+            del _registry[name][PRIVATE + version]
 
 
 def check_error(where: str, error: BaseException, op: str, pattern: str) -> None:

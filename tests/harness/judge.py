@@ -38,7 +38,9 @@ class Expected:
 
     @classmethod
     def of(cls, values: Any) -> Expected:
-        """Return an expected output given by value; its element type is that of the array."""
+        """Return an expected output given by value, an `Expected` or an array, which has its element type."""
+        if isinstance(values, Expected):
+            return values
         array = np.asarray(values)
         return cls(array, name_of(array.dtype), name_of(array.dtype))
 

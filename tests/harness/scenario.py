@@ -107,6 +107,11 @@ class Scenario:
         return self.error is None
 
     @property
+    def valued(self) -> bool:
+        """True if the steps have their expected values, and need no judge."""
+        return self.oracle == "value"
+
+    @property
     def devices(self) -> tuple[str, ...]:
         return DEVICES if self.judged and self.emulated else DEVICES[:1]
 
@@ -154,7 +159,7 @@ class Scenario:
     def watched(self, variant: Variant, device: str, passes: int = PASSES, expected: Wanted | None = None) -> Watch:
         """Take every step and compare, on a device in several passes; return the watch over the last pass."""
         expected = self.expected if expected is None else expected
-        request, watch = compile(self.net, variant, device), Watch()
+        request, watch = compile(self.net, variant, device, self.valued), Watch()
         last = passes - 1 if device == EMULATED else 0
         for number in range(last + 1):
             if number:

@@ -132,5 +132,5 @@ def judged(case: Case | Scenario, variant: Variant, device: str, wanted: list[ju
             if case.expect
             else guarded.ask(guarded.expect, *case.net.build(), case.oracle, case.parameters(case.arrays()))
         )
-    found = judge.infer(api(), compile(case.net, variant, device), case.parameters(case.arrays()))
+    found = judge.infer(api(), compile(case.net, variant, device, case.valued), case.parameters(case.arrays()))
     compare_all(f"[{case.op}] {case.name} ({variant}, {device})", found, wanted, case.tol)

@@ -48,7 +48,7 @@ def cache(axis: int = 2, beams: bool = True, twice: bool = False) -> Net:
 
 
 class Steps:
-    """Steps of a scenario with their expected results: the plugin treats the initial value as empty, or crashes."""
+    """Steps of a scenario with their expected results: the plugin treats the initial value as empty."""
 
     def __init__(self, axis: int = 2, beams: bool = True, parts: int = 1) -> None:
         self.axis, self.beams, self.parts = axis, beams, parts

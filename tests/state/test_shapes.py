@@ -294,11 +294,11 @@ SCENARIOS = [
             ]
         ),
         oracle="value",
-    ),  # the plugin crashes later
+    ),  # by value
     Scenario(
         "shrinks",
         shrinking(),
-        [  # by value: the plugin crashes
+        [  # by value
             Infer(
                 [numbers(5, 3, seed=1)[n:] + numbers(1, 3, seed=n)],
                 {"v": numbers(5, 3, seed=1)[n + 1 :]},
@@ -308,7 +308,7 @@ SCENARIOS = [
         ],
         oracle="value",
     ),
-    # by value: the plugin crashes
+    # by value
     Scenario("sliding-window", window(4), windows(4, 1, 1, 1, 1, 1, 1, 7, 1), oracle="value"),
     Scenario("window-of-one", window(1), windows(1, 2, 1, 3), oracle="value"),
     Scenario("initial-value-broadcast-from-a-shape", from_inputs("broadcast"), feeds(2, 2, 2)),

@@ -368,7 +368,7 @@ SCENARIOS = [
     Scenario(
         "scalar-set",
         counter("f32", ()),
-        [  # by value: the plugin crashes
+        [  # by value
             SetState("n", np.float32(41)),
             *(Infer([np.float32(n)], {"n": np.float32(n)}) for n in (42, 43)),
         ],
@@ -394,7 +394,7 @@ SCENARIOS = [
         oracle="value",
     ),
     Scenario("declared-without-type", untyped("f32"), sums(INIT, 3), oracle="value"),
-    # declared shapes, by value: the plugin crashes
+    # declared shapes, by value
     *[
         Scenario(f"declared-{name}", accumulator(INIT, declared=declared), sums(INIT, 3), oracle="value")
         for name, declared in {

@@ -121,7 +121,7 @@ def as_specified() -> Iterator[Case]:
         dynamic=True,
         expect=by_class,
     )
-    for op in ("MulticlassNms", "MatrixNms"):  # the plugin crashes
+    for op in ("MulticlassNms", "MatrixNms"):  # by value
         yield nms(
             op,
             attrs={"score_threshold": 2.0},
@@ -190,7 +190,7 @@ def drawn(draw: st.DrawFn) -> Case:
         }
         if version == "opset9" and draw(st.booleans()):
             counts = draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
-    least = 12 if op == "MatrixNms" else 1  # the plugin crashes if nothing is selected
+    least = 12 if op == "MatrixNms" else 1  # so many that something is selected
     return nms(
         op,
         version,

@@ -179,7 +179,7 @@ def soft(version: str) -> Iterator[Case]:
 
 
 def as_specified(version: str) -> Iterator[Case]:
-    """Yield cases for which OpenVINO's plugin deviates from the specification, or crashes."""
+    """Yield cases for which OpenVINO's plugin deviates from the specification or does not answer."""
     few = given([BOXES], "f32"), given([SCORES], "f32")
     # the plugin leaves the outputs undefined
     yield nms(version, *few, 0, 0.5, 0.2, id="most_0", expect=listed)

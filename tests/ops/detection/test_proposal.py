@@ -87,7 +87,6 @@ test_cases = check(CASES)
 
 @st.composite
 def drawn(draw: st.DrawFn) -> Case:
-    # the plugin crashes on few proposals
     attrs = {
         "framework": draw(st.sampled_from(("", "tensorflow"))),
         "clip_before_nms": draw(st.booleans()),

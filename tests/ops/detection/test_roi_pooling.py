@@ -183,7 +183,7 @@ def align(
     **given: Any,
 ) -> Case:
     count = given.setdefault("count", COUNT)
-    proper = ratio == 0 and aligned in ("half_pixel", "half_pixel_for_nn")  # the plugin crashes on improper regions
+    proper = ratio == 0 and aligned in ("half_pixel", "half_pixel_for_nn")  # else regions of any size
     draw = given.pop("draw", boxes(count, maps[0], maps[2] / scale, maps[3] / scale, numbered=False, proper=proper))
     if aligned is not None:
         given["aligned_mode"] = aligned

@@ -196,7 +196,7 @@ TREE = [
         [3],
         id="no such parent",
         expect=np.int32([[[7, 7, 1]], [[7, 7, 4]], [[7, 7, 8]]]),
-    ),  # the plugin reads out of bounds
+    ),  # by value
     tree(np.zeros((0, 2, 3)), np.zeros((0, 2, 3)), [0, 0], id="no steps", expect=np.zeros((0, 2, 3), np.int32)),
     beams((4, 2, 3), lengths=[1], error="there are 1 lengths for 2 batches", id="lengths"),
     tree(np.zeros((4, 2)), np.zeros((4, 2, 3)), [1, 1], error="step_ids must have rank 3, not 2", id="rank"),

@@ -99,8 +99,7 @@ def to_space(*args: Any, **kw: Any) -> Case:
 
 
 def to_batch(*args: Any, **kw: Any) -> Case:
-    """Return a case judged by the reference, which needs rank 3: the plugin reads out of bounds if only some axes are
-    padded."""
+    """Return a case judged by the reference, which needs rank 3."""
     return batches("SpaceToBatch", *args, **{} if "expect" in kw else {"oracle": "evaluate"}, **kw)
 
 

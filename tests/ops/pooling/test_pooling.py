@@ -192,7 +192,7 @@ def dilated(of: Callable[..., Case]) -> Iterable[Case]:
 
 
 def avg16(x: In | Sequence[int], kernel: Sequence[int], *args: Any, **attrs: Any) -> Case:
-    """Return an AvgPool-16 with dilations, without which the plugin crashes."""
+    """Return an AvgPool-16 with dilations."""
     return pool("AvgPool", "opset16", x, kernel, *args, **{"dilations": (1,) * len(kernel)} | attrs)
 
 

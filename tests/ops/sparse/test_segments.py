@@ -1,6 +1,6 @@
 """SegmentMax and SparseFillEmptyRows against OpenVINO.
 
-NumPy judges SegmentMax if its shape is known at run time only, since OpenVINO's CPU plugin reads out of bounds.
+NumPy judges SegmentMax if its shape is known at run time only.
 """
 
 from __future__ import annotations
