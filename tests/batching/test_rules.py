@@ -25,6 +25,7 @@ from ovgpu.ops.base.op import lookup
 from tests.conformance import modules, tables
 from tests.harness import Case
 from tests.harness.draws import order
+from tests.harness.private import read_private
 
 PLAIN = ("f32", "f64", "i8", "u8", "i32", "i64", "boolean")
 MAX_CHOICES = 24  # of axes per case
@@ -90,7 +91,7 @@ def compare(rows: np.ndarray[Any, Any], first: np.ndarray[Any, Any], where: str)
 
 def check(case: Case, axes: Axes) -> bool:
     """Return whether the rules accept the axes. If they do, check that rows are independent."""
-    model = ovgpu.Core().read_model(*case.net.build())
+    model = read_private(case.net)
     proof = prove(model, axes)
     if proof is None or any(port.element_type.packed for port in model.outputs):
         return False
@@ -117,7 +118,7 @@ def test_rows_are_independent_where_a_rule_accepts_them(op: str, pytestconfig: p
     """All cases with ``--long``, else as many drawn ones as have `ENOUGH` batch axes."""
     accepted, enough = 0, math.inf if pytestconfig.getoption("--long") else ENOUGH
     for case in sorted(cases()[op], key=lambda case: order(case.name)):
-        model = ovgpu.Core().read_model(*case.net.build())
+        model = read_private(case.net)
         accepted += sum([check(case, axes) for axes in islice(choices(model), MAX_CHOICES)])
         if accepted >= enough:
             break

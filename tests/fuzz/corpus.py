@@ -18,6 +18,7 @@ from tests.harness import Case, Scenario, Tolerance
 from tests.harness.elements import name_of
 from tests.harness.judge import Value
 from tests.harness.models.drive import DATA
+from tests.harness.private import private
 from tests.harness.scenario import Infer
 from tests.harness.tolerance import Tol
 from tests.models.test_models import EXPECTED, NAMES
@@ -71,8 +72,8 @@ def corpus() -> Corpus:
     return found
 
 
-def of_test(test: Case | Scenario, private: bool = False) -> Subject:
-    """Return the model of a case or a scenario; see `Net.build`."""
+def of_test(test: Case | Scenario, valued: bool = False) -> Subject:
+    """Return the model of a case or a scenario; that of a ``valued`` one is for ovgpu alone."""
     if isinstance(test, Case):
         calls = [test.parameters(test.arrays())]
     else:
@@ -80,7 +81,8 @@ def of_test(test: Case | Scenario, private: bool = False) -> Subject:
         calls = [list(test.values(step).values()) for step in infers[:CALLS]]
     known = getattr(test, "expect", None) is not None or bool(getattr(test, "specified", ()))
     judged = test.oracle in ("auto", "cpu") and not known
-    return Subject(test.name, *test.net.build(private=private), calls, test.tol, judged)
+    xml, weights = test.net.build()
+    return Subject(test.name, private(xml) if valued else xml, weights, calls, test.tol, judged)
 
 
 def of_catalogue(name: str) -> Subject:

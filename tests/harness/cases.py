@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain
@@ -28,14 +27,12 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from ovgpu.ir.read import _op_class
-from ovgpu.ops.base.op import _registry
-
 from . import joint, judge, values
 from .draws import order
 from .elements import as_logical, is_float, name_of
-from .ir import PRIVATE, UNVERSIONED, Net, Variant
+from .ir import Net, Variant
 from .judge import Value
+from .private import read_private
 from .recall import digest, recall, remember
 from .replay import DEVICES, EMULATED, Watch
 from .tolerance import Tol, compare_all
@@ -311,25 +308,11 @@ def api() -> Any:
 def compile(net: Net, variant: Variant, device: str, private: bool = False) -> Any:
     """Return an InferRequest of the library under test, which computes in the types that the net declares.
 
-    A ``private`` model is not for OpenVINO, which does not answer all models whose values the tests know themselves.
+    A ``private`` model is for ovgpu alone (see `harness.private`).
     """
     core, config = api().Core(), {"INFERENCE_PRECISION_HINT": "dynamic"}
-    with private_opsets(net) if private else nullcontext():
-        model = core.read_model(*net.build(variant, private))
+    model = read_private(net, variant) if private else core.read_model(*net.build(variant))
     return core.compile_model(model, device, config).create_infer_request()
-
-
-@contextmanager
-def private_opsets(net: Net) -> Iterator[None]:
-    """Let ovgpu read a private model of a net: each operation has the class of its own opset."""
-    found = {(name, version) for name, version in net.layers() if name not in UNVERSIONED}
-    for name, version in found:
-        _registry[name][PRIVATE + version] = _op_class(name, version)
-    try:
-        yield
-    finally:
-        for name, version in found:
-            del _registry[name][PRIVATE + version]
 
 
 def check_error(where: str, error: BaseException, op: str, pattern: str) -> None:

@@ -17,7 +17,6 @@ Output ports carry no dims: readers infer them. The body of TensorIterator, Loop
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -28,8 +27,6 @@ import numpy as np
 from .elements import ELEMENTS, as_logical, name_of, pack
 
 Variant = Literal["static", "dynamic", "rankless"]
-PRIVATE = "private."  # begins the name of an opset that OpenVINO does not have
-UNVERSIONED = ("Parameter", "Const", "Result")
 Dims = Sequence[int | str] | str | None  # (3, -1, "2..5"); None or "..." is a dynamic rank
 
 
@@ -242,16 +239,13 @@ class Net:
             for body in layer.bodies.values():
                 yield from body.layers()
 
-    def build(self, variant: Variant = "static", private: bool = False) -> tuple[bytes, bytes]:
+    def build(self, variant: Variant = "static") -> tuple[bytes, bytes]:
         """Return the XML and the weights.
 
-        "dynamic" declares all dims of all parameters -1, "rankless" their ranks too; bodies stay as written. The layers
-        of a ``private`` model are of opsets that OpenVINO does not have (see `private_opsets`).
+        "dynamic" declares all dims of all parameters -1, "rankless" their ranks too; bodies stay as written.
         """
         weights = bytearray()
         text = self._write(f'net name={quoteattr(self.name)} version="11"', weights, variant)
-        if private:
-            text = re.sub(f'(<layer [^>]*type="(?!({"|".join(UNVERSIONED)})")[^>]*version=")', rf"\1{PRIVATE}", text)
         return f'<?xml version="1.0"?>\n{text}\n'.encode(), bytes(weights)
 
     def _add(

@@ -20,6 +20,7 @@ from ovgpu.runtime.loops import dynamic
 from tests.emulator import cupy_emu
 from tests.harness import Net
 from tests.harness.ir import Port, feed, take
+from tests.harness.private import read_private
 from tests.kernels.test_failures import little_memory
 
 X = np.ones((1, 4), np.float32)
@@ -66,7 +67,7 @@ def looping(
 
 
 def request_of(net: Net, device: str) -> Any:
-    return ov.Core().compile_model(ov.Core().read_model(*net.build()), device).create_infer_request()
+    return ov.Core().compile_model(read_private(net), device).create_infer_request()
 
 
 def count_of(request: Any) -> float:

@@ -13,6 +13,7 @@ import ovgpu
 from ovgpu.lowering.program import Buffer
 from ovgpu.runtime.memory import MIN_DYNAMIC_BYTES, Layout, capacity, lay_out
 from tests.harness import Net
+from tests.harness.private import read_private
 
 MODELS = Path(__file__).parents[1] / "models" / "data"
 
@@ -77,7 +78,7 @@ def test_a_chain_of_ten_thousand_layers_runs_in_two_buffers() -> None:
     for _ in range(10_000):
         x = net.layer("Add", "opset1", [x, one])
     net.result(x)
-    compiled = ovgpu.Core().compile_model(ovgpu.Core().read_model(*net.build()), "CPU")
+    compiled = ovgpu.Core().compile_model(read_private(net), "CPU")
     request = compiled.create_infer_request()
     (y,) = request.infer([np.zeros((1, 16), np.float32)]).to_tuple()
     assert (y == 10_000).all()
