@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ovgpu.cli._feed import Feed, token_input
@@ -62,6 +63,11 @@ def build_feed(args: argparse.Namespace, model: Model, stateful: bool) -> Feed:
         raise ValueError(f"--steps must be at least 1, not {args.steps}")
     ports = model.inputs
     shapes, values = parse_shapes(args.shape, ports), parse_values(args.input, ports)
+    for number, several in shapes.items():
+        if len(several) > 1:
+            raise ValueError(
+                f"--shape gives input '{port_name(ports[number])}' {len(several)} shapes, and it takes one"
+            )
     random = np.random.default_rng(args.seed)
     args.notes = []
     arrays = {
@@ -112,7 +118,7 @@ def fill(port: Output, shape: tuple[int, ...], content: str | None, random: np.r
     if content is None:
         content = "random" if kind.is_real() or kind.is_dynamic() else "ones" if "mask" in port_name(port) else "zeros"
     if content != "random":
-        return np.full(shape, {"zeros": 0, "ones": 1}.get(content, content), np.float64).astype(storage)
+        return np.full(shape, _converted({"zeros": 0, "ones": 1}.get(content, content), port), storage)
     if storage == np.bool_:
         return random.integers(0, 2, shape).astype(storage)
     if kind.is_integral():
@@ -157,9 +163,31 @@ def _given(port: Output, text: str, shape: PartialShape | None, args: argparse.N
         args.notes.append(note)
         return array
     try:
-        return np.array(json.loads(text)).astype(_storage(port))
-    except (ValueError, TypeError):
+        values = json.loads(text)
+    except ValueError:
         raise ValueError(f"--input {port_name(port)}={text}: it takes {TAKES}") from None
+    return _converted(values, port)
+
+
+def _converted(values: Any, port: Output) -> Array:
+    """Convert a number, its text, or nested lists of numbers to the type of an input.
+
+    Raises: ValueError for anything else, and for numbers that an integer type cannot hold.
+    """
+    kind, storage, given = port.element_type, _storage(port), f"--input {port_name(port)}={values}"
+    if isinstance(values, str):
+        values = int(values) if values.lstrip("+-").isdecimal() else float(values)
+    numbers = np.array(values, object)  # an array of u64 and i64 would be of f64
+    if not all(isinstance(number, (int, float)) for number in numbers.flat):
+        raise ValueError(f"{given}: it takes {TAKES}")
+    if kind == Type.boolean or not kind.is_integral():
+        return numbers.astype(np.float64).astype(storage)
+    limits: Any = ml_dtypes.iinfo(storage)  # type: ignore[no-untyped-call]
+    if not all(limits.min <= number <= limits.max and number == int(number) for number in numbers.flat):
+        raise ValueError(
+            f"{given}: an input of type {kind.get_type_name()} takes integers from {limits.min} to {limits.max}"
+        )
+    return numbers.astype(np.int64 if limits.min else np.uint64).astype(storage)
 
 
 def _is_fill(text: str) -> bool:

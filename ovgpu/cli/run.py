@@ -38,10 +38,13 @@ def add_to(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run the model, print its outputs and latencies, and save the outputs if requested."""
+    if args.top < 0:
+        raise ValueError(f"--top must not be negative: {args.top}")
     if args.save:  # before the work
         check_writable(Path(args.save))
     core = Core()
     model = core.read_model(args.model)
+    labels = class_names(model, model_folder(args.model), args.labels) if args.top else []
     compiled = core.compile_model(model, args.device)
     request = compiled.create_infer_request()
     states = [s.name for s in request.query_state()]
@@ -69,10 +72,10 @@ def run(args: argparse.Namespace) -> None:
             ((name, results[number]) for number, name in enumerate(names)),
         )
     )
-    if args.labels and args.top <= 0:
+    if args.labels and not args.top:
         out.print("--labels has no effect without --top")
-    if args.top > 0:
-        _print_classes(out, args, model, names, results)
+    if args.top:
+        _print_classes(out, args, labels, names, results)
     if states:
         out.print(results_table("State", ((s.name, s.state.array) for s in request.query_state())))
     out.print(f"latency: {milliseconds(latencies)}")
@@ -82,12 +85,11 @@ def run(args: argparse.Namespace) -> None:
         out.print(f"saved {counted(len(saved), 'array')} to {args.save}", soft_wrap=True)
 
 
-def _print_classes(out: Any, args: argparse.Namespace, model: Any, names: list[str], results: list[Any]) -> None:
+def _print_classes(out: Any, args: argparse.Namespace, labels: list[str], names: list[str], results: list[Any]) -> None:
     """Print the best classes of the first output of real numbers. Raises ValueError if there is none."""
     scores = next((i for i, array in enumerate(results) if Type.of(array.dtype).is_real() and array.size), None)
     if scores is None:
         raise ValueError("--top: no output has scores")
-    labels = class_names(model, model_folder(args.model), args.labels)
     classes = max((n for n in results[scores].shape if n > 1), default=1)
     if args.labels and len(labels) < classes:
         out.print(f"{args.labels} has {counted(len(labels), 'name')} for {classes} classes", soft_wrap=True)

@@ -170,6 +170,18 @@ def test_options_without_effect_are_said(write: Write, tmp_path: Path, capsys: p
     assert main([*dynamic, "--shape", "[4,3]"]) == 1
     assert "--shape x=[4,3]: its --input has shape [2, 3]" in capsys.readouterr().err
     assert main([*dynamic, "--shape", "[2,3]"]) == 0
+    assert main([*dynamic, "--shape", "[2,3][4,3]"]) == 1
+    assert "--shape gives input 'x' 2 shapes, and it takes one" in capsys.readouterr().err
+    assert main([*run, "--top", "-3"]) == 1
+    assert "--top must not be negative: -3" in capsys.readouterr().err
+
+
+def test_names_of_classes_are_read_first(
+    write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ovgpu.api.core.Core.compile_model", None)
+    assert main(["run", write(models.chain((2, 3))), "--top", "1", "--labels", "none.txt"]) == 1
+    assert "none.txt" in capsys.readouterr().err
 
 
 def test_image_inputs_are_random(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
