@@ -330,8 +330,11 @@ class Executor:
         for i, step in made:
             if min(shape(i), default=0) < 0:
                 return _with_location(OpError(f"the result would have the shape {shape(i)}"), step)
-        if not made:
+        if not made and error.__cause__ is None:
             return Error(self.backend.explain(error))
+        if not made:  # no array has the extents of a view, which no step makes
+            worst = max([*segment.values, *segment.caller_roots], key=lambda i: prod(map(abs, shape(i))))
+            return Error(f"the result of layer '{self.program.values[worst].name}' would have the shape {shape(worst)}")
         largest, step = max(made, key=lambda pair: size(pair[0]))
         arena = lay_out(
             segment.buffers,

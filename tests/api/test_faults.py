@@ -163,6 +163,18 @@ def test_extents_below_zero(extent: int, known: bool, device: str) -> None:
         ov.Core().compile_model(read_private(net), device)({"x": np.float32(1)} | ({} if known else {"shape": target}))
 
 
+@pytest.mark.parametrize("extent", [-1, 2**62])
+def test_extents_of_a_view_of_strings(extent: int) -> None:
+    """Nothing computes such a view, and the error names its layer."""
+    net = Net()
+    shape = net.parameter("i64", (1,), "shape")
+    net.result(
+        net.layer("Broadcast", "opset3", [net.parameter("string", (1,), "x"), shape], {"mode": "numpy"}, name="b")
+    )
+    with pytest.raises(Error, match=rf"^the result of layer 'b' would have the shape \[{extent}\]$"):
+        ov.Core().compile_model(read_private(net), "CPU")({"x": ["a"], "shape": np.array([extent])})
+
+
 @pytest.mark.parametrize("count", [2**60, 2**63 - 1])
 @pytest.mark.parametrize("known", [True, False])
 def test_extents_too_large_for_any_tensor(count: int, known: bool, device: str) -> None:
