@@ -19,6 +19,7 @@ from tests.control_flow.loop_nets import ONES, X, looped
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port, feed, take
 from tests.harness.layers import add, convert, gather, i64, mul, numbers, reshape, scalar, slice_
+from tests.harness.private import read_private
 
 F = np.float32
 
@@ -52,8 +53,7 @@ class Run:
     def __post_init__(self) -> None:
         core = ov.Core()
         self.host, self.request = (
-            core.compile_model(core.read_model(*self.net.build()), name).create_infer_request()
-            for name in ("CPU", self.device)
+            core.compile_model(read_private(self.net), name).create_infer_request() for name in ("CPU", self.device)
         )
 
     def __call__(self, *inputs: Any) -> Any:

@@ -20,6 +20,7 @@ from tests.harness import Net, feed, judge, take
 from tests.harness.elements import ELEMENTS
 from tests.harness.ir import Port
 from tests.harness.layers import add, concat, gather, i64, mul, numbers, reshape, scalar
+from tests.harness.private import read_private
 
 pytestmark = pytest.mark.usefixtures("guard")
 INIT = numbers(2, 3, seed=100)
@@ -569,7 +570,7 @@ def _first_inferences_at_once(device: str, attempts: int) -> None:
                 body_condition=go,
             )
         )
-        model = compiled(net, device)
+        model = ov.Core().compile_model(read_private(net), device)
         barrier, failures = threading.Barrier(12), []
 
         def run(number: int) -> None:

@@ -18,6 +18,7 @@ from ovgpu.spec import Spec
 from ovgpu.types import NF4, Type
 from tests.harness.elements import pack
 from tests.harness.ir import Net, Port
+from tests.harness.private import read_private
 
 SMALL = ("u1", "u3", "u6", "nf4", "u4", "i4", "f4e2m1", "f8e4m3")
 SHAPE = (2, 3, 5)
@@ -69,7 +70,7 @@ def check_moves(kind: str, source: Callable[[Net, str], Port], device: str) -> N
     y = move(net, source(net, kind), kind)
     net.result(y)
     net.result(net.layer("Convert", "opset1", [y], {"destination_type": "f32"}, outputs=["f32"]))
-    request = ov.Core().compile_model(ov.Core().read_model(*net.build()), device).create_infer_request()
+    request = ov.Core().compile_model(read_private(net), device).create_infer_request()
     given = ov.Tensor.from_array(codes(kind).view(getattr(Type, kind).storage), getattr(Type, kind))
     for _ in range(2):
         request.infer({"x": given} if source is parameter else {})
