@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from ovgpu.api.infer_request import bind
 from ovgpu.api.multi import MultiCompiledModel
 from ovgpu.api.settings import Settings, bare
 from ovgpu.backends.cuda import device as cuda
-from ovgpu.errors import Error
+from ovgpu.errors import Error, ModelError, UnsupportedOpError
 from ovgpu.model import Model, all_nodes
 from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.request.remote_tensor import RemoteContext
@@ -81,8 +83,36 @@ class Core:
                 "compile_model takes (model, device_name: str, config: dict), got "
                 f"{type(device_name).__name__} and {type(config).__name__}"
             )
-        shared = self._resolve_devices("AUTO" if device_name is None else device_name, config or {})
-        return self._compile_by(self._read_any, model, weights, self._settings_for(shared, config or {}))
+        name, config = "AUTO" if device_name is None else device_name, config or {}
+        candidates = self._resolve_devices(name, config)
+        return self._compile_for(name, candidates, config, partial(self._compile_by, self._read_any, model, weights))
+
+    def _compile_for(
+        self,
+        name: str,
+        candidates: Sequence[Mapping[str, int]],
+        config: Mapping[str, Any],
+        compile_with: Callable[[Sequence[Settings]], CompiledModel],
+    ) -> CompiledModel:
+        """Compile a model for the first devices of `_resolve_devices` on which it can be compiled.
+
+        Warns if these are not the first ones. Raises: the error of the first ones if there are none, and that of a
+        model that no device can run.
+        """
+        failed: dict[str, Error] = {}
+        for shared in candidates:
+            try:
+                compiled = compile_with(self._settings_for(shared, config, name))
+            except (ModelError, UnsupportedOpError):
+                raise
+            except Error as e:
+                failed[",".join(shared)] = e
+                continue
+            if failed:
+                reasons = "; ".join(f"{device} cannot compile the model: {e}" for device, e in failed.items())
+                warnings.warn(f"{name} takes {','.join(shared)}: {reasons}", RuntimeWarning, stacklevel=3)
+            return compiled
+        raise next(iter(failed.values()))
 
     def _compile_by(
         self, read: Callable[[Any, Any], Model], model: Any, weights: Any, settings: Sequence[Settings]
@@ -178,11 +208,11 @@ class Core:
         rewind(model_stream)
         if not isinstance(data, (bytes, bytearray, memoryview, np.ndarray)):
             raise TypeError(f"import_model takes bytes, a binary file, a Tensor or an array, got {type(data).__name__}")
-        shared = self._resolve_devices(device_name, config or {})
+        shared = self._resolve_devices(device_name, config or {})[0]
         with paused():
             for family in sorted(set(map(devices.family, shared))):
                 found = read(data, family)  # which raises for a second family
-            settings = self._settings_for(shared, {**found.properties, **(config or {})})
+            settings = self._settings_for(shared, {**found.properties, **(config or {})}, device_name)
             return self._compile(found.model, settings, kernels=found.kernels)
 
     # ---- devices and properties
@@ -217,7 +247,7 @@ class Core:
             properties = {properties[0]: properties[1]}
         if not isinstance(properties, Mapping):
             raise TypeError(f"properties are a dict or a pair, got {type(properties).__name__}")
-        for name in resolve_multi(device) if is_multi(device) else (device,):
+        for name in resolve_multi(device) if device.startswith("MULTI:") else (device,):
             self._settings_of(name).update(properties)
 
     def get_versions(self, device_name: str) -> dict[str, Version]:
@@ -233,6 +263,8 @@ class Core:
         """Return the settings of a device, or of the core if the name is empty."""
         if not name:
             return self._global
+        if (kind := name.partition(":")[0]) in devices.SELECTORS:
+            return self._settings.setdefault(kind, Settings(kind, self._global))
         device = resolve(name)
         family = devices.family(device)
         base = self._settings.setdefault(family, Settings(family, self._global))
@@ -240,23 +272,28 @@ class Core:
             return base
         return self._settings.setdefault(device, Settings(device, base))
 
-    def _settings_for(self, shared: Mapping[str, int], config: Mapping[str, Any]) -> list[Settings]:
-        """Return the settings of a model that is compiled for devices from `_resolve_devices`."""
-        found = [self._settings_of(device).compiled(config) for device in shared]
+    def _settings_for(self, shared: Mapping[str, int], config: Mapping[str, Any], name: str) -> list[Settings]:
+        """Return the settings of a model that is compiled by this name for devices from `_resolve_devices`."""
+        selector = self._settings_of(name) if name.partition(":")[0] in devices.SELECTORS else None
+        found = [self._settings_of(device).compiled(config, selector) for device in shared]
         for settings, requests in zip(found, shared.values()):
             settings.requests = requests
         return found
 
-    def _resolve_devices(self, name: str, config: Mapping[str, Any]) -> dict[str, int]:
+    def _resolve_devices(self, name: str, config: Mapping[str, Any]) -> list[dict[str, int]]:
         """Return the devices for a name and properties, which may list the devices of AUTO and MULTI or give the card's
-        number. Each has its number of requests in MULTI's list, or 0."""
-        listed = bare(config.get("MULTI_DEVICE_PRIORITIES"))
-        if name in devices.SELECTORS and listed:
-            name += f":{listed}"
+        number.
+
+        The devices of MULTI are together, each with its number of requests in the list, or 0. Those of AUTO follow one
+        another, in the order in which they are tried.
+        """
+        if name in devices.SELECTORS:
+            listed = bare(config.get("MULTI_DEVICE_PRIORITIES")) or self._settings_of(name)["MULTI_DEVICE_PRIORITIES"]
+            name += f":{listed}" if listed else ""
         if name in ("NVIDIA", "CUDA"):
             number = bare(config.get("DEVICE_ID", self._settings_of(name)["DEVICE_ID"]))
             name += f".{number}" if number else ""
-        return resolve_multi(name) if is_multi(name) else {resolve(name): 0}
+        return [resolve_multi(name)] if is_multi(name) else [{device: 0} for device in devices.candidates(name)]
 
     # ---- plugins and remote contexts of OpenVINO's Core
 

@@ -25,6 +25,7 @@ SELECTORS = ("AUTO", "MULTI", "HETERO", "BATCH")  # "AUTO:A,B" selects the first
 SHARER = re.compile(r"([^()]+)(?:\(([1-9]\d*)\))?")  # device of MULTI's list, with a number of requests: NVIDIA.0(4)
 
 _backends: dict[str, Callable[[], Backend]] = {"CPU": CpuBackend}
+_warned: set[str] = set()  # warnings of cards that cannot be used
 
 
 def register_backend(device: str, backend: Callable[[], Backend]) -> None:
@@ -83,9 +84,19 @@ def resolve(name: str) -> str:
 
     Raises: DeviceError if there is no device of that name, or it cannot be used on this machine.
     """
+    return candidates(name)[0]
+
+
+def candidates(name: str) -> list[str]:
+    """Return the devices for a name, best first: the device itself, or those of AUTO that can be used.
+
+    Raises: DeviceError as `resolve`.
+    """
     kind, _, listed = name.partition(":")
-    if kind in SELECTORS:
-        return _choose(kind, listed)
+    return _choose(kind, listed) if kind in SELECTORS else [_resolve_one(name)]
+
+
+def _resolve_one(name: str) -> str:
     base, number = family(name), "" if name in _backends else name.partition(".")[2]
     registered = f"{base}.{number}" if number else base
     if registered in _backends:
@@ -103,21 +114,28 @@ def resolve(name: str) -> str:
     raise DeviceError(f"{unknown}: there are {', '.join(names[:-1])} and AUTO{did_you_mean(name, [*names, 'NVIDIA'])}")
 
 
-def _choose(kind: str, listed: str) -> str:
-    """Return the first listed device that can be used, by default of `PREFERRED` without the names after a ``-``."""
+def _choose(kind: str, listed: str) -> list[str]:
+    """Return the listed devices that can be used, by default of `PREFERRED` without the names after a ``-``."""
     names = [n.strip().split("(")[0] for n in listed.split(",")] if listed else []
     excluded = {family(n[1:]) for n in names if n.startswith("-")}
-    candidates = [n for n in names if not n.startswith("-")] or [n for n in PREFERRED if n not in excluded]
+    found: list[str] = []
     refused: dict[str, DeviceError] = {}
-    for name in candidates:
+    for name in [n for n in names if not n.startswith("-")] or [n for n in PREFERRED if n not in excluded]:
         try:
-            found = resolve(name)
+            found.append(_resolve_one(name))
         except DeviceError as e:
-            refused[name] = e
-            continue
-        _warn_of_idle_cards(kind, found, refused)
-        return found
-    raise _no_device(kind, map(str, refused.values()))
+            if not found:
+                refused[name] = e
+    if not found:
+        raise _no_device(kind, map(str, refused.values()))
+    if kind == "BATCH":
+        warnings.warn(
+            f"{kind}:{listed} runs each request on its own: ovgpu.DynamicBatcher gathers rows of several requests",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    _warn_of_unused_cards(kind, found[0], refused)
+    return list(dict.fromkeys(found))
 
 
 def is_multi(name: str) -> bool:
@@ -139,7 +157,7 @@ def resolve_multi(name: str) -> dict[str, int]:
     if not names:
         excluded = {entry[1:].replace("CUDA", "NVIDIA", 1) for entry in entries}
         cards = [card for card in _cards() if not {"NVIDIA", f"NVIDIA.{card_number(card)}"} & excluded]
-        return dict.fromkeys(cards or [_choose(kind, listed)], 0)
+        return dict.fromkeys(cards or _choose(kind, listed)[:1], 0)
     found: dict[str, int] = {}
     refused = []
     for entry in names:
@@ -169,14 +187,14 @@ def _no_device(kind: str, reasons: Iterable[str]) -> DeviceError:
     return DeviceError(f"No available device to filter {kind} plugin: " + "; ".join(reasons))
 
 
-def _warn_of_idle_cards(kind: str, found: str, refused: dict[str, DeviceError]) -> None:
-    """Warn if the machine has a card that AUTO did not select because it cannot be used."""
+def _warn_of_unused_cards(kind: str, found: str, refused: dict[str, DeviceError]) -> None:
+    """Warn once that AUTO cannot use a card although CuPy is installed, unless CUDA_VISIBLE_DEVICES hides all cards."""
     reasons = [str(e) for name, e in refused.items() if family(name) == "NVIDIA"]
-    try:
-        if reasons and cuda.count():
-            warnings.warn(f"{kind} takes {found}: {'; '.join(reasons)}", RuntimeWarning, stacklevel=6)
-    except DeviceError:
-        pass
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
+    text = f"{kind} takes {found}: {'; '.join(reasons)}"
+    if reasons and not hidden and text not in _warned and cuda.is_installed():
+        _warned.add(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=6)
 
 
 def _card(name: str, number: str) -> str:

@@ -16,7 +16,7 @@ from ovgpu._util.nearest import did_you_mean
 from ovgpu.api import devices
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.model import Model
-from ovgpu.properties import CacheMode, hint, log
+from ovgpu.properties import CacheMode, hint, intel_auto, log
 from ovgpu.properties import device as device_properties
 from ovgpu.properties._property import PropertyEnum
 from ovgpu.types import TF32, Type
@@ -72,6 +72,21 @@ WRITABLE: dict[str, Any] = {
     "ENABLE_WEIGHTLESS": False,
     "MULTI_DEVICE_PRIORITIES": "",
     "DEVICE_PROPERTIES": {},
+}
+
+# Properties of AUTO and MULTI beside those of devices, with OpenVINO's defaults. They are accepted and returned, and
+# have no effect: AUTO tries the devices of its list in turn until one compiles the model, and no request waits for it.
+OF_SELECTORS: dict[str, dict[str, Any]] = {
+    "AUTO": {
+        "DEVICE_BIND_BUFFER": False,
+        "DEVICES_UTILIZATION_THRESHOLD": {},
+        "ENABLE_RUNTIME_FALLBACK": True,
+        "ENABLE_STARTUP_FALLBACK": True,
+        "LOW_POWER_DEVICE": "",
+        "PERF_CURVE_TABLE": {},
+        "SCHEDULE_POLICY": intel_auto.SchedulePolicy.DEVICE_PRIORITY,
+    },
+    "MULTI": {"DEVICE_BIND_BUFFER": False, "SCHEDULE_POLICY": intel_auto.SchedulePolicy.DEVICE_PRIORITY},
 }
 
 OF_MACHINE = ("CACHE_DIR", "DEVICE_ID", "MULTI_DEVICE_PRIORITIES")  # not exported with a compiled model
@@ -145,20 +160,21 @@ class Settings:
     def __init__(self, device: str, base: Settings | None = None) -> None:
         self.device: str = device
         self._read_only = {**READ_ONLY, **CARD_READ_ONLY} if devices.is_card(device) else READ_ONLY
+        self._writable = {**WRITABLE, **OF_SELECTORS.get(device, {})}
         self._base = base
         self._values: dict[str, Any] = {}
         self._options: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         explicit = self._explicit(name)
-        return self._options.get(name, WRITABLE[name]) if explicit is None else explicit
+        return self._options.get(name, self._writable[name]) if explicit is None else explicit
 
     @property
     def supported(self) -> dict[str, str]:
         """The names of the properties, each with ``RO`` or ``RW``."""
         if self.model_name is not None:
-            return dict.fromkeys([*COMPILED_ONLY, *self._read_only, *WRITABLE], "RO")
-        return {**dict.fromkeys(self._read_only, "RO"), **dict.fromkeys(WRITABLE, "RW")}
+            return dict.fromkeys([*COMPILED_ONLY, *self._read_only, *self._writable], "RO")
+        return {**dict.fromkeys(self._read_only, "RO"), **dict.fromkeys(self._writable, "RW")}
 
     @property
     def card(self) -> cuda.Card:
@@ -200,7 +216,7 @@ class Settings:
     def widened(self) -> Settings:
         """Return these settings with bf16 in place of f16, or f32 on cards without bf16."""
         found = Settings(self.device, self._base)
-        found.model_name, found._options = self.model_name, self._options
+        found.model_name, found._options, found._writable = self.model_name, self._options, self._writable
         found._values = {**self._values, "INFERENCE_PRECISION_HINT": Type.bf16}
         found.requests = self.requests
         return found
@@ -272,7 +288,7 @@ class Settings:
         computed = self._read_only.get(key) or (COMPILED_ONLY.get(key) if self.model_name is not None else None)
         if computed is not None:
             return computed(self)
-        if key not in WRITABLE:
+        if key not in self._writable:
             raise self._unknown(key)
         if key in COMPUTED:
             return COMPUTED[key](self)
@@ -298,7 +314,7 @@ class Settings:
             key = _key(name)
             if key in self._read_only or key in COMPILED_ONLY:
                 raise RuntimeError(f"Unsupported property {key} by {self._owner}: it is read-only")
-            if key not in WRITABLE:
+            if key not in self._writable:
                 raise self._unknown(key)
             converted[key] = _convert(key, value)
         number = converted.get("DEVICE_ID")
@@ -308,11 +324,20 @@ class Settings:
             raise RuntimeError(f"Wrong value {number} for property key DEVICE_ID. Expected only numbers of GPUs")
         self._values.update(converted)
 
-    def compiled(self, values: Mapping[str, Any]) -> Settings:
-        """Return the settings of a model compiled with these properties; later changes to `self` do not affect them."""
+    def compiled(self, values: Mapping[str, Any], selector: Settings | None = None) -> Settings:
+        """Return the settings of a model compiled with these properties; later changes to `self` do not affect them.
+
+        If AUTO or another ``selector`` chose the device, the model also has the properties of the selector.
+        """
         settings = Settings(self.device)
         settings._values = {name: explicit for name in WRITABLE if (explicit := self._explicit(name)) is not None}
+        if selector is not None:
+            settings._writable = selector._writable
+            settings._values.update(selector._values)
         settings.update(values)
+        for name, nested in dict(settings["DEVICE_PROPERTIES"]).items():
+            if name in (self.device, devices.family(self.device)) and isinstance(nested, Mapping):
+                settings.update(nested)
         if devices.is_card(self.device):
             settings._values["DEVICE_ID"] = str(devices.card_number(self.device))
         return settings
@@ -343,7 +368,9 @@ class Settings:
         return {
             name: _text(value)
             for name, value in self._values.items()
-            if name not in OF_MACHINE and isinstance(WRITABLE[name], (bool, int, float, str, Type, PropertyEnum))
+            if name in WRITABLE
+            and name not in OF_MACHINE
+            and isinstance(WRITABLE[name], (bool, int, float, str, Type, PropertyEnum))
         }
 
     @property
@@ -377,7 +404,7 @@ def _convert(key: str, value: Any) -> Any:
 
     Raises: RuntimeError for a value that the property does not accept.
     """
-    value, default = bare(value), WRITABLE[key]
+    value, default = bare(value), {**WRITABLE, **OF_SELECTORS["AUTO"]}[key]
     try:
         if isinstance(default, bool):
             return _boolean(value)
@@ -387,6 +414,8 @@ def _convert(key: str, value: Any) -> Any:
             return _member(type(default), value)
         if key == "NUM_STREAMS":
             return _streams(value)
+        if key == "PERF_CURVE_TABLE":
+            return intel_auto.perf_curve_table(value)[1].value
         if isinstance(default, (int, float)):
             return type(default)(value)
         return value if isinstance(value, type(default)) else str(value) if isinstance(default, str) else value

@@ -9,7 +9,9 @@ import argparse
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from ovgpu._util import interrupt
 from ovgpu._util.nearest import did_you_mean
@@ -45,9 +47,15 @@ def parser() -> argparse.ArgumentParser:
     return main_parser
 
 
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"ovgpu: warning: {message}", file=sys.stderr)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code. Errors are reported in one line, or raised if OVGPU_DEBUG is set."""
     interrupt.raise_again()
+    if argv is None:
+        warnings.showwarning = _print_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a console may lack arrows and box characters
             stream.reconfigure(errors="replace")

@@ -426,7 +426,7 @@ def test_as_a_program(stateful: str) -> None:
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "CUDA_VISIBLE_DEVICES": ""},
     )
     assert "stateful on CPU" in done.stdout and "\x1b" not in done.stdout and done.stderr == ""
     failed = subprocess.run([*command, "run", "no.xml"], capture_output=True, text=True)

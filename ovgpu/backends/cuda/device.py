@@ -45,6 +45,15 @@ class Card:
         return "sm_{}{}".format(*self.capability)
 
 
+def is_installed() -> bool:
+    """Return whether CuPy can be imported."""
+    try:
+        rt.cupy()
+    except DeviceError:
+        return False
+    return True
+
+
 def count() -> int:
     """Return the number of GPUs, at least one. DeviceError that states the reason if CUDA finds none."""
     runtime = rt.cupy().cuda.runtime

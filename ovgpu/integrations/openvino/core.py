@@ -60,8 +60,9 @@ def compile_model(
     if not is_ours(device_name):
         return original(self, model, device_name, config, weights=weights)
     core, config = ovgpu_core(self), properties_to_ovgpu(config)
-    settings = core._settings_for(core._resolve_devices(device_name, config), config)
-    return CompiledModel(core._compile_by(partial(read_for_ovgpu, self), model, weights, settings))
+    candidates = core._resolve_devices(device_name, config)
+    compile_with = partial(core._compile_by, partial(read_for_ovgpu, self), model, weights)
+    return CompiledModel(core._compile_for(device_name, candidates, config, compile_with))
 
 
 def read_model(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
