@@ -2,8 +2,10 @@
 
     python -m ovgpu.run_with_openvino script.py arguments...
     python -m ovgpu.run_with_openvino -m module arguments...
+    python -m ovgpu.run_with_openvino --as AUTO,GPU script.py arguments...
 
-The program runs as it would by ``python script.py`` or ``python -m module``, after `ovgpu.install()`.
+The program runs as it would by ``python script.py`` or ``python -m module``, after `ovgpu.install()`. With ``--as``,
+names of openvino's devices (any of AUTO, GPU and CPU) mean an NVIDIA card, too, for programs that name no other device.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from ovgpu.integrations.openvino import install
 def main() -> None:
     """Run the program that the command line names."""
     arguments = sys.argv[1:]
+    instead_of = ""
+    if arguments[:1] == ["--as"]:
+        instead_of, arguments = "".join(arguments[1:2]), arguments[2:]
     as_module = arguments[:1] == ["-m"]
     program = arguments[as_module:]
     if not program or (program[0].startswith("-") and not as_module):
         asked = arguments[:1] in (["-h"], ["--help"])
         print(__doc__, file=sys.stdout if asked else sys.stderr)
         sys.exit(0 if asked else 2)
-    install()
+    install(instead_of)
     sys.argv = program
     if as_module:
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)

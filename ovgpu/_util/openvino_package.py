@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 HINT = "pip install ovgpu[openvino]"
+PLAIN = "_ovgpu_plain"  # attribute of an openvino.Core whose devices are not replaced
 
 
 @cache
@@ -28,6 +29,13 @@ def required(what: str) -> ModuleType:
     if found is None:
         raise ImportError(f"{what} needs openvino: {HINT}")
     return found
+
+
+def own_core() -> Any:
+    """Return an `openvino.Core` whose devices are openvino's own, whichever of them `ovgpu.install` replaced."""
+    core = required("openvino's devices").Core()
+    core.__dict__[PLAIN] = True
+    return core
 
 
 def owns(value: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ovgpu._util.nearest import did_you_mean
 from ovgpu.backends.cpu import CpuBackend
@@ -134,7 +134,7 @@ def _choose(kind: str, listed: str) -> list[str]:
             RuntimeWarning,
             stacklevel=5,
         )
-    _warn_of_unused_cards(kind, found[0], refused)
+    warn_of_unused_cards(kind, found[0], [str(e) for name, e in refused.items() if family(name) == "NVIDIA"])
     return list(dict.fromkeys(found))
 
 
@@ -156,8 +156,8 @@ def resolve_multi(name: str) -> dict[str, int]:
     names = [entry for entry in entries if not entry.startswith("-")]
     if not names:
         excluded = {entry[1:].replace("CUDA", "NVIDIA", 1) for entry in entries}
-        cards = [card for card in _cards() if not {"NVIDIA", f"NVIDIA.{card_number(card)}"} & excluded]
-        return dict.fromkeys(cards or _choose(kind, listed)[:1], 0)
+        chosen = [card for card in cards() if not {"NVIDIA", f"NVIDIA.{card_number(card)}"} & excluded]
+        return dict.fromkeys(chosen or _choose(kind, listed)[:1], 0)
     found: dict[str, int] = {}
     refused = []
     for entry in names:
@@ -178,7 +178,7 @@ def resolve_multi(name: str) -> dict[str, int]:
     return found
 
 
-def _cards() -> list[str]:
+def cards() -> list[str]:
     """Return the names of the usable cards, and of backends registered in their place, by number."""
     return sorted([name for name in available_devices() if name.partition(".")[0] == "NVIDIA"], key=card_number)
 
@@ -187,14 +187,16 @@ def _no_device(kind: str, reasons: Iterable[str]) -> DeviceError:
     return DeviceError(f"No available device to filter {kind} plugin: " + "; ".join(reasons))
 
 
-def _warn_of_unused_cards(kind: str, found: str, refused: dict[str, DeviceError]) -> None:
-    """Warn once that AUTO cannot use a card although CuPy is installed, unless CUDA_VISIBLE_DEVICES hides all cards."""
-    reasons = [str(e) for name, e in refused.items() if family(name) == "NVIDIA"]
+def warn_of_unused_cards(kind: str, found: str, reasons: Sequence[str], stacklevel: int = 6) -> None:
+    """Warn once that AUTO takes another device although CuPy is installed, for ``reasons`` against the cards.
+
+    A program that hides all cards by CUDA_VISIBLE_DEVICES gets no warning.
+    """
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
     text = f"{kind} takes {found}: {'; '.join(reasons)}"
     if reasons and not hidden and text not in _warned and cuda.is_installed():
         _warned.add(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=6)
+        warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
 
 
 def _card(name: str, number: str) -> str:

@@ -9,17 +9,15 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from ovgpu._util.openvino_package import required
+from ovgpu._util.openvino_package import own_core
 from ovgpu.interop.models import to_openvino_model
 from ovgpu.model import Model
-
-openvino: Any = required(__name__)
 
 
 @cache
 def core_with(extensions: tuple[str, ...]) -> Any:
     """Return an `openvino.Core` with the operations of libraries. Raises: RuntimeError for a library it cannot load."""
-    core = openvino.Core()
+    core = own_core()
     for path in extensions:
         core.add_extension(path)
     return core

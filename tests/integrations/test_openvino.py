@@ -131,6 +131,8 @@ def test_names_of_the_package_do_not_import_openvino() -> None:
         ("AUTO:GPU,NVIDIA,CPU", True),
         ("MULTI:NVIDIA", True),
         ("AUTO:CPU,NVIDIA", False),
+        ("HETERO:NVIDIA,CPU", True),
+        ("HETERO:CPU,NVIDIA", False),
         ("AUTO:-NVIDIA", False),
         ("AUTO:-NVIDIA,CPU", False),
         ("AUTO:NVIDIA.5,CPU", False),
@@ -173,10 +175,8 @@ def test_cards_that_share_requests(core: ov.Core, device: str, name: str, monkey
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("HETERO:NVIDIA,CPU", "HETERO cannot share a model between NVIDIA and other devices"),
         ("MULTI:CPU,NVIDIA(2)", "MULTI cannot share a model between NVIDIA and other devices"),
         ("MULTI:CPU,NVIDIA", "MULTI cannot share a model between NVIDIA and other devices"),
-        ("BATCH:NVIDIA", "BATCH cannot share a model"),
         ("NVIDIA.7", 'Device with "NVIDIA.7" name is not registered'),
         ("AUTO:NVIDIA.7", 'no device of the list can be used: Device with "NVIDIA.7"'),
         ("AUTO:GPU,NVIDIA.7", 'no device of the list can be used: device "GPU" is not there; '),
@@ -185,6 +185,13 @@ def test_cards_that_share_requests(core: ov.Core, device: str, name: str, monkey
 def test_bad_device_names(core: ov.Core, name: str, message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         core.compile_model(doubled(), name)
+
+
+def test_batches(core: ov.Core) -> None:
+    """BATCH changes no results, so the model runs, and a warning says how to gather rows."""
+    with pytest.warns(RuntimeWarning, match=r"^BATCH:NVIDIA runs each request on its own: ovgpu.DynamicBatcher"):
+        compiled = core.compile_model(doubled(), "BATCH:NVIDIA(4)")
+    assert compiled([X])["y"].tolist() == (2 * X).tolist()
 
 
 # ---- models

@@ -49,7 +49,14 @@ def test_a_module(program: Path, tmp_path: Path) -> None:
     assert found == f"['CPU', 'NVIDIA'] ['-m'] __main__ {program.parent}"
 
 
-@pytest.mark.parametrize(("arguments", "status"), [([], 2), (["-m"], 2), (["--help"], 0), (["-x"], 2)])
+def test_other_names(program: Path, tmp_path: Path) -> None:
+    found = run("-m", "ovgpu.run_with_openvino", "--as", "GPU,AUTO", "scripts/program.py", "--as", "b", cwd=tmp_path)
+    assert found == f"['CPU', 'GPU', 'NVIDIA'] ['--as', 'b'] __main__ {program.parent}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"), [(["--as"], 2), (["--as", "GPU"], 2), ([], 2), (["-m"], 2), (["--help"], 0), (["-x"], 2)]
+)
 def test_usage(arguments: list[str], status: int, tmp_path: Path) -> None:
     run("-m", "ovgpu.run_with_openvino", *arguments, cwd=tmp_path, status=status)
 
@@ -68,6 +75,11 @@ def site(tmp_path: Path) -> Path:
 def test_the_environment_variable(program: Path, site: Path, value: str, devices: str) -> None:
     code = f"import site, runpy; site.addsitedir({str(site)!r}); runpy.run_path({str(program)!r})"
     assert run("-c", code, cwd=site, OVGPU_INSTALL=value).startswith(devices)
+
+
+def test_the_environment_variable_with_names(program: Path, site: Path) -> None:
+    code = f"import site, runpy; site.addsitedir({str(site)!r}); runpy.run_path({str(program)!r})"
+    assert run("-c", code, cwd=site, OVGPU_INSTALL_AS="AUTO,GPU").startswith("['CPU', 'GPU', 'NVIDIA']")
 
 
 def test_a_program_that_looks_for_openvino_first(program: Path, site: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from ovgpu._util.openvino_package import own_core, package
 from ovgpu.api.core import Core
 from ovgpu.cli._print import strings_as_bytes
 from ovgpu.ir import is_other_format, model_file
@@ -67,12 +67,10 @@ class OpenVINOEngine:
     """
 
     def __init__(self, path: str, *, only_outputs: bool = False, int8: bool = False) -> None:
-        try:
-            openvino: Any = import_module("openvino")
-        except ImportError:
-            raise ValueError("--against openvino needs openvino: pip install openvino") from None
-        self.openvino = openvino
-        core = openvino.Core()
+        openvino: Any = package()
+        if openvino is None:
+            raise ValueError("--against openvino needs openvino: pip install openvino")
+        self.openvino, core = openvino, own_core()
         model = core.read_model(path if is_other_format(path) else model_file(Path(path)))
         self.element_types = [port.get_element_type() for port in model.inputs]
         ports = [

@@ -5,6 +5,9 @@
     ovgpu.install()
     compiled = ov.Core().compile_model("model.xml", "NVIDIA")
 
+    ovgpu.install(instead_of=["AUTO", "GPU"])
+    compiled = ov.Core().compile_model("model.xml", "GPU")
+
 Programs and libraries that use openvino then run on an NVIDIA card by the name of the device alone. Models of all
 formats that openvino reads, and models in memory, are compiled by ovgpu; everything else stays openvino's.
 """
@@ -12,6 +15,7 @@ formats that openvino reads, and models in memory, are compiled by ovgpu; everyt
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from types import ModuleType
 
 from ovgpu._util.openvino_package import required
@@ -19,13 +23,17 @@ from ovgpu._util.openvino_package import required
 _lock = threading.Lock()
 
 
-def install() -> None:
-    """Add the devices NVIDIA and NVIDIA.n to `openvino.Core`. Calling it again does nothing.
+def install(instead_of: str | Iterable[str] = ()) -> None:
+    """Add the devices NVIDIA and NVIDIA.n to `openvino.Core`. Calling it again adds names.
 
-    Raises: ImportError if openvino is not installed.
+    ``instead_of`` has names of openvino's devices that mean a card, too: any of AUTO, GPU and CPU, in a list or
+    separated by commas. ``GPU.n`` is the card ``NVIDIA.n``. Models that ovgpu cannot run go on to openvino's own
+    device, with a warning. ``CPU`` computes in f32 unless the program sets another precision.
+
+    Raises: ImportError if openvino is not installed, ValueError for another name.
     """
     with _lock:
-        _core().install()
+        _core().install(instead_of)
 
 
 def uninstall() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
@@ -12,9 +13,19 @@ import openvino  # type: ignore[import-untyped]
 
 import ovgpu
 from ovgpu._util.gc_pause import paused
+from ovgpu._util.openvino_package import PLAIN
 from ovgpu.api import devices
 from ovgpu.api.core import check_readable
-from ovgpu.integrations.openvino.devices import is_ours, select
+from ovgpu.integrations.openvino.devices import (
+    PRIORITIES,
+    REPLACEABLE,
+    Attempt,
+    Target,
+    attempts,
+    replace_names,
+    replaced,
+    target,
+)
 from ovgpu.integrations.openvino.inference import AsyncInferQueue, CompiledModel
 from ovgpu.interop.models import from_openvino, mark_onnx
 from ovgpu.interop.values import properties_to_ovgpu, property_to_openvino
@@ -23,10 +34,15 @@ from ovgpu.ir import is_xml_text
 Method = Callable[..., Any]
 
 
-def ovgpu_core(core: openvino.Core) -> ovgpu.Core:
-    """Return the ovgpu Core that holds the properties of device NVIDIA for one openvino Core."""
-    found: ovgpu.Core = core.__dict__.setdefault("_ovgpu_core", ovgpu.Core())
-    return found
+def ovgpu_core(core: openvino.Core, asked: str = "NVIDIA") -> ovgpu.Core:
+    """Return the ovgpu Core with the properties of a device of one openvino Core: NVIDIA, or one that ``asked`` names
+    and ovgpu replaces. The replaced CPU computes in f32, as programs that name it expect."""
+    cores: dict[str, ovgpu.Core] | None = core.__dict__.get("_ovgpu_cores")
+    if cores is None:
+        cores = {name: ovgpu.Core() for name in ("NVIDIA", *REPLACEABLE)}
+        cores["CPU"].set_property({"INFERENCE_PRECISION_HINT": "f32"})
+        cores = core.__dict__.setdefault("_ovgpu_cores", cores)
+    return cores[asked]
 
 
 def read_for_ovgpu(core: openvino.Core, model: Any, weights: Any = None) -> ovgpu.Model:
@@ -56,13 +72,33 @@ def compile_model(
     weights: Any = None,
 ) -> Any:
     """Compile a model with ovgpu if ``device_name`` selects NVIDIA. See `ovgpu.Core.compile_model`."""
-    device_name, config = select(device_name, config, self)
-    if not is_ours(device_name):
-        return original(self, model, device_name, config, weights=weights)
-    core, config = ovgpu_core(self), properties_to_ovgpu(config)
-    candidates = core._resolve_devices(device_name, config)
+    failed: list[tuple[Attempt, ovgpu.Error]] = []
+    for attempt in attempts(device_name, config, self, partial(_priorities, self)):
+        try:
+            compiled = _compile(original, self, attempt, model, weights)
+        except ovgpu.Error as e:
+            failed.append((attempt, e))
+            continue
+        if failed:
+            reasons = "; ".join(f"ovgpu cannot compile it: {e}" for _, e in failed)
+            warnings.warn(f"openvino's {attempt.device} runs the model: {reasons}", RuntimeWarning, stacklevel=3)
+        return compiled
+    raise failed[0][1]
+
+
+def _compile(original: Method, self: Any, attempt: Attempt, model: Any, weights: Any) -> Any:
+    """Compile a model for one device. Raises: ovgpu.Error only if it is one of ovgpu."""
+    if attempt.target is None:
+        return original(self, model, attempt.device, attempt.config, weights=weights)
+    core, name = ovgpu_core(self, attempt.target.asked), attempt.target.device
+    config = properties_to_ovgpu(attempt.config)
     compile_with = partial(core._compile_by, partial(read_for_ovgpu, self), model, weights)
-    return CompiledModel(core._compile_for(device_name, candidates, config, compile_with))
+    return CompiledModel(core._compile_for(name, core._resolve_devices(name, config), config, compile_with))
+
+
+def _priorities(self: Any, kind: str) -> Any:
+    """Return the list that was set as a property of AUTO, MULTI or HETERO."""
+    return ovgpu_core(self).get_property(kind, PRIORITIES)
 
 
 def read_model(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -71,28 +107,47 @@ def read_model(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def available_devices(original: Method, self: Any) -> list[str]:
-    """Return the names of openvino's devices, and of the cards that ovgpu can use."""
-    return [*original(self), *(name for name in devices.available_devices() if is_ours(name))]
+    """Return the names of openvino's devices, and of the usable cards, also as GPUs if ovgpu replaces these."""
+    cards = devices.cards()
+    gpus = [name.replace("NVIDIA", "GPU") for name in cards] if "GPU" in replaced else []
+    theirs = [name for name in original(self) if not gpus or devices.family(name) != "GPU"]
+    return [*theirs, *gpus, *cards]
 
 
 def get_property(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Return a property of a device, or of the Core."""
     device, name = _device_and_value(args, kwargs)
-    if not is_ours(device):
-        return original(self, *args, **kwargs)
-    return property_to_openvino(ovgpu_core(self).get_property(device, name))
+    return _by(
+        device,
+        lambda found: property_to_openvino(ovgpu_core(self, found.asked).get_property(found.device, name)),
+        lambda: original(self, *args, **kwargs),
+    )
 
 
 def set_property(original: Method, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Set properties of a device, or of all devices. ovgpu takes the common ones that it knows."""
+    """Set properties of a device, or of all devices. ovgpu takes the common ones that it knows.
+
+    Properties of a replaced device are also set for openvino's, which runs what ovgpu cannot run.
+    """
     device, values = _device_and_value(args, kwargs)
-    if is_ours(device):
-        ovgpu_core(self).set_property(device, properties_to_ovgpu(values))
-        return
+    found = target(device)
+    if found is not None:
+        try:
+            ovgpu_core(self, found.asked).set_property(found.device, properties_to_ovgpu(values))
+        except RuntimeError:
+            if not found.is_replaced:
+                raise
+        else:
+            if found.is_replaced:
+                with suppress(RuntimeError):
+                    original(self, *args, **kwargs)
+            return
     original(self, *args, **kwargs)
-    for name, value in properties_to_ovgpu(values).items() if device is None else ():
-        with suppress(RuntimeError):
-            ovgpu_core(self).set_property({name: value})
+    if device is None or device in devices.SELECTORS:
+        for name, value in properties_to_ovgpu(values).items():
+            for asked in ("NVIDIA", *REPLACEABLE):
+                with suppress(RuntimeError):
+                    ovgpu_core(self, asked).set_property(device or "", {name: value})
 
 
 def _device_and_value(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -102,48 +157,77 @@ def _device_and_value(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple
     return device, values[-1] if values else None
 
 
+def _by(device: Any, own: Callable[[Target], Any], theirs: Callable[[], Any]) -> Any:
+    """Call ``own`` for a device of ovgpu, and ``theirs`` for one of openvino, also where ovgpu replaces it in vain."""
+    found = target(device)
+    if found is None:
+        return theirs()
+    try:
+        return own(found)
+    except RuntimeError:
+        if not found.is_replaced:
+            raise
+    return theirs()
+
+
 def query_model(
     original: Method, self: Any, model: Any, device_name: str, config: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
     """Return a dict from friendly name to device for the nodes that the device can run."""
-    if is_ours(device_name):
-        return ovgpu_core(self).query_model(read_for_ovgpu(self, model), device_name)
-    found: dict[str, str] = original(self, model, device_name, config)
-    return found
+
+    def own(found: Target) -> dict[str, str]:
+        names = ovgpu_core(self).query_model(read_for_ovgpu(self, model), found.device)
+        return dict.fromkeys(names, device_name) if found.is_replaced else names
+
+    result: dict[str, str] = _by(device_name, own, lambda: original(self, model, device_name, config))
+    return result
 
 
 def import_model(
     original: Method, self: Any, model_stream: Any, device_name: str, config: Mapping[str, Any] | None = None
 ) -> Any:
     """Return a compiled model that was exported for the device."""
-    if is_ours(device_name):
-        return CompiledModel(ovgpu_core(self).import_model(model_stream, device_name, properties_to_ovgpu(config)))
-    return original(self, model_stream, device_name, config)
+    return _by(
+        device_name,
+        lambda found: CompiledModel(
+            ovgpu_core(self, found.asked).import_model(model_stream, found.device, properties_to_ovgpu(config))
+        ),
+        lambda: original(self, model_stream, device_name, config),
+    )
 
 
 def get_versions(original: Method, self: Any, device_name: str) -> Any:
     """Return the version of a device's backend by device name."""
-    return ovgpu_core(self).get_versions(device_name) if is_ours(device_name) else original(self, device_name)
+    found = target(device_name)
+    own = {} if found is None else ovgpu_core(self).get_versions(found.device)
+    return own if own or (found is not None and not found.is_replaced) else original(self, device_name)
 
 
 def unload_plugin(original: Method, self: Any, device_name: str) -> None:
-    """Unload openvino's plugin, or reset the properties that were set for NVIDIA."""
-    if is_ours(device_name):
-        ovgpu_core(self).unload_plugin(device_name)
-    else:
-        original(self, device_name)
+    """Unload openvino's plugin, or reset the properties that were set for a device of ovgpu."""
+    _by(
+        device_name,
+        lambda found: ovgpu_core(self, found.asked).unload_plugin(found.device),
+        lambda: original(self, device_name),
+    )
 
 
 def get_default_context(original: Method, self: Any, device_name: str) -> Any:
     """Return a device's context for remote tensors; that of NVIDIA is an `ovgpu.RemoteContext`."""
-    return ovgpu_core(self).get_default_context(device_name) if is_ours(device_name) else original(self, device_name)
+    return _by(
+        device_name,
+        lambda found: ovgpu_core(self).get_default_context(found.device),
+        lambda: original(self, device_name),
+    )
 
 
 def create_context(original: Method, self: Any, device_name: str, *args: Any, **kwargs: Any) -> Any:
     """Create a device's context for remote tensors; that of NVIDIA is an `ovgpu.RemoteContext`."""
-    if is_ours(device_name):
-        return ovgpu_core(self).create_context(device_name, *args, **kwargs)
-    return original(self, device_name, *args, **kwargs)
+    return _by(
+        device_name,
+        lambda found: ovgpu_core(self).create_context(found.device, *args, **kwargs),
+        lambda: original(self, device_name, *args, **kwargs),
+    )
 
 
 METHODS: tuple[Method, ...] = (
@@ -162,13 +246,14 @@ METHODS: tuple[Method, ...] = (
 
 # ---- installation
 
-_replaced: dict[tuple[Any, str], Any] = {}
+_originals: dict[tuple[Any, str], Any] = {}
 """The original attributes of openvino's classes, by class and name; a missing one is inherited."""
 
 
-def install() -> None:
-    """Replace the methods. Does nothing if they are replaced already."""
-    if _replaced:
+def install(instead_of: str | Iterable[str] = ()) -> None:
+    """Replace the methods, unless they are replaced already, and names of openvino's devices."""
+    replace_names(instead_of)
+    if _originals:
         return
     core = openvino.Core
     for method in METHODS:
@@ -181,8 +266,9 @@ def install() -> None:
 
 def uninstall() -> None:
     """Restore the methods. Compiled models keep working, in queues that exist too."""
-    while _replaced:
-        (cls, name), original = _replaced.popitem()
+    replaced.clear()
+    while _originals:
+        (cls, name), original = _originals.popitem()
         if original is None:
             delattr(cls, name)
         else:
@@ -190,16 +276,18 @@ def uninstall() -> None:
 
 
 def _replace(cls: Any, name: str, value: Any) -> None:
-    _replaced[cls, name] = vars(cls).get(name)
+    _originals[cls, name] = vars(cls).get(name)
     setattr(cls, name, value)
 
 
 def _with_original(method: Method, original: Method) -> Method:
     @wraps(original)
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method_of_core(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if PLAIN in self.__dict__:
+            return original(self, *args, **kwargs)
         return method(original, self, *args, **kwargs)
 
-    return replaced
+    return method_of_core
 
 
 def _new_queue(cls: Any, *args: Any, **kwargs: Any) -> Any:

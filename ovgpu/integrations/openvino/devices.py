@@ -1,84 +1,172 @@
-"""Device names that openvino hands over to ovgpu: NVIDIA, NVIDIA.n, MULTI of these, and AUTO lists that name them."""
+"""Device names of openvino's Core that ovgpu takes over, and the devices that are tried for a compiled model.
+
+These are NVIDIA, NVIDIA.n (CUDA is an alias), MULTI of these, lists of AUTO and HETERO that name them, and those of
+openvino's own names AUTO, GPU and CPU that `ovgpu.install` was given.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ovgpu.api.devices import family, resolve
+from ovgpu.api.devices import family, resolve, warn_of_unused_cards
 from ovgpu.errors import DeviceError
 
 PRIORITIES = "MULTI_DEVICE_PRIORITIES"
 NAMES = ("NVIDIA", "CUDA")
+REPLACEABLE = ("AUTO", "GPU", "CPU")
+replaced: set[str] = set()
+"""The names of openvino's devices that mean a card."""
 
 
-def is_ours(device: Any) -> bool:
-    """Return whether a name is ovgpu's: NVIDIA or CUDA, with or without the number of a card, or MULTI of these."""
-    if not isinstance(device, str):
-        return False
-    kind, _, listed = device.partition(":")
-    if kind == "MULTI" and listed:
-        return all(is_ours(name.partition("(")[0].strip()) for name in listed.split(","))
-    return device.partition(".")[0] in NAMES
-
-
-def select(device: Any, config: Any, core: Any) -> tuple[Any, Any]:
-    """Return the device and the properties for `compile_model`. They are changed only where a list names NVIDIA.
-
-    AUTO takes the first device of its list that can be used; if that is openvino's, AUTO gets the list without NVIDIA.
-    MULTI is ovgpu's if all its devices are.
-
-    Raises: DeviceError if HETERO or BATCH names NVIDIA, MULTI also names other devices, or AUTO finds none of its
-    devices.
-    """
-    kind, _, listed = device.partition(":") if isinstance(device, str) else ("", "", "")
-    if kind not in ("AUTO", "MULTI", "HETERO", "BATCH"):
-        return device, config
-    if not listed and isinstance(config, Mapping):
-        listed = str(config.get(PRIORITIES, ""))
-    names = [name.strip() for name in listed.split(",") if name.strip()]
-    if not any(is_ours(name.lstrip("-").partition("(")[0]) for name in names):
-        return device, config
-    others = {name: value for name, value in dict(config or {}).items() if name != PRIORITIES}
-    if kind == "AUTO":
-        return _first_usable([name.partition("(")[0] for name in names], core), others
-    return _shared(f"{kind}:{','.join(names)}"), others
-
-
-def _shared(device: str) -> str:
-    """Return MULTI with a list of cards. Raise DeviceError for any other list."""
-    if not is_ours(device):
-        kind = device.partition(":")[0]
-        raise DeviceError(
-            f"{device}: {kind} cannot share a model between NVIDIA and other devices; "
-            "name NVIDIA alone, MULTI with a list of cards, or AUTO with a list of devices"
+def replace_names(names: str | Iterable[str]) -> None:
+    """Let names of openvino's devices mean a card. Raises: ValueError for other names than `REPLACEABLE`."""
+    listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    wrong = [name for name in listed if name and name not in REPLACEABLE]
+    if wrong:
+        raise ValueError(
+            f"of openvino's devices, {', '.join(REPLACEABLE)} can mean a card, not {', '.join(map(repr, wrong))}"
         )
-    return device
+    replaced.update(filter(None, listed))
 
 
-def _first_usable(names: list[str], core: Any) -> str:
-    """Return the first device of the list that can be used; for one of openvino's, AUTO with the list of these."""
-    others = ",".join(name for name in names if not is_ours(name.lstrip("-")))
-    refused = []
+@dataclass(frozen=True)
+class Target:
+    """Device of ovgpu that a call of openvino's Core names.
+
+    ``device`` is its name in ovgpu. ``asked`` is the first word of the name in the call: the devices CPU and GPU have
+    properties of their own, and what ovgpu cannot run goes on to openvino's.
+    """
+
+    device: str
+    asked: str
+
+    @property
+    def is_replaced(self) -> bool:
+        """True if the name is that of a device of openvino."""
+        return self.asked in REPLACEABLE
+
+
+def target(name: Any) -> Target | None:
+    """Return the device of ovgpu for a device name, None for one of openvino's. AUTO and lists other than MULTI's are
+    openvino's here; see `attempts`."""
+    if not isinstance(name, str):
+        return None
+    kind, _, listed = name.partition(":")
+    if kind == "MULTI" and listed:
+        found = [(target(entry.partition("(")[0].strip()), entry) for entry in listed.split(",")]
+        if any(each is None for each, _ in found):
+            return None
+        entries = [each.device + "".join(entry.partition("(")[1:]) for each, entry in found if each is not None]
+        return Target(f"MULTI:{','.join(dict.fromkeys(entries))}", "NVIDIA")
+    word, dot, number = name.partition(".")
+    if word in NAMES:
+        return Target(name, "NVIDIA")
+    if word in replaced and (word == "GPU" or name == "CPU"):
+        return Target(f"NVIDIA{dot}{number}", word)
+    return None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A device to compile a model for: ``target``, or if that is None, openvino's ``device`` with ``config``."""
+
+    target: Target | None
+    device: Any
+    config: Any
+
+
+def attempts(device: Any, config: Any, core: Any, set_priorities: Callable[[str], Any]) -> list[Attempt]:
+    """Return the devices to compile a model for, in the order in which they are tried.
+
+    AUTO goes through its list: cards of ovgpu one by one, and the devices of openvino together, as AUTO of these.
+    ``set_priorities`` returns the list that was set as a property of AUTO, HETERO or MULTI.
+
+    Raises: DeviceError if MULTI names NVIDIA and devices of openvino, or AUTO finds none of its devices.
+    """
+    own = target(device)
+    if own is not None:
+        alone = Attempt(own, device, config)
+        return [alone, replace(alone, target=None)] if own.is_replaced else [alone]
+    kind, _, listed = ("AUTO" if device is None else str(device)).partition(":")
+    if kind not in ("AUTO", "MULTI", "HETERO", "BATCH"):
+        return [Attempt(None, device, config)]
+    if not listed:
+        listed = str((config or {}).get(PRIORITIES, "") or set_priorities(kind)) if _is_properties(config) else ""
+    names = [name.strip() for name in listed.split(",") if name.strip()]
+    others = {name: value for name, value in dict(config or {}).items() if name != PRIORITIES}
+    if kind == "AUTO" in replaced and not any(target(_bare(name)) or name[0] != "-" for name in names):
+        return [Attempt(Target("AUTO:NVIDIA", "AUTO"), device, others), Attempt(None, device, config)]
+    if not any(target(_bare(name)) for name in names):
+        return [Attempt(None, device, config)]
+    if kind == "AUTO":
+        return _of_auto(names, others, core)
+    if kind == "MULTI":
+        together = target(f"MULTI:{','.join(names)}")
+        if together is None:
+            raise DeviceError(
+                f"MULTI:{','.join(names)}: MULTI cannot share a model between NVIDIA and other devices; "
+                "name NVIDIA alone, MULTI with a list of cards, or AUTO with a list of devices"
+            )
+        return [Attempt(together, together.device, others)]
+    first = target(_bare(names[0]))
+    if first is None:  # openvino's devices run all operations, so nothing is left for a card
+        return [Attempt(None, f"{kind}:{','.join(name for name in names if not target(_bare(name)))}", others)]
+    found = [Attempt(replace(first, device=f"{kind}:{first.device}"), device, others)]
+    return [*found, Attempt(None, device, config)] if first.is_replaced else found
+
+
+def _of_auto(names: list[str], config: Mapping[str, Any], core: Any) -> list[Attempt]:
+    """Return the devices of AUTO's list that are there. For one of openvino's, AUTO with the list of these; it also
+    comes last for replaced ones, to run what ovgpu cannot run."""
+    own = {name: target(_bare(name)) for name in names}
+    theirs = Attempt(None, f"AUTO:{','.join(name for name in names if not own[name])}", config)
+    found: list[Attempt] = []
+    refused: list[str] = []
     for name in names:
         if name.startswith("-"):
             continue
-        reason = _reason_against(name, core)
+        card = own[name]
+        reason = _reason_against_openvinos(_bare(name), core) if card is None else _reason_against(card.device)
         if reason is None:
-            return name if is_ours(name) else f"AUTO:{others}"
-        refused.append(reason)
-    if refused:
+            if card is None and not found:
+                warn_of_unused_cards("AUTO", _bare(name), [r for r in refused if "NVIDIA" in r], stacklevel=6)
+            found.append(theirs if card is None else Attempt(replace(card, device=f"AUTO:{card.device}"), name, config))
+            if card is None:
+                return found
+        else:
+            refused.append(reason)
+    replaced_names = [name for name, card in own.items() if card is not None and card.is_replaced and name[0] != "-"]
+    if replaced_names:
+        found.append(Attempt(None, f"AUTO:{','.join(replaced_names)}", config))
+    if not found and refused:
         raise DeviceError(f"AUTO:{','.join(names)}: no device of the list can be used: {'; '.join(refused)}")
-    return f"AUTO:{others}" if others else "AUTO"  # the list only excludes devices
+    return found or [theirs if theirs.device != "AUTO:" else Attempt(None, "AUTO", config)]  # it only excludes devices
 
 
-def _reason_against(name: str, core: Any) -> str | None:
-    """Return the reason why a device cannot be used, None if it can."""
-    if not is_ours(name):
-        there = any(family(name) == family(found) for found in core.available_devices)
-        return None if there else f'device "{name}" is not there'
+def _bare(name: str) -> str:
+    return _without_number(name.lstrip("-"))
+
+
+def _without_number(name: str) -> str:
+    """Return a name of a list without the number of requests in parentheses."""
+    return name.partition("(")[0]
+
+
+def _is_properties(config: Any) -> bool:
+    return config is None or isinstance(config, Mapping)
+
+
+def _reason_against(device: str) -> str | None:
+    """Return the reason why a device of ovgpu cannot be used, None if it can."""
     try:
-        resolve(name)
+        resolve(device)
     except DeviceError as e:
         return str(e)
     return None
+
+
+def _reason_against_openvinos(name: str, core: Any) -> str | None:
+    there = any(family(name) == family(found) for found in core.available_devices)
+    return None if there else f'device "{name}" is not there'

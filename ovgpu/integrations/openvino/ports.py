@@ -10,6 +10,7 @@ import numpy as np
 import openvino  # type: ignore[import-untyped]
 from openvino import opset13 as ops
 
+from ovgpu._util.openvino_package import own_core
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.interop.values import to_openvino_type
 from ovgpu.model import Output
@@ -52,7 +53,7 @@ def make_ports(compiled: CompiledModel) -> tuple[Ports, Ports]:
         results.append(result)
     found = openvino.Model(results, list(parameters.values()), "ports")
     with suppress(RuntimeError):
-        found = openvino.Core().compile_model(found, "CPU")
+        found = own_core().compile_model(found, "CPU")
     return Ports(found.inputs[: len(compiled.inputs)], compiled.inputs), Ports(found.outputs, compiled.outputs)
 
 

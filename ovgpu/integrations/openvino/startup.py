@@ -1,9 +1,11 @@
 """Call `ovgpu.install()` when a program imports openvino.
 
 A wheel has this file as ``_ovgpu_startup.py`` beside the package, and a file ``ovgpu.pth``, by which Python imports it
-at its start if the environment variable OVGPU_INSTALL is 1. It imports the standard library alone.
+at its start if the environment variable OVGPU_INSTALL is 1, or if OVGPU_INSTALL_AS has names of openvino's devices
+that are to mean a card, such as AUTO,GPU. It imports the standard library alone.
 """
 
+import os
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -36,7 +38,7 @@ class InstallingLoader(Loader):
         self.loader.exec_module(module)
         from ovgpu.integrations.openvino import install
 
-        install()
+        install(os.environ.get("OVGPU_INSTALL_AS", ""))
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.loader, name)
