@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ovgpu.cli._feed import Feed, token_input
@@ -16,6 +15,7 @@ from ovgpu.cli._images import SUFFIXES, image_tensor, parse_numbers
 from ovgpu.cli._ports import input_index, model_folder, parse_shapes, port_name, static_shapes
 from ovgpu.cli._preparation import Preparation, preparation
 from ovgpu.model import Model, Output
+from ovgpu.ops.base.storage import encode
 from ovgpu.types import PartialShape, Type
 
 Array = np.ndarray[Any, Any]
@@ -174,20 +174,21 @@ def _converted(values: Any, port: Output) -> Array:
 
     Raises: ValueError for anything else, and for numbers that an integer type cannot hold.
     """
-    kind, storage, given = port.element_type, _storage(port), f"--input {port_name(port)}={values}"
+    kind, given = port.element_type, f"--input {port_name(port)}={values}"
     if isinstance(values, str):
         values = int(values) if values.lstrip("+-").isdecimal() else float(values)
     numbers = np.array(values, object)  # an array of u64 and i64 would be of f64
     if not all(isinstance(number, (int, float)) for number in numbers.flat):
         raise ValueError(f"{given}: it takes {TAKES}")
-    if kind == Type.boolean or not kind.is_integral():
-        return numbers.astype(np.float64).astype(storage)
-    limits: Any = ml_dtypes.iinfo(storage)  # type: ignore[no-untyped-call]
-    if not all(limits.min <= number <= limits.max and number == int(number) for number in numbers.flat):
-        raise ValueError(
-            f"{given}: an input of type {kind.get_type_name()} takes integers from {limits.min} to {limits.max}"
-        )
-    return numbers.astype(np.int64 if limits.min else np.uint64).astype(storage)
+    numeric: type[np.number[Any]] = np.float64
+    if kind.is_integral() and kind not in (Type.boolean, Type.nf4):
+        low = -(2 ** (kind.bitwidth - 1)) if kind.is_signed() else 0
+        high = low + 2**kind.bitwidth - 1
+        if not all(low <= number <= high and number == int(number) for number in numbers.flat):
+            raise ValueError(f"{given}: an input of type {kind.get_type_name()} takes integers from {low} to {high}")
+        numeric = np.int64 if low else np.uint64
+    stored: Array = encode(numbers.ravel().astype(numeric), Type.f32 if kind.is_dynamic() else kind)
+    return stored.reshape(numbers.shape)
 
 
 def _is_fill(text: str) -> bool:

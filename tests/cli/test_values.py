@@ -13,6 +13,10 @@ from tests.harness import Net
 from .conftest import Write
 
 LIMITS = {
+    "u1": (0, 1),
+    "u2": (0, 3),
+    "u3": (0, 7),
+    "u6": (0, 63),
     "u4": (0, 15),
     "i4": (-8, 7),
     "u8": (0, 255),
