@@ -1,7 +1,6 @@
 """Properties of devices and compiled models: names, default values, and read-only properties.
 
-A property that has no effect in ovgpu (threads, pinning, caches) is checked, stored and returned, so that programs
-written for OpenVINO's devices need no change.
+`properties.table` lists the properties that can be set.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from ovgpu._util.nearest import did_you_mean
 from ovgpu.api import devices
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.model import Model
-from ovgpu.properties import CacheMode, hint, intel_auto, log
 from ovgpu.properties import device as device_properties
+from ovgpu.properties import hint, intel_auto, table
 from ovgpu.properties._property import PropertyEnum
 from ovgpu.types import TF32, Type
 
@@ -33,61 +32,14 @@ OPTIONS = (
     "DYNAMIC_QUANTIZATION_GROUP_SIZE",
     "ACTIVATIONS_SCALE_FACTOR",
 )
+LOG_LEVELS = {"LOG_NONE": "NO", "LOG_ERROR": "ERR"}  # OpenVINO's texts whose enumerators have other names
 STREAM_POLICIES = {"AUTO": -1, "NUMA": -2}
+SIZES = ("DYNAMIC_QUANTIZATION_GROUP_SIZE", "KEY_CACHE_GROUP_SIZE", "VALUE_CACHE_GROUP_SIZE")  # of 64 bits, unsigned
 
 # Default values of writable properties. The type of the default is the type of the property. The defaults of
 # properties in `COMPUTED` are never returned.
-WRITABLE: dict[str, Any] = {
-    "NUM_STREAMS": 0,
-    "INFERENCE_NUM_THREADS": 0,
-    "PERF_COUNT": False,
-    "INFERENCE_PRECISION_HINT": Type.f32,
-    "PERFORMANCE_HINT": hint.PerformanceMode.LATENCY,
-    "EXECUTION_MODE_HINT": hint.ExecutionMode.ACCURACY,
-    "PERFORMANCE_HINT_NUM_REQUESTS": 0,
-    "ENABLE_CPU_PINNING": True,
-    "ENABLE_CPU_RESERVATION": False,
-    "SCHEDULING_CORE_TYPE": hint.SchedulingCoreType.ANY_CORE,
-    "MODEL_DISTRIBUTION_POLICY": set(),
-    "ENABLE_HYPER_THREADING": True,
-    "DEVICE_ID": "",
-    "CPU_DENORMALS_OPTIMIZATION": False,
-    "LOG_LEVEL": log.Level.NO,
-    "CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE": 1.0,
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-    "KV_CACHE_PRECISION": Type.f32,
-    "KEY_CACHE_PRECISION": Type.f32,
-    "VALUE_CACHE_PRECISION": Type.f32,
-    "KEY_CACHE_GROUP_SIZE": 0,
-    "VALUE_CACHE_GROUP_SIZE": 0,
-    "ACTIVATIONS_SCALE_FACTOR": 0.0,
-    "MODEL_PRIORITY": hint.Priority.MEDIUM,
-    "ALLOW_AUTO_BATCHING": True,
-    "AUTO_BATCH_TIMEOUT": 1000,
-    "COMPILATION_NUM_THREADS": 0,
-    "CACHE_DIR": "",
-    "CACHE_MODE": CacheMode.OPTIMIZE_SIZE,
-    "ENABLE_MMAP": True,
-    "FORCE_TBB_TERMINATE": False,
-    "ENABLE_WEIGHTLESS": False,
-    "MULTI_DEVICE_PRIORITIES": "",
-    "DEVICE_PROPERTIES": {},
-}
-
-# Properties of AUTO and MULTI beside those of devices, with OpenVINO's defaults. They are accepted and returned, and
-# have no effect: AUTO tries the devices of its list in turn until one compiles the model, and no request waits for it.
-OF_SELECTORS: dict[str, dict[str, Any]] = {
-    "AUTO": {
-        "DEVICE_BIND_BUFFER": False,
-        "DEVICES_UTILIZATION_THRESHOLD": {},
-        "ENABLE_RUNTIME_FALLBACK": True,
-        "ENABLE_STARTUP_FALLBACK": True,
-        "LOW_POWER_DEVICE": "",
-        "PERF_CURVE_TABLE": {},
-        "SCHEDULE_POLICY": intel_auto.SchedulePolicy.DEVICE_PRIORITY,
-    },
-    "MULTI": {"DEVICE_BIND_BUFFER": False, "SCHEDULE_POLICY": intel_auto.SchedulePolicy.DEVICE_PRIORITY},
-}
+WRITABLE: dict[str, Any] = {name: row.default for name, row in table.WRITABLE.items()}
+OF_SELECTORS = {kind: {name: row.default for name, row in rows.items()} for kind, rows in table.OF_SELECTORS.items()}
 
 OF_MACHINE = ("CACHE_DIR", "DEVICE_ID", "MULTI_DEVICE_PRIORITIES")  # not exported with a compiled model
 
@@ -122,7 +74,7 @@ READ_ONLY: dict[str, Callable[[Settings], Any]] = {
 # Read-only properties of cards, with the names of OpenVINO's GPU device where it has them.
 CARD_READ_ONLY: dict[str, Callable[[Settings], Any]] = {
     "AVAILABLE_DEVICES": lambda s: [str(n) for n in devices.card_numbers()],
-    "FULL_DEVICE_NAME": lambda s: s.card.name,
+    "FULL_DEVICE_NAME": lambda s: f"{s.card.name} ({'iGPU' if s.card.integrated else 'dGPU'})",
     "DEVICE_TYPE": lambda s: _TYPE.INTEGRATED if s.card.integrated else _TYPE.DISCRETE,
     "OPTIMIZATION_CAPABILITIES": lambda s: [
         c for c in READ_ONLY["OPTIMIZATION_CAPABILITIES"](s) if c != _CAPABILITY.BF16 or s.card.capability >= (8, 0)
@@ -412,12 +364,12 @@ def _convert(key: str, value: Any) -> Any:
             return _precision(key, value)
         if isinstance(default, PropertyEnum):
             return _member(type(default), value)
-        if key == "NUM_STREAMS":
-            return _streams(value)
+        if isinstance(default, (int, float)):
+            return _number(key, value, type(default))
         if key == "PERF_CURVE_TABLE":
             return intel_auto.perf_curve_table(value)[1].value
-        if isinstance(default, (int, float)):
-            return type(default)(value)
+        if key == "MODEL_DISTRIBUTION_POLICY":
+            return _policies(value)
         return value if isinstance(value, type(default)) else str(value) if isinstance(default, str) else value
     except _Refused as error:
         expected = str(error)
@@ -451,10 +403,24 @@ def _precision(key: str, value: Any) -> Type:
 
 
 def _member(kind: type[PropertyEnum], value: Any) -> PropertyEnum:
-    name = str(getattr(value, "name", value)).upper().removeprefix("LOG_")
+    name = str(getattr(value, "name", value)).upper()
+    name = LOG_LEVELS.get(name, name.removeprefix("LOG_"))
     if name not in kind.__members__:
         raise _Refused("/".join(kind.__members__))
     return kind[name]
+
+
+def _number(key: str, value: Any, kind: type[int | float]) -> int | float:
+    if key == "NUM_STREAMS":
+        return _streams(value)
+    number = kind(value)
+    if key in SIZES:
+        return number % 2**64  # -1 is the largest size, as in C++
+    if number < 0:
+        raise _Refused("non negative numbers")
+    if key == "CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE" and number > 1:
+        raise _Refused("floats in range [0.0, 1.0]")
+    return number
 
 
 def _streams(value: Any) -> int:
@@ -464,6 +430,14 @@ def _streams(value: Any) -> int:
     if number < -2:
         raise _Refused("non negative numbers, AUTO and NUMA")
     return number
+
+
+def _policies(value: Any) -> set[Any]:
+    if not isinstance(value, str):
+        return set(value)
+    if value not in ("", hint.ModelDistributionPolicy.TENSOR_PARALLEL.name):
+        raise _Refused("TENSOR_PARALLEL")
+    return {hint.ModelDistributionPolicy.TENSOR_PARALLEL} if value else set()
 
 
 def _processor() -> str:

@@ -303,7 +303,7 @@ def test_properties_of_a_card(cards: Any) -> None:
     with cards(2):
         core = ov.Core()
         get = lambda name, device="NVIDIA.1": core.get_property(device, name)
-        assert get("FULL_DEVICE_NAME") == get("FULL_DEVICE_NAME", "CUDA.1") == "ovgpu emulated device"
+        assert get("FULL_DEVICE_NAME") == get("FULL_DEVICE_NAME", "CUDA.1") == "ovgpu emulated device (dGPU)"
         assert get("DEVICE_ARCHITECTURE") == "sm_90" and get("GPU_UARCH_VERSION") == "9.0.0"
         assert get("DEVICE_TYPE") is ov.properties.device.Type.DISCRETE
         assert get("DEVICE_UUID") == "e0e1e2e3e4e5e6e7e8e9eaebecedee02" != get("DEVICE_UUID", "NVIDIA")
