@@ -33,7 +33,7 @@ DERIVED = {
 }
 LENIENT = {  # texts that ovgpu accepts, too
     "LOG_LEVEL": {"NO", "ERR", "WARNING"},  # names of the enumerators
-    **{key: {"i8", "f64"} for key in CACHES},  # as in models for other devices; the compiled model warns
+    **{key: {"i8", "f64", "dynamic"} for key in CACHES},  # as in models for other devices; the compiled model warns
     **{key: {"1000000000000"} for key in ("NUM_STREAMS", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT_NUM_REQUESTS")},
 }
 
