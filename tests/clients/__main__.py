@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .modes import MODES
+from .modes import modes_of
 from .table import Row, write
 
 ROOT = Path(__file__).parents[2]
@@ -46,17 +46,27 @@ def environment(name: str, folder: Path) -> Path:
         if unwanted := getattr(program, "UNWANTED", []):
             subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", *unwanted], check=True)
         (home / "complete").touch()
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", ROOT], check=True)
     return python
 
 
 def run(python: Path | str, mode: str, name: str, folder: Path) -> str:
-    """Run one program in one mode. Return "" or the last line of its error."""
+    """Run one program in one mode. Return "" or the last line of its error.
+
+    An environment of the program's own has ovgpu as an installed wheel, so that the source tree must not be found.
+    """
+    source = folder / "source"
+    source.mkdir(exist_ok=True)
+    if not (source / "tests").exists():
+        (source / "tests").symlink_to(ROOT / "tests")
+    renamed = {"OVGPU_INSTALL_AS": "AUTO,GPU,CPU"} if mode == "renamed" else {}
+    path = ROOT if python == sys.executable else source
     found = subprocess.run(
         [python, "-m", "tests.clients.modes", mode, name, folder],
-        cwd=ROOT,
+        cwd=path,
         text=True,
         capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(path), **renamed},
     )
     (folder / f"{mode}.log").write_text(found.stdout + found.stderr)
     return "" if found.returncode == 0 else (found.stderr.strip().splitlines() or ["it failed"])[-1]
@@ -92,7 +102,7 @@ def check(name: str, python: Path | str, folder: Path) -> Row:
         raise SystemExit(f"{name} fails with openvino alone: {error} (see {folder / 'openvino.log'})")
     outcomes = {
         mode: run(python, mode, name, folder) or differences(folder, mode) or "equal"
-        for mode in MODES
+        for mode in modes_of(import_module(f"tests.clients.programs.{name}"))
         if mode != "openvino"
     }
     return Row(name, outcomes, len(np.load(folder / "openvino.npz").files))

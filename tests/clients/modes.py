@@ -4,7 +4,8 @@
 
 A module in `programs` has `REQUIREMENTS`, `prepare(folder)`, which makes models with the openvino package, and
 `run(folder, device)`, which returns arrays by name. They are saved as FOLDER/MODE.npz. `MODULES` of a
-light program are the modules without which the tests skip it.
+light program are the modules without which the tests skip it. A program that cannot be told a device has the one that
+it names itself as `NAMES`; another one may have the one that it takes by default as `DEFAULT`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.harness.models.drive import OPENVINO_F32
+from ovgpu.cli.compare.engines import F32, NO_INT8
 
 
 def openvino_alone() -> str:
@@ -33,7 +34,7 @@ def openvino_alone() -> str:
 
     def with_f32(self: Any, *args: Any) -> None:
         init(self, *args)
-        self.set_property("CPU", OPENVINO_F32)
+        self.set_property("CPU", F32 | NO_INT8)
 
     openvino.Core.__init__ = with_f32
     return "CPU"
@@ -64,6 +65,22 @@ PRELOADED = (
     "tools.ovc",
 )
 """Modules that openvino itself does not import, and that could not be imported any more by their names."""
+
+
+def renamed() -> str:
+    """Let openvino's own names mean the card, by the environment variable OVGPU_INSTALL_AS alone. The program takes the
+    device that it names by itself or by default."""
+    from ovgpu.api import devices
+    from ovgpu.backends.cpu import CpuBackend
+
+    if not devices.card_numbers():
+        devices.register_backend("NVIDIA", CpuBackend)
+    if "_ovgpu_startup" not in sys.modules:  # an editable install lacks the files that read the variable
+        import ovgpu
+
+        ovgpu.install(os.environ["OVGPU_INSTALL_AS"])
+    count_compiled()
+    return ""
 
 
 def replaced() -> str:
@@ -123,7 +140,17 @@ def count_compiled() -> None:
     Compilation.__init__ = recorded  # type: ignore[method-assign]
 
 
-MODES: dict[str, Callable[[], str]] = {"openvino": openvino_alone, "plug-in": plugin, "replaced": replaced}
+MODES: dict[str, Callable[[], str]] = {
+    "openvino": openvino_alone,
+    "plug-in": plugin,
+    "renamed": renamed,
+    "replaced": replaced,
+}
+
+
+def modes_of(program: ModuleType) -> list[str]:
+    """Return the modes of a program. One that ``NAMES`` a device itself cannot take the plug-in's name."""
+    return [mode for mode in MODES if mode != "plug-in" or not hasattr(program, "NAMES")]
 
 
 def main() -> None:
@@ -134,7 +161,8 @@ def main() -> None:
     if mode == "prepare":
         program.prepare(folder)
         return
-    results = program.run(folder, MODES[mode]())
+    device = MODES[mode]()
+    results = program.run(folder, device or getattr(program, "DEFAULT", "CPU"))
     if mode != "openvino" and not compiled:
         sys.exit("ovgpu has compiled no model")
     np.savez(folder / f"{mode}.npz", **results)

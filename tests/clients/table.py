@@ -41,7 +41,7 @@ def write(new: Iterable[Row]) -> None:
     """Replace or add rows."""
     lines = rows()
     for row in new:
-        outcomes = " | ".join(row.outcomes.get(mode, "") for mode in COLUMNS)
+        outcomes = " | ".join(row.outcomes.get(mode, "-") for mode in COLUMNS)
         lines[row.name] = f"| `{row.name}` | {summary(row.name)} | {row.results} | {outcomes} |"
     table = [
         f"| Program | What runs | Results | {' | '.join(COLUMNS)} |",

@@ -1,7 +1,4 @@
-"""RapidOCR, with the models that come with it: text on an image.
-
-It names the device CPU itself, so the calls of openvino's Core that name it are redirected here.
-"""
+"""RapidOCR, which names the CPU, with the models that come with it: text on an image."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ._redirect import cpu_is
-
 REQUIREMENTS = ["rapidocr==3.10.0", "onnx"]
+NAMES = "CPU"
 
 TEXTS = ("OpenVINO models on NVIDIA", "state, loops and slices 123")
 
@@ -31,7 +27,6 @@ def run(folder: Path, device: str) -> dict[str, np.ndarray[Any, Any]]:
     """Return the boxes of the words found, their texts and scores."""
     from rapidocr import EngineType, RapidOCR
 
-    with cpu_is(device):
-        engine = RapidOCR(params={f"{part}.engine_type": EngineType.OPENVINO for part in ("Det", "Cls", "Rec")})
-        found = engine(str(folder / "text.png"))
+    engine = RapidOCR(params={f"{part}.engine_type": EngineType.OPENVINO for part in ("Det", "Cls", "Rec")})
+    found = engine(str(folder / "text.png"))
     return {"boxes": np.array(found.boxes), "texts": np.array(found.txts), "scores": np.array(found.scores)}

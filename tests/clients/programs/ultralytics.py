@@ -9,6 +9,7 @@ import numpy as np
 
 REQUIREMENTS = ["torch==2.14.1", "torchvision==0.29.1", "ultralytics"]
 
+DEFAULT = "AUTO"
 TASKS = {
     "detect": "yolo11n.yaml",
     "segment": "yolo11n-seg.yaml",
@@ -39,13 +40,9 @@ def run(folder: Path, device: str) -> dict[str, np.ndarray[Any, Any]]:
     results = {}
     for task in TASKS:
         model = YOLO(folder / f"{task}_openvino_model", task=task)
-        found = (
-            model.predict(
-                folder / "image.png", imgsz=SIZE, conf=1e-5, max_det=20, device=f"intel:{device.lower()}", verbose=False
-            )[0]
-            .cpu()
-            .numpy()
-        )
+        named = {} if device == "AUTO" else {"device": f"intel:{device.lower()}"}
+        options: dict[str, Any] = {"imgsz": SIZE, "conf": 1e-5, "max_det": 20, "verbose": False}
+        found = model.predict(folder / "image.png", **options, **named)[0].cpu().numpy()
         for name, value in {
             "boxes": found.boxes and found.boxes.data,
             "masks": found.masks and found.masks.data,

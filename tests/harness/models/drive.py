@@ -10,17 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ovgpu.cli.compare.engines import F32, NO_INT8
+
 Array = NDArray[Any]
 GREEDY_STEPS = 32
 TOLERANCE = 1e-3
 DATA = Path(__file__).parents[2] / "models" / "data"
-OPENVINO_F32 = {
-    "INFERENCE_PRECISION_HINT": "f32",
-    "EXECUTION_MODE_HINT": "ACCURACY",
-    "KV_CACHE_PRECISION": "f32",
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-    "LP_TRANSFORMS_MODE": "NO",  # 8-bit arithmetic between FakeQuantize layers
-}
+OPENVINO_F32 = F32 | NO_INT8
 
 
 @dataclass(frozen=True)
