@@ -29,9 +29,20 @@ class CompiledModel:
     Threads that run the model in parallel must each create their own request.
     """
 
-    def __init__(self, compilation: Compilation) -> None:
-        self._compilation = compilation
-        self._compilations: tuple[Compilation, ...] = (compilation,)
+    def __init__(self, other: Compilation | CompiledModel) -> None:
+        """Make another object for the same compiled model, with a private request of its own. A subclass may add to it.
+
+        `Core.compile_model` compiles models.
+        """
+        if not isinstance(other, (Compilation, CompiledModel)):
+            raise TypeError(
+                f"CompiledModel takes a compiled model, got {type(other).__name__}: Core.compile_model compiles models"
+            )
+        self._origin = other if isinstance(other, CompiledModel) else None
+        self._compilation: Compilation = other._compilation if isinstance(other, CompiledModel) else other
+        self._compilations: tuple[Compilation, ...] = (
+            other._compilations if isinstance(other, CompiledModel) else (self._compilation,)
+        )
         self._private: InferRequest | None = None
         self._lock = threading.Lock()
 
@@ -75,6 +86,8 @@ class CompiledModel:
 
     def create_infer_request(self) -> InferRequest:
         """Create a request with its own inputs, outputs, state and memory."""
+        if self._origin is not None:
+            return self._origin.create_infer_request()
         return InferRequest(self._compilation.current)
 
     def query_state(self) -> list[VariableState]:
@@ -104,6 +117,8 @@ class CompiledModel:
     @property
     def _device(self) -> str:
         """The name of the device, for `Core.compile_model`."""
+        if self._origin is not None:
+            return self._origin._device
         return self._compilation.settings.device
 
     def _request(self) -> InferRequest:
@@ -130,6 +145,8 @@ class CompiledModel:
 
     def get_property(self, property: str) -> Any:
         """Return a property's value. Raise RuntimeError if there is no such property."""
+        if self._origin is not None:
+            return self._origin.get_property(property)
         return self._compilation.current.settings.get(property)
 
     def set_property(self, properties: Mapping[str, Any] | tuple[str, Any]) -> None:

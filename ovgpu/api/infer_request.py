@@ -55,8 +55,15 @@ class InferRequest(RequestTensors):
     without the inference that was running; on a CUDA device it raises DeviceError there.
     """
 
-    def __init__(self, compilation: Compilation) -> None:
-        self._compilation = compilation
+    def __init__(self, other: Compilation | InferRequest) -> None:
+        """Make another object for the same request. A subclass may add to it."""
+        if isinstance(other, InferRequest):
+            self.__dict__ = other.__dict__
+            return
+        if not isinstance(other, Compilation):
+            kind = type(other).__name__
+            raise TypeError(f"InferRequest takes a request, got {kind}: CompiledModel.create_infer_request makes one")
+        compilation = self._compilation = other
         self._backend = compilation.backend.for_request()
         self._inputs, self._outputs = make_slots(compilation.inputs, compilation.outputs, self._backend)
         self._variables = Variables(compilation.initial.infos, self._backend)

@@ -17,7 +17,7 @@ import ovgpu
 from ovgpu._util.openvino_package import own_core
 from ovgpu.api import devices
 from ovgpu.cli import main
-from ovgpu.integrations.openvino import inference, install, uninstall
+from ovgpu.integrations.openvino import classes, install, uninstall
 from ovgpu.ops.base.op import _registry
 from tests.emulator import device as emulator
 from tests.harness.models.drive import DATA
@@ -31,7 +31,7 @@ def absolute(kind: Any = ov.Type.f32) -> ov.Model:
 
 
 def is_ours(compiled: Any) -> bool:
-    return type(compiled) is inference.CompiledModel
+    return classes.facade_of(compiled) is not None
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ovgpu._util.gc_pause import paused
 from ovgpu._util.openvino_package import PLAIN
 from ovgpu.api import devices
 from ovgpu.api.core import check_readable
+from ovgpu.integrations.openvino.classes import expose, patch
 from ovgpu.integrations.openvino.devices import (
     PRIORITIES,
     REPLACEABLE,
@@ -26,7 +27,7 @@ from ovgpu.integrations.openvino.devices import (
     replaced,
     target,
 )
-from ovgpu.integrations.openvino.inference import AsyncInferQueue, CompiledModel
+from ovgpu.integrations.openvino.inference import AsyncInferQueue, CompiledModel, InferRequest
 from ovgpu.interop.models import from_openvino, mark_onnx
 from ovgpu.interop.values import properties_to_ovgpu, property_to_openvino
 from ovgpu.ir import is_xml_text
@@ -93,7 +94,7 @@ def _compile(original: Method, self: Any, attempt: Attempt, model: Any, weights:
     core, name = ovgpu_core(self, attempt.target.asked), attempt.target.device
     config = properties_to_ovgpu(attempt.config)
     compile_with = partial(core._compile_by, partial(read_for_ovgpu, self), model, weights)
-    return CompiledModel(core._compile_for(name, core._resolve_devices(name, config), config, compile_with))
+    return expose(CompiledModel(core._compile_for(name, core._resolve_devices(name, config), config, compile_with)))
 
 
 def _priorities(self: Any, kind: str) -> Any:
@@ -189,8 +190,10 @@ def import_model(
     """Return a compiled model that was exported for the device."""
     return _by(
         device_name,
-        lambda found: CompiledModel(
-            ovgpu_core(self, found.asked).import_model(model_stream, found.device, properties_to_ovgpu(config))
+        lambda found: expose(
+            CompiledModel(
+                ovgpu_core(self, found.asked).import_model(model_stream, found.device, properties_to_ovgpu(config))
+            )
         ),
         lambda: original(self, model_stream, device_name, config),
     )
@@ -261,7 +264,7 @@ def install(instead_of: str | Iterable[str] = ()) -> None:
     listing = _with_original(available_devices, core.get_available_devices)
     _replace(core, "get_available_devices", listing)
     _replace(core, "available_devices", property(listing, doc=core.available_devices.__doc__))
-    _replace(openvino.AsyncInferQueue, "__new__", staticmethod(_new_queue))
+    patch((CompiledModel, InferRequest, AsyncInferQueue))
 
 
 def uninstall() -> None:
@@ -288,11 +291,3 @@ def _with_original(method: Method, original: Method) -> Method:
         return method(original, self, *args, **kwargs)
 
     return method_of_core
-
-
-def _new_queue(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return a queue of ovgpu for a model that it has compiled; then Python does not call the class's ``__init__``."""
-    model = args[0] if args else kwargs.get("model")
-    if type(model) is CompiledModel:
-        return AsyncInferQueue(*args, **kwargs)
-    return openvino._pyopenvino.AsyncInferQueue.__new__(cls)

@@ -1,4 +1,4 @@
-"""Compiled models, requests and queues of ovgpu behind the interface of openvino's classes."""
+"""Facades of `classes`: compiled models, requests and queues of ovgpu behind the interface of openvino's classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import openvino  # type: ignore[import-untyped]
 from openvino.utils.data_helpers import OVDict  # type: ignore[import-untyped]
 
 import ovgpu
-from ovgpu.integrations.openvino.ports import Ports, key_to_ovgpu, make_ports
+from ovgpu.integrations.openvino.classes import expose
+from ovgpu.integrations.openvino.ports import PortsOfModel, key_to_ovgpu, make_ports
 from ovgpu.interop.models import to_openvino_model
 from ovgpu.interop.values import (
     properties_to_ovgpu,
@@ -19,20 +20,13 @@ from ovgpu.interop.values import (
 )
 
 
-class Facade:
-    """Object that `isinstance` takes for one of openvino's class `stands_for`, whose constructor wants C++ objects."""
-
-    stands_for: ClassVar[Any]
+class VariableState:
+    """Variable of a request; see `ovgpu.VariableState`. `isinstance` takes it for one of openvino, whose constructor
+    wants a C++ object."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        return self.stands_for
-
-
-class VariableState(Facade):
-    """Variable of a request; see `ovgpu.VariableState`."""
-
-    stands_for = openvino._pyopenvino.VariableState
+        return openvino._pyopenvino.VariableState
 
     def __init__(self, variable: ovgpu.VariableState) -> None:
         self._variable = variable
@@ -56,13 +50,20 @@ class VariableState(Facade):
         return repr(self._variable)
 
 
-class InferRequest(Facade):
+class InferRequest:
     """Request of a compiled model; see `ovgpu.InferRequest`."""
 
-    stands_for = openvino.InferRequest
+    stands_for: ClassVar[Any] = openvino.InferRequest
 
     def __init__(self, compiled: CompiledModel, request: ovgpu.InferRequest) -> None:
         self._compiled, self._request = compiled, request
+
+    def stand_in(self) -> Any:
+        return self._compiled.request_to_stand_in()
+
+    def made_from(self) -> InferRequest:
+        """Return the facade of ``openvino.InferRequest(request)``: the same request."""
+        return self
 
     # ---- running
 
@@ -165,8 +166,8 @@ class InferRequest(Facade):
 
     profiling_info = property(get_profiling_info)
 
-    def get_compiled_model(self) -> CompiledModel:
-        return CompiledModel(self._request.get_compiled_model(), self._compiled._ports)
+    def get_compiled_model(self) -> Any:
+        return expose(CompiledModel(self._request.get_compiled_model(), self._compiled._ports))
 
     def _is_single_input(self) -> bool:
         return len(self._compiled.inputs) == 1
@@ -175,34 +176,47 @@ class InferRequest(Facade):
         return repr(self._request)
 
 
-class CompiledModel(Facade):
+class CompiledModel:
     """Model compiled by ovgpu; see `ovgpu.CompiledModel`. ``ports`` are those of an equal compiled model."""
 
-    stands_for = openvino.CompiledModel
+    stands_for: ClassVar[Any] = openvino.CompiledModel
 
-    def __init__(self, compiled: ovgpu.CompiledModel, ports: tuple[Ports, Ports] | None = None) -> None:
+    def __init__(self, compiled: ovgpu.CompiledModel, ports: PortsOfModel | None = None) -> None:
         self._compiled = compiled
         self._ports = ports or make_ports(compiled)
         self._infer_request: InferRequest | None = None
+        self._request_to_stand_in: Any = None
+
+    def stand_in(self) -> Any:
+        return self._ports.stand_in
+
+    def request_to_stand_in(self) -> Any:
+        if self._request_to_stand_in is None:
+            self._request_to_stand_in = openvino._pyopenvino.CompiledModel.create_infer_request(self.stand_in())
+        return self._request_to_stand_in
+
+    def made_from(self, weights: Any = None) -> CompiledModel:
+        """Return the facade of ``openvino.CompiledModel(compiled)``, which has a private request of its own."""
+        return CompiledModel(ovgpu.CompiledModel(self._compiled), self._ports)
 
     # ---- ports
 
     @property
     def inputs(self) -> list[Any]:
-        return list(self._ports[0].openvino)
+        return list(self._ports.inputs.openvino)
 
     @property
     def outputs(self) -> list[Any]:
-        return list(self._ports[1].openvino)
+        return list(self._ports.outputs.openvino)
 
     def input(self, key: int | str | None = None) -> Any:
-        return self._ports[0].to_openvino(self._compiled.input(key))
+        return self._ports.inputs.to_openvino(self._compiled.input(key))
 
     def output(self, key: int | str | None = None) -> Any:
-        return self._ports[1].to_openvino(self._compiled.output(key))
+        return self._ports.outputs.to_openvino(self._compiled.output(key))
 
     def _key(self, key: Any) -> Any:
-        return key_to_ovgpu(self._ports, key)
+        return key_to_ovgpu((self._ports.inputs, self._ports.outputs), key)
 
     def _inputs(self, values: Any) -> Any:
         """Return the inputs of an inference, or tensors by key, with ovgpu's keys and tensors."""
@@ -213,7 +227,7 @@ class CompiledModel(Facade):
         return tensor_to_ovgpu(values)
 
     def _results(self, results: ovgpu.OVDict) -> OVDict:
-        return OVDict(dict(zip(self._ports[1].openvino, results.values(), strict=True)))
+        return OVDict(dict(zip(self._ports.outputs.openvino, results.values(), strict=True)))
 
     # ---- running
 
@@ -223,10 +237,10 @@ class CompiledModel(Facade):
         return self._own_request().infer(inputs, share_inputs, share_outputs, decode_strings=decode_strings)
 
     def infer_new_request(self, inputs: Any = None) -> OVDict:
-        return self.create_infer_request().infer(inputs)
+        return InferRequest(self, self._compiled.create_infer_request()).infer(inputs)
 
-    def create_infer_request(self) -> InferRequest:
-        return InferRequest(self, self._compiled.create_infer_request())
+    def create_infer_request(self) -> Any:
+        return expose(InferRequest(self, self._compiled.create_infer_request()))
 
     def query_state(self) -> list[VariableState]:
         return self._own_request().query_state()
@@ -271,14 +285,22 @@ class CompiledModel(Facade):
         return repr(self._compiled)
 
 
-class AsyncInferQueue(Facade):
+class AsyncInferQueue:
     """Pool of requests; see `ovgpu.AsyncInferQueue`."""
 
-    stands_for = openvino.AsyncInferQueue
+    stands_for: ClassVar[Any] = openvino.AsyncInferQueue
 
     def __init__(self, model: CompiledModel, jobs: int = 0) -> None:
         self._compiled, self._queue = model, ovgpu.AsyncInferQueue(model._compiled, jobs)
-        self._requests = {request: InferRequest(model, request) for request in self._queue}
+        self._requests = {request: expose(InferRequest(model, request)) for request in self._queue}
+
+    def stand_in(self) -> Any:
+        return self._compiled.stand_in()
+
+    @staticmethod
+    def made_from(model: CompiledModel, jobs: int = 0) -> AsyncInferQueue:
+        """Return the facade of ``openvino.AsyncInferQueue(compiled, jobs)``."""
+        return AsyncInferQueue(model, jobs)
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
         self._queue.start_async(self._compiled._inputs(inputs), userdata, share_inputs)
@@ -304,10 +326,10 @@ class AsyncInferQueue(Facade):
     def __len__(self) -> int:
         return len(self._queue)
 
-    def __iter__(self) -> Iterator[InferRequest]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._requests.values())
 
-    def __getitem__(self, i: int) -> InferRequest:
+    def __getitem__(self, i: int) -> Any:
         return self._requests[self._queue[i]]
 
     def __repr__(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,16 @@ class Ports:
         return self._to_ovgpu.get(port)
 
 
-def make_ports(compiled: CompiledModel) -> tuple[Ports, Ports]:
+@dataclass(frozen=True)
+class PortsOfModel:
+    """Ports of a compiled model, and the `openvino.CompiledModel` that they belong to, which stands in for it."""
+
+    inputs: Ports
+    outputs: Ports
+    stand_in: Any
+
+
+def make_ports(compiled: CompiledModel) -> PortsOfModel:
     """Return the inputs and outputs of a compiled model.
 
     openvino makes such ports only for models that it has compiled. It gets one of Parameters and Results alone, which
@@ -52,9 +62,20 @@ def make_ports(compiled: CompiledModel) -> tuple[Ports, Ports]:
         result.set_friendly_name(port.node.friendly_name)
         results.append(result)
     found = openvino.Model(results, list(parameters.values()), "ports")
-    with suppress(RuntimeError):
-        found = own_core().compile_model(found, "CPU")
-    return Ports(found.inputs[: len(compiled.inputs)], compiled.inputs), Ports(found.outputs, compiled.outputs)
+    try:
+        found = stand_in = own_core().compile_model(found, "CPU")
+    except RuntimeError:
+        stand_in = _empty()
+    return PortsOfModel(
+        Ports(found.inputs[: len(compiled.inputs)], compiled.inputs), Ports(found.outputs, compiled.outputs), stand_in
+    )
+
+
+@cache
+def _empty() -> Any:
+    """Return a compiled model of one input of no elements."""
+    nothing = ops.parameter([0], np.float32)
+    return own_core().compile_model(openvino.Model([nothing], [nothing], "empty"), "CPU")
 
 
 def _parameter(port: Output) -> Any:
