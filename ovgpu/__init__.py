@@ -95,6 +95,7 @@ __all__ = [
     "properties",
     "read_model",
     "register_op",
+    "replace_openvino",
     "save_model",
     "serialize",
     "set_batch",
@@ -113,9 +114,9 @@ passes.__getattr__ = names.names_of("ovgpu.passes")  # type: ignore[method-assig
 def __getattr__(name: str) -> Any:
     """Return a name that is imported when it is first used: of batching, integrations, or openvino's."""
     if name in ("install", "uninstall"):
-        from ovgpu.integrations import openvino
-
-        return getattr(openvino, name)
+        return getattr(import_module("ovgpu.integrations.openvino"), name)
+    if name == "replace_openvino":
+        return import_module("ovgpu.integrations.openvino.replacement").replace_openvino
     if name == "ray":
         return import_module("ovgpu.integrations.ray")
     if name in BATCHING:

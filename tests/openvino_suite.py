@@ -19,13 +19,16 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import suppress
+from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import ovgpu  # noqa: F401  # before its folder leaves the path
-from tests.clients.modes import MODES, Alias, compiled
+from tests.clients.modes import MODES, compiled
 
 ROOT = Path(__file__).parents[1]
 LISTING = Path(__file__).parent / "clients" / "openvino_suite.txt"
@@ -72,10 +75,23 @@ def pytest_load_initial_conftests() -> None:
     MODES[os.environ["SUITE_MODE"]]()
     if os.environ["SUITE_MODE"] == "plug-in":
         _use_for_cpu()
-    sys.meta_path.insert(0, Alias("openvino.runtime", "openvino"))  # which older copies of the tests import
+    sys.meta_path.insert(0, Runtime())
     sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT]
     for name in [name for name in list(sys.modules) if name.partition(".")[0] == "tests"]:
         del sys.modules[name]  # the suite is a package of that name too
+
+
+class Runtime:
+    """Finder and loader of ``openvino.runtime``, which older copies of the tests import, as openvino."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if f"{name}.".startswith("openvino.runtime.") else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python create a module, which `exec_module` replaces."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = import_module(module.__name__.replace("openvino.runtime", "openvino", 1))
 
 
 def _use_for_cpu() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -11,16 +15,62 @@ HINT = "pip install ovgpu[openvino]"
 PLAIN = "_ovgpu_plain"  # attribute of an openvino.Core whose devices are not replaced
 
 
+_lock = threading.RLock()
+_hidden: dict[str, ModuleType] = {}
+"""openvino's own modules, by name, where ovgpu has their names."""
+
+
 @cache
 def package() -> ModuleType | None:
     """Return the openvino package, imported at the first call; None if it is not installed."""
     try:
-        found = import_module("openvino")
+        return import_own("openvino")
     except ModuleNotFoundError as e:
         if e.name != "openvino":
             raise
         return None
-    return None if found.__name__ == "ovgpu" else found  # a program may use ovgpu by openvino's name
+
+
+def import_own(name: str) -> ModuleType:
+    """Import a module of openvino itself, also in a program that uses ovgpu by openvino's name."""
+    if not is_replaced():
+        return import_module(name)
+    with _own_names():
+        return import_module(name)
+
+
+def is_replaced() -> bool:
+    """Return whether openvino's name stands for ovgpu."""
+    found = sys.modules.get("openvino")
+    return found is not None and found is sys.modules.get("ovgpu")
+
+
+@contextmanager
+def _own_names() -> Iterator[None]:
+    """Give openvino's modules their names back. Another thread that imports openvino meanwhile gets them, too."""
+    with _lock:
+        replaced, finders = _take(), list(sys.meta_path)
+        sys.modules.update(_hidden)
+        sys.meta_path[:] = [finder for finder in finders if not getattr(finder, "replaces_openvino", False)]
+        try:
+            yield
+        finally:
+            _hidden.update(_take())
+            sys.modules.update(replaced)
+            sys.meta_path[:] = finders
+
+
+def _take() -> dict[str, ModuleType]:
+    """Remove openvino and its modules from the imported ones, and return them by name."""
+    names = [name for name in sys.modules if name.partition(".")[0] == "openvino"]
+    return {name: sys.modules.pop(name) for name in names}
+
+
+def hide() -> None:
+    """Import openvino, if it is installed, and free its names for ovgpu."""
+    with _lock:
+        package()
+        _hidden.update(_take())
 
 
 def required(what: str) -> ModuleType:

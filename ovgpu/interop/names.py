@@ -30,9 +30,13 @@ MODULES = frozenset(
         *OPSETS,
         "package_utils",
         "tools",
+        "torch",
     }
 )
 """Modules of openvino that are modules of ovgpu too, with all that are in them."""
+
+IMPORTED = ("ovgpu.torch",)
+"""Modules that do something when they are imported: this one registers the backend of `torch.compile`."""
 
 SUBMODULES = ("passes.", "preprocess.", "utils.")
 """Packages of both, whose modules that ovgpu does not have are openvino's."""
@@ -81,6 +85,8 @@ class _Loader:
         """Let Python create it."""
 
     def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ in IMPORTED and openvino_package.package() is not None:
+            openvino_module(module.__name__)
         module.__doc__ = f"Module {_openvino_name(module.__name__)}, which is imported when it is used."
         module.__getattr__ = names_of(module.__name__)  # type: ignore[method-assign]
 
@@ -117,7 +123,7 @@ def openvino_module(module: str) -> ModuleType:
     name = _openvino_name(module)
     for part in name.split(".")[1:]:
         if not hasattr(found, part):
-            import_module(f"{found.__name__}.{part}")
+            openvino_package.import_own(f"{found.__name__}.{part}")
         found = getattr(found, part)
     return found
 

@@ -13,10 +13,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from importlib import import_module
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,20 +51,6 @@ def plugin() -> str:
     return "NVIDIA"
 
 
-PRELOADED = (
-    "_offline_transformations",
-    "experimental",
-    "frontend.onnx",
-    "frontend.paddle",
-    "frontend.pytorch",
-    "frontend.tensorflow",
-    "passes",
-    "preprocess.torchvision",
-    "tools.ovc",
-)
-"""Modules that openvino itself does not import, and that could not be imported any more by their names."""
-
-
 def renamed() -> str:
     """Let openvino's own names mean the card, by the environment variable OVGPU_INSTALL_AS alone. The program takes the
     device that it names by itself or by default."""
@@ -85,42 +69,11 @@ def renamed() -> str:
 
 def replaced() -> str:
     """Let ``import openvino`` import ovgpu, which keeps openvino itself for what it hands over."""
-    import openvino
-
-    for name in PRELOADED:
-        with suppress(ImportError):
-            import_module(f"openvino.{name}")
-    tools = openvino.tools.__path__
     import ovgpu
-    from ovgpu._util import openvino_package
 
-    openvino_package.package()
-    for name in [name for name in list(sys.modules) if name.partition(".")[0] == "openvino"]:
-        del sys.modules[name]
-    sys.modules["openvino"] = ovgpu
-    sys.meta_path.insert(0, Alias("openvino", "ovgpu", {"openvino.tools.benchmark": tools}))
+    ovgpu.replace_openvino()
     count_compiled()
     return "CPU"
-
-
-class Alias:
-    """Finder and loader of the modules of a package as those of another package."""
-
-    def __init__(self, package: str, other: str, programs: Mapping[str, Sequence[str]] | None = None) -> None:
-        """``programs`` has modules of the package that are programs, not its interface, and where their files are."""
-        self.package, self.other, self.programs = package, other, dict(programs or {})
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if any(f"{name}.".startswith(f"{program}.") for program in self.programs):
-            return PathFinder.find_spec(name, self.programs.get(name, path))
-        inside = f"{name}.".startswith(f"{self.package}.")
-        return ModuleSpec(name, self) if inside else None  # type: ignore[arg-type]
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Let Python create a module, which `exec_module` replaces."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = import_module(self.other + module.__name__.removeprefix(self.package))
 
 
 compiled: list[str] = []

@@ -23,7 +23,7 @@ from ovgpu import opset13 as ops
 from ovgpu._util import openvino_package
 from ovgpu.interop import names
 
-HANDED_OVER = sorted(names.MODULES - {"_pyopenvino"})
+HANDED_OVER = sorted(names.MODULES - {"_pyopenvino", "torch"})  # torch is not installed
 OURS = ("exceptions", "helpers", "layout_helpers", "passes", "preprocess", "properties", "utils", "utils.types")
 
 

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable
 from types import ModuleType
 
-from ovgpu._util.openvino_package import required
+from ovgpu._util.openvino_package import is_replaced, required
 
 _lock = threading.Lock()
 
@@ -30,16 +30,20 @@ def install(instead_of: str | Iterable[str] = ()) -> None:
     separated by commas. ``GPU.n`` is the card ``NVIDIA.n``. Models that ovgpu cannot run go on to openvino's own
     device, with a warning. ``CPU`` computes in f32 unless the program sets another precision.
 
+    Nothing is done where ovgpu has openvino's name; see `replace_openvino`.
+
     Raises: ImportError if openvino is not installed, ValueError for another name.
     """
     with _lock:
-        _core().install(instead_of)
+        if not is_replaced():
+            _core().install(instead_of)
 
 
 def uninstall() -> None:
     """Remove the devices from `openvino.Core`. Models that are compiled keep working."""
     with _lock:
-        _core().uninstall()
+        if not is_replaced():
+            _core().uninstall()
 
 
 def _core() -> ModuleType:

@@ -1,8 +1,8 @@
-"""Call `ovgpu.install()` when a program imports openvino.
+"""Call `ovgpu.install()`, or `ovgpu.replace_openvino()`, when a program imports openvino.
 
 A wheel has this file as ``_ovgpu_startup.py`` beside the package, and a file ``ovgpu.pth``, by which Python imports it
-at its start if the environment variable OVGPU_INSTALL is 1, or if OVGPU_INSTALL_AS has names of openvino's devices
-that are to mean a card, such as AUTO,GPU. It imports the standard library alone.
+at its start if the environment variable OVGPU_INSTALL or OVGPU_REPLACE is 1, or if OVGPU_INSTALL_AS has names of
+openvino's devices that are to mean a card, such as AUTO,GPU. It imports the standard library alone.
 """
 
 import os
@@ -18,6 +18,8 @@ class Finder(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "openvino":
             return None
+        if os.environ.get("OVGPU_REPLACE") == "1":
+            return ModuleSpec(name, ReplacingLoader())
         others = (finder for finder in sys.meta_path if finder is not self)
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is not None and spec.loader is not None:
@@ -42,6 +44,20 @@ class InstallingLoader(Loader):
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.loader, name)
+
+
+class ReplacingLoader(Loader):
+    """Loader of ovgpu by openvino's name."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python create a module, which `exec_module` replaces."""
+
+    def exec_module(self, module) -> None:  # type: ignore[no-untyped-def]
+        del sys.modules["openvino"]
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
+        from ovgpu.integrations.openvino.replacement import replace_openvino
+
+        replace_openvino()
 
 
 sys.meta_path.insert(0, Finder())

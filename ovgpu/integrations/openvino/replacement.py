@@ -1,0 +1,74 @@
+"""ovgpu by openvino's name: `import openvino` imports ovgpu, which keeps openvino itself for what it hands over."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from ovgpu._util import openvino_package
+from ovgpu.interop.names import MODULES
+
+OWN = frozenset({*MODULES, "exceptions", "helpers", "layout_helpers", "passes", "preprocess", "properties", "utils"})
+"""Modules of openvino that ovgpu has as well. Other modules of ovgpu are its own affair."""
+
+PROGRAM = "openvino.tools.benchmark"  # benchmark_app, which runs on the package that has openvino's name
+
+_lock = threading.Lock()
+
+
+def replace_openvino() -> None:
+    """Let ``import openvino`` import ovgpu, from now on and in this process. Call it before other imports of openvino.
+
+    ovgpu hands over to openvino what it does not do itself, such as frontends and builders of models, if openvino is
+    installed. Modules that have imported openvino before keep it. Calling it again does nothing.
+    """
+    with _lock:
+        if openvino_package.is_replaced():
+            return
+        openvino_package.hide()
+        sys.modules["openvino"] = import_module("ovgpu")
+        sys.meta_path.insert(0, Finder())
+
+
+class Finder:
+    """Finder and loader of the modules of openvino: ovgpu's where it has them, else openvino's own."""
+
+    replaces_openvino = True
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        package, _, rest = name.partition(".")
+        if package != "openvino":
+            return None
+        if f"{name}.".startswith(f"{PROGRAM}."):
+            own = openvino_package.package()
+            tools = [] if own is None else list(own.tools.__path__)
+            return PathFinder.find_spec(name, tools if name == PROGRAM else path)
+        if rest and rest.partition(".")[0] not in OWN and not _is_openvinos(name):
+            raise ModuleNotFoundError(
+                f"No module named {name!r}", name=name
+            )  # else, it would be found in ovgpu's folder
+        return ModuleSpec(name, self)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python create a module, which `exec_module` replaces."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        rest = name.removeprefix("openvino").removeprefix(".")
+        if not rest or rest.partition(".")[0] in OWN:
+            sys.modules[name] = import_module(f"ovgpu{name.removeprefix('openvino')}")
+        else:
+            sys.modules[name] = openvino_package.import_own(name)
+
+
+def _is_openvinos(name: str) -> bool:
+    try:
+        openvino_package.import_own(name)
+    except ImportError:
+        return False
+    return True
