@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from ovgpu._util.extras import install_command
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ovgpu"
 
@@ -125,4 +127,4 @@ def test_import_loads_no_optional_or_slow_modules() -> None:
 def test_ray_is_missing() -> None:
     code = "import sys; sys.modules['ray'] = None; import ovgpu; ovgpu.ray"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stderr.strip().endswith('ImportError: ovgpu.ray needs Ray: pip install "ovgpu[ray]"')
+    assert done.stderr.strip().endswith(f"ImportError: ovgpu.ray needs Ray: {install_command('ray')}")

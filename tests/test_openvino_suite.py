@@ -22,7 +22,7 @@ def test_relu(kind):
     assert compiled([np.array([-1, 2], kind)])[0].tolist() == [0, 2]
 
 def test_class():
-    assert type(openvino.compile_model(relu(np.float32))) is openvino.CompiledModel, "Unknown caller base!"
+    assert type(openvino.compile_model(relu(np.float32))) is openvino.CompiledModel
 
 def test_of_openvino_alone():
     assert openvino.__name__ == "openvino"
@@ -51,15 +51,15 @@ def test_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     openvino_suite.main()
     printed = capsys.readouterr().out
     assert "openvino: 4 of 6 pass" in printed and "ovgpu compiled 0 models" in printed
-    assert "plug-in: 3 of the 4 cases" in printed and "replaced: 3 of the 4 cases" in printed
+    assert "plug-in: 4 of the 4 cases" in printed and "replaced: 3 of the 4 cases" in printed
     lines = listing.read_text().splitlines()
     assert lines[:2] == [
-        "# plug-in: 3 of the 4 cases that pass with openvino",
+        "# plug-in: 4 of the 4 cases that pass with openvino",
         "# replaced: 3 of the 4 cases that pass with openvino",
     ]
     assert [line for line in lines if line[0] != "#"] == [
         "tests/test_small.py::test_relu 2 2 2",
-        f"tests/test_small.py::test_class 1 0 1  # {openvino_suite.REASONS[0][1]}",
+        "tests/test_small.py::test_class 1 1 1",
         "tests/test_small.py::test_of_openvino_alone 1 1 0  # ? AssertionError: assert 'ovgpu' == 'openvino'",
     ]
 

@@ -11,7 +11,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-HINT = "pip install ovgpu[openvino]"
+from ovgpu._util.extras import install_command
+
+HINT = install_command("openvino")
 PLAIN = "_ovgpu_plain"  # attribute of an openvino.Core whose devices are not replaced
 
 

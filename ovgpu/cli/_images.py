@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu._util.extras import install_command
 from ovgpu.cli._ports import port_name
 from ovgpu.cli._preparation import Preparation
 from ovgpu.model import Output
@@ -152,7 +153,7 @@ def _open(path: Path) -> Any:
     try:
         pillow: Any = import_module("PIL.Image")
     except ImportError:
-        raise ValueError(f'{path}: images need Pillow: pip install "ovgpu[images]"') from None
+        raise ValueError(f"{path}: images need Pillow: {install_command('images')}") from None
     try:
         with pillow.open(path) as image:
             image.load()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ovgpu._util.extras import install_command
 from ovgpu.errors import Error
 from ovgpu.ops.base import tasks
 
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace) -> None:
         from ovgpu.serve.server import Server, ServerOptions
     except ImportError as error:
         raise Error(
-            f"the server needs packages that are not installed ({error.name}): pip install 'ovgpu[serve]'"
+            f"the server needs packages that are not installed ({error.name}): {install_command('serve')}"
         ) from error
     _log(not args.no_access_log)
     properties = {

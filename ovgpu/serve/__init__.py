@@ -1,4 +1,4 @@
 """Server of models: KServe v2 over REST and gRPC, with the states of many sequences in batches.
 
-`serve` runs it; ``ovgpu serve`` is its command. It needs ``pip install "ovgpu[serve]"``.
+`serve` runs it; ``ovgpu serve`` is its command. It needs ``pip install ".[serve]"``.
 """

@@ -145,7 +145,7 @@ REASONS: dict[str, tuple[dict[str, Any], str]] = {
     "driver for CUDA 12": (
         {"getDeviceCount": INSUFFICIENT, "driverGetVersion": lambda: 12040},
         r"the NVIDIA driver is too old: it is for CUDA 12.4, CuPy for 13.0; update the driver, "
-        r'or pip install "ovgpu\[cuda12\]" instead of cuda13',
+        r'or pip install "\.\[cuda12\]" instead of cuda13',
     ),
     "forked": (
         {"getDeviceCount": raising(3, "cudaErrorInitializationError: initialization error")},
@@ -182,7 +182,7 @@ def with_capability(major: int, minor: int) -> Callable[[int], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("capability", "version", "message"),
     [
-        ((7, 0), 13000, r'capability 7.0, CUDA 13 takes 7.5 at least; pip install "ovgpu\[cuda12\]"'),
+        ((7, 0), 13000, r'capability 7.0, CUDA 13 takes 7.5 at least; pip install "\.\[cuda12\]" .*'),
         ((6, 1), 13000, "capability 6.1, CUDA 13 takes 7.5 at least"),
         ((6, 1), 12090, "capability 6.1, CUDA 12 takes 7.0 at least"),
         ((7, 0), 12090, ""),
@@ -213,7 +213,7 @@ def test_no_nvrtc(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ov.DeviceError,
         match=r"NVRTC, which compiles kernels, cannot be loaded: RuntimeError: "
-        r'Failure finding "libnvrtc.so.13"\. pip install "ovgpu\[cuda13\]"',
+        r'Failure finding "libnvrtc.so.13"\. pip install "\.\[cuda13\]"',
     ):
         compiled("NVIDIA")
     with pytest.warns(RuntimeWarning, match="AUTO takes CPU: .*NVRTC"):
@@ -243,7 +243,7 @@ def missing(module: str, name: str, error: type[ImportError] = ModuleNotFoundErr
 @pytest.mark.parametrize(
     ("module", "name", "message"),
     [
-        ("cupy", "cupy", r'CuPy is not installed: pip install "ovgpu\[cuda13\]" .* or "ovgpu\[cuda12\]"'),
+        ("cupy", "cupy", r'CuPy is not installed: pip install "\.\[cuda13\]" .* or "\.\[cuda12\]"'),
         ("cupy", "fastrlock", "CuPy is installed, but a module that it needs is not: No module named 'fastrlock'"),
         ("nvmath.bindings.cublas", "nvmath", r"nvmath-python is not installed: pip install"),
     ],

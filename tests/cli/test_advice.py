@@ -112,6 +112,11 @@ def test_options_commands_and_extras_in_errors_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     seen = []
     for file in sorted((ROOT / "ovgpu").rglob("*.py")):
+        for extra in re.findall(
+            r"""(?:\.\[|install_command\(["'])(\w+)(?:\]"|["']\))""", file.read_text(encoding="utf-8")
+        ):
+            assert extra in extras, (file, extra)
+            seen.append(extra)
         for text in texts(ast.parse(file.read_text(encoding="utf-8"))):
             text = re.sub(r"`?optimum-cli [^`]*`?", "", text)
             for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", text):
@@ -120,9 +125,6 @@ def test_options_commands_and_extras_in_errors_exist() -> None:
             for command in re.findall(r"(?:`|python -m )ovgpu (\w+)", text):
                 assert command in COMMANDS, (file, text)
                 seen.append(command)
-            for extra in re.findall(r"ovgpu\[(\w+)\]", text):
-                assert extra in extras, (file, text)
-                seen.append(extra)
     assert len(set(seen)) > 15, sorted(set(seen))
 
 

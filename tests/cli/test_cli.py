@@ -283,7 +283,7 @@ def test_info_of_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
             monkeypatch.setattr(cupy_emu.cuda.compiler, "compile_using_nvrtc", no_headers)
             text = words(output(capsys, "info"))
             assert "cannot be used: a kernel that does nothing does not compile" in text
-            assert 'one of CUDA\'s headers: pip install "ovgpu[cuda13]"' in text
+            assert 'one of CUDA\'s headers: pip install ".[cuda13]"' in text
         with emulated_devices(0):
             text = words(output(capsys, "info"))
             assert text.startswith(f"ovgpu {ovgpu.version.OWN}") and "\nCPU" in output(capsys, "info")

@@ -652,7 +652,7 @@ def test_missing_packages(
     path = folder()
     (path / "chat_template.jinja").write_text(TEMPLATE)
     monkeypatch.setitem(sys.modules, module, None)
-    assert f'needs the package {module.partition(".")[0]}: pip install "ovgpu[tokenizers]"' in error(
+    assert f'needs the package {module.partition(".")[0]}: pip install ".[tokenizers]"' in error(
         capsys, path, PROMPT, *argv
     )
 

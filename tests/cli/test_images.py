@@ -150,7 +150,7 @@ def test_files_that_cannot_be_used(
 
 def test_without_pillow(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
-    with pytest.raises(ValueError, match=r'images need Pillow: pip install "ovgpu\[images\]"'):
+    with pytest.raises(ValueError, match=r'images need Pillow: pip install "\.\[images\]"'):
         image_tensor([image], port((1, 3, 6, 8)), PartialShape([1, 3, 6, 8]), Preparation())
 
 

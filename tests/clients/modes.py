@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -26,16 +26,21 @@ from ovgpu.cli.compare.engines import F32, NO_INT8
 
 def openvino_alone() -> str:
     """Use openvino itself, with a CPU plugin that computes in f32, as the reference."""
+    set_in_each_core("CPU", F32 | NO_INT8)
+    return "CPU"
+
+
+def set_in_each_core(device: str, properties: Mapping[str, str]) -> None:
+    """Let every Core of openvino begin with these properties of a device."""
     import openvino
 
     init = openvino.Core.__init__
 
-    def with_f32(self: Any, *args: Any) -> None:
+    def with_properties(self: Any, *args: Any) -> None:
         init(self, *args)
-        self.set_property("CPU", F32 | NO_INT8)
+        self.set_property(device, properties)
 
-    openvino.Core.__init__ = with_f32
-    return "CPU"
+    openvino.Core.__init__ = with_properties
 
 
 def plugin() -> str:
@@ -47,6 +52,7 @@ def plugin() -> str:
     if not devices.card_numbers():
         devices.register_backend("NVIDIA", CpuBackend)
     ovgpu.install()
+    set_in_each_core("NVIDIA", {"KV_CACHE_PRECISION": "f32"})  # exports of optimum-intel ask for f16
     count_compiled()
     return "NVIDIA"
 

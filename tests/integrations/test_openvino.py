@@ -20,6 +20,7 @@ from openvino import opset13 as ops
 from openvino.properties import hint
 
 import ovgpu
+from ovgpu._util.openvino_package import HINT
 from ovgpu.api import devices
 from ovgpu.integrations.openvino import classes, install, uninstall
 from tests.ir.models import MODELS
@@ -109,7 +110,7 @@ def test_without_openvino() -> None:
         "try: ovgpu.install()\nexcept ImportError as e: print(e)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "ovgpu.install() needs openvino: pip install ovgpu[openvino]\n"
+    assert found.stdout == f"ovgpu.install() needs openvino: {HINT}\n"
 
 
 def test_names_of_the_package_do_not_import_openvino() -> None:

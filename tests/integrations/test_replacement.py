@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ovgpu._util.openvino_package import HINT
 from tests.models.test_models import DATA
 
 from .test_programs import run, site
@@ -100,4 +101,4 @@ def test_without_openvino(tmp_path: Path) -> None:
         f"print(ov.Core().compile_model({str(DATA / 'gru' / 'model.xml')!r}, 'CPU').outputs[0].any_name != '')\n"
         "try: opset13.relu(1)\nexcept ImportError as e: print(e)"
     )
-    assert run("-c", code, cwd=tmp_path) == "True\novgpu.opset13.relu needs openvino: pip install ovgpu[openvino]"
+    assert run("-c", code, cwd=tmp_path) == f"True\novgpu.opset13.relu needs openvino: {HINT}"

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ovgpu._util.extras import install_command
 from ovgpu.backends.cuda import driver_launch, errors, kernels, rt
 from ovgpu.errors import DeviceError, OpError
 
@@ -95,7 +96,7 @@ def check(number: int) -> None:
             "{} has compute capability {}.{}, CUDA {} takes {}.{} at least".format(
                 found.name, *found.capability, version, *needed
             )
-            + ('; pip install "ovgpu[cuda12]"' if by_cuda12 else "")
+            + (f"; {install_command('cuda12')}" if by_cuda12 else "")
         )
     nvrtc_version()
     cublas_version()
@@ -189,7 +190,7 @@ def _reason(runtime: Any, error: Any) -> str:
         has, needs = runtime.driverGetVersion(), runtime.runtimeGetVersion()
         if not has:
             return "no NVIDIA driver was found; a container has to be given the GPU (docker run --gpus all)"
-        alternative = ', or pip install "ovgpu[cuda12]" instead of cuda13' if has // 1000 == 12 < needs // 1000 else ""
+        alternative = ', or pip install ".[cuda12]" instead of cuda13' if has // 1000 == 12 < needs // 1000 else ""
         return (
             f"the NVIDIA driver is too old: it is for CUDA {version_text(has)}, CuPy for "
             f"{version_text(needs)}; update the driver{alternative}"

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from ovgpu._util.extras import WHERE
 from ovgpu.errors import DeviceError
 
-INSTALL = 'pip install "ovgpu[cuda13]" (for NVIDIA drivers from 580 on) or "ovgpu[cuda12]" (from 525 on)'
+INSTALL = f'pip install ".[cuda13]" (for NVIDIA drivers from 580 on) or ".[cuda12]" (from 525 on) {WHERE}'
 
 _cupy: Any = None
 _cublas: Any = None
@@ -108,7 +109,7 @@ def _import_cudnn() -> Any:
         if not isinstance(e, ModuleNotFoundError) or e.name != "cudnn":
             warnings.warn(
                 f"cuDNN's bindings are installed, but cannot be used: {type(e).__name__}: {e}. "
-                'pip install "ovgpu[cudnn13]" or "ovgpu[cudnn12]"',
+                f'pip install ".[cudnn13]" or ".[cudnn12]" {WHERE}',
                 RuntimeWarning,
                 3,
             )

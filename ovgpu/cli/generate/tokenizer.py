@@ -10,9 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ovgpu._util.extras import install_command
 from ovgpu.cli.generate.settings import read_json
 
-INSTALL = 'pip install "ovgpu[tokenizers]"'
+INSTALL = install_command("tokenizers")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 

@@ -1,4 +1,4 @@
-"""Ray: models that map datasets, and deployments of models. It needs ``pip install "ovgpu[ray]"``.
+"""Ray: models that map datasets, and deployments of models. It needs ``pip install ".[ray]"``.
 
 `predictor` is for Ray Data: `columns` and `runners` are the ways from a batch of columns through a model and back.
 `replica` is for Ray Serve, `client` for its callers. `sequences` has the sequences on a replica, and `directory` the
@@ -12,8 +12,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from ovgpu._util.extras import install_command
+
 if find_spec("ray") is None:
-    raise ImportError('ovgpu.ray needs Ray: pip install "ovgpu[ray]"')
+    raise ImportError(f"ovgpu.ray needs Ray: {install_command('ray')}")
 
 from ovgpu.integrations.ray.models import SharedModel, share
 from ovgpu.integrations.ray.predictor import Predictor
