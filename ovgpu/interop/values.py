@@ -67,6 +67,21 @@ def to_openvino(value: Any) -> Any:
     return property_to_openvino(value)
 
 
+def to_ovgpu(value: Any) -> Any:
+    """Return ovgpu's own object for a type, shape, layout, dimension or tensor of openvino. Other values stay."""
+    if isinstance(value, openvino.Type):
+        return Type.parse(value.get_type_name())
+    if isinstance(value, openvino.Shape):
+        return Shape(list(value))
+    if isinstance(value, openvino.Dimension):
+        return Dimension(value.get_min_length(), value.get_max_length())
+    if isinstance(value, openvino.PartialShape):
+        return PartialShape(str(value))
+    if isinstance(value, openvino.Layout):
+        return Layout(value.to_string())
+    return tensor_to_ovgpu(value)
+
+
 # ---- properties
 
 

@@ -28,6 +28,7 @@ from ovgpu.integrations.openvino.devices import (
     target,
 )
 from ovgpu.integrations.openvino.inference import AsyncInferQueue, CompiledModel, InferRequest
+from ovgpu.integrations.openvino.remote import RemoteContext
 from ovgpu.interop.models import from_openvino, mark_onnx
 from ovgpu.interop.values import properties_to_ovgpu, property_to_openvino
 from ovgpu.ir import is_xml_text
@@ -80,6 +81,10 @@ def compile_model(
         except ovgpu.Error as e:
             failed.append((attempt, e))
             continue
+        except RuntimeError as e:
+            if not failed:
+                raise
+            raise failed[0][1] from e
         if failed:
             reasons = "; ".join(f"ovgpu cannot compile it: {e}" for _, e in failed)
             warnings.warn(f"openvino's {attempt.device} runs the model: {reasons}", RuntimeWarning, stacklevel=3)
@@ -165,10 +170,14 @@ def _by(device: Any, own: Callable[[Target], Any], theirs: Callable[[], Any]) ->
         return theirs()
     try:
         return own(found)
-    except RuntimeError:
+    except RuntimeError as e:
         if not found.is_replaced:
             raise
-    return theirs()
+        refused = e
+    try:
+        return theirs()
+    except RuntimeError as e:  # there may be no such device of openvino
+        raise refused from e
 
 
 def query_model(
@@ -216,19 +225,19 @@ def unload_plugin(original: Method, self: Any, device_name: str) -> None:
 
 
 def get_default_context(original: Method, self: Any, device_name: str) -> Any:
-    """Return a device's context for remote tensors; that of NVIDIA is an `ovgpu.RemoteContext`."""
+    """Return a device's context for remote tensors."""
     return _by(
         device_name,
-        lambda found: ovgpu_core(self).get_default_context(found.device),
+        lambda found: RemoteContext(ovgpu_core(self).get_default_context(found.device)),
         lambda: original(self, device_name),
     )
 
 
 def create_context(original: Method, self: Any, device_name: str, *args: Any, **kwargs: Any) -> Any:
-    """Create a device's context for remote tensors; that of NVIDIA is an `ovgpu.RemoteContext`."""
+    """Create a device's context for remote tensors."""
     return _by(
         device_name,
-        lambda found: ovgpu_core(self).create_context(found.device, *args, **kwargs),
+        lambda found: RemoteContext(ovgpu_core(self).create_context(found.device, *args, **kwargs)),
         lambda: original(self, device_name, *args, **kwargs),
     )
 

@@ -11,13 +11,9 @@ from openvino.utils.data_helpers import OVDict  # type: ignore[import-untyped]
 import ovgpu
 from ovgpu.integrations.openvino.classes import expose
 from ovgpu.integrations.openvino.ports import PortsOfModel, key_to_ovgpu, make_ports
+from ovgpu.integrations.openvino.remote import value_from_program, value_to_program
 from ovgpu.interop.models import to_openvino_model
-from ovgpu.interop.values import (
-    properties_to_ovgpu,
-    property_to_openvino,
-    tensor_to_openvino,
-    tensor_to_ovgpu,
-)
+from ovgpu.interop.values import properties_to_ovgpu, property_to_openvino
 
 
 class VariableState:
@@ -37,11 +33,11 @@ class VariableState:
 
     @property
     def state(self) -> Any:
-        return tensor_to_openvino(self._variable.state)
+        return value_to_program(self._variable.state)
 
     @state.setter
     def state(self, tensor: Any) -> None:
-        self._variable.state = tensor_to_ovgpu(tensor)
+        self._variable.state = value_from_program(tensor)
 
     def reset(self) -> None:
         self._variable.reset()
@@ -107,25 +103,25 @@ class InferRequest:
     # ---- tensors
 
     def get_tensor(self, name_or_port: Any) -> Any:
-        return tensor_to_openvino(self._request.get_tensor(self._compiled._key(name_or_port)))
+        return value_to_program(self._request.get_tensor(self._compiled._key(name_or_port)))
 
     def set_tensor(self, name_or_port: Any, tensor: Any) -> None:
-        self._request.set_tensor(self._compiled._key(name_or_port), tensor_to_ovgpu(tensor))
+        self._request.set_tensor(self._compiled._key(name_or_port), value_from_program(tensor))
 
     def set_tensors(self, tensors: Mapping[Any, Any]) -> None:
         self._request.set_tensors(self._compiled._inputs(tensors))
 
     def get_input_tensor(self, index: int | None = None) -> Any:
-        return tensor_to_openvino(self._request.get_input_tensor(index))
+        return value_to_program(self._request.get_input_tensor(index))
 
     def get_output_tensor(self, index: int | None = None) -> Any:
-        return tensor_to_openvino(self._request.get_output_tensor(index))
+        return value_to_program(self._request.get_output_tensor(index))
 
     def set_input_tensor(self, *args: Any, **kwargs: Any) -> None:
-        self._request.set_input_tensor(*map(tensor_to_ovgpu, args), **_values_to_ovgpu(kwargs))
+        self._request.set_input_tensor(*map(value_from_program, args), **_values_to_ovgpu(kwargs))
 
     def set_output_tensor(self, *args: Any, **kwargs: Any) -> None:
-        self._request.set_output_tensor(*map(tensor_to_ovgpu, args), **_values_to_ovgpu(kwargs))
+        self._request.set_output_tensor(*map(value_from_program, args), **_values_to_ovgpu(kwargs))
 
     def set_input_tensors(self, tensors: Any) -> None:
         self._request.set_input_tensors(self._compiled._inputs(tensors))
@@ -135,11 +131,11 @@ class InferRequest:
 
     @property
     def input_tensors(self) -> list[Any]:
-        return list(map(tensor_to_openvino, self._request.input_tensors))
+        return list(map(value_to_program, self._request.input_tensors))
 
     @property
     def output_tensors(self) -> list[Any]:
-        return list(map(tensor_to_openvino, self._request.output_tensors))
+        return list(map(value_to_program, self._request.output_tensors))
 
     @property
     def model_inputs(self) -> list[Any]:
@@ -221,10 +217,10 @@ class CompiledModel:
     def _inputs(self, values: Any) -> Any:
         """Return the inputs of an inference, or tensors by key, with ovgpu's keys and tensors."""
         if isinstance(values, Mapping):
-            return {self._key(key): tensor_to_ovgpu(value) for key, value in values.items()}
+            return {self._key(key): value_from_program(value) for key, value in values.items()}
         if isinstance(values, (list, tuple)):
-            return [tensor_to_ovgpu(value) for value in values]
-        return tensor_to_ovgpu(values)
+            return [value_from_program(value) for value in values]
+        return value_from_program(values)
 
     def _results(self, results: ovgpu.OVDict) -> OVDict:
         return OVDict(dict(zip(self._ports.outputs.openvino, results.values(), strict=True)))
@@ -337,4 +333,4 @@ class AsyncInferQueue:
 
 
 def _values_to_ovgpu(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: tensor_to_ovgpu(value) for name, value in kwargs.items()}
+    return {name: value_from_program(value) for name, value in kwargs.items()}
