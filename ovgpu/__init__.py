@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ovgpu._util.interrupt  # before the other imports, which take most of the time until a command starts
 from ovgpu import passes, preprocess, properties
@@ -111,7 +111,13 @@ sys.meta_path.append(names.Finder())
 passes.__getattr__ = names.names_of("ovgpu.passes")  # type: ignore[method-assign]  # also those of openvino.passes
 
 
-def __getattr__(name: str) -> Any:
+def __dir__() -> list[str]:
+    """Return the names that programs use, those of openvino among them."""
+    special = [name for name in globals() if name.startswith("__")]
+    return sorted({*__all__, *special, *LAZY_MODULES, *names.NAMES, *names.MODULES, "passes", "ray"} - {"_pyopenvino"})
+
+
+def _lazy(name: str) -> Any:
     """Return a name that is imported when it is first used: of batching, integrations, or openvino's."""
     if name in ("install", "uninstall"):
         return getattr(import_module("ovgpu.integrations.openvino"), name)
@@ -127,3 +133,54 @@ def __getattr__(name: str) -> Any:
         globals()[name] = found = names.attribute("ovgpu", name)
         return found
     raise AttributeError(f"module 'ovgpu' has no attribute '{name}'")
+
+
+if TYPE_CHECKING:  # a type checker finds names that do not exist
+    from ovgpu import exceptions as exceptions
+    from ovgpu import helpers as helpers
+    from ovgpu import layout_helpers as layout_helpers
+    from ovgpu import utils as utils
+    from ovgpu.batching import BatchedSequence, BatchFullError, DynamicBatcher, SequenceBatcher
+    from ovgpu.integrations import ray as ray
+    from ovgpu.integrations.openvino import install, uninstall
+    from ovgpu.integrations.openvino.replacement import replace_openvino
+
+    AxisSet: Any
+    AxisVector: Any
+    Coordinate: Any
+    CoordinateDiff: Any
+    DiscreteTypeInfo: Any
+    Extension: Any
+    OpExtension: Any
+    Symbol: Any
+    TensorVector: Any
+    VAContext: Any
+    VASurfaceTensor: Any
+    convert_model: Any
+    shutdown: Any
+    _offline_transformations: Any
+    experimental: Any
+    frontend: Any
+    op: Any
+    package_utils: Any
+    tools: Any
+    torch: Any
+    opset1: Any
+    opset2: Any
+    opset3: Any
+    opset4: Any
+    opset5: Any
+    opset6: Any
+    opset7: Any
+    opset8: Any
+    opset9: Any
+    opset10: Any
+    opset11: Any
+    opset12: Any
+    opset13: Any
+    opset14: Any
+    opset15: Any
+    opset16: Any
+    opset17: Any
+else:
+    __getattr__ = _lazy

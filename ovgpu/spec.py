@@ -27,6 +27,7 @@ class Spec:
 
     @property
     def rank(self) -> int | None:
+        """Number of dimensions, None if it is unknown."""
         return None if self.shape is None else len(self.shape)
 
     @property
@@ -53,6 +54,7 @@ class Spec:
 
     @property
     def partial_shape(self) -> PartialShape:
+        """Shape with OpenVINO's dimensions."""
         if self.shape is None:
             return PartialShape.dynamic()
         return PartialShape([d if not isinstance(d, Sym) else _dimension(d) for d in self.shape])

@@ -167,6 +167,7 @@ class Tensor:
 
     @property
     def element_type(self) -> Type:
+        """Element type."""
         return self._element_type
 
     @property
@@ -203,18 +204,23 @@ class Tensor:
         return bool(self._array.flags.c_contiguous)
 
     def get_element_type(self) -> Type:
+        """Return the element type."""
         return self.element_type
 
     def get_shape(self) -> Shape:
+        """Return the shape."""
         return self.shape
 
     def get_size(self) -> int:
+        """Return the number of elements."""
         return self.size
 
     def get_byte_size(self) -> int:
+        """Return the number of bytes."""
         return self.byte_size
 
     def get_strides(self) -> Strides:
+        """Return the strides in bytes."""
         return self.strides
 
     def set_shape(self, shape: Any) -> None:

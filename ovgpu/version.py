@@ -30,14 +30,17 @@ class Version:
 
     @property
     def major(self) -> int:
+        """First part of the version."""
         return self._number(0)
 
     @property
     def minor(self) -> int:
+        """Second part of the version."""
         return self._number(1)
 
     @property
     def patch(self) -> int:
+        """Third part of the version."""
         return self._number(2)
 
     def _number(self, index: int) -> int:

@@ -50,10 +50,12 @@ class CompiledModel:
 
     @property
     def inputs(self) -> list[ConstOutput]:
+        """Input ports, in order."""
         return list(self._compilation.inputs)
 
     @property
     def outputs(self) -> list[ConstOutput]:
+        """Output ports, in order."""
         return list(self._compilation.outputs)
 
     def input(self, key: Any = None) -> ConstOutput:

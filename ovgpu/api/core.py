@@ -223,6 +223,7 @@ class Core:
         return devices.available_devices()
 
     def get_available_devices(self) -> list[str]:
+        """Return the names of the devices that a model can be compiled for."""
         return self.available_devices
 
     def get_property(self, *args: str, **kwargs: str) -> Any:

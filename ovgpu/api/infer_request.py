@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ovgpu._util import forks
+from ovgpu._util.attributes import attribute
 from ovgpu._util.claim import Claim
 from ovgpu.api.compilation import Compilation
 from ovgpu.api.request_tensors import RequestTensors
@@ -526,7 +527,7 @@ class InferRequest(RequestTensors):
         status = ProfilingInfo.Status.NOT_RUN
         return [ProfilingInfo(step.name, step.op.name, step.kind, status, timedelta(), timedelta()) for step in steps]
 
-    profiling_info = property(get_profiling_info)
+    profiling_info = attribute(get_profiling_info)
 
     def timeline(self) -> list[Span]:
         """Return the start and end of the last inference's steps, on the host and on the device.

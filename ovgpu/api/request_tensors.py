@@ -96,20 +96,24 @@ class RequestTensors:
 
     @property
     def input_tensors(self) -> list[Tensor]:
+        """Tensors of the inputs, in order."""
         self._check_idle()
         return [slot.tensor for slot in self._inputs]
 
     @property
     def output_tensors(self) -> list[Tensor]:
+        """Tensors of the outputs, in order."""
         self._check_idle()
         return [slot.tensor for slot in self._outputs]
 
     @property
     def model_inputs(self) -> list[ConstOutput]:
+        """Input ports, in order."""
         return list(self._compilation.inputs)
 
     @property
     def model_outputs(self) -> list[ConstOutput]:
+        """Output ports, in order."""
         return list(self._compilation.outputs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import typing
 
+from ovgpu._util.attributes import attribute, settable
 from ovgpu.model.rt_info import RTMap
 from ovgpu.types import PartialShape, Shape, Type
 
@@ -26,7 +27,7 @@ class DescriptorTensor:
     def set_names(self, names: set[str]) -> None:
         self._port.set_names(names)
 
-    names = property(get_names, set_names)
+    names = settable(get_names, set_names)
 
     def add_names(self, names: set[str]) -> None:
         self._port.add_names(names)
@@ -35,23 +36,23 @@ class DescriptorTensor:
         """Return the alphabetically first name. Raises RuntimeError if there is none."""
         return self._port.get_any_name()
 
-    any_name = property(get_any_name)
+    any_name = attribute(get_any_name)
 
     def get_element_type(self) -> Type:
         return self._port.get_element_type()
 
-    element_type = property(get_element_type)
+    element_type = attribute(get_element_type)
 
     def get_partial_shape(self) -> PartialShape:
         return self._port.get_partial_shape()
 
-    partial_shape = property(get_partial_shape)
+    partial_shape = attribute(get_partial_shape)
 
     def get_shape(self) -> Shape:
         """Return the shape. Raises RuntimeError if it is not static."""
         return self._port.get_shape()
 
-    shape = property(get_shape)
+    shape = attribute(get_shape)
 
     @property
     def size(self) -> int:
@@ -61,7 +62,7 @@ class DescriptorTensor:
     def get_rt_info(self) -> RTMap:
         return self._port.get_rt_info()
 
-    rt_info = property(get_rt_info)
+    rt_info = attribute(get_rt_info)
 
     def __repr__(self) -> str:
         return f"<DescriptorTensor: {self._port.describe()}>"

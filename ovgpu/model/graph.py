@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from ovgpu._util.attributes import attribute
 from ovgpu._util.openvino_package import Shared, owns, required
 from ovgpu.errors import Error, ModelError
 from ovgpu.spec import Spec, dims_of
@@ -43,7 +44,7 @@ class Variable:
     def get_info(self) -> Variable:
         return self
 
-    info = property(get_info)
+    info = attribute(get_info)
 
 
 class Model(Ports, metaclass=Shared):
@@ -147,49 +148,61 @@ class Model(Ports, metaclass=Shared):
     get_ops = get_ordered_ops
 
     def get_parameters(self) -> list[Node]:
+        """Return the Parameter nodes, in order."""
         return list(self.parameters)
 
     def get_results(self) -> list[Node]:
+        """Return the Result nodes, in order."""
         return list(self.results)
 
     def get_sinks(self) -> list[Node]:
+        """Return the nodes without users, such as Assign."""
         return list(self.sinks)
 
     def get_friendly_name(self) -> str:
+        """Return the name of the model."""
         return self.friendly_name
 
     def set_friendly_name(self, name: str) -> None:
+        """Set the name of the model."""
         self.friendly_name = name
 
     def get_name(self) -> str:
         """Return the unique name."""
         return self._name
 
-    name = property(get_name)
+    name = attribute(get_name)
 
     def is_dynamic(self) -> bool:
+        """Return whether a shape of the model is dynamic."""
         return any(o.partial_shape.is_dynamic for n in self.ops for o in n.ports)
 
-    dynamic = property(is_dynamic)
+    dynamic = attribute(is_dynamic)
 
     def get_result(self) -> Node:
+        """Return the only Result node. Raises RuntimeError if there are several."""
         return self.output().node
 
-    result = property(get_result)
+    result = attribute(get_result)
 
     def get_output_size(self) -> int:
+        """Return the number of outputs."""
         return len(self.results)
 
     def get_output_op(self, index: int) -> Node:
+        """Return the Result node of an output of the model."""
         return self.output(index).node
 
     def get_output_element_type(self, index: int) -> Type:
+        """Return the element type of an output of the model."""
         return self.output(index).get_element_type()
 
     def get_output_partial_shape(self, index: int) -> PartialShape:
+        """Return the shape of an output, whose dimensions may be dynamic."""
         return self.output(index).get_partial_shape()
 
     def get_output_shape(self, index: int) -> Shape:
+        """Return the shape of an output. Raises RuntimeError if it is not static."""
         return self.output(index).get_shape()
 
     def get_result_index(self, port: Output | Node) -> int:
@@ -207,6 +220,7 @@ class Model(Ports, metaclass=Shared):
         return self.sinks.index(node) if node in self.sinks else -1
 
     def get_variables(self) -> list[Variable]:
+        """Return the variables of ReadValue and Assign."""
         reads = {n.op.variable_id: n.ports[0] for n in self.ops if n.op.name == "ReadValue"}  # type: ignore[attr-defined]
         found = [
             Variable(name, port.partial_shape, port.element_type)
@@ -215,7 +229,7 @@ class Model(Ports, metaclass=Shared):
         ]
         return [*found, *self._other_variables]
 
-    variables = property(get_variables)
+    variables = attribute(get_variables)
 
     def add_variables(self, variables: Sequence[Any]) -> None:
         """Add variables to the list. The nodes that read and assign them are added with results and sinks."""
@@ -235,6 +249,7 @@ class Model(Ports, metaclass=Shared):
         self._other_variables = others
 
     def get_variable_by_id(self, variable_id: str) -> Variable | None:
+        """Return the variable of this name, None if there is none."""
         return next((v for v in self.get_variables() if v.get_info().variable_id == variable_id), None)
 
     def get_rt_info(self, path: str | Sequence[str] | None = None) -> Any:
@@ -249,6 +264,7 @@ class Model(Ports, metaclass=Shared):
         return OVAny(value)
 
     def has_rt_info(self, path: str | Sequence[str]) -> bool:
+        """Return whether the runtime information has an entry at this path of keys."""
         try:
             self.get_rt_info(path)
         except RuntimeError:
@@ -349,26 +365,32 @@ class Model(Ports, metaclass=Shared):
         self.changed()
 
     def add_results(self, results: Sequence[Node]) -> None:
+        """Add Result nodes, or one for each given output port."""
         self.results.extend(results)
         self.changed()
 
     def remove_result(self, result: Node) -> None:
+        """Remove a Result node."""
         self.results.remove(result)
         self.changed()
 
     def add_sinks(self, sinks: Sequence[Node]) -> None:
+        """Add nodes without users, such as Assign."""
         self.sinks.extend(sinks)
         self.changed()
 
     def remove_sink(self, sink: Node) -> None:
+        """Remove a node without users."""
         self.sinks.remove(sink)
         self.changed()
 
     def add_parameters(self, parameters: Sequence[Node]) -> None:
+        """Add Parameter nodes, the inputs of the model."""
         self.parameters.extend(parameters)
         self.changed()
 
     def remove_parameter(self, parameter: Node) -> None:
+        """Remove a Parameter node."""
         self.parameters.remove(parameter)
         self.changed()
 

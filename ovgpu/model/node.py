@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ovgpu._util.attributes import attribute, settable
 from ovgpu._util.openvino_package import Shared
 from ovgpu.errors import OpError
 from ovgpu.spec import Spec
@@ -43,7 +44,13 @@ class Output(metaclass=Shared):
     the tensor's names as long as it has none of its own. Its own names count as names of the tensor as well.
     """
 
-    __slots__ = ("_names", "_rt_info", "index", "node", "spec")
+    __slots__ = {
+        "_names": "",
+        "_rt_info": "",
+        "index": "Number of the port among the outputs of its node.",
+        "node": "Node that the port belongs to.",
+        "spec": "Element type, shape and, where known, value of the tensor.",
+    }
 
     def __init__(self, node: Node, index: int) -> None:
         self.node, self.index = node, index
@@ -65,17 +72,20 @@ class Output(metaclass=Shared):
         return self._names
 
     def get_names(self) -> set[str]:
+        """Return the tensor names."""
         if self.tensor_port is not self:
             return set(self._names) or self.tensor_port.get_names()
         results = () if self.node.model is None else self.node.model.results
         return self._names.union(*(r.ports[0]._names for r in results if r.sources[:1] == [self]))
 
     def set_names(self, names: Iterable[str]) -> None:
+        """Replace the names that are set on this port itself."""
         self._names = set(names)
 
-    names = property(get_names, set_names)
+    names = settable(get_names, set_names)
 
     def add_names(self, names: Iterable[str]) -> None:
+        """Add tensor names to this port."""
         self._names |= set(names)
 
     def get_any_name(self) -> str:
@@ -85,40 +95,47 @@ class Output(metaclass=Shared):
             raise RuntimeError("Attempt to get a name for a Tensor without names")
         return min(names)
 
-    any_name = property(get_any_name)
+    any_name = attribute(get_any_name)
 
     def get_element_type(self) -> Type:
+        """Return the element type."""
         return self.spec.type
 
-    element_type = property(get_element_type)
+    element_type = attribute(get_element_type)
 
     def get_partial_shape(self) -> PartialShape:
+        """Return the shape, whose dimensions may be dynamic."""
         return self.spec.partial_shape
 
-    partial_shape = property(get_partial_shape)
+    partial_shape = attribute(get_partial_shape)
 
     def get_shape(self) -> Shape:
         """Return the shape. Raises RuntimeError if it is not static."""
         return self.spec.partial_shape.to_shape()
 
-    shape = property(get_shape)
+    shape = attribute(get_shape)
 
     def get_tensor(self) -> DescriptorTensor:
+        """Return the description of the tensor: its type, shape, names and runtime information."""
         return DescriptorTensor(self)
 
-    tensor = property(get_tensor)
+    tensor = attribute(get_tensor)
 
     def get_index(self) -> int:
+        """Return the number of the port among the outputs of its node."""
         return self.index
 
     def get_node(self) -> Node:
+        """Return the node that the port belongs to."""
         return self.node
 
     def get_rt_info(self) -> RTMap:
+        """Return the runtime information of the tensor."""
         return self.tensor_port._rt_info
 
     @property
     def rt_info(self) -> RTMap:
+        """Runtime information of the tensor, by key."""
         return self.tensor_port._rt_info
 
     @rt_info.setter
@@ -126,6 +143,7 @@ class Output(metaclass=Shared):
         self.tensor_port._rt_info = info
 
     def set_rt_info(self, value: Any, key: str) -> None:
+        """Set one entry of the runtime information."""
         self.rt_info[key] = value
 
     def get_target_inputs(self) -> set[Input]:
@@ -133,7 +151,7 @@ class Output(metaclass=Shared):
         users = self.node.model.ops if self.node.model is not None else []
         return {Input(n, i) for n in users for i, source in enumerate(n.sources) if source is self}
 
-    target_inputs = property(get_target_inputs)
+    target_inputs = attribute(get_target_inputs)
 
     def replace(self, other: Output) -> None:
         """Connect every user of this tensor to ``other``, and add the names of this port to it."""
@@ -167,7 +185,7 @@ def set_layout(port: Output, layout: Layout | str) -> None:
 class Input(metaclass=Shared):
     """Input port: a node and the index of one of its inputs. Equal if both are."""
 
-    __slots__ = ("index", "node")
+    __slots__ = {"index": "Number of the port among the inputs of its node.", "node": "Node that the port belongs to."}
 
     def __init__(self, node: Node, index: int) -> None:
         self.node, self.index = node, index
@@ -179,44 +197,54 @@ class Input(metaclass=Shared):
         return hash((id(self.node), self.index))
 
     def get_source_output(self) -> Output:
+        """Return the output port that feeds this input. Raises RuntimeError if there is none."""
         source = self.node.sources[self.index]
         if source is None:
             raise RuntimeError(f"input {self.index} of {self.node.friendly_name!r} is not connected")
         return source
 
     def get_node(self) -> Node:
+        """Return the node that the port belongs to."""
         return self.node
 
     def get_index(self) -> int:
+        """Return the number of the port among the inputs of its node."""
         return self.index
 
     def get_element_type(self) -> Type:
+        """Return the element type of the tensor that is read."""
         return self.get_source_output().get_element_type()
 
-    element_type = property(get_element_type)
+    element_type = attribute(get_element_type)
 
     def get_partial_shape(self) -> PartialShape:
+        """Return the shape of the tensor that is read, whose dimensions may be dynamic."""
         return self.get_source_output().get_partial_shape()
 
-    partial_shape = property(get_partial_shape)
+    partial_shape = attribute(get_partial_shape)
 
     def get_shape(self) -> Shape:
+        """Return the shape of the tensor that is read. Raises RuntimeError if it is not static."""
         return self.get_source_output().get_shape()
 
-    shape = property(get_shape)
+    shape = attribute(get_shape)
 
     def get_tensor(self) -> DescriptorTensor:
+        """Return the description of the tensor that is read."""
         return self.get_source_output().get_tensor()
 
     def get_rt_info(self) -> RTMap:
+        """Return the runtime information of this input."""
         return self.node.input_rt_info.setdefault(self.index, RTMap())
 
-    rt_info = property(get_rt_info)
+    rt_info = attribute(get_rt_info)
 
     def set_rt_info(self, value: Any, key: str) -> None:
+        """Set one entry of the runtime information."""
         self.get_rt_info()[key] = value
 
     def replace_source_output(self, source: Output) -> None:
+        """Connect this input to another output port."""
         self.node.sources[self.index] = source
         if self.node.model is not None:
             self.node.model.changed()
@@ -233,6 +261,7 @@ class DiscreteTypeInfo:
     version_id: str
 
     def get_version(self) -> str:
+        """Return the opset."""
         return self.version_id
 
 
@@ -243,18 +272,18 @@ class Node(metaclass=Shared):
     the node's own outputs.
     """
 
-    __slots__ = (
-        "extra",
-        "friendly_name",
-        "input_rt_info",
-        "instance_id",
-        "layer_id",
-        "model",
-        "op",
-        "ports",
-        "rt_info",
-        "sources",
-    )
+    __slots__ = {
+        "extra": "Attributes in the file that the operation does not know, as texts by name.",
+        "friendly_name": "Name of the layer in the file, or the one that was set.",
+        "input_rt_info": "Runtime information of inputs, by number.",
+        "instance_id": "Number that no other node of this process has.",
+        "layer_id": "Id of the layer in the file, empty for a node that was made here.",
+        "model": "Model that the node belongs to, None for none.",
+        "op": "Operation with its attributes; see `ovgpu.ops.Op`.",
+        "ports": "Output ports.",
+        "rt_info": "Runtime information of the node, by key.",
+        "sources": "Output port that feeds each input, None for an optional input that is absent.",
+    }
 
     def __init__(
         self, op: Operation, inputs: Sequence[Output | None], outputs: int = 1, *, name: str = "", layer_id: str = ""
@@ -308,49 +337,61 @@ class Node(metaclass=Shared):
     # ---- OpenVINO's API
 
     def get_type_name(self) -> str:
+        """Return the name of the operation, such as "MatMul"."""
         return self.op.name
 
     def get_type_info(self) -> DiscreteTypeInfo:
+        """Return the name of the operation and its opset."""
         return DiscreteTypeInfo(self.op.name, self.op.version)
 
-    type_name = property(get_type_name)
-    type_info = property(get_type_info)
+    type_name = attribute(get_type_name)
+    type_info = attribute(get_type_info)
 
     def get_friendly_name(self) -> str:
+        """Return the name of the layer in the file, or the one that was set."""
         return self.friendly_name
 
     def set_friendly_name(self, name: str) -> None:
+        """Set the name of the layer."""
         self.friendly_name = name
 
     def get_name(self) -> str:
         """Return the unique name, such as "Relu_12"."""
         return f"{self.op.name}_{self.instance_id}"
 
-    name = property(get_name)
+    name = attribute(get_name)
 
     def get_instance_id(self) -> int:
+        """Return the number that no other node of this process has."""
         return self.instance_id
 
     def get_attributes(self) -> dict[str, Any]:
+        """Return the attributes of the operation by name."""
         return self.op.attributes()
 
     def get_rt_info(self) -> RTMap:
+        """Return the runtime information of the node."""
         return self.rt_info
 
     def set_rt_info(self, value: Any, key: str) -> None:
+        """Set one entry of the runtime information."""
         self.rt_info[key] = value
 
     def inputs(self) -> list[Input]:
+        """Return the input ports, those that are not connected too."""
         return [Input(self, index) for index in range(len(self.sources))]
 
     def outputs(self) -> list[Output]:
+        """Return the output ports."""
         return list(self.ports)
 
     def input(self, index: int) -> Input:
+        """Return the input port with this number. Raises RuntimeError if there is none."""
         self._check(index, self.sources)
         return Input(self, index)
 
     def output(self, index: int) -> Output:
+        """Return the output port with this number. Raises RuntimeError if there is none."""
         self._check(index, self.ports)
         return self.ports[index]
 
@@ -359,9 +400,11 @@ class Node(metaclass=Shared):
             raise RuntimeError(f"node index is out of range: '{self.friendly_name}' has {count}, not {index}")
 
     def input_value(self, index: int) -> Output:
+        """Return the output port that feeds an input. Raises RuntimeError if there is none."""
         return self.input(index).get_source_output()
 
     def input_values(self) -> list[Output]:
+        """Return the output ports that feed the inputs."""
         return [source for source in self.sources if source is not None]
 
     def set_argument(self, index: int, source: Output) -> None:
@@ -375,33 +418,43 @@ class Node(metaclass=Shared):
             self.model.changed()
 
     def get_input_tensor(self, index: int) -> DescriptorTensor:
+        """Return the description of the tensor that an input reads."""
         return self.input(index).get_tensor()
 
     def get_output_tensor(self, index: int) -> DescriptorTensor:
+        """Return the description of an output tensor."""
         return self.output(index).get_tensor()
 
     def get_input_size(self) -> int:
+        """Return the number of inputs."""
         return len(self.sources)
 
     def get_output_size(self) -> int:
+        """Return the number of outputs."""
         return len(self.ports)
 
     def get_input_element_type(self, index: int) -> Type:
+        """Return the element type of an input."""
         return self.input(index).get_element_type()
 
     def get_input_partial_shape(self, index: int) -> PartialShape:
+        """Return the shape of an input, whose dimensions may be dynamic."""
         return self.input(index).get_partial_shape()
 
     def get_input_shape(self, index: int) -> Shape:
+        """Return the shape of an input. Raises RuntimeError if it is not static."""
         return self.input(index).get_shape()
 
     def get_output_element_type(self, index: int) -> Type:
+        """Return the element type of an output."""
         return self.output(index).get_element_type()
 
     def get_output_partial_shape(self, index: int) -> PartialShape:
+        """Return the shape of an output, whose dimensions may be dynamic."""
         return self.output(index).get_partial_shape()
 
     def get_output_shape(self, index: int) -> Shape:
+        """Return the shape of an output. Raises RuntimeError if it is not static."""
         return self.output(index).get_shape()
 
     def get_element_type(self) -> Type:
@@ -409,19 +462,20 @@ class Node(metaclass=Shared):
         op: Any = self.op
         return op.element_type if op.name == "Parameter" else self.ports[0].get_element_type()
 
-    element_type = property(get_element_type)
+    element_type = attribute(get_element_type)
 
     def get_partial_shape(self) -> PartialShape:
         """Return the shape of output 0; for a Parameter, the declared one."""
         op: Any = self.op
         return PartialShape(op.shape) if op.name == "Parameter" else self.ports[0].get_partial_shape()
 
-    partial_shape = property(get_partial_shape)
+    partial_shape = attribute(get_partial_shape)
 
     def get_shape(self) -> Shape:
+        """Return the shape of output 0. Raises RuntimeError if it is not static."""
         return self.ports[0].get_shape()
 
-    shape = property(get_shape)
+    shape = attribute(get_shape)
 
     # ---- Parameter and Result
 
@@ -438,9 +492,10 @@ class Node(metaclass=Shared):
         return get_layout(self.ports[0])
 
     def set_layout(self, layout: Layout | str) -> None:
+        """Set the layout (meaning of the axes) of a Parameter or Result."""
         set_layout(self.ports[0], layout)
 
-    layout = property(get_layout, set_layout)
+    layout = settable(get_layout, set_layout)
 
     # ---- Constant
 
@@ -449,7 +504,7 @@ class Node(metaclass=Shared):
         op: Any = self.op
         return op.value
 
-    data = property(get_data)
+    data = attribute(get_data)
 
     def get_vector(self) -> Any:
         """Return the values of a Constant as an array of one axis."""

@@ -21,10 +21,12 @@ class Ports:
 
     @property
     def inputs(self) -> list[Output]:
+        """Ports of the Parameter nodes, in order."""
         return [p.ports[0] for p in self.parameters]
 
     @property
     def outputs(self) -> list[Output]:
+        """Ports of the Result nodes, in order."""
         return [r.ports[0] for r in self.results]
 
     def input(self, key: PortKey | None = None) -> Output:

@@ -47,6 +47,7 @@ class RTMap(MutableMapping[str, Any]):
         return {key: value.plain() if isinstance(value, RTMap) else value for key, value in items}
 
     def copy(self) -> RTMap:
+        """Return a shallow copy."""
         return RTMap(self.plain())
 
     def __copy__(self) -> RTMap:

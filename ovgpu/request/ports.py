@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ovgpu._util.attributes import settable
 from ovgpu._util.openvino_package import owns
 from ovgpu.model import Output
 
@@ -16,7 +17,7 @@ class ConstOutput(Output):
     It equals the port of the model that was compiled, and has its hash, so that either one finds a result.
     """
 
-    __slots__ = ("_hash", "source")
+    __slots__ = {"_hash": "", "source": "Port of the model that was compiled."}
 
     def __init__(self, source: Output) -> None:
         super().__init__(source.node, source.index)
@@ -32,12 +33,13 @@ class ConstOutput(Output):
         return self._hash
 
     def get_names(self) -> set[str]:
+        """Return the tensor names."""
         return set(self._names)
 
     def set_names(self, names: Iterable[str]) -> None:
         raise TypeError("the names of a compiled model's ports cannot be changed")
 
-    names = property(get_names, set_names)
+    names = settable(get_names, set_names)
 
     def __repr__(self) -> str:
         return f"<ConstOutput: {self.describe()}>"

@@ -153,6 +153,7 @@ class RemoteContext:
         self._device, self._backend = device, backend
 
     def get_device_name(self) -> str:
+        """Return the name of the device."""
         return self._device
 
     def get_params(self) -> dict[str, Any]:

@@ -42,7 +42,10 @@ def as_numbers(value: Any, kind: Type) -> Any:
     return value.view(kind.storage) if isinstance(value, np.ndarray) else value
 
 
-class OVDict(Mapping[Any, Any]):
+Array = np.ndarray[Any, Any]
+
+
+class OVDict(Mapping[Any, Array]):
     """Immutable mapping of outputs to arrays, in the model's order.
 
     Its keys are ports of the compiled model. Look-ups also accept ports of the model that was compiled, output numbers
@@ -56,8 +59,9 @@ class OVDict(Mapping[Any, Any]):
         self._dict = results
         self._names: tuple[set[str], ...] | None = None
 
-    def __getitem__(self, key: Output | int | str) -> Any:
-        return self._value(self._port(key))
+    def __getitem__(self, key: Output | int | str) -> Array:
+        found: Array = self._value(self._port(key))
+        return found
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -115,10 +119,10 @@ class OVDict(Mapping[Any, Any]):
     def keys(self) -> KeysView[Any]:
         return self._dict.keys()
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> ValuesView[Array]:
         return self._fetched().values()
 
-    def items(self) -> ItemsView[Any, Any]:
+    def items(self) -> ItemsView[Any, Array]:
         return self._fetched().items()
 
     def names(self) -> tuple[set[str], ...]:
@@ -127,9 +131,10 @@ class OVDict(Mapping[Any, Any]):
             self._names = tuple(port.get_names() for port in self._dict)
         return self._names
 
-    def to_dict(self) -> dict[Any, Any]:
+    def to_dict(self) -> dict[Any, Array]:
         """Return the dict by ports, not a copy: changes to it change the OVDict."""
         return self._fetched()
 
-    def to_tuple(self) -> tuple[Any, ...]:
+    def to_tuple(self) -> tuple[Array, ...]:
+        """Return the arrays of all outputs, in order."""
         return tuple(self._fetched().values())

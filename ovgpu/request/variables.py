@@ -204,6 +204,7 @@ class VariableState:
 
     @property
     def name(self) -> str:
+        """Name of the variable: its id in the model."""
         return self._name
 
     @property

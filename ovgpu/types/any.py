@@ -11,7 +11,7 @@ _BOOLEANS = {"YES": True, "TRUE": True, "1": True, "NO": False, "FALSE": False, 
 class OVAny:
     """A value in a wrapper. It equals the bare value."""
 
-    __slots__ = ("value",)
+    __slots__ = {"value": "Value that is held."}
 
     value: Any
 
@@ -19,9 +19,11 @@ class OVAny:
         self.value = value.value if isinstance(value, OVAny) else value
 
     def get(self) -> Any:
+        """Return the value."""
         return self.value
 
     def set(self, value: Any) -> None:
+        """Replace the value."""
         self.value = value
 
     def astype(self, kind: type) -> Any:

@@ -182,36 +182,47 @@ class Type:
         return self._dtype
 
     def to_string(self) -> str:
+        """Return the name, such as f32."""
         return self.type_name
 
     def get_type_name(self) -> str:
+        """Return the name, such as f32."""
         return self.type_name
 
     def get_size(self) -> int:
+        """Return the number of bytes of an element; 1 for types of fewer than 8 bits."""
         return self.size
 
     def get_bitwidth(self) -> int:
+        """Return the number of bits of an element."""
         return self.bitwidth
 
     def is_static(self) -> bool:
+        """Return whether the type is known."""
         return self is not Type.dynamic
 
     def is_dynamic(self) -> bool:
+        """Return whether the type is not known."""
         return self is Type.dynamic
 
     def is_real(self) -> bool:
+        """Return whether it is one of floating-point numbers."""
         return self.real
 
     def is_integral(self) -> bool:
+        """Return whether it is one of integers, boolean among them."""
         return self.integral
 
     def is_integral_number(self) -> bool:
+        """Return whether it is one of integers other than boolean."""
         return self.integral_number
 
     def is_signed(self) -> bool:
+        """Return whether it has negative numbers."""
         return self.signed
 
     def is_quantized(self) -> bool:
+        """Return whether it is one of quantised numbers."""
         return self.quantized
 
     def compatible(self, other: Type) -> bool:

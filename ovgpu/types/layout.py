@@ -40,6 +40,7 @@ class Layout:
 
     @staticmethod
     def scalar() -> Layout:
+        """Return the layout of a scalar."""
         return Layout(_SCALAR)
 
     @property
@@ -48,6 +49,7 @@ class Layout:
         return not self._names and self._last_names == ()
 
     def has_name(self, dimension_name: str) -> bool:
+        """Return whether an axis has this name."""
         name = _alias(dimension_name)
         return name != "?" and name in (*self._names, *(self._last_names or ()))
 
@@ -79,6 +81,7 @@ class Layout:
         return self.to_string() == other.to_string() if isinstance(other, Layout) else NotImplemented
 
     def to_string(self) -> str:
+        """Return the text of the layout, such as [N,C,H,W]."""
         if self._scalar:
             return _SCALAR
         names = self._names if self._last_names is None else (*self._names, "...", *self._last_names)

@@ -52,14 +52,17 @@ class Dimension:
 
     @staticmethod
     def dynamic() -> Dimension:
+        """Return a dimension of any length."""
         return Dimension()
 
     @property
     def is_dynamic(self) -> bool:
+        """True if the length is not known."""
         return self._min != self._max
 
     @property
     def is_static(self) -> bool:
+        """True if the length is known."""
         return self._min == self._max
 
     @property
@@ -73,9 +76,11 @@ class Dimension:
         return -1 if self._max == UNBOUNDED else self._max
 
     def get_min_length(self) -> int:
+        """Return the smallest length."""
         return self.min_length
 
     def get_max_length(self) -> int:
+        """Return the largest length, -1 if there is none."""
         return self.max_length
 
     def get_length(self) -> int:
@@ -96,6 +101,7 @@ class Dimension:
         self._symbol = symbol
 
     def has_symbol(self) -> bool:
+        """Return whether the dimension has a symbol, as equal unknown lengths do."""
         return self.get_symbol() is not None
 
     def compatible(self, dim: Dimension) -> bool:
@@ -136,6 +142,7 @@ class Dimension:
         return self._min == low and self._max == high
 
     def to_string(self) -> str:
+        """Return the text that OpenVINO prints, such as ?, 3 or 1..8."""
         if self._min == self._max:
             return str(self._min)
         if self._min == 0 and self._max == UNBOUNDED:
@@ -246,6 +253,7 @@ class Shape(_IntList):
         super().__setitem__(index, value.get_length() if isinstance(value, Dimension) else value)
 
     def to_string(self) -> str:
+        """Return the text that OpenVINO prints, such as [1,3]."""
         return f"[{','.join(map(str, self))}]"
 
     __str__ = to_string
@@ -311,18 +319,22 @@ class PartialShape:
 
     @property
     def rank(self) -> Dimension:
+        """Number of dimensions, as a Dimension."""
         return Dimension() if self._dims is None else Dimension(len(self._dims))
 
     @property
     def is_static(self) -> bool:
+        """True if the rank and all dimensions are known."""
         return self._dims is not None and all(dim._min == dim._max for dim in self._dims)
 
     @property
     def is_dynamic(self) -> bool:
+        """True if the rank or a dimension is dynamic."""
         return not self.is_static
 
     @property
     def all_non_negative(self) -> bool:
+        """True if no dimension is below 0."""
         return True
 
     def to_shape(self) -> Shape:
@@ -342,6 +354,7 @@ class PartialShape:
         return Shape([dim._max for dim in self._dims or ()])
 
     def get_dimension(self, index: SupportsIndex) -> Dimension:
+        """Return the dimension of an axis."""
         return self[index]
 
     def compatible(self, shape: PartialShape) -> bool:
@@ -415,6 +428,7 @@ class PartialShape:
         return self._dims == list(other) if isinstance(other, (list, tuple)) else NotImplemented
 
     def to_string(self) -> str:
+        """Return the text that OpenVINO prints, such as [?,3,224..448]."""
         return "[...]" if self._dims is None else f"[{','.join(map(str, self._dims))}]"
 
     __str__ = to_string
