@@ -6,6 +6,7 @@ import builtins
 import math
 import os
 import warnings
+from html import escape
 from typing import Any, Self
 
 import numpy as np
@@ -356,6 +357,12 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor: shape{self.shape} type: {self._element_type.type_name}>"
+
+    def _repr_html_(self) -> str:
+        """Return the type, the shape and, for a tensor on the host, some values."""
+        title = f"{type(self).__name__}: {self._element_type.type_name} {self.shape}"
+        values = "" if self.remote else np.array2string(self.array, threshold=100, edgeitems=3, max_line_width=120)
+        return f"<b>{escape(title)}</b><pre>{escape(values)}</pre>"
 
 
 def tensor_from_file(path: str | os.PathLike[str]) -> Tensor:

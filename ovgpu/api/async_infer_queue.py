@@ -11,11 +11,12 @@ from typing import Any
 
 from ovgpu._util import forks
 from ovgpu._util.claim import Claim
+from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.api.infer_request import CALLER, InferRequest
 
 
-class AsyncInferQueue:
+class AsyncInferQueue(Unpicklable):
     """Pool of requests that run in parallel. `start_async` uses the next idle request, and waits while there is none.
 
     ``jobs`` is the number of requests; 0 stands for the device's OPTIMAL_NUMBER_OF_INFER_REQUESTS. A request is idle

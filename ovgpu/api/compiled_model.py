@@ -7,19 +7,22 @@ import threading
 from collections.abc import Mapping
 from typing import IO, Any
 
+from ovgpu._util import notebooks
+from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api import devices
 from ovgpu.api.compilation import Compilation
 from ovgpu.api.execution_graph import execution_graph
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.errors import DeviceError
 from ovgpu.model import Model
+from ovgpu.model.ports import ports_table
 from ovgpu.request.ports import ConstOutput
 from ovgpu.request.results import OVDict
 from ovgpu.request.variables import VariableState
 from ovgpu.runtime.plan import Plan
 
 
-class CompiledModel:
+class CompiledModel(Unpicklable):
     """Model compiled for a device; see `Core.compile_model`. Threads may share it.
 
     It is immutable, except that a model in f16 that leaves the range of f16 is compiled again in bf16, see
@@ -195,3 +198,8 @@ class CompiledModel:
 
     def __repr__(self) -> str:
         return f"<CompiledModel:\n{self._compilation.inputs.listing()}\n{self._compilation.outputs.listing()}>"
+
+    def _repr_html_(self) -> str:
+        devices = ", ".join(self.get_property("EXECUTION_DEVICES"))
+        title = f"CompiledModel {self._compilation.settings.model_name} on {devices}"
+        return notebooks.table(title, *ports_table(self.inputs, self.outputs))

@@ -13,6 +13,7 @@ import numpy as np
 from ovgpu import ir
 from ovgpu._util.gc_pause import paused
 from ovgpu._util.openvino_package import owns, package
+from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api import devices
 from ovgpu.api.compilation import Compilation
 from ovgpu.api.compiled_model import CompiledModel
@@ -32,7 +33,7 @@ from ovgpu.version import Version
 __all__ = ["CompiledModel", "Core", "compile_model", "register_backend"]
 
 
-class Core:
+class Core(Unpicklable):
     """Entry point that reads models and compiles them for devices: ``CPU`` (NumPy) and ``NVIDIA[.n]`` (CUDA).
 
     ``AUTO`` selects the best device, and ``AUTO:A,B`` the first usable device of its list. The usable devices of

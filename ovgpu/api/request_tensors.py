@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compilation import Compilation
 from ovgpu.model import Output
 from ovgpu.request.inputs import InputSlot
@@ -13,7 +14,7 @@ from ovgpu.request.ports import ConstOutput
 from ovgpu.tensor import Tensor
 
 
-class RequestTensors:
+class RequestTensors(Unpicklable):
     """Base class of `InferRequest` with the access to its tensors. RuntimeError while an inference is running."""
 
     _compilation: Compilation

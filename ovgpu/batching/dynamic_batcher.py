@@ -12,6 +12,7 @@ from typing import Any, Self
 from weakref import finalize
 
 from ovgpu._util import forks
+from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.batching.compilation import compile_batched
 from ovgpu.batching.gathering import Gatherer, Observer, Work, complete, report, run
@@ -22,7 +23,7 @@ from ovgpu.errors import Error
 from ovgpu.request.results import OVDict
 
 
-class DynamicBatcher:
+class DynamicBatcher(Unpicklable):
     """Batches of inferences that arrive from many threads, for models without states.
 
     ``model`` is a model of ovgpu, a file, or a `CompiledModel`, of which model and properties are taken. Its inputs and
@@ -99,6 +100,10 @@ class DynamicBatcher:
     def output_batch_axes(self) -> tuple[int, ...]:
         """The batch axis of each output."""
         return self._batches.batched.outputs
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(map(str, self.batch_sizes))
+        return f"<DynamicBatcher: batches of {sizes} rows, batch axes {self.batch_axes}>"
 
     def infer(self, inputs: Any = None) -> OVDict:
         """Run an inference as part of a batch and return its outputs.

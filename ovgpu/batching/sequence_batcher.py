@@ -12,6 +12,7 @@ from typing import Any, Self
 from weakref import finalize
 
 from ovgpu._util import forks
+from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compilation import Compilation
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.batching.cache_request import CacheRequest
@@ -33,7 +34,7 @@ class BatchFullError(Error):
     """Error of a sequence that cannot be opened because all slots of the batch are taken."""
 
 
-class SequenceBatcher:
+class SequenceBatcher(Unpicklable):
     """Batch of sequences with independent states, which run side by side in one request.
 
     ``model`` is a model of ovgpu, a file, or a `CompiledModel`, of which model and properties are taken. Its inputs,
@@ -111,6 +112,9 @@ class SequenceBatcher:
                 raise BatchFullError(f"all {self.max_sequences} sequences are open")
             slots = min(free, key=lambda slots: len(slots.opened))
             return BatchedSequence(self, slots, slots.open())
+
+    def __repr__(self) -> str:
+        return f"<SequenceBatcher: {len(self)} of {self.max_sequences} sequences open, batch axes {self.batch_axes}>"
 
     def __len__(self) -> int:
         """Return the number of open sequences."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from ovgpu._util import notebooks
 from ovgpu._util.attributes import attribute
 from ovgpu._util.openvino_package import Shared, owns, required
 from ovgpu.errors import Error, ModelError
@@ -18,7 +19,7 @@ from ovgpu.symbolic import Table
 from ovgpu.types import OVAny, PartialShape, Shape, Type
 
 from .node import Node, Output
-from .ports import Ports, find_port
+from .ports import Ports, find_port, ports_table
 from .rt_info import RTMap
 
 result_class: type[Any] | None = None
@@ -444,6 +445,10 @@ class Model(Ports, metaclass=Shared):
             for title, found in (("inputs", self.inputs), ("outputs", self.outputs))
         ]
         return f"<Model: '{self.friendly_name}'\n" + "\n".join(lines) + ">"
+
+    def _repr_html_(self) -> str:
+        title = f"Model {self.friendly_name}: {len(self.ops)} operations"
+        return notebooks.table(title, *ports_table(self.inputs, self.outputs))
 
 
 def bodies(op: Any) -> list[Model]:

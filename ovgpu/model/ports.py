@@ -69,3 +69,13 @@ def find_port(ports: Sequence[Output], key: Any, kind: str) -> Output:
         suggestion = did_you_mean(key, names) if isinstance(key, str) else ""
         raise RuntimeError(f"{title} for {description} is not found. The model has: {available}{suggestion}")
     return found[0]
+
+
+def ports_table(inputs: Sequence[Output], outputs: Sequence[Output]) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the columns and rows of a table of a model's inputs and outputs, for notebooks."""
+    rows = [
+        (kind, number, ", ".join(sorted(port.get_names())), port.partial_shape, port.element_type.get_type_name())
+        for kind, ports in (("input", inputs), ("output", outputs))
+        for number, port in enumerate(ports)
+    ]
+    return ["", "number", "names", "shape", "type"], rows

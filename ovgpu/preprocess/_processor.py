@@ -94,6 +94,9 @@ class PrePostProcessor:
         self._model.changed()
         return connected
 
+    def __repr__(self) -> str:
+        return f"<PrePostProcessor of '{self._model.friendly_name}'>\n{self}"
+
     def __str__(self) -> str:
         log: Log = []
         try:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu import tensor as tensor_module
+from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.backends.cuda import interop
 from ovgpu.errors import Error
 from ovgpu.request.pinned import StagedTensor, StagingBuffer
@@ -146,7 +147,7 @@ class RemoteTensor(Tensor):
 tensor_module.remote_tensor_class = RemoteTensor
 
 
-class RemoteContext:
+class RemoteContext(Unpicklable):
     """Allocator of tensors for a CUDA device; see `Core.get_default_context`."""
 
     def __init__(self, device: str, backend: RemoteBackend) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ovgpu._util import notebooks
 from ovgpu.lowering.loops import TRIP_COUNT_KEY
 from ovgpu.lowering.program import (
     Copy,
@@ -129,7 +130,7 @@ class PlanState:
     assigned: Operand | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """Rows of a program in order of execution, and the memory that they use.
 
@@ -208,6 +209,14 @@ class Plan:
         from ovgpu.runtime.printing import as_text
 
         return as_text(self, 140)
+
+    def __repr__(self) -> str:
+        steps = sum(step.number is not None for step in self.steps)
+        where = f" on {self.device}" if self.device else ""
+        return f"<Plan: {steps} steps{where}, {self.bytes_moved:,} bytes moved; print it to see them>"
+
+    def _repr_html_(self) -> str:
+        return notebooks.printed(self)
 
 
 def plan_of(executor: Executor, seconds: Mapping[tuple[int, int], float] | None = None) -> Plan:

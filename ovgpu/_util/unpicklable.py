@@ -1,0 +1,20 @@
+"""Objects that hold memory, threads or locks, and so cannot be copied or pickled."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, SupportsIndex
+
+
+class Unpicklable:
+    """Base class of an object that neither `copy` nor `pickle` takes, with the error that openvino's objects raise."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(f"cannot pickle '{type(self).__name__}' object")
+
+    def __copy__(self) -> Any:
+        return self.__reduce_ex__(4)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.__reduce_ex__(4)
