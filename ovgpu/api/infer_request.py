@@ -8,6 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -552,15 +553,23 @@ class InferRequest(RequestTensors):
         if self._last is None:
             raise RuntimeError("there is no plan before the first inference, nor after memory was released")
         if not times:
-            return plan_of(self._last)
+            return self._named(plan_of(self._last))
         if self._variables.now is not self._after:  # the steps would write to memory that is a state's now
             raise RuntimeError("states have changed since the last inference: make one before its steps are timed")
         with self._backend.active():
-            return plan_of(self._last, step_seconds(self._last))
+            return self._named(plan_of(self._last, step_seconds(self._last)))
 
     def _plan_for(self, shapes: Any) -> Plan:
         """Return the plan of an inference with inputs of these shapes; see `CompiledModel.plan`."""
-        return plan_of(self._bound(shapes))
+        return self._named(plan_of(self._bound(shapes)))
+
+    def _named(self, plan: Plan) -> Plan:
+        """Return a plan whose results have the tensor names of the model's outputs."""
+        names = [min(port.get_names(), default="") for port in self._compilation.outputs]
+        if len(names) != len(plan.results):
+            return plan
+        results = tuple(replace(port, name=name or port.name) for port, name in zip(plan.results, names))
+        return replace(plan, results=results)
 
     def _bound(self, shapes: Any) -> Executor:
         """Return an executor that is bound to inputs of these shapes, and has run nothing."""

@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from ovgpu.api.core import CompiledModel, Core
-from ovgpu.cli._print import console, milliseconds, results_table, table
+from ovgpu.cli._print import console, results_table, table
 from ovgpu.cli.demo_models import FEATURES, HIDDEN, STEPS, WINDOW, lstm_loop, lstm_weights, moving_window
 from ovgpu.errors import Error
 from ovgpu.ir import serialize
@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> None:
     out, core = console(), Core()
     with nullcontext(args.save) if args.save else tempfile.TemporaryDirectory(prefix="ovgpu-demo-") as folder:
         _loop(out, core, Path(folder), args.device)
-        _state(out, core, Path(folder), args.device)
+        on_card = _state(out, core, Path(folder), args.device)
+    _advice(out, args.save, on_card)
 
 
 def _loop(out: Console, core: Core, folder: Path, device: str) -> None:
@@ -53,12 +54,11 @@ def _loop(out: Console, core: Core, folder: Path, device: str) -> None:
     random = np.random.default_rng(SEED)
     h = c = np.zeros((1, HIDDEN), np.float32)
     request = compiled.create_infer_request()
-    latencies, largest = [], 0.0
+    largest = 0.0
     for _ in range(5):
         x = random.uniform(-1, 1, (1, STEPS, FEATURES)).astype(np.float32)
         expected = lstm_in_numpy(x, h, c)
         results = request.infer({"x": x, "h": h, "c": c})
-        latencies.append(request.latency)
         largest = max(
             largest,
             *(float(np.abs(results[name] - value).max()) for name, value in zip(("y", "h_last", "c_last"), expected)),
@@ -71,11 +71,12 @@ def _loop(out: Console, core: Core, folder: Path, device: str) -> None:
     )
     out.print(request.plan())
     _verdict(out, "every y, h and c of 5 calls against a loop in plain NumPy", largest)
-    out.print(f"latency: {milliseconds(latencies)}\n")
+    out.print()
 
 
-def _state(out: Console, core: Core, folder: Path, device: str) -> None:
-    """Run a model with a variable that carries over between inferences until it is reset."""
+def _state(out: Console, core: Core, folder: Path, device: str) -> bool:
+    """Run a model with a variable that carries over between inferences until it is reset. Return whether it ran on a
+    card."""
     compiled, elapsed = _compile(core, moving_window(), folder, device)
     _title(
         out,
@@ -94,10 +95,36 @@ def _state(out: Console, core: Core, folder: Path, device: str) -> None:
         result = request.infer([np.array([call], np.float32)])["window"]
         window = np.append(window[1:], np.float32(call))
         largest = max(largest, float(np.abs(result - window).max()))
-        rows.append((call, float(call), " ".join(f"{v:g}" for v in result), f"{request.latency:.3f}", note))
-    out.print(table("Calls", ("call", "x", "window", "ms", ""), rows, right=(0, 1, 3)))
+        rows.append((call, float(call), " ".join(f"{v:g}" for v in result), note))
+    out.print(table("Calls", ("call", "x", "window", ""), rows, right=(0, 1)))
     out.print(request.plan())
     _verdict(out, "every window against one kept by NumPy", largest)
+    return bool(compiled.get_property("EXECUTION_DEVICES") != ["CPU"])
+
+
+def next_commands(saved: Path | None) -> list[tuple[str, str]]:
+    """Return three commands to go on with, and what they do. ``saved`` is the folder of the demo's models, if kept."""
+    folder = saved or Path("demo")
+    first = f"ovgpu serve {folder}" if saved else f"ovgpu demo --save {folder}"
+    loop, window = (folder / name / "1" / "model.xml" for name in ("lstm_loop", "moving_window"))
+    return [
+        (first, "serve both models over REST and gRPC" if saved else "keep both models"),
+        (f"ovgpu benchmark {loop} -t 5", "measure the loop for 5 seconds"),
+        (f"ovgpu run {window} --steps 4", "run the state for 4 steps; a model of yours runs in the same way"),
+    ]
+
+
+def _advice(out: Console, saved: Path | None, on_card: bool) -> None:
+    out.print()
+    if not on_card:
+        out.print(
+            "NumPy computed this. On an NVIDIA card, a call is one launch of a CUDA graph, the host does nothing "
+            "between the iterations of the loop, and the state stays in the card's memory.",
+            markup=False,
+        )
+    out.print(Text("Next", "bold"))
+    for command, effect in next_commands(saved):
+        out.print(f"  {command}\n      {effect}", markup=False, highlight=False, soft_wrap=True)
 
 
 def lstm_in_numpy(x: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:

@@ -26,7 +26,7 @@ from ovgpu.model import all_nodes
 from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.runtime.plan import Plan
-from ovgpu.runtime.printing import bytes_text, counted
+from ovgpu.runtime.printing import STYLES, bytes_text, counted, legend
 from ovgpu.version import OWN
 
 INFERENCES = 3  # before steps are timed: the second captures a graph, and a decoder's first is not a decode step
@@ -50,6 +50,7 @@ def add_to(commands: Any) -> None:
         metavar="NAME=[1,3]",
         help="shapes of dynamic inputs, for the plan; by default, a language model with state gets one token",
     )
+    parser.add_argument("--times", action="store_true", help="with --plan: measure the steps also on the CPU")
     parser.add_argument("-d", "--device", default="AUTO", help="for the plan: CPU, NVIDIA[.n] or AUTO (default)")
     parser.set_defaults(run=run)
 
@@ -140,7 +141,8 @@ def _print_model(args: argparse.Namespace) -> None:
             is_decoder(compiled.inputs, bool(states)),
         )
         on_card = compiled.get_property("EXECUTION_DEVICES") != ["CPU"]
-        plan = _timed_plan(compiled, shapes) if args.plan and on_card else compiled.plan(shapes)
+        timed = args.plan and (on_card or args.times)
+        plan = _timed_plan(compiled, shapes) if timed else compiled.plan(shapes)
         if args.plan:
             out.print(
                 Text(
@@ -150,6 +152,8 @@ def _print_model(args: argparse.Namespace) -> None:
                 )
             )
             out.print(plan)
+            for word, meaning in legend(plan):
+                out.print(Text.assemble((word, STYLES.get(word, "bold")), f" {meaning}"), style="dim")
             for name, blocks, shared in refused_clusters():
                 out.print(
                     f"clusters of {blocks} blocks with {bytes_text(shared)} of shared memory do not fit on the "

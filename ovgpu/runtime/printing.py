@@ -22,7 +22,23 @@ STYLES = {
     "upload": "cyan",
     "download": "cyan",
 }
-MIN_WIDE_COLUMNS = 100  # a narrower terminal gets no columns for layers and calls
+MEANINGS = {
+    "bound": "writes into memory that is allocated before",
+    "in place": "overwrites one of its inputs",
+    "copy": "moves a tensor, and computes nothing",
+    "eager": "allocates its result when it runs, since its size is not known before",
+    "control": "runs the steps of a loop or branch",
+    "host": "is computed on the host, as shapes are",
+    "view": "takes no time: its result lies in the memory of its input",
+    "upload": "brings a tensor of the host to the card",
+    "download": "brings a tensor of the card to the host",
+}
+"""Meanings of the kinds of steps, for people who read a plan."""
+WORDS = {
+    "calls": "functions that a step calls at each inference: kernels, on a card",
+    "slots": "numbers that are known when the model runs, such as the length of a sequence",
+}
+MIN_WIDE_COLUMNS = 100  # a narrower terminal gets no columns for memory and calls
 
 
 def bytes_text(count: int | None) -> str:
@@ -47,11 +63,11 @@ def render(plan: Plan, width: int) -> Iterator[RenderableType]:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("kind", no_wrap=True)
-    table.add_column("op", no_wrap=True, max_width=28 if wide else 18, overflow="ellipsis")
-    if wide:
-        table.add_column("layer", no_wrap=True, max_width=24, overflow="ellipsis")
+    table.add_column("op", no_wrap=True, max_width=28 if wide else 16, overflow="ellipsis")
+    table.add_column("layer", no_wrap=True, max_width=24 if wide else 16, overflow="ellipsis")
     table.add_column("shapes", overflow="fold", ratio=1, min_width=32 if wide else None)
-    table.add_column("memory", no_wrap=True, max_width=20 if wide else 13, overflow="ellipsis")
+    if wide:
+        table.add_column("memory", no_wrap=True, max_width=20, overflow="ellipsis")
     table.add_column("bytes", justify="right", no_wrap=True)
     if wide:
         table.add_column("calls", justify="right", no_wrap=True)
@@ -60,6 +76,13 @@ def render(plan: Plan, width: int) -> Iterator[RenderableType]:
     _rows(table, plan, wide, 0)
     yield table
     yield _summary(plan)
+
+
+def legend(plan: Plan) -> list[tuple[str, str]]:
+    """Return the words in a plan's table and their meanings."""
+    kinds = {"in place" if step.in_place else step.kind for step in plan.all_steps()}
+    words = {word: meaning for word, meaning in WORDS.items() if word == "calls" or any(plan.slots)}
+    return [*((kind, meaning) for kind, meaning in MEANINGS.items() if kind in kinds), *words.items()]
 
 
 def as_text(plan: Plan, width: int) -> str:
@@ -80,6 +103,12 @@ def shapes_text(step: PlanStep) -> str:
     return (f"{left} → {right}" if right else left) + (" in tf32" if step.tf32 else "")
 
 
+def memory_text(step: PlanStep, plan: Plan) -> str:
+    """Return where the results of a step lie; those of the model by their tensor names."""
+    names = {f"output {number}": f"result {port.name}" for number, port in enumerate(plan.results) if port.name}
+    return ", ".join(dict.fromkeys(names.get(x.location, x.location) for x in step.outputs))
+
+
 def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
     indent = "  " * depth
     for step in plan.steps:
@@ -87,17 +116,17 @@ def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
         version = f" {step.version.removeprefix('opset')}" if wide and step.version.startswith("opset") else ""
         calls = "" if step.calls is None or step.kind in ("view", "host") else str(step.calls)
         moved = "" if step.kind in ("view", "host") and not step.bytes_moved else bytes_text(step.bytes_moved)
-        locations = ", ".join(dict.fromkeys(x.location for x in step.outputs))
         kind = Text("in place" if step.in_place else step.kind, STYLES[step.kind])
         cells: list[RenderableType] = [number, kind, Text(f"{indent}{step.op}{version}")]
-        cells += [Text(step.layer)] if wide else []
-        cells += [Text(shapes_text(step)), Text(locations), moved]
+        cells += [Text(step.layer), Text(shapes_text(step))]
+        cells += [Text(memory_text(step, plan))] if wide else []
+        cells += [moved]
         if wide:
             cells += [calls] if step.seconds is None else [calls, f"{1e6 * step.seconds:.1f}"]
         table.add_row(*cells, style="dim" if step.kind == "view" else "")
         if step.fused:
             text = Text(f"{indent}fused: {', '.join(step.fused)}")
-            table.add_row("", "", "", *([""] if wide else []), text, style="dim")
+            table.add_row("", "", "", "", text, style="dim")
         for body in step.bodies:
             times = "?" if body.trips is None else str(body.trips)
             title = Text(f"{indent}  {body.name} × {times}", "bold magenta")

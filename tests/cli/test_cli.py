@@ -15,7 +15,7 @@ import pytest
 
 import ovgpu
 from ovgpu.backends.cuda import kernels, rt
-from ovgpu.cli import demo, main
+from ovgpu.cli import demo, main, parser
 from ovgpu.cli.ops import forms, where
 from ovgpu.ops import registry
 from ovgpu.passes import PASSES
@@ -296,6 +296,7 @@ def test_info_with_a_plan(write: Write, capsys: pytest.CaptureFixture[str]) -> N
     text = words(output(capsys, "info", write(models.loop()), "--plan", "--shape", "[5,4]"))
     assert "Plan for x [5, 4]" in text and "body × 5" in text and "160 B moved" not in text
     assert f"{5 * 5 * 16 + 2 * 5 * 16} B moved per inference" in text
+    assert "control runs the steps of a loop or branch" in text and "eager" not in text
 
 
 def test_info_with_times(write: Write, capsys: pytest.CaptureFixture[str], emulated: str) -> None:
@@ -304,6 +305,8 @@ def test_info_with_times(write: Write, capsys: pytest.CaptureFixture[str], emula
     assert re.search(r"calls us .* \d+ us in \d+ steps", text)
     assert "moved per inference" in words(output(capsys, "info", write(models.chain()), "--plan"))
     assert " us in " not in words(output(capsys, "info", write(models.chain()), "--plan", "-d", "CPU"))
+    timed = words(output(capsys, "info", write(models.chain()), "--plan", "--times", "-d", "CPU"))
+    assert re.search(r"\d+ us in \d+ steps", timed)
     decoder = words(output(capsys, "info", str(DATA / "llama" / "model.xml"), "--plan", "-d", emulated))
     assert "RotaryAttention" in decoder and re.search(r"\d+ us in \d+ steps", decoder)
 
@@ -405,7 +408,19 @@ def test_demo(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert max(map(len, text.splitlines())) <= int(columns)
     flat = words(text)
     assert flat.count("✓") == 2 and "5 calls against a loop in plain NumPy: largest difference" in flat
-    assert "LSTMSequence" in flat and "0 0 0 7" in flat and "after reset_state()" in flat and "4 5 6 7" not in flat
+    assert "LSTMSequence" in flat and "0 0 0 7" in flat and "after reset_state()" in flat and "4 5 6 7 after" not in flat
+    assert "latency" not in flat and "On an NVIDIA card, a call is one launch of a CUDA graph" in flat
+    assert all(command in flat for command, _ in demo.next_commands(None))
+
+
+def test_demo_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands that the demo suggests work; that of the server is only parsed."""
+    text = words(output(capsys, "demo", "--save", str(tmp_path)))
+    commands = [command.split()[1:] for command, _ in demo.next_commands(tmp_path)]
+    assert [command[0] for command in commands] == ["serve", "benchmark", "run"]
+    assert all(" ".join(command) in text for command in commands)
+    parser().parse_args(commands[0])
+    assert main([*commands[1][:-2], "-niter", "1", "-d", "CPU"]) == main([*commands[2], "-d", "CPU"]) == 0
 
 
 def test_demo_checks_its_numbers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

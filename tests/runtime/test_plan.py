@@ -168,8 +168,9 @@ def test_prints_as_a_table(width: int) -> None:
     console.print(compiled(models.loop()).plan([6, 4]))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= width
-    for word in ("control", "body × 6", "Tanh", "Relu", "output 0", "constants 16 B", "state 0 B"):
+    for word in ("control", "body × 6", "Tanh", "Relu", "layer", "constants 16 B", "state 0 B"):
         assert word in " ".join(text.split()), word
+    assert ("result " in text) == (width >= 100)
 
 
 def test_shapes_text() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 
 from ovgpu.runtime.plan import Plan, PlanStep
-from ovgpu.runtime.printing import bytes_text, counted, shapes_text
+from ovgpu.runtime.printing import bytes_text, counted, legend, memory_text, shapes_text
 
 COLUMNS = ("#", "kind", "op", "layer", "shapes", "memory", "read", "written", "share", "calls", "us")
 NUMBERS = {"#", "read", "written", "share", "calls", "us"}  # columns that are sorted by their numbers
@@ -55,10 +55,13 @@ def as_html(plan: Plan, title: str, svg: str = "") -> str:
         for name in COLUMNS
     )
     rows = "\n".join(_row(position, *row, plan) for position, row in enumerate(_steps(plan, 0, "", 1)))
+    words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in legend(plan))
     drawing = f'<details open><summary>Graph</summary>\n<div class="graph">{svg}</div>\n</details>' if svg else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>{STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n<p>{escape(_summary(plan))}</p>\n"
+        f"<details><summary>Words</summary><dl>{words}</dl></details>\n"
         f'<input type="search" placeholder="filter by op, layer, shape ..." aria-label="filter">\n'
         f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n{drawing}\n"
         f"<script>{SCRIPT}</script></body></html>\n"
@@ -92,7 +95,7 @@ def _steps(plan: Plan, depth: int, prefix: str, runs: int) -> Iterator[tuple[Pla
 def _row(position: int, step: PlanStep, depth: int, number: str, runs: int, plan: Plan) -> str:
     fused = f"<details><summary>{counted(len(step.fused), 'fused layer')}</summary>{_names(step)}</details>"
     calls = -1 if step.calls is None or step.kind in ("view", "host") else step.calls
-    memory = ", ".join(dict.fromkeys(x.location for x in step.outputs))
+    memory = memory_text(step, plan)
     bodies = "".join(f" ({body.name} × {'?' if body.trips is None else body.trips})" for body in step.bodies)
     moved = step.bytes_moved * runs
     cells: list[tuple[object, object]] = [
