@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -287,8 +288,8 @@ class Settings:
             settings._writable = selector._writable
             settings._values.update(selector._values)
         settings.update(values)
-        for name, nested in dict(settings["DEVICE_PROPERTIES"]).items():
-            if name in (self.device, devices.family(self.device)) and isinstance(nested, Mapping):
+        for name, nested in settings["DEVICE_PROPERTIES"].items():
+            if name in (self.device, devices.family(self.device)):
                 settings.update(nested)
         if devices.is_card(self.device):
             settings._values["DEVICE_ID"] = str(devices.card_number(self.device))
@@ -366,6 +367,8 @@ def _convert(key: str, value: Any) -> Any:
             return _member(type(default), value)
         if isinstance(default, (int, float)):
             return _number(key, value, type(default))
+        if key == "DEVICE_PROPERTIES":
+            return _by_device(value)
         if key == "PERF_CURVE_TABLE":
             return intel_auto.perf_curve_table(value)[1].value
         if key == "MODEL_DISTRIBUTION_POLICY":
@@ -430,6 +433,19 @@ def _streams(value: Any) -> int:
     if number < -2:
         raise _Refused("non negative numbers, AUTO and NUMA")
     return number
+
+
+def _by_device(value: Any) -> dict[str, dict[str, Any]]:
+    """Return properties by device, from a dict or from OpenVINO's text, such as {CPU:{NUM_STREAMS:2}}."""
+    if isinstance(value, str):
+        groups = re.findall(r"([\w.]+)\s*:\s*\{([^{}]*)\}", value)
+        pairs = {name: [pair.partition(":") for pair in text.split(",") if pair.strip()] for name, text in groups}
+        value = {name: {key.strip(): text.strip() for key, _, text in parts} for name, parts in pairs.items()}
+        if not value:
+            raise _Refused("dicts of properties by device")
+    if not isinstance(value, Mapping) or not all(isinstance(nested, Mapping) for nested in value.values()):
+        raise _Refused("dicts of properties by device")
+    return {str(name): dict(nested) for name, nested in value.items()}
 
 
 def _policies(value: Any) -> set[Any]:

@@ -138,7 +138,21 @@ def test_priorities_of_the_core() -> None:
         unregister_backend("NVIDIA")
 
 
+@pytest.mark.parametrize("value", ["X", 5, True, {"CPU": 5}, [], "{CPU}"])
+def test_wrong_properties_of_listed_devices(value: Any) -> None:
+    core = ovgpu.Core()
+    message = "Wrong value .* for property key DEVICE_PROPERTIES. Expected only dicts of properties by device"
+    with pytest.raises(RuntimeError, match=message):
+        core.set_property("AUTO", {"DEVICE_PROPERTIES": value})
+    with pytest.raises(RuntimeError, match=message):
+        core.compile_model(ovgpu.read_model(*nets.one((2,))), "AUTO:CPU", {"DEVICE_PROPERTIES": value})
+
+
 def test_properties_of_listed_devices() -> None:
+    text = ovgpu.Core().compile_model(
+        ovgpu.read_model(*nets.one((2,))), "AUTO:CPU", {"DEVICE_PROPERTIES": "{CPU:{NUM_STREAMS:2, PERF_COUNT:YES}}"}
+    )
+    assert (text.get_property("NUM_STREAMS"), text.get_property("PERF_COUNT")) == (2, "YES")
     for name in ("AUTO:CPU", "CPU"):
         found = ovgpu.Core().compile_model(
             ovgpu.read_model(*nets.one((2,))), name, {"DEVICE_PROPERTIES": {"CPU": {"NUM_STREAMS": 3}, "NVIDIA": {}}}

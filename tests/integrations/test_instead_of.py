@@ -41,7 +41,7 @@ def is_ours(compiled: Any) -> bool:
         ("CPU", ["CPU", "AUTO:CPU", "AUTO:GPU,CPU", "MULTI:CPU", "MULTI:CPU,NVIDIA", "HETERO:CPU"], ["AUTO", None]),
         ("GPU", ["GPU", "GPU.0", "AUTO:GPU,CPU", "MULTI:GPU", "HETERO:GPU,CPU"], ["CPU", "AUTO", "AUTO:CPU,GPU"]),
         ("AUTO", ["AUTO", None, "AUTO:-GPU", "AUTO:NVIDIA,CPU"], ["CPU", "AUTO:CPU", "AUTO:-NVIDIA"]),
-        ("AUTO, GPU,CPU", ["AUTO", None, "CPU", "GPU", "AUTO:CPU", "AUTO:GPU.0"], ["AUTO:-NVIDIA"]),
+        ("AUTO, GPU,CPU", ["AUTO", None, "CPU", "GPU", "AUTO:CPU", "AUTO:GPU.0", "AUTO:-CPU"], ["AUTO:-NVIDIA"]),
     ],
 )
 def test_names(core: ov.Core, instead_of: str, ours: list[str | None], theirs: list[str | None]) -> None:
@@ -143,7 +143,7 @@ def test_queries_versions_and_contexts(core: ov.Core, device: str) -> None:
     for asked in ("CPU", "GPU"):
         found = core.query_model(model, asked)
         assert set(found) == names and set(found.values()) == {asked}
-    assert list(core.get_versions("GPU")) == ["NVIDIA"]
+    assert list(core.get_versions("GPU")) == ["GPU"] and list(core.get_versions("NVIDIA")) == ["NVIDIA"]
     if device != "CPU":
         assert core.get_default_context("GPU").get_device_name().startswith("NVIDIA")
     core.unload_plugin("GPU")
@@ -163,10 +163,10 @@ def test_exported_models(core: ov.Core) -> None:
 # ---- what ovgpu cannot run
 
 
-@pytest.mark.parametrize("name", ["CPU", "AUTO", "AUTO:NVIDIA,CPU", "AUTO:GPU,CPU"])
+@pytest.mark.parametrize("name", ["CPU", "AUTO", "AUTO:NVIDIA,CPU", "AUTO:GPU,CPU", "MULTI:CPU", "HETERO:GPU,CPU"])
 def test_unsupported_operations(core: ov.Core, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """openvino's own device runs the model, and one warning names the operations."""
-    install("AUTO,CPU,GPU" if name != "AUTO:GPU,CPU" else "GPU")
+    install("AUTO,CPU,GPU")
     monkeypatch.delitem(_registry, "Abs")
     with pytest.warns(RuntimeWarning) as warned:
         compiled = core.compile_model(absolute(), name)
@@ -176,6 +176,26 @@ def test_unsupported_operations(core: ov.Core, name: str, monkeypatch: pytest.Mo
     for alone in ("NVIDIA", "HETERO:NVIDIA,CPU"):
         with pytest.raises(ovgpu.UnsupportedOpError, match="Abs"):
             core.compile_model(absolute(), alone)
+
+
+def test_what_ovgpu_refuses(core: ov.Core, tmp_path: Path) -> None:
+    """openvino's own device takes properties and paths that ovgpu does not; wrong ones are openvino's errors."""
+    ov.save_model(absolute(), tmp_path / "m.xml")
+    install("CPU")
+    for model, config in ((absolute(), {"LP_TRANSFORMS_MODE": "NO"}), (bytes(tmp_path / "m.xml"), {})):
+        with pytest.warns(RuntimeWarning, match=r"^openvino's CPU runs the model: ovgpu cannot compile it: "):
+            assert not is_ours(core.compile_model(model, "CPU", config))
+    for config, kind in (({"NUM_STREAMS": "x"}, RuntimeError), ({1: 2}, TypeError)):
+        with pytest.raises(kind):
+            core.compile_model(absolute(), "CPU", config)
+
+
+@pytest.mark.parametrize("names", ["CPU", "AUTO,CPU,GPU"])
+def test_excluded_devices(core: ov.Core, names: str) -> None:
+    install(names)
+    excluded = "AUTO:-CPU" if names == "CPU" else "AUTO:-CPU,-GPU"
+    with pytest.raises(RuntimeError):
+        core.compile_model(absolute(), excluded)
 
 
 def test_without_a_card(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,22 +74,26 @@ def compile_model(
     weights: Any = None,
 ) -> Any:
     """Compile a model with ovgpu if ``device_name`` selects NVIDIA. See `ovgpu.Core.compile_model`."""
-    failed: list[tuple[Attempt, ovgpu.Error]] = []
+    failed: list[Exception] = []
     for attempt in attempts(device_name, config, self, partial(_priorities, self)):
         try:
             compiled = _compile(original, self, attempt, model, weights)
         except ovgpu.Error as e:
-            failed.append((attempt, e))
+            failed.append(e)
             continue
-        except RuntimeError as e:
-            if not failed:
-                raise
-            raise failed[0][1] from e
+        except (RuntimeError, TypeError, ValueError) as e:
+            if attempt.target is not None and attempt.target.is_replaced:  # such as a property that ovgpu refuses
+                failed.append(e)
+                continue
+            if failed and isinstance(failed[0], ovgpu.Error):
+                raise failed[0] from e
+            raise
         if failed:
-            reasons = "; ".join(f"ovgpu cannot compile it: {e}" for _, e in failed)
-            warnings.warn(f"openvino's {attempt.device} runs the model: {reasons}", RuntimeWarning, stacklevel=3)
+            reasons = "; ".join(f"ovgpu cannot compile it: {e}" for e in failed)
+            device = attempt.device or "AUTO"
+            warnings.warn(f"openvino's {device} runs the model: {reasons}", RuntimeWarning, stacklevel=3)
         return compiled
-    raise failed[0][1]
+    raise failed[0]
 
 
 def _compile(original: Method, self: Any, attempt: Attempt, model: Any, weights: Any) -> Any:
@@ -212,7 +216,9 @@ def get_versions(original: Method, self: Any, device_name: str) -> Any:
     """Return the version of a device's backend by device name."""
     found = target(device_name)
     own = {} if found is None else ovgpu_core(self).get_versions(found.device)
-    return own if own or (found is not None and not found.is_replaced) else original(self, device_name)
+    if found is None or (not own and found.is_replaced):
+        return original(self, device_name)
+    return dict.fromkeys([device_name], next(iter(own.values()))) if found.is_replaced else own
 
 
 def unload_plugin(original: Method, self: Any, device_name: str) -> None:

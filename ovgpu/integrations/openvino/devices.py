@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ovgpu._util.openvino_package import own_core
 from ovgpu.api.devices import family, resolve, warn_of_unused_cards
 from ovgpu.errors import DeviceError
 
@@ -86,7 +87,7 @@ def attempts(device: Any, config: Any, core: Any, set_priorities: Callable[[str]
     Raises: DeviceError if MULTI names NVIDIA and devices of openvino, or AUTO finds none of its devices.
     """
     own = target(device)
-    if own is not None:
+    if own is not None and not own.device.startswith("MULTI"):
         alone = Attempt(own, device, config)
         return [alone, replace(alone, target=None)] if own.is_replaced else [alone]
     kind, _, listed = ("AUTO" if device is None else str(device)).partition(":")
@@ -96,25 +97,48 @@ def attempts(device: Any, config: Any, core: Any, set_priorities: Callable[[str]
         listed = str((config or {}).get(PRIORITIES, "") or set_priorities(kind)) if _is_properties(config) else ""
     names = [name.strip() for name in listed.split(",") if name.strip()]
     others = {name: value for name, value in dict(config or {}).items() if name != PRIORITIES}
-    if kind == "AUTO" in replaced and not any(target(_bare(name)) or name[0] != "-" for name in names):
-        return [Attempt(Target("AUTO:NVIDIA", "AUTO"), device, others), Attempt(None, device, config)]
+    if kind == "AUTO" and all(name[0] == "-" for name in names):
+        return _of_auto_without(names, device, config, others)
     if not any(target(_bare(name)) for name in names):
         return [Attempt(None, device, config)]
     if kind == "AUTO":
         return _of_auto(names, others, core)
-    if kind == "MULTI":
-        together = target(f"MULTI:{','.join(names)}")
-        if together is None:
-            raise DeviceError(
-                f"MULTI:{','.join(names)}: MULTI cannot share a model between NVIDIA and other devices; "
-                "name NVIDIA alone, MULTI with a list of cards, or AUTO with a list of devices"
-            )
-        return [Attempt(together, together.device, others)]
-    first = target(_bare(names[0]))
+    first = target(f"MULTI:{','.join(names)}") if kind == "MULTI" else target(_bare(names[0]))
+    if first is None and kind == "MULTI":
+        raise DeviceError(
+            f"MULTI:{','.join(names)}: MULTI cannot share a model between NVIDIA and other devices; "
+            "name NVIDIA alone, MULTI with a list of cards, or AUTO with a list of devices"
+        )
     if first is None:  # openvino's devices run all operations, so nothing is left for a card
         return [Attempt(None, f"{kind}:{','.join(name for name in names if not target(_bare(name)))}", others)]
-    found = [Attempt(replace(first, device=f"{kind}:{first.device}"), device, others)]
-    return [*found, Attempt(None, device, config)] if first.is_replaced else found
+    ours = first if kind == "MULTI" else replace(first, device=f"{kind}:{first.device}")
+    best = target(_bare(names[0]))
+    rest = _in_place_of(kind, names, others) if best is not None and best.is_replaced else []
+    return [Attempt(ours, ours.device, others), *rest]
+
+
+def _of_auto_without(names: list[str], device: Any, config: Any, others: Mapping[str, Any]) -> list[Attempt]:
+    """Return the devices of AUTO without a list, or with one that only excludes devices."""
+    excluded = [target(_bare(name)) for name in names]
+    kept = [name for name, card in zip(names, excluded) if card is None or card.is_replaced]
+    theirs = Attempt(None, f"AUTO:{','.join(kept)}" if kept else "AUTO", others) if any(excluded) else None
+    if theirs is None:
+        theirs = Attempt(None, device, config)
+    no_card = any(card is not None and card.asked != "CPU" for card in excluded)
+    if "AUTO" not in replaced or no_card:
+        return [theirs]
+    return [Attempt(Target("AUTO:NVIDIA", "AUTO"), device, others), theirs]
+
+
+def _in_place_of(kind: str, names: list[str], config: Mapping[str, Any]) -> list[Attempt]:
+    """Return the list of openvino's devices that ovgpu replaces in a list, which run what ovgpu cannot run."""
+    cards = {name: target(_bare(name)) for name in names if name[0] != "-"}
+    replaced_names = [name for name, card in cards.items() if card is not None and card.is_replaced]
+    if not replaced_names:
+        return []
+    there = {family(name) for name in own_core().available_devices}
+    found = [name for name in replaced_names if family(_bare(name)) in there] or replaced_names
+    return [Attempt(None, f"{kind}:{','.join(found)}", config)]
 
 
 def _of_auto(names: list[str], config: Mapping[str, Any], core: Any) -> list[Attempt]:
@@ -129,20 +153,18 @@ def _of_auto(names: list[str], config: Mapping[str, Any], core: Any) -> list[Att
             continue
         card = own[name]
         reason = _reason_against_openvinos(_bare(name), core) if card is None else _reason_against(card.device)
-        if reason is None:
-            if card is None and not found:
-                warn_of_unused_cards("AUTO", _bare(name), [r for r in refused if "NVIDIA" in r], stacklevel=6)
-            found.append(theirs if card is None else Attempt(replace(card, device=f"AUTO:{card.device}"), name, config))
-            if card is None:
-                return found
-        else:
+        if reason is not None:
             refused.append(reason)
-    replaced_names = [name for name, card in own.items() if card is not None and card.is_replaced and name[0] != "-"]
-    if replaced_names:
-        found.append(Attempt(None, f"AUTO:{','.join(replaced_names)}", config))
-    if not found and refused:
+        elif card is not None:
+            found.append(Attempt(replace(card, device=f"AUTO:{card.device}"), name, config))
+        else:
+            if not found:
+                warn_of_unused_cards("AUTO", _bare(name), [r for r in refused if "NVIDIA" in r], stacklevel=6)
+            return [*found, theirs]
+    found += _in_place_of("AUTO", names, config)
+    if not found:
         raise DeviceError(f"AUTO:{','.join(names)}: no device of the list can be used: {'; '.join(refused)}")
-    return found or [theirs if theirs.device != "AUTO:" else Attempt(None, "AUTO", config)]  # it only excludes devices
+    return found
 
 
 def _bare(name: str) -> str:
