@@ -1,4 +1,4 @@
-"""What notebooks and prompts show of objects, and objects that cannot be copied or pickled."""
+"""Objects in notebooks and at prompts, and objects that cannot be copied or pickled."""
 
 from __future__ import annotations
 

@@ -404,7 +404,7 @@ def test_unknown_op(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_demo(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    text = output(capsys, "demo")
+    text = output(capsys, "demo", "--device", "CPU")
     assert max(map(len, text.splitlines())) <= int(columns)
     flat = words(text)
     assert flat.count("✓") == 2 and "5 calls against a loop in plain NumPy: largest difference" in flat
@@ -416,7 +416,7 @@ def test_demo(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def test_demo_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The commands that the demo suggests work; that of the server is only parsed."""
-    text = words(output(capsys, "demo", "--save", str(tmp_path)))
+    text = words(output(capsys, "demo", "--device", "CPU", "--save", str(tmp_path)))
     commands = [command.split()[1:] for command, _ in demo.next_commands(tmp_path)]
     assert [command[0] for command in commands] == ["serve", "benchmark", "run"]
     assert all(" ".join(command) in text for command in commands)

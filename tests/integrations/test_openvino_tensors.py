@@ -100,6 +100,26 @@ def test_dynamic_shapes(core: ov.Core) -> None:
         assert list(request.get_tensor("x").shape) == [count]
 
 
+def test_the_shape_of_an_input_tensor_is_changed(core: ov.Core) -> None:
+    """A smaller shape counts, as in openvino; a larger one does not fit into the request's memory, and is an error."""
+    request = core.compile_model(copied("f32", [0], dynamic=True), "NVIDIA").create_infer_request()
+    for get in (lambda: request.get_input_tensor(), lambda: request.get_tensor("x"), lambda: request.input_tensors[0]):
+        request.infer([np.arange(5, dtype=np.float32)])
+        tensor = get()
+        tensor.shape = [2]
+        request.infer()
+        assert request.get_output_tensor().data.tolist() == [0, 1]
+        request.start_async()
+        request.wait()
+        assert request.get_output_tensor().data.tolist() == [0, 1]
+        assert request.infer([np.arange(4, dtype=np.float32)])[0].tolist() == [0, 1, 2, 3]
+        with pytest.raises(RuntimeError, match="m_capacity"):
+            get().shape = [40]
+        get().shape = [1]
+        request.set_input_tensor(ov.Tensor(np.arange(3, dtype=np.float32)))  # a later tensor counts
+        assert request.infer()[0].tolist() == [0, 1, 2]
+
+
 def test_shared_inputs_and_outputs(core: ov.Core) -> None:
     compiled = core.compile_model(copied("f32", [3]), "NVIDIA")
     array = np.array([1, 2, 3], np.float32)

@@ -53,6 +53,7 @@ class InferRequest:
 
     def __init__(self, compiled: CompiledModel, request: ovgpu.InferRequest) -> None:
         self._compiled, self._request = compiled, request
+        self._given: dict[int, tuple[Any, tuple[int, ...]]] = {}  # input tensors that the program got, and their shapes
 
     def stand_in(self) -> Any:
         return self._compiled.request_to_stand_in()
@@ -71,6 +72,7 @@ class InferRequest:
         *,
         decode_strings: bool = True,
     ) -> OVDict:
+        self._take_shapes()
         return self._compiled._results(
             self._request.infer(
                 self._compiled._inputs(inputs), share_inputs, share_outputs, decode_strings=decode_strings
@@ -78,6 +80,7 @@ class InferRequest:
         )
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
+        self._take_shapes()
         self._request.start_async(self._compiled._inputs(inputs), userdata, share_inputs)
 
     def wait(self) -> None:
@@ -103,27 +106,47 @@ class InferRequest:
     # ---- tensors
 
     def get_tensor(self, name_or_port: Any) -> Any:
-        return value_to_program(self._request.get_tensor(self._compiled._key(name_or_port)))
+        tensor = self._request.get_tensor(self._compiled._key(name_or_port))
+        numbers = [number for number, each in enumerate(self._request.input_tensors) if each is tensor]
+        return self._give(numbers[0], tensor) if numbers else value_to_program(tensor)
+
+    def _give(self, number: int, tensor: ovgpu.Tensor) -> Any:
+        """Return an input's tensor as one of openvino, whose shape the program may change."""
+        given = value_to_program(tensor)
+        if self._compiled._compiled.inputs[number].partial_shape.is_dynamic and not tensor.remote:
+            self._given[number] = given, tuple(given.shape)
+        return given
+
+    def _take_shapes(self) -> None:
+        """Give the request the shapes that the program has set for input tensors that it got from it."""
+        for number, (tensor, shape) in self._given.items():
+            if tuple(tensor.shape) != shape:
+                self._request.set_input_tensor(number, value_from_program(tensor))
+                self._given[number] = tensor, tuple(tensor.shape)
 
     def set_tensor(self, name_or_port: Any, tensor: Any) -> None:
+        self._given.clear()
         self._request.set_tensor(self._compiled._key(name_or_port), value_from_program(tensor))
 
     def set_tensors(self, tensors: Mapping[Any, Any]) -> None:
+        self._given.clear()
         self._request.set_tensors(self._compiled._inputs(tensors))
 
     def get_input_tensor(self, index: int | None = None) -> Any:
-        return value_to_program(self._request.get_input_tensor(index))
+        return self._give(index or 0, self._request.get_input_tensor(index))
 
     def get_output_tensor(self, index: int | None = None) -> Any:
         return value_to_program(self._request.get_output_tensor(index))
 
     def set_input_tensor(self, *args: Any, **kwargs: Any) -> None:
+        self._given.clear()
         self._request.set_input_tensor(*map(value_from_program, args), **_values_to_ovgpu(kwargs))
 
     def set_output_tensor(self, *args: Any, **kwargs: Any) -> None:
         self._request.set_output_tensor(*map(value_from_program, args), **_values_to_ovgpu(kwargs))
 
     def set_input_tensors(self, tensors: Any) -> None:
+        self._given.clear()
         self._request.set_input_tensors(self._compiled._inputs(tensors))
 
     def set_output_tensors(self, outputs: Mapping[int, Any]) -> None:
@@ -131,7 +154,7 @@ class InferRequest:
 
     @property
     def input_tensors(self) -> list[Any]:
-        return list(map(value_to_program, self._request.input_tensors))
+        return [self._give(number, tensor) for number, tensor in enumerate(self._request.input_tensors)]
 
     @property
     def output_tensors(self) -> list[Any]:
