@@ -1,4 +1,6 @@
-"""Build hook: the files of a wheel beside the package, by which OVGPU_INSTALL=1 works. An editable install has none."""
+"""Build hook: the files of a wheel beside the package that read OVGPU_INSTALL, OVGPU_INSTALL_AS and OVGPU_REPLACE. An
+editable install has none.
+"""
 
 from typing import Any
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, SupportsIndex
+from typing import NoReturn, SupportsIndex
 
 
 class Unpicklable:
@@ -12,9 +12,3 @@ class Unpicklable:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(f"cannot pickle '{type(self).__name__}' object")
-
-    def __copy__(self) -> Any:
-        return self.__reduce_ex__(4)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self.__reduce_ex__(4)

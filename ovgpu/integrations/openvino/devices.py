@@ -119,13 +119,12 @@ def attempts(device: Any, config: Any, core: Any, set_priorities: Callable[[str]
 
 def _of_auto_without(names: list[str], device: Any, config: Any, others: Mapping[str, Any]) -> list[Attempt]:
     """Return the devices of AUTO without a list, or with one that only excludes devices."""
-    excluded = [target(_bare(name)) for name in names]
-    kept = [name for name, card in zip(names, excluded) if card is None or card.is_replaced]
-    theirs = Attempt(None, f"AUTO:{','.join(kept)}" if kept else "AUTO", others) if any(excluded) else None
-    if theirs is None:
+    excluded = {name: card for name in names if (card := target(_bare(name))) is not None}
+    kept = [name for name in names if name not in excluded or excluded[name].is_replaced]
+    theirs = Attempt(None, ":".join(["AUTO", ",".join(kept)]).rstrip(":"), others)
+    if not excluded:
         theirs = Attempt(None, device, config)
-    no_card = any(card is not None and card.asked != "CPU" for card in excluded)
-    if "AUTO" not in replaced or no_card:
+    if "AUTO" not in replaced or any(card.asked != "CPU" for card in excluded.values()):
         return [theirs]
     return [Attempt(Target("AUTO:NVIDIA", "AUTO"), device, others), theirs]
 

@@ -107,13 +107,15 @@ class InferRequest:
 
     def get_tensor(self, name_or_port: Any) -> Any:
         tensor = self._request.get_tensor(self._compiled._key(name_or_port))
-        numbers = [number for number, each in enumerate(self._request.input_tensors) if each is tensor]
-        return self._give(numbers[0], tensor) if numbers else value_to_program(tensor)
+        for number in self._compiled.dynamic_inputs:
+            if self._request.get_input_tensor(number) is tensor:
+                return self._give(number, tensor)
+        return value_to_program(tensor)
 
     def _give(self, number: int, tensor: ovgpu.Tensor) -> Any:
         """Return an input's tensor as one of openvino, whose shape the program may change."""
         given = value_to_program(tensor)
-        if self._compiled._compiled.inputs[number].partial_shape.is_dynamic and not tensor.remote:
+        if number in self._compiled.dynamic_inputs and not tensor.remote:
             self._given[number] = given, tuple(given.shape)
         return given
 
@@ -205,6 +207,7 @@ class CompiledModel:
         self._ports = ports or make_ports(compiled)
         self._infer_request: InferRequest | None = None
         self._request_to_stand_in: Any = None
+        self.dynamic_inputs = [n for n, port in enumerate(compiled.inputs) if port.partial_shape.is_dynamic]
 
     def stand_in(self) -> Any:
         return self._ports.stand_in

@@ -53,9 +53,6 @@ class RemoteContext(Converted):
 
     stands_for = openvino.RemoteContext
 
-    def create_tensor(self, type: Any, shape: Any, properties: Any = None) -> RemoteTensor:
-        return RemoteTensor(self._own.create_tensor(to_ovgpu(type), to_ovgpu(shape), properties))
-
 
 def value_to_program(value: Any) -> Any:
     """Return a value of ovgpu as one of openvino. Tensors share their memory, also those on a card."""

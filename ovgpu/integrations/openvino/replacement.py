@@ -49,9 +49,8 @@ class Finder:
             tools = [] if own is None else list(own.tools.__path__)
             return PathFinder.find_spec(name, tools if name == PROGRAM else path)
         if rest and rest.partition(".")[0] not in OWN and not _is_openvinos(name):
-            raise ModuleNotFoundError(
-                f"No module named {name!r}", name=name
-            )  # else, it would be found in ovgpu's folder
+            # Without an error, Python would go on to look for a module of this name in ovgpu's folder.
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return ModuleSpec(name, self)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
@@ -59,9 +58,9 @@ class Finder:
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
-        rest = name.removeprefix("openvino").removeprefix(".")
-        if not rest or rest.partition(".")[0] in OWN:
-            sys.modules[name] = import_module(f"ovgpu{name.removeprefix('openvino')}")
+        rest = name.removeprefix("openvino")
+        if not rest or rest.split(".")[1] in OWN:
+            sys.modules[name] = import_module(f"ovgpu{rest}")
         else:
             sys.modules[name] = openvino_package.import_own(name)
 
