@@ -106,16 +106,14 @@ class InferRequest:
     # ---- tensors
 
     def get_tensor(self, name_or_port: Any) -> Any:
-        tensor = self._request.get_tensor(self._compiled._key(name_or_port))
-        for number in self._compiled.dynamic_inputs:
-            if self._request.get_input_tensor(number) is tensor:
-                return self._give(number, tensor)
-        return value_to_program(tensor)
+        key = self._compiled._key(name_or_port)
+        tensor, number = self._request.get_tensor(key), self._compiled.dynamic_inputs.get(key)
+        return value_to_program(tensor) if number is None else self._give(number, tensor)
 
     def _give(self, number: int, tensor: ovgpu.Tensor) -> Any:
         """Return an input's tensor as one of openvino, whose shape the program may change."""
         given = value_to_program(tensor)
-        if number in self._compiled.dynamic_inputs and not tensor.remote:
+        if number in self._compiled.dynamic_inputs.values() and not tensor.remote:
             self._given[number] = given, tuple(given.shape)
         return given
 
@@ -207,7 +205,12 @@ class CompiledModel:
         self._ports = ports or make_ports(compiled)
         self._infer_request: InferRequest | None = None
         self._request_to_stand_in: Any = None
-        self.dynamic_inputs = [n for n, port in enumerate(compiled.inputs) if port.partial_shape.is_dynamic]
+        self.dynamic_inputs: dict[Any, int] = {  # numbers of inputs with dynamic shapes, by port and by name
+            key: number
+            for number, port in enumerate(compiled.inputs)
+            if port.partial_shape.is_dynamic
+            for key in (port, *port.get_names())
+        }
 
     def stand_in(self) -> Any:
         return self._ports.stand_in
