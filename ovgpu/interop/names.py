@@ -125,7 +125,16 @@ def openvino_module(module: str) -> ModuleType:
         if not hasattr(found, part):
             openvino_package.import_own(f"{found.__name__}.{part}")
         found = getattr(found, part)
+    _convert_methods(name)
     return found
+
+
+@cache
+def _convert_methods(module: str) -> None:
+    """Convert the methods of the classes that came with a module of openvino."""
+    from ovgpu.interop.methods import convert_methods
+
+    convert_methods()
 
 
 def _openvino_name(module: str) -> str:
@@ -149,7 +158,7 @@ def converting(value: Any) -> Any:
 
 def _converting_function(function: Callable[..., Any]) -> Callable[..., Any]:
     from ovgpu.interop.graphs import build, has_models, has_ports, transform
-    from ovgpu.interop.values import to_openvino
+    from ovgpu.interop.values import to_openvino, to_ovgpu
 
     @wraps(function, updated=())
     def converted(*args: Any, **kwargs: Any) -> Any:
@@ -158,7 +167,8 @@ def _converting_function(function: Callable[..., Any]) -> Callable[..., Any]:
             return build(function, args, kwargs)
         if has_models(values):
             return transform(function, args, kwargs)
-        return function(*map(to_openvino, args), **{key: to_openvino(arg) for key, arg in kwargs.items()})
+        found = function(*map(to_openvino, args), **{key: to_openvino(arg) for key, arg in kwargs.items()})
+        return to_ovgpu(found) if openvino_package.is_replaced() else found
 
     return converted
 
@@ -184,29 +194,6 @@ def _converting_class(cls: type) -> type:
 
     made: type = Converting(cls.__name__, (cls,), {"__module__": cls.__module__, "__doc__": cls.__doc__})
     return made
-
-
-class ConvertingObject:
-    """An object of openvino whose methods are called with ovgpu's values as well, and return such objects too."""
-
-    def __init__(self, wrapped: Any) -> None:
-        self._wrapped = wrapped
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._wrapped, name)
-        return self._method(value) if callable(value) else value
-
-    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        package, convert = type(self._wrapped).__module__, _converting_function(method)
-
-        def called(*args: Any, **kwargs: Any) -> Any:
-            found = convert(*args, **kwargs)
-            return ConvertingObject(found) if type(found).__module__ == package else found
-
-        return called
-
-    def __repr__(self) -> str:
-        return repr(self._wrapped)
 
 
 # ---- without openvino

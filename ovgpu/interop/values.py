@@ -68,7 +68,12 @@ def to_openvino(value: Any) -> Any:
 
 
 def to_ovgpu(value: Any) -> Any:
-    """Return ovgpu's own object for a type, shape, layout, dimension or tensor of openvino. Other values stay."""
+    """Return ovgpu's own object for a type, shape, layout, dimension or tensor of openvino, also in lists, tuples and
+    dicts. Other values stay as they are."""
+    if type(value) in (list, tuple):
+        return value if is_plain(value) else type(value)(map(to_ovgpu, value))
+    if type(value) is dict:
+        return {key: to_ovgpu(item) for key, item in value.items()}
     if isinstance(value, openvino.Type):
         return Type.parse(value.get_type_name())
     if isinstance(value, openvino.Shape):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ovgpu._util.openvino_package import owns, required
-from ovgpu.interop.names import ConvertingObject
+from ovgpu._util.openvino_package import owns
+from ovgpu.interop.names import attribute
 from ovgpu.model import Model, Node, Output
 from ovgpu.model.ports import find_port
 from ovgpu.preprocess import _color, _layouts
@@ -27,7 +27,7 @@ class PrePostProcessor:
 
     def __new__(cls, model: Any) -> Any:
         if owns(model):
-            return ConvertingObject(required("the model").preprocess.PrePostProcessor(model))
+            return attribute("ovgpu._pyopenvino.preprocess", "PrePostProcessor")(model)
         return super().__new__(cls)
 
     def __init__(self, model: Model) -> None:

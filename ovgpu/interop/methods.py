@@ -1,0 +1,72 @@
+"""Methods of openvino's objects that take ovgpu's types, shapes, layouts and tensors.
+
+A program that uses ovgpu gets objects of openvino, such as the model that `ovgpu.convert_model` returns, and calls
+their methods with what it has. In openvino's place, the methods also return ovgpu's values, except to openvino's own
+code and to ovgpu's. Which methods take or return such values is read off their signatures.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from functools import wraps
+from typing import Any
+
+from ovgpu._util.openvino_package import is_replaced
+from ovgpu.interop.values import ENUMS, is_plain, openvino, to_openvino, to_ovgpu
+
+VALUES = {"Dimension", "Layout", "OVAny", "PartialShape", "Shape", "Strides", "Tensor", "Type", *ENUMS}
+"""Classes of openvino that ovgpu has too. They are left as they are: programs hold ovgpu's."""
+
+_CONTAINERS = ("TensorVector", "object", "Any", "dict", "list", "Mapping", "Sequence")
+_MENTIONED = re.compile(rf"\b({'|'.join([*VALUES, *_CONTAINERS])})\b")
+_SPECIAL = ("__init__", "__getitem__", "__setitem__")
+_OWN = ("openvino", "ovgpu")
+
+_seen: set[type] = set()
+
+
+def convert_methods() -> None:
+    """Let the methods of all classes of openvino that are imported by now take, and return, ovgpu's values."""
+    bound = next(base for base in openvino.Node.__mro__ if base.__name__ == "pybind11_object")
+    for cls in [openvino.Model, *_subclasses(bound)]:
+        if cls in _seen or cls.__name__ in VALUES or cls.__module__.partition(".")[0] != "openvino":
+            continue
+        _seen.add(cls)
+        for name, member in list(vars(cls).items()):
+            if type(member) is property:
+                if any(f is not None and _mentions_values(f) for f in (member.fget, member.fset)):
+                    getter, setter = _converting(member.fget), _converting(member.fset)
+                    setattr(cls, name, property(getter, setter, doc=member.__doc__))
+            elif (name[0] != "_" or name in _SPECIAL) and inspect.isroutine(member) and _mentions_values(member):
+                setattr(cls, name, _converting(member))
+
+
+def _subclasses(cls: Any) -> Iterator[type]:
+    for found in cls.__subclasses__():
+        yield found
+        yield from _subclasses(found)
+
+
+def _mentions_values(method: Any) -> bool:
+    if inspect.isfunction(method):
+        return _MENTIONED.search(str(inspect.signature(method))) is not None
+    return any("->" in line and _MENTIONED.search(line) for line in (method.__doc__ or "").splitlines())
+
+
+def _converting(method: Any) -> Any:
+    if method is None:
+        return None
+
+    @wraps(method)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_plain(args):
+            args = tuple(map(to_openvino, args))
+        found: Any = method(self, *args, **{key: to_openvino(value) for key, value in kwargs.items()})
+        if not is_replaced() or sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in _OWN:
+            return found
+        return to_ovgpu(found)
+
+    return called
