@@ -295,9 +295,8 @@ class InferRequest(RequestTensors):
     def _wait_for_producers(self) -> None:
         """Make the inference wait for work that this thread has enqueued on device arrays of inputs and outputs."""
         if self._backend.remote:
-            owners = [slot.producer() for slot in self._inputs]
-            owners += [output.producer() for output in self._outputs]
-            owners = [owner for owner in owners if owner is not None]
+            owners = [owner for slot in self._inputs for owner in slot.producers()]
+            owners += [owner for output in self._outputs for owner in output.producers()]
             if owners:
                 self._backend.order(owners)
 
@@ -498,6 +497,10 @@ class InferRequest(RequestTensors):
         if ml_dtypes:
             values = {slot.port: as_numbers(values[slot.port], slot.tensor.element_type) for slot in self._outputs}
         return OVDict(values)
+
+    def _is_single_input(self) -> bool:
+        """Return whether the model has one input. `openvino.utils.data_helpers` asks for it."""
+        return len(self._inputs) == 1
 
     # ---- state
 

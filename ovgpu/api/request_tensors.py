@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compilation import Compilation
 from ovgpu.model import Output
+from ovgpu.request.batched_tensor import BatchedTensor
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot
 from ovgpu.request.ports import ConstOutput
@@ -26,7 +27,7 @@ class RequestTensors(Unpicklable):
 
     def get_tensor(self, name_or_port: Any) -> Tensor:
         """Return the tensor of an input or output by port or tensor name: the object that inferences read or write."""
-        return self._slot(name_or_port).tensor
+        return _tensor_of(self._slot(name_or_port))
 
     def set_tensor(self, name_or_port: Any, tensor: Tensor) -> None:
         """Bind a tensor to an input or output, given by port or tensor name.
@@ -35,9 +36,18 @@ class RequestTensors(Unpicklable):
         """
         self._slot(name_or_port).bind(_tensor(tensor))
 
-    def set_tensors(self, tensors: Mapping[Any, Tensor]) -> None:
-        """Call `set_tensor` for every name, port or number (of an input) in the dict."""
-        for key, tensor in tensors.items():
+    def set_tensors(self, inputs: Any, tensors: Sequence[Tensor] | None = None) -> None:
+        """Call `set_tensor` for every name, port or number (of an input) in the dict ``inputs``.
+
+        ``set_tensors(name_or_port, tensors)`` binds a batch to an input; see `set_input_tensors`.
+        """
+        if tensors is not None:
+            slot = self._slot(inputs)
+            if not isinstance(slot, InputSlot):
+                raise RuntimeError(f"Cannot find input tensors for port {inputs}: a batch of tensors is for inputs")
+            _bind_batch(slot, tensors)
+            return
+        for key, tensor in inputs.items():
             (self._inputs[self._compilation.inputs.number(key)] if isinstance(key, int) else self._slot(key)).bind(
                 _tensor(tensor)
             )
@@ -59,7 +69,7 @@ class RequestTensors(Unpicklable):
     def get_input_tensor(self, index: int | None = None) -> Tensor:
         """Return the tensor of the input with this number, by default of the only input."""
         self._check_idle()
-        return self._inputs[self._compilation.inputs.index_number(index)].tensor
+        return _tensor_of(self._inputs[self._compilation.inputs.index_number(index)])
 
     def get_output_tensor(self, index: int | None = None) -> Tensor:
         """Return the tensor of the output with this number, by default of the only output."""
@@ -78,15 +88,20 @@ class RequestTensors(Unpicklable):
         index, tensor = _indexed("set_output_tensor", args, kwargs)
         self._outputs[self._compilation.outputs.index_number(index)].bind(_tensor(tensor))
 
-    def set_input_tensors(self, tensors: Any) -> None:
-        """Bind the tensors of inputs: a dict by number, or a list of one tensor for the only input."""
-        if not isinstance(tensors, Mapping):
-            self._compilation.inputs.number()
-            if len(tensors) != 1:
-                raise RuntimeError(f"set_input_tensors: a batch of {len(tensors)} tensors is not supported")
-            tensors = dict(enumerate(tensors))
-        for index, tensor in tensors.items():
-            self.set_input_tensor(index, tensor)
+    def set_input_tensors(self, *args: Any, **kwargs: Any) -> None:
+        """Bind the tensors of inputs, given as a dict by number, or a batch of tensors to one input.
+
+        ``set_input_tensors(tensors)`` or ``(index, tensors)`` takes a list of as many tensors as the batch has items,
+        each with an extent of 1 for N, the first dimension of the input's layout. An inference reads them one after the
+        other.
+        """
+        self._check_idle()
+        index, tensors = _indexed("set_input_tensors", args, kwargs, "idx", "tensors")
+        if isinstance(tensors, Mapping):
+            for number, tensor in tensors.items():
+                self.set_input_tensor(number, tensor)
+        else:
+            _bind_batch(self._inputs[self._compilation.inputs.index_number(index)], tensors)
 
     def set_output_tensors(self, outputs: Mapping[int, Tensor]) -> None:
         """Bind the tensors of outputs: a dict by number."""
@@ -99,7 +114,7 @@ class RequestTensors(Unpicklable):
     def input_tensors(self) -> list[Tensor]:
         """Tensors of the inputs, in order."""
         self._check_idle()
-        return [slot.tensor for slot in self._inputs]
+        return list(map(_tensor_of, self._inputs))
 
     @property
     def output_tensors(self) -> list[Tensor]:
@@ -118,16 +133,37 @@ class RequestTensors(Unpicklable):
         return list(self._compilation.outputs)
 
 
-def _indexed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | None, Any]:
-    """Return (index or None, tensor) from the arguments of a setter."""
+def _indexed(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], index: str = "index", tensor: str = "tensor"
+) -> tuple[int | None, Any]:
+    """Return (index or None, tensor) from the arguments of a setter, which have these names."""
     arguments = dict(kwargs)
     if len(args) == 2:
-        arguments["index"], arguments["tensor"] = args
+        arguments[index], arguments[tensor] = args
     elif len(args) == 1:
-        arguments["index" if "tensor" in kwargs else "tensor"] = args[0]
-    if not {"tensor"} <= arguments.keys() <= {"index", "tensor"} or len(args) > 2:
-        raise TypeError(f"{name} takes (tensor) or (index, tensor)")
-    return arguments.get("index"), arguments["tensor"]
+        arguments[index if tensor in kwargs else tensor] = args[0]
+    if not {tensor} <= arguments.keys() <= {index, tensor} or len(args) > 2:
+        raise TypeError(f"{name} takes ({tensor}) or ({index}, {tensor})")
+    return arguments.get(index), arguments[tensor]
+
+
+def _bind_batch(slot: InputSlot, tensors: Sequence[Any]) -> None:
+    """Bind a list of tensors to an input: a single one as it is, several as a batch."""
+    if not isinstance(tensors, list):
+        raise TypeError(f"a batch of tensors is a list, got {type(tensors).__name__}")
+    if not tensors:
+        raise RuntimeError("set_input_tensors/set_tensors can't be called with empty tensors")
+    items = list(map(_tensor, tensors))
+    slot.bind(items[0] if len(items) == 1 else BatchedTensor(items, slot.port))
+
+
+def _tensor_of(slot: InputSlot | OutputSlot) -> Tensor:
+    tensor = slot.tensor
+    if isinstance(tensor, BatchedTensor):
+        raise RuntimeError(
+            f"get_tensor shall not be used together with batched set_tensors/set_input_tensors for port '{slot.port}'"
+        )
+    return tensor
 
 
 def _tensor(value: Any) -> Tensor:

@@ -18,6 +18,7 @@ from ovgpu._util import host_memory
 from ovgpu.backends.cuda import interop, transfer
 from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops.base.op import Array
+from ovgpu.request.batched_tensor import BatchedTensor
 from ovgpu.request.deferred import Downloads, ResultTensor, fits_pinned
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot
@@ -158,8 +159,9 @@ class DeviceInput(InputSlot):
         self._tensor, self.shared_array, self._producer = None, array, value
 
     def bind(self, tensor: Tensor) -> None:
-        if tensor.remote:
-            self._check_device(tensor._array)
+        for item in tensor.items if isinstance(tensor, BatchedTensor) else [tensor]:
+            if item.remote:
+                self._check_device(item._array)
         super().bind(tensor)
         self._producer = None
 
@@ -185,9 +187,13 @@ class DeviceInput(InputSlot):
             self._tensor = RemoteTensor.of(self.shared_array, Type.of(self.shared_array.dtype), producer=self._producer)
         return super().tensor
 
-    def producer(self) -> Any:
+    def producers(self) -> Sequence[Any]:
         tensor = self._tensor
-        return tensor.producer if isinstance(tensor, RemoteTensor) and tensor.remote else self._producer
+        if isinstance(tensor, RemoteTensor) and tensor.remote:
+            return (tensor.producer,)
+        if isinstance(tensor, BatchedTensor):
+            return [item.producer for item in tensor.items if isinstance(item, RemoteTensor) and item.remote]
+        return () if self._producer is None else (self._producer,)
 
     def read(self) -> Array:
         """Return the input as an array on the host or on the device. Raises the errors of `InputSlot.read`."""
@@ -195,9 +201,21 @@ class DeviceInput(InputSlot):
             return self.shared_array
         if self._tensor is not None and self._tensor.remote:
             self._check(self._tensor._shape)
+            if isinstance(self._tensor, BatchedTensor):
+                return self._gathered(self._tensor)
             array: Array = self._tensor._array
             return array
         return self._bound()
+
+    def _gathered(self, batch: BatchedTensor) -> Array:
+        """Copy the items of a batch, on the device or the host, to device memory of the slot. Return it."""
+        gathered = self._last_copy = self._copies.array(batch._shape, batch.element_type)
+        for row, item in enumerate(batch.items):
+            if item.remote:
+                self._backend.convert(item._array, gathered[row : row + 1])
+            else:
+                self._backend.send(np.ascontiguousarray(item.array), gathered[row : row + 1])
+        return gathered
 
     def pair(self, array: Array) -> HostDevicePair:
         """Return the array of `read` in pinned memory, paired with the device array that steps read.
@@ -290,9 +308,9 @@ class DeviceOutput(OutputSlot):
     def address(self) -> tuple[int, ...]:  # type: ignore[override]
         return (self._tensor._array.data.ptr,) if self._tensor is not None and self._tensor.remote else ()
 
-    def producer(self) -> Any:
+    def producers(self) -> Sequence[Any]:
         tensor = self._tensor
-        return tensor.producer if isinstance(tensor, RemoteTensor) and tensor.remote else None
+        return (tensor.producer,) if isinstance(tensor, RemoteTensor) and tensor.remote else ()
 
     def allocate(self, shape: tuple[int, ...], kind: Type) -> Array:
         self._host = None

@@ -7,7 +7,7 @@ array. An array is silently converted to the model's type, as in OpenVINO's Pyth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,6 +171,10 @@ class InputSlot:
         except ValueError as e:
             raise Error(f"[Parameter] {e} ({self.port.node.source_location})") from None
 
+    def replace_own(self, tensor: Tensor) -> None:
+        """Let this tensor, which has the contents of the slot's own, be it from now on, and be read."""
+        self._own = self._tensor = tensor
+
     def _own_tensor(self, array: Array) -> Tensor | None:
         """Return the slot's own tensor in the array's shape; None for packed and dynamic types, which use arrays."""
         if self._kind is None or self._kind.packed:
@@ -246,9 +250,9 @@ class InputSlot:
         self._check(array.shape)
         return array
 
-    def producer(self) -> Any:
-        """Return the owner of an array on a device, whose enqueued work inferences wait for; None if there is none."""
-        return None
+    def producers(self) -> Sequence[Any]:
+        """Return the owners of arrays on a device, whose enqueued work inferences wait for."""
+        return ()
 
     def pair(self, array: Array) -> HostDevicePair:
         """Return the array of `read` as the shape function (host) and as steps (device) read it."""

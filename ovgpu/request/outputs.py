@@ -121,12 +121,12 @@ class OutputSlot:
         """The tensor if it belongs to the slot, else None."""
         return None if self.bound else self._tensor
 
-    def producer(self) -> Any:
-        """Return the owner of the bound tensor's device memory, or None if the tensor is on the host.
+    def producers(self) -> Sequence[Any]:
+        """Return the owner of the bound tensor's device memory; nothing if the tensor is on the host.
 
         Inferences wait for work enqueued on that memory, such as reads of the last result.
         """
-        return None
+        return ()
 
     def overlaps(self, array: Array) -> bool:
         """Return whether an inference that reads the array might overwrite it."""

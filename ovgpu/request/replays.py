@@ -13,6 +13,7 @@ from weakref import ref
 import numpy as np
 
 from ovgpu.ops.base.op import Array
+from ovgpu.request.batched_tensor import BatchedTensor
 from ovgpu.request.deferred import ResultTensor
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot
@@ -153,7 +154,9 @@ def _location_of(slot: Any) -> TensorLocation | None:
     large = isinstance(tensor, ResultTensor)  # downloaded when it is read
     if tensor is slot.own and isinstance(tensor, StagedTensor) and (tensor.pinned or large):
         return slot, tensor._buffer, 0, None, None
+    if not tensor.remote or isinstance(tensor, BatchedTensor):
+        return None
     array = tensor._array
-    if not tensor.remote or not array.flags.c_contiguous or not array.size or slot.port.element_type.is_dynamic():
+    if not array.flags.c_contiguous or not array.size or slot.port.element_type.is_dynamic():
         return None
     return slot, None, array.data.ptr, array.shape, array.strides

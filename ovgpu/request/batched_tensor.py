@@ -1,0 +1,68 @@
+"""Tensors of single items that one input reads as a batch: OpenVINO's batched tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import Error
+from ovgpu.request.ports import ConstOutput
+from ovgpu.tensor import Tensor
+from ovgpu.types import Dimension, pack
+
+_NOWHERE = np.empty(0)  # is no memory that a replay finds again
+
+
+class BatchedTensor(Tensor):
+    """Tensors of a batch's items. They are gathered at each inference, so that programs may change them in between.
+
+    Its array is on the host. Of items on a device, `DeviceInput` makes one there.
+    """
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Sequence[Tensor], port: ConstOutput) -> None:
+        """Raises: Error if the batch is not the first dimension of the input's layout, or the items do not fit it."""
+        _check(items, port)
+        self.items = list(items)
+        self._element_type = items[0].element_type
+        self._shape = (len(items), *items[0].shape[1:])
+
+    @property
+    def remote(self) -> bool:
+        return any(item.remote for item in self.items)
+
+    @property
+    def _buffer(self) -> Any:
+        return _NOWHERE
+
+    @property
+    def _array(self) -> Any:
+        found = np.concatenate([item.array for item in self.items])
+        return pack(found, self._element_type) if self._element_type.packed else found
+
+
+def _check(items: Sequence[Tensor], port: ConstOutput) -> None:
+    name, place = "[Parameter] set_input_tensors/set_tensors", f"({port.node.source_location})"
+    layout, shape = port.node.get_layout(), port.partial_shape
+    if not layout.has_name("N"):
+        raise Error(
+            f"{name} can be used only for inputs with N(batch) dimension 'layout' defined. Current layout is "
+            f"{layout} {place}"
+        )
+    axis = layout.get_index_by_name("N")
+    if axis != 0:
+        raise Error(f"{name} is not currently supported for batch dimension index {axis} != 0 {place}")
+    if shape.rank.is_static and not shape[0].compatible(Dimension(len(items))):
+        raise Error(f"{name}: the input shape {shape} does not match the number of tensors, {len(items)} {place}")
+    first = items[0]
+    for item in items:
+        if not item.shape or item.shape[0] != 1:
+            raise Error(f"{name}: tensors are to be one item of the batch each, got shape {item.shape} {place}")
+        if item.element_type is not first.element_type or item.shape != first.shape:
+            raise Error(
+                f"{name}: tensors of {item.element_type.type_name} {item.shape} and "
+                f"{first.element_type.type_name} {first.shape} are no batch {place}"
+            )
