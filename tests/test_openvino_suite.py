@@ -46,6 +46,8 @@ def test_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     folder.mkdir()
     for name, text in {"__init__": "", "utils": UTILS, "test_small": SUITE, "test_broken": "import nope"}.items():
         (folder / f"{name}.py").write_text(text)
+    of_before = "tests/test_before.py::test_kept 5 5 3  # expects the text of openvino's error"
+    listing.write_text(f"# old\ntests/test_small.py::test_relu 2 1 0  # old\n{of_before}\n")
     monkeypatch.setattr(openvino_suite, "LISTING", listing)
     monkeypatch.setattr(sys, "argv", ["suite", str(folder), "--write"])
     openvino_suite.main()
@@ -54,11 +56,13 @@ def test_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "plug-in: 4 of the 4 cases" in printed and "replaced: 3 of the 4 cases" in printed
     lines = listing.read_text().splitlines()
     assert lines[:2] == [
-        "# plug-in: 4 of the 4 cases that pass with openvino",
-        "# replaced: 3 of the 4 cases that pass with openvino",
+        "# plug-in: 9 of the 9 cases that pass with openvino",
+        "# replaced: 6 of the 9 cases that pass with openvino",
     ]
+    assert "#     2  expects the text of openvino's error" in lines
     assert [line for line in lines if line[0] != "#"] == [
         "tests/test_small.py::test_relu 2 2 2",
+        of_before,
         "tests/test_small.py::test_class 1 1 1",
         "tests/test_small.py::test_of_openvino_alone 1 1 0  # ? AssertionError: assert 'ovgpu' == 'openvino'",
     ]

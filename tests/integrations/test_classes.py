@@ -73,6 +73,15 @@ def test_a_request_is_shared(library: Any) -> None:
     assert first.infer([one])[0][0] == 1
 
 
+def test_the_request_of_calls(core: openvino.Core) -> None:
+    """Programs that read openvino's attribute find the request that calls of a compiled model use."""
+    compiled = core.compile_model(doubled(), "NVIDIA")
+    assert compiled._infer_request is None
+    result = compiled([X], share_outputs=True)[0]
+    assert type(compiled._infer_request) is openvino.InferRequest
+    assert np.shares_memory(compiled._infer_request.get_output_tensor(0).data, result)
+
+
 def test_subclasses(library: Any) -> None:
     """Notebooks collect calibration data by a subclass that is made from a compiled model."""
 

@@ -469,6 +469,11 @@ def test_profiling(core: ov.Core) -> None:
     request.infer([X])
     for found in (request.profiling_info, request.get_profiling_info()):
         assert "MatMul" in {info.node_type for info in found}
+        assert all(type(info) is ov.ProfilingInfo for info in found)
+        assert {info.status for info in found} <= {
+            ov.ProfilingInfo.Status.EXECUTED,
+            ov.ProfilingInfo.Status.OPTIMIZED_OUT,
+        }
 
 
 def test_export_and_import(core: ov.Core) -> None:

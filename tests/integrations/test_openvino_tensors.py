@@ -100,24 +100,63 @@ def test_dynamic_shapes(core: ov.Core) -> None:
         assert list(request.get_tensor("x").shape) == [count]
 
 
-def test_the_shape_of_an_input_tensor_is_changed(core: ov.Core) -> None:
-    """A smaller shape counts, as in openvino; a larger one does not fit into the request's memory, and is an error."""
-    request = core.compile_model(copied("f32", [0], dynamic=True), "NVIDIA").create_infer_request()
-    for get in (lambda: request.get_input_tensor(), lambda: request.get_tensor("x"), lambda: request.input_tensors[0]):
-        request.infer([np.arange(5, dtype=np.float32)])
-        tensor = get()
-        tensor.shape = [2]
+GETTERS: dict[str, Any] = {
+    "get_input_tensor": lambda request: request.get_input_tensor(),
+    "get_tensor": lambda request: request.get_tensor("x"),
+    "input_tensors": lambda request: request.input_tensors[0],
+}
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "i64", "u8"])
+@pytest.mark.parametrize("get", GETTERS.values(), ids=GETTERS)
+def test_a_program_resizes_input_tensors(core: ov.Core, get: Any, kind: str) -> None:
+    """Shapes that a program sets count, larger ones as well, for tensors that it got and for tensors that it set."""
+    model = copied(kind, [0], dynamic=True)
+    expected, found = (
+        resized(core.compile_model(model, name).create_infer_request(), get) for name in ("CPU", "NVIDIA")
+    )
+    assert found == expected
+
+
+def resized(request: ov.InferRequest, get: Any) -> list[Any]:
+    """Return what a request computes, and what its input tensor holds, after changes of the tensor's shape."""
+    seen: list[Any] = []
+
+    def run(tensor: ov.Tensor, count: int, start: int) -> None:
+        tensor.shape = [count]
+        tensor.data[:] = np.arange(start, start + count)
         request.infer()
-        assert request.get_output_tensor().data.tolist() == [0, 1]
+        seen.append(request.get_output_tensor().data.tolist())
         request.start_async()
         request.wait()
-        assert request.get_output_tensor().data.tolist() == [0, 1]
-        assert request.infer([np.arange(4, dtype=np.float32)])[0].tolist() == [0, 1, 2, 3]
-        with pytest.raises(RuntimeError, match="m_capacity"):
-            get().shape = [40]
-        get().shape = [1]
-        request.set_input_tensor(ov.Tensor(np.arange(3, dtype=np.float32)))  # a later tensor counts
-        assert request.infer()[0].tolist() == [0, 1, 2]
+        seen.append((request.get_output_tensor().data.tolist(), get(request).data.tolist()))
+
+    first = get(request)
+    seen.append(list(first.shape))
+    for count in (3, 2, 40, 0, 1):
+        run(first, count, 5)
+    seen.append(request.infer([np.arange(4).astype(first.data.dtype)])[0].tolist())
+    run(get(request), 70, 1)
+    run(first, 80, 2)
+    own = ov.Tensor(ov.Type(first.data.dtype), ov.Shape([2]))
+    for bind in (request.set_input_tensor, lambda own: request.set_tensor("x", own), lambda own: request.infer([own])):
+        bind(own)
+        run(own, 90, 3)
+        run(get(request), 100, 4)
+        seen.append(list(own.shape))
+        own.shape = [2]
+    return seen
+
+
+@pytest.mark.parametrize("name", ["CPU", "NVIDIA"])
+def test_a_shared_array_shrinks(core: ov.Core, name: str) -> None:
+    request = core.compile_model(copied("f32", [0], dynamic=True), name).create_infer_request()
+    request.infer([np.arange(5, dtype=np.float32)], share_inputs=True)
+    tensor = request.get_input_tensor()
+    with pytest.raises(RuntimeError, match="m_capacity"):
+        tensor.shape = [40]
+    tensor.shape = [2]
+    assert request.infer()[0].tolist() == [0, 1]
 
 
 def test_shared_inputs_and_outputs(core: ov.Core) -> None:
@@ -139,3 +178,47 @@ def test_types_that_openvino_cannot_compile(core: ov.Core) -> None:
     assert type(compiled.input(0)) is ov.Output
     x = ov.Tensor(np.array([0b10110010], np.uint8), ov.Shape([8]), ov.Type.u1)
     assert compiled({compiled.input(0): x}).to_tuple()[0].tolist() == [0b10110010]
+
+
+@pytest.mark.parametrize("get", GETTERS.values(), ids=GETTERS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_program_writes_strings(core: ov.Core, get: Any, dynamic: bool) -> None:
+    """Strings that a program sets count, for tensors that it got and for tensors that it set."""
+    request = core.compile_model(copied("string", [2], dynamic), "NVIDIA").create_infer_request()
+    tensor = get(request)
+    if dynamic:
+        tensor.shape = [2]
+    for words in (["a", "longer than the one before"], ["", "x"]):
+        tensor.str_data = words
+        request.infer()
+        assert request.get_output_tensor().str_data.tolist() == words
+    assert request.infer(["p", "q"])[0].tolist() == ["p", "q"]
+    own = ov.Tensor(["one", "two"])
+    for bind in (request.set_input_tensor, lambda own: request.set_tensor("x", own), lambda own: request.infer([own])):
+        bind(own)
+        own.str_data = ["three", "four"]
+        request.infer()
+        assert request.get_output_tensor().str_data.tolist() == ["three", "four"]
+        get(request).bytes_data = [b"five", b"six"]
+        assert own.str_data.tolist() == ["five", "six"]
+
+
+def test_batches_of_tensors(core: ov.Core) -> None:
+    model = copied("f32", [3, 2])
+    model.input(0).node.set_layout(ov.Layout("NC"))
+    request = core.compile_model(model, "NVIDIA").create_infer_request()
+    tensors = [ov.Tensor(np.full((1, 2), v, np.float32)) for v in range(3)]
+    port = request.model_inputs[0]
+    for bind in (
+        lambda: request.set_input_tensors(tensors),
+        lambda: request.set_input_tensors(0, tensors),
+        lambda: request.set_tensors("x", tensors),
+        lambda: request.set_tensors(port, tensors),
+    ):
+        bind()
+        tensors[1].data[:] += 5
+        assert request.infer()[0].tolist() == [tensor.data[0].tolist() for tensor in tensors]
+        with pytest.raises(RuntimeError, match="get_tensor shall not be used together with batched set_tensors"):
+            request.get_tensor("x")
+        request.set_input_tensors({0: ov.Tensor(np.ones((3, 2), np.float32))})
+        assert request.infer()[0].tolist() == [[1, 1]] * 3

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
+from weakref import ref
 
 FACADE = "_ovgpu"  # name of the attribute
 SPECIAL = ("__call__", "__len__", "__iter__", "__getitem__", "__repr__")
@@ -26,8 +27,13 @@ def facade_of(value: Any) -> Any:
 def expose(facade: Any) -> Any:
     """Return a facade as an object of openvino's class ``facade.stands_for``."""
     found = facade.stands_for(facade.stand_in())
-    found.__dict__[FACADE] = facade
+    _give(found, facade)
     return found
+
+
+def _give(found: Any, facade: Any) -> None:
+    found.__dict__[FACADE] = facade
+    facade.shown = ref(found)
 
 
 def patch(facades: Iterable[Any]) -> None:
@@ -56,7 +62,7 @@ def _constructor(original: Callable[..., None], facade: Any) -> Callable[..., No
             return
         made = facade.made_from(own, *values[1:])
         original(self, made.stand_in())
-        self.__dict__[FACADE] = made
+        _give(self, made)
 
     return __init__
 

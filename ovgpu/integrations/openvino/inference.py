@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import openvino  # type: ignore[import-untyped]
@@ -10,6 +11,7 @@ from openvino.utils.data_helpers import OVDict  # type: ignore[import-untyped]
 
 import ovgpu
 from ovgpu.integrations.openvino.classes import expose
+from ovgpu.integrations.openvino.live_tensor import LiveTensor, live_value_from_program
 from ovgpu.integrations.openvino.ports import PortsOfModel, key_to_ovgpu, make_ports
 from ovgpu.integrations.openvino.remote import value_from_program, value_to_program
 from ovgpu.interop.models import to_openvino_model
@@ -53,7 +55,6 @@ class InferRequest:
 
     def __init__(self, compiled: CompiledModel, request: ovgpu.InferRequest) -> None:
         self._compiled, self._request = compiled, request
-        self._given: dict[int, tuple[Any, tuple[int, ...]]] = {}  # input tensors that the program got, and their shapes
 
     def stand_in(self) -> Any:
         return self._compiled.request_to_stand_in()
@@ -72,7 +73,6 @@ class InferRequest:
         *,
         decode_strings: bool = True,
     ) -> OVDict:
-        self._take_shapes()
         return self._compiled._results(
             self._request.infer(
                 self._compiled._inputs(inputs), share_inputs, share_outputs, decode_strings=decode_strings
@@ -80,7 +80,6 @@ class InferRequest:
         )
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        self._take_shapes()
         self._request.start_async(self._compiled._inputs(inputs), userdata, share_inputs)
 
     def wait(self) -> None:
@@ -107,54 +106,56 @@ class InferRequest:
 
     def get_tensor(self, name_or_port: Any) -> Any:
         key = self._compiled._key(name_or_port)
-        tensor, number = self._request.get_tensor(key), self._compiled.dynamic_inputs.get(key)
-        return value_to_program(tensor) if number is None else self._give(number, tensor)
+        number = self._compiled.live_inputs.get(key)
+        return value_to_program(self._request.get_tensor(key)) if number is None else self._input_tensor(number)
 
-    def _give(self, number: int, tensor: ovgpu.Tensor) -> Any:
-        """Return an input's tensor as one of openvino, whose shape the program may change."""
+    def _input_tensor(self, number: int | None) -> Any:
+        """Return an input's tensor as one of openvino, whose strings or dynamic shape the program may change."""
+        tensor, slot = self._request.get_input_tensor(number), self._request._inputs[number or 0]
+        if isinstance(tensor, LiveTensor):
+            return tensor.wrapped
         given = value_to_program(tensor)
-        if number in self._compiled.dynamic_inputs.values() and not tensor.remote:
-            self._given[number] = given, tuple(given.shape)
-        return given
-
-    def _take_shapes(self) -> None:
-        """Give the request the shapes that the program has set for input tensors that it got from it."""
-        for number, (tensor, shape) in self._given.items():
-            if tuple(tensor.shape) != shape:
-                self._request.set_input_tensor(number, value_from_program(tensor))
-                self._given[number] = tensor, tuple(tensor.shape)
+        if tensor.remote or not _is_live(slot.port):
+            return given
+        if tensor is slot.own and tensor.element_type != ovgpu.Type.string:
+            slot.replace_own(live := LiveTensor.copy_of(given))
+        else:
+            slot.bind(live := LiveTensor(given))
+        return live.wrapped
 
     def set_tensor(self, name_or_port: Any, tensor: Any) -> None:
-        self._given.clear()
-        self._request.set_tensor(self._compiled._key(name_or_port), value_from_program(tensor))
+        self._request.set_tensor(*self._compiled._item(name_or_port, tensor))
 
-    def set_tensors(self, tensors: Mapping[Any, Any]) -> None:
-        self._given.clear()
-        self._request.set_tensors(self._compiled._inputs(tensors))
+    def set_tensors(self, inputs: Any, tensors: Any = None) -> None:
+        if tensors is None:
+            self._request.set_tensors(self._compiled._inputs(inputs))
+        else:
+            self._request.set_tensors(self._compiled._key(inputs), _items(tensors))
 
     def get_input_tensor(self, index: int | None = None) -> Any:
-        return self._give(index or 0, self._request.get_input_tensor(index))
+        return self._input_tensor(index)
 
     def get_output_tensor(self, index: int | None = None) -> Any:
         return value_to_program(self._request.get_output_tensor(index))
 
     def set_input_tensor(self, *args: Any, **kwargs: Any) -> None:
-        self._given.clear()
-        self._request.set_input_tensor(*map(value_from_program, args), **_values_to_ovgpu(kwargs))
+        value = live_value_from_program if self._compiled.live_inputs else value_from_program
+        self._request.set_input_tensor(*map(value, args), **{name: value(arg) for name, arg in kwargs.items()})
 
     def set_output_tensor(self, *args: Any, **kwargs: Any) -> None:
-        self._request.set_output_tensor(*map(value_from_program, args), **_values_to_ovgpu(kwargs))
+        kwargs = {name: value_from_program(arg) for name, arg in kwargs.items()}
+        self._request.set_output_tensor(*map(value_from_program, args), **kwargs)
 
-    def set_input_tensors(self, tensors: Any) -> None:
-        self._given.clear()
-        self._request.set_input_tensors(self._compiled._inputs(tensors))
+    def set_input_tensors(self, *args: Any, **kwargs: Any) -> None:
+        kwargs = {name: _items(arg) for name, arg in kwargs.items()}
+        self._request.set_input_tensors(*map(_items, args), **kwargs)
 
     def set_output_tensors(self, outputs: Mapping[int, Any]) -> None:
-        self._request.set_output_tensors(self._compiled._inputs(outputs))
+        self._request.set_output_tensors({number: value_from_program(value) for number, value in outputs.items()})
 
     @property
     def input_tensors(self) -> list[Any]:
-        return [self._give(number, tensor) for number, tensor in enumerate(self._request.input_tensors)]
+        return list(map(self._input_tensor, range(len(self._compiled.inputs))))
 
     @property
     def output_tensors(self) -> list[Any]:
@@ -180,8 +181,8 @@ class InferRequest:
     def latency(self) -> float:
         return self._request.latency
 
-    def get_profiling_info(self) -> list[ovgpu.ProfilingInfo]:
-        return self._request.get_profiling_info()
+    def get_profiling_info(self) -> list[Any]:
+        return list(map(_profiling_info, self._request.get_profiling_info()))
 
     profiling_info = property(get_profiling_info)
 
@@ -203,13 +204,14 @@ class CompiledModel:
     def __init__(self, compiled: ovgpu.CompiledModel, ports: PortsOfModel | None = None) -> None:
         self._compiled = compiled
         self._ports = ports or make_ports(compiled)
-        self._infer_request: InferRequest | None = None
+        self._request: InferRequest | None = None
+        self.shown: Callable[[], Any] = lambda: None  # returns the object of openvino that this is the facade of
         self._request_to_stand_in: Any = None
-        self.dynamic_inputs: dict[Any, int] = {  # numbers of inputs with dynamic shapes, by port and by name
+        self.live_inputs: dict[Any, int] = {  # numbers of inputs that have a `LiveTensor`, by port, name and number
             key: number
             for number, port in enumerate(compiled.inputs)
-            if port.partial_shape.is_dynamic
-            for key in (port, *port.get_names())
+            if _is_live(port)
+            for key in (port, *port.get_names(), number)
         }
 
     def stand_in(self) -> Any:
@@ -246,10 +248,15 @@ class CompiledModel:
     def _inputs(self, values: Any) -> Any:
         """Return the inputs of an inference, or tensors by key, with ovgpu's keys and tensors."""
         if isinstance(values, Mapping):
-            return {self._key(key): value_from_program(value) for key, value in values.items()}
+            return dict(self._item(key, value) for key, value in values.items())
         if isinstance(values, (list, tuple)):
-            return [value_from_program(value) for value in values]
-        return value_from_program(values)
+            return [self._item(number, value)[1] for number, value in enumerate(values)]
+        return self._item(0, values)[1]
+
+    def _item(self, key: Any, value: Any) -> tuple[Any, Any]:
+        """Return the key of an input or output, and its value, as ovgpu's."""
+        key = self._key(key)
+        return key, live_value_from_program(value) if key in self.live_inputs else value_from_program(value)
 
     def _results(self, results: ovgpu.OVDict) -> OVDict:
         return OVDict(dict(zip(self._ports.outputs.openvino, results.values(), strict=True)))
@@ -277,9 +284,12 @@ class CompiledModel:
         self._compiled.release_memory()
 
     def _own_request(self) -> InferRequest:
-        if self._infer_request is None:
-            self._infer_request = InferRequest(self, self._compiled._request())
-        return self._infer_request
+        if self._request is None:
+            self._request = InferRequest(self, self._compiled._request())
+            shown = self.shown()
+            if shown is not None:
+                shown._infer_request = expose(self._request)  # as openvino's class keeps it
+        return self._request
 
     # ---- properties
 
@@ -361,5 +371,27 @@ class AsyncInferQueue:
         return repr(self._queue)
 
 
-def _values_to_ovgpu(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value_from_program(value) for name, value in kwargs.items()}
+def _is_live(port: ovgpu.ConstOutput) -> bool:
+    """Return whether a program may change more than the numbers in the tensor of an input."""
+    return port.partial_shape.is_dynamic or port.element_type == ovgpu.Type.string
+
+
+def _profiling_info(info: ovgpu.ProfilingInfo) -> Any:
+    found = openvino.ProfilingInfo()
+    for field in fields(info):
+        value = getattr(info, field.name)
+        setattr(
+            found, field.name, getattr(openvino.ProfilingInfo.Status, value.name) if field.name == "status" else value
+        )
+    return found
+
+
+def _items(tensors: Any) -> Any:
+    """Return the tensors of a batch, or a dict of tensors, as ovgpu's."""
+    if isinstance(tensors, openvino._pyopenvino.TensorVector):
+        tensors = list(tensors)
+    if isinstance(tensors, list):
+        return list(map(live_value_from_program, tensors))
+    if isinstance(tensors, Mapping):
+        return {key: live_value_from_program(value) for key, value in tensors.items()}
+    return tensors
