@@ -19,7 +19,8 @@ from ovgpu.ops.base.storage import encode
 from ovgpu.types import PartialShape, Type
 
 Array = np.ndarray[Any, Any]
-FILLS = ("random", "zeros", "ones")
+CONSTANTS = {"zeros": 0, "ones": 1, "false": 0, "true": 1}
+FILLS = ("random", *CONSTANTS)
 IMAGE_OPTIONS = ("mean_values", "scale_values", "bgr")
 TAKES = "a .npy or .bin file, an image, a number or [list], random, zeros or ones"
 
@@ -57,10 +58,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def build_feed(args: argparse.Namespace, model: Model, stateful: bool) -> Feed:
     """Return the inputs that the command line requests. ``args.notes`` gets a line per image that says what was done.
 
-    Raises: ValueError for ``--steps`` below 1, for values that cannot be read, and for shapes that are not known.
+    Raises: ValueError for numbers of steps and seeds that are too low, for values that cannot be read, and for shapes
+    that are not known.
     """
     if args.steps < 1:
         raise ValueError(f"--steps must be at least 1, not {args.steps}")
+    if args.seed < 0:
+        raise ValueError(f"--seed must not be negative, not {args.seed}")
     ports = model.inputs
     shapes, values = parse_shapes(args.shape, ports), parse_values(args.input, ports)
     for number, several in shapes.items():
@@ -118,7 +122,7 @@ def fill(port: Output, shape: tuple[int, ...], content: str | None, random: np.r
     if content is None:
         content = "random" if kind.is_real() or kind.is_dynamic() else "ones" if "mask" in port_name(port) else "zeros"
     if content != "random":
-        return np.full(shape, _converted({"zeros": 0, "ones": 1}.get(content, content), port), storage)
+        return np.full(shape, _converted(CONSTANTS.get(content, content), port), storage)
     if storage == np.bool_:
         return random.integers(0, 2, shape).astype(storage)
     if kind.is_integral():

@@ -13,8 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ovgpu.cli._ports import port_name
-from ovgpu.model import Output
 from ovgpu.ops.base.storage import decode
 
 MODEL = "the .xml file of the model, its folder, or a file in another format (ONNX, ...), which openvino reads"
@@ -52,18 +50,6 @@ def table(
     for row in rows:
         result.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return result
-
-
-def ports_table(title: str, ports: Sequence[Output]) -> Table:
-    """Return a table of name, type and shape of inputs or outputs."""
-    return table(
-        title,
-        ("#", "name", "type", "shape"),
-        (
-            (i, ", ".join(sorted(p.get_names())) or port_name(p), p.element_type.get_type_name(), p.partial_shape)
-            for i, p in enumerate(ports)
-        ),
-    )
 
 
 def results_table(title: str, named: Iterable[tuple[str, Any]]) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,10 @@ from ovgpu.cli import graph
 from ovgpu.cli._feed import Feed
 from ovgpu.cli._inputs import fill, is_decoder
 from ovgpu.cli._ports import parse_shapes, port_name, static_shapes
-from ovgpu.cli._print import MODEL, console, ports_table, table
+from ovgpu.cli._print import MODEL, console, table
 from ovgpu.errors import DeviceError
-from ovgpu.model import all_nodes
+from ovgpu.model import Node, Output, all_nodes
+from ovgpu.model.ports import ports_table
 from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.runtime.plan import Plan
@@ -100,6 +101,8 @@ def _print_card(out: Console, name: str, number: int) -> None:
 
 def _print_model(args: argparse.Namespace) -> None:
     graph.check(args)
+    if args.times and not args.plan:
+        raise ValueError("--times measures the steps of the plan: add --plan")
     core, out = Core(), console()
     model = core.read_model(args.model)
     nodes = list(all_nodes(model))
@@ -109,29 +112,10 @@ def _print_model(args: argparse.Namespace) -> None:
         f"{counted(len(nodes), 'layer')}, {bytes_text(sum(weights.values()))} of weights in "
         f"{counted(len(weights), 'constant')}"
     )
-    out.print(ports_table("Inputs", model.inputs))
-    out.print(ports_table("Outputs", model.outputs))
     states = {n.op.variable_id: n.ports[0] for n in nodes if n.op.name == "ReadValue"}  # type: ignore[attr-defined]
-    if states:
-        out.print(
-            table(
-                "State",
-                ("variable", "type", "shape"),
-                ((name, port.element_type.get_type_name(), port.partial_shape) for name, port in states.items()),
-            )
-        )
-    counts = Counter((n.op.name, n.op.version, isinstance(n.op, Unsupported)) for n in nodes)
-    out.print(
-        table(
-            "Operations",
-            ("op", "version", "count", ""),
-            (
-                (name, version, count, Text("not supported", "bold red") if unsupported else "")
-                for (name, version, unsupported), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-            ),
-            right=(2,),
-        )
-    )
+    columns, rows = ports_table(model.inputs, model.outputs)
+    out.print(table("", columns, [*rows, *_states(states, args.unfolded)]))
+    out.print(Text(", ").join(_operations(nodes)), "\n")
     if args.plan or args.graph or args.html:
         compiled = core.compile_model(model, args.device)
         shapes = static_shapes(
@@ -151,9 +135,9 @@ def _print_model(args: argparse.Namespace) -> None:
                     "bold",
                 )
             )
-            out.print(plan)
-            for word, meaning in legend(plan):
-                out.print(Text.assemble((word, STYLES.get(word, "bold")), f" {meaning}"), style="dim")
+            out.print(plan if args.unfolded else graph.folded(plan))
+            words = [Text.assemble((word, STYLES.get(word, "bold")), f" {meaning}") for word, meaning in legend(plan)]
+            out.print(Text("; ").join(words), style="dim")
             for name, blocks, shared in refused_clusters():
                 out.print(
                     f"clusters of {blocks} blocks with {bytes_text(shared)} of shared memory do not fit on the "
@@ -163,6 +147,31 @@ def _print_model(args: argparse.Namespace) -> None:
                 )
         for message in graph.write(plan, model.friendly_name, args) if args.graph or args.html else ():
             out.print(message, markup=False, soft_wrap=True)
+
+
+def _states(states: Mapping[str, Output], unfolded: bool) -> Iterator[tuple[object, ...]]:
+    """Yield a row for variables of one type and shape, or, if ``unfolded``, for each variable."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for name, port in states.items():
+        key = str(port.partial_shape), port.element_type.get_type_name(), name if unfolded else ""
+        groups.setdefault(key, []).append(name)
+    for (shape, kind, _), names in groups.items():
+        several = len(names) > 1
+        yield (
+            "states" if several else "state",
+            len(names) if several else "",
+            f"{names[0]} to {names[-1]}" if several else names[0],
+            shape,
+            kind,
+        )
+
+
+def _operations(nodes: Sequence[Node]) -> Iterator[Text]:
+    """Yield the number, name and version of operations, the most frequent first."""
+    counts = Counter((n.op.name, n.op.version, isinstance(n.op, Unsupported)) for n in nodes)
+    for (name, version, unsupported), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        text = Text(f"{name}-{version.removeprefix('opset')}: {count}")
+        yield text.append(" not supported", "bold red") if unsupported else text
 
 
 def _timed_plan(compiled: CompiledModel, shapes: Sequence[tuple[int, ...]]) -> Plan:

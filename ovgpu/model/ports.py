@@ -72,9 +72,15 @@ def find_port(ports: Sequence[Output], key: Any, kind: str) -> Output:
 
 
 def ports_table(inputs: Sequence[Output], outputs: Sequence[Output]) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return the columns and rows of a table of a model's inputs and outputs, for notebooks."""
+    """Return the columns and rows of a table of a model's inputs and outputs. A port without names has its layer's."""
     rows = [
-        (kind, number, ", ".join(sorted(port.get_names())), port.partial_shape, port.element_type.get_type_name())
+        (
+            kind,
+            number,
+            ", ".join(sorted(port.get_names())) or port.tensor_port.node.friendly_name,
+            port.partial_shape,
+            port.element_type.get_type_name(),
+        )
         for kind, ports in (("input", inputs), ("output", outputs))
         for number, port in enumerate(ports)
     ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -57,7 +58,24 @@ def counted(count: int, singular: str, plural: str = "") -> str:
     return f"{count} {singular if count == 1 else plural or singular + 's'}"
 
 
-def render(plan: Plan, width: int) -> Iterator[RenderableType]:
+@dataclass(frozen=True)
+class FoldedPlan:
+    """A plan that prints a line for each of the steps at some positions: equal blocks once, and no views.
+
+    ``blocks``: the positions of steps in blocks; ``titles``: how often a block occurs, and its layers, by the position
+    of its first step.
+    """
+
+    plan: Plan
+    shown: Sequence[int]
+    blocks: frozenset[int]
+    titles: Mapping[int, tuple[str, str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from render(self.plan, options.max_width, self)
+
+
+def render(plan: Plan, width: int, folded: FoldedPlan | None = None) -> Iterator[RenderableType]:
     """Yield the table of a plan and a summary below it. A bound step that overwrites an input is called "in place"."""
     wide = width >= MIN_WIDE_COLUMNS
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -73,9 +91,20 @@ def render(plan: Plan, width: int) -> Iterator[RenderableType]:
         table.add_column("calls", justify="right", no_wrap=True)
     if wide and any(step.seconds is not None for step in plan.steps):
         table.add_column("us", justify="right", no_wrap=True)
-    _rows(table, plan, wide, 0)
+    if folded is None:
+        _rows(table, plan, plan.steps, wide, 0)
+    else:
+        for position in folded.shown:
+            if position in folded.titles:
+                times, layers = folded.titles[position]
+                table.add_row("", Text(times, "bold magenta"), "", "", Text(layers, "bold magenta"))
+            step = replace(plan.steps[position], fused=())
+            _rows(table, plan, [step], wide, int(position in folded.blocks))
     yield table
     yield _summary(plan)
+    if folded is not None:
+        steps = sum(step.kind != "view" for step in plan.steps)
+        yield Text(f"{len(folded.shown)} of {steps} steps are listed: equal blocks once, and no views", "bold")
 
 
 def legend(plan: Plan) -> list[tuple[str, str]]:
@@ -109,9 +138,9 @@ def memory_text(step: PlanStep, plan: Plan) -> str:
     return ", ".join(dict.fromkeys(names.get(x.location, x.location) for x in step.outputs))
 
 
-def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
+def _rows(table: Table, plan: Plan, steps: Iterable[PlanStep], wide: bool, depth: int) -> None:
     indent = "  " * depth
-    for step in plan.steps:
+    for step in steps:
         number = "" if step.number is None else str(step.number)
         version = f" {step.version.removeprefix('opset')}" if wide and step.version.startswith("opset") else ""
         calls = "" if step.calls is None or step.kind in ("view", "host") else str(step.calls)
@@ -132,7 +161,7 @@ def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
             title = Text(f"{indent}  {body.name} × {times}", "bold magenta")
             table.add_row("", "", title)
             if body.trips != 0:
-                _rows(table, body.plan, wide, depth + 2)
+                _rows(table, body.plan, body.plan.steps, wide, depth + 2)
 
 
 def _summary(plan: Plan) -> Text:

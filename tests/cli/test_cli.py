@@ -22,6 +22,7 @@ from ovgpu.passes import PASSES
 from tests.emulator import blas_emu, blaslt_emu, cupy_emu, driver_emu
 from tests.emulator.device import devices as emulated_devices
 from tests.harness.ir import Net
+from tests.harness.models import transformer
 from tests.harness.models.drive import DATA
 from tests.runtime import models
 
@@ -257,9 +258,28 @@ def test_errors_are_raised_when_debugging(capsys: pytest.CaptureFixture[str]) ->
 def test_info(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = words(output(capsys, "info", stateful))
     assert "6 layers, 32 B of weights in 1 constant " in text
-    for row in ("0 x f32 [1,8]", "0 add f32 [1,8]", "s f32 [1,8]", "Add opset1 1", "ReadValue opset6 1"):
+    for row in ("input 0 x [1,8] f32", "output 0 add [1,8] f32", "state s [1,8] f32", "Add-1: 1,", "ReadValue-6: 1,"):
         assert row in text, row
     assert "Plan" not in text
+    assert "--times measures the steps of the plan: add --plan" in error(capsys, "info", stateful, "--times")
+
+
+def test_info_of_a_decoder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder of 32 layers is one screen: variables of one shape and equal layers are listed once."""
+    monkeypatch.setenv("COLUMNS", "160")
+    decoder = str(tmp_path / "llama.xml")
+    model = ovgpu.read_model(*transformer.llama(1, transformer.Sizes(32, 48, 4, 96, 211, 64)).ir)
+    ovgpu.save_model(model, decoder, compress_to_fp16=False)
+    text = output(capsys, "info", decoder, "--plan", "-d", "CPU")
+    assert len(text.splitlines()) < 90
+    assert re.search(r"states +64 +\S+\.0\S+ to \S+\.31\S+ +\[\?,4,\?,12\] +f32", text)
+    assert re.search(r"× 32 +\S+ to \S+, [\d.]+ MB moved in all", text)
+    ((listed, steps),) = [tuple(map(int, pair)) for pair in re.findall(r"(\d+) of (\d+) steps are listed", text)]
+    rows = re.findall(r"^ *(\d+)  \w", text, re.MULTILINE)
+    assert len(set(rows)) == listed < 60 < steps and "  view  " not in text
+    unfolded = output(capsys, "info", decoder, "--plan", "-d", "CPU", "--unfolded")
+    assert len(re.findall(r"^ *\d+  \w", unfolded, re.MULTILINE)) == steps and "  view  " in unfolded
+    assert "past_key_values.17" in unfolded and "× 32" not in unfolded
 
 
 def test_info_of_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +354,7 @@ def test_info_names_unsupported_ops(write: Write, capsys: pytest.CaptureFixture[
     net = Net("strange")
     net.result(net.layer("Frobnicate", "opset1", [net.parameter("f32", (2,), "x")], name="frob"))
     path = write(net)
-    assert "Frobnicate opset1 1 not supported" in words(output(capsys, "info", path))
+    assert "Frobnicate-1: 1 not supported" in words(output(capsys, "info", path))
     assert "unsupported operations: Frobnicate of opset1 (layer 'frob')" in error(capsys, "info", path, "--plan")
 
 

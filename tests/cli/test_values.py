@@ -54,3 +54,16 @@ def test_integers(kind: str, write: Write, tmp_path: Path, capsys: pytest.Captur
 def test_no_numbers(kind: str, text: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", write(same(kind)), "-d", "CPU", "--input", text]) == 1
     assert "it takes a .npy or .bin file, an image, a number or [list]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["boolean", "i64", "f32"])
+@pytest.mark.parametrize("text", ["true", "false", "[true,true]"])
+def test_booleans(kind: str, text: str, write: Write, tmp_path: Path) -> None:
+    assert main(["run", write(same(kind)), "-d", "CPU", "--save", str(tmp_path / "y.npz"), "--input", text]) == 0
+    (y,) = np.load(tmp_path / "y.npz").values()
+    assert y.tolist() == [text != "false"] * 2
+
+
+def test_seeds(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", write(same("f32")), "-d", "CPU", "--seed", "-1"]) == 1
+    assert "--seed must not be negative, not -1" in capsys.readouterr().err

@@ -6,11 +6,12 @@ Equal blocks of steps, such as the layers of a decoder, are drawn once. Views ta
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 from ovgpu.cli.graph.folding import Fold, folds
 from ovgpu.runtime.plan import Operand, Plan, PlanStep
-from ovgpu.runtime.printing import bytes_text, counted
+from ovgpu.runtime.printing import FoldedPlan, bytes_text, counted
 
 NAME_CHARACTERS = 44
 MAX_LABELS = 2  # tensors that the label of an edge lists
@@ -70,7 +71,8 @@ class Block:
 class Drawing:
     """Boxes in order of execution, edges, and blocks.
 
-    ``steps`` counts the boxes of steps, without those of bodies.
+    ``steps`` counts the boxes of steps, without those of bodies. ``names``: the box of each step of the plan, without
+    views.
     """
 
     title: str
@@ -79,6 +81,7 @@ class Drawing:
     edges: list[Edge] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     steps: int = 0
+    names: list[str] = field(default_factory=list)
 
 
 def draw(plan: Plan, title: str, fold: bool = True) -> Drawing:
@@ -92,6 +95,22 @@ def draw(plan: Plan, title: str, fold: bool = True) -> Drawing:
     ]
     drawing.subtitle = ", ".join(part for part in parts if part)
     return drawing
+
+
+def folded(plan: Plan) -> Plan | FoldedPlan:
+    """Return a plan that prints equal blocks once and no views; the plan itself if it has no equal blocks."""
+    drawing = _Drawer(plan, "", True, "").drawing
+    if not drawing.blocks:
+        return plan
+    shown: dict[str, int] = {}  # the position of each box's first step
+    for name, position in zip(drawing.names, (p for p, step in enumerate(plan.steps) if step.kind != "view")):
+        shown.setdefault(name, position)
+    blocks = [[shown[name] for name in block.boxes if name in shown] for block in drawing.blocks]
+    titles = {
+        min(steps): (f"× {block.count}", f"{block.first} to {block.last}, {bytes_text(block.nbytes)} moved in all")
+        for block, steps in zip(drawing.blocks, blocks)
+    }
+    return FoldedPlan(plan, tuple(shown.values()), frozenset(chain(*blocks)), titles)
 
 
 class _Drawer:
@@ -165,7 +184,7 @@ class _Drawer:
                 self.drawing.boxes[name].times += 1
             else:
                 self.drawing.boxes[name] = self._box(name, step)
-        self.drawing.steps = len(self.drawing.boxes)
+        self.drawing.steps, self.drawing.names = len(self.drawing.boxes), self.names
 
     def _box(self, name: str, step: PlanStep) -> Box:
         lines = [_short(step.layer)] if step.layer not in ("", step.op) else []

@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unfolded",
         action="store_true",
-        help="draw all steps, also those of equal blocks such as the layers of a decoder",
+        help="list and draw all steps, also those of equal blocks such as the layers of a decoder, and views",
     )
 
 
