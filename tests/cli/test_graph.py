@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -278,7 +279,7 @@ def test_names_are_escaped(strange: Plan) -> None:
     text = as_dot(draw(strange, 'title "&<'))
     assert "&lt;b&gt; &amp; &quot;q&quot; \\ é" in text and "<b> &" not in text
     assert "…" + "y" * 43 in text and "y" * 50 not in text
-    page = as_html(strange, "<title>")
+    page = as_html(strange, draw(strange, "<title>"))
     assert "&lt;title&gt;" in page and "<b> &" not in page and "y" * 100 in page
 
 
@@ -291,7 +292,7 @@ def rows(page: str) -> Iterator[ElementTree.Element]:
 def test_html(emulated: str) -> None:
     """The table has a row for every step, of bodies too, and keys that sort numbers as numbers."""
     for plan in net_plan(models.loop()), net_plan(models.chain(), emulated):
-        page = as_html(plan, "plan", "<svg/>")
+        page = as_html(plan, draw(plan, "plan"), "<svg/>")
         found = list(rows(page))
         assert len(found) == len(list(plan.all_steps()))
         keys = [[cell.get("data-key", "") for cell in row] for row in found]
@@ -301,7 +302,9 @@ def test_html(emulated: str) -> None:
             assert int(row["read"]) + int(row["written"]) == step.bytes_moved
         assert [int(cells[0]) for cells in keys] == list(range(len(keys)))
         shares = [int(cells[COLUMNS.index("share")]) for cells in keys]
-        assert sum(share for share, row in zip(shares, found) if "." not in (row[0].text or "")) == plan.bytes_moved
+        assert (
+            sum(share for share, row in zip(shares, found) if "." not in "".join(row[0].itertext())) == plan.bytes_moved
+        )
         fused = "".join(text for row in found for text in row.itertext())
         assert all(layer in fused for step in plan.all_steps() for layer in step.fused)
         assert "<svg/>" in page and "http" not in page
@@ -310,11 +313,34 @@ def test_html(emulated: str) -> None:
 def test_html_of_bodies() -> None:
     """A body's share counts its iterations, and its steps have the number of their loop."""
     plan = net_plan(models.loop(5))
-    found = [[("".join(cell.itertext()), cell.get("data-key", "")) for cell in row] for row in rows(as_html(plan, "x"))]
+    found = [
+        [("".join(cell.itertext()), cell.get("data-key", "")) for cell in row]
+        for row in rows(as_html(plan, draw(plan, "x")))
+    ]
     assert [row[0][0] for row in found] == ["0", "0.0", "0.1", "1"]
     assert [row[2][0].lstrip() for row in found] == ["TensorIterator (body × 5)", "Add", "Tanh", "Relu"]
     shares = [int(row[COLUMNS.index("share")][1]) for row in found]
     assert shares[0] == shares[1] + shares[2] == 5 * (48 + 32)
+
+
+@pytest.mark.parametrize("make", [models.loop, lambda: transformer.gpt2(1, SMALL)], ids=["loop", "gpt2"])
+def test_rows_and_nodes_are_linked(make: Any) -> None:
+    """A row leads to its node, and a node to the row of the step that it stands for. Other rows are hidden at first."""
+    net = make()
+    plan = plan_of(ovgpu.read_model(*(net.ir if isinstance(net, transformer.Transformer) else net.build())))
+    drawing = draw(plan, "x")
+    dot, page = as_dot(drawing, linked=True), as_html(plan, drawing, "<svg/>")
+    ids, nodes = (re.findall(pattern, dot) for pattern in (r'id="(\w+)", URL="#row-\1"', r'"(\w+)" \[shape=box'))
+    assert set(ids) == set(nodes) and "URL" not in as_dot(drawing)
+    shown = [row for row in rows(page) if "again" not in row.get("class", "") and row.get("class") != "view"]
+    assert [row.get("id") for row in shown] == [row[0][0].get("href", "").replace("#", "row-") for row in shown]
+    assert {row.get("id") for row in shown} == {f"row-{name}" for name in ids}
+    assert len({row.get("id") for row in rows(page)} - {None}) == len(shown)
+    assert ("all steps, also equal blocks" in page) == bool(drawing.blocks)
+    if drawing.blocks:
+        assert len(shown) == drawing.steps < sum(step.kind != "view" for step in plan.steps)
+        times = ["× 12" in "".join(row[2].itertext()) for row in shown]
+        assert sum(times) == len([box for box in drawing.boxes.values() if box.times > 1 and box.kind != "state"])
 
 
 def info(model: str, capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -347,7 +373,7 @@ def test_command(
     script.chmod(0o755)
     info(model, capsys, "--graph", str(tmp_path / "g.svg"), "--html", str(tmp_path / "p.html"))
     assert re.fullmatch(r"<\?xml\?><svg>-Tsvg +\d+</svg>\n", (tmp_path / "g.svg").read_text())
-    assert '<summary>Graph</summary>\n<div class="graph"><svg>-Tsvg' in (tmp_path / "p.html").read_text()
+    assert '<div class="graph"><svg>-Tsvg' in (tmp_path / "p.html").read_text()
     script.write_text("#!/bin/sh\necho broken >&2\nexit 1\n")
     assert "Graphviz cannot draw g.svg: broken" in info(model, capsys, "--graph", str(tmp_path / "g.svg"))
     monkeypatch.setattr("ovgpu.cli.graph.dot.TIMEOUT_SECONDS", 0.1)

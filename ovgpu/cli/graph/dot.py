@@ -35,14 +35,19 @@ TIMEOUT_SECONDS = 120
 NO_XML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # characters that XML cannot have
 
 
-def as_dot(drawing: Drawing) -> str:
-    """Return the text of a drawing in the DOT language."""
+def row_of(box: str) -> str:
+    """Return the id of a box's row in the page of `as_html`."""
+    return f"row-{box}"
+
+
+def as_dot(drawing: Drawing, linked: bool = False) -> str:
+    """Return the text of a drawing in the DOT language. With ``linked``, boxes of steps are links to their rows."""
     lines = [
         'graph [fontname="Helvetica", labelloc=t, ranksep=0.35, nodesep=0.25, compound=true, '
         f"label={_label(drawing.title, [drawing.subtitle, *_legend(drawing)])}];",
         'node [shape=box, style="filled,rounded", fontname="Helvetica", fontsize=11];',
         'edge [fontname="Helvetica", fontsize=8, color="#6e6e6e", fontcolor="#6e6e6e", arrowsize=0.6];',
-        *_content(drawing),
+        *_content(drawing, linked),
     ]
     return "\n".join(["digraph plan {", *(f"  {line}" for line in lines), "}"]) + "\n"
 
@@ -81,39 +86,40 @@ def _legend(drawing: Drawing) -> Iterator[str]:
         yield "dashed: read by the next block"
 
 
-def _content(drawing: Drawing) -> Iterator[str]:
+def _content(drawing: Drawing, linked: bool) -> Iterator[str]:
     inside = {name for block in drawing.blocks for name in block.boxes}
     for block in drawing.blocks:
-        yield from _block(block, drawing)
+        yield from _block(block, drawing, linked)
     for name, box in drawing.boxes.items():
         if name not in inside:
-            yield from _box(box)
+            yield from _box(box, linked)
     for edge in drawing.edges:
         more = [f"and {len(edge.labels) - MAX_LABELS} more"] if len(edge.labels) > MAX_LABELS else []
         label = "<br/>".join(map(_text, (*edge.labels[:MAX_LABELS], *more)))
         yield f'"{edge.source}" -> "{edge.target}" [{EDGES[edge.kind]}label=<{label or " "}>];'
 
 
-def _block(block: Block, drawing: Drawing) -> Iterator[str]:
+def _block(block: Block, drawing: Drawing, linked: bool) -> Iterator[str]:
     size = [f"{bytes_text(block.nbytes)} moved in all"] if block.nbytes else []
     label = _label(f"× {block.count}", [f"{block.first} to {block.last}", *size])
     yield f'subgraph "cluster_{block.boxes[0]}" {{'
     yield f'  label={label}; style="rounded,filled"; fillcolor="#f6f6f6"; color="#9a9a9a";'
     for name in block.boxes:
-        yield from (f"  {line}" for line in _box(drawing.boxes[name]))
+        yield from (f"  {line}" for line in _box(drawing.boxes[name], linked))
     yield "}"
 
 
-def _box(box: Box) -> Iterator[str]:
+def _box(box: Box, linked: bool) -> Iterator[str]:
     fill, border = COLORS[box.kind]
+    link = f'id="{box.name}", URL="#{row_of(box.name)}", tooltip="show its row", '
     yield (
         f'"{box.name}" [shape={SHAPES.get(box.kind, "box")}, fillcolor="{fill}", color="{border}", '
-        f"label={_label(box.title, box.lines)}];"
+        f"{link if linked and box.kind not in SHAPES else ''}label={_label(box.title, box.lines)}];"
     )
     for number, body in enumerate(box.bodies):
         yield f'subgraph "cluster_{box.name}_body{number}" {{'
         yield f'  label={_label(body.title)}; style="rounded"; color="{border}";'
-        yield from (f"  {line}" for line in _content(body))
+        yield from (f"  {line}" for line in _content(body, linked))
         yield "}"
         read = {edge.target for edge in body.edges if edge.kind == "tensor"}
         first = next((name for name in body.boxes if name not in read), next(iter(body.boxes), ""))

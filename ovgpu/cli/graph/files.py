@@ -46,20 +46,19 @@ def check(args: argparse.Namespace) -> None:
 def write(plan: Plan, title: str, args: argparse.Namespace) -> list[str]:
     """Write the files that the options name. Return a message for each. Raises: ValueError if Graphviz is missing."""
     drawing = draw(plan, title, not args.unfolded)
-    dot = as_dot(drawing)
     messages = []
     if args.graph:
-        path = Path(args.graph)
+        path, dot = Path(args.graph), as_dot(drawing)
         _write(path, dot.encode() if path.suffix.lower() in DOT_SUFFIXES else render(dot, path))
         messages.append(f"wrote {path}: {_drawn(plan, drawing)}")
     if args.html:
         path = Path(args.html)
         svg, reason = "", ""
         try:
-            svg = render(dot, path.with_suffix(".svg")).decode()
+            svg = render(as_dot(drawing, linked=True), path.with_suffix(".svg")).decode()
         except ValueError as e:  # the table is useful without the graph
             reason = f", without the graph: {e}"
-        _write(path, as_html(plan, title, svg[max(svg.find("<svg"), 0) :]).encode(errors="replace"))
+        _write(path, as_html(plan, drawing, svg[max(svg.find("<svg"), 0) :]).encode(errors="replace"))
         messages.append(f"wrote {path}{reason}")
     return messages
 
