@@ -290,7 +290,8 @@ class Core(Unpicklable):
         another, in the order in which they are tried.
         """
         if name in devices.SELECTORS:
-            listed = bare(config.get("MULTI_DEVICE_PRIORITIES")) or self._settings_of(name)["MULTI_DEVICE_PRIORITIES"]
+            given = bare(config.get("MULTI_DEVICE_PRIORITIES"))
+            listed = self._settings_of(name)["MULTI_DEVICE_PRIORITIES"] if given in (None, "") else str(given)
             name += f":{listed}" if listed else ""
         if name in ("NVIDIA", "CUDA"):
             number = bare(config.get("DEVICE_ID", self._settings_of(name)["DEVICE_ID"]))

@@ -22,7 +22,7 @@ from ovgpu.runtime.backend import Backend
 
 PREFERRED = ("NVIDIA", "CPU")  # the order in which AUTO tries devices
 SELECTORS = ("AUTO", "MULTI", "HETERO", "BATCH")  # "AUTO:A,B" selects the first usable device of its list
-SHARER = re.compile(r"([^()]+)(?:\(([1-9]\d*)\))?")  # device of MULTI's list, with a number of requests: NVIDIA.0(4)
+LISTED = re.compile(r"([^()]+)(?:\(([1-9]\d*)\))?")  # device of a list, with a number: NVIDIA.0(4)
 
 _backends: dict[str, Callable[[], Backend]] = {"CPU": CpuBackend}
 _warned: set[str] = set()  # warnings of cards that cannot be used
@@ -116,7 +116,7 @@ def _resolve_one(name: str) -> str:
 
 def _choose(kind: str, listed: str) -> list[str]:
     """Return the listed devices that can be used, by default of `PREFERRED` without the names after a ``-``."""
-    names = [n.strip().split("(")[0] for n in listed.split(",")] if listed else []
+    names = [device for device, _ in _entries(f"{kind}:{listed}")]
     excluded = {family(n[1:]) for n in names if n.startswith("-")}
     found: list[str] = []
     refused: dict[str, DeviceError] = {}
@@ -138,6 +138,24 @@ def _choose(kind: str, listed: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def _entries(name: str) -> list[tuple[str, int]]:
+    """Return the devices in the list of a name such as ``AUTO:NVIDIA,CPU(2)``, each with its number, or 0.
+
+    The number is the batch of BATCH, the priority in AUTO, and the number of requests in MULTI. As in OpenVINO, empty
+    entries do not count.
+    """
+    found = []
+    for entry in filter(None, map(str.strip, name.partition(":")[2].split(","))):
+        parts = LISTED.fullmatch(entry)
+        if parts is None:
+            raise DeviceError(
+                f"{name}: '{entry}' is not the name of a device, with or without a positive number, "
+                "as in NVIDIA.0 or NVIDIA.0(4)"
+            )
+        found.append((parts[1].strip(), int(parts[2] or 0)))
+    return found
+
+
 def is_multi(name: str) -> bool:
     """Return whether a name is that of several devices, which share requests: ``MULTI`` with or without a list."""
     return name.partition(":")[0] == "MULTI"
@@ -152,23 +170,17 @@ def resolve_multi(name: str) -> dict[str, int]:
     Raises: DeviceError if none can be used, or for a number of requests that is not positive.
     """
     kind, _, listed = name.partition(":")
-    entries = [entry.strip() for entry in listed.split(",")] if listed else []
-    names = [entry for entry in entries if not entry.startswith("-")]
+    entries = _entries(name)
+    names = [entry for entry in entries if not entry[0].startswith("-")]
     if not names:
-        excluded = {entry[1:].replace("CUDA", "NVIDIA", 1) for entry in entries}
+        excluded = {device[1:].replace("CUDA", "NVIDIA", 1) for device, _ in entries}
         chosen = [card for card in cards() if not {"NVIDIA", f"NVIDIA.{card_number(card)}"} & excluded]
         return dict.fromkeys(chosen or _choose(kind, listed)[:1], 0)
     found: dict[str, int] = {}
     refused = []
-    for entry in names:
-        parts = SHARER.fullmatch(entry)
-        if parts is None:
-            raise DeviceError(
-                f"{name}: '{entry}' is not the name of a device, with or without a number of requests, "
-                "as in NVIDIA.0 or NVIDIA.0(4)"
-            )
+    for device, requests in names:
         try:
-            found.setdefault(resolve(parts[1].strip()), int(parts[2] or 0))
+            found.setdefault(resolve(device), requests)
         except DeviceError as e:
             refused.append(str(e))
     if not found:

@@ -128,10 +128,24 @@ def test_devices_that_cannot_be_used_are_left_out() -> None:
         compiled("MULTI:NVIDIA.7,NOPE")
 
 
-@pytest.mark.parametrize("entry", ["NVIDIA(0)", "NVIDIA(-1)", "NVIDIA(x)", "NVIDIA(4", ""])
-def test_malformed_lists(entry: str) -> None:
-    with pytest.raises(ov.DeviceError, match=r"'.*' is not the name of a device, with or without a number of requests"):
-        compiled(f"MULTI:CPU,{entry}")
+@pytest.mark.parametrize("kind", ["MULTI", "AUTO", "HETERO", "BATCH"])
+@pytest.mark.parametrize("entry", ["NVIDIA(0)", "NVIDIA(-1)", "NVIDIA(x)", "NVIDIA(4", "NVIDIA()"])
+def test_malformed_lists(kind: str, entry: str) -> None:
+    with pytest.raises(ov.DeviceError, match=r"'.*' is not the name of a device, with or without a positive number"):
+        compiled(f"{kind}:CPU,{entry}")
+
+
+@pytest.mark.parametrize("kind", ["MULTI", "AUTO", "HETERO"])
+def test_empty_entries_do_not_count(kind: str) -> None:
+    """OpenVINO takes such lists."""
+    for name in (f"{kind}:,CPU", f"{kind}:CPU,", f"{kind}:CPU,, CPU"):
+        assert devices(compiled(name)) == ["CPU"]
+
+
+@pytest.mark.parametrize("value", [False, 0, "NVIDIA(0)"])
+def test_lists_that_name_no_device(value: Any) -> None:
+    with pytest.raises(ov.DeviceError):
+        compiled("AUTO", {"MULTI_DEVICE_PRIORITIES": value})
 
 
 def test_without_a_card() -> None:
