@@ -18,7 +18,8 @@ STYLE = """
 :root { color-scheme: light dark; font: 14px system-ui, sans-serif; }
 body { margin: 1.5em; }
 table { border-collapse: collapse; font-size: 13px; }
-th { cursor: pointer; text-align: left; white-space: nowrap; position: sticky; top: 0; background: Canvas; user-select: none; }
+th { cursor: pointer; text-align: left; white-space: nowrap; user-select: none; }
+th { position: sticky; top: 0; background: Canvas; }
 th.n { text-align: right; }
 th[aria-sort=ascending]::after { content: " ▲"; }
 th[aria-sort=descending]::after { content: " ▼"; }
