@@ -31,6 +31,7 @@ from ovgpu.api.async_infer_queue import AsyncInferQueue
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.api.core import Core, compile_model
 from ovgpu.api.infer_request import InferRequest
+from ovgpu.compile.ports import ConstOutput
 from ovgpu.debug import DEBUG, STOP_AT
 from ovgpu.errors import DeviceError, Error, ModelError, OpError, UnsupportedOpError
 from ovgpu.interop import names
@@ -38,7 +39,6 @@ from ovgpu.ir import read_model, save_model, serialize
 from ovgpu.model import Input, Model, Node, Output, RTMap, get_batch, set_batch
 from ovgpu.ops import Op
 from ovgpu.ops import op as register_op
-from ovgpu.request.ports import ConstOutput
 from ovgpu.request.remote_tensor import RemoteContext, RemoteTensor
 from ovgpu.request.results import OVDict
 from ovgpu.request.variables import VariableState

@@ -15,8 +15,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: BLAS threads
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend
+from ovgpu.compile import devices
 from tests.emulator import state
 from tests.harness import cuda, draws
 from tests.harness.cases import runs

@@ -27,6 +27,7 @@ LAYERS = [
     {"runtime"},
     {"backends"},
     {"debug"},
+    {"compile"},
     {"request"},
     {"api"},
     {"batching"},

@@ -9,14 +9,14 @@ from typing import IO, Any
 
 from ovgpu._util import notebooks
 from ovgpu._util.unpicklable import Unpicklable
-from ovgpu.api import devices
-from ovgpu.api.compilation import Compilation
 from ovgpu.api.execution_graph import execution_graph
 from ovgpu.api.infer_request import InferRequest
+from ovgpu.compile import devices
+from ovgpu.compile.compilation import Compilation
+from ovgpu.compile.ports import ConstOutput
 from ovgpu.errors import DeviceError
 from ovgpu.model import Model
 from ovgpu.model.ports import ports_table
-from ovgpu.request.ports import ConstOutput
 from ovgpu.request.results import OVDict
 from ovgpu.request.variables import VariableState
 from ovgpu.runtime.plan import Plan

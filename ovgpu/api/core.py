@@ -14,14 +14,13 @@ from ovgpu import ir
 from ovgpu._util.gc_pause import paused
 from ovgpu._util.openvino_package import owns, package
 from ovgpu._util.unpicklable import Unpicklable
-from ovgpu.api import devices
-from ovgpu.api.compilation import Compilation
 from ovgpu.api.compiled_model import CompiledModel
-from ovgpu.api.devices import is_multi, register_backend, resolve, resolve_multi
-from ovgpu.api.infer_request import bind
 from ovgpu.api.multi import MultiCompiledModel
-from ovgpu.api.settings import Settings, bare
 from ovgpu.backends.cuda import device as cuda
+from ovgpu.compile import devices
+from ovgpu.compile.compilation import Compilation
+from ovgpu.compile.devices import is_multi, register_backend, resolve, resolve_multi
+from ovgpu.compile.settings import Settings, bare
 from ovgpu.errors import Error, ModelError, UnsupportedOpError
 from ovgpu.model import Model, all_nodes
 from ovgpu.ops.base.unsupported import Unsupported
@@ -178,7 +177,7 @@ class Core(Unpicklable):
             each.adopt(model)
             backend = self._open_backend(each)
             backend.import_kernels(kernels or {})
-            compilations.append(Compilation(model, backend, each, source or model, bind))
+            compilations.append(Compilation(model, backend, each, source or model))
         return CompiledModel(compilations[0]) if len(compilations) == 1 else MultiCompiledModel(compilations)
 
     def _open_backend(self, settings: Settings) -> Backend:

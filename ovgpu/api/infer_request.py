@@ -7,7 +7,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
@@ -17,8 +16,8 @@ from weakref import WeakSet
 from ovgpu._util import forks
 from ovgpu._util.attributes import attribute
 from ovgpu._util.claim import Claim
-from ovgpu.api.compilation import Compilation
 from ovgpu.api.request_tensors import RequestTensors
+from ovgpu.compile.compilation import Compilation
 from ovgpu.debug import DEBUG, NVTX, STOP_AT, run_watched
 from ovgpu.errors import DeviceError, Error, is_out_of_memory
 from ovgpu.ops.base.op import Array
@@ -623,13 +622,3 @@ class InferRequest(RequestTensors):
 
     def __repr__(self) -> str:
         return f"<InferRequest:\n{self._compilation.inputs.listing()}\n{self._compilation.outputs.listing()}>"
-
-
-def bind(compilation: Compilation) -> None:
-    """Bind an inference of a model with static shapes and drop it, so that its kernels are compiled and known.
-
-    What fails here fails again in an inference, which raises the error.
-    """
-    if compilation.backend.replays:
-        with suppress(Error):
-            InferRequest(compilation)._bound(None)

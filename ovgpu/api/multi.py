@@ -7,9 +7,9 @@ from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
-from ovgpu.api.compilation import Compilation
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.api.infer_request import InferRequest
+from ovgpu.compile.compilation import Compilation
 
 # Functions that combine the devices' values of a property. Others have the value of the first device.
 COMBINED: dict[str, Callable[[list[Any]], Any]] = {

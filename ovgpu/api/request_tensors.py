@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ovgpu._util.unpicklable import Unpicklable
-from ovgpu.api.compilation import Compilation
+from ovgpu.compile.compilation import Compilation
+from ovgpu.compile.ports import ConstOutput
 from ovgpu.model import Output
 from ovgpu.request.batched_tensor import BatchedTensor
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot
-from ovgpu.request.ports import ConstOutput
 from ovgpu.tensor import Tensor
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.api.compilation import Compilation
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.request import BatchRequest, RowPairs
 from ovgpu.batching.row_inputs import part
 from ovgpu.cache_capacity import cache_capacity
+from ovgpu.compile.compilation import Compilation
 from ovgpu.errors import Error, OpError
 from ovgpu.lowering.program_for import program_for
 from ovgpu.model import Output

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ovgpu.api.compilation import Compilation
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.row_inputs import part
+from ovgpu.compile.compilation import Compilation
 from ovgpu.errors import Error
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.fused.copy_rows import CopyRows

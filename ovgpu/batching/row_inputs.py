@@ -9,9 +9,9 @@ import numpy as np
 
 from ovgpu._util import host_memory
 from ovgpu.batching.model import BatchedModel
+from ovgpu.compile.ports import ConstOutput, PortList
 from ovgpu.errors import Error
 from ovgpu.request.inputs import InputSlot, numbered
-from ovgpu.request.ports import ConstOutput, PortList
 from ovgpu.request.results import OVDict
 from ovgpu.tensor import Tensor, on_device
 

@@ -13,7 +13,6 @@ from weakref import finalize
 
 from ovgpu._util import forks
 from ovgpu._util.unpicklable import Unpicklable
-from ovgpu.api.compilation import Compilation
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.batching.cache_request import CacheRequest
 from ovgpu.batching.compilation import compile_batched
@@ -22,6 +21,7 @@ from ovgpu.batching.gathering import Gatherer, Observer, Work, complete, report,
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.request import BatchRequest
 from ovgpu.batching.row_inputs import RowInputs, RowOutputs
+from ovgpu.compile.compilation import Compilation
 from ovgpu.errors import Error, OpError
 from ovgpu.request.results import OVDict
 from ovgpu.tensor import Tensor

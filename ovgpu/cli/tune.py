@@ -6,12 +6,12 @@ import argparse
 from typing import Any
 
 from ovgpu.api.core import Core
-from ovgpu.api.settings import Settings
 from ovgpu.backends.cuda import CudaBackend, choices
 from ovgpu.backends.cuda.tuner import Tuner
 from ovgpu.cli._feed import Feed
 from ovgpu.cli._inputs import add_options, build_feed
 from ovgpu.cli._print import MODEL, console, table
+from ovgpu.compile.settings import Settings
 from ovgpu.errors import DeviceError
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.printing import counted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +30,7 @@ from ovgpu.passes.infer_state_rank import infer_state_rank
 from ovgpu.passes.kv_cache import growing_variables
 from ovgpu.passes.log_sum_exp import finite_maxima
 from ovgpu.passes.matmul_epilogue import fuse_matmul_epilogues
+from ovgpu.passes.matmul_prologue import fuse_prologues
 from ovgpu.passes.merge_masks import merge_masks
 from ovgpu.passes.merge_products import merge_products
 from ovgpu.passes.merge_quantized import merge_quantized_products
@@ -41,6 +42,8 @@ from ovgpu.passes.quantized import quantized_layers
 from ovgpu.passes.recurrent import recurrent_layers
 from ovgpu.passes.relax_shapes import relax_shapes
 from ovgpu.passes.rotary import rotary_embeddings
+from ovgpu.passes.rotary_append import append_rotated
+from ovgpu.passes.rotary_attention import attend_rotated
 from ovgpu.passes.upcast_to_f32 import upcast_to_f32
 from ovgpu.passes.weight_layout import lay_out_weights
 from ovgpu.types import Type
@@ -50,14 +53,23 @@ graph.relax_shapes = relax_shapes
 
 @dataclass(frozen=True)
 class Target:
-    """The device and the types that a model is rewritten for, see `prepare`."""
+    """The device and the types that a model is rewritten for.
 
-    fuse: bool = False
-    epilogues: bool = False
+    ``device``: CUDA runs chains of elementwise layers in one kernel, or in that of a convolution; the CPU applies such
+    chains to results of convolutions in cache; without one, layers are not fused. ``precision`` is the type that the
+    model computes in, and ``cache`` that of its KV cache; `Type.dynamic` leaves them as they are. ``channels_last``
+    and ``multiplies_i8`` are asked by the passes `channels_last` and `quantized_layers`, if a model has such layers.
+    """
+
+    device: Literal["", "CPU", "CUDA"] = ""
     precision: Type = Type.dynamic
     cache: Type = Type.dynamic
     channels_last: Callable[[], Sequence[Type]] = tuple
     multiplies_i8: Callable[[], bool] = bool
+
+    @property
+    def on_card(self) -> bool:
+        return self.device == "CUDA"
 
     @property
     def half(self) -> Type | None:
@@ -78,10 +90,14 @@ class Condition(NamedTuple):
 
 
 ALL = Condition("all", lambda _: True)
-CUDA = Condition("CUDA", lambda target: target.fuse)
-HOST = Condition("CPU", lambda target: target.epilogues)
-EITHER = Condition("all", lambda target: target.fuse or target.epilogues)  # not if OVGPU_STOP_AT forbids fusion
+CUDA = Condition("CUDA", lambda target: target.on_card)
+HOST = Condition("CPU", lambda target: target.device == "CPU")
+EITHER = Condition("all", lambda target: target.device != "")  # not if OVGPU_STOP_AT forbids fusion
 IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
+
+
+Stage = Literal["simplify", "decode", "fuse"]
+"""Passes of the stage decode run among those of the stage fuse, for programs of decode steps."""
 
 
 class Pass(NamedTuple):
@@ -91,7 +107,7 @@ class Pass(NamedTuple):
     """
 
     rewrite: Callable[..., Any]
-    stage: Literal["simplify", "fuse"]
+    stage: Stage
     targets: Condition
     before: str
     after: str
@@ -109,7 +125,7 @@ class Pass(NamedTuple):
 
 def _of_compressed_weights(target: Target) -> dict[str, Any]:
     # NumPy takes six times as long to convert weights of 16 bits as to multiply by them; cuBLAS reads them as they are.
-    return {"device": target.fuse, "halves": target.fuse and target.half is None}
+    return {"device": target.on_card, "halves": target.on_card and target.half is None}
 
 
 PASSES = (
@@ -127,7 +143,7 @@ PASSES = (
         ALL,
         "FakeQuantize → Convolution or MatMul with weights of i8",
         "Quantize → the same layer of codes",
-        lambda target: {"device": target.fuse, "multiplies_i8": target.multiplies_i8},
+        lambda target: {"device": target.on_card, "multiplies_i8": target.multiplies_i8},
     ),
     Pass(
         compressed_weights,
@@ -173,13 +189,15 @@ PASSES = (
     Pass(merge_products, "simplify", CUDA, "MatMuls of one tensor, such as q, k, v", "MatMul → VariadicSplit"),
     Pass(merge_quantized_products, "simplify", CUDA, "products of the same codes", "one product → VariadicSplit"),
     Pass(exact_products, "simplify", CUDA, "MatMul of positions", "MatMul that is never in TF32"),
+    Pass(append_rotated, "decode", ALL, "Rotary of queries and keys, CacheWrites", "RotaryCacheWrite"),
+    Pass(attend_rotated, "decode", CUDA, "RotaryCacheWrite → CachedAttention", "RotaryAttention"),
     Pass(
         fuse_convolution_epilogues,
         "fuse",
         EITHER,
         "Convolution → elementwise layers",
         "ConvolutionWithEpilogue",
-        lambda target: {"device": target.fuse},
+        lambda target: {"device": target.on_card},
     ),
     Pass(lay_out_weights, "fuse", HOST, "MatMul by a constant", "MatMul by its transpose, if BLAS is faster"),
     Pass(fuse_group_norm_epilogues, "fuse", CUDA, "GroupNorm → elementwise layers", "GroupNormWithEpilogue"),
@@ -203,50 +221,33 @@ PASSES = (
         "ScaledDotProductAttention → Transpose → Reshape → Quantize",
         "AttentionWithCodes → Transpose → Reshape",
     ),
+    Pass(fuse_prologues, "decode", CUDA, "norm or elementwise layers → MatMul", "MatMulWithPrologue"),
 )
 
 
-def prepare(
-    model: Model,
-    fuse: bool = False,
-    epilogues: bool = False,
-    precision: Type = Type.dynamic,
-    cache: Type = Type.dynamic,
-    multiplies_i8: Callable[[], bool] = bool,
-) -> Model:
-    """Return a rewritten copy of the model, ready to be lowered: `simplify`, then `fuse_layers`.
-
-    ``fuse`` is for a device that runs chains of elementwise layers in one kernel, or in that of a convolution;
-    ``epilogues`` is for the host, which applies such chains to results of convolutions in cache. ``precision``: the
-    type that the model computes in, and ``cache``: that of its KV cache; `Type.dynamic` leaves them as they are. For
-    ``multiplies_i8`` see `quantized_layers`.
-    """
-    model = simplify(model, fuse, precision, cache, multiplies_i8)
-    fuse_layers(model, fuse, epilogues)
+def prepare(model: Model, target: Target = Target()) -> Model:
+    """Return a rewritten copy of the model, ready to be lowered: `simplify`, then `fuse_layers`."""
+    model = simplify(model, target)
+    fuse_layers(model, target)
     return model
 
 
-def simplify(
-    model: Model,
-    fuse: bool = False,
-    precision: Type = Type.dynamic,
-    cache: Type = Type.dynamic,
-    multiplies_i8: Callable[[], bool] = bool,
-) -> Model:
+def simplify(model: Model, target: Target = Target()) -> Model:
     """Return a copy of the model that has few kinds of layers and its final constants: the first part of `prepare`."""
     model = model.clone()
-    _run("simplify", model, Target(fuse=fuse, precision=precision, cache=cache, multiplies_i8=multiplies_i8))
+    _run({"simplify"}, model, target)
     return model
 
 
-def fuse_layers(
-    model: Model, fuse: bool = False, epilogues: bool = False, types: Callable[[], Sequence[Type]] = tuple
-) -> None:
-    """Fuse layers that follow each other, in place: the last part of `prepare`. For ``types`` see `channels_last`."""
-    _run("fuse", model, Target(fuse=fuse, epilogues=epilogues, channels_last=types))
+def fuse_layers(model: Model, target: Target, decode: bool = False) -> None:
+    """Fuse layers that follow each other, in place: the last part of `prepare`.
+
+    ``decode`` is for models of decode steps, whose kernels compute a few rows.
+    """
+    _run({"fuse", "decode"} if decode else {"fuse"}, model, target)
 
 
-def _run(stage: str, model: Model, target: Target) -> None:
+def _run(stages: Collection[Stage], model: Model, target: Target) -> None:
     for rewrite in PASSES:
-        if rewrite.stage == stage:
+        if rewrite.stage in stages:
             rewrite.run(model, target)

@@ -16,6 +16,7 @@ import numpy as np
 
 from ovgpu._util import host_memory
 from ovgpu.backends.cuda import interop, transfer
+from ovgpu.compile.ports import ConstOutput
 from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops.base.op import Array
 from ovgpu.request.batched_tensor import BatchedTensor
@@ -23,7 +24,6 @@ from ovgpu.request.deferred import Downloads, ResultTensor, fits_pinned
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot
 from ovgpu.request.pinned import HostDevicePair, StagedTensor, StagingBuffer
-from ovgpu.request.ports import ConstOutput
 from ovgpu.request.remote_tensor import RemoteTensor
 from ovgpu.request.results import Deferred
 from ovgpu.runtime.backend import Backend, RemoteBackend, is_remote

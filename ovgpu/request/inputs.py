@@ -14,10 +14,10 @@ import numpy as np
 
 from ovgpu._util import host_memory
 from ovgpu._util.dlpack import from_dlpack
+from ovgpu.compile.ports import ConstOutput, PortList
 from ovgpu.errors import Error
 from ovgpu.ops.base.op import Array
 from ovgpu.request.pinned import HostDevicePair
-from ovgpu.request.ports import ConstOutput, PortList
 from ovgpu.request.results import OVDict
 from ovgpu.tensor import Tensor, array_of, on_device
 from ovgpu.types import Type, pack, unpack

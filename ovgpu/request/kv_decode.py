@@ -7,7 +7,7 @@ the first one and those that exceed the capacity of the caches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -15,79 +15,19 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cpu import CpuBackend
-from ovgpu.lowering.build import build
-from ovgpu.lowering.program import Program
+from ovgpu.compile.decode_programs import MAX_APPENDED_ROWS, DecodePrograms, Shapes
+from ovgpu.compile.intervals import Intervals, Unknown
 from ovgpu.lowering.program_for import program_for
 from ovgpu.ops.base.op import Array
-from ovgpu.passes import fuse_layers
-from ovgpu.passes.matmul_prologue import fuse_prologues
-from ovgpu.passes.rotary_append import append_rotated
-from ovgpu.passes.rotary_attention import attend_rotated
-from ovgpu.passes.split_decode import Cache, DecodeSplit, Feed, split_decode
+from ovgpu.passes.split_decode import Cache, Feed
 from ovgpu.request.pinned import HostDevicePair, StagingBuffer
 from ovgpu.request.replays import Replay
 from ovgpu.runtime.backend import Backend, FreshMemory
 from ovgpu.runtime.binding import Constants
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.executor import Executor
-from ovgpu.runtime.intervals import Intervals, Unknown
 from ovgpu.runtime.state import Variables
-from ovgpu.symbolic import HELPERS, ExpressionCodegen, Int, Table
 from ovgpu.types import Type
-
-MAX_APPENDED_ROWS = 16  # per decode step; the host computes masks of many more rows too slowly
-
-Shapes = Sequence[tuple[int, ...]]
-
-
-class DecodePrograms:
-    """Programs of the host part and the device part of a model, shared by its requests.
-
-    ``read`` has the numbers of the inputs that the device part reads; ``used`` adds the inputs that only its shape
-    functions read. ``hosts`` has the programs of the host part by ranks and types of its inputs. With ``few_rows``,
-    layers are fused into kernels for up to `MAX_APPENDED_ROWS` rows.
-    """
-
-    def __init__(self, parts: DecodeSplit, backend: Backend, few_rows: bool = True) -> None:
-        self.parts = parts
-        table = Table()
-        specs = parts.specs(table)
-        if few_rows:
-            append_rotated(parts.device)
-        if few_rows and backend.fuses:
-            attend_rotated(parts.device)
-        fuse_layers(parts.device, fuse=backend.fuses, epilogues=not backend.remote)
-        if few_rows and backend.fuses:
-            fuse_prologues(parts.device)
-        self.device = build(parts.device, specs, table, uploads=backend.remote, downloads=backend.remote)
-        first = len(specs) - len(parts.caches)
-        self.device.caches = {number: cache.name for number, cache in enumerate(parts.caches, first)}
-        self.hosts: dict[tuple[Any, ...], Program] = {}
-        roots = {v.root for step in self.device.steps for i in step.inputs if i >= 0 for v in [self.device.values[i]]}
-        self.read = [number for number, value in enumerate(self.device.inputs) if value in roots]
-        shape_functions = " ".join(segment.shape_function_source for segment in self.device.segments)
-        self.used = [
-            number
-            for number, value in enumerate(self.device.inputs)
-            if number in self.read or f"A[{value}]" in shape_functions
-        ]
-        self.shapes = _shapes([cache.shape for cache in parts.caches])
-
-    @staticmethod
-    def of(model: Any, backend: Backend, few_rows: bool = True) -> DecodePrograms | None:
-        """Return the programs of a model, or None if it cannot be split."""
-        parts = split_decode(model)
-        return None if parts is None else DecodePrograms(parts, backend, few_rows)
-
-
-def _shapes(append_shapes: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
-    """Compile symbolic shapes to a function from the shapes of a model's inputs to concrete shapes."""
-    codegen = ExpressionCodegen(lambda atom: "S[{}][{}]".format(*atom.args))
-    rows = ["".join(f"{codegen.expression(d)}, " for d in shape) for shape in append_shapes]
-    body = "; ".join([*codegen.lines, f"return ({', '.join(f'({row})' for row in rows)},)"])
-    names: dict[str, Any] = dict(HELPERS)
-    exec(f"def shapes(S): {body}", names)
-    return names["shapes"]  # type: ignore[no-any-return]
 
 
 class DecodeSteps:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ovgpu._util import host_memory
+from ovgpu.compile.ports import ConstOutput
 from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops.base.op import Array
-from ovgpu.request.ports import ConstOutput
 from ovgpu.runtime.state import Variables
 from ovgpu.tensor import Tensor
 from ovgpu.types import PartialShape, Type

@@ -3,80 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ovgpu.compile.initial_programs import InitialPrograms, Stage
 from ovgpu.errors import ModelError
-from ovgpu.lowering.program import Program
 from ovgpu.lowering.program_for import program_for
-from ovgpu.model import Model, Output
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.fused.kv_cache import growing
-from ovgpu.passes.subgraph import needed, reached, subgraph
 from ovgpu.request.device_io import backend_array, tensor_copy
-from ovgpu.runtime.backend import Backend, FreshMemory
-from ovgpu.runtime.blocks import Block
+from ovgpu.runtime.backend import Backend
+from ovgpu.runtime.blocks import ReusedMemory
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.executor import Executor
-from ovgpu.runtime.state import VariableInfo, Variables
+from ovgpu.runtime.state import Variables
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
 
 CHUNK = 1 << 20  # bytes that are compared at a time
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Variables whose initial values one model computes from the inputs and from the variables ``reads``."""
-
-    names: tuple[str, ...]
-    reads: tuple[str, ...]
-    model: Model
-    programs: dict[Any, Program]
-
-
-class InitialPrograms:
-    """Programs that compute the initial values of a model's variables, shared by its requests.
-
-    The first stage needs no inputs, the later ones do. A variable whose initial value reads other variables is in a
-    later stage than these. ``declared`` is the user's model, which determines the order of the variables and the types
-    that users see.
-    """
-
-    def __init__(self, model: Model, declared: Model) -> None:
-        self.infos: dict[str, VariableInfo] = {}
-        initial: dict[str, Output] = {}
-        reads: dict[Output, str] = {}  # port -> name of the variable
-        axes = growing(model)
-        seen = {
-            node.op.variable_id: node.ports[0].element_type  # type: ignore[attr-defined]
-            for node in declared.ops
-            if node.op.name == "ReadValue"
-        }
-        for node in model.ops:
-            if node.op.name == "ReadValue":
-                name, port = node.op.variable_id, node.ports[0]  # type: ignore[attr-defined]
-                self.infos[name] = VariableInfo(
-                    name, port.element_type, port.partial_shape, axes.get(name, 0), seen.get(name, port.element_type)
-                )
-                reads[port] = name
-                if node.sources and node.sources[0] is not None:
-                    initial[name] = node.sources[0]
-        self.infos = {name: self.infos[name] for name in declared.states if name in self.infos}
-        inputs, levels = set(model.parameters), dict[str, int]()
-        for name, port in initial.items():  # `initial` lists a variable before its readers
-            sources = [levels.get(reads[p], 0) for p in reached([port], reads)]
-            fixed = not sources and not inputs & needed([], [port])
-            levels[name] = 0 if fixed else 1 + max(sources, default=0)
-        self.stages = []
-        for level in range(max(levels.values(), default=0) + 1):
-            names = tuple(name for name in initial if levels[name] == level)
-            ports = reached([initial[name] for name in names], reads)
-            subgraph_inputs = [*(model.inputs if level else ()), *ports]
-            part = subgraph(model, subgraph_inputs, [initial[name] for name in names])
-            self.stages.append(Stage(names, tuple(reads[port] for port in ports), part, {}))
 
 
 class InitialValues:
@@ -94,7 +38,7 @@ class InitialValues:
         self._programs, self._variables, self._backend = programs, variables, backend
         self._cancellation = cancellation
         self._constants, self._lock = constants, lock
-        self._executors: dict[int, tuple[Executor, _Results]] = {}
+        self._executors: dict[int, tuple[Executor, ReusedMemory]] = {}
         self._fixed: dict[str, Array] | None = None
 
     def change(self, programs: InitialPrograms, constants: dict[int, Array], lock: Any) -> None:
@@ -143,7 +87,7 @@ class InitialValues:
         if found is None:
             found = self._executors[id(program)] = (
                 Executor(program, self._backend, self._constants, self._cancellation),
-                _Results(self._backend),
+                ReusedMemory(self._backend),
             )
         executor, memory = found
         return dict(zip(stage.names, executor.run(inputs, {}, memory, hosts=hosts)))
@@ -155,22 +99,6 @@ class InitialValues:
         shape = [d.get_length() if d.is_static else 0 for d in info.shape] if info.shape.rank.is_static else []
         zeros: Array = self._backend.xp.zeros(shape, info.type.storage)
         return zeros
-
-
-class _Results(FreshMemory):
-    """`binding.MemoryProvider` of initial values. They are copied before the next ones are computed, so values of the
-    same shape reuse the same array."""
-
-    def __init__(self, backend: Backend) -> None:
-        super().__init__(backend)
-        self._blocks: dict[int, Block[Array]] = {}
-
-    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        if kind is Type.string:
-            return super().output(number, shape, kind)
-        if number not in self._blocks:
-            self._blocks[number] = Block(self.backend.allocate, self.backend.dense, True)
-        return self._blocks[number].array(shape, kind)
 
 
 def take_writes(variables: Variables, names: Collection[str]) -> None:

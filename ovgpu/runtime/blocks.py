@@ -7,6 +7,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, Generic, TypeVar
 
+from ovgpu.ops.base.op import Array
+from ovgpu.runtime.backend import Backend, FreshMemory
 from ovgpu.runtime.memory import capacity, reserve
 from ovgpu.types import Type
 
@@ -42,3 +44,19 @@ class Block(Generic[T]):
             size = capacity(2 * nbytes if self._size else nbytes, self._dynamic)  # doubled: it will likely grow again
             self._arrays.clear()
             self._memory, self._size = reserve(self._allocate, size, nbytes)
+
+
+class ReusedMemory(FreshMemory):
+    """`binding.MemoryProvider` for programs whose results are copied before their next run: results of the same shape
+    reuse the same array."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._blocks: dict[int, Block[Array]] = {}
+
+    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
+        if kind is Type.string:
+            return super().output(number, shape, kind)
+        if number not in self._blocks:
+            self._blocks[number] = Block(self.backend.allocate, self.backend.dense, True)
+        return self._blocks[number].array(shape, kind)

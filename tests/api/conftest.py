@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ovgpu.api import devices
+from ovgpu.compile import devices
 from tests.harness.recall import unjudged
 
 collect_ignore = unjudged(Path(__file__).parent)

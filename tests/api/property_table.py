@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ovgpu.api.settings import CARD_READ_ONLY, COMPILED_ONLY, READ_ONLY
+from ovgpu.compile.settings import CARD_READ_ONLY, COMPILED_ONLY, READ_ONLY
 from ovgpu.properties.table import OF_SELECTORS, REFUSED, WRITABLE, Writable
 
 PAGE = Path(__file__).parents[2] / "ovgpu" / "properties" / "README.md"

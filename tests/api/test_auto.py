@@ -9,8 +9,8 @@ import openvino
 import pytest
 
 import ovgpu
-from ovgpu.api.devices import register_backend, unregister_backend
 from ovgpu.backends.cpu import CpuBackend
+from ovgpu.compile.devices import register_backend, unregister_backend
 from ovgpu.errors import Error
 
 from . import nets
@@ -112,7 +112,7 @@ def test_the_next_device_is_tried(failing: None) -> None:
 
 def test_no_device_can_run_the_model(failing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is that of the first device."""
-    monkeypatch.setitem(ovgpu.api.devices._backends, "CPU", Failing)
+    monkeypatch.setitem(ovgpu.compile.devices._backends, "CPU", Failing)
     with pytest.raises(Error, match=r"^out of memory: of the card$"), warnings.catch_warnings():
         warnings.simplefilter("error")
         compiled_for("AUTO")

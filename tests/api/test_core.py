@@ -11,9 +11,9 @@ import openvino
 import pytest
 
 import ovgpu
-from ovgpu.api import devices
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.backends.cuda import device as cuda
+from ovgpu.compile import devices
 
 from . import nets
 from .sides import LIBRARIES, agree, check, compiled

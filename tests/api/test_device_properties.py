@@ -8,7 +8,7 @@ import openvino
 import pytest
 
 import ovgpu
-from ovgpu.api.settings import CARD_READ_ONLY, COMPILED_ONLY, READ_ONLY
+from ovgpu.compile.settings import CARD_READ_ONLY, COMPILED_ONLY, READ_ONLY
 from ovgpu.properties.table import OF_SELECTORS, REFUSED, WRITABLE
 
 from . import property_table

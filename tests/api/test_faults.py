@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.api import compilation
+from ovgpu.compile import compilation
 from ovgpu.errors import Error, OpError
 from ovgpu.model import Model
 from ovgpu.runtime.executor import Executor

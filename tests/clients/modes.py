@@ -46,8 +46,8 @@ def set_in_each_core(device: str, properties: Mapping[str, str]) -> None:
 def plugin() -> str:
     """Add the device NVIDIA to openvino: a card if there is one, otherwise NumPy by that name."""
     import ovgpu
-    from ovgpu.api import devices
     from ovgpu.backends.cpu import CpuBackend
+    from ovgpu.compile import devices
 
     if not devices.card_numbers():
         devices.register_backend("NVIDIA", CpuBackend)
@@ -60,8 +60,8 @@ def plugin() -> str:
 def renamed() -> str:
     """Let openvino's own names mean the card, by the environment variable OVGPU_INSTALL_AS alone. The program takes the
     device that it names by itself or by default."""
-    from ovgpu.api import devices
     from ovgpu.backends.cpu import CpuBackend
+    from ovgpu.compile import devices
 
     if not devices.card_numbers():
         devices.register_backend("NVIDIA", CpuBackend)
@@ -88,7 +88,7 @@ compiled: list[str] = []
 
 def count_compiled() -> None:
     """Record the models that ovgpu compiles, so that a program cannot pass without it."""
-    from ovgpu.api.compilation import Compilation
+    from ovgpu.compile.compilation import Compilation
 
     init = Compilation.__init__
 

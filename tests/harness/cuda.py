@@ -129,8 +129,8 @@ def cards(number: int) -> Iterator[None]:
 @contextmanager
 def registered(where: str) -> Iterator[str]:
     """Register the CUDA backend as a device within the block, bound as by `bound`; yield the device's name."""
-    from ovgpu.api import devices
     from ovgpu.backends.cuda import CudaBackend
+    from ovgpu.compile import devices
 
     with bound(where):
         devices.register_backend(EMULATED, CudaBackend)

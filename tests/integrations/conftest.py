@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import openvino
 import pytest
 
-from ovgpu.api import devices
+from ovgpu.compile import devices
 from ovgpu.integrations.openvino import install, uninstall
 
 

@@ -120,7 +120,7 @@ def test_subclasses(library: Any) -> None:
 
 def test_several_devices(core: openvino.Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy of a model for several devices shares its requests among them, too."""
-    from ovgpu.api import devices
+    from ovgpu.compile import devices
 
     monkeypatch.setitem(devices._backends, "NVIDIA.1", devices._backends["NVIDIA"])
     for library in (openvino, ovgpu):

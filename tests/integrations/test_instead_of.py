@@ -15,8 +15,8 @@ from openvino import opset13 as ops
 
 import ovgpu
 from ovgpu._util.openvino_package import own_core
-from ovgpu.api import devices
 from ovgpu.cli import main
+from ovgpu.compile import devices
 from ovgpu.integrations.openvino import classes, install, uninstall
 from ovgpu.ops.base.op import _registry
 from tests.emulator import device as emulator

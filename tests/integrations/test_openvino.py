@@ -21,7 +21,7 @@ from openvino.properties import hint
 
 import ovgpu
 from ovgpu._util.openvino_package import HINT
-from ovgpu.api import devices
+from ovgpu.compile import devices
 from ovgpu.integrations.openvino import classes, install, uninstall
 from tests.ir.models import MODELS
 

@@ -15,7 +15,7 @@ FOLDER = ROOT / "ovgpu" / "integrations" / "openvino"
 PROGRAM = """
 import sys
 from openvino import Core  # before any import of ovgpu
-from ovgpu.api.devices import register_backend
+from ovgpu.compile.devices import register_backend
 from ovgpu.backends.cpu import CpuBackend
 register_backend("NVIDIA", CpuBackend)
 print(Core().available_devices, sys.argv[1:], __name__, sys.path[0])

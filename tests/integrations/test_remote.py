@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from ovgpu.api import devices
+from ovgpu.compile import devices
 from ovgpu.integrations.openvino import install, uninstall
 
 from .test_openvino import X, doubled

@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend
+from ovgpu.compile import devices
 from tests.harness import cuda
 from tests.harness.replay import EMULATED, LIST
 from tests.harness.store import runnables

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend, choices, device, rt, tuner
 from ovgpu.backends.cuda.choices import Choices
 from ovgpu.backends.cuda.kernel_cache import KernelStore
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.cli import main
+from ovgpu.compile import devices
 from ovgpu.ops.activation.activation import Relu
 from ovgpu.ops.base.recorder import T, first_of
 from ovgpu.runtime.backend import Call

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ovgpu as ov
-from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend, elementwise
 from ovgpu.backends.cuda.elementwise import Form, Generated, source
 from ovgpu.backends.cuda.kernels import NO_FMA_FLAGS
 from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.compile import devices
 from ovgpu.debug import Stopped, generated_code
 from ovgpu.ops.activation.activation import Gelu7, Relu
 from ovgpu.ops.arithmetic.arithmetic import Add, Multiply

@@ -22,7 +22,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.backends.cuda import rt
 from ovgpu.ops.base.op import op_of
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from tests.emulator import cudnn_emu, cupy_emu
 from tests.harness.models.drive import (
     DATA,
@@ -87,7 +87,7 @@ def roundings(name: str, kind: str) -> int:
     """Return the maximum number of 16-bit layers on a path through a model."""
     half = getattr(ov.Type, kind)
     depth: dict[int, int] = {}
-    for node in prepare(ov.Core().read_model(DATA / name / "model.xml"), precision=half, cache=half).ops:
+    for node in prepare(ov.Core().read_model(DATA / name / "model.xml"), Target(precision=half, cache=half)).ops:
         before = max((depth[id(s)] for s in node.sources if s is not None), default=0)
         for port in node.ports:
             depth[id(port)] = before + (port.element_type == half and node.op.name != "Constant")
@@ -176,7 +176,7 @@ def test_values_on_the_device(name: str, kind: str, emulated: str) -> None:
 def products(name: str) -> int:
     """Return the maximum number of products, convolutions and attentions on a path through a model."""
     depth: dict[int, int] = {}
-    for node in prepare(ov.Core().read_model(DATA / name / "model.xml"), fuse=True).ops:
+    for node in prepare(ov.Core().read_model(DATA / name / "model.xml"), Target("CUDA")).ops:
         before = max((depth[id(s)] for s in node.sources if s is not None), default=0)
         rounds = op_of(node).half_precision == "always" and node.op.name != "Softmax"
         depth |= {id(port): before + rounds for port in node.ports}

@@ -11,7 +11,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.model import Model, all_nodes
 from ovgpu.ops.fused.add_norm import AddNorm
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from tests.harness.ir import Net, Port, feed, take
 
 DATA = Path(__file__).parents[1] / "models" / "data"
@@ -58,7 +58,7 @@ class Maker(Net):
 
 
 def merged(net: Net) -> Model:
-    return prepare(ov.Core().read_model(*net.build()), fuse=True)
+    return prepare(ov.Core().read_model(*net.build()), Target("CUDA"))
 
 
 def steps(net: Net) -> list[str]:
@@ -179,7 +179,7 @@ def test_errors_are_those_of_the_layers(emulated: str) -> None:
 def test_on_the_host() -> None:
     net = Maker()
     net.result(net.norm(net.op("Add", net.x(), net.x())))
-    assert not any(isinstance(n.op, AddNorm) for n in prepare(ov.Core().read_model(*net.build()), epilogues=True).ops)
+    assert not any(isinstance(n.op, AddNorm) for n in prepare(ov.Core().read_model(*net.build()), Target("CPU")).ops)
 
 
 @pytest.mark.parametrize("reason", ["four terms", "twice the same", "a number", "other layers", "a Concat", "no scale"])
@@ -218,5 +218,5 @@ def test_others_stay(reason: str) -> None:
 )
 def test_stored_models(name: str, count: int) -> None:
     """All norms are fused but those of model inputs."""
-    model = prepare(ov.Core().read_model(DATA / name / "model.xml"), fuse=True)
+    model = prepare(ov.Core().read_model(DATA / name / "model.xml"), Target("CUDA"))
     assert sum(isinstance(node.op, AddNorm) for node in model.ops) == count

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from tests.harness import judge
 from tests.harness.ir import Net
 
@@ -30,7 +30,7 @@ def net(kind: str = "f32", version: int = 5, given: int | None = None, shape: An
 
 
 def layers(source: Net, fuse: bool = False) -> list[str]:
-    model = prepare(ov.Core().read_model(*source.build()), fuse=fuse)
+    model = prepare(ov.Core().read_model(*source.build()), Target("CUDA" if fuse else ""))
     return [n.op.name for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant")]
 
 

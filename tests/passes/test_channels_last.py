@@ -10,7 +10,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.model import Model
 from ovgpu.ops.fused.channels_last import ChannelsLastConvolution, PadChannels
-from ovgpu.passes import fuse_layers, simplify
+from ovgpu.passes import Target, fuse_layers, simplify
 from ovgpu.types import Type
 from tests.harness.ir import Net, Port
 
@@ -19,8 +19,8 @@ NUMBERS = {"strides": "1,1", "dilations": "1,1", "pads_begin": "1,1", "pads_end"
 
 def rewritten(net: Net, types: Sequence[Type] = (Type.f32,)) -> tuple[Model, list[str]]:
     """Return the model, and the names of its convolutions that are rewritten."""
-    model = simplify(ov.Core().read_model(*net.build()), fuse=True)
-    fuse_layers(model, fuse=True, types=lambda: types)
+    model = simplify(ov.Core().read_model(*net.build()), Target("CUDA"))
+    fuse_layers(model, Target("CUDA", channels_last=lambda: types))
     return model, [n.friendly_name for n in model.ops if isinstance(n.op, ChannelsLastConvolution)]
 
 
@@ -90,8 +90,8 @@ def test_others() -> None:
         for _ in range(2):
             x = net.layer("Convolution", "opset1", [x, weights], numbers)
         net.result(x)
-        model = simplify(ov.Core().read_model(*net.build()), fuse=True)
-        fuse_layers(model, fuse=True, types=lambda: pytest.fail("asked"))
+        model = simplify(ov.Core().read_model(*net.build()), Target("CUDA"))
+        fuse_layers(model, Target("CUDA", channels_last=lambda: pytest.fail("asked")))
         assert not any(isinstance(n.op, ChannelsLastConvolution) for n in model.ops)
     net = Net()
     x, weights = image(net), net.const(kernel(8, 8, 3, 3))

@@ -13,7 +13,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.model import Model, all_nodes
 from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
-from ovgpu.passes import compressed, prepare
+from ovgpu.passes import Target, compressed, prepare
 from tests.emulator import cupy_emu, memory
 from tests.harness import Net, judge
 from tests.harness.ir import Port, feed, take
@@ -74,7 +74,7 @@ def language_model() -> Net:
 
 
 def ops(net: Net, device: bool = False) -> list[str]:
-    model = prepare(ov.Core().read_model(*net.build()), fuse=device)
+    model = prepare(ov.Core().read_model(*net.build()), Target("CUDA" if device else ""))
     return [
         type(node.op).__name__ for node in all_nodes(model) if node.op.name not in ("Parameter", "Constant", "Result")
     ]

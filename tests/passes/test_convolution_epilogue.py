@@ -11,7 +11,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.ops.base import tasks
 from ovgpu.ops.convolution import _columns
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from tests.harness import judge
 from tests.harness.ir import Net, Port
 
@@ -82,7 +82,7 @@ JOINED: list[tuple[tuple[Epilogue, ...], dict[str, Any]]] = [
 
 
 def names(net: Net) -> list[str]:
-    model = prepare(ov.Core().read_model(*net.build()), epilogues=True)
+    model = prepare(ov.Core().read_model(*net.build()), Target("CPU"))
     return [n.op.name for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant", "Sigmoid")]
 
 

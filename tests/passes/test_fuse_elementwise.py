@@ -15,7 +15,7 @@ from ovgpu.lowering.build import build
 from ovgpu.model import Model, Node
 from ovgpu.ops.arithmetic.arithmetic import Exp
 from ovgpu.ops.fused._elementwise import Fused
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from ovgpu.passes.fuse_elementwise import MAX_INPUTS, MAX_PARTS
 from ovgpu.spec import Spec, dims_of
 from ovgpu.symbolic import Table
@@ -25,7 +25,7 @@ DATA = Path(__file__).parents[1] / "models" / "data"
 
 
 def fused(net: Net) -> Model:
-    return prepare(ov.Core().read_model(*net.build()), fuse=True)
+    return prepare(ov.Core().read_model(*net.build()), Target("CUDA"))
 
 
 def steps(model: Model) -> list[str]:
@@ -240,5 +240,5 @@ COUNTS: dict[str, Callable[[Counter[str]], bool]] = {
 @pytest.mark.parametrize("name", COUNTS)
 def test_stored_models(name: str) -> None:
     model = ov.Core().read_model(DATA / name / "model.xml")
-    found = Counter(n.op.name for n in prepare(model, fuse=True).ops)
+    found = Counter(n.op.name for n in prepare(model, Target("CUDA")).ops)
     assert COUNTS[name](found), found

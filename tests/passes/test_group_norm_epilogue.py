@@ -9,7 +9,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.ops.normalization import _group_norm
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from tests.harness import judge
 from tests.harness.ir import Net, Port, feed, take
 from tests.harness.without import without
@@ -76,7 +76,9 @@ def draw(kind: str = "f32", shape: tuple[int, ...] = SHAPE) -> np.ndarray[Any, A
 
 
 def steps(net: Net) -> list[str]:
-    return [n.op.name for n in prepare(ov.Core().read_model(*net.build()), fuse=True).ops if n.op.name not in HIDDEN]
+    return [
+        n.op.name for n in prepare(ov.Core().read_model(*net.build()), Target("CUDA")).ops if n.op.name not in HIDDEN
+    ]
 
 
 @pytest.mark.drawn(2)
@@ -146,6 +148,6 @@ def test_bodies() -> None:
     r = body.result(SWISH(body, xi, normalised(body, xi)))
     net = Net("loop")
     net.result(net.tensor_iterator(body, [feed(net.parameter("f32", SHAPE, "x"), xi, axis=0)], [take(r, axis=0)], []))
-    model = prepare(ov.Core().read_model(*net.build()), fuse=True)
+    model = prepare(ov.Core().read_model(*net.build()), Target("CUDA"))
     inner: Any = next(n for n in model.ops if n.op.name == "TensorIterator").op
     assert [n.op.name for n in inner.body.ops if n.op.name not in HIDDEN] == ["GroupNormalization"]

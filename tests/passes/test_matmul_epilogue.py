@@ -11,7 +11,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.model import Model, all_nodes
 from ovgpu.ops.fused.matmul_epilogue import MatMulWithEpilogue
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from tests.harness.ir import Net, Port, feed, take
 
 RNG = np.random.default_rng(6)
@@ -49,7 +49,7 @@ class Maker(Net):
 
 
 def model(net: Net) -> Model:
-    return prepare(ov.Core().read_model(*net.build()), fuse=True)
+    return prepare(ov.Core().read_model(*net.build()), Target("CUDA"))
 
 
 def steps(net: Net) -> list[str]:
@@ -226,5 +226,5 @@ def test_batches_of_matrices_stay() -> None:
 def test_on_the_host() -> None:
     net = Maker()
     net.result(net.bias(net.product(net.x())))
-    found = prepare(ov.Core().read_model(*net.build()), epilogues=True)
+    found = prepare(ov.Core().read_model(*net.build()), Target("CPU"))
     assert not any(isinstance(n.op, MatMulWithEpilogue) for n in found.ops)

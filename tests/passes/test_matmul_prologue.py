@@ -12,7 +12,7 @@ from ovgpu.model import Model
 from ovgpu.ops.base.op import evaluate
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused.matmul_prologue import MatMulWithPrologue
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from ovgpu.passes.matmul_prologue import fuse_prologues
 from ovgpu.types import Type
 from tests.harness.ir import Port
@@ -47,7 +47,7 @@ class Layers(Maker):
 
 
 def rewritten(net: Layers) -> Model:
-    model = prepare(ov.Core().read_model(*net.build()), fuse=True)
+    model = prepare(ov.Core().read_model(*net.build()), Target("CUDA"))
     fuse_prologues(model)
     return model
 

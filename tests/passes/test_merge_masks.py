@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.passes import simplify
+from ovgpu.passes import Target, simplify
 from ovgpu.types import Type
 from tests.harness.ir import Net, Port
 from tests.harness.layers import mul, scalar, slice_, unsqueeze
@@ -31,7 +31,7 @@ def layers(same: bool = True) -> Net:
 
 @pytest.mark.parametrize("same", [True, False])
 def test_layers(same: bool) -> None:
-    model = simplify(ov.Core().read_model(*layers(same).build()), True, Type.f16)
+    model = simplify(ov.Core().read_model(*layers(same).build()), Target("CUDA", Type.f16))
     found = Counter(node.op.name for node in model.ops)
     count = 1 if same else LAYERS
     assert [found[name] for name in ("Multiply", "Slice", "Unsqueeze")] == [count] * 3

@@ -13,7 +13,7 @@ import ovgpu as ov
 from ovgpu.lowering.build import build
 from ovgpu.model import Model, all_nodes
 from ovgpu.ops.fused._joined import Joined
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from ovgpu.spec import Spec, dims_of
 from ovgpu.symbolic import Table
 from tests.harness.ir import Net, Port, feed, take
@@ -88,7 +88,7 @@ class Maker(Net):
 
 
 def merged(net: Net) -> Model:
-    return prepare(ov.Core().read_model(*net.build()), fuse=True)
+    return prepare(ov.Core().read_model(*net.build()), Target("CUDA"))
 
 
 def count(model: Model, *names: str) -> int:
@@ -142,7 +142,7 @@ def test_values(kind: str, transposed: bool, emulated: str) -> None:
     x = net.parameter("f32", (-1, -1, WIDTH))
     net.result(net.gated(net.attention(x, **how), **how))
     model = core.read_model(*net.build())
-    assert count(prepare(model, fuse=True)) == 2 and count(prepare(model)) == 5
+    assert count(prepare(model, Target("CUDA"))) == 2 and count(prepare(model)) == 5
     found, expected = (core.compile_model(model, device) for device in (emulated, "CPU"))
     for shape in ((1, 1, WIDTH), (3, 7, WIDTH)):
         x = random(*shape)
@@ -187,7 +187,7 @@ def test_names_move_along() -> None:
     model = ov.Core().read_model(*one(Maker.gated).build())
     for number, node in enumerate(n for n in model.ops if n.op.name == "MatMul"):
         node.ports[0].names = {f"part {number}"}
-    cut = next(n for n in prepare(model, fuse=True).ops if n.op.name == "VariadicSplit")
+    cut = next(n for n in prepare(model, Target("CUDA")).ops if n.op.name == "VariadicSplit")
     assert [port.get_any_name() for port in cut.ports] == ["part 0", "part 1"]
 
 
@@ -329,4 +329,4 @@ def test_a_copy_that_pays() -> None:
 )
 def test_stored_models(name: str, before: int, after: int) -> None:
     model = ov.Core().read_model(DATA / name / "model.xml")
-    assert (count(prepare(model)), count(prepare(model, fuse=True))) == (before, after)
+    assert (count(prepare(model)), count(prepare(model, Target("CUDA")))) == (before, after)

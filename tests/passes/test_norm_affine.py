@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend, rt
+from ovgpu.compile import devices
 from ovgpu.model import Model
 from ovgpu.ops.normalization.normalization import ScaledMVN
 from ovgpu.passes import prepare

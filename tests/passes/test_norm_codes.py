@@ -10,7 +10,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.model import Model, all_nodes
 from ovgpu.ops.fused.norm_codes import NormWithCodes
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from ovgpu.types import Type
 from tests.harness.ir import Net, Port, feed, take
 
@@ -32,7 +32,7 @@ class Maker(test_add_norm.Maker):
 
 
 def prepared(net: Net, precision: Type = Type.f32) -> Model:
-    return prepare(ov.Core().read_model(*net.build()), fuse=True, precision=precision, multiplies_i8=lambda: True)
+    return prepare(ov.Core().read_model(*net.build()), Target("CUDA", precision, multiplies_i8=lambda: True))
 
 
 def steps(net: Net, precision: Type = Type.f32) -> list[str]:

@@ -13,7 +13,7 @@ from ovgpu.model import Model
 from ovgpu.ops.convert import LARGEST, ConvertDown
 from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
 from ovgpu.ops.fused.kv_cache import growing
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from tests.harness import Net
 from tests.harness.ir import Port, feed, take
 from tests.harness.models.drive import DATA
@@ -49,7 +49,7 @@ def around(make: Callable[[Net, Port], Port]) -> Net:
 
 
 def prepared(net: Net, kind: ov.Type = F16, **options: Any) -> Model:
-    return prepare(ov.Core().read_model(*net.build()), precision=kind, cache=kind, **options)
+    return prepare(ov.Core().read_model(*net.build()), Target(precision=kind, cache=kind, **options))
 
 
 def types(net: Net, kind: ov.Type = F16) -> dict[str, str]:
@@ -187,7 +187,7 @@ def test_bodies_stay() -> None:
     x = product(net, net.parameter("f32", (3, N), "x"), "first")
     y = net.tensor_iterator(body, [feed(x, xi, axis=0)], [take(r, axis=0)], [], name="loop")
     net.result(product(net, y, "last"))
-    model = prepare(ov.Core().read_model(*net.build()), precision=F16)
+    model = prepare(ov.Core().read_model(*net.build()), Target(precision=F16))
     loop: Any = next(node.op for node in model.ops if node.op.name == "TensorIterator")
     assert {port.element_type for node in loop.body.ops for port in node.ports} == {ov.Type.f32}
     assert types(net)["first"] == types(net)["last"] == "f16"
@@ -203,7 +203,7 @@ def test_an_unknown_type_stays() -> None:
     model.parameters[0].set_element_type(ov.Type.dynamic)
     model.validate_nodes_and_infer_types()
     before = [node.op.name for node in prepare(model).ops]
-    assert [node.op.name for node in prepare(model, precision=F16).ops] == before
+    assert [node.op.name for node in prepare(model, Target(precision=F16)).ops] == before
 
 
 # ---- weights
@@ -223,7 +223,7 @@ def test_stored_halves_are_used_unchanged() -> None:
     model = ov.Core().read_model(*net.build())
     (stored,) = [n.op.value for n in model.ops if n.op.name == "Constant"]  # type: ignore[attr-defined]
     for fuse in (False, True):
-        found = prepare(model, fuse, precision=F16)
+        found = prepare(model, Target("CUDA" if fuse else "", F16))
         (taken,) = [n.op.value for n in found.ops if n.op.name == "Constant"]  # type: ignore[attr-defined]
         assert np.shares_memory(stored, taken)
         assert "CompressedMatMul" not in [type(n.op).__name__ for n in found.ops]
@@ -237,7 +237,7 @@ def test_halves_in_f32() -> None:
         (True, ["Parameter", "Constant", "CompressedMatMul", "Relu", "Result"]),
     ):
         for kind in (ov.Type.f32, ov.Type.dynamic):
-            model = prepare(ov.Core().read_model(*net.build()), fuse, precision=kind)
+            model = prepare(ov.Core().read_model(*net.build()), Target("CUDA" if fuse else "", kind))
             assert [type(n.op).__name__ for n in model.ops] == expected
     x = np.random.default_rng(4).uniform(-1, 1, (2, 1024)).astype("f4")
     exact = np.maximum(x @ weights.astype("f2").astype("f4"), 0)
@@ -257,7 +257,7 @@ def test_compressed_weights_stay(device: str) -> None:
     x = layer(net, "Gather", weights, net.parameter("i64", (-1,), "rows"), np.array(0), version="opset8", batch_dims=0)
     x = product(net, layer(net, "Multiply", x, 1000.0, name="up"), "product", weights)
     net.result(layer(net, "Multiply", x, 1e3))
-    model = prepared(net, fuse=device != "CPU")
+    model = prepared(net, device="" if device == "CPU" else "CUDA")
     assert {CompressedGather, CompressedMatMul} <= {type(node.op) for node in model.ops}
     assert types(net)["product"] == "f16"
     rows = np.array([0, 7, 63])
@@ -353,7 +353,7 @@ def test_caches_append_in_their_type(rank: int) -> None:
     net.assign("v", new)
     net.result(product(net, new, "last"))
     for cache in (ov.Type.f32, F16):
-        model = prepare(ov.Core().read_model(*net.build()), precision=F16, cache=cache)
+        model = prepare(ov.Core().read_model(*net.build()), Target(precision=F16, cache=cache))
         assert growing(model) == {"v": rank - 2}
         kinds = {n.friendly_name: n.ports[0].element_type for n in model.ops if n.op.name != "Convert"}
         assert kinds["append"] == kinds["Relu"] == (F16 if rank == 3 and cache == F16 else ov.Type.f32)

@@ -11,7 +11,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.ops.fused.quantized import QuantizedWithEpilogue
 from ovgpu.ops.quantization import Quantize
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from ovgpu.types import Type
 from tests.harness import judge
 from tests.harness.ir import Net, Port
@@ -147,7 +147,7 @@ def network(build: Build, low: float, shape: tuple[int, ...] = SHAPE, **options:
 
 
 def layers(net: Net) -> list[str]:
-    model = prepare(ov.Core().read_model(*net.build()), precision=Type.f32)
+    model = prepare(ov.Core().read_model(*net.build()), Target(precision=Type.f32))
     return [n.op.name for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant")]
 
 
@@ -373,7 +373,7 @@ def with_rows(net: Net, x: Port) -> Port:
 
 def on_device(net: Net) -> list[str]:
     """Return the types of a device's layers; of those with an epilogue, also of its layers."""
-    model = prepare(ov.Core().read_model(*net.build()), fuse=True, precision=Type.f32, multiplies_i8=lambda: True)
+    model = prepare(ov.Core().read_model(*net.build()), Target("CUDA", Type.f32, multiplies_i8=lambda: True))
     return [
         "+".join([type(n.op).__name__, *(layer.op.name for layer in getattr(n.op, "layers", ()))])
         for n in model.ops
@@ -414,9 +414,7 @@ def test_codes_that_stay_in_a_kernel() -> None:
     """They are whole numbers of f32, and those that it writes are bytes."""
     model = prepare(
         ov.Core().read_model(*network(with_layers, 0, shape=OCTETS).build()),
-        fuse=True,
-        precision=Type.f32,
-        multiplies_i8=lambda: True,
+        Target("CUDA", Type.f32, multiplies_i8=lambda: True),
     )
     (op,) = (n.op for n in model.ops if isinstance(n.op, QuantizedWithEpilogue))
     found = [
@@ -453,7 +451,7 @@ def test_shapes_that_change(build: Build, emulated: str) -> None:
 def test_older_devices() -> None:
     """A device that does not multiply i8 computes FakeQuantize, and decompresses weights."""
     net = network(of_codes, 0, shape=OCTETS)
-    model = prepare(ov.Core().read_model(*net.build()), fuse=True, precision=Type.f32)
+    model = prepare(ov.Core().read_model(*net.build()), Target("CUDA", Type.f32))
     assert [n.op.name for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant")] == [
         "FakeQuantize",
         "Convolution",

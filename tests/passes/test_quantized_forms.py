@@ -17,7 +17,7 @@ from ovgpu.ops.arithmetic.arithmetic import Multiply, Subtract
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.infrastructure.graph import Constant, Parameter
 from ovgpu.ops.quantization import FakeQuantize
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from ovgpu.types import Type
 from tests.harness.models.drive import DATA, OPENVINO_F32, Expected, relative_error, replay
 
@@ -98,9 +98,9 @@ def twin(name: str, form: Callable[[Output, Any], Output] | None, halves: bool =
 def layers(model: Model, device: bool) -> list[str]:
     """Return the layers of a prepared model and the types of their results; on a device, where it multiplies i8."""
     if device:
-        model = prepare(model, fuse=True, multiplies_i8=lambda: True)
+        model = prepare(model, Target("CUDA", multiplies_i8=lambda: True))
     else:
-        model = prepare(model, epilogues=True, precision=Type.f32)
+        model = prepare(model, Target("CPU", precision=Type.f32))
     nodes = [node for node in model.ops if node.op.name not in ("Constant", "Convert")]
     return [f"{type(node.op).__name__} {node.ports[0].spec.type.get_type_name()}" for node in nodes]
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 import ovgpu as ov
-from ovgpu.passes import simplify
+from ovgpu.passes import Target, simplify
 from ovgpu.passes.split_decode import split_decode
 from tests.harness.models.drive import DATA
 
@@ -15,7 +15,7 @@ from tests.harness.models.drive import DATA
 @pytest.mark.parametrize(("name", "masks"), [("gpt2", 1), ("llama", 1), ("mistral", 1), ("gemma2", 2), ("qwen3", 1)])
 def test_exported_decoders(name: str, masks: int) -> None:
     """Each layer has two caches; one mask, or two with sliding windows, serves all layers."""
-    model = simplify(ov.Core().read_model(DATA / name / "model.xml"), True)
+    model = simplify(ov.Core().read_model(DATA / name / "model.xml"), Target("CUDA"))
     before = Counter(node.op.name for node in model.ops)
     parts = split_decode(model)
     assert parts is not None and before == Counter(node.op.name for node in model.ops)
@@ -29,4 +29,4 @@ def test_exported_decoders(name: str, masks: int) -> None:
 
 def test_models_without_caches() -> None:
     for name in ("bert", "lstm_state"):
-        assert split_decode(simplify(ov.Core().read_model(DATA / name / "model.xml"), True)) is None
+        assert split_decode(simplify(ov.Core().read_model(DATA / name / "model.xml"), Target("CUDA"))) is None

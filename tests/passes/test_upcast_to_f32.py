@@ -10,7 +10,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.model import Model, all_nodes
-from ovgpu.passes import prepare
+from ovgpu.passes import Target, prepare
 from tests.harness import Net, judge
 from tests.harness.ir import Port, feed, take
 
@@ -35,7 +35,7 @@ def chain(kind: str) -> Net:
 
 
 def prepared(net: Net, precision: ov.Type = ov.Type.f32) -> Model:
-    return prepare(ov.Core().read_model(*net.build()), precision=precision)
+    return prepare(ov.Core().read_model(*net.build()), Target(precision=precision))
 
 
 def kinds(model: Model) -> set[str]:

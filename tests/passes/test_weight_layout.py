@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.passes import prepare, weight_layout
+from ovgpu.passes import Target, prepare, weight_layout
 from tests.harness import judge
 from tests.harness.ir import Net
 
@@ -28,9 +28,9 @@ def network(x: Any, weights: tuple[int, int], attrs: dict[str, bool] | None = No
     return net
 
 
-def weights_of(source: Net, **options: bool) -> list[tuple[bool, Any]]:
+def weights_of(source: Net, target: Target | None = None) -> list[tuple[bool, Any]]:
     """Return (transpose_b, weights) of every product."""
-    model = prepare(ov.Core().read_model(*source.build()), **options)
+    model = prepare(ov.Core().read_model(*source.build()), target or Target())
     products: list[Any] = [n for n in model.ops if n.op.name == "MatMul"]
     return [(n.op.transpose_b, n.sources[1].spec.constant) for n in products]
 
@@ -51,7 +51,7 @@ def weights_of(source: Net, **options: bool) -> list[tuple[bool, Any]]:
 def test_transposed(shape: Any, weights: tuple[int, int], attrs: dict[str, bool], kind: str) -> None:
     source = network(shape, weights, attrs, kind)
     (before, constant), _ = weights_of(source)
-    first, second = weights_of(source, epilogues=True)
+    first, second = weights_of(source, Target("CPU"))
     assert (first[0], first[1].shape) == (not before, weights[::-1])
     assert first[1] is second[1]
     np.testing.assert_array_equal(first[1], constant.T)
@@ -74,13 +74,13 @@ def test_transposed(shape: Any, weights: tuple[int, int], attrs: dict[str, bool]
 )
 def test_those_that_stay(shape: Any, weights: tuple[int, int], transposed: bool, kind: str) -> None:
     """Weights stay for long contiguous runs, few rows of untransposed weights, many rows, other types and ranks."""
-    for found, constant in weights_of(network(shape, weights, {"transpose_b": transposed}, kind), epilogues=True):
+    for found, constant in weights_of(network(shape, weights, {"transpose_b": transposed}, kind), Target("CPU")):
         assert found == transposed and constant.shape == weights
 
 
 def test_on_a_device() -> None:
     source = network((1, 6), (100, 6), {"transpose_b": True})
-    assert all(transposed for transposed, _ in weights_of(source, fuse=True))
+    assert all(transposed for transposed, _ in weights_of(source, Target("CUDA")))
 
 
 @pytest.mark.parametrize(

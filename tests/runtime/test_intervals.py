@@ -10,9 +10,9 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cpu import CpuBackend
+from ovgpu.compile.intervals import Intervals, Unknown
 from ovgpu.runtime.backend import FreshMemory
 from ovgpu.runtime.executor import Executor
-from ovgpu.runtime.intervals import Intervals, Unknown
 from tests.harness.ir import Net, Port
 from tests.harness.layers import add, compare, concat, extent, gather, i64, mul, op2, reshape, scalar, unsqueeze
 

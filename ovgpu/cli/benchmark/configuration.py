@@ -9,8 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ovgpu.api import devices
 from ovgpu.cli.benchmark.report import AVERAGE, DETAILED
+from ovgpu.compile import devices
 from ovgpu.types import Type
 
 Properties = dict[str, Any]

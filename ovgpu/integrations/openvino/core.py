@@ -14,8 +14,8 @@ import openvino  # type: ignore[import-untyped]
 import ovgpu
 from ovgpu._util.gc_pause import paused
 from ovgpu._util.openvino_package import PLAIN
-from ovgpu.api import devices
 from ovgpu.api.core import check_readable
+from ovgpu.compile import devices
 from ovgpu.integrations.openvino.classes import expose, patch
 from ovgpu.integrations.openvino.devices import (
     PRIORITIES,

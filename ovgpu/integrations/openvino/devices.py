@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ovgpu._util.openvino_package import own_core
-from ovgpu.api.devices import family, resolve, warn_of_unused_cards
+from ovgpu.compile.devices import family, resolve, warn_of_unused_cards
 from ovgpu.errors import DeviceError
 
 PRIORITIES = "MULTI_DEVICE_PRIORITIES"

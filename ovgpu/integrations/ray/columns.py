@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu.compile.ports import ConstOutput
 from ovgpu.errors import Error
-from ovgpu.request.ports import ConstOutput
 from ovgpu.types import Type
 
 Array = np.ndarray[Any, Any]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ovgpu.api.core import Core
-from ovgpu.api.devices import is_card, resolve
 from ovgpu.batching import DynamicBatcher, SequenceBatcher
+from ovgpu.compile.devices import is_card, resolve
 from ovgpu.integrations.ray.columns import Array, Batch, Columns
 from ovgpu.integrations.ray.models import read
 from ovgpu.integrations.ray.runners import BatchRunner, Runner, SequenceRunner, SingleRunner

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal
 
-from ovgpu.api.settings import Settings
+import numpy as np
+
+from ovgpu.compile.decode_programs import DecodePrograms
+from ovgpu.compile.initial_programs import InitialPrograms
+from ovgpu.compile.ports import PortList
+from ovgpu.compile.settings import Settings
 from ovgpu.debug import DEBUG, STOP_AT, log_passes
 from ovgpu.errors import Error, OpError
 from ovgpu.ir import check_files
@@ -16,12 +22,11 @@ from ovgpu.model import Model, bodies
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.unsupported import require_supported
 from ovgpu.ops.fused.kv_cache import growing
-from ovgpu.passes import fuse_layers, simplify
-from ovgpu.request.kv_decode import DecodePrograms
-from ovgpu.request.ports import PortList
-from ovgpu.request.variables import InitialPrograms
+from ovgpu.passes import Target, fuse_layers, simplify
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.binding import Constants
+from ovgpu.runtime.blocks import ReusedMemory
+from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.faults import fault
 from ovgpu.runtime.profile import Profiler
 from ovgpu.spec import Spec, dims_of
@@ -36,64 +41,64 @@ class Compilation:
     """Model compiled for a backend. It is immutable for its users, and threads may share it.
 
     A program is built for each combination of input ranks (and of types, for inputs without a type) at its first use.
-    ``source`` is a copy of the model, or the model itself if no one else has it. ``bind`` binds an inference of a model
-    with static shapes, so that its kernels are compiled while constants are uploaded.
+    ``source`` is a copy of the model, or the model itself if no one else has it.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        backend: Backend,
-        settings: Settings,
-        source: Model,
-        bind: Callable[[Compilation], None] | None = None,
-    ) -> None:
+    def __init__(self, model: Model, backend: Backend, settings: Settings, source: Model) -> None:
         require_supported(model)
         check_files(model)
         self.source = source
         self._widened: Compilation | None = None
         try:
-            self._compile(model, backend, settings, bind)
+            self._compile(model, backend, settings)
         except Error:
             raise
         except Exception as e:
             raise fault("compiling", e) from e
 
-    def _compile(
-        self, model: Model, backend: Backend, settings: Settings, bind: Callable[[Compilation], None] | None
-    ) -> None:
+    def _compile(self, model: Model, backend: Backend, settings: Settings) -> None:
         _check_ranks(model)
         self.inputs = PortList(model.inputs, "input")
         self.outputs = PortList(model.outputs, "output")
         self.name = model.friendly_name
-        may_fuse = not STOP_AT.value
-        fuse, epilogues = backend.fuses and may_fuse, not backend.remote and may_fuse
-        self.model = simplify(model, fuse, settings.tensor_type, settings.cache, backend.multiplies_i8)
+        self.backend, self.settings = backend, settings
+        self.target = _target(backend, settings)
+        self.model = simplify(model, self.target)
+        axes = growing(self.model)
         self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
-        may_split = may_fuse and backend.replays and not self._untyped and growing(self.model)
+        may_split = backend.replays and not self._untyped and bool(axes) and not STOP_AT.value
         self._unsplit = self.model.clone() if may_split else None
         self._decode_programs: DecodePrograms | None = None
-        fuse_layers(self.model, fuse, epilogues, backend.channels_last)
+        fuse_layers(self.model, self.target)
         if DEBUG.value >= 3:
             log_passes(model, self.model)
-        self.backend, self.settings = backend, settings
         self.profiling = bool(settings["PERF_COUNT"])
         self.may_widen = settings.may_widen
         self.last_profiler: Profiler | None = None  # of the request that ran last
         self.title = f"{settings.get('FULL_DEVICE_NAME')} ({backend.name}), {model.friendly_name}"
         self.constants: Constants = {}
         self.lock = threading.RLock()
-        self.initial = InitialPrograms(self.model, model)
+        self.initial = InitialPrograms(self.model, model, axes)
         self.programs: dict[tuple[Any, ...], Program] = {}
         self._single_program: Program | None = None
         if all(p.partial_shape.rank.is_static for p in self.inputs) and not self._untyped:
             ranks = tuple([len(p.partial_shape) for p in self.inputs])
             self._single_program = self.programs[ranks] = self._build(ranks, ())
             upload = self._load(self._single_program)
-            if bind is not None and self._is_static:
-                bind(self)
+            if self._is_static and backend.replays:
+                self._compile_kernels(self._single_program)
             upload()
             backend.finish_compiling()
+
+    def _compile_kernels(self, program: Program) -> None:
+        """Bind an inference of a model with static shapes and drop it, so that its kernels are compiled, and known,
+        while constants are uploaded. What fails here fails again in an inference, which raises the error."""
+        backend = self.backend.for_request()
+        with suppress(Error), backend.active():
+            inputs = [np.zeros(tuple(port.shape), port.element_type.storage) for port in self.inputs]
+            arrays = [backend.constant(x) if backend.remote else x for x in inputs]
+            hosts = inputs if backend.remote else None
+            Executor(program, backend, self.constants).prepare(arrays, {}, ReusedMemory(backend), hosts)
 
     @property
     def _is_static(self) -> bool:
@@ -130,7 +135,7 @@ class Compilation:
         if self._unsplit is not None:
             with self.lock:
                 if self._unsplit is not None:
-                    found = DecodePrograms.of(self._unsplit, self.backend)
+                    found = DecodePrograms.of(self._unsplit, self.backend, self.target)
                     if found is not None:
                         self._load(found.device)()
                     self._decode_programs, self._unsplit = found, None
@@ -141,14 +146,8 @@ class Compilation:
         with self.lock:
             model = self._unsplit
             if model is None:
-                model = simplify(
-                    self.source,
-                    self.backend.fuses,
-                    self.settings.tensor_type,
-                    self.settings.cache,
-                    self.backend.multiplies_i8,
-                )
-            found = DecodePrograms.of(model, self.backend, few_rows=False)
+                model = simplify(self.source, self.target)
+            found = DecodePrograms.of(model, self.backend, self.target, few_rows=False)
             if found is not None:
                 self._load(found.device)()
             return found
@@ -198,6 +197,18 @@ class Compilation:
                 raise
 
         return upload
+
+
+def _target(backend: Backend, settings: Settings) -> Target:
+    """Return what passes have to know about a device and its settings."""
+    device: Literal["", "CPU", "CUDA"] = "CUDA" if backend.fuses else "" if backend.remote else "CPU"
+    return Target(
+        "" if STOP_AT.value else device,
+        settings.tensor_type,
+        settings.cache,
+        backend.channels_last,
+        backend.multiplies_i8,
+    )
 
 
 def _check_ranks(model: Model) -> None:

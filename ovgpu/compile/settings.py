@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ovgpu._util.nearest import did_you_mean
-from ovgpu.api import devices
 from ovgpu.backends.cuda import device as cuda
+from ovgpu.compile import devices
 from ovgpu.model import Model
 from ovgpu.properties import device as device_properties
 from ovgpu.properties import hint, intel_auto, table

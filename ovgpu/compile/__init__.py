@@ -1,0 +1,1 @@
+"""Compilation: from a model, a device and its settings to all that requests need."""
