@@ -38,7 +38,7 @@ class Engine:
         self.flush: Callable[[], object] | None = None
         self.prepare()
         if device != "CPU":
-            cupy, stream = rt.cupy(), self.resident._backend.stream  # each request has a stream of its own
+            cupy, stream = rt.cupy(), self.resident._session.backend.stream  # each request has a stream of its own
             self.timer = Events(cupy, stream)
             self.flush = Flush(cupy, stream) if workload.bandwidth else None
 
@@ -78,7 +78,7 @@ class Engine:
 
     def launch(self) -> None:
         """Repeat the work of the last inference without waiting."""
-        executor = self.resident._last
+        executor = self.resident._session.last
         for segment, cached in zip(executor.program.segments, executor.bindings):
             binding = next(reversed(cached.values()))
             if not executor.backend.replay(binding):
@@ -149,8 +149,8 @@ class Decoder(Engine):
 
     def figures(self) -> dict[str, Any]:
         """Return also whether the last inference appended to the caches in place."""
-        steps = self.request._decode_steps
-        appended = steps is not None and self.request._last is steps.executor
+        steps = self.request._session._decode_steps
+        appended = steps is not None and self.request._session.last is steps.executor
         return {**super().figures(), "appended": appended, "position": self.position}
 
 

@@ -98,7 +98,7 @@ def of_case(name: str, card: Card, repeats: int = 1) -> list[StepLaunches]:
             core = ovgpu.Core()
             request = core.compile_model(core.read_model(*NETS[name]().build()), device).create_infer_request()
             request.infer([np.zeros((1, VOCABULARY), np.float32)])
-            return [row for row in steps_of(request._last)[1] if row.step.kind == "bound"]
+            return [row for row in steps_of(request._session.last)[1] if row.step.kind == "bound"]
         backend = CudaBackend(tf32=name.endswith("tf32"))
         with backend.active():
             step, calls = LAYERS[name](Launcher(backend.stream, backend.blas))

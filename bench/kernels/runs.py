@@ -47,7 +47,7 @@ def kernels_of(name: str, card: Card, cudnn: bool = False) -> list[Kernel]:
 
 def _executor(name: str, device: str) -> Executor:
     """Return the executor of a workload's last inference."""
-    executor: Executor = engine(workload(name), device).resident._last
+    executor: Executor = engine(workload(name), device).resident._session.last
     return executor
 
 
@@ -80,4 +80,4 @@ def of_model(
         )
         for _ in range(1 + WARM_UP):
             request.infer(feed.next())
-        return steps_of(request._last)
+        return steps_of(request._session.last)

@@ -18,6 +18,7 @@ from ovgpu.errors import DeviceError
 from ovgpu.model import Model
 from ovgpu.model.ports import ports_table
 from ovgpu.request.results import OVDict
+from ovgpu.request.session import Session
 from ovgpu.request.variables import VariableState
 from ovgpu.runtime.plan import Plan
 
@@ -142,9 +143,9 @@ class CompiledModel(Unpicklable):
 
         Raises: RuntimeError if the shape of an input is dynamic and not given.
         """
-        if shapes is None and self._private is not None and self._private._last is not None:
+        if shapes is None and self._private is not None and self._private._session.last is not None:
             return self._private.plan()
-        return InferRequest(self._compilation.current)._plan_for(shapes)
+        return Session(self._compilation.current).plan_for(shapes)
 
     # ---- properties
 

@@ -6,21 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ovgpu._util.unpicklable import Unpicklable
-from ovgpu.compile.compilation import Compilation
 from ovgpu.compile.ports import ConstOutput
 from ovgpu.model import Output
 from ovgpu.request.batched_tensor import BatchedTensor
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot
+from ovgpu.request.session import Session
 from ovgpu.tensor import Tensor
 
 
 class RequestTensors(Unpicklable):
     """Base class of `InferRequest` with the access to its tensors. RuntimeError while an inference is running."""
 
-    _compilation: Compilation
-    _inputs: list[InputSlot]
-    _outputs: list[OutputSlot]
+    _session: Session
 
     def _check_idle(self) -> None:
         raise NotImplementedError
@@ -48,45 +46,49 @@ class RequestTensors(Unpicklable):
             _bind_batch(slot, tensors)
             return
         for key, tensor in inputs.items():
-            (self._inputs[self._compilation.inputs.number(key)] if isinstance(key, int) else self._slot(key)).bind(
-                _tensor(tensor)
-            )
+            (self._input(key) if isinstance(key, int) else self._slot(key)).bind(_tensor(tensor))
+
+    def _input(self, number: int | None) -> InputSlot:
+        """Return the input with this number, or the only one."""
+        self._check_idle()
+        return self._session.inputs[self._session.compilation.inputs.index_number(number)]
+
+    def _output(self, number: int | None) -> OutputSlot:
+        """Return the output with this number, or the only one."""
+        self._check_idle()
+        return self._session.outputs[self._session.compilation.outputs.index_number(number)]
 
     def _slot(self, key: Any) -> InputSlot | OutputSlot:
         self._check_idle()
-        inputs, outputs = self._compilation.inputs, self._compilation.outputs
+        inputs, outputs = self._session.compilation.inputs, self._session.compilation.outputs
         if not isinstance(key, (str, Output)):
             raise TypeError(f"a tensor is found by port or name, got {type(key).__name__}")
         number = inputs.find(key)
         if number is not None:
-            return self._inputs[number]
+            return self._session.inputs[number]
         number = outputs.find(key)
         if number is None:
             description = f"tensor name {key}" if isinstance(key, str) else repr(key)
             raise RuntimeError(f"Port for {description} was not found. The model has {inputs} and {outputs}")
-        return self._outputs[number]
+        return self._session.outputs[number]
 
     def get_input_tensor(self, index: int | None = None) -> Tensor:
         """Return the tensor of the input with this number, by default of the only input."""
-        self._check_idle()
-        return _tensor_of(self._inputs[self._compilation.inputs.index_number(index)])
+        return _tensor_of(self._input(index))
 
     def get_output_tensor(self, index: int | None = None) -> Tensor:
         """Return the tensor of the output with this number, by default of the only output."""
-        self._check_idle()
-        return self._outputs[self._compilation.outputs.index_number(index)].tensor
+        return self._output(index).tensor
 
     def set_input_tensor(self, *args: Any, **kwargs: Any) -> None:
         """Bind the tensor of an input: ``set_input_tensor(tensor)`` if it is the only one, or ``(index, tensor)``."""
-        self._check_idle()
         index, tensor = _indexed("set_input_tensor", args, kwargs)
-        self._inputs[self._compilation.inputs.index_number(index)].bind(_tensor(tensor))
+        self._input(index).bind(_tensor(tensor))
 
     def set_output_tensor(self, *args: Any, **kwargs: Any) -> None:
         """Bind the tensor of an output: ``set_output_tensor(tensor)`` if it is the only one, or ``(index, tensor)``."""
-        self._check_idle()
         index, tensor = _indexed("set_output_tensor", args, kwargs)
-        self._outputs[self._compilation.outputs.index_number(index)].bind(_tensor(tensor))
+        self._output(index).bind(_tensor(tensor))
 
     def set_input_tensors(self, *args: Any, **kwargs: Any) -> None:
         """Bind the tensors of inputs, given as a dict by number, or a batch of tensors to one input.
@@ -95,13 +97,12 @@ class RequestTensors(Unpicklable):
         each with an extent of 1 for N, the first dimension of the input's layout. An inference reads them one after the
         other.
         """
-        self._check_idle()
         index, tensors = _indexed("set_input_tensors", args, kwargs, "idx", "tensors")
         if isinstance(tensors, Mapping):
             for number, tensor in tensors.items():
                 self.set_input_tensor(number, tensor)
         else:
-            _bind_batch(self._inputs[self._compilation.inputs.index_number(index)], tensors)
+            _bind_batch(self._input(index), tensors)
 
     def set_output_tensors(self, outputs: Mapping[int, Tensor]) -> None:
         """Bind the tensors of outputs: a dict by number."""
@@ -114,23 +115,23 @@ class RequestTensors(Unpicklable):
     def input_tensors(self) -> list[Tensor]:
         """Tensors of the inputs, in order."""
         self._check_idle()
-        return list(map(_tensor_of, self._inputs))
+        return list(map(_tensor_of, self._session.inputs))
 
     @property
     def output_tensors(self) -> list[Tensor]:
         """Tensors of the outputs, in order."""
         self._check_idle()
-        return [slot.tensor for slot in self._outputs]
+        return [slot.tensor for slot in self._session.outputs]
 
     @property
     def model_inputs(self) -> list[ConstOutput]:
         """Input ports, in order."""
-        return list(self._compilation.inputs)
+        return list(self._session.compilation.inputs)
 
     @property
     def model_outputs(self) -> list[ConstOutput]:
         """Output ports, in order."""
-        return list(self._compilation.outputs)
+        return list(self._session.compilation.outputs)
 
 
 def _indexed(

@@ -30,12 +30,11 @@ from ovgpu.ops.fused.copy_rows import MoveRows
 from ovgpu.ops.shape.reshape import Unsqueeze
 from ovgpu.passes._graph import users_of
 from ovgpu.passes.split_decode import Cache
-from ovgpu.request.device_io import backend_array, binding_addresses, tensor_copy
+from ovgpu.request.device_io import backend_array, tensor_copy
 from ovgpu.request.kv_decode import HOST_BACKEND, HostPart, placeholder
 from ovgpu.request.pinned import HostDevicePair, StagingBuffer
 from ovgpu.runtime.backend import FreshMemory
 from ovgpu.runtime.executor import Executor
-from ovgpu.runtime.overflow import OverflowWatch
 from ovgpu.runtime.state import Snapshot
 from ovgpu.symbolic import Sym
 from ovgpu.tensor import Tensor
@@ -50,17 +49,24 @@ class CacheRequest(BatchRequest):
 
     def __init__(self, compilation: Compilation, batched: BatchedModel) -> None:
         super().__init__(compilation, batched)
-        self._batched = batched
         self._arrays: list[Array] = []
         self._lengths: list[int] = []  # rows of each slot
         self._new_rows = 0  # that the last inference appended
         self._inputs_of_rows: Mapping[int, Sequence[Any]] = {}
-        self._rows_pair = self._staged(StagingBuffer(self._backend, False), (2,), Type.i64)
+        self._rows_pair = self._staged(StagingBuffer(self.session.backend, False), (2,), Type.i64)
         self._use(compilation)
         self._check_caches()
 
     def check_states(self) -> None:
         pass
+
+    def _update(self) -> None:
+        """Take the compilation that the model has now. The caches keep their values, in its types."""
+        self.session.update()
+        if self.session.compilation is not self._compilation:
+            self._use(self.session.compilation)
+            xp = self.session.backend.xp
+            self._arrays = [converted(xp, x, cache.type) for x, cache in zip(self._arrays, self._caches)]
 
     def _use(self, compilation: Compilation) -> None:
         """Take the programs of a compilation of the model."""
@@ -69,42 +75,33 @@ class CacheRequest(BatchRequest):
             raise Error(
                 "other layers than attention read the KV caches: sequences of different lengths cannot share a batch"
             )
-        self._programs = programs
+        self._compilation, self._programs = compilation, programs
         self._caches, self._axis = programs.parts.caches, programs.parts.caches[0].axis
         # Every sequence has its own value of inputs that only the host part reads, such as its mask.
-        self.unstacked = frozenset(range(len(self._inputs))) - {*programs.read, self._batched.beams}
-        self._device_part: Executor | None = None
+        inputs = len(self.session.inputs)
+        self.unstacked = frozenset(range(inputs)) - {*programs.read, self.batched.beams}
         self._host_parts: dict[Any, HostPart] = {}
         self._cached_values: dict[Any, Sequence[tuple[Extents, Any]]] = {}
-        self._feeds = [StagingBuffer(self._backend, True) for _ in programs.parts.feeds]
+        self._feeds = [StagingBuffer(self.session.backend, True) for _ in programs.parts.feeds]
         host = programs.parts.host
         users = users_of(host)
-        self._read_by_host = [i for i, p in enumerate(host.parameters[: len(self._inputs)]) if users.get(p.ports[0])]
-
-    def _change_to(self, compilation: Compilation) -> None:
-        super()._change_to(compilation)
-        self._use(compilation)
-        self._arrays = [converted(self._backend.xp, x, cache.type) for x, cache in zip(self._arrays, self._caches)]
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._device_part = None
+        self._read_by_host = [i for i, p in enumerate(host.parameters[:inputs]) if users.get(p.ports[0])]
 
     def _check_caches(self) -> None:
         """Raise Error if sequences of different lengths cannot share the caches."""
         parts, names = self._programs.parts, {cache.name for cache in self._caches}
-        for name in self._variables.all:
+        for name in self.session.variables.all:
             if name not in names:
                 raise Error(f"variable '{name}' is no KV cache, but others are: such a model has no batch of sequences")
         for cache in self._caches:
             fixed = [d for axis, d in enumerate(cache.shape) if axis not in (0, cache.axis)]
-            if self._batch_axes[cache.name] or any(isinstance(d, Sym) for d in fixed):
+            if self.batched.variables[cache.name] or any(isinstance(d, Sym) for d in fixed):
                 raise Error(
                     f"variable '{cache.name}' has a batch axis other than the first one, or rows of unknown size"
                 )
         if any(cache.axis != self._axis for cache in self._caches):
             raise Error("the KV caches grow along different axes")
-        fed = {p.ports[0]: feed for p, feed in zip(parts.device.parameters[len(self._inputs) :], parts.feeds)}
+        fed = {p.ports[0]: feed for p, feed in zip(parts.device.parameters[len(self.session.inputs) :], parts.feeds)}
         for feed in parts.feeds:
             shape = feed.port.spec.shape or ()
             if not shape or not isinstance(shape[0], Sym):
@@ -125,13 +122,16 @@ class CacheRequest(BatchRequest):
     def infer_rows(
         self, inputs: Mapping[int, Any], active: Mapping[int, Sequence[Any]], begun: Collection[int]
     ) -> list[Any]:
-        self._inputs_of_rows = active
-        with self._backend.active():
+        session, self._inputs_of_rows = self.session, active
+        with session.backend.active():
             for row in range(self.rows):
                 if row not in begun:
                     self._clear(row)
         try:
-            found = super().infer_rows(inputs, active, range(self.rows))
+            session.set_inputs(inputs, not session.backend.remote)
+            session.wait_for_producers()
+            session.state = session.run(self._append)
+            found = session.results(True, self.batched.decode_strings)
         except BaseException:
             with suppress(Exception):
                 self._move_rows(())
@@ -139,7 +139,7 @@ class CacheRequest(BatchRequest):
         self._move_rows(active)
         for row in active:
             self._lengths[row] += self._new_rows
-        return found
+        return list(found.to_tuple())
 
     def _clear(self, row: int) -> None:
         """Remove a slot's rows. Zeros replace them, because a mask would not hide elements that are not numbers."""
@@ -148,32 +148,22 @@ class CacheRequest(BatchRequest):
                 self._write(np.zeros((), array.dtype), array[row])
             self._lengths[row] = 0
 
-    def _infer(self) -> Snapshot:
-        self.update()
+    def _append(self) -> Snapshot:
+        """Run the device part, which appends rows to all caches behind those of the longest sequence."""
+        self._update()
+        session, programs = self.session, self._programs
         pairs = [
             self._stand_in(number) if number in self.unstacked else slot.pair(slot.read())
-            for number, slot in enumerate(self._inputs)
+            for number, slot in enumerate(session.inputs)
         ]
-        shapes = self._programs.shapes([pair.host.shape for pair in pairs])
+        shapes = programs.shapes([pair.host.shape for pair in pairs])
         self._new_rows, past = shapes[0][self._axis], max(self._lengths)
         self._reserve(past + self._new_rows)
         self._rows_pair.host[:] = past, past + self._new_rows
         pairs += [*self._fill_feeds(past), self._rows_pair, *(HostDevicePair(x, x) for x in self._arrays)]
-        hosts = [pair.host for pair in pairs] if self._backend.remote else None
-        key = binding_addresses([pairs[i] for i in self._programs.read], self._outputs) if hosts is not None else None
-        executor = self._device_part
-        if executor is None:
-            executor = self._device_part = Executor(
-                self._programs.device, self._backend, self._compilation.constants, self._cancellation
-            )
-        watch = OverflowWatch(executor) if self._compilation.may_widen and executor not in self._in_range else None
-        results = executor.run([pair.device for pair in pairs], {}, self._memory, key, hosts=hosts, observe=watch)
-        self._in_range.add(executor)
-        for slot, result in zip(self._outputs, results):
-            slot.store(result)
-        self._last = executor
-        self._backend.synchronize()
-        return self._variables.now
+        key = session.binding_key([pairs[i] for i in programs.read])
+        session.execute(session.executor(programs.device), pairs, {}, key)
+        return session.state
 
     def _move_rows(self, active: Collection[int]) -> None:
         """Move the rows that were appended to active slots to the end of their sequences. Those of other slots are
@@ -185,14 +175,14 @@ class CacheRequest(BatchRequest):
         count = min(self._new_rows, capacity - past)  # there may be no capacity for what failed
         if count > 0 and (moves or cleared):
             op = MoveRows(axis=self._axis, source=past, count=count, moves=moves, cleared=cleared)
-            with self._backend.active():
-                for call in self._backend.bind(op, self._arrays, (), (), ()):
+            with self.session.backend.active():
+                for call in self.session.backend.bind(op, self._arrays, (), (), ()):
                     call()
 
     def _stand_in(self, number: int) -> HostDevicePair:
         """Return an array for an input of which the device part knows the number of rows alone."""
         array = next(iter(self._inputs_of_rows.values()))[number]
-        axis = self._batched.inputs[number]
+        axis = self.batched.inputs[number]
         shape = array.shape if axis is None else (*array.shape[:axis], self.rows, *array.shape[axis + 1 :])
         found = np.ndarray(shape, array.dtype, bytes(array.itemsize), 0, (0,) * len(shape))
         return HostDevicePair(found, found)
@@ -226,7 +216,7 @@ class CacheRequest(BatchRequest):
     def _staged(self, staging: StagingBuffer, shape: Extents, kind: Type) -> HostDevicePair:
         """Return arrays on the host and on the device; the same array twice if the device is the host."""
         pair = staging.pair(shape, kind)
-        return pair if self._backend.remote else HostDevicePair(pair.host, pair.host)
+        return pair if self.session.backend.remote else HostDevicePair(pair.host, pair.host)
 
     def _host_values(self, arrays: Sequence[Any], length: int) -> Sequence[tuple[Extents, Any]]:
         """Return (shape, elements or the number that fills it) of each feed for a sequence of ``length`` rows.
@@ -251,11 +241,11 @@ class CacheRequest(BatchRequest):
         parts = self._programs.parts
         inputs = [
             np.zeros(1, slot.port.element_type.storage) if array is None else array
-            for slot, array in zip(self._inputs, arrays)
+            for slot, array in zip(self.session.inputs, arrays)
         ]
         inputs += [placeholder(self._shape(self._caches[i], 1, 0), length, self._caches[i]) for i in parts.shape_caches]
-        self._batched.check(
-            [*(inputs[key].shape[axis] if isinstance(key, int) else length for key, axis in self._batched.dims)]
+        self.batched.check(
+            [*(inputs[key].shape[axis] if isinstance(key, int) else length for key, axis in self.batched.dims)]
         )
         key = tuple([(x.ndim, x.dtype) for x in inputs])
         host = self._host_parts.get(key)
@@ -288,7 +278,10 @@ class CacheRequest(BatchRequest):
 
     def _replace(self, capacity: int, rows: int, moves: RowPairs) -> None:
         """Replace the caches by larger or smaller ones. ``moves`` are pairs of the old and new slot of a sequence."""
-        new = [self._backend.xp.zeros(self._shape(cache, rows, capacity), cache.type.storage) for cache in self._caches]
+        new = [
+            self.session.backend.xp.zeros(self._shape(cache, rows, capacity), cache.type.storage)
+            for cache in self._caches
+        ]
         for source, target in zip(self._arrays, new):
             for a, b in moves:
                 if self._lengths[a]:
@@ -297,9 +290,9 @@ class CacheRequest(BatchRequest):
 
     def copy_states(self, source: BatchRequest, rows: RowPairs) -> None:
         assert isinstance(source, CacheRequest)
-        self.update()
-        source.update()
-        with self._backend.active():
+        self._update()
+        source._update()
+        with self.session.backend.active():
             if rows:
                 self._reserve(max(source._lengths[a] for a, _ in rows))
             for a, b in rows:
@@ -308,45 +301,43 @@ class CacheRequest(BatchRequest):
                 part_of_row = part(self._axis - 1, slice(0, length))
                 for array, target in zip(source._arrays, self._arrays):
                     self._write(array[(a, *part_of_row)], target[(b, *part_of_row)])
-            self._backend.synchronize()
+            self.session.backend.synchronize()
 
     def _write(self, source: Array, target: Array) -> None:
-        for call in self._backend.copy(source, target):
+        for call in self.session.backend.copy(source, target):
             call()
 
     def resize(self, rows: int, moves: RowPairs) -> None:
         lengths = [0] * rows
         for old, new in moves:
             lengths[new] = self._lengths[old]
-        with self._backend.active():
+        with self.session.backend.active():
             if self._arrays:
                 self._replace(self._arrays[0].shape[self._axis], rows, moves)
-            self._backend.synchronize()
+            self.session.backend.synchronize()
         self._lengths, self.rows = lengths, rows
 
     def read_row(self, row: int | None) -> dict[str, Tensor]:
-        self._check_idle()
         found = {}
-        with self._backend.active():
+        with self.session.backend.active():
             for number, cache in enumerate(self._caches):
                 if row is None or not self._arrays:
-                    value = self._backend.xp.zeros(self._shape(cache, 1, 0), cache.type.storage)
+                    value = self.session.backend.xp.zeros(self._shape(cache, 1, 0), cache.type.storage)
                 else:
                     value = self._arrays[number][row : row + 1][part(self._axis, slice(0, self._lengths[row]))]
-                variable = self._variables.all[cache.name]
-                found[cache.name] = tensor_copy(*variable.in_public_type(value), self._backend)
+                variable = self.session.variables.all[cache.name]
+                found[cache.name] = tensor_copy(*variable.in_public_type(value), self.session.backend)
         return found
 
     def write_row(self, row: int, state: Mapping[str, Any]) -> None:
-        self._check_idle()
         values = list[Array]()
-        with self._backend.active():
+        with self.session.backend.active():
             for cache in self._caches:
                 if cache.name not in state:
                     raise Error(f"the state has no value of variable '{cache.name}'")
                 given = state[cache.name]
-                value = self._variables.all[cache.name].accept(
-                    backend_array(given if isinstance(given, Tensor) else Tensor(given), self._backend)
+                value = self.session.variables.all[cache.name].accept(
+                    backend_array(given if isinstance(given, Tensor) else Tensor(given), self.session.backend)
                 )
                 expected = self._shape(cache, 1, (values or [value])[0].shape[self._axis])
                 if value.shape != expected:
@@ -360,7 +351,7 @@ class CacheRequest(BatchRequest):
             self._clear(row)
             for array, value in zip(self._arrays, values):
                 self._write(value[0], array[(row, *part(self._axis - 1, slice(0, length)))])
-            self._backend.synchronize()
+            self.session.backend.synchronize()
         self._lengths[row] = length
 
 

@@ -350,7 +350,7 @@ def test_states_are_kept_by_one_kernel(emulated: str, monkeypatch: pytest.Monkey
     bind = BatchRequest._copy_rows
 
     def counted(self: BatchRequest, copies: Any, rows: Any) -> None:
-        found = self._backend.bind
+        found = self.session.backend.bind
 
         def counting(*args: Any) -> Any:
             recorded = found(*args)
@@ -358,7 +358,7 @@ def test_states_are_kept_by_one_kernel(emulated: str, monkeypatch: pytest.Monkey
             return recorded
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self._backend, "bind", counting)
+            patch.setattr(self.session.backend, "bind", counting)
             bind(self, copies, rows)
 
     with ov.SequenceBatcher(model, 4, emulated, max_wait_ms=1000) as batcher:

@@ -97,7 +97,7 @@ def of_generated(name: str) -> Held:
         config = {"INFERENCE_PRECISION_HINT": name.split()[-1]}
         request = core.compile_model(model, device, config).create_infer_request()
         request.infer()
-        launches = [x for row in steps_of(request._last)[1] for x in row.launches if isinstance(x, Launch)]
+        launches = [x for row in steps_of(request._session.last)[1] for x in row.launches if isinstance(x, Launch)]
     (launch,) = (x for x in launches if not x.file)
     return held(launch.code, ("bytes",))
 

@@ -170,7 +170,7 @@ def test_device_time_has_no_download(name: str, emulated: str) -> None:
     made = engine(workload(name, tiny=True), emulated)
 
     def nodes() -> int:
-        (cached,) = made.resident._last.bindings
+        (cached,) = made.resident._session.last.bindings
         return int(next(reversed(cached.values())).graph.nodes)
 
     before = nodes()

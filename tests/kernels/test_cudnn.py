@@ -291,7 +291,7 @@ def test_requests_share_plans(emulated: str, monkeypatch: pytest.MonkeyPatch) ->
             if number < 2:
                 np.testing.assert_array_equal(each.results[0], (number + 1) * expected)
     assert [p.x[1:3] for p in seen] == [(4, 4), (4, 4), (4, 8), (4, 8)]
-    assert len({id(r._backend.dnn.handle) for r in requests}) == 4
+    assert len({id(r._session.backend.dnn.handle) for r in requests}) == 4
 
 
 def test_cache_capacity(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:

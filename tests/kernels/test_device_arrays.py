@@ -107,7 +107,7 @@ def test_bound_as_input(producer: Any, compiled: Any) -> None:
 def test_the_requests_stream_waits_for_the_producers(compiled: Any) -> None:
     request = compiled(nets.one()).create_infer_request()
     array, out = ByDlpack(X), ByDlpack(0 * X)
-    stream = request._backend.stream.ptr
+    stream = request._session.backend.stream.ptr
     request.set_input_tensor(ov.Tensor(array, shared_memory=True))
     request.set_output_tensor(ov.Tensor(out, shared_memory=True))
     array.streams.clear()
@@ -127,7 +127,7 @@ def test_the_requests_stream_waits_for_the_stream_of_an_interface(
     request = compiled(nets.one()).create_infer_request()
     array, waited = ByInterface(X), []
     monkeypatch.setattr(array.stream, "record", lambda: "its event")
-    monkeypatch.setattr(request._backend.stream, "wait_event", waited.append)
+    monkeypatch.setattr(request._session.backend.stream, "wait_event", waited.append)
     request.infer([array])
     assert waited == ["its event"]
 

@@ -381,7 +381,7 @@ def test_shapes_share_a_kernel(emulated: str) -> None:
     for rows in (3, 5, 5, 5, 1, 0, 40):
         x, y = random((rows, 8))(0), random((rows, 8))(1)
         np.testing.assert_allclose(model([x, y])[0], reference([x, y])[0], 1e-6, 1e-6)
-    found = [name for name in generated_code(model._request()._last) if name.startswith("kernel")]
+    found = [name for name in generated_code(model._request()._session.last) if name.startswith("kernel")]
     assert found == ["kernel ovgpu_add_gelu"]
 
 
@@ -393,7 +393,7 @@ def test_layers_share_kernels(emulated: str) -> None:
         sizes = Sizes(count, 24, 2, 48, 61, 20)
         model = core.compile_model(core.read_model(*bert(1, sizes, (2, 9)).ir), emulated)
         model([np.zeros((2, 9), np.int64), np.ones((2, 9), np.int64), np.zeros((2, 9), np.int64)])
-        calls = [call for cached in model._request()._last.bindings for b in cached.values() for call in b.flat]
+        calls = [call for cached in model._request()._session.last.bindings for b in cached.values() for call in b.flat]
         kernels.append({id(c.func) for c in calls if isinstance(getattr(c, "func", None), Generated)})
     assert kernels[0] and len(kernels[1]) == len(kernels[0])
 

@@ -95,7 +95,7 @@ def test_a_failed_capture_runs_call_by_call(emulated: str, extra_call: Any) -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [infer(request, draw(n)) for n in range(3)] == [CALLS] * 3
-    assert not request._backend.stream.is_capturing() and request.plan().captured == (False,)
+    assert not request._session.backend.stream.is_capturing() and request.plan().captured == (False,)
 
 
 def test_a_call_that_fails_while_captured_leaves_the_request_usable(emulated: str, extra_call: Any) -> None:
@@ -113,7 +113,7 @@ def test_a_call_that_fails_while_captured_leaves_the_request_usable(emulated: st
     ):
         request.infer([draw(1)])
     extra_call(lambda: None)
-    assert infer(request, draw(2)) == CALLS and not request._backend.stream.is_capturing()
+    assert infer(request, draw(2)) == CALLS and not request._session.backend.stream.is_capturing()
 
 
 def test_an_invalidated_capture_is_retried(emulated: str, extra_call: Any) -> None:
@@ -122,7 +122,7 @@ def test_an_invalidated_capture_is_retried(emulated: str, extra_call: Any) -> No
     infer(request, draw(0))
 
     def invalidate() -> None:
-        if not invalidated and request._backend.stream.is_capturing():
+        if not invalidated and request._session.backend.stream.is_capturing():
             invalidated.append(True)
             raise RuntimeError("invalidated")
 
@@ -147,7 +147,7 @@ def test_the_plan_says_why_there_is_no_graph(emulated: str, extra_call: Any) -> 
 
 def test_the_garbage_collector_waits_for_a_capture(emulated: str, extra_call: Any) -> None:
     request, enabled = request_of(net(), emulated), dict[bool, bool]()
-    extra_call(lambda: enabled.update({request._backend.stream.is_capturing(): gc.isenabled()}))
+    extra_call(lambda: enabled.update({request._session.backend.stream.is_capturing(): gc.isenabled()}))
     for n in range(3):
         infer(request, draw(n))
     assert enabled == {False: True, True: False} and gc.isenabled()
@@ -160,8 +160,8 @@ def test_a_capture_invalidated_silently(emulated: str, extra_call: Any) -> None:
     infer(request, draw(0))
 
     def invalidate() -> None:
-        if request._backend.stream.is_capturing():
-            request._backend.stream.capture.invalid = "the null stream was used"
+        if request._session.backend.stream.is_capturing():
+            request._session.backend.stream.capture.invalid = "the null stream was used"
 
     extra_call(invalidate)
     with pytest.warns(RuntimeWarning, match="the capture was invalidated"):
@@ -178,7 +178,7 @@ def test_one_capture_at_a_time(emulated: str, extra_call: Any) -> None:
     inside, most = [0], [0]
 
     def linger() -> None:
-        if any(r._backend.stream.is_capturing() for r in requests):
+        if any(r._session.backend.stream.is_capturing() for r in requests):
             inside[0] += 1
             most[0] = max(most[0], inside[0])
             threading.Event().wait(0.05)
@@ -189,10 +189,10 @@ def test_one_capture_at_a_time(emulated: str, extra_call: Any) -> None:
 
     def run(request: Any) -> None:
         try:
-            with request._backend.stream:
-                graphs_before = request._backend.graphs.nodes
+            with request._session.backend.stream:
+                graphs_before = request._session.backend.graphs.nodes
                 request.infer([draw(1)])
-                assert request._backend.graphs.nodes > graphs_before
+                assert request._session.backend.graphs.nodes > graphs_before
         except BaseException as e:
             failures.append(e)
 
@@ -239,7 +239,7 @@ def test_evicted_bindings_free_their_graphs(emulated: str) -> None:
         for n in range(2):
             infer(request, draw(n, (rows, 3)))
     gc.collect()
-    assert request._backend.graphs.nodes == 8 * 5  # kernels, an upload and a download
+    assert request._session.backend.graphs.nodes == 8 * 5  # kernels, an upload and a download
     assert infer(request, draw(0, (9, 3))) == (1, 0) and infer(request, draw(0, (1, 3))) == CALLS
 
 
@@ -306,7 +306,7 @@ def test_two_graphs_serve_all_states(emulated: str) -> None:
             both(lambda request: state(request, n % 3).reset())  # noqa: B023
         if n in (7, 10, 13, 16):
             both(lambda request: setattr(state(request, n % 2), "state", ov.Tensor(draw(n))))  # noqa: B023
-    cached = device._last.bindings[0].values()
+    cached = device._session.last.bindings[0].values()
     assert len(cached) == 2 and all(binding.graph for binding in cached)
 
 
@@ -337,7 +337,7 @@ def test_a_graph_beyond_the_limit_is_never_captured(emulated: str, monkeypatch: 
     monkeypatch.setattr(graphs, "MAX_NODES", 3)
     request = request_of(net(), emulated)
     assert [infer(request, draw(n)) for n in range(4)] == [CALLS] * 4
-    assert request._backend.graphs.nodes == 0
+    assert request._session.backend.graphs.nodes == 0
 
 
 def test_another_error_than_an_exception_ends_the_capture(backend: CudaBackend) -> None:

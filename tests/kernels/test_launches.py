@@ -104,7 +104,7 @@ def test_a_decoders_step(name: str, most: int, emulated: str) -> None:
         for x in step.inputs
         if x is not None and x.location == "constant"
     )
-    caches = [decoder.request._variables.value(name).array for name in decoder.request._variables.all]
+    caches = [decoder.request._session.variables.value(name).array for name in decoder.request._session.variables.all]
     assert plan.bytes_moved <= 1.1 * (weights + sum(c.nbytes + c[:, :, :1].nbytes for c in caches))
 
 

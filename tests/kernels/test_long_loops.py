@@ -68,7 +68,7 @@ class Run:
 
     @property
     def nodes(self) -> int:
-        return int(self.request._backend.graphs.nodes)
+        return int(self.request._session.backend.graphs.nodes)
 
 
 def halved(b: Net, i: Port, p: Sequence[Port]) -> tuple[None, Sequence[Port]]:
@@ -131,7 +131,7 @@ def test_cached_cycles_hold_their_inputs(
     monkeypatch.setattr(replayed, "MAX_CYCLE_ITERATIONS", replayed.MAX_CYCLE_ITERATIONS if repeats else -1)
     run = Run(looped(halved, [ONES], [(0, None)], trips=50), emulated)
     run(X[0])
-    (cache,) = run.request._last.loops.values()
+    (cache,) = run.request._session.last.loops.values()
     assert cache.cycles
     for key, cycle in cache.cycles.items():
         assert (cycle.iterations is not None) == repeats

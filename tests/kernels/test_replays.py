@@ -163,7 +163,7 @@ def test_failures(compiled: Any, search_count: Count, monkeypatch: pytest.Monkey
         raise ValueError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(request._backend, "synchronize", fail)
+        patch.setattr(request._session.backend, "synchronize", fail)
         with pytest.raises(ov.Error, match="ValueError: no"):
             request.infer()
     np.testing.assert_array_equal(request.query_state()[1].state.data, 7 * X)
@@ -177,7 +177,7 @@ def test_one_event_for_arrays_of_one_stream(compiled: Any, monkeypatch: pytest.M
         request.set_input_tensor(number, resident(array))
     for _ in range(3):
         request.infer()
-    streams = type(request._backend.stream)
+    streams = type(request._session.backend.stream)
     waited, wait = [0], streams.wait_event
 
     def count(*args: Any) -> None:
@@ -199,7 +199,7 @@ def test_a_replaced_arena_is_freed(emulated: str) -> None:
     request = core.compile_model(core.read_model(*net.build()), emulated).create_infer_request()
     for _ in range(4):
         request.infer([np.ones((500, 64), np.float32)])
-    (binding,) = request._last.bindings[0].values()
+    (binding,) = request._session.last.bindings[0].values()
     old = ref(binding)
     del binding
     request.infer([np.ones((5000, 64), np.float32)])

@@ -94,7 +94,7 @@ def test_inferences_overlap(compiled: Any) -> None:
     net.result(net.layer("Meet", "request_tests", [x]))
     model = compiled(net.build())
     requests = [model.create_infer_request() for _ in range(3)]
-    assert len({request._backend.stream.ptr for request in requests}) == 3
+    assert len({request._session.backend.stream.ptr for request in requests}) == 3
     for n in range(3):
         for k, request in enumerate(requests):
             request.start_async([(n + k) * X])

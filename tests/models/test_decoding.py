@@ -44,7 +44,7 @@ def expected_tokens(name: str, start: Array, steps: int) -> Array:
 def test_five_hundred_steps(name: str) -> None:
     found = decoder(name, "CPU")
     np.testing.assert_array_equal(found.greedy(prompt(5), 500), expected_tokens(name, prompt(5), 500))
-    variables = [found.request._variables.value(name).array for name in found.request._variables.all]
+    variables = [found.request._session.variables.value(name).array for name in found.request._session.variables.all]
     assert {v.shape[2] for v in variables} == {504}
     written = sum(s.bytes_written for s in found.request.plan().steps for o in s.outputs if "variable" in o.location)
     assert written == sum(v[:, :, :1].nbytes for v in variables)

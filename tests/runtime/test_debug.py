@@ -87,7 +87,7 @@ def test_generated_kernels() -> None:
     """The code is printed for calls that look like those of a generated kernel."""
     model = compiled(models.chain())
     model([X])
-    executor = model._request()._last
+    executor = model._request()._session.last
     assert executor is not None
 
     class Kernel:

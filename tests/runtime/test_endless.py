@@ -114,7 +114,7 @@ def test_cancelled_at_the_end(emulated: str, monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(4):
         request.infer([X])
     with monkeypatch.context() as patch:
-        patch.setattr(request._backend, "synchronize", request.cancel)
+        patch.setattr(request._session.backend, "synchronize", request.cancel)
         with pytest.raises(RuntimeError, match=CANCELED):
             request.infer([X])
     assert count_of(request) == 4

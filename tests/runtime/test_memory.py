@@ -82,7 +82,7 @@ def test_a_chain_of_ten_thousand_layers_runs_in_two_buffers() -> None:
     request = compiled.create_infer_request()
     (y,) = request.infer([np.zeros((1, 16), np.float32)]).to_tuple()
     assert (y == 10_000).all()
-    (executor,) = request._executors.values()
+    (executor,) = request._session._executors.values()
     assert executor.layouts[0].nbytes <= 128
 
 

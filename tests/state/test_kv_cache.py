@@ -162,9 +162,9 @@ def test_rows_stay_in_place(device: str) -> None:
     addresses = []
     for i in range(70):
         request.infer([numbers(2, 2, 1, ROW, seed=i), np.arange(2, dtype=np.int32)])
-        addresses.append(address(request._variables.value("cache").array))
+        addresses.append(address(request._session.variables.value("cache").array))
     assert [i for i in range(1, 70) if addresses[i] != addresses[i - 1]] == [8, 16, 32, 64]
-    assert [b.memory is None for b in request._variables.all["cache"].buffers].count(True) == 1
+    assert [b.memory is None for b in request._session.variables.all["cache"].buffers].count(True) == 1
 
 
 def test_only_new_rows_move(device: str) -> None:

@@ -100,8 +100,8 @@ class Twins:
 
     @property
     def appended(self) -> bool:
-        steps = self.found._decode_steps if self.found._variables.grown else None
-        return steps is not None and self.found._last is steps.executor
+        steps = self.found._session._decode_steps if self.found._session.variables.grown else None
+        return steps is not None and self.found._session.last is steps.executor
 
     def both(self, act: Callable[[Any], Any]) -> None:
         for request in (self.found, self.reference):
@@ -342,16 +342,16 @@ def test_release_memory(device: str) -> None:
     twins = Twins(attending(), device)
     twins.feed(3), twins.feed(1)
     request = twins.found
-    parts = [*request._executors.values(), *(executor for executor, _ in request._initial._executors.values())]
-    if request._decode_steps is not None:
+    parts = [*request._session._executors.values(), *(executor for executor, _ in request._session.initial._executors.values())]
+    if request._session._decode_steps is not None:
         parts += [
-            request._decode_steps.executor,
-            *(part.executor for part in request._decode_steps._host_parts.values()),
+            request._session._decode_steps.executor,
+            *(part.executor for part in request._session._decode_steps._host_parts.values()),
         ]
     alive = [ref(executor) for executor in parts]
     assert len(alive) == (2 if device == "CPU" else 4)
     del parts
-    request._release_memory()
+    request._session.forget()
     gc.collect()
     assert not any(executor() for executor in alive)
     with pytest.raises(RuntimeError, match="there is no plan"):
@@ -375,7 +375,7 @@ def test_outgrown_memory_is_freed(device: str) -> None:
     blocks: list[Any] = []
     for _ in range(70):  # capacities of 16, 32, 64 and 128 rows
         twins.feed(1)
-        now = [buffer.memory for variable in twins.found._variables.all.values() for buffer in variable.buffers]
+        now = [buffer.memory for variable in twins.found._session.variables.all.values() for buffer in variable.buffers]
         now = [getattr(block, "mem", block) for block in now if block is not None]
         blocks += [ref(block) for block in now if all(known() is not block for known in blocks)]
     del now

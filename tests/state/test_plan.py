@@ -100,7 +100,7 @@ def test_new_lengths_allocate_now_and_then() -> None:
     blocks = set()
     for n in range(64):
         request.infer([numbers(1, 3, seed=n)])
-        variable = request._variables.all["cache"]
+        variable = request._session.variables.all["cache"]
         blocks |= {id(b.memory) for b in variable.buffers if b.memory is not None}
     assert request.query_state()[0].state.shape[0] == 64
     assert len(blocks) < 30

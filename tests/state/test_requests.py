@@ -616,11 +616,11 @@ def test_a_request_takes_its_memory_along(make: Callable[[], Net], device: str) 
     request = model.create_infer_request()
     for n in range(3):
         request.infer({"x": X[n]})
-    executors = list(request._executors.values())
+    executors = list(request._session._executors.values())
     assert any(executor.stepwise for executor in executors) == (make is either)
     mine = [weakref.ref(part) for part in (request, *executors)]
-    if request._backend is not model._compilation.backend:
-        mine.append(weakref.ref(request._backend))
+    if request._session.backend is not model._compilation.backend:
+        mine.append(weakref.ref(request._session.backend))
     del executors
     gc.disable()
     try:

@@ -111,7 +111,7 @@ class InferRequest:
 
     def _input_tensor(self, number: int | None) -> Any:
         """Return an input's tensor as one of openvino, whose strings or dynamic shape the program may change."""
-        tensor, slot = self._request.get_input_tensor(number), self._request._inputs[number or 0]
+        tensor, slot = self._request.get_input_tensor(number), self._request._session.inputs[number or 0]
         if isinstance(tensor, LiveTensor):
             return tensor.wrapped
         given = value_to_program(tensor)
