@@ -75,8 +75,9 @@ class Tensor:
             self._wrap(_as_array(array), Shape(shape), Type.dynamic if type is None else Type(type))
         elif hasattr(array, "get_byte_size"):  # openvino.Tensor, possibly packed or of strings
             element_type = _element_type(array)
-            if element_type is Type.string:
-                self._convert(array.bytes_data, shared_memory)
+            if element_type is Type.string:  # openvino ends the process for `bytes_data` of no strings
+                strings = array.bytes_data if array.get_size() else np.empty(tuple(array.shape), np.bytes_)
+                self._convert(strings, shared_memory)
             else:
                 self._wrap(array.data, Shape(array.shape), element_type)
                 if not shared_memory:
@@ -240,6 +241,15 @@ class Tensor:
                 memory = self._memory = self._new(self._element_type, extents).reshape(-1)
             self._array = memory[:needed] if packed else memory[:needed].reshape(extents)
         self._shape = tuple(extents)
+
+    def write(self, array: Array) -> None:
+        """Take the elements and the shape of an array, which are cast to the dtype of `array`.
+
+        Raises: RuntimeError if memory that is too small is not the tensor's own.
+        """
+        if self._shape != array.shape:
+            self.set_shape(array.shape)
+        np.copyto(self.array, array, casting="unsafe")
 
     # --- contents ---
 

@@ -35,9 +35,7 @@ def package() -> ModuleType | None:
 
 def import_own(name: str) -> ModuleType:
     """Import a module of openvino itself, also in a program that uses ovgpu by openvino's name."""
-    if not is_replaced():
-        return import_module(name)
-    with _own_names():
+    with own_names():
         return import_module(name)
 
 
@@ -48,8 +46,12 @@ def is_replaced() -> bool:
 
 
 @contextmanager
-def _own_names() -> Iterator[None]:
-    """Give openvino's modules their names back. Another thread that imports openvino meanwhile gets them, too."""
+def own_names() -> Iterator[None]:
+    """Give openvino's modules their names back, if ovgpu has them. Another thread that imports openvino meanwhile gets
+    them, too."""
+    if not is_replaced():
+        yield
+        return
     with _lock:
         replaced, finders = _take(), list(sys.meta_path)
         sys.modules.update(_hidden)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu import ir
+from ovgpu._util.extras import install_command
 from ovgpu._util.gc_pause import paused
 from ovgpu._util.openvino_package import owns, package
 from ovgpu._util.unpicklable import Unpicklable
@@ -290,6 +291,7 @@ class Core(Unpicklable):
         """
         if name in devices.SELECTORS:
             given = bare(config.get("MULTI_DEVICE_PRIORITIES"))
+            given = ",".join(given) if isinstance(given, (list, tuple)) else given
             listed = self._settings_of(name)["MULTI_DEVICE_PRIORITIES"] if given in (None, "") else str(given)
             name += f":{listed}" if listed else ""
         if name in ("NVIDIA", "CUDA"):
@@ -308,9 +310,14 @@ class Core(Unpicklable):
         Raises: RuntimeError unless ``extension`` is the path of a library, openvino is installed and can load it.
         """
         if not isinstance(extension, (str, os.PathLike)) or package() is None:
+            advice = (
+                f"libraries need openvino ({install_command('openvino')})"
+                if package() is None
+                else "this takes the paths of libraries, and `convert_model` the extensions of frontends"
+            )
             raise RuntimeError(
-                "Cannot add extension: operations are Python classes here, register them with "
-                "@ovgpu.register_op; libraries need openvino (pip install openvino)"
+                "Cannot add extension: operations are Python classes here, register them with @ovgpu.register_op; "
+                + advice
             )
         from ovgpu.interop.extensions import core_with
 

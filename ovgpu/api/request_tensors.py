@@ -10,6 +10,7 @@ from ovgpu.compile.ports import ConstOutput
 from ovgpu.model import Output
 from ovgpu.request.batched_tensor import BatchedTensor
 from ovgpu.request.inputs import InputSlot
+from ovgpu.request.live_tensor import LiveTensor
 from ovgpu.request.outputs import OutputSlot
 from ovgpu.request.session import Session
 from ovgpu.tensor import Tensor
@@ -23,22 +24,32 @@ class RequestTensors(Unpicklable):
     def _check_idle(self) -> None:
         raise NotImplementedError
 
-    def get_tensor(self, name_or_port: Any) -> Tensor:
+    def get_tensor(self, name_or_port: Any = None, *, name: str | None = None, port: Any = None) -> Tensor:
         """Return the tensor of an input or output by port or tensor name: the object that inferences read or write."""
-        return _tensor_of(self._slot(name_or_port))
+        return _tensor_of(self._slot(_one_of(name_or_port, name, port)))
 
-    def set_tensor(self, name_or_port: Any, tensor: Tensor) -> None:
+    def set_tensor(
+        self, name_or_port: Any = None, tensor: Any = None, *, name: str | None = None, port: Any = None
+    ) -> None:
         """Bind a tensor to an input or output, given by port or tensor name.
 
         An inference writes directly to an output's tensor, which takes the shape of the result.
         """
-        self._slot(name_or_port).bind(_tensor(tensor))
+        _bind(self._slot(_one_of(name_or_port, name, port)), tensor)
 
-    def set_tensors(self, inputs: Any, tensors: Sequence[Tensor] | None = None) -> None:
+    def set_tensors(
+        self,
+        inputs: Any = None,
+        tensors: Sequence[Tensor] | None = None,
+        *,
+        tensor_name: str | None = None,
+        port: Any = None,
+    ) -> None:
         """Call `set_tensor` for every name, port or number (of an input) in the dict ``inputs``.
 
         ``set_tensors(name_or_port, tensors)`` binds a batch to an input; see `set_input_tensors`.
         """
+        inputs = _one_of(inputs, tensor_name, port)
         if tensors is not None:
             slot = self._slot(inputs)
             if not isinstance(slot, InputSlot):
@@ -46,7 +57,7 @@ class RequestTensors(Unpicklable):
             _bind_batch(slot, tensors)
             return
         for key, tensor in inputs.items():
-            (self._input(key) if isinstance(key, int) else self._slot(key)).bind(_tensor(tensor))
+            _bind(self._input(key) if isinstance(key, int) else self._slot(key), tensor)
 
     def _input(self, number: int | None) -> InputSlot:
         """Return the input with this number, or the only one."""
@@ -83,12 +94,12 @@ class RequestTensors(Unpicklable):
     def set_input_tensor(self, *args: Any, **kwargs: Any) -> None:
         """Bind the tensor of an input: ``set_input_tensor(tensor)`` if it is the only one, or ``(index, tensor)``."""
         index, tensor = _indexed("set_input_tensor", args, kwargs)
-        self._input(index).bind(_tensor(tensor))
+        _bind(self._input(index), tensor)
 
     def set_output_tensor(self, *args: Any, **kwargs: Any) -> None:
         """Bind the tensor of an output: ``set_output_tensor(tensor)`` if it is the only one, or ``(index, tensor)``."""
         index, tensor = _indexed("set_output_tensor", args, kwargs)
-        self._output(index).bind(_tensor(tensor))
+        _bind(self._output(index), tensor)
 
     def set_input_tensors(self, *args: Any, **kwargs: Any) -> None:
         """Bind the tensors of inputs, given as a dict by number, or a batch of tensors to one input.
@@ -97,6 +108,8 @@ class RequestTensors(Unpicklable):
         each with an extent of 1 for N, the first dimension of the input's layout. An inference reads them one after the
         other.
         """
+        if "inputs" in kwargs:  # openvino's name of the dict
+            kwargs["tensors"] = kwargs.pop("inputs")
         index, tensors = _indexed("set_input_tensors", args, kwargs, "idx", "tensors")
         if isinstance(tensors, Mapping):
             for number, tensor in tensors.items():
@@ -148,6 +161,14 @@ def _indexed(
     return arguments.get(index), arguments[tensor]
 
 
+def _one_of(*given: Any) -> Any:
+    """Return the argument that is given by one of several names. Raise TypeError unless one is."""
+    found = [value for value in given if value is not None]
+    if len(found) != 1:
+        raise TypeError("give one tensor name or port")
+    return found[0]
+
+
 def _bind_batch(slot: InputSlot, tensors: Sequence[Any]) -> None:
     """Bind a list of tensors to an input: a single one as it is, several as a batch."""
     if not isinstance(tensors, list):
@@ -167,9 +188,14 @@ def _tensor_of(slot: InputSlot | OutputSlot) -> Tensor:
     return tensor
 
 
-def _tensor(value: Any) -> Tensor:
+def _bind(slot: InputSlot | OutputSlot, value: Any) -> None:
+    slot.bind(_tensor(value) if isinstance(slot, InputSlot) else _tensor(value, live=False))
+
+
+def _tensor(value: Any, live: bool = True) -> Tensor:
+    """Return a tensor of ovgpu; one of openvino by its memory, and if it is ``live``, whose program may resize it."""
     if isinstance(value, Tensor):
         return value
     if hasattr(value, "get_byte_size"):  # openvino.Tensor
-        return Tensor(value, shared_memory=True)
+        return LiveTensor(value) if live else Tensor(value, shared_memory=True)
     raise TypeError(f"expected a Tensor, got {type(value).__name__}")

@@ -39,7 +39,7 @@ def table(
     unwrapped: Sequence[int] = (),
 ) -> Table:
     """Return a table. ``right`` has the indices of right-aligned columns; these and ``unwrapped`` ones do not wrap."""
-    result = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    result = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
         result.add_column(
             column,
@@ -50,6 +50,11 @@ def table(
     for row in rows:
         result.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return result
+
+
+def headed(name: str, rest: str) -> Text:
+    """Return a line that begins with a name in bold. Names of models and paths may look like markup."""
+    return Text.assemble((name, "bold"), rest)
 
 
 def results_table(title: str, named: Iterable[tuple[str, Any]]) -> Table:

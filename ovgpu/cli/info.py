@@ -20,7 +20,7 @@ from ovgpu.cli import graph
 from ovgpu.cli._feed import Feed
 from ovgpu.cli._inputs import fill, is_decoder
 from ovgpu.cli._ports import parse_shapes, port_name, static_shapes
-from ovgpu.cli._print import MODEL, console, table
+from ovgpu.cli._print import MODEL, console, headed, table
 from ovgpu.errors import DeviceError
 from ovgpu.model import Node, Output, all_nodes
 from ovgpu.model.ports import ports_table
@@ -67,11 +67,11 @@ def run(args: argparse.Namespace) -> None:
 def _print_devices() -> None:
     core, out = Core(), console()
     out.print(f"ovgpu {OWN}, Python {platform.python_version()}, NumPy {np.__version__}")
-    out.print(f"[bold]CPU[/]  {core.get_property('CPU', 'FULL_DEVICE_NAME')}", soft_wrap=True)
+    out.print(headed("CPU", f"  {core.get_property('CPU', 'FULL_DEVICE_NAME')}"), soft_wrap=True)
     try:
         cards = device.count()
     except DeviceError as e:
-        out.print("[bold]NVIDIA[/]  cannot be used:", Text(str(e)), soft_wrap=True)
+        out.print(headed("NVIDIA", f"  cannot be used: {e}"), soft_wrap=True)
         return
     for number in range(cards):
         _print_card(out, f"NVIDIA.{number}", number)
@@ -81,11 +81,10 @@ def _print_devices() -> None:
 def _print_card(out: Console, name: str, number: int) -> None:
     card, memory = device.card(number), device.memory(number)
     out.print(
-        f"[bold]{name}[/] ",
-        Text(
-            f"{card.name}, {card.architecture}, "
-            f"{counted(card.multiprocessors, 'multiprocessor')}, "
-            f"{bytes_text(memory['free'])} of {bytes_text(memory['total'])} free"
+        headed(
+            name,
+            f"  {card.name}, {card.architecture}, {counted(card.multiprocessors, 'multiprocessor')}, "
+            f"{bytes_text(memory['free'])} of {bytes_text(memory['total'])} free",
         ),
         soft_wrap=True,
     )
@@ -107,7 +106,7 @@ def _print_model(args: argparse.Namespace) -> None:
     model = core.read_model(args.model)
     nodes = list(all_nodes(model))
     weights = {id(n.op.value): n.op.value.nbytes for n in nodes if isinstance(n.op, Constant)}
-    out.print(f"[bold]{model.friendly_name}[/]  {args.model}", soft_wrap=True)
+    out.print(headed(model.friendly_name, f"  {args.model}"), soft_wrap=True)
     out.print(
         f"{counted(len(nodes), 'layer')}, {bytes_text(sum(weights.values()))} of weights in "
         f"{counted(len(weights), 'constant')}"

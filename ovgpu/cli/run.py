@@ -13,7 +13,7 @@ from ovgpu.api.core import Core
 from ovgpu.cli._classes import best_classes, class_names
 from ovgpu.cli._inputs import add_options, build_feed
 from ovgpu.cli._ports import model_folder, port_names
-from ovgpu.cli._print import MODEL, console, milliseconds, results_table, strings_as_bytes
+from ovgpu.cli._print import MODEL, console, headed, milliseconds, results_table, strings_as_bytes
 from ovgpu.ops.base.storage import decode
 from ovgpu.runtime.printing import counted
 from ovgpu.types import Type
@@ -62,10 +62,8 @@ def run(args: argparse.Namespace) -> None:
             for number, name in enumerate(names):
                 saved[name if args.steps == 1 else f"{name}.{step}"] = _portable(results[number].copy())
     device = ", ".join(compiled.get_property("EXECUTION_DEVICES"))
-    out.print(
-        f"[bold]{model.friendly_name}[/] on {device}: {counted(args.steps, 'inference')}"
-        + (f", {counted(len(states), 'state variable')}" if states else "")
-    )
+    counts = counted(args.steps, "inference") + (f", {counted(len(states), 'state variable')}" if states else "")
+    out.print(headed(model.friendly_name, f" on {device}: {counts}"))
     out.print(
         results_table(
             "Outputs" if args.steps == 1 else "Outputs of the last inference",

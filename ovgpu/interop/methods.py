@@ -15,7 +15,8 @@ from functools import wraps
 from typing import Any
 
 from ovgpu._util.openvino_package import is_replaced
-from ovgpu.interop.values import ENUMS, is_plain, openvino, to_openvino, to_ovgpu
+from ovgpu.interop.values import ENUMS, is_plain, openvino, tensor_to_ovgpu, to_openvino, to_ovgpu
+from ovgpu.tensor import Tensor
 
 VALUES = {"Dimension", "Layout", "OVAny", "PartialShape", "Shape", "Strides", "Tensor", "Type", *ENUMS}
 """Classes of openvino that ovgpu has too. They are left as they are: programs hold ovgpu's."""
@@ -60,13 +61,28 @@ def _converting(method: Any) -> Any:
     if method is None:
         return None
 
+    writes = method.__name__ == "evaluate"  # into the tensors of its first argument
+
     @wraps(method)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given, given_by_name = args, kwargs
         if not is_plain(args):
             args = tuple(map(to_openvino, args))
-        found: Any = method(self, *args, **{key: to_openvino(value) for key, value in kwargs.items()})
+        if kwargs:
+            kwargs = {key: to_openvino(value) for key, value in kwargs.items()}
+        found: Any = method(self, *args, **kwargs)
+        if writes:
+            _take_results(next(iter([*given, *given_by_name.values()])), next(iter([*args, *kwargs.values()])))
         if not is_replaced() or sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in _OWN:
             return found
         return to_ovgpu(found)
 
     return called
+
+
+def _take_results(given: Any, written: Any) -> None:
+    """Give tensors of ovgpu what openvino has written into their copies."""
+    if isinstance(given, (list, tuple)):
+        for tensor, result in zip(given, written):
+            if isinstance(tensor, Tensor):
+                tensor.copy_from(tensor_to_ovgpu(result))

@@ -160,6 +160,9 @@ def _converting_function(function: Callable[..., Any]) -> Callable[..., Any]:
     from ovgpu.interop.graphs import build, has_models, has_ports, transform
     from ovgpu.interop.values import to_openvino, to_ovgpu
 
+    # convert_model imports openvino's types when it is called, and compares arguments with them.
+    imports = getattr(function, "__module__", "").startswith("openvino.tools")
+
     @wraps(function, updated=())
     def converted(*args: Any, **kwargs: Any) -> Any:
         values = *args, *kwargs.values()
@@ -167,7 +170,12 @@ def _converting_function(function: Callable[..., Any]) -> Callable[..., Any]:
             return build(function, args, kwargs)
         if has_models(values):
             return transform(function, args, kwargs)
-        found = function(*map(to_openvino, args), **{key: to_openvino(arg) for key, arg in kwargs.items()})
+        args, kwargs = tuple(map(to_openvino, args)), {key: to_openvino(arg) for key, arg in kwargs.items()}
+        if not imports:
+            found = function(*args, **kwargs)
+        else:
+            with openvino_package.own_names():
+                found = function(*args, **kwargs)
         return to_ovgpu(found) if openvino_package.is_replaced() else found
 
     return converted

@@ -47,7 +47,7 @@ def is_plain(values: Sequence[Any]) -> bool:
 
 def to_openvino(value: Any) -> Any:
     """Return openvino's own object for a type, shape, layout, tensor or enum of ovgpu, also in lists, tuples and dicts.
-    Other values stay as they are."""
+    Other values stay as they are. Tensors are copied: openvino may keep their memory, as Constants do."""
     if isinstance(value, (Shape, Strides)):
         return getattr(openvino, type(value).__name__)(list(value))
     if type(value) in (list, tuple):
@@ -61,7 +61,7 @@ def to_openvino(value: Any) -> Any:
     if isinstance(value, (PartialShape, Layout)):
         return getattr(openvino, type(value).__name__)(str(value))
     if isinstance(value, Tensor):
-        return tensor_to_openvino(value)
+        return _copied(value)
     if isinstance(value, OVAny):
         return openvino.OVAny(value.value)
     return property_to_openvino(value)
@@ -141,6 +141,17 @@ def tensor_to_openvino(tensor: Tensor) -> Any:
         openvino.Shape(list(tensor.shape)),
         to_openvino_type(tensor.element_type),
     )
+
+
+def _copied(tensor: Tensor) -> Any:
+    """Return a Tensor as an `openvino.Tensor` with memory of its own. A tensor in a device's memory stays as it is."""
+    shared = tensor_to_openvino(tensor)
+    if tensor.remote or tensor.element_type == Type.string:
+        return shared
+    copied = openvino.Tensor(shared.get_element_type(), shared.get_shape())
+    if shared.get_size():
+        shared.copy_to(copied)
+    return copied
 
 
 def _is_shareable(tensor: Any) -> bool:

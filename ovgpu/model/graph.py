@@ -64,6 +64,10 @@ class Model(Ports, metaclass=Shared):
 
     def __new__(cls, results: Any = (), *args: Any, **kwargs: Any) -> Any:
         if owns(results) or (isinstance(results, (list, tuple)) and any(map(owns, results))):
+            if cls is not Model:
+                raise TypeError(
+                    f"{cls.__name__} is made of nodes of ovgpu; nodes of openvino make a plain openvino.Model"
+                )
             return required("the model").Model(results, *args, **kwargs)
         return super().__new__(cls)
 

@@ -241,7 +241,7 @@ class DeviceInput(InputSlot):
         kind = self._kind or Type.of(array.dtype)
         if array.nbytes > transfer.POOLED:
             device = self._last_copy = self._copies.array(array.shape, kind)
-            self._backend.send(array, device)
+            self._backend.send(np.ascontiguousarray(array), device)
             return HostDevicePair(device, device)
         tensor = self._tensor
         if self.shared_array is None and isinstance(tensor, StagedTensor) and tensor is self._own and tensor.pinned:

@@ -17,6 +17,8 @@ from ovgpu._util.dlpack import from_dlpack
 from ovgpu.compile.ports import ConstOutput, PortList
 from ovgpu.errors import Error
 from ovgpu.ops.base.op import Array
+from ovgpu.request.batched_tensor import BatchedTensor
+from ovgpu.request.live_tensor import LiveTensor
 from ovgpu.request.pinned import HostDevicePair
 from ovgpu.request.results import OVDict
 from ovgpu.tensor import Tensor, array_of, on_device
@@ -99,20 +101,36 @@ class InputSlot:
         if isinstance(value, Tensor):
             return self.bind(value)
         if hasattr(value, "get_byte_size"):  # openvino.Tensor
-            return self.bind(_borrowed(value))
+            return self.bind(LiveTensor(value))
         array = self._converted(value)
         self._check(array.shape)
         flags = array.flags  # an array that is read-only is copied, as in OpenVINO
         if share and array.dtype == self._dtype and flags.c_contiguous and flags.aligned and flags.writeable:
             self._tensor, self.shared_array = None, array
             return None
-        own = self._own_tensor(array)
-        if own is None:
+        target = self._bound_to_write(value) or self._own_tensor(array)
+        if target is None:
             self._tensor, self.shared_array = None, np.array(array, order="C")
         else:
-            np.copyto(own.array, array, casting="unsafe")
-            self._tensor, self.shared_array = own, None
+            target.write(array)
+            self._tensor, self.shared_array = target, None
         return None
+
+    def _bound_to_write(self, value: Any) -> Tensor | None:
+        """Return the tensor that the caller has bound, if a copy of ``value`` goes into it. As in OpenVINO, arrays do,
+        and numbers and lists do not."""
+        tensor = self._tensor
+        if (
+            tensor is None
+            or tensor is self._own
+            or self.shared_array is not None
+            or tensor.remote
+            or tensor.element_type.packed
+            or isinstance(tensor, BatchedTensor)
+        ):
+            return None
+        is_array = getattr(value, "ndim", 0) > 0 and hasattr(value, "__array__")
+        return tensor if is_array and tensor.array.flags.writeable else None
 
     def bind(self, tensor: Tensor) -> None:
         """Make inferences read this tensor. Raise Error for another type, or a shape that the input cannot have."""
@@ -176,13 +194,12 @@ class InputSlot:
         self._own = self._tensor = tensor
 
     def _own_tensor(self, array: Array) -> Tensor | None:
-        """Return the slot's own tensor in the array's shape; None for packed and dynamic types, which use arrays."""
+        """Return the slot's own tensor, made for this array at first; None for packed and dynamic types, which use
+        arrays."""
         if self._kind is None or self._kind.packed:
             return None
         if self._own is None:
             self._own = self._new_tensor(self._kind, array.shape)
-        elif self._own._shape != array.shape:
-            self._own.set_shape(array.shape)
         return self._own
 
     def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
@@ -291,11 +308,3 @@ def _encoded(array: Array) -> Array:
             raise TypeError(f"a string input takes str and bytes, got {type(item).__name__}")
         flat[i] = item.encode() if isinstance(item, str) else item
     return encoded
-
-
-def _borrowed(tensor: Any) -> Tensor:
-    """Return an openvino.Tensor as an ovgpu Tensor, in the same memory if possible, else as a copy."""
-    try:
-        return Tensor(tensor, shared_memory=True)
-    except (RuntimeError, ValueError):
-        return Tensor(tensor)

@@ -119,3 +119,24 @@ def test_items_in_device_memory(emulated: str, on_host: tuple[int, ...]) -> None
         assert r.infer()[0].tolist() == [[0, 0], [1, 1], [v, v]]
     with pytest.raises(RuntimeError, match="copy it to the host"):
         request("CPU").set_input_tensors(tensors)
+
+
+@pytest.mark.parametrize("on_card", [(), (0,), (0, 1)])
+def test_items_of_other_shapes(device: str, on_card: tuple[int, ...]) -> None:
+    """A program may give all items another shape that the input takes. Others are an error."""
+    if on_card and device == "CPU":
+        return
+    r = request(device, (2, -1))
+    tensors = [ov.Tensor(ov.Type.f32, ov.Shape([1, 2])) for _ in range(2)]
+    for number in on_card:
+        context = ov.Core().get_default_context(device)
+        tensors[number] = context.create_tensor(ov.Type.f32, [1, 2])
+    r.set_input_tensors(tensors)
+    for columns in (2, 4, 400, 1, 600_000):
+        for number, tensor in enumerate(tensors):
+            tensor.copy_from(ov.Tensor(np.full((1, columns), -number - 1, np.float32)))
+        result = r.infer()[0]
+        assert result.shape == (2, columns) and result[:, -1].tolist() == [1, 2]
+        tensors[1].set_shape([1, 3])
+        with pytest.raises(RuntimeError, match="are no batch"):
+            r.infer()

@@ -264,6 +264,16 @@ def test_info(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--times measures the steps of the plan: add --plan" in error(capsys, "info", stateful, "--times")
 
 
+@pytest.mark.parametrize("command", [["info"], ["info", "--plan", "-d", "CPU"], ["run", "-d", "CPU"]])
+def test_names_that_look_like_markup(command: list[str], write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    net = Net("plain")
+    net.result(net.layer("Abs", "opset1", [net.parameter("f32", (2,), "[bold]x[/]")], name="[/y]", names=["[/z]"]))
+    path = Path(write(net))
+    path.write_text(path.read_text().replace('<net name="plain"', '<net name="[/x][red]m"'))
+    text = output(capsys, command[0], str(path), *command[1:])
+    assert "[/x][red]m" in text and "[/z]" in text
+
+
 def test_info_of_a_decoder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder of 32 layers is one screen: variables of one shape and equal layers are listed once."""
     monkeypatch.setenv("COLUMNS", "160")

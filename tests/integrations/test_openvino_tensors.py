@@ -9,6 +9,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
+import ovgpu
+
 TYPES = "boolean i4 u4 i8 u8 f8e4m3 i16 u16 f16 bf16 i32 u32 f32 i64 u64 f64".split()
 SHAPES = [[2, 3], [], [0, 3]]
 
@@ -222,3 +224,82 @@ def test_batches_of_tensors(core: ov.Core) -> None:
             request.get_tensor("x")
         request.set_input_tensors({0: ov.Tensor(np.ones((3, 2), np.float32))})
         assert request.infer()[0].tolist() == [[1, 1]] * 3
+
+
+BINDERS: dict[str, Any] = {
+    "set_tensor": lambda request, tensor: request.set_tensor("x", tensor),
+    "set_input_tensor": lambda request, tensor: request.set_input_tensor(tensor),
+    "infer": lambda request, tensor: request.infer({"x": tensor}),
+}
+
+
+@pytest.mark.parametrize("bind", BINDERS.values(), ids=BINDERS)
+def test_a_tensor_of_the_program_that_no_longer_fits(core: ov.Core, bind: Any) -> None:
+    """openvino refuses a tensor that was resized; the memory that it had is not read."""
+    for name in ("CPU", "NVIDIA"):
+        request = core.compile_model(copied("f32", [2, 3]), name).create_infer_request()
+        tensor = ov.Tensor(np.ones((2, 3), np.float32))
+        bind(request, tensor)
+        request.infer()
+        for shape in ([400, 3], [1, 3]):
+            tensor.shape = shape
+            with pytest.raises(RuntimeError):
+                request.infer()
+        tensor.shape = [2, 3]
+        tensor.data[:] = 5
+        assert request.infer()[0].tolist() == [[5] * 3] * 2
+
+
+@pytest.mark.parametrize("kind", ["f32", "string"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_arrays_are_copied_into_the_tensor_of_the_program(core: ov.Core, kind: str, dynamic: bool) -> None:
+    found = []
+    for name in ("CPU", "NVIDIA"):
+        if kind == "string" and name == "CPU":
+            continue
+        request = core.compile_model(copied(kind, [2], dynamic), name).create_infer_request()
+        first, second = (["a", "bb"], ["ccc", ""]) if kind == "string" else ([1, 2], [3, 4])
+        dtype = np.str_ if kind == "string" else np.float32
+        own = ov.Tensor(np.array(second, dtype))
+        request.set_input_tensor(own)
+        seen = [request.infer([np.array(first, dtype)])[0].tolist()]
+        seen.append((own.str_data if kind == "string" else own.data).tolist())
+        if kind == "string":
+            own.str_data = second
+        else:
+            own.data[:] = second
+        seen.append(request.infer()[0].tolist())
+        seen.append(request.infer([ov.Tensor(np.array(first, dtype))])[0].tolist())  # another tensor takes its place
+        seen.append((own.str_data if kind == "string" else own.data).tolist())
+        found.append(seen)
+        assert seen == [first, first, second, first, second]
+    assert all(seen == found[0] for seen in found)
+
+
+def test_regions_of_tensors(core: ov.Core) -> None:
+    whole = ov.Tensor(np.arange(12, dtype=np.float32).reshape(3, 4))
+    for name in ("CPU", "NVIDIA"):
+        request = core.compile_model(copied("f32", [3, 2]), name).create_infer_request()
+        request.set_input_tensor(ov.Tensor(whole, ov.Coordinate([0, 1]), ov.Coordinate([3, 3])))
+        assert request.infer()[0].tolist() == [[1, 2], [5, 6], [9, 10]]
+
+
+def test_names_of_arguments(core: ov.Core) -> None:
+    for name in ("CPU", "NVIDIA"):
+        request = core.compile_model(copied("f32", [2]), name).create_infer_request()
+        port, tensor = request.model_inputs[0], ov.Tensor(np.float32([1, 2]))
+        for method, arguments in (
+            (request.set_tensor, {"name": "x", "tensor": tensor}),
+            (request.set_tensor, {"port": port, "tensor": tensor}),
+            (request.set_tensors, {"inputs": {"x": tensor}}),
+            (request.set_input_tensors, {"inputs": {0: tensor}}),
+        ):
+            method(**arguments)
+            assert request.infer()[0].tolist() == [1, 2]
+        assert request.get_tensor(name="x").data.tolist() == request.get_tensor(port=port).data.tolist() == [1, 2]
+
+
+def test_no_strings() -> None:
+    """openvino cannot give the bytes of a tensor of no strings."""
+    tensor = ovgpu.Tensor(ov.Tensor(ov.Type.string, ov.Shape([0, 3])))
+    assert (tensor.shape, tensor.str_data.size) == ([0, 3], 0)

@@ -36,6 +36,10 @@ CALLS = {
     "x.set_output_type(0, ov.Type.i8, ov.PartialShape([2])); str(x.output(0).get_partial_shape())": "[2]",
     "t = ov.Tensor(ov.Type.f32, ov.Shape([1, 3])); "
     "m.evaluate([t], [ov.Tensor(np.ones((1, 3), 'f4'))]); t.data.tolist()": "[[1.0, 1.0, 1.0]]",
+    "t = ov.Tensor(ov.Type.f32, ov.Shape([5])); "
+    "m.evaluate([t], [ov.Tensor(np.ones((1, 3), 'f4'))]); str(t.shape), t.data.tolist()[0]": "('[1,3]', [1.0, 1.0, 1.0])",
+    "c = [ov.op.Constant(ov.Tensor(np.full(9, i, 'f4'))) for i in range(50)]; "
+    "junk = [np.full(9, -1, 'f4') for _ in range(50)]; [x.data[0] == i for i, x in enumerate(c)].count(True)": "50",
     "v.update(op.util.VariableInfo()); i = v.info; i.data_shape = ov.PartialShape([2, -1]); str(i.data_shape)": "[2,?]",
     "i = op.util.VariableInfo(); i.data_type = ov.Type.f32; i.data_type == ov.Type.f32": "True",
     "m.reshape([2, 3]); m.input(0).get_tensor().set_lower_value(ov.Tensor(np.ones((2, 3), 'f4'))); "
@@ -97,6 +101,39 @@ for table in (CALLS, RETURNED):
 print(len(CALLS), len(RETURNED))
 """
     assert run("-c", calls, cwd=tmp_path) == f"{len(CALLS)} {len(RETURNED)}"
+
+
+def test_strings_are_evaluated() -> None:
+    x = ops.parameter([2], ov.Type.string)
+    model, result = ov.Model([ops.result(x)], [x], "m"), ov.Tensor(ov.Type.string, ov.Shape([2]))
+    assert model.evaluate([result], [ov.Tensor(["a", "bb"])])
+    assert result.str_data.tolist() == ["a", "bb"]
+
+
+def test_a_subclass_of_model_says_what_it_is_made_of() -> None:
+    class Mine(ov.Model):
+        pass
+
+    x = ops.parameter([2], ov.Type.f32)
+    with pytest.raises(TypeError, match="Mine is made of nodes of ovgpu"):
+        Mine([ops.relu(x)], [x], "m")
+
+
+@pytest.mark.parametrize("given", ["[2, 3]", "ov.PartialShape([2, -1])", "ov.Shape([2, 3])", "('x', [2, 3])"])
+def test_models_are_converted_with_shapes(given: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    code = f"""
+import onnx, ovgpu
+from onnx import helper
+ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["n", 3]) for n in "xy"]
+graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ports[:1], ports[1:])
+onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9), "a.onnx")
+ovgpu.replace_openvino()
+import openvino as ov
+m = ov.convert_model("a.onnx", input={given})
+print(m.input(0).partial_shape, type(m.input(0).partial_shape) is ov.PartialShape)
+"""
+    assert run("-c", code, cwd=tmp_path) in ("[2,3] True", "[2,?] True")
 
 
 DISPATCH = """

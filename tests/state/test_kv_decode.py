@@ -342,7 +342,8 @@ def test_release_memory(device: str) -> None:
     twins = Twins(attending(), device)
     twins.feed(3), twins.feed(1)
     request = twins.found
-    parts = [*request._session._executors.values(), *(executor for executor, _ in request._session.initial._executors.values())]
+    session = request._session
+    parts = [*session._executors.values(), *(executor for executor, _ in session.initial._executors.values())]
     if request._session._decode_steps is not None:
         parts += [
             request._session._decode_steps.executor,

@@ -11,7 +11,7 @@ import numpy as np
 
 from ovgpu.api.core import Core
 from ovgpu.cli._inputs import build_feed
-from ovgpu.cli._print import console, statistics, strings_as_bytes, table
+from ovgpu.cli._print import console, headed, statistics, strings_as_bytes, table
 from ovgpu.cli.compare.engines import EXACT, Array, Engine, OpenVINOEngine, OutputKey, OvgpuEngine
 from ovgpu.model import Node
 from ovgpu.ops.base.storage import decode
@@ -52,11 +52,9 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     for note in args.notes:
         out.print(note, markup=False, soft_wrap=True)
-    out.print(
-        f"[bold]{model.friendly_name}[/] on {device} against "
-        f"{'OpenVINO' if against == 'openvino' else 'the CPU'}: "
-        f"{counted(len(comparison.errors), 'output')} of layers, {counted(step + 1, 'inference')}"
-    )
+    judge = "OpenVINO" if against == "openvino" else "the CPU"
+    counts = f"{counted(len(comparison.errors), 'output')} of layers, {counted(step + 1, 'inference')}"
+    out.print(headed(model.friendly_name, f" on {device} against {judge}: {counts}"))
     comparison.print(out, args.all)
     return int(comparison.first is not None)
 

@@ -11,11 +11,11 @@ from openvino.utils.data_helpers import OVDict  # type: ignore[import-untyped]
 
 import ovgpu
 from ovgpu.integrations.openvino.classes import expose
-from ovgpu.integrations.openvino.live_tensor import LiveTensor, live_value_from_program
 from ovgpu.integrations.openvino.ports import PortsOfModel, key_to_ovgpu, make_ports
-from ovgpu.integrations.openvino.remote import value_from_program, value_to_program
+from ovgpu.integrations.openvino.remote import input_from_program, value_from_program, value_to_program
 from ovgpu.interop.models import to_openvino_model
 from ovgpu.interop.values import properties_to_ovgpu, property_to_openvino
+from ovgpu.request.live_tensor import LiveTensor
 
 
 class VariableState:
@@ -104,8 +104,8 @@ class InferRequest:
 
     # ---- tensors
 
-    def get_tensor(self, name_or_port: Any) -> Any:
-        key = self._compiled._key(name_or_port)
+    def get_tensor(self, name_or_port: Any = None, **kwargs: Any) -> Any:
+        key = self._compiled._key(name_or_port or next(iter(kwargs.values()), None))
         number = self._compiled.live_inputs.get(key)
         return value_to_program(self._request.get_tensor(key)) if number is None else self._input_tensor(number)
 
@@ -123,10 +123,13 @@ class InferRequest:
             slot.bind(live := LiveTensor(given))
         return live.wrapped
 
-    def set_tensor(self, name_or_port: Any, tensor: Any) -> None:
-        self._request.set_tensor(*self._compiled._item(name_or_port, tensor))
+    def set_tensor(self, name_or_port: Any = None, tensor: Any = None, *, name: Any = None, port: Any = None) -> None:
+        self._request.set_tensor(*self._compiled._item(name_or_port or name or port, tensor))
 
-    def set_tensors(self, inputs: Any, tensors: Any = None) -> None:
+    def set_tensors(
+        self, inputs: Any = None, tensors: Any = None, *, tensor_name: Any = None, port: Any = None
+    ) -> None:
+        inputs = inputs or tensor_name or port
         if tensors is None:
             self._request.set_tensors(self._compiled._inputs(inputs))
         else:
@@ -139,8 +142,8 @@ class InferRequest:
         return value_to_program(self._request.get_output_tensor(index))
 
     def set_input_tensor(self, *args: Any, **kwargs: Any) -> None:
-        value = live_value_from_program if self._compiled.live_inputs else value_from_program
-        self._request.set_input_tensor(*map(value, args), **{name: value(arg) for name, arg in kwargs.items()})
+        kwargs = {name: input_from_program(arg) for name, arg in kwargs.items()}
+        self._request.set_input_tensor(*map(input_from_program, args), **kwargs)
 
     def set_output_tensor(self, *args: Any, **kwargs: Any) -> None:
         kwargs = {name: value_from_program(arg) for name, arg in kwargs.items()}
@@ -255,8 +258,7 @@ class CompiledModel:
 
     def _item(self, key: Any, value: Any) -> tuple[Any, Any]:
         """Return the key of an input or output, and its value, as ovgpu's."""
-        key = self._key(key)
-        return key, live_value_from_program(value) if key in self.live_inputs else value_from_program(value)
+        return self._key(key), input_from_program(value)
 
     def _results(self, results: ovgpu.OVDict) -> OVDict:
         return OVDict(dict(zip(self._ports.outputs.openvino, results.values(), strict=True)))
@@ -391,7 +393,7 @@ def _items(tensors: Any) -> Any:
     if isinstance(tensors, openvino._pyopenvino.TensorVector):
         tensors = list(tensors)
     if isinstance(tensors, list):
-        return list(map(live_value_from_program, tensors))
+        return list(map(input_from_program, tensors))
     if isinstance(tensors, Mapping):
-        return {key: live_value_from_program(value) for key, value in tensors.items()}
+        return {key: input_from_program(value) for key, value in tensors.items()}
     return tensors

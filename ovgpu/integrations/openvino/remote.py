@@ -63,5 +63,12 @@ def value_to_program(value: Any) -> Any:
 
 def value_from_program(value: Any) -> Any:
     """Return a value of openvino, or an object of this module, as one of ovgpu. Tensors share their memory."""
+    own = input_from_program(value)
+    return to_ovgpu(value) if own is value else own
+
+
+def input_from_program(value: Any) -> Any:
+    """Return the value of an input: the ovgpu tensor in an object of this module. Requests of ovgpu take other values
+    as they are."""
     own = value.__dict__.get("_own") if isinstance(value, (openvino.RemoteTensor, openvino.RemoteContext)) else None
-    return to_ovgpu(value) if own is None else own
+    return value if own is None else own
