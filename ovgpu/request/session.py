@@ -18,13 +18,14 @@ from ovgpu.errors import DeviceError, Error, is_out_of_memory
 from ovgpu.lowering.program import Program
 from ovgpu.ops.base.op import Array
 from ovgpu.request.device_io import binding_addresses, make_slots
-from ovgpu.request.inputs import numbered
+from ovgpu.request.inputs import InputSlot, numbered
 from ovgpu.request.kv_decode import DecodeSteps
-from ovgpu.request.outputs import RequestMemory
+from ovgpu.request.outputs import OutputSlot, RequestMemory
 from ovgpu.request.pinned import HostDevicePair
 from ovgpu.request.replays import CACHED_REPLAYS, Replay, Transition
 from ovgpu.request.results import OVDict, as_numbers
 from ovgpu.request.variables import InitialValues, take_writes
+from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.faults import fault
@@ -47,6 +48,24 @@ class Session:
 
     compilation: Compilation
     """The compilation that inferences run. It changes when the model is compiled again in a wider type."""
+    backend: Backend
+    """The device, with a stream of the session's own. Work on arrays is done ``with backend.active()``."""
+    inputs: list[InputSlot]
+    """The inputs, in the order of the model's."""
+    outputs: list[OutputSlot]
+    """The outputs, in the order of the model's."""
+    variables: Variables
+    """The variables, and the buffers that hold their values."""
+    initial: InitialValues
+    """The initial values of the variables."""
+    cancellation: Cancellation
+    """The wish to end the running inference."""
+    profiler: Profiler | None
+    """The times of the last inference's steps, if the model was compiled with ``enable_profiling``."""
+    last: Executor | None = None
+    """The executor of the last inference; None if there was none since `forget`."""
+    latency = 0.0
+    """The duration of the last inference in milliseconds."""
 
     def __init__(self, compilation: Compilation) -> None:
         self.compilation = compilation
@@ -54,7 +73,7 @@ class Session:
         self.inputs, self.outputs = make_slots(compilation.inputs, compilation.outputs, self.backend)
         self.variables = Variables(compilation.initial.infos, self.backend)
         self.cancellation = Cancellation()
-        self.memory = RequestMemory(self.outputs, self.variables)
+        self._memory = RequestMemory(self.outputs, self.variables)
         self.initial = InitialValues(
             compilation.initial,
             self.variables,
@@ -64,8 +83,6 @@ class Session:
             self.cancellation,
         )
         self.profiler = Profiler(self.backend.clock()) if compilation.profiling else None
-        self.last: Executor | None = None  # the executor of the last inference
-        self.latency = 0.0  # of the last inference, in milliseconds
         self._executors: dict[int, Executor] = {}
         self._in_range: WeakSet[Executor] = WeakSet()  # executors whose first run has not left the range of f16
         self._doubts_results = compilation.may_widen
@@ -273,12 +290,12 @@ class Session:
             self.profiler.begin()
         if DEBUG.value or STOP_AT.value or NVTX.value:
             results = run_watched(
-                executor, self.profiler, self.compilation.title, arrays, states, self.memory, key, hosts
+                executor, self.profiler, self.compilation.title, arrays, states, self._memory, key, hosts
             )
         else:
             first = self.compilation.may_widen and executor not in self._in_range
             observe = OverflowWatch(executor, self.profiler) if first else self.profiler
-            results = executor.run(arrays, states, self.memory, key, hosts=hosts, observe=observe)
+            results = executor.run(arrays, states, self._memory, key, hosts=hosts, observe=observe)
             if first:
                 self._in_range.add(executor)
         self.backend.synchronize()
@@ -398,7 +415,7 @@ class Session:
             hosts = None
             if self.backend.remote:
                 hosts, arrays = arrays, [pair.device for pair in both]
-            executor.prepare(arrays, self._states(executor, arrays, both), self.memory, hosts)
+            executor.prepare(arrays, self._states(executor, arrays, both), self._memory, hosts)
         return executor
 
     def forget(self) -> None:
