@@ -1,19 +1,19 @@
 """Batch axes: the axis of each tensor of a model along which the rows of a batch lie.
 
-`Batch` follows them through a model whose shapes were inferred with a symbolic number of rows. `ovgpu.batching.rules`
-has a rule for each op that computes each row from that row alone. Everything else is refused.
+`Batch` follows them through a model whose shapes were inferred with a symbolic number of rows, by the rules in `RULES`.
+`ovgpu.batching.rules` declares one for each op that computes each row from that row alone. Everything else is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ovgpu.batching.row_numbers import RowNumbers, computed, counted
 from ovgpu.errors import OpError
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.op import Op, op_of
 from ovgpu.ops.base.shapes import constant_axis
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.movement.gather import Gather
@@ -77,8 +77,6 @@ class Batch:
         axes.update(zip(node.ports, found))
 
     def _follow(self, node: Node, axes: Axes, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Axes:
-        from ovgpu.batching import rules  # the rules of loops trace their bodies
-
         op: Any = op_of(node)
         if op.name == "ReadValue":
             axis = self.variables.get(op.variable_id)
@@ -102,11 +100,11 @@ class Batch:
             if isinstance(op, Gather) and axes[1] is not None and numbers[1] is not None:
                 return [self._gathered(op, axes[0], axes[1], numbers[1], inputs)]
         for number, spec in enumerate(inputs):
-            if self._counts(spec) and not (number in op.host_inputs and isinstance(op, rules.SHAPED)):
+            if self._counts(spec) and not (number in op.host_inputs and isinstance(op, tuple(SHAPED))):
                 raise OpError("the layer computes with the number of rows in the batch")
         if not any(axes) and not any(self.depends(d) for spec in outputs for d in spec.shape or ()):
             return [None] * len(outputs)
-        rule = rules.rule_of(op)
+        rule = _rule_of(op)
         if rule is None:
             raise OpError("the layer may mix the rows of a batch")
         if any(spec is not None and spec.shape is None for spec in (*inputs, *outputs)):
@@ -146,6 +144,34 @@ class Batch:
             expected = axis.outer * self.size * axis.inner if axis is not None and number == axis.axis else None
             if self.depends(extent) if expected is None else not equal(extent, expected):
                 raise OpError(f"axis {number} of a result does not have one part for each row of the batch")
+
+
+Specs = Sequence[Any]  # Sequence[Spec | None]; a rule knows which inputs its op has
+Rule = Callable[[Batch, Any, Axes, Specs, Sequence[Spec]], Axes]
+"""A function that takes the batch axes of a node's inputs and returns those of its outputs. It raises OpError where a
+row of a result would depend on other rows, or on its position in the batch."""
+
+RULES: dict[type[Op], Rule] = {}
+"""The rules by class of op, each also for derived classes. An op without a rule is refused."""
+
+SHAPED: set[type[Op]] = set()
+"""Ops that may read the number of rows in the batch: as an extent of their result."""
+
+
+def rule(*classes: type[Op], shaped: bool = False) -> Callable[[Rule], Rule]:
+    """Declare the rule of op classes. With ``shaped``, they are `SHAPED`."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(classes, function))
+        SHAPED.update(classes if shaped else ())
+        return function
+
+    return register
+
+
+def _rule_of(op: Op) -> Rule | None:
+    """Return the rule of an op's class or of its nearest base that has one."""
+    return next((RULES[cls] for cls in type(op).__mro__ if cls in RULES), None)
 
 
 def shared(axes: Iterable[BatchAxis | None]) -> BatchAxis:

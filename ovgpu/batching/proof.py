@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ovgpu.batching import rules  # noqa: F401  # declares the rules that `Batch` follows
 from ovgpu.batching.axes import Batch, BatchAxis
 from ovgpu.batching.rewriting import rewrite
 from ovgpu.errors import OpError

@@ -1,15 +1,11 @@
-"""Batching rules: which ops compute each row of a batch from that row alone, and where the rows are in their results.
-
-A rule takes the batch axes of a node's inputs and returns those of its outputs. It raises OpError where a row of a
-result would depend on other rows, or on its position in the batch. An op without a rule is refused.
-"""
+"""Batching rules: ops that compute each row of a batch from that row alone, and where the rows of their results are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ovgpu.batching.axes import Axes, Batch, BatchAxis, shared
+from ovgpu.batching.axes import RULES, Axes, Batch, BatchAxis, Specs, rule, shared
 from ovgpu.errors import OpError
 from ovgpu.ops.activation.activation import Parametrised, PRelu
 from ovgpu.ops.activation.softmax import _Softmax
@@ -51,29 +47,6 @@ from ovgpu.ops.signal.stft import STFT
 from ovgpu.ops.sort.topk import TopK
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym, product
-
-Specs = Sequence[Any]  # Sequence[Spec | None]; a rule knows which inputs its op has
-Rule = Callable[[Batch, Any, Axes, Specs, Sequence[Spec]], Axes]
-
-SHAPED = (_Reshaping, _Broadcast, Tile)
-"""Ops that may read the number of rows in the batch: as an extent of their result."""
-
-RULES: dict[type[Op], Rule] = {}
-
-
-def rule_of(op: Op) -> Rule | None:
-    """Return the rule of an op's class or of its nearest base that has one."""
-    return next((RULES[cls] for cls in type(op).__mro__ if cls in RULES), None)
-
-
-def rule(*classes: type[Op]) -> Callable[[Rule], Rule]:
-    """Declare the rule of op classes and of the classes derived from them."""
-
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(classes, function))
-        return function
-
-    return register
 
 
 def _in_place(
@@ -245,7 +218,7 @@ def _attention(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequen
     return [shared(found)]
 
 
-@rule(_Reshaping)
+@rule(_Reshaping, shaped=True)
 def _reshaping(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[Spec]) -> Axes:
     _only(axes, (0,))
     axis, shape = shared(axes), outputs[0].shape or ()
@@ -322,7 +295,7 @@ def _slice_scatter(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Se
     return [axes[0]]
 
 
-@rule(_Broadcast)
+@rule(_Broadcast, shaped=True)
 def _broadcast(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[Spec]) -> Axes:
     _only(axes, (0,))
     mapping = op.axes_mapping(*inputs[2:])
@@ -333,7 +306,7 @@ def _broadcast(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequen
     return [axes[0].moved(places[axes[0].axis])]
 
 
-@rule(Tile)
+@rule(Tile, shaped=True)
 def _tile(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[Spec]) -> Axes:
     _only(axes, (0,))
     if axes[0] is None:

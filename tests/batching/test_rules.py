@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 
 import ovgpu
-from ovgpu.batching.axes import BatchAxis
+from ovgpu.batching.axes import RULES, BatchAxis
 from ovgpu.batching.proof import ALL_DIFFER, Proof
-from ovgpu.batching.rules import RULES
 from ovgpu.ops.base.op import lookup
 from tests.conformance import modules, tables
 from tests.harness import Case

@@ -13,13 +13,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ovgpu._util.atomic_file import replacing
 from ovgpu.backends.cuda import rt
-
-if TYPE_CHECKING:
-    from ovgpu.backends.cuda.kernels import Kernel
 
 DEFAULT_FOLDER = os.path.expanduser("~/.cupy/kernel_cache")
 DIGEST_BYTES = 32  # at the beginning of a file: SHA-256 of the rest
@@ -43,6 +40,19 @@ class Binary:
         return self.symbol.encode() + b"\0" + self.code
 
 
+class Used(Protocol):
+    """A kernel that requests launch; see `kernels.Kernel`."""
+
+    def key(self) -> str:
+        """Return the key of its machine code."""
+
+    def binary(self) -> Binary:
+        """Return its machine code."""
+
+    def finish(self) -> None:
+        """Wait for its compilation."""
+
+
 class KernelStore:
     """Kernels of one compiled model.
 
@@ -54,7 +64,7 @@ class KernelStore:
 
     def __init__(self, folder: str = "", threads: int = 0) -> None:
         self.folder, self.threads = folder, threads
-        self.used: dict[Kernel, None] = {}
+        self.used: dict[Used, None] = {}
         self.imported: Mapping[str, Binary] = {}
 
 
