@@ -34,7 +34,7 @@ from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused import _product_mma
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused.compressed import CompressedMatMul
-from ovgpu.passes.compressed import DEVICE_TILE
+from ovgpu.passes.keep_weights_compressed import DEVICE_TILE
 from ovgpu.types import Type
 from tests.harness.cuda import bound
 

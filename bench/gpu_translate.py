@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import ovgpu
 from ovgpu.model import Model, Node, Output
 from ovgpu.passes import _graph
-from ovgpu.passes.fold import fold_constants
+from ovgpu.passes.fold_constants import fold_constants
 from ovgpu.passes.merge_products import merge_products
 
 Array = NDArray[Any]

@@ -8,44 +8,44 @@ from typing import Any, Literal, NamedTuple
 
 from ovgpu.model import Model, graph
 from ovgpu.passes._graph import HALVES
-from ovgpu.passes.activation import fuse_activations
-from ovgpu.passes.add_norm import add_norms
-from ovgpu.passes.attention import fuse_attention
-from ovgpu.passes.attention_codes import quantized_attention
-from ovgpu.passes.batch_norm import scale_channels
+from ovgpu.passes.append_rotated import append_rotated
+from ovgpu.passes.append_to_caches import append_to_caches
+from ovgpu.passes.attend_rotated import attend_rotated
 from ovgpu.passes.canonicalise import canonicalise
-from ovgpu.passes.channels_last import channels_last
-from ovgpu.passes.compressed import compressed_weights
-from ovgpu.passes.convolution_epilogue import fuse_convolution_epilogues
-from ovgpu.passes.decomposed_norm import join_norms
-from ovgpu.passes.einsum import expand_einsum
-from ovgpu.passes.exact_products import exact_products
-from ovgpu.passes.fold import fold_constants
+from ovgpu.passes.convert_mixed_reals import convert_mixed_reals
+from ovgpu.passes.downcast import downcast
+from ovgpu.passes.expand_einsum import expand_einsum
+from ovgpu.passes.fold_constants import fold_constants
+from ovgpu.passes.fuse_activations import fuse_activations
+from ovgpu.passes.fuse_add_norms import fuse_add_norms
+from ovgpu.passes.fuse_attention import fuse_attention
+from ovgpu.passes.fuse_convolution_epilogues import fuse_convolution_epilogues
 from ovgpu.passes.fuse_elementwise import fuse_elementwise
-from ovgpu.passes.fuse_reshape import reshape_early
-from ovgpu.passes.group_norm import group_norms
-from ovgpu.passes.group_norm_epilogue import fuse_group_norm_epilogues
-from ovgpu.passes.grouped_attention import group_heads
+from ovgpu.passes.fuse_group_norm_epilogues import fuse_group_norm_epilogues
+from ovgpu.passes.fuse_matmul_epilogues import fuse_matmul_epilogues
+from ovgpu.passes.fuse_prologues import fuse_prologues
+from ovgpu.passes.fuse_recurrent_loops import fuse_recurrent_loops
+from ovgpu.passes.fuse_rotary import fuse_rotary
+from ovgpu.passes.group_heads import group_heads
+from ovgpu.passes.guard_maxima import guard_maxima
 from ovgpu.passes.infer_state_rank import infer_state_rank
-from ovgpu.passes.kv_cache import growing_variables
-from ovgpu.passes.log_sum_exp import finite_maxima
-from ovgpu.passes.matmul_epilogue import fuse_matmul_epilogues
-from ovgpu.passes.matmul_prologue import fuse_prologues
+from ovgpu.passes.join_group_norms import join_group_norms
+from ovgpu.passes.join_norms import join_norms
+from ovgpu.passes.keep_products_exact import keep_products_exact
+from ovgpu.passes.keep_weights_compressed import keep_weights_compressed
+from ovgpu.passes.lay_out_channels_last import lay_out_channels_last
+from ovgpu.passes.lay_out_weights import lay_out_weights
 from ovgpu.passes.merge_masks import merge_masks
 from ovgpu.passes.merge_products import merge_products
-from ovgpu.passes.merge_quantized import merge_quantized_products
-from ovgpu.passes.mixed_reals import mixed_reals
-from ovgpu.passes.norm_affine import scale_norms
-from ovgpu.passes.norm_codes import quantized_norms
-from ovgpu.passes.precision import downcast
-from ovgpu.passes.quantized import quantized_layers
-from ovgpu.passes.recurrent import recurrent_layers
+from ovgpu.passes.merge_quantized_products import merge_quantized_products
+from ovgpu.passes.quantize_attention import quantize_attention
+from ovgpu.passes.quantize_layers import quantize_layers
+from ovgpu.passes.quantize_norms import quantize_norms
 from ovgpu.passes.relax_shapes import relax_shapes
-from ovgpu.passes.rotary import rotary_embeddings
-from ovgpu.passes.rotary_append import append_rotated
-from ovgpu.passes.rotary_attention import attend_rotated
+from ovgpu.passes.reshape_early import reshape_early
+from ovgpu.passes.scale_channels import scale_channels
+from ovgpu.passes.scale_norms import scale_norms
 from ovgpu.passes.upcast_to_f32 import upcast_to_f32
-from ovgpu.passes.weight_layout import lay_out_weights
 from ovgpu.types import Type
 
 graph.relax_shapes = relax_shapes
@@ -58,7 +58,7 @@ class Target:
     ``device``: CUDA runs chains of elementwise layers in one kernel, or in that of a convolution; the CPU applies such
     chains to results of convolutions in cache; without one, layers are not fused. ``precision`` is the type that the
     model computes in, and ``cache`` that of its KV cache; `Type.dynamic` leaves them as they are. ``channels_last``
-    and ``multiplies_i8`` are asked by the passes `channels_last` and `quantized_layers`, if a model has such layers.
+    and ``multiplies_i8`` are asked by `lay_out_channels_last` and `quantize_layers`, if a model has such layers.
     """
 
     device: Literal["", "CPU", "CUDA"] = ""
@@ -131,14 +131,20 @@ def _of_compressed_weights(target: Target) -> dict[str, Any]:
 PASSES = (
     Pass(infer_state_rank, "simplify", ALL, "ReadValue of unknown rank", "ReadValue of its initial value's rank"),
     Pass(upcast_to_f32, "simplify", IN_F32, "f16 or bf16 model", "f32 model with the same inputs and results"),
-    Pass(mixed_reals, "simplify", ALL, "PRelu of f16 with a slope of f32, and the like", "Convert → PRelu → Convert"),
+    Pass(
+        convert_mixed_reals,
+        "simplify",
+        ALL,
+        "PRelu of f16 with a slope of f32, and the like",
+        "Convert → PRelu → Convert",
+    ),
     Pass(canonicalise, "simplify", ALL, "equivalent forms of a layer", "the one form that later passes know"),
     Pass(
-        finite_maxima, "simplify", ALL, "max + Log(ReduceSum(Exp(x - max)))", "the same with 0 for an infinite maximum"
+        guard_maxima, "simplify", ALL, "max + Log(ReduceSum(Exp(x - max)))", "the same with 0 for an infinite maximum"
     ),
-    Pass(recurrent_layers, "simplify", ALL, "TensorIterator or Loop of a cell", "LSTMSequence, GRUSequence..."),
+    Pass(fuse_recurrent_loops, "simplify", ALL, "TensorIterator or Loop of a cell", "LSTMSequence, GRUSequence..."),
     Pass(
-        quantized_layers,
+        quantize_layers,
         "simplify",
         ALL,
         "FakeQuantize → Convolution or MatMul with weights of i8",
@@ -146,7 +152,7 @@ PASSES = (
         lambda target: {"device": target.on_card, "multiplies_i8": target.multiplies_i8},
     ),
     Pass(
-        compressed_weights,
+        keep_weights_compressed,
         "simplify",
         ALL,
         "Constant → Convert → Subtract → Multiply → MatMul",
@@ -162,11 +168,11 @@ PASSES = (
         "Constant",
         lambda target: {"halves": target.half is None},
     ),
-    Pass(rotary_embeddings, "simplify", ALL, "x * cos + Concat(-x[h:], x[:h]) * sin", "Rotary"),
+    Pass(fuse_rotary, "simplify", ALL, "x * cos + Concat(-x[h:], x[:h]) * sin", "Rotary"),
     Pass(fuse_activations, "simplify", ALL, "x * Sigmoid(x), and the like", "Swish, Gelu, HSwish, Mish, Softmax..."),
     Pass(fuse_attention, "simplify", ALL, "MatMul → Multiply → Add → Softmax → MatMul", "ScaledDotProductAttention"),
     Pass(
-        growing_variables,
+        append_to_caches,
         "simplify",
         ALL,
         "ReadValue → Gather → Concat → Assign",
@@ -174,7 +180,7 @@ PASSES = (
     ),
     Pass(group_heads, "simplify", ALL, "keys and values repeated for every query head", "groups of query heads"),
     Pass(join_norms, "simplify", ALL, "(x - mean) / Sqrt(variance + eps), and the like", "MVN, RMS, NormalizeL2"),
-    Pass(group_norms, "simplify", ALL, "Reshape → MVN → Reshape → Multiply → Add", "GroupNorm"),
+    Pass(join_group_norms, "simplify", ALL, "Reshape → MVN → Reshape → Multiply → Add", "GroupNorm"),
     Pass(scale_norms, "simplify", ALL, "MVN or RMS → Multiply → Add", "ScaledMVN, ScaledRMS"),
     Pass(scale_channels, "simplify", ALL, "BatchNormInference", "Multiply → Add"),
     Pass(merge_masks, "simplify", ALL, "a mask computed for every attention", "one mask for all"),
@@ -188,7 +194,7 @@ PASSES = (
     ),
     Pass(merge_products, "simplify", CUDA, "MatMuls of one tensor, such as q, k, v", "MatMul → VariadicSplit"),
     Pass(merge_quantized_products, "simplify", CUDA, "products of the same codes", "one product → VariadicSplit"),
-    Pass(exact_products, "simplify", CUDA, "MatMul of positions", "MatMul that is never in TF32"),
+    Pass(keep_products_exact, "simplify", CUDA, "MatMul of positions", "MatMul that is never in TF32"),
     Pass(append_rotated, "decode", ALL, "Rotary of queries and keys, CacheWrites", "RotaryCacheWrite"),
     Pass(attend_rotated, "decode", CUDA, "RotaryCacheWrite → CachedAttention", "RotaryAttention"),
     Pass(
@@ -204,7 +210,7 @@ PASSES = (
     Pass(reshape_early, "fuse", CUDA, "elementwise → Reshape or Transpose", "Reshape or Transpose → elementwise"),
     Pass(fuse_elementwise, "fuse", CUDA, "elementwise → elementwise → ...", "Fused"),
     Pass(
-        channels_last,
+        lay_out_channels_last,
         "fuse",
         CUDA,
         "Convolution → Convolution",
@@ -212,10 +218,10 @@ PASSES = (
         lambda target: {"types": target.channels_last},
     ),
     Pass(fuse_matmul_epilogues, "fuse", CUDA, "MatMul → bias → residual → activation", "MatMulWithEpilogue"),
-    Pass(add_norms, "fuse", CUDA, "Add → ScaledMVN or ScaledRMS", "AddNorm"),
-    Pass(quantized_norms, "fuse", CUDA, "norm → Quantize", "NormWithCodes"),
+    Pass(fuse_add_norms, "fuse", CUDA, "Add → ScaledMVN or ScaledRMS", "AddNorm"),
+    Pass(quantize_norms, "fuse", CUDA, "norm → Quantize", "NormWithCodes"),
     Pass(
-        quantized_attention,
+        quantize_attention,
         "fuse",
         CUDA,
         "ScaledDotProductAttention → Transpose → Reshape → Quantize",

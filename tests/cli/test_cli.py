@@ -397,7 +397,7 @@ def test_passes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", "200")
     lines = [line.split() for line in output(capsys, "ops", "--passes").splitlines() if line.strip()]
     assert [line[0] for line in lines[2:]] == [entry.name for entry in PASSES]
-    assert ["add_norms", "fuse", "CUDA", "Add", "→", "ScaledMVN", "or", "ScaledRMS", "AddNorm"] in lines
+    assert ["fuse_add_norms", "fuse", "CUDA", "Add", "→", "ScaledMVN", "or", "ScaledRMS", "AddNorm"] in lines
 
 
 def test_one_op(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port
 from tests.harness.models.drive import DATA, Expected, relative_error, replay
 from tests.models.test_precision import NOISE, UNITS, roundings
-from tests.passes.test_quantized import doubled
+from tests.passes.test_quantize_layers import doubled
 
 from .recorded import counted, kernel_name, run_calls
 

@@ -14,7 +14,17 @@ from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port
 from tests.harness.models.drive import DATA
 from tests.harness.without import without
-from tests.passes.test_convolution_epilogue import BIAS, CLAMP, GROUPS, NUMBERS, RELU, SWISH, layer, network, residual
+from tests.passes.test_fuse_convolution_epilogues import (
+    BIAS,
+    CLAMP,
+    GROUPS,
+    NUMBERS,
+    RELU,
+    SWISH,
+    layer,
+    network,
+    residual,
+)
 
 from .recorded import counted
 
@@ -185,7 +195,7 @@ def test_decomposed_group_norms(emulated: str, monkeypatch: pytest.MonkeyPatch) 
     """The kernels are a convolution and two norms, with Swish fused between them."""
     model = DATA / "decomposed_group_norms" / "model.xml"
     assert kernels((model,), emulated, 2, 3, 4, 5) == 3
-    without(monkeypatch, "join_norms", "group_norms")
+    without(monkeypatch, "join_norms", "join_group_norms")
     assert kernels((model,), emulated, 2, 3, 4, 5) == 12
 
 

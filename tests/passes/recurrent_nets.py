@@ -179,7 +179,7 @@ def same_as_step_by_step(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) ->
         model = ov.Core().read_model(*scenario.net.build(variant))
         sequence = ov.Core().compile_model(model, "CPU").create_infer_request()
         with monkeypatch.context() as patch:
-            without(patch, "recurrent_layers")
+            without(patch, "fuse_recurrent_loops")
             loop = ov.Core().compile_model(model, "CPU").create_infer_request()
         for step in scenario.steps:
             assert isinstance(step, Infer)

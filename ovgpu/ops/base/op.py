@@ -95,7 +95,7 @@ class Op:
 
     half_precision: ClassVar[Literal["never", "always", "bounded", "promoted"]] = "never"
     """When a model in f16 or bf16 runs the op in 16 bits: never, always, or unless an input is f32 (promoted). Bounded
-    is promoted, but an f32 result may be rounded all the same. See `ovgpu.passes.precision`."""
+    is promoted, but an f32 result may be rounded all the same. See `ovgpu.passes.downcast`."""
 
     host_in_decode: ClassVar[bool] = False
     """True if the host may compute the op in decode steps, where its lengths or values depend on those of KV caches."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ovgpu.passes import _weights, compressed
+from ovgpu.passes import _weights
 from tests.harness import Case, In, Net, Sum, check
 from tests.harness.sweep import sweep
 
@@ -22,7 +23,7 @@ def small_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let small weights stay compressed, too, in tiles of a few channels."""
     monkeypatch.setattr(_weights, "MIN_CODES", 1)
     for tile in ("KERNEL_TILE", "DEVICE_TILE"):
-        monkeypatch.setattr(compressed, tile, 100)
+        monkeypatch.setattr(import_module("ovgpu.passes.keep_weights_compressed"), tile, 100)
     yield
 
 

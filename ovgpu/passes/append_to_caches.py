@@ -17,7 +17,7 @@ from ovgpu.passes._graph import Graph
 from ovgpu.types import Type
 
 
-def growing_variables(model: Model) -> None:
+def append_to_caches(model: Model) -> None:
     """Rewrite the model in place. Port specs must be inferred beforehand."""
     flags: dict[Output, Output] = {}  # by beams: whether they are identity
     for sink in model.sinks:

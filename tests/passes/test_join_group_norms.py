@@ -14,8 +14,8 @@ from tests.harness import judge
 from tests.harness.ir import Port
 from tests.harness.without import without
 
-from .test_decomposed_norm import DecomposedNet, moments
-from .test_norm_affine import mvn, prepared, random
+from .test_join_norms import DecomposedNet, moments
+from .test_scale_norms import mvn, prepared, random
 
 SHAPE = (2, 6, 4, 5)
 SCALE, SHIFT = random(1, 6, 1, 1), random(6, 1, 1, seed=2)
@@ -128,7 +128,7 @@ def test_forms(form: Form, dynamic: bool, device: str) -> None:
 
 @pytest.mark.parametrize("form", [grouped, instance])
 def test_kernels_without(form: Form, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "group_norms")
+    without(monkeypatch, "join_group_norms")
     request = ov.Core().compile_model(ov.Core().read_model(*build(form).build()), emulated).create_infer_request()
     request.infer([random(*SHAPE)])
     assert request.plan().kernels == 2

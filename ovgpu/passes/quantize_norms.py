@@ -24,12 +24,12 @@ from ovgpu.passes.fuse_elementwise import fused, layer_of
 from ovgpu.types import Type
 
 
-def quantized_norms(model: Model) -> None:
+def quantize_norms(model: Model) -> None:
     """Rewrite the model and its bodies in place. Sums must be fused with their norms, and specs inferred, before."""
     users, moved = users_of(model), dict[Output, Output]()
     for node in model.ops:
         for body in bodies(node.op):
-            quantized_norms(body)
+            quantize_norms(body)
         source = node.sources[0] if node.sources else None
         if source is None or source in moved or source.index or not isinstance(source.node.op, (ScaledMVN, AddNorm)):
             continue

@@ -15,7 +15,7 @@ from ovgpu.passes._graph import HALVES, Graph, redirect
 from ovgpu.types import Type
 
 
-def mixed_reals(model: Model) -> None:
+def convert_mixed_reals(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
     if _rewrite(model):
         model.validate_nodes_and_infer_types()

@@ -15,7 +15,7 @@ from ovgpu.passes import Target, prepare
 from ovgpu.types import Type
 from tests.harness.ir import Net, Port, feed, take
 
-from .test_quantized import fake, weights
+from .test_quantize_layers import fake, weights
 
 WIDTH = 64
 LOW = -128  # codes of signed numbers

@@ -34,7 +34,7 @@ Terms = tuple[tuple[int, Factor | None], ...]  # elements of a row (from 1 on, n
 Cut = tuple[Output, int, int, int]  # a tensor, and a slice of its rows: start, stop, step
 
 
-def rotary_embeddings(model: Model) -> None:
+def fuse_rotary(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
     rewrite(model, _rotate, backwards=True)  # layers that join rotated and other elements come first
 

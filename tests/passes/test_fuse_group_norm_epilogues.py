@@ -14,7 +14,7 @@ from tests.harness import judge
 from tests.harness.ir import Net, Port, feed, take
 from tests.harness.without import without
 
-from .test_convolution_epilogue import RELU, SWISH, Epilogue, layer
+from .test_fuse_convolution_epilogues import RELU, SWISH, Epilogue, layer
 
 SHAPE = (2, 6, 4, 5)
 HIDDEN = ("Parameter", "Result", "Constant", "ReduceMean")

@@ -15,7 +15,7 @@ from ovgpu.ops.arithmetic.arithmetic import Add, Multiply, Subtract
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.normalization.normalization import MVN, MVN6, ScaledMVN, ScaledRMS
 from ovgpu.passes._graph import broadcasts, constant_integers, constant_of, users_of
-from ovgpu.passes.decomposed_norm import Over, last_extents
+from ovgpu.passes.join_norms import Over, last_extents
 
 
 def scale_norms(model: Model) -> None:

@@ -29,7 +29,7 @@ KERNEL_TILE = 1 << 20  # codes likewise for a convolution, which gathers its col
 DEVICE_TILE = 1 << 22  # codes likewise for a GPU, in whose L2 cache they fit
 
 
-def compressed_weights(model: Model, device: bool, halves: bool, cache: ConstantCache | None = None) -> None:
+def keep_weights_compressed(model: Model, device: bool, halves: bool, cache: ConstantCache | None = None) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand.
 
     ``device``: whether it runs on a GPU. Without ``halves``, products with 16-bit weights are left alone, and
@@ -38,7 +38,7 @@ def compressed_weights(model: Model, device: bool, halves: bool, cache: Constant
     cache = {} if cache is None else cache
     for node in model.ops:
         for body in bodies(node.op):
-            compressed_weights(body, device, halves, cache)
+            keep_weights_compressed(body, device, halves, cache)
         if isinstance(node.op, MatMul):
             _rewrite_matmul(node, device, halves, cache)
         elif isinstance(node.op, Gather):

@@ -23,19 +23,19 @@ from ovgpu.ops.base.view import equal
 from ovgpu.ops.normalization.group_normalization import GroupNorm
 from ovgpu.ops.normalization.normalization import ScaledRMS
 from ovgpu.passes._graph import Graph, alike_shapes, broadcasts, constant_of, users_of
-from ovgpu.passes.decomposed_norm import Over
-from ovgpu.passes.norm_affine import normalised
+from ovgpu.passes.join_norms import Over
+from ovgpu.passes.scale_norms import normalised
 from ovgpu.symbolic import Int, Sym, product
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def group_norms(model: Model) -> None:
+def join_group_norms(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     users = users_of(model)
     for node in model.ops:
         for body in bodies(node.op):
-            group_norms(body)
+            join_group_norms(body)
         over = None if isinstance(node.op, ScaledRMS) else normalised(node)
         if over is None:
             continue

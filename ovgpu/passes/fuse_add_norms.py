@@ -16,12 +16,12 @@ from ovgpu.passes._graph import add_port, is_fusable, is_number, redirect, users
 from ovgpu.passes.fuse_elementwise import alone, layer_of
 
 
-def add_norms(model: Model) -> None:
+def fuse_add_norms(model: Model) -> None:
     """Rewrite the model and its bodies in place. Elementwise layers must be fused and specs inferred before."""
     users, shape_tensors, moved = users_of(model), shape_tensor_ports(model), dict[Output, Output]()
     for node in model.ops:
         for body in bodies(node.op):
-            add_norms(body)
+            fuse_add_norms(body)
         port = node.sources[0] if isinstance(node.op, ScaledMVN) else None
         if port is None or port in moved:
             continue

@@ -21,11 +21,11 @@ from ovgpu.ops.fused.attention_codes import AttentionWithCodes
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.passes._graph import Graph, alike_shapes, constant_integers, constant_of, redirect, users_of
 from ovgpu.passes.fuse_elementwise import layer_of
-from ovgpu.passes.norm_codes import quantization
+from ovgpu.passes.quantize_norms import quantization
 from ovgpu.types import Type
 
 
-def quantized_attention(model: Model) -> None:
+def quantize_attention(model: Model) -> None:
     """Rewrite the model and its bodies in place. Elementwise layers must be fused, and specs inferred, before; they are
     inferred again."""
     if _rewritten(model):

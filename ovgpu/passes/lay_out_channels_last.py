@@ -27,7 +27,7 @@ from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
 
-def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> None:
+def lay_out_channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand.
 
     ``types()`` are the element types for which the device's convolutions read adjacent channels; it is called only for
@@ -37,7 +37,7 @@ def channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> 
     padded: dict[Output, Output] = {}  # results of convolutions, and the channels of them that the model has
     for node in model.ops:
         for body in bodies(node.op):
-            channels_last(body, types)
+            lay_out_channels_last(body, types)
     candidates = [node for node in model.ops if _is_candidate(node)]
     found = types() if candidates else ()
     convolutions = [node for node in candidates if node.ports[0].spec.type in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.model import Model, all_nodes
 from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
-from ovgpu.passes import Target, compressed, prepare
+from ovgpu.passes import Target, prepare
 from tests.emulator import cupy_emu, memory
 from tests.harness import Net, judge
 from tests.harness.ir import Port, feed, take
@@ -275,7 +276,7 @@ def large(net: Net) -> Port:
 
 def test_numpy_decompresses_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worker decompresses 256 KiB at a time, of 16 MiB in f32."""
-    monkeypatch.setattr(compressed, "TILE", 1 << 16)
+    monkeypatch.setattr(import_module("ovgpu.passes.keep_weights_compressed"), "TILE", 1 << 16)
     ir = linear(large, (1, 1024)).build()
     core = ov.Core()
     model = core.read_model(*ir)
@@ -292,7 +293,7 @@ def test_numpy_decompresses_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("count", [1, 9, 70])
 def test_workers_share_tiles(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "TILE", 2 * K if count < 70 else K // 2)
+    monkeypatch.setattr(import_module("ovgpu.passes.keep_weights_compressed"), "TILE", 2 * K if count < 70 else K // 2)
     x = RNG.uniform(-1, 1, (count, K)).astype("f4")
     found = compile(linear(matrix), "CPU")([x])[0]
     weights = (CODES - ZERO) * SCALE.astype("f2").astype("f8")
@@ -301,7 +302,7 @@ def test_workers_share_tiles(count: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.emulator
 def test_a_device_holds_codes_and_a_tile(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "DEVICE_TILE", 1 << 16)
+    monkeypatch.setattr(import_module("ovgpu.passes.keep_weights_compressed"), "DEVICE_TILE", 1 << 16)
     gc.collect()
     before = memory.used_bytes()
     compiled = compile(linear(large, (-1, 1024)), emulated)
@@ -316,7 +317,7 @@ def test_a_device_holds_codes_and_a_tile(emulated: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("count", "launches"), [(1, 1), (3, 1), (8, 1), (9, 2 * 2)])
 def test_launches(count: int, launches: int, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows need one kernel; many need a kernel and a product per tile."""
-    monkeypatch.setattr(compressed, "DEVICE_TILE", N * K // 2)
+    monkeypatch.setattr(import_module("ovgpu.passes.keep_weights_compressed"), "DEVICE_TILE", N * K // 2)
     request = compile(linear(matrix), emulated).create_infer_request()
     for _ in range(3):
         cupy_emu.counters.reset()
@@ -370,7 +371,7 @@ def test_numpy_decompresses_a_tile_of_filters() -> None:
 @pytest.mark.emulator
 def test_a_device_holds_filters_and_a_tile(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel decompresses every tile before the kernels of its convolution."""
-    monkeypatch.setattr(compressed, "DEVICE_TILE", 9 * 128 * 32)
+    monkeypatch.setattr(import_module("ovgpu.passes.keep_weights_compressed"), "DEVICE_TILE", 9 * 128 * 32)
     codes = FILTERS[:100]
     gc.collect()
     before = memory.used_bytes()

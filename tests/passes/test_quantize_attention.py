@@ -12,8 +12,8 @@ from ovgpu.ops.fused.attention_codes import AttentionWithCodes
 from ovgpu.types import Type
 from tests.harness.ir import Net, Port, feed, take
 
-from .test_norm_codes import judged, prepared, steps
-from .test_quantized import fake, weights
+from .test_quantize_layers import fake, weights
+from .test_quantize_norms import judged, prepared, steps
 
 SHAPE = (2, 2, 5, 16)  # batch, heads, queries and elements
 COLUMNS = SHAPE[1] * SHAPE[3]

@@ -12,7 +12,7 @@ from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.matrix.matmul import ExactMatMul, MatMul
 
 
-def exact_products(model: Model) -> None:
+def keep_products_exact(model: Model) -> None:
     """Rewrite the model, and the bodies of its layers, in place. Port specs must be inferred beforehand."""
     integral: set[Output] = set()
     for node in model.ops:
@@ -22,7 +22,7 @@ def exact_products(model: Model) -> None:
             if type(op) is MatMul:
                 node.op = ExactMatMul(transpose_a=op.transpose_a, transpose_b=op.transpose_b)
         for body in bodies(op):
-            exact_products(body)
+            keep_products_exact(body)
 
 
 def _is_integral(node: Node, integral: set[Output]) -> bool:

@@ -19,7 +19,7 @@ from ovgpu.passes.recurrent_cells import Step, find_step
 from ovgpu.symbolic import Int
 
 
-def recurrent_layers(model: Model) -> None:
+def fuse_recurrent_loops(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
     if _rewrite(model):
         model.validate_nodes_and_infer_types()

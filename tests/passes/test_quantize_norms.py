@@ -14,14 +14,14 @@ from ovgpu.passes import Target, prepare
 from ovgpu.types import Type
 from tests.harness.ir import Net, Port, feed, take
 
-from . import test_add_norm
-from .test_add_norm import SHAPE, random
-from .test_quantized import fake, weights
+from . import test_fuse_add_norms
+from .test_fuse_add_norms import SHAPE, random
+from .test_quantize_layers import fake, weights
 
 STEP = np.float32(0.05)
 
 
-class Maker(test_add_norm.Maker):
+class Maker(test_fuse_add_norms.Maker):
     """Net with norms and quantised products."""
 
     def product(self, x: Port) -> Port:

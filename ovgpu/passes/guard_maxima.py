@@ -19,7 +19,7 @@ from ovgpu.passes._graph import Graph, operands, users_of
 Users = dict[Output, list[Node]]
 
 
-def finite_maxima(model: Model) -> None:
+def guard_maxima(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
     if _rewrite(model):
         model.validate_nodes_and_infer_types()

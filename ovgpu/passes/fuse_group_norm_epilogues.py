@@ -14,7 +14,7 @@ from ovgpu.ops.normalization._group_norm import MAX_EPILOGUE_OPERANDS
 from ovgpu.ops.normalization.group_normalization import GroupNormalization, GroupNormWithEpilogue
 from ovgpu.ops.quantization import FakeConvert
 from ovgpu.passes._graph import alike, is_number, users_of
-from ovgpu.passes.convolution_epilogue import is_literal, region
+from ovgpu.passes.fuse_convolution_epilogues import is_literal, region
 from ovgpu.passes.fuse_elementwise import fused, layer_of
 
 

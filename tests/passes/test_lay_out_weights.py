@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.passes import Target, prepare, weight_layout
+from ovgpu.passes import Target, prepare
 from tests.harness import judge
 from tests.harness.ir import Net
+
+weights = import_module("ovgpu.passes.lay_out_weights")  # the package has a function of this name
 
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_layout, "MIN_ELEMENTS", 1)
+    monkeypatch.setattr(weights, "MIN_ELEMENTS", 1)
 
 
 def network(x: Any, weights: tuple[int, int], attrs: dict[str, bool] | None = None, kind: str = "f32") -> Net:
@@ -87,8 +90,8 @@ def test_on_a_device() -> None:
     "shape",
     [
         (1, 1),
-        (weight_layout.TILE_ROWS, weight_layout.TILE_COLUMNS),
-        (2 * weight_layout.TILE_ROWS + 3, 2 * weight_layout.TILE_COLUMNS + 5),
+        (weights.TILE_ROWS, weights.TILE_COLUMNS),
+        (2 * weights.TILE_ROWS + 3, 2 * weights.TILE_COLUMNS + 5),
     ],
 )
 @pytest.mark.parametrize("shift", [0, 1])
@@ -97,5 +100,5 @@ def test_by_tiles(shape: tuple[int, int], shift: int) -> None:
     source = raw[shift:].view(np.uint32).reshape(shape)
     assert source.flags.aligned == (not shift)
     target = np.zeros(shape[::-1], np.uint32)
-    weight_layout._transpose(source, target)
+    weights._transpose(source, target)
     np.testing.assert_array_equal(target, source.T)

@@ -13,12 +13,12 @@ from ovgpu.ops.base.op import evaluate
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused.matmul_prologue import MatMulWithPrologue
 from ovgpu.passes import Target, prepare
-from ovgpu.passes.matmul_prologue import fuse_prologues
+from ovgpu.passes.fuse_prologues import fuse_prologues
 from ovgpu.types import Type
 from tests.harness.ir import Port
 from tests.harness.models.drive import Decoder
 
-from .test_add_norm import Maker, random
+from .test_fuse_add_norms import Maker, random
 
 DATA = Path(__file__).parents[1] / "models" / "data"
 

@@ -45,7 +45,7 @@ OCTET = 8  # outputs of the device's kernel, which reads chunks of 16 channels
 NEAREST = 0.499  # of a step, within which a number certainly gets the code
 
 
-def quantized_layers(model: Model, device: bool = False, multiplies_i8: Callable[[], bool] = bool) -> None:
+def quantize_layers(model: Model, device: bool = False, multiplies_i8: Callable[[], bool] = bool) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again.
 
     ``device``: whether it runs on a GPU. Where that does not multiply i8, the model is left as it is;

@@ -12,7 +12,7 @@ from ovgpu.ops.normalization.normalization import ScaledMVN
 from tests.harness import judge
 from tests.harness.ir import Net, Port
 
-from .test_norm_affine import SHAPE, prepared, random, term
+from .test_scale_norms import SHAPE, prepared, random, term
 
 
 class DecomposedNet(Net):
