@@ -1,0 +1,21 @@
+"""The comparison of plans and kernels between revisions finds differences and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from ovgpu import passes
+
+from . import process_replay
+from .process_replay import differences, dump
+
+
+def test_a_pass_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_replay, "CONFIGS", {"default": {}})
+    before = dump(["gru"])
+    assert not list(differences(before, dump(["gru"])))
+    for (*plans, kernels), is_card in zip(before.values(), (False, True), strict=True):
+        assert plans and all("GRUSequence" in plan for plan in plans) and ("recurrent" in kernels) == is_card
+    monkeypatch.setattr(passes, "PASSES", [entry for entry in passes.PASSES if entry.name != "fold_constants"])
+    (first, *_) = differences(before, dump(["gru"]))
+    assert first.startswith("== gru CPU default\n") and "\n-" in first and "\n+" in first
