@@ -4,8 +4,8 @@
 
 A change that should change no program, such as a redesign, must print "no difference". The calls that are recorded
 with each model run on the CPU and on the emulated card, in three precisions, by both revisions. Plans that differ are
-printed as a diff, and kernels whose sources differ as a list. REVISION is HEAD by default, so that what is not committed
-is compared. Exit status 1 if there is a difference.
+printed as a diff, and kernels whose sources differ as a list. REVISION is HEAD by default, so that changes that are not
+committed are compared. Exit status 1 if there is a difference.
 """
 
 from __future__ import annotations
