@@ -273,7 +273,7 @@ class Select(Elementwise):
             return then if then is otherwise else apply("select", cond, then, otherwise)
         return then if cond else otherwise
 
-    def infer(self, cond: Spec, then: Spec, otherwise: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, cond: Spec, then: Spec, otherwise: Spec) -> tuple[Spec, ...]:
         if cond.type not in (Type.boolean, Type.dynamic):
             raise OpError(f"element type of the condition is {cond.type.get_type_name()}, not boolean")
         kind = merge_types([then, otherwise])

@@ -42,7 +42,7 @@ class Convert(Unary):
     supports_symbolic = True
     position_independent = True
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         if self.destination_type.is_dynamic():
             raise OpError("destination_type is dynamic")
         return (_convertible(x, self.destination_type),)
@@ -166,7 +166,7 @@ class ConvertLike(Op):
 
     exact = True
 
-    def infer(self, x: Spec, like: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, like: Spec) -> tuple[Spec, ...]:
         return (_convertible(x, like.type),)
 
     def evaluate(self, xp: Adapter, x: Array, like: Array) -> tuple[Array, ...]:
@@ -183,7 +183,7 @@ class ConvertPromoteTypes(Op):
 
     exact = True
 
-    def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         if Type.string in (a.type, b.type):
             raise OpError("element type string is not a number")
         kind = self._common(a, b)
@@ -269,7 +269,7 @@ class Identity(Op):
     host_in_decode = True
     moves_elements = True
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.type, x.shape),)
 
     def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:

@@ -60,10 +60,10 @@ class FakeQuantize(_Fake):
 
     mixed_reals = (1, 2, 3, 4)
 
-    def infer(self, x: Spec, in_low: Spec, in_high: Spec, out_low: Spec, out_high: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, in_low: Spec, in_high: Spec, out_low: Spec, out_high: Spec) -> tuple[Spec, ...]:
         if self.levels < 2:
             raise OpError(f"levels must be at least 2, not {self.levels}")
-        return super().infer(x, in_low, in_high, out_low, out_high)
+        return super().infer_specs(x, in_low, in_high, out_low, out_high)
 
     def broadcast(self, shapes: Sequence[tuple[Int, ...] | None]) -> tuple[Int, ...] | None:
         x, *ranges = shapes
@@ -111,7 +111,7 @@ class _Coded(Elementwise):
 
     types = "number"
 
-    def infer(self, x: Spec, *others: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, *others: Spec) -> tuple[Spec, ...]:
         self.check_inputs(1 + len(others))
         self.check_type(x.type)
         return (Spec(self.kind, x.shape),)
@@ -192,13 +192,13 @@ class FakeConvert(_Fake):
 
     destination_type: Literal["f8e4m3", "f8e5m2"]
 
-    def infer(self, data: Spec, scale: Spec, shift: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, data: Spec, scale: Spec, shift: Spec | None = None) -> tuple[Spec, ...]:
         present = [s for s in (data, scale, shift) if s is not None]
         if merge_types(present) not in (Type.f32, Type.f16, Type.bf16, Type.dynamic):
             raise OpError(f"element type {data.type.get_type_name()} is not f32, f16 or bf16")
         if shift is not None and scale.shape is not None and shift.shape is not None:
             equal_shape(scale.shape, shift.shape)
-        return super().infer(*present)
+        return super().infer_specs(*present)
 
     def fn(self, xp: Namespace, data: Array, scale: Array, shift: Array = 0) -> Array:
         dtype, largest, *_ = _F8[self.destination_type]

@@ -82,7 +82,7 @@ class Reduction(Op):
     kernel: ClassVar[str]
     """The name of the reduction in reduction.cu."""
 
-    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         self.check_type(x.type)
         check_integers(axes, "axes", ranks=(0, 1))
         return (Spec(x.type, reduced_shape(x.shape, axes, self.keep_dims)),)

@@ -22,7 +22,7 @@ class StringTensorPack(Op):
 
     exact = True
 
-    def infer(self, begins: Spec, ends: Spec, symbols: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, begins: Spec, ends: Spec, symbols: Spec) -> tuple[Spec, ...]:
         for spec, what in ((begins, "begins"), (ends, "ends")):
             if spec.type not in (Type.dynamic, Type.i32, Type.i64):
                 raise OpError(f"{what} must be i32 or i64, not {spec.type.get_type_name()}")
@@ -57,7 +57,7 @@ class StringTensorUnpack(Op):
 
     exact = True
 
-    def infer(self, strings: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, strings: Spec) -> tuple[Spec, ...]:
         if strings.type not in (Type.dynamic, Type.string):
             raise OpError(f"strings are expected, not {strings.type.get_type_name()}")
         offset = Spec(Type.i32, strings.shape)

@@ -194,7 +194,7 @@ def quant_params(port: Output) -> Array | None:
 def _constant(value: Array, source: Node) -> Output:
     op: Any = Constant(element_type=Type.of(value.dtype), value=value)
     port = Node(op, [], name=source.friendly_name, layer_id=source.layer_id).ports[0]
-    port.spec = op.infer()[0]
+    port.spec = op.infer_specs()[0]
     return port
 
 

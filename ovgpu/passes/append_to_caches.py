@@ -34,7 +34,7 @@ def append_to_caches(model: Model) -> None:
             variable, beams = gathered
             if beams not in flags:
                 flag = flags[beams] = Graph(past.node).add(BeamsAreIdentity(), beams)
-                (flag.spec,) = op_of(flag.node).infer(beams.spec)
+                (flag.spec,) = op_of(flag.node).infer_specs(beams.spec)
             past.node.op, past.node.sources = Reorder(), [variable, beams, flags[beams]]
     if flags:
         model.changed()

@@ -36,7 +36,7 @@ def fold_constants(model: Model, halves: bool = True) -> None:
         for old, value in zip(node.ports, _values(node)):
             op: Any = Constant(element_type=old.spec.type, value=value)
             new = Node(op, [], name=node.friendly_name, layer_id=node.layer_id).ports[0]
-            new.names, new.spec = old.names, op.infer()[0]
+            new.names, new.spec = old.names, op.infer_specs()[0]
             constants[old] = new
     if constants:
         model.changed()

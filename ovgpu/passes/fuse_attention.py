@@ -171,7 +171,7 @@ def _fits(node: Node, scores: Scores, v: Output) -> bool:
             spec = None if mask is None else (mask if isinstance(mask, Output) else mask[0]).spec
             if spec is not None and not 1 <= len(_shape(spec)) <= len(_shape(q)):
                 return False
-            found = op.infer(*given, spec if spec is None else replace(spec, shape=_as_matrix(_shape(spec))))[0]
+            found = op.infer_specs(*given, spec if spec is None else replace(spec, shape=_as_matrix(_shape(spec))))[0]
             if found.type != out.type or found.rank != out.rank:
                 return False
     except OpError:

@@ -56,7 +56,7 @@ def _rewrite(node: Node, over: Over, data: Output, users: dict[Output, list[Node
     graph = Graph(last)
     ports = [graph.constant(values, data.spec.type) for values in terms]
     for port in ports:
-        port.spec = op_of(port.node).infer()[0]
+        port.spec = op_of(port.node).infer_specs()[0]
     last.op = GroupNorm(num_groups=groups, epsilon=op.eps, inside=op.eps_is_inside())
     last.sources = [data, *ports]
     return True

@@ -236,5 +236,5 @@ def _laid_out(graph: Graph, kernel: Array, outputs: int, channels: int, moved: b
 
 def _constant(graph: Graph, value: Array) -> Output:
     port = graph.constant(value, Type.of(value.dtype))
-    (port.spec,) = op_of(port.node).infer()
+    (port.spec,) = op_of(port.node).infer_specs()
     return port

@@ -69,7 +69,7 @@ def _transposed(node: Node, weights: Array) -> Output:
     record(call, work)
     let_go(weights)
     port = Graph(node).constant(value, Type.of(value.dtype))
-    (port.spec,) = op_of(port.node).infer()
+    (port.spec,) = op_of(port.node).infer_specs()
     return port
 
 

@@ -99,7 +99,7 @@ def _constant(port: Output, value: Any) -> Node:
     """Return a copy of the constant with another value."""
     constant = Constant(element_type=port.spec.type, value=value)
     node = Node(constant, [], name=port.node.friendly_name, layer_id=port.node.layer_id)
-    node.ports[0].spec = constant.infer()[0]
+    node.ports[0].spec = constant.infer_specs()[0]
     return node
 
 

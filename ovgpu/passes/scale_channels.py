@@ -44,5 +44,5 @@ def _scale(node: Node) -> None:
 
 def _term(graph: Graph, value: Any, kind: Type, rank: int) -> Output:
     port = graph.constant(by_channel(value, rank), kind)
-    port.spec = op_of(port.node).infer()[0]
+    port.spec = op_of(port.node).infer_specs()[0]
     return port

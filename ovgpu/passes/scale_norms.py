@@ -81,5 +81,5 @@ def _term(
     value = -value if isinstance(user.op, Subtract) else value
     term = Constant(element_type=source.spec.type, value=value)
     port = Node(term, [], name=source.node.friendly_name, layer_id=source.node.layer_id).ports[0]
-    port.spec = term.infer()[0]
+    port.spec = term.infer_specs()[0]
     return user, port

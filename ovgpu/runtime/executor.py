@@ -516,7 +516,7 @@ class Executor:
             for number, (port, x) in enumerate(zip(step.node.sources, inputs))
         ]
         with Table():
-            step.op.infer(*specs)
+            step.op.infer_specs(*specs)
 
     def _stable_copy(self, i: int, result: Array) -> Array:
         """Copy an eager result that later segments read to the memory of earlier results of its shape, so that bindings

@@ -82,7 +82,7 @@ def classifier() -> IR:
 class RefuseNegative(ovgpu.Op):
     """Op that copies its input and fails for negative values."""
 
-    def infer(self, x: Any) -> Any:
+    def infer_specs(self, x: Any) -> Any:
         return (x,)
 
     def evaluate(self, xp: Any, x: Any) -> Any:

@@ -72,7 +72,7 @@ def test_busy(ov: Any) -> None:
 
     @ovgpu.register_op("Hold", "async_opset")
     class Hold(Op):
-        def infer(self, x: Any) -> Any:
+        def infer_specs(self, x: Any) -> Any:
             return (x,)
 
         def evaluate(self, xp: Any, x: Any) -> Any:
@@ -164,7 +164,7 @@ def test_requests_run_in_parallel() -> None:
 
     @ovgpu.register_op("Meet", "meet_opset")
     class Meet(Op):
-        def infer(self, x: Any) -> Any:
+        def infer_specs(self, x: Any) -> Any:
             return (x,)
 
         def evaluate(self, xp: Any, x: Any) -> Any:

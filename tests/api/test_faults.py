@@ -78,7 +78,7 @@ def test_of_shape_arithmetic() -> None:
 
     @ov.register_op("Broken", "extension")
     class Broken(ov.Op):
-        def infer(self, x: Any) -> tuple[Any, ...]:
+        def infer_specs(self, x: Any) -> tuple[Any, ...]:
             return (Spec(x.type, x.shape),)
 
         def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ class Rotate(Op):
     shift: int
     times: int = 1
 
-    def infer(self, x: Any) -> Any:
+    def infer_specs(self, x: Any) -> Any:
         if x.shape == ():
             raise ov.OpError("takes at least one axis")
         return (x,)
@@ -37,7 +37,7 @@ class Rotate(Op):
 class MinMax(Op):
     """Smallest and largest element, as two outputs."""
 
-    def infer(self, x: Any) -> Any:
+    def infer_specs(self, x: Any) -> Any:
         return ov.Spec(x.type, ()), ov.Spec(x.type, ())
 
     def evaluate(self, xp: Any, x: Any) -> Any:
@@ -99,7 +99,7 @@ def test_a_later_registration_replaces() -> None:
     def register(number: int) -> None:
         @ov.register_op("Constantly", "user_ops")
         class Constantly(Op):
-            def infer(self, x: Any) -> Any:
+            def infer_specs(self, x: Any) -> Any:
                 return (x,)
 
             def evaluate(self, xp: Any, x: Any) -> Any:
@@ -118,7 +118,7 @@ def test_planned_form_is_used() -> None:
 
     @ov.register_op("Double", "user_ops")
     class Double(Op):
-        def infer(self, x: Any) -> Any:
+        def infer_specs(self, x: Any) -> Any:
             return (x,)
 
         def evaluate(self, xp: Any, x: Any) -> Any:
@@ -144,7 +144,7 @@ class Sign(ov.Op):
     mode: Mode = "up"
     times: float
 
-    def infer(self, x):
+    def infer_specs(self, x):
         return (x,)
 
     def evaluate(self, xp, x):
@@ -168,3 +168,20 @@ def test_annotations_may_be_types_or_text(future: str) -> None:
                     compiled(ov, net.build())
             else:
                 assert compiled(ov, net.build())(np.ones(2, "f4"))[0].tolist() == [-2.5, -2.5]
+
+
+def test_the_old_name_of_infer_specs_works() -> None:
+    with pytest.warns(DeprecationWarning, match=r"OldName\.infer is called infer_specs now"):
+
+        @ov.register_op("OldName", "user_ops")
+        class OldName(Op):
+            def infer(self, x: Any) -> Any:
+                return (x,)
+
+            def evaluate(self, xp: Any, x: Any) -> Any:
+                return (x + 1,)
+
+    net = Net("old")
+    net.result(net.layer("OldName", "user_ops", [net.parameter("f32", (2,), "x")]))
+    compiled = ov.compile_model(ov.read_model(*net.build()), "CPU")
+    assert compiled([np.float32([1, 2])])[0].tolist() == [2, 3]

@@ -297,7 +297,7 @@ def test_attributes_that_files_cannot_hold(tmp_path: Path) -> None:
     class Odd(Op):
         table: dict[str, int]
 
-        def infer(self, x: Any) -> Any:
+        def infer_specs(self, x: Any) -> Any:
             return (x,)
 
     net = Net()

@@ -26,7 +26,7 @@ EXTRA_CALL: dict[str, Callable[[], object]] = {}
 class Doubled(ov.Op):
     """Twice its input; its CUDA form also calls a function that a test sets."""
 
-    def infer(self, x: Any) -> Any:
+    def infer_specs(self, x: Any) -> Any:
         return (x,)
 
     def evaluate(self, xp: Any, x: Any) -> Any:

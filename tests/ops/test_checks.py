@@ -93,7 +93,7 @@ def test_inferred(op: str, version: str, attributes: dict[str, Any], inputs: lis
     """Wrong constants raise an error before inference; inputs that are shapes stand for parameters of f32."""
     specs = [Spec(Type.f32, x) if isinstance(x, tuple) else Spec(Type.i64, x.shape, x) for x in inputs]
     with pytest.raises(OpError, match=error):
-        lookup(op, version)(**attributes).infer(*specs)
+        lookup(op, version)(**attributes).infer_specs(*specs)
 
 
 def test_undefined_regions() -> None:

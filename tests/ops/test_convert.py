@@ -140,7 +140,7 @@ def test_every_pair_of_types(source: Type, target: Type) -> None:
             (Convert(destination_type=target), [x], [Spec(source, shape)]),
             (ConvertLike(), [x, ones(target, (5,))], [Spec(source, shape), like]),
         ):
-            (spec,) = op.infer(*specs)
+            (spec,) = op.infer_specs(*specs)
             assert (spec.type, spec.shape) == (target, shape)
             (result,) = op_module.evaluate(op, NUMPY, inputs, [target])
             assert result.dtype == target.storage and result.tobytes() == wanted.tobytes()
@@ -165,8 +165,8 @@ def run(op: Convert, x: np.ndarray[Any, Any], target: Type) -> np.ndarray[Any, A
 def test_one_op_serves_many_types() -> None:
     """An op does not depend on the inputs of an earlier inference."""
     op, like = Convert(destination_type=Type.f32), ConvertLike()
-    op.infer(Spec(Type.nf4, (2,)))
-    like.infer(Spec(Type.nf4, (2,)), Spec(Type.f32, ()))
+    op.infer_specs(Spec(Type.nf4, (2,)))
+    like.infer_specs(Spec(Type.nf4, (2,)), Spec(Type.f32, ()))
     for source, values in ((Type.u8, [15, 0]), (Type.nf4, [1, -1]), (Type.u6, [15, 0]), (Type.f16, [15, 0])):
         x = np.array([15, 0], np.uint8).astype(source.storage)
         for result in (
@@ -198,6 +198,6 @@ def test_common_types() -> None:
 
 def test_strings_stay_strings() -> None:
     op = Convert(destination_type=Type.string)
-    assert op.infer(Spec(Type.string, (2,)))[0].type == Type.string
+    assert op.infer_specs(Spec(Type.string, (2,)))[0].type == Type.string
     with pytest.raises(OpError, match="cannot be converted"):
-        Convert(destination_type=Type.f32).infer(Spec(Type.string, (2,)))
+        Convert(destination_type=Type.f32).infer_specs(Spec(Type.string, (2,)))

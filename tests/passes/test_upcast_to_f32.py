@@ -182,7 +182,7 @@ def test_states(device: str) -> None:
 
 
 class Doubled(ov.Op):
-    def infer(self, x: Any) -> Any:
+    def infer_specs(self, x: Any) -> Any:
         return (x,)
 
     def evaluate(self, xp: Any, x: Any) -> Any:

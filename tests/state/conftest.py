@@ -16,7 +16,7 @@ def guard() -> Iterator[None]:
 
     @op("Guard", "tests")
     class Guard(Op):
-        def infer(self, x: Any) -> Any:
+        def infer_specs(self, x: Any) -> Any:
             return (x,)
 
         def evaluate(self, xp: Any, x: Any) -> Any:

@@ -74,7 +74,7 @@ def test_an_inference_that_runs_during_the_fork() -> None:
 
     @op("Wait", "tests")
     class Wait(Op):
-        def infer(self, x: Any) -> Any:
+        def infer_specs(self, x: Any) -> Any:
             return (x,)
 
         def evaluate(self, xp: Any, x: Any) -> Any:

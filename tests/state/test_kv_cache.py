@@ -193,7 +193,7 @@ def test_a_state_has_only_its_rows(device: str) -> None:
 class Failing(ov.Op):
     """Op that returns its input, and raises if it holds 13."""
 
-    def infer(self, x: Any) -> Any:
+    def infer_specs(self, x: Any) -> Any:
         return (x,)
 
     def evaluate(self, xp: Any, x: Any) -> Any:

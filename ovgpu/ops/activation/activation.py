@@ -37,7 +37,7 @@ class Parametrised(Elementwise):
 
     types = "real"
 
-    def infer(self, x: Spec, *parameters: Spec | None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, *parameters: Spec | None) -> tuple[Spec, ...]:
         self.check_inputs(1 + len(parameters))
         present = [p for p in parameters if p is not None]
         kind = merge_types([x, *present])
@@ -87,7 +87,7 @@ class PRelu(Elementwise):
     def fn(self, xp: Namespace, x: Array, slope: Array) -> Array:
         return xp.where(x < 0, x * slope, x)
 
-    def infer(self, x: Spec, slope: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, slope: Spec) -> tuple[Spec, ...]:
         kind = merge_types([x, slope])
         self.check_type(kind)
         if x.shape is not None and slope.shape is not None:
@@ -102,7 +102,7 @@ class PRelu(Elementwise):
             return x, slope.reshape(slope.shape + (1,) * (x.ndim - 2))
         extra = slope.ndim - x.ndim  # leading axes of extent 1
         for a, b in zip(reversed(slope.shape), reversed(x.shape)):
-            if a not in (1, b):  # `infer` skips this check while the slope may be one of channels
+            if a not in (1, b):  # `infer_specs` skips this check while the slope may be one of channels
                 raise OpError(f"the slope's dimension {a} does not broadcast to {b}")
         return x, slope.reshape(slope.shape[max(extra, 0) :])
 
@@ -149,10 +149,10 @@ class Clamp(Unary):
     half_precision = "promoted"
     position_independent = True
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         if self.min > self.max:
             raise OpError(f"min {self.min:g} is greater than max {self.max:g}")
-        return super().infer(x)
+        return super().infer_specs(x)
 
     def _limits(self, dtype: np.dtype[Any]) -> tuple[float, float]:
         if dtype.kind == "f":

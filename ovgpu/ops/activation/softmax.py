@@ -37,7 +37,7 @@ class _Softmax(Op):
     layout = "dense"
     log: ClassVar[bool] = False
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         if not (x.type.is_real() or x.type.is_dynamic()):
             raise OpError(f"element type {x.type.get_type_name()} is not real")
         if x.rank is not None:

@@ -32,7 +32,7 @@ class CumSum(Op):
     strided_outputs = True
     host_in_decode = True
 
-    def infer(self, x: Spec, axis: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axis: Spec) -> tuple[Spec, ...]:
         if x.type in (Type.boolean, Type.string):
             raise OpError(f"element type {x.type.get_type_name()} is not numeric")
         check_integers(axis, "the axis", ranks=(0, 1))

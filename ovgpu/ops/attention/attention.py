@@ -53,7 +53,7 @@ class ScaledDotProductAttention(Op):
     strided_outputs = True
     half_precision = "always"
 
-    def infer(
+    def infer_specs(
         self, q: Spec, k: Spec, v: Spec, mask: Spec | None = None, scale: Spec | None = None, sink: Spec | None = None
     ) -> tuple[Spec, ...]:
         operands = [s for s in (q, k, v, mask, scale, sink) if s is not None]
@@ -239,8 +239,8 @@ class CachedAttention(ScaledDotProductAttention):
     attended: ClassVar[tuple[int, int, int, int]] = (1, 2, 3, -1)
     """The numbers of the inputs keys, values, mask and lengths."""
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
-        return super().infer(*inputs[:-1])
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
+        return super().infer_specs(*inputs[:-1])
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         return super().evaluate(xp, *_valid_inputs(*inputs))

@@ -116,7 +116,7 @@ class Elementwise(Op):
         least = sum(p.default is p.empty for p in single)
         return least, len(single) if len(single) == len(given) else math.inf
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         self.check_inputs(len(inputs))
         kind = merge_types(inputs)
         self.check_type(kind)
@@ -191,7 +191,7 @@ class Elementwise(Op):
 class Unary(Elementwise):
     """Base of elementwise ops of one input."""
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         self.check_type(x.type)
         return (Spec(self.result_type(x.type), x.shape),)
 
@@ -202,8 +202,8 @@ class Binary(Elementwise):
     auto_broadcast: Broadcast = "numpy"
     supports_symbolic = True
 
-    def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
-        return super().infer(a, b)
+    def infer_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+        return super().infer_specs(a, b)
 
     def broadcast(self, shapes: Sequence[tuple[Int, ...] | None]) -> tuple[Int, ...] | None:
         a, b = shapes

@@ -4,7 +4,7 @@
     class Softmax(Op):
         axis: int = 1                                  # the attributes: annotation and default are the schema
 
-        def infer(self, x: Spec) -> tuple[Spec, ...]:  # element types and shapes, symbolic where not yet known
+        def infer_specs(self, x: Spec) -> tuple[Spec, ...]:  # element types and shapes, symbolic where not yet known
             ...
 
         def evaluate(self, xp, x):                     # the definition: NumPy or CuPy arrays in, fresh ones out
@@ -20,6 +20,7 @@ import inspect
 import sys
 import types
 import typing
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
@@ -45,8 +46,8 @@ Workspace = tuple[tuple[Type, tuple[Int, ...]], ...]
 class Op:
     """Base of all operations: an immutable object that holds the attributes of one node's operation.
 
-    To add an operation, subclass `Op` under the decorator `op`, annotate the attributes, and implement `infer` and
-    `evaluate`. Override the other members only where the defaults do not fit.
+    To add an operation, subclass `Op` under the decorator `op`, annotate the attributes, and implement `infer_specs`
+    and `evaluate`. Override the other members only where the defaults do not fit.
     """
 
     name: ClassVar[str]
@@ -56,8 +57,9 @@ class Op:
     page: ClassVar[str] = ""
 
     host_inputs: ClassVar[tuple[int, ...]] = ()
-    """Numbers of the inputs whose values are needed on the host: by `infer` (target shapes, axes) or as plain numbers.
-    `evaluate` and the fast forms get them as NumPy arrays. A final ``-1`` stands for all inputs after those listed."""
+    """Numbers of the inputs whose values are needed on the host: by `infer_specs` (target shapes, axes) or as plain
+    numbers. `evaluate` and the fast forms get them as NumPy arrays. A final ``-1`` stands for all inputs after those
+    listed."""
 
     layout: ClassVar[Literal["strided", "blas", "dense", "image", "channels_last"]] = "strided"
     """The input layout that the fast forms need: any strides, unit stride in one of the last two axes, or contiguous.
@@ -108,8 +110,9 @@ class Op:
     """True if the op also reads the inputs that it changes."""
 
     mixed_reals: ClassVar[tuple[int, ...]] = ()
-    """Numbers of the inputs that may have another floating-point type than input 0, as in OpenVINO: `infer` gets them
-    with that of input 0, and the pass `mixed_reals` converts all of them to one type before anything is computed."""
+    """Numbers of the inputs that may have another floating-point type than input 0, as in OpenVINO: `infer_specs` gets
+    them with that of input 0, and the pass `convert_mixed_reals` converts all of them to one type before anything is
+    computed."""
 
     ir_names: ClassVar[dict[str, str]] = {}
     """Python name -> IR name, for attributes whose IR name is not a Python identifier."""
@@ -141,15 +144,15 @@ class Op:
         return True
 
     def infer_mixed(self, inputs: Sequence[Spec | None]) -> tuple[Spec, ...]:
-        """Return what `infer` returns for inputs whose floating-point types may differ where `mixed_reals` says so."""
+        """Return what `infer_specs` returns for inputs whose floating-point types may differ as `mixed_reals` says."""
         given = list(inputs)
         for i in self.mixed_reals:
             spec = given[i] if i < len(given) else None
             if spec is not None and given[0] is not None and {spec.type, given[0].type} <= MIXED_REALS:
                 given[i] = replace(spec, type=given[0].type)
-        return self.infer(*given)
+        return self.infer_specs(*given)
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         """Return the specs of the outputs: element type, shape, and value if inference knows it.
 
         An absent optional input is None. Raises `OpError` for inputs that the specification does not allow.
@@ -277,6 +280,11 @@ def op(name: str, version: str, page: str = "", *, aliases: Sequence[str] = ()) 
     """
 
     def register(cls: OpClass) -> OpClass:
+        if "infer" in vars(cls) and "infer_specs" not in vars(cls):
+            warnings.warn(
+                f"{cls.__name__}.infer is called infer_specs now: rename it", DeprecationWarning, stacklevel=2
+            )
+            cls.infer_specs = cls.infer  # type: ignore[attr-defined, method-assign]
         cls = internal_op(cls)
         cls.name, cls.version, cls.page, cls.aliases = name, version, page, tuple(aliases)
         for ir_name in (name, *aliases):

@@ -27,7 +27,7 @@ class Unsupported(Op):
     aliases = ()
     effect = True
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         return tuple(
             Spec(kind, None if shape.rank.is_dynamic else tuple(map(_extent, shape))) for kind, shape in self.declared
         )

@@ -39,7 +39,7 @@ class BinaryConvolution(Windowed):
     strided_outputs = True
     axes = (2,)
 
-    def infer(self, x: Spec, kernel: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, kernel: Spec) -> tuple[Spec, ...]:
         check_number(x.type)
         if kernel.type not in (Type.u1, Type.dynamic):
             raise OpError(f"the kernel must be of u1, not {kernel.type.get_type_name()}")

@@ -73,7 +73,7 @@ class Convolution(_Convolution):
     The data has one to three spatial axes, and any type of numbers; 8-bit integers saturate, wider ones wrap.
     """
 
-    def infer(self, x: Spec, kernel: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, kernel: Spec) -> tuple[Spec, ...]:
         kind = merge_types((x, kernel))
         check_number(kind)
         axes = self.spatial(x, kernel)
@@ -162,7 +162,7 @@ class ConvolutionBackpropData(_Convolution):
 
     host_inputs = (2,)
 
-    def infer(self, x: Spec, kernel: Spec, target: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, kernel: Spec, target: Spec | None = None) -> tuple[Spec, ...]:
         kind = merge_types((x, kernel))
         check_number(kind)
         axes = self.spatial(x, kernel)

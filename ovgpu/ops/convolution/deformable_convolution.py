@@ -42,7 +42,7 @@ class DeformableConvolution(Windowed):
     interpolates_padding = False
     """True if values fade to 0 over one pixel around the data."""
 
-    def infer(self, x: Spec, offsets: Spec, kernel: Spec, mask: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, offsets: Spec, kernel: Spec, mask: Spec | None = None) -> tuple[Spec, ...]:
         operands = [s for s in (x, offsets, kernel, mask) if s is not None]
         kind = merge_types(operands)
         check_number(kind)

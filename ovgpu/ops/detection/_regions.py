@@ -64,7 +64,7 @@ class Regions(Op):
         """Return the output's height and width."""
         raise NotImplementedError
 
-    def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
         kind = merge_types((x, regions))
         check_real(kind)
         for spec, rank, what in ((x, 4, "feature maps"), (regions, 2, "regions")):

@@ -55,7 +55,7 @@ class Detection(Op):
         """The number of values that describe a prior."""
         return 4 if self.normalized else 5
 
-    def infer(
+    def infer_specs(
         self, offsets: Spec, scores: Spec, priors: Spec, objectness: Spec | None = None, refinement: Spec | None = None
     ) -> tuple[Spec, ...]:
         if not self.keep_top_k:

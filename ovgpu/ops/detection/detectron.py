@@ -60,7 +60,7 @@ class PriorGridGenerator(Op):
 
     layout = "dense"
 
-    def infer(self, priors: Spec, maps: Spec, image: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, priors: Spec, maps: Spec, image: Spec) -> tuple[Spec, ...]:
         for name in ("h", "w", "stride_x", "stride_y"):
             if getattr(self, name) < 0:
                 raise OpError(f"{name} is {getattr(self, name):g}, below 0")
@@ -116,7 +116,7 @@ class TopKROIs(Op):
 
     layout = "dense"
 
-    def infer(self, regions: Spec, scores: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, regions: Spec, scores: Spec) -> tuple[Spec, ...]:
         if self.max_rois < 0:
             raise OpError(f"max_rois is {self.max_rois}, below 0")
         kind = check((regions, scores), ("regions", "scores"), (2, 1))
@@ -174,7 +174,7 @@ class ROIFeatureExtractor(Op):
 
     layout = "dense"
 
-    def infer(self, regions: Spec, *maps: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, regions: Spec, *maps: Spec) -> tuple[Spec, ...]:
         if self.output_size < 1:
             raise OpError(f"output_size is {self.output_size}, not positive")
         check_sampling(self.sampling_ratio)
@@ -295,7 +295,7 @@ class DetectionOutput(Op):
 
     layout = "dense"
 
-    def infer(self, regions: Spec, offsets: Spec, scores: Spec, image: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, regions: Spec, offsets: Spec, scores: Spec, image: Spec) -> tuple[Spec, ...]:
         for name in ("score_threshold", "nms_threshold", "num_classes", "post_nms_count", "max_detections_per_image"):
             if getattr(self, name) < 0:
                 raise OpError(f"{name} is {getattr(self, name):g}, below 0")

@@ -79,7 +79,7 @@ class GenerateProposalsSingleImage(Anchored):
     specification leaves such regions out. Boxes include the pixels at both ends, except in the IoU.
     """
 
-    def infer(self, image: Spec, anchors: Spec, offsets: Spec, scores: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, image: Spec, anchors: Spec, offsets: Spec, scores: Spec) -> tuple[Spec, ...]:
         kind = self.check(image, anchors, offsets, scores, (1, 2, 3, 3))
         if image.shape is not None:
             same(image.shape[0], 3, "the image has {0} numbers, not {1}")
@@ -145,7 +145,7 @@ class GenerateProposals(Anchored):
 
     mixed_reals = (1, 2, 3)
 
-    def infer(self, images: Spec, anchors: Spec, offsets: Spec, scores: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, images: Spec, anchors: Spec, offsets: Spec, scores: Spec) -> tuple[Spec, ...]:
         kind = self.check(images, anchors, offsets, scores, (2, 4, 4, 4))
         if not 0 <= self.nms_eta <= 1:
             raise OpError(f"nms_eta is {self.nms_eta:g}, not between 0 and 1")

@@ -55,7 +55,7 @@ class MulticlassSuppression(Op):
     background_class: int = -1
     normalized: bool = True
 
-    def infer(self, boxes: Spec, scores: Spec, counts: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, boxes: Spec, scores: Spec, counts: Spec | None = None) -> tuple[Spec, ...]:
         if self.output_type not in (Type.i32, Type.i64):
             raise OpError(f"output_type {self.output_type.get_type_name()} is neither i32 nor i64")
         for name in ("nms_top_k", "keep_top_k"):
@@ -156,12 +156,12 @@ class MulticlassNms(MulticlassSuppression):
     iou_threshold: float = 0.0
     nms_eta: float = 1.0
 
-    def infer(self, boxes: Spec, scores: Spec, counts: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, boxes: Spec, scores: Spec, counts: Spec | None = None) -> tuple[Spec, ...]:
         if not 0 <= self.nms_eta <= 1:
             raise OpError(f"nms_eta is {self.nms_eta:g}, not between 0 and 1")
         if counts is not None:
             raise OpError("there are three inputs, of which opset 8 knows two")
-        return super().infer(boxes, scores)
+        return super().infer_specs(boxes, scores)
 
     def passes_threshold(self, scores: Array) -> Array:
         return scores >= F32(self.score_threshold)
@@ -177,11 +177,11 @@ class MulticlassNms9(MulticlassNms):
     """MulticlassNms-8, or with ``boxes [C, M, 4], scores [C, M], counts [N]``: each class has its own boxes, ``counts``
     per image, one image after the other. Indices are then ``box * C + class``."""
 
-    def infer(self, boxes: Spec, scores: Spec, counts: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, boxes: Spec, scores: Spec, counts: Spec | None = None) -> tuple[Spec, ...]:
         if counts is not None:
             check_integers(counts, "roisnum")
-            return MulticlassSuppression.infer(self, boxes, scores, counts)
-        return super().infer(boxes, scores)
+            return MulticlassSuppression.infer_specs(self, boxes, scores, counts)
+        return super().infer_specs(boxes, scores)
 
 
 @op("MatrixNms", "opset8", "sort/matrix-non-max-suppression-8")
@@ -194,8 +194,8 @@ class MatrixNms(MulticlassSuppression):
     gaussian_sigma: float = 2.0
     post_threshold: float = 0.0
 
-    def infer(self, boxes: Spec, scores: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
-        return super().infer(boxes, scores)
+    def infer_specs(self, boxes: Spec, scores: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
+        return super().infer_specs(boxes, scores)
 
     def passes_threshold(self, scores: Array) -> Array:
         return scores > F32(self.score_threshold)

@@ -152,7 +152,7 @@ class VariableLength(Suppression):
     def kind(self) -> Type:
         return self.output_type
 
-    def infer(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
+    def infer_specs(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
         self.check(boxes, scores, numbers)
         most = bounds(self.rows(boxes, scores, numbers))[1]
         rows = unknown(0, most)
@@ -178,7 +178,7 @@ class NonMaxSuppression(Suppression):
 
     layout = "dense"
 
-    def infer(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
+    def infer_specs(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
         self.check(boxes, scores, numbers)
         most, limit = self.rows(boxes, scores, numbers), self.limit(numbers)
         if scores.shape is not None and limit is not None:

@@ -29,7 +29,7 @@ class Priors(Op):
 
     host_inputs = (0, 1)
 
-    def infer(self, output_size: Spec, image_size: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, output_size: Spec, image_size: Spec) -> tuple[Spec, ...]:
         for spec, what in ((output_size, "output_size"), (image_size, "image_size")):
             check_integers(spec, what)
             if spec.shape is not None:
@@ -108,7 +108,7 @@ class PriorBox(Priors):
         """True if the boxes of max_size come before those of the ratios."""
         return True
 
-    def infer(self, output_size: Spec, image_size: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, output_size: Spec, image_size: Spec) -> tuple[Spec, ...]:
         if self.fixed_size and len(self.density) != len(self.fixed_size):
             raise OpError(f"density has {len(self.density)} elements, and fixed_size {len(self.fixed_size)}")
         for name in ("min_size", "max_size", "aspect_ratio", "fixed_ratio", "fixed_size", "density"):
@@ -117,7 +117,7 @@ class PriorBox(Priors):
                     raise OpError(f"{name} has the element {element:g}, which is not positive and finite")
         if sum(density**2 for density in self.density) > MAX_PRIORS:
             raise OpError(f"density {list(self.density)} gives more than {MAX_PRIORS} boxes for each element")
-        return super().infer(output_size, image_size)
+        return super().infer_specs(output_size, image_size)
 
     def count(self) -> int:
         return sum(1 for _ in (self.fixed_priors() if self.fixed_size else self.half_sizes(1)))
@@ -198,10 +198,10 @@ class PriorBoxClustered(Priors):
     step_h: float = 0.0
     offset: float
 
-    def infer(self, output_size: Spec, image_size: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, output_size: Spec, image_size: Spec) -> tuple[Spec, ...]:
         if len(self.width) != len(self.height):
             raise OpError(f"there are {len(self.width)} widths and {len(self.height)} heights")
-        return super().infer(output_size, image_size)
+        return super().infer_specs(output_size, image_size)
 
     def count(self) -> int:
         return len(self.width)

@@ -48,7 +48,7 @@ class Proposal(Op):
     def tensorflow(self) -> bool:
         return self.framework == "tensorflow"
 
-    def infer(self, scores: Spec, offsets: Spec, image: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, scores: Spec, offsets: Spec, image: Spec) -> tuple[Spec, ...]:
         for name in ("base_size", "pre_nms_topn", "post_nms_topn", "feat_stride"):
             if getattr(self, name) <= 0:
                 raise OpError(f"{name} is {getattr(self, name)}, not positive")
@@ -140,8 +140,8 @@ def clip_boxes(boxes: Array, size: Array) -> Array:
 class Proposal4(Proposal):
     """Proposal-1 with a second output, the scores ``[N * post_nms_topn]`` of the proposals, padded with zeros."""
 
-    def infer(self, scores: Spec, offsets: Spec, image: Spec) -> tuple[Spec, ...]:
-        (rows,) = super().infer(scores, offsets, image)
+    def infer_specs(self, scores: Spec, offsets: Spec, image: Spec) -> tuple[Spec, ...]:
+        (rows,) = super().infer_specs(scores, offsets, image)
         assert rows.shape is not None
         return rows, Spec(rows.type, rows.shape[:1])
 

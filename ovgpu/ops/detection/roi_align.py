@@ -36,13 +36,13 @@ class _Aligned(Regions):
     def pooled_size(self) -> tuple[int, int]:
         return self.pooled_h, self.pooled_w
 
-    def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
         check_count(2 + len(others), 3)
         (images,) = others
         check_scale(self.spatial_scale)
         check_sampling(self.sampling_ratio)
         check_integers(images, "the numbers of the images")
-        found = super().infer(x, regions)
+        found = super().infer_specs(x, regions)
         if images.shape is not None and regions.shape is not None:
             same(images.shape[0], regions.shape[0], "{0} numbers of images are given for {1} regions")
         return found

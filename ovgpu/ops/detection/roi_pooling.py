@@ -40,9 +40,9 @@ class ROIPooling(Regions):
     def pooled_size(self) -> tuple[int, int]:
         return self.pooled_h, self.pooled_w
 
-    def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
         check_scale(self.spatial_scale)
-        return super().infer(x, regions)
+        return super().infer_specs(x, regions)
 
     def evaluate(self, xp: Adapter, x: Array, regions: Array) -> tuple[Array, ...]:
         empty_result = self.empty(xp, x, regions, x.shape[1])
@@ -112,12 +112,12 @@ class _PositionSensitive(Regions):
     def pooled_size(self) -> tuple[int, int]:
         return self.group_size, self.group_size
 
-    def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
         check_scale(self.spatial_scale)
         for name in ("output_dim", "group_size", "spatial_bins_x", "spatial_bins_y"):
             if getattr(self, name) < 1:
                 raise OpError(f"{name} is {getattr(self, name)}")
-        return super().infer(x, regions)
+        return super().infer_specs(x, regions)
 
     def channels(self, shape: Shape) -> Any:
         if shape is not None:
@@ -232,8 +232,8 @@ class DeformablePSROIPooling(_PositionSensitive):
     trans_std: float = 1.0
     part_size: int = 1
 
-    def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
-        found = super().infer(x, regions)
+    def infer_specs(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
+        found = super().infer_specs(x, regions)
         for offsets in others:
             merge_types((x, offsets))
             if self.part_size < 1:

@@ -49,7 +49,7 @@ class RegionYolo(Op):
         """The number of channels of a region."""
         return self.coords + 1 + self.classes
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         check_reals(x, "data", ranks=(4,))
         if self.coords < 2:
             raise OpError(f"coords is {self.coords}, below 2")
@@ -124,7 +124,7 @@ class ReorgYolo(Op):
     layout = "dense"
     exact = True
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         if self.stride < 1:
             raise OpError(f"stride is {self.stride}")
         if x.shape is None:

@@ -33,7 +33,7 @@ class Part:
 
     def type_of(self, operands: Sequence[Type]) -> Type:
         """Return the element type of the result for operands of these types."""
-        kind: Type = self.op.infer(*(Spec(k, ()) for k in operands))[0].type
+        kind: Type = self.op.infer_specs(*(Spec(k, ()) for k in operands))[0].type
         return kind
 
 
@@ -68,12 +68,12 @@ class Layer:
     name: str
     source_location: str
 
-    def infer(self, op: Op, *inputs: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, op: Op, *inputs: Any) -> tuple[Spec, ...]:
         """Infer an op in place of this layer, which checks and errors name."""
         table = active()
         outside, table.layer = table.layer, self
         try:
-            found: tuple[Spec, ...] = op.infer(*inputs)
+            found: tuple[Spec, ...] = op.infer_specs(*inputs)
             return found
         except OpError as e:
             raise e.at(op.name, self.source_location) from None
@@ -107,7 +107,7 @@ class Fused(Op):
             for (kind, data), rank in zip(self.chain.literals, self.ranks)
         )
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         """Infer the parts in order, so that errors and checks name the part's own layer."""
         values = [Spec(s.type, s.shape) for s in inputs]
         values += [Spec(Type.of(x.dtype), x.shape, x) for x in self.literals]
@@ -116,7 +116,7 @@ class Fused(Op):
         try:
             for part, layer in zip(self.chain.parts, self.layers):
                 table.layer = layer
-                values += part.op.infer(*(values[i] for i in part.operands))
+                values += part.op.infer_specs(*(values[i] for i in part.operands))
         except OpError as e:
             raise e.at(layer.op.name, layer.source_location) from None
         finally:

@@ -45,9 +45,9 @@ class OpWithEpilogue(Op):
         count = len(inputs) + 1 - self.fused.chain.inputs
         return inputs[:count], inputs[count:]
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         own, others = self.split(inputs)
-        return self.fused.infer(*self.layer.infer(self.first, *own), *others)
+        return self.fused.infer_specs(*self.layer.infer_specs(self.first, *own), *others)
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         own, others = self.split(inputs)

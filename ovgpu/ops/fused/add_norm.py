@@ -45,9 +45,9 @@ class AddNorm(Op):
     def attributes(self) -> dict[str, Any]:
         return {"layers": tuple(layer.name for layer in self.layers), "norm": self.norm.name, **self.norm.attributes()}
 
-    def infer(self, scale: Spec | None, shift: Spec | None, *terms: Spec) -> tuple[Spec, ...]:
-        (total,) = self.added.infer(*terms)
-        return (*self.norm.infer(total, scale, shift), total)[: 1 + self.keep]
+    def infer_specs(self, scale: Spec | None, shift: Spec | None, *terms: Spec) -> tuple[Spec, ...]:
+        (total,) = self.added.infer_specs(*terms)
+        return (*self.norm.infer_specs(total, scale, shift), total)[: 1 + self.keep]
 
     def evaluate(self, xp: Adapter, scale: Array, shift: Array, *terms: Array) -> tuple[Array, ...]:
         (total,) = self.added.evaluate(xp, *terms)

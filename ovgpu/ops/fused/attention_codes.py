@@ -33,9 +33,9 @@ class AttentionWithCodes(OpWithCodes):
     def attributes(self) -> dict[str, Any]:
         return self.attention.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         own, factors = self.split(inputs)
-        return self.codes.infer(*self.layer.infer(self.attention, *own), *factors)
+        return self.codes.infer_specs(*self.layer.infer_specs(self.attention, *own), *factors)
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         own, factors = self.split(inputs)

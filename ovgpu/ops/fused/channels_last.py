@@ -48,8 +48,8 @@ class ChannelsLastConvolution(Op):
         """Return False for types wider than 16 bits: cuDNN multiplies them, which takes only whole tensors."""
         return kind.bitwidth <= 16
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
-        return self.convolution.infer(*self._specs(inputs))
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
+        return self.convolution.infer_specs(*self._specs(inputs))
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         return tuple(evaluate(self.convolution, xp, self._arrays(inputs), [Type.of(inputs[0].dtype)]))
@@ -88,7 +88,7 @@ class PadChannels(Op):
     keeps_layout = True
     half_precision = "always"
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         batch, _, *sizes = x.shape or unknowns(IMAGE_RANK) or ()
         return (Spec(self.type, (batch, self.channels, *sizes)),)
 

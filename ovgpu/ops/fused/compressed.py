@@ -51,7 +51,7 @@ class CompressedMatMul(Op):
     layout = "dense"
     half_precision = "always"
 
-    def infer(self, x: Spec, codes: Spec, scale: Spec | None, zero: Spec | None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, codes: Spec, scale: Spec | None, zero: Spec | None) -> tuple[Spec, ...]:
         shape = MatMul(transpose_b=self.transpose).shape(x.shape, (*self.batch, *self.weights.shape))
         return (Spec(x.type, shape),)
 
@@ -231,7 +231,7 @@ class SwapAxes(Op):
     exact = True
     half_precision = "promoted"
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.type, None if x.shape is None else _swapped(x.shape)),)
 
     def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
@@ -269,7 +269,7 @@ class CompressedGather(Op):
     host_in_decode = True
     partial_inputs = (0, 2, 3)
 
-    def infer(self, codes: Spec, indices: Spec, scale: Spec | None, zero: Spec | None) -> tuple[Spec, ...]:
+    def infer_specs(self, codes: Spec, indices: Spec, scale: Spec | None, zero: Spec | None) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)
         return (Spec(self.kind, None if indices.shape is None else (*indices.shape, self.weights.columns)),)
 

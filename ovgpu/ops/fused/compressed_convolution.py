@@ -38,8 +38,10 @@ class CompressedConvolution(Op):
     host_inputs = (4,)
     half_precision = "always"
 
-    def infer(self, x: Spec, codes: Spec, scale: Spec | None, zero: Spec | None, *target: Spec) -> tuple[Spec, ...]:
-        return self.convolution.infer(x, Spec(x.type, self.kernel), *target)
+    def infer_specs(
+        self, x: Spec, codes: Spec, scale: Spec | None, zero: Spec | None, *target: Spec
+    ) -> tuple[Spec, ...]:
+        return self.convolution.infer_specs(x, Spec(x.type, self.kernel), *target)
 
     @property
     def axis(self) -> int:

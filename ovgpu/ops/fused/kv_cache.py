@@ -27,7 +27,7 @@ class BeamsAreIdentity(Op):
     name: ClassVar[str] = "BeamsAreIdentity"
     host_in_decode = True
 
-    def infer(self, beams: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, beams: Spec) -> tuple[Spec, ...]:
         check_integers(beams, "beams", ranks=(1,))
         return (Spec(Type.boolean, ()),)
 
@@ -49,7 +49,7 @@ class Reorder(Op):
     strided_outputs = True
     host_inputs = (2,)
 
-    def infer(self, x: Spec, beams: Spec, beams_are_identity: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, beams: Spec, beams_are_identity: Spec) -> tuple[Spec, ...]:
         assert x.shape is not None and beams.shape is not None
         return (Spec(x.type, (*beams.shape, *x.shape[1:])),)
 
@@ -119,7 +119,7 @@ class CacheWrite(Op):
     layout = "strided"
     updates: ClassVar[dict[int, tuple[int, int]]] = {0: (0, 1)}
 
-    def infer(self, cache: Spec, new: Spec, lengths: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, cache: Spec, new: Spec, lengths: Spec) -> tuple[Spec, ...]:
         return (Spec(cache.type, cache.shape),)
 
     def evaluate(self, xp: Adapter, cache: Array, new: Array, lengths: Array) -> tuple[Array, ...]:

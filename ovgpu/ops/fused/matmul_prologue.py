@@ -51,13 +51,13 @@ class MatMulWithPrologue(Op):
     def attributes(self) -> dict[str, Any]:
         return self.product.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         given = inputs[self.weights :]
-        x, *sums = given if self.prologue is None else self.prologue.infer(*given)
-        (product,) = self.layer.infer(self.product, x, *inputs[: self.weights])
+        x, *sums = given if self.prologue is None else self.prologue.infer_specs(*given)
+        (product,) = self.layer.infer_specs(self.product, x, *inputs[: self.weights])
         if self.gate is not None and product.shape is not None:
             half = Spec(product.type, (*product.shape[:-1], product.shape[-1] // 2))
-            (product,) = self.gate.infer(half, half)
+            (product,) = self.gate.infer_specs(half, half)
         return product, *sums
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:

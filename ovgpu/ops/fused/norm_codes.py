@@ -37,10 +37,10 @@ class NormWithCodes(OpWithCodes):
     def attributes(self) -> dict[str, Any]:
         return self.norm.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         own, factors = self.split(inputs)
-        norm, *sums = self.layer.infer(self.norm, *own)
-        return (*(norm,) * self.keep, *sums, *self.codes.infer(norm, *factors))
+        norm, *sums = self.layer.infer_specs(self.norm, *own)
+        return (*(norm,) * self.keep, *sums, *self.codes.infer_specs(norm, *factors))
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         own, factors = self.split(inputs)

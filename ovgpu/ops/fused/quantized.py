@@ -72,11 +72,11 @@ class QuantizedConvolution(_Quantized):
     def attributes(self) -> dict[str, Any]:
         return self.convolution.attributes()
 
-    def infer(self, x: Spec, kernel: Spec, *_: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, kernel: Spec, *_: Spec) -> tuple[Spec, ...]:
         if kernel.shape is not None:
             outputs, *sizes, channels = kernel.shape
             kernel = Spec(kernel.type, (outputs, channels, *sizes))
-        return (replace(self.convolution.infer(x, kernel)[0], type=self.kind),)
+        return (replace(self.convolution.infer_specs(x, kernel)[0], type=self.kind),)
 
     def evaluate(self, xp: Adapter, x: Array, kernel: Array, factor: Array, correction: Array) -> tuple[Array, ...]:
         codes = x.astype(np.float64) - self.zero
@@ -95,8 +95,8 @@ class QuantizedMatMul(_Quantized):
     name: ClassVar[str] = "MatMul"
     layout = "dense"
 
-    def infer(self, x: Spec, weights: Spec, *_: Spec) -> tuple[Spec, ...]:
-        return (replace(MatMul(transpose_b=True).infer(x, weights)[0], type=self.kind),)
+    def infer_specs(self, x: Spec, weights: Spec, *_: Spec) -> tuple[Spec, ...]:
+        return (replace(MatMul(transpose_b=True).infer_specs(x, weights)[0], type=self.kind),)
 
     def evaluate(self, xp: Adapter, x: Array, weights: Array, factor: Array, correction: Array) -> tuple[Array, ...]:
         sums = xp.matmul(x.astype(np.float64) - self.zero, weights.astype(np.float64).swapaxes(0, 1))

@@ -39,7 +39,7 @@ class Rotary(Op):
     strided_outputs = True
     half_precision = "promoted"
 
-    def infer(self, x: Spec, cos: Spec, sin: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, cos: Spec, sin: Spec) -> tuple[Spec, ...]:
         assert x.shape is not None and cos.shape is not None and sin.shape is not None
         return (Spec(x.type, (*broadcast_shapes(x.shape[:-1], cos.shape[:-1], sin.shape[:-1]), x.shape[-1])),)
 
@@ -155,9 +155,9 @@ class RotaryCacheWrite(Rotary):
     numpy = None  # type: ignore[assignment]
     updates: ClassVar[dict[int, tuple[int, int]]] = {1: (5, 1), 2: (6, 2)}
 
-    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Spec) -> tuple[Spec, ...]:
         q, _, _, cos, sin, keys, values, _ = inputs
-        return (*super().infer(q, cos, sin), keys, values)
+        return (*super().infer_specs(q, cos, sin), keys, values)
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         q, k, v, cos, sin, keys, values, lengths = inputs

@@ -42,10 +42,10 @@ class RotaryAttention(Op):
     def attributes(self) -> dict[str, Any]:
         return self.rotary.attributes() | self.attention.attributes()
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
-        q, keys, values = self.rotary.infer(*_of_rotary(inputs))
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
+        q, keys, values = self.rotary.infer_specs(*_of_rotary(inputs))
         heads = [replace(x, shape=self._with_groups(x.shape, keys.shape)) for x in (q, keys, values)]
-        return (*self.attention.infer(*heads, *inputs[7:]), keys, values)
+        return (*self.attention.infer_specs(*heads, *inputs[7:]), keys, values)
 
     def _with_groups(self, shape: Any, keys: Any) -> tuple[Any, ...]:
         """Return the shape that attention gives to queries, keys or values of this shape."""

@@ -61,7 +61,7 @@ class RandomUniform(Generating):
 
     host_inputs = (0,)
 
-    def infer(self, shape: Spec, low: Spec, high: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, shape: Spec, low: Spec, high: Spec) -> tuple[Spec, ...]:
         kind = self.output_type
         if kind not in (*MANTISSA_BITS, Type.i32, Type.i64):
             raise OpError(f"output_type is {kind.get_type_name()}, not f16, bf16, f32, f64, i32 or i64")
@@ -178,7 +178,7 @@ class RandomPoisson(Generating):
     infinity, which the specification does not mention.
     """
 
-    def infer(self, rates: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, rates: Spec) -> tuple[Spec, ...]:
         _check_seeds(self)
         if rates.type not in (Type.dynamic, *MANTISSA_BITS):
             raise OpError(f"the rates are {rates.type.get_type_name()}, not f16, bf16, f32 or f64")
@@ -309,7 +309,7 @@ class Multinomial(Op):
     host_inputs = (1,)
     effect = True
 
-    def infer(self, probs: Spec, samples: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, probs: Spec, samples: Spec) -> tuple[Spec, ...]:
         if self.convert_type not in (Type.i32, Type.i64):
             raise OpError(f"convert_type is {self.convert_type.get_type_name()}, not i32 or i64")
         _check_seeds(self)

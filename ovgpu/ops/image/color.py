@@ -71,7 +71,7 @@ class _FromYuv(Op):
 
     bgr: ClassVar[bool]
 
-    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Spec) -> tuple[Spec, ...]:
         kind = check_type(merge_types(inputs))
         if len(inputs) not in (1, len(self.channels)):
             raise OpError(f"{len(inputs)} inputs instead of 1 or {len(self.channels)}")
@@ -242,7 +242,7 @@ class _ToNV12(Op):
 
     bgr: ClassVar[bool]
 
-    def infer(self, image: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, image: Spec) -> tuple[Spec, ...]:
         kind = check_type(image.type)
         check_image(image, 3)
         n, height, width, _ = image.shape or [unknown() for _ in range(4)]

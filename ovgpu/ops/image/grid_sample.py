@@ -41,7 +41,7 @@ class GridSample(Op):
 
     layout = "dense"
 
-    def infer(self, x: Spec, grid: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, grid: Spec) -> tuple[Spec, ...]:
         if x.type in (Type.boolean, Type.string):
             raise OpError(f"element type {x.type.get_type_name()} is no number")
         if not (grid.type.is_real() or grid.type.is_dynamic()):

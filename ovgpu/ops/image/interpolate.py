@@ -68,7 +68,7 @@ class Interpolate4(Op):
         sizes, scales, axes = (*inputs, None)[:3]
         return (sizes, None, axes) if self.shape_calculation_mode == "sizes" else (None, scales, axes)
 
-    def infer(self, x: Spec, *arguments: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, *arguments: Spec) -> tuple[Spec, ...]:
         sizes, scales, axes = self.targets(arguments)
         if x.type in (Type.boolean, Type.string):
             raise OpError(f"element type {x.type.get_type_name()} is no number")
@@ -336,9 +336,9 @@ class Interpolate(Op):
             pads_end=self.pads_end,
         )
 
-    def infer(self, x: Spec, sizes: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, sizes: Spec) -> tuple[Spec, ...]:
         axes = np.array(self.axes, np.int64)
-        return self.equivalent(x.rank or 0).infer(x, sizes, sizes, Spec(Type.i64, axes.shape, axes))
+        return self.equivalent(x.rank or 0).infer_specs(x, sizes, sizes, Spec(Type.i64, axes.shape, axes))
 
     def arguments(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the inputs of the equivalent op."""

@@ -364,7 +364,7 @@ class TensorIterator(_Iterating):
             count = found if count is None else same(count, found, "sliced inputs give {0} and {1} iterations")
         return 1 if count is None else count
 
-    def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
+    def infer_specs(self, *specs: Spec | None) -> tuple[Spec, ...]:
         with _BodyScope() as scope:
             results = self._infer_body(specs)
         return self._outputs(specs, results, scope, self.trips(specs))
@@ -414,7 +414,7 @@ class Loop(_Iterating):
             count = maximum(count, 0)
         return count if not isinstance(start[0], Sym) else apply("select", start[0], count, 0)
 
-    def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
+    def infer_specs(self, *specs: Spec | None) -> tuple[Spec, ...]:
         _one(specs[0], "trip count", False)
         _one(specs[1], "execution condition", True)
         limit = None if specs[0] is None else constants(specs[0])
@@ -443,7 +443,7 @@ class If(Op):
     exact = True
     layout = "dense"
 
-    def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
+    def infer_specs(self, *specs: Spec | None) -> tuple[Spec, ...]:
         condition = specs[0]
         _one(condition, "condition", True)
         with _BodyScope() as scope:

@@ -22,7 +22,7 @@ class Parameter(Op):
     element_type: Type
     shape: PartialShape
 
-    def infer(self) -> tuple[Spec, ...]:
+    def infer_specs(self) -> tuple[Spec, ...]:
         raise OpError("a Parameter has no inputs to infer from")
 
     def evaluate(self, xp: Adapter) -> tuple[Array, ...]:
@@ -38,7 +38,7 @@ class Constant(Op):
 
     exact = True
 
-    def infer(self) -> tuple[Spec, ...]:
+    def infer_specs(self) -> tuple[Spec, ...]:
         return (Spec(self.element_type, self.value.shape, self.value),)
 
     def evaluate(self, xp: Adapter) -> tuple[Array, ...]:
@@ -52,7 +52,7 @@ class Result(Op):
     exact = True
     supports_symbolic = True
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (x,)
 
     def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:

@@ -24,7 +24,7 @@ class ReadValue3(Op):
 
     effect = True
 
-    def infer(self, initial: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, initial: Spec) -> tuple[Spec, ...]:
         return (self._variable(initial.type, initial.partial_shape),)
 
     def _variable(self, kind: Type, shape: PartialShape) -> Spec:
@@ -46,7 +46,7 @@ class ReadValue6(ReadValue3):
     variable_type: Type = Type.dynamic
     variable_shape: PartialShape | None = None
 
-    def infer(self, initial: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, initial: Spec | None = None) -> tuple[Spec, ...]:
         kind, shape = self.variable_type, self.variable_shape
         if shape is None:
             if initial is None:
@@ -75,7 +75,7 @@ class Assign3(Op):
     effect = True
     exact = True
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (x,)
 
     def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:

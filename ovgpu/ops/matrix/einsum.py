@@ -38,7 +38,7 @@ class Einsum(Op):
 
     equation: str
 
-    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Spec) -> tuple[Spec, ...]:
         kind = merge_types(inputs)
         if kind in (Type.boolean, Type.string):
             raise OpError(f"element type {kind.get_type_name()} is not numeric")

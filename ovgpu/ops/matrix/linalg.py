@@ -36,7 +36,7 @@ class Inverse(Op):
 
     layout = "dense"
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         if not (x.type.is_dynamic() or x.type.is_real()):
             raise OpError(f"element type {x.type.get_type_name()} is not a floating-point type")
         if x.shape is not None:
@@ -84,7 +84,7 @@ class GroupedMatMul(Op):
 
     layout = "dense"
 
-    def infer(self, a: Spec, b: Spec, ends: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, a: Spec, b: Spec, ends: Spec | None = None) -> tuple[Spec, ...]:
         kind = merge_types((a, b))
         if ends is not None:
             check_integers(ends, "the ends")

@@ -37,7 +37,7 @@ class MatMul(Op):
     exact_product: ClassVar[bool] = False
     """True if operands are never rounded to TF32."""
 
-    def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         return (Spec(merge_types((a, b)), self.shape(a.shape, b.shape)),)
 
     def shape(self, a: Shape, b: Shape) -> Shape:

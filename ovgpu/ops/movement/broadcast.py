@@ -37,7 +37,7 @@ class _Broadcast(Op):
 
     mode: str
 
-    def infer(self, x: Spec, target: Spec, mapping: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, target: Spec, mapping: Spec | None = None) -> tuple[Spec, ...]:
         check_integers(target, "the target shape")
         mapping = self.axes_mapping(mapping)
         if mapping is not None:
@@ -147,7 +147,7 @@ class Broadcast3(_Broadcast):
 
     mode: Literal["numpy", "explicit", "none", "bidirectional", "pdpd"] = "numpy"
 
-    def infer(self, x: Spec, target: Spec, mapping: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, target: Spec, mapping: Spec | None = None) -> tuple[Spec, ...]:
         if (self.mode in EXPLICIT) != (mapping is not None):
             raise OpError(f"mode {self.mode} {'needs' if mapping is None else 'takes no'} axes mapping")
-        return super().infer(x, target, mapping)
+        return super().infer_specs(x, target, mapping)

@@ -42,7 +42,7 @@ class Gather(Op):
     host_in_decode = True
     partial_inputs = (0,)
 
-    def infer(self, x: Spec, indices: Spec, axis: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, indices: Spec, axis: Spec) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)
         check_integers(axis, "the axis", ranks=(0, 1))
         return (Spec(x.type, self.shape(x, indices, axis)),)

@@ -41,7 +41,7 @@ class GatherElements(Op):
     host_in_decode = True
     partial_inputs = (0,)
 
-    def infer(self, x: Spec, indices: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, indices: Spec) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)
         rank = x.rank if x.rank is not None else indices.rank
         if rank is None:
@@ -116,7 +116,7 @@ class _GatherND(Op):
     host_in_decode = True
     partial_inputs = (0,)
 
-    def infer(self, x: Spec, indices: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, indices: Spec) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)
         batch = self.batch_dims
         if batch < 0:
@@ -237,7 +237,7 @@ class GatherTree(Op):
 
     partial_inputs = (0,)
 
-    def infer(self, ids: Spec, parents: Spec, lengths: Spec, end: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, ids: Spec, parents: Spec, lengths: Spec, end: Spec) -> tuple[Spec, ...]:
         kind = merge_types((ids, parents, lengths, end))
         if kind in (Type.boolean, Type.string):
             raise OpError(f"element type {kind.get_type_name()} is not numeric")

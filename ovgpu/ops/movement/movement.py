@@ -47,7 +47,7 @@ class Transpose(Op):
     host_in_decode = True
     moves_elements = True
 
-    def infer(self, x: Spec, order: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, order: Spec) -> tuple[Spec, ...]:
         check_integers(order, "the order")
         count, known = length(order), constants(order)
         if x.shape is None:
@@ -93,7 +93,7 @@ class Reverse(Op):
     host_inputs = (1,)
     half_precision = "promoted"
 
-    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         if self.mode == "index":
             check_integers(axes, "axes")
         elif axes.type not in (Type.boolean, Type.dynamic) or axes.rank not in (1, None):
@@ -145,7 +145,7 @@ class ReverseSequence(Op):
 
     exact = True
 
-    def infer(self, x: Spec, lengths: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, lengths: Spec) -> tuple[Spec, ...]:
         number = lengths.type.is_real() or (lengths.type.is_integral_number() and lengths.type != Type.string)
         if not (number or lengths.type.is_dynamic()):
             raise OpError(f"the lengths must be numbers, not {lengths.type.get_type_name()}")
@@ -218,7 +218,7 @@ class Roll(Op):
     host_inputs = (1, 2)
     half_precision = "promoted"
 
-    def infer(self, x: Spec, shift: Spec, axes: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, shift: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_integers(shift, "shifts", ranks=(0, 1))
         if not axes_of_scalar(constants(axes) or (), -1 if x.rank is None else x.rank):
             check_axes(axes, x.rank, ranks=(0, 1))
@@ -291,7 +291,7 @@ class Concat(Op):
     half_precision = "promoted"
     host_in_decode = True
 
-    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Spec) -> tuple[Spec, ...]:
         if not inputs:
             raise OpError("there is nothing to concatenate")
         kind = merge_types(inputs)
@@ -373,7 +373,7 @@ class Split(_Splitting):
 
     host_inputs = (1,)
 
-    def infer(self, x: Spec, axis: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axis: Spec) -> tuple[Spec, ...]:
         check_integers(axis, "the axis", ranks=(0,))
         if self.num_splits < 1:
             raise OpError(f"num_splits {self.num_splits} is not positive")
@@ -410,7 +410,7 @@ class VariadicSplit(_Splitting):
 
     host_inputs = (1, 2)
 
-    def infer(self, x: Spec, axis: Spec, lengths: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axis: Spec, lengths: Spec) -> tuple[Spec, ...]:
         check_integers(axis, "the axis", ranks=(0, 1))
         check_integers(lengths, "the split lengths")
         count = length(lengths)

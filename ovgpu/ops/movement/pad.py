@@ -36,7 +36,7 @@ class Pad(Op):
     half_precision = "promoted"
     host_in_decode = True
 
-    def infer(self, x: Spec, begin: Spec, end: Spec, value: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, begin: Spec, end: Spec, value: Spec | None = None) -> tuple[Spec, ...]:
         for pads, what in ((begin, "pads_begin"), (end, "pads_end")):
             check_integers(pads, what)
             if x.rank is not None and length(pads) not in (None, x.rank):

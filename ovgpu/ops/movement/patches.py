@@ -46,7 +46,7 @@ class ExtractImagePatches(Op):
 
     exact = True
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         for name in ("sizes", "strides", "rates"):
             check_pair(self, name, 1)
         if x.type == Type.string:
@@ -147,7 +147,7 @@ class Col2Im(Op):
     layout = "dense"
     host_inputs = (1, 2)
 
-    def infer(self, x: Spec, size: Spec, kernel: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, size: Spec, kernel: Spec) -> tuple[Spec, ...]:
         for name, least in (("strides", 1), ("dilations", 1), ("pads_begin", 0), ("pads_end", 0)):
             check_pair(self, name, least)
         for spec, what in ((size, "the output size"), (kernel, "the kernel size")):

@@ -231,7 +231,7 @@ class _ScatterElements(_Scatter):
 
     host_inputs = (3,)
 
-    def infer(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
         kind = merge_types((data, updates))
         check_integers(indices, "indices", ranks=None)
         check_integers(axis, "the axis", ranks=(0, 1))
@@ -301,10 +301,10 @@ class ScatterElementsUpdate12(_ScatterElements):
     def includes_data(self) -> bool:
         return self.use_init_val
 
-    def infer(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
         if self.reduction == "mean" and data.type == Type.boolean:
             raise OpError("there is no mean of booleans")
-        return super().infer(data, indices, updates, axis)
+        return super().infer_specs(data, indices, updates, axis)
 
 
 @op("ScatterUpdate", "opset3", "movement/scatter-update-3")
@@ -316,7 +316,7 @@ class ScatterUpdate(_Scatter):
     host_inputs = (3,)
     half_precision = "promoted"
 
-    def infer(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
         kind = merge_types((data, updates))
         check_integers(indices, "indices", ranks=None)
         check_integers(axis, "the axis", ranks=(0, 1))
@@ -361,7 +361,7 @@ class _ScatterND(_Scatter):
 
     half_precision = "promoted"
 
-    def infer(self, data: Spec, indices: Spec, updates: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, data: Spec, indices: Spec, updates: Spec) -> tuple[Spec, ...]:
         kind = merge_types((data, updates))
         check_integers(indices, "indices", ranks=None)
         for spec, what in ((data, "data"), (indices, "indices")):

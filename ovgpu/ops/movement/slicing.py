@@ -199,7 +199,7 @@ class Slice(_Slicing):
     host_inputs = (1, 2, 3, 4)
     moves_elements = True
 
-    def infer(self, x: Spec, start: Spec, stop: Spec, step: Spec, axes: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, start: Spec, stop: Spec, step: Spec, axes: Spec | None = None) -> tuple[Spec, ...]:
         parameters = (start, stop, step) if axes is None else (start, stop, step, axes)
         for spec, what in zip(parameters, ("start", "stop", "step", "axes")):
             check_integers(spec, what)
@@ -242,12 +242,12 @@ class SliceScatter(Op):
     supports_symbolic = True
     host_inputs = (2, 3, 4, 5)
 
-    def infer(
+    def infer_specs(
         self, x: Spec, updates: Spec, start: Spec, stop: Spec, step: Spec, axes: Spec | None = None
     ) -> tuple[Spec, ...]:
         kind = merge_types((x, updates))
         parameters = (start, stop, step) if axes is None else (start, stop, step, axes)
-        (part,) = Slice().infer(x, *parameters)
+        (part,) = Slice().infer_specs(x, *parameters)
         if x.rank is not None and updates.rank not in (None, x.rank):
             raise OpError(f"updates have rank {updates.rank}, data has {x.rank}")
         known = all(spec.ints() is not None for spec in parameters) and step.constant is not None
@@ -312,7 +312,7 @@ class StridedSlice(_Slicing):
     host_inputs = (1, 2, 3)
     moves_elements = True
 
-    def infer(self, x: Spec, begin: Spec, end: Spec, strides: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, begin: Spec, end: Spec, strides: Spec | None = None) -> tuple[Spec, ...]:
         parameters = (begin, end) if strides is None else (begin, end, strides)
         for spec, what in zip(parameters, ("begin", "end", "strides")):
             check_integers(spec, what)

@@ -42,7 +42,7 @@ class _Rearranging(Op):
         """Return how data of ``shape`` are rearranged. Raise OpError if they cannot be."""
         raise NotImplementedError
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.type, None if x.shape is None else self.parts(x.shape)[2]),)
 
     def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
@@ -81,12 +81,12 @@ class _Blocks(_Rearranging):
     block_size: int = 1
     mode: Literal["blocks_first", "depth_first"]
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         if self.block_size < 1:
             raise OpError(f"block_size {self.block_size} is not positive")
         if x.rank is not None and x.rank < 3:
             raise OpError(f"rank {x.rank} is less than 3")
-        return super().infer(x)
+        return super().infer_specs(x)
 
 
 @op("DepthToSpace", "opset1", "movement/depth-to-space-1")
@@ -130,10 +130,10 @@ class ShuffleChannels(_Rearranging):
     axis: int = 1
     group: int = 1
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         if self.group < 1:
             raise OpError(f"group {self.group} is not positive")
-        return super().infer(x)
+        return super().infer_specs(x)
 
     def parts(self, shape: Sequence[Int]) -> Parts:
         axis = normalize_axis(self.axis, len(shape))
@@ -157,7 +157,7 @@ class _Batches(Op):
         """Return the shape of the output."""
         raise NotImplementedError
 
-    def infer(self, x: Spec, block: Spec, begin: Spec, end: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, block: Spec, begin: Spec, end: Spec) -> tuple[Spec, ...]:
         rank = x.rank
         for spec, what in zip((block, begin, end), ("block_shape", "begin", "end")):
             check_integers(spec, what)

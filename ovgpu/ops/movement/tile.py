@@ -25,7 +25,7 @@ class Tile(Op):
     host_in_decode = True
     moves_elements = True
 
-    def infer(self, x: Spec, repeats: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, repeats: Spec) -> tuple[Spec, ...]:
         check_integers(repeats, "repeats")
         count, times = length(repeats), repeats.ints()
         if x.shape is None or (times is None and count is None):

@@ -68,7 +68,7 @@ class BatchNorm(Op):
         """Return the inputs in the order x, gamma, beta, mean, variance."""
         return [inputs[self.data], *inputs[: self.data], *inputs[self.data + 1 :]]
 
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         check_count(len(inputs), 5)
         x, *others = self.order(inputs)
         check_channels(x, *others)
@@ -142,7 +142,7 @@ class LRN(Op):
     layout = "dense"
     host_inputs = (1,)
 
-    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_real(x.type)
         check_axes(axes, x.rank)
         if self.size < 1:
@@ -221,7 +221,7 @@ class GRN(Op):
 
     strided_outputs = True
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         check_real(x.type)
         if x.rank not in (None, 2, 3, 4):
             raise OpError(f"the data must have rank 2 or 3 or 4, not {x.rank}")

@@ -40,7 +40,7 @@ class GroupNormalization(Op):
     keeps_layout = True
     half_precision = "bounded"
 
-    def infer(self, x: Spec, scale: Spec, bias: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, scale: Spec, bias: Spec) -> tuple[Spec, ...]:
         check_channels(x, scale, bias)
         if self.num_groups < 1:
             raise OpError(f"num_groups is {self.num_groups}")

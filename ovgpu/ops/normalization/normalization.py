@@ -304,7 +304,7 @@ class MVN(_MVN):
     across_channels: bool = False
     reduction_axes: tuple[int, ...] = ()
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         check_real(x.type)
         if x.rank is not None:
             self.axes(x.rank, None)
@@ -324,7 +324,7 @@ class MVN6(_MVN):
 
     host_inputs = (1,)
 
-    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_real(x.type)
         check_axes(axes, x.rank)
         return (Spec(x.type, x.shape),)
@@ -351,7 +351,7 @@ class ScaledMVN(_MVN):
 
     name: ClassVar[str] = "MVN"
 
-    def infer(self, x: Spec, scale: Spec | None, shift: Spec | None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, scale: Spec | None, shift: Spec | None) -> tuple[Spec, ...]:
         return (Spec(x.type, x.shape),)
 
     def eps_is_inside(self) -> bool:
@@ -404,7 +404,7 @@ class NormalizeL2(Op):
     strided_outputs = True
     half_precision = "bounded"
 
-    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_real(x.type)
         check_axes(axes, x.rank, ranks=(0, 1))
         return (Spec(x.type, x.shape),)

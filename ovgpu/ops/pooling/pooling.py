@@ -303,7 +303,7 @@ class _SlidingPool(Windowed, _Pool):
     def per_axis(self, name: str, axes: int | None, least: int) -> tuple[int, ...]:
         return (1,) * (axes or 0) if name == "dilations" and not self.dilated else super().per_axis(name, axes, least)
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         check_number(x.type)
         if self.rounding_type == "ceil_torch" and not self.torch:
             raise OpError("attribute 'rounding_type': 'ceil_torch' is not one of floor, ceil")
@@ -375,8 +375,8 @@ class MaxPool8(MaxPool):
 
     dilated = True
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
-        (values,) = super().infer(x)
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
+        (values,) = super().infer_specs(x)
         normalize_axis(self.axis, 2 + len(self.kernel))
         return values, Spec(_index_type(self.index_element_type), values.shape)
 
@@ -446,7 +446,7 @@ class _AdaptivePool(_Pool):
 
     host_inputs = (1,)
 
-    def infer(self, x: Spec, sizes: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, sizes: Spec) -> tuple[Spec, ...]:
         if not (x.type.is_real() or x.type.is_dynamic()):
             raise OpError(f"element type {x.type.get_type_name()} is not real")
         if x.rank not in (None, 3, 4, 5):
@@ -493,8 +493,8 @@ class AdaptiveMaxPool(_Max, _AdaptivePool):
 
     index_element_type: Type = Type.i64
 
-    def infer(self, x: Spec, sizes: Spec) -> tuple[Spec, ...]:
-        (values,) = super().infer(x, sizes)
+    def infer_specs(self, x: Spec, sizes: Spec) -> tuple[Spec, ...]:
+        (values,) = super().infer_specs(x, sizes)
         return values, Spec(_index_type(self.index_element_type), values.shape)
 
     def evaluate(self, xp: Adapter, x: Array, *given: Array) -> tuple[Array, ...]:

@@ -134,7 +134,7 @@ class CTCGreedyDecoder(_Greedy):
 
     ctc_merge_repeated: bool = True
 
-    def infer(self, x: Spec, mask: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, mask: Spec) -> tuple[Spec, ...]:
         check_reals(x, "the data", ranks=(3,))
         check_reals(mask, "the mask", ranks=(2,))
         check_classes(x)
@@ -173,7 +173,7 @@ class CTCGreedyDecoderSeqLen(_Greedy):
 
     host_inputs = (2,)
 
-    def infer(self, x: Spec, lengths: Spec, blank: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, lengths: Spec, blank: Spec | None = None) -> tuple[Spec, ...]:
         for what in ("classes_index_type", "sequence_length_type"):
             if getattr(self, what) not in (Type.i32, Type.i64):
                 raise OpError(f"{what} {getattr(self, what).get_type_name()} is neither i32 nor i64")
@@ -221,7 +221,7 @@ class CTCLoss(_Ctc):
 
     host_inputs = (4,)
 
-    def infer(
+    def infer_specs(
         self, x: Spec, x_lengths: Spec, labels: Spec, lengths: Spec, blank: Spec | None = None
     ) -> tuple[Spec, ...]:
         check_reals(x, "the logits", ranks=(3,))

@@ -40,7 +40,7 @@ class OneHot(Op):
         """Return whether indices from ``-depth`` to -1 count from the end."""
         return False
 
-    def infer(self, indices: Spec, depth: Spec, on: Spec, off: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, indices: Spec, depth: Spec, on: Spec, off: Spec) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)
         check_integers(depth, "the depth", ranks=(0,))
         kind = merge_types([on, off])

@@ -80,7 +80,7 @@ class Cell(_Layer):
     All have the same real type.
     """
 
-    def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
         check_count(1 + len(others), self.states + 3, self.states + 5)
         states, (w, r, b, *_) = others[: self.states], (*others[self.states :], None)
         kind = self.element_type((x, *others))
@@ -152,7 +152,7 @@ class LSTMCell1(LSTM, Cell):
     mixed_reals = (6,)
     half_precision = "always"
 
-    def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
         check_count(1 + len(others), 5, 7)
         h, c, w, r, *rest = others
         if r.rank == 1 and not rest:
@@ -160,7 +160,7 @@ class LSTMCell1(LSTM, Cell):
             parts = None if x.shape is None or w.shape is None else (x.shape[1], w.shape[1] - x.shape[1])
             wr = [Spec(w.type, None if parts is None else (w.shape[0], parts[i])) for i in (0, 1)]
             others = (h, c, *wr, r)
-        outputs = super().infer(x, *others)
+        outputs = super().infer_specs(x, *others)
         peepholes = others[5] if len(others) > 5 else None
         _check_ranks(1, P=peepholes)
         if (rows := _dim(peepholes, 0)) is not None and outputs[0].shape is not None:
@@ -218,9 +218,9 @@ class AUGRUCell(AUGRU, Cell):
 
     numpy = None  # type: ignore[assignment]
 
-    def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
         *rest, attention = others
-        outputs = super().infer(x, *rest)
+        outputs = super().infer_specs(x, *rest)
         merge_types((x, attention))
         _check_attention(self, attention, [_dim(x, 0)])
         return outputs
@@ -262,7 +262,7 @@ class SequenceOfCells(_Layer):
         """Return for each direction whether it runs backwards."""
         return {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[self.direction]
 
-    def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
         check_count(1 + len(others), self.states + 5)
         states, (lengths, w, r, b) = others[: self.states], others[self.states :]
         kind = self.element_type((x, *states, w, r, b))
@@ -457,9 +457,9 @@ class AUGRUSequence(AUGRU, SequenceOfCells):
 
     numpy = None  # type: ignore[assignment]
 
-    def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
         *rest, attention = others
-        outputs = super().infer(x, *rest)
+        outputs = super().infer_specs(x, *rest)
         merge_types((x, attention))
         if self.direction != "forward":
             raise OpError(f"direction is {self.direction}, not forward")

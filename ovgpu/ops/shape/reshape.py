@@ -58,7 +58,7 @@ class Reshape(_Reshaping):
 
     special_zero: bool = False
 
-    def infer(self, x: Spec, target: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, target: Spec) -> tuple[Spec, ...]:
         check_integers(target, "the target shape")
         target_shape = target.ints()
         if target_shape is None:
@@ -144,7 +144,7 @@ class Squeeze(_Reshaping):
     its axis is named, and makes the rank dynamic if not.
     """
 
-    def infer(self, x: Spec, axes: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axes: Spec | None = None) -> tuple[Spec, ...]:
         if axes is not None:
             check_integers(axes, "axes", ranks=(0, 1))
         named = [] if axes is None else constants(axes)
@@ -213,7 +213,7 @@ def _may_be_one(extent: Int) -> bool:
 class Unsqueeze(_Reshaping):
     """``data [...], axes [n] or scalar`` -> data with extents 1 at these axes of the output."""
 
-    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_integers(axes, "axes", ranks=(0, 1))
         named = constants(axes)
         if named is not None and not named:

@@ -33,7 +33,7 @@ class ShapeOf(Op):
         """The output's element type."""
         return Type.i64
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         if x.shape is None:
             return (Spec(self.kind, (unknown(),)),)
         symbolic = any(isinstance(d, Sym) for d in x.shape)
@@ -57,10 +57,10 @@ class ShapeOf3(ShapeOf):
     def kind(self) -> Type:
         return self.output_type
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         if self.output_type not in (Type.i32, Type.i64):
             raise OpError(f"output_type {self.output_type.get_type_name()} is neither i32 nor i64")
-        return super().infer(x)
+        return super().infer_specs(x)
 
 
 @op("Range", "opset1", "generation/range-1")
@@ -75,7 +75,7 @@ class Range(Op):
         """Return the output's element type."""
         return merge_types([start, stop, step])
 
-    def infer(self, start: Spec, stop: Spec, step: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, start: Spec, stop: Spec, step: Spec) -> tuple[Spec, ...]:
         kind = self.kind(start, stop, step)
         arguments = (start, stop, step)
         for spec, what in zip(arguments, ("start", "stop", "step")):
@@ -179,7 +179,7 @@ class Eye(Op):
     host_inputs = (0, 1, 2, 3)
     host_in_decode = True
 
-    def infer(self, rows: Spec, columns: Spec, diagonal: Spec, batch: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, rows: Spec, columns: Spec, diagonal: Spec, batch: Spec | None = None) -> tuple[Spec, ...]:
         if self.output_type in (Type.string, Type.dynamic):
             raise OpError(f"output_type {self.output_type.get_type_name()} is not numeric")
         for spec, what in ((rows, "num_rows"), (columns, "num_columns"), (diagonal, "diagonal_index")):

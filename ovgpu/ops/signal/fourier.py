@@ -49,7 +49,7 @@ class _Fourier(Op):
     real_input: ClassVar[bool] = False
     real_output: ClassVar[bool] = False
 
-    def infer(self, x: Spec, axes: Spec, sizes: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axes: Spec, sizes: Spec | None = None) -> tuple[Spec, ...]:
         check_reals(x, "the data")
         check_integers(axes, "axes")
         if sizes is not None:

@@ -42,7 +42,7 @@ class STFT(Op):
     layout = "dense"
     host_inputs = (2, 3)
 
-    def infer(self, x: Spec, window: Spec, size: Spec, step: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, window: Spec, size: Spec, step: Spec) -> tuple[Spec, ...]:
         kind = merge_types((x, window))
         check_reals(x, "the signal", ranks=(1, 2))
         numbers = infer_framing(window, size, step)
@@ -111,7 +111,9 @@ class ISTFT(Op):
     layout = "dense"
     host_inputs = (2, 3, 4)
 
-    def infer(self, x: Spec, window: Spec, size: Spec, step: Spec, samples: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(
+        self, x: Spec, window: Spec, size: Spec, step: Spec, samples: Spec | None = None
+    ) -> tuple[Spec, ...]:
         kind = merge_types((x, window))
         check_reals(x, "the data", ranks=(3, 4))
         numbers = infer_framing(window, size, step)

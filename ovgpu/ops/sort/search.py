@@ -98,7 +98,7 @@ class Bucketize(_Searching):
 
     host_in_decode = True
 
-    def infer(self, x: Spec, buckets: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, buckets: Spec) -> tuple[Spec, ...]:
         if buckets.rank not in (None, 1):
             raise OpError(f"the buckets must have rank 1, not {buckets.rank}")
         return self.output_spec(buckets, x)
@@ -126,7 +126,7 @@ class SearchSorted(_Searching):
     right_mode: bool = False
     right: bool = False
 
-    def infer(self, bounds: Spec, values: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, bounds: Spec, values: Spec) -> tuple[Spec, ...]:
         merge_types((bounds, values))
         if bounds.shape is not None and values.shape is not None:
             if not bounds.shape:

@@ -22,7 +22,7 @@ class NonZero(Op):
 
     output_type: Type = Type.i64
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         if self.output_type not in (Type.i32, Type.i64):
             raise OpError(f"output_type {self.output_type.get_type_name()} is neither i32 nor i64")
         if x.shape is None:
@@ -50,7 +50,7 @@ class Unique(Op):
     host_inputs = (1,)
     takes_strings = True
 
-    def infer(self, x: Spec, axis: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, axis: Spec | None = None) -> tuple[Spec, ...]:
         for what in ("index_element_type", "count_element_type"):
             if getattr(self, what) not in (Type.i32, Type.i64):
                 raise OpError(f"{what} {getattr(self, what).get_type_name()} is neither i32 nor i64")
@@ -105,7 +105,7 @@ class Bincount(Op):
 
     minlength: int = 0
 
-    def infer(self, data: Spec, weights: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, data: Spec, weights: Spec | None = None) -> tuple[Spec, ...]:
         if self.minlength < 0:
             raise OpError(f"minlength {self.minlength} is negative")
         check_integers(data, "the data")

@@ -36,7 +36,7 @@ class TopK(Op):
 
     host_inputs = (1,)
 
-    def infer(self, x: Spec, k: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, k: Spec) -> tuple[Spec, ...]:
         if self.index_element_type not in (Type.i32, Type.i64):
             raise OpError(f"index_element_type is {self.index_element_type.get_type_name()}, not i32 or i64")
         check_integers(k, "k", ranks=(0,))
@@ -193,7 +193,7 @@ class TopK11(TopK3):
 
     stable: bool = False
 
-    def infer(self, x: Spec, k: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, k: Spec) -> tuple[Spec, ...]:
         if self.stable and self.sort == "none":
             raise OpError("stable needs sort to be value or index")
-        return super().infer(x, k)
+        return super().infer_specs(x, k)

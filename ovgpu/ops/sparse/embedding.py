@@ -154,7 +154,7 @@ class EmbeddingBagOffsetsSum(_Bags):
     host_inputs = (3,)
     kind = 1
 
-    def infer(
+    def infer_specs(
         self, table: Spec, indices: Spec, offsets: Spec, default: Spec | None = None, weights: Spec | None = None
     ) -> tuple[Spec, ...]:
         self.check(table, indices, 1, {"offsets": (offsets, 1), "default_index": (default, 0)}, weights)
@@ -200,7 +200,7 @@ class EmbeddingBagPackedSum(_Bags):
 
     kind = 0
 
-    def infer(self, table: Spec, indices: Spec, weights: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, table: Spec, indices: Spec, weights: Spec | None = None) -> tuple[Spec, ...]:
         self.check(table, indices, 2, {}, weights)
         return self.output(table, unknown() if indices.shape is None else indices.shape[0])
 
@@ -238,7 +238,7 @@ class EmbeddingSegmentsSum(_Bags):
     host_inputs = (3, 4)
     kind = 2
 
-    def infer(
+    def infer_specs(
         self,
         table: Spec,
         indices: Spec,

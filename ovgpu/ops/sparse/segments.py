@@ -37,7 +37,7 @@ class SegmentMax(Op):
     layout = "dense"
     host_inputs = (2,)
 
-    def infer(self, x: Spec, ids: Spec, count: Spec | None = None) -> tuple[Spec, ...]:
+    def infer_specs(self, x: Spec, ids: Spec, count: Spec | None = None) -> tuple[Spec, ...]:
         if x.type in (Type.boolean, Type.string):
             raise OpError(f"element type {x.type.get_type_name()} is not numeric")
         if x.rank == 0:
@@ -144,7 +144,7 @@ class SparseFillEmptyRows(Op):
     mixed_reals = (3,)
     host_inputs = (1,)
 
-    def infer(self, values: Spec, shape: Spec, indices: Spec, default: Spec) -> tuple[Spec, ...]:
+    def infer_specs(self, values: Spec, shape: Spec, indices: Spec, default: Spec) -> tuple[Spec, ...]:
         kind, index = merge_types((values, default)), merge_types((indices, shape))
         for spec, what, rank in ((values, "values", 1), (default, "the default value", 0)):
             if spec.rank not in (None, rank):

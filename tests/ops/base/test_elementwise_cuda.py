@@ -69,7 +69,7 @@ def functions() -> Iterator[tuple[Elementwise, list[Spec], Type]]:
             for optional in (True, False) if op.name == "Swish" else (True,):
                 specs = signature(op, kind, optional)
                 try:
-                    yield op, specs, op.infer(*specs)[0].type
+                    yield op, specs, op.infer_specs(*specs)[0].type
                 except OpError:
                     pass
 

@@ -101,7 +101,7 @@ def like(op: Elementwise, first: tuple[int, ...], other: tuple[int, ...]) -> lis
 
 def record(op: Elementwise, inputs: list[Array], specs: list[Spec], out: Array) -> list[Callable[[], Any]]:
     """Return the calls of the op's NumPy form."""
-    outputs = op.infer(*specs)
+    outputs = op.infer_specs(*specs)
     workspace = [np.empty(shape, kind.storage) for kind, shape in op.workspace(specs, outputs)]
     calls: list[Callable[[], Any]] = []
     done = op.numpy(
@@ -118,7 +118,7 @@ def run(calls: list[Callable[[], Any]]) -> None:
 
 
 def defined(op: Elementwise, inputs: list[Array], specs: list[Spec]) -> Array:
-    return op_module.evaluate(op, NUMPY, inputs, [op.infer(*specs)[0].type])[0]
+    return op_module.evaluate(op, NUMPY, inputs, [op.infer_specs(*specs)[0].type])[0]
 
 
 def equal(actual: Array, wanted: Array) -> bool:
@@ -130,7 +130,7 @@ def equal(actual: Array, wanted: Array) -> bool:
 
 def accepts(op: Elementwise, kind: Type) -> bool:
     try:
-        op.infer(*operands(op, kind, like(op, (2, 3), (2, 3)))[1])
+        op.infer_specs(*operands(op, kind, like(op, (2, 3), (2, 3)))[1])
     except op_module.OpError:
         return False
     return True
@@ -181,7 +181,7 @@ def test_in_place(op: Elementwise) -> None:
             continue
         for shape in ((3, 7), (2, TILE)):
             inputs, specs = operands(op, kind, like(op, shape, shape))
-            outputs = op.infer(*specs)
+            outputs = op.infer_specs(*specs)
             wanted = defined(op, inputs, specs)
             for i in op.inplace(specs, outputs):
                 given = [x.copy() for x in inputs]
@@ -194,7 +194,7 @@ def test_inputs_that_the_output_may_overwrite() -> None:
     f32, mask = Spec(Type.f32, (3, 7)), Spec(Type.boolean, (3, 7))
 
     def inplace(op: Elementwise, *inputs: Spec) -> tuple[int, ...]:
-        return op.inplace(inputs, op.infer(*inputs))
+        return op.inplace(inputs, op.infer_specs(*inputs))
 
     assert inplace(Add(), f32, f32) == (0, 1)
     assert inplace(Add(), f32, Spec(Type.f32, (1, 7))) == (0,)  # other extents
@@ -367,7 +367,7 @@ def test_symbolic_integers() -> None:
     assert isinstance(on(Abs(), n - m), Sym)
     assert on(Round(), n) is n
     convert = Convert(destination_type=Type.i32)
-    convert.infer(Spec(Type.i64, (2,)))
+    convert.infer_specs(Spec(Type.i64, (2,)))
     assert on(convert, n) is n
 
 

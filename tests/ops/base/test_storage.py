@@ -101,7 +101,7 @@ def test_computed_by_value(kind: str) -> None:
     for op, function in ((Equal(), np.equal), (Less(), np.less)):
         wanted, out = function(values(kind), values(kind)[:, ::-1]), np.empty(SHAPE, bool)
         assert np.array_equal(op_module.evaluate(op, NUMPY, [x, y], [Type.boolean])[0], wanted)
-        workspace = [np.empty(SHAPE, t.storage) for t, _ in op.workspace(specs, op.infer(*specs))]
+        workspace = [np.empty(SHAPE, t.storage) for t, _ in op.workspace(specs, op.infer_specs(*specs))]
         op.numpy(lambda f, *args: f(*args), [x, y], [out], workspace)
         assert np.array_equal(out, wanted)
     best = TopK3(axis=2, mode="max", sort="value")

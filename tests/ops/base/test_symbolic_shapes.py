@@ -64,7 +64,7 @@ def infer(op: str, version: str, *inputs: Any, **attributes: Any) -> Any:
     cls = lookup(op, version)
     assert cls is not None
     made: Op = cls(**attributes)
-    outputs = made.propagate(inputs, made.infer(*inputs))
+    outputs = made.propagate(inputs, made.infer_specs(*inputs))
     return outputs[0] if len(outputs) == 1 else outputs
 
 
