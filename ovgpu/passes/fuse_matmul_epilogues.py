@@ -1,8 +1,9 @@
 """MatMul -> [add a bias] -> [add a residual] -> [activation] becomes one MatMulWithEpilogue on the device.
 
 Sums that a norm takes are mostly left to it (see `fuse_add_norms`): product, bias, sum and norm are two kernels either
-way, and for few rows cuBLAS has better kernels for a product alone. If other layers take the sum as well and rows are many,
-the product's epilogue computes it, which saves writing one of the five tensors that are read and written otherwise.
+way, and for few rows cuBLAS has better kernels for a product alone. If other layers take the sum as well and rows are
+many, the product's epilogue computes it, which saves writing one of the five tensors that are read and written
+otherwise.
 """
 
 from __future__ import annotations
