@@ -38,7 +38,7 @@ MAX_AXES = 64  # largest rank of an array in NumPy and CuPy
 
 
 class Compilation:
-    """Model compiled for a backend. It is immutable for its users, and threads may share it.
+    """Model compiled for a backend, which threads may share. Programs and constants are added as they are needed.
 
     A program is built for each combination of input ranks (and of types, for inputs without a type) at its first use.
     ``source`` is a copy of the model, or the model itself if no one else has it.
@@ -91,8 +91,11 @@ class Compilation:
             backend.finish_compiling()
 
     def _compile_kernels(self, program: Program) -> None:
-        """Bind an inference of a model with static shapes and drop it, so that its kernels are compiled, and known,
-        while constants are uploaded. What fails here fails again in an inference, which raises the error."""
+        """Bind an inference of a model with static shapes, and drop it.
+
+        So the backend learns which kernels the model launches. Threads compile them while the caller uploads the
+        constants. What fails here fails again in an inference, which raises the error.
+        """
         backend = self.backend.for_request()
         with suppress(Error), backend.active():
             inputs = [np.zeros(tuple(port.shape), port.element_type.storage) for port in self.inputs]

@@ -1,4 +1,4 @@
-"""Programs of decode steps, which append a few rows to KV caches in place; see `ovgpu.passes.split_decode`."""
+"""Programs that append rows to KV caches in place: those of decode steps, and of batches; see `passes.split_decode`."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class DecodeSteps:
         return (append_shapes, whole_caches, min(*extents, *bounds)) if len(extents) == 1 else None
 
     def replay(self, pairs: Sequence[HostDevicePair]) -> Replay | None:
-        """Return the replay of the last step if the step prepared by `take` uses the same arrays, else None."""
+        """Return the replay of the last step if the step prepared by `prepare` uses the same arrays, else None."""
         if self._cached_replay is None:
             return None
         arrays, replay = self._cached_replay
@@ -169,7 +169,7 @@ class DecodeSteps:
 
     @property
     def rows(self) -> int:
-        """The number of rows that the caches have after the step prepared by `take`."""
+        """The number of rows that the caches have after the step prepared by `prepare`."""
         return int(self._lengths.host[1])
 
 

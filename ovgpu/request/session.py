@@ -40,10 +40,11 @@ class Session:
     """Inputs, outputs, variables, executors and replays of one request. One thread at a time may use it.
 
     An inference is `set_inputs`, `wait_for_producers`, `run`, `results`, and the assignment of what `run` returned to
-    `state`. Without the last, the inference has not happened.
+    `state`. Without that assignment, the variables keep their values, as if there had been no inference.
 
-    An inference goes one of three ways, the first that is open: a replay of an earlier one, whose tensors and states
-    are at the same addresses; a decode step, which appends a few rows to KV caches; the model's own program.
+    `run` takes the first of three ways that is open: a replay of an earlier inference, if tensors and states are at the
+    same addresses as then; a decode step, which appends a few rows to KV caches, and may itself be a replay
+    (`DecodeSteps`); the model's own program.
     """
 
     compilation: Compilation
@@ -148,8 +149,8 @@ class Session:
     def _infer_in_range(self, infer: Callable[[], Snapshot]) -> Snapshot:
         """Infer. If activations leave the range of f16, compile the model in a wider type, and infer again.
 
-        The first run of each program is watched. Later ones are repeated, and watched, if their results are not finite,
-        until this has other reasons than f16.
+        The first run of each program is watched for that. A later run is repeated under watch if its results are not
+        finite. If f16 is not the reason then, results that are not finite are taken as they are from now on.
         """
         try:
             after = self._infer_with_retry(infer)
@@ -194,7 +195,7 @@ class Session:
     # ---- the three ways
 
     def _infer(self) -> Snapshot:
-        after = None if self._is_watched() else self._replayed()
+        after = None if self._is_observed() else self._replayed()
         if after is None:
             arrays = self._read_inputs()
             after = self._decoded(arrays) if self.variables.grown else None
@@ -219,13 +220,13 @@ class Session:
         appending = None if decode is None else decode.prepare(arrays)
         if decode is None or appending is None:
             return None
-        used, watched = decode.programs.used, self._is_watched()
+        used, observed = decode.programs.used, self._is_observed()
         pairs = [
             slot.pair(array) if number in used else HostDevicePair(array, array)
             for number, (slot, array) in enumerate(zip(self.inputs, arrays))
         ]
         pairs += appending
-        replay = None if watched else decode.replay(pairs)
+        replay = None if observed else decode.replay(pairs)
         if replay is not None:
             self._replay(replay)
             return self.variables.after({}, decode.rows)
@@ -233,7 +234,7 @@ class Session:
         key = self.binding_key([pairs[i] for i in decode.programs.read])
         results = self.execute(executor, pairs, self._states(executor, arrays, None), key)
         after = self.variables.after(executor.assigned() if self.variables.all else {}, decode.rows)
-        if not watched:
+        if not observed:
             decode.store(pairs, Replay.of(executor, (), (), self.outputs, results))
         return after
 
@@ -246,7 +247,7 @@ class Session:
         results = self.execute(executor, pairs, states, key)
         assigned = executor.assigned() if self.variables.all else {}
         after = self.variables.after(assigned, 0)
-        if self.backend.replays and not self._is_watched():
+        if self.backend.replays and not self._is_observed():
             transition = Transition.of(self.variables, states, assigned, after)
             if transition is not None:
                 replay = Replay.of(executor, pairs, self.inputs, self.outputs, results, transition)
@@ -260,7 +261,7 @@ class Session:
         self.backend.synchronize()
         replay.publish()
 
-    def _is_watched(self) -> bool:
+    def _is_observed(self) -> bool:
         """Return whether inferences run step by step, to be measured or looked at."""
         return bool(self.profiler is not None or DEBUG.value or STOP_AT.value or NVTX.value)
 
