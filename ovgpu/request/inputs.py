@@ -8,6 +8,7 @@ array. An array is silently converted to the model's type, as in OpenVINO's Pyth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -108,12 +109,16 @@ class InputSlot:
         if share and array.dtype == self._dtype and flags.c_contiguous and flags.aligned and flags.writeable:
             self._tensor, self.shared_array = None, array
             return None
-        target = self._bound_to_write(value) or self._own_tensor(array)
-        if target is None:
+        bound = self._bound_to_write(value)
+        if bound is not None:
+            with suppress(RuntimeError):  # if the memory is too small, OpenVINO raises: here the own tensor serves
+                return bound.write(array)
+        own = self._own_tensor(array)
+        if own is None:
             self._tensor, self.shared_array = None, np.array(array, order="C")
         else:
-            target.write(array)
-            self._tensor, self.shared_array = target, None
+            own.write(array)
+            self._tensor, self.shared_array = own, None
         return None
 
     def _bound_to_write(self, value: Any) -> Tensor | None:

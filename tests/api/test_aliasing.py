@@ -70,6 +70,16 @@ def test_outputs_that_are_inputs() -> None:
     assert again[0].tolist() == X.tolist() and again[1].tolist() == [1, 2] and again[2].tolist() == X.T.tolist()
 
 
+def test_an_array_that_does_not_fit_the_bound_tensor() -> None:
+    """The request's own tensor takes it. An array that fits goes into the bound tensor, as in OpenVINO."""
+    memory = np.full((2, 3), 9, np.float32)
+    r = request(ovgpu, nets.one((-1, 3)))
+    r.set_input_tensor(ovgpu.Tensor(memory, shared_memory=True))
+    assert r.infer([-X])[0].tolist() == np.abs(X).tolist() and memory.tolist() == (-X).tolist()
+    assert r.infer([np.full((4, 3), -5)])[0].tolist() == [[5] * 3] * 4
+    assert r.infer([-X + 1])[0].tolist() == np.abs(1 - X).tolist() and memory.tolist() == (-X).tolist()
+
+
 ACTIONS = st.tuples(
     st.sampled_from(["infer", "infer", "async", "bind input", "bind output", "own output", "mutate", "feed back"]),
     st.integers(1, 4),

@@ -14,6 +14,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import driver_launch, elementwise, kernels
+from ovgpu.request.session import Session
 from tests.api import nets
 from tests.emulator import blas_emu, cupy_emu, driver_emu, kernel
 from tests.emulator.device import memory_limit
@@ -95,8 +96,8 @@ def test_earlier_bindings_are_released(emulated: str, monkeypatch: pytest.Monkey
     """The memory of other shapes is released once, and the state stays correct."""
     request = compiled(emulated, counting()).create_infer_request()
     forgotten = []
-    forget = type(request)._forget
-    monkeypatch.setattr(type(request), "_forget", lambda self: (forgotten.append(True), forget(self)))
+    forget = Session.forget
+    monkeypatch.setattr(Session, "forget", lambda self: (forgotten.append(True), forget(self)))
     for _ in range(3):
         request.infer([ONES, [4000, 1]])
     held = 2 * 4000 * 64 * 4
