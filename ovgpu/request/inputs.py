@@ -109,33 +109,33 @@ class InputSlot:
         if share and array.dtype == self._dtype and flags.c_contiguous and flags.aligned and flags.writeable:
             self._tensor, self.shared_array = None, array
             return None
-        bound = self._bound_to_write(value)
-        if bound is not None:
+        bound = self._tensor
+        if bound is not None and bound is not self._own and self._takes_copies(bound, value):
             with suppress(RuntimeError):  # if the memory is too small, OpenVINO raises: here the own tensor serves
                 return bound.write(array)
         own = self._own_tensor(array)
         if own is None:
             self._tensor, self.shared_array = None, np.array(array, order="C")
         else:
-            own.write(array)
+            if own._shape != array.shape:
+                own.set_shape(array.shape)
+            np.copyto(own.array, array, casting="unsafe")
             self._tensor, self.shared_array = own, None
         return None
 
-    def _bound_to_write(self, value: Any) -> Tensor | None:
-        """Return the tensor that the caller has bound, if a copy of ``value`` goes into it. As in OpenVINO, arrays do,
+    def _takes_copies(self, bound: Tensor, value: Any) -> bool:
+        """Return whether a copy of ``value`` goes into the tensor that the caller has bound. As in OpenVINO, arrays do,
         and numbers and lists do not."""
-        tensor = self._tensor
         if (
-            tensor is None
-            or tensor is self._own
-            or self.shared_array is not None
-            or tensor.remote
-            or tensor.element_type.packed
-            or isinstance(tensor, BatchedTensor)
+            self.shared_array is not None
+            or bound.remote
+            or bound.element_type.packed
+            or isinstance(bound, BatchedTensor)
+            or getattr(value, "ndim", 0) == 0
+            or not hasattr(value, "__array__")
         ):
-            return None
-        is_array = getattr(value, "ndim", 0) > 0 and hasattr(value, "__array__")
-        return tensor if is_array and tensor.array.flags.writeable else None
+            return False
+        return bool(bound.array.flags.writeable)
 
     def bind(self, tensor: Tensor) -> None:
         """Make inferences read this tensor. Raise Error for another type, or a shape that the input cannot have."""

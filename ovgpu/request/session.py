@@ -177,7 +177,8 @@ class Session:
         return self._infer_now(infer)
 
     def _infer_now(self, infer: Callable[[], Snapshot]) -> Snapshot:
-        self.update()
+        if self.compilation.current is not self.compilation:
+            self.update()
         if self.variables.has_outgrown_buffers:
             self.forget()
         return infer()
