@@ -193,7 +193,10 @@ class CompiledModel(Unpicklable):
                 "compile it for one of them"
             )
         kernels = {name: code for each in self._compilations for name, code in each.backend.export_kernels().items()}
-        write(stream, devices.family(names[0]), compilation.settings.exported(), compilation.source, kernels)
+        settings = compilation.settings
+        encrypt = next(iter(settings["CACHE_ENCRYPTION_CALLBACKS"]), None)
+        family = devices.family(names[0])
+        write(stream, family, settings.exported(), compilation.source, kernels, encrypt=encrypt)
         rewind(stream)
         return stream if model_stream is None else None
 

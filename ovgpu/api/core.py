@@ -141,7 +141,8 @@ class Core(Unpicklable):
             return self._compile(read(), settings)
         from ovgpu.api.model_cache import entry  # imports zipfile and hashlib, which take 10 ms
 
-        cache = entry(first["CACHE_DIR"], model, weights, devices.family(first.device), first.exported())
+        family, ciphers = devices.family(first.device), first["CACHE_ENCRYPTION_CALLBACKS"]
+        cache = entry(first["CACHE_DIR"], model, weights, family, first.exported(), ciphers)
         cached = None if cache is None else cache.read()
         for each in settings:
             each.loaded_from_cache = cached is not None
@@ -210,9 +211,10 @@ class Core(Unpicklable):
         if not isinstance(data, (bytes, bytearray, memoryview, np.ndarray)):
             raise TypeError(f"import_model takes bytes, a binary file, a Tensor or an array, got {type(data).__name__}")
         shared = self._resolve_devices(device_name, config or {})[0]
+        ciphers = self._settings_for(shared, config or {}, device_name)[0]["CACHE_ENCRYPTION_CALLBACKS"]
         with paused():
             for family in sorted(set(map(devices.family, shared))):
-                found = read(data, family)  # which raises for a second family
+                found = read(data, family, *ciphers[1:])  # which raises for a second family
             settings = self._settings_for(shared, {**found.properties, **(config or {})}, device_name)
             return self._compile(found.model, settings, kernels=found.kernels)
 

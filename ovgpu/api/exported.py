@@ -3,7 +3,7 @@
 A file is an uncompressed ZIP archive:
 
     model.bin     the constants, aligned to 64 bytes; an entry of CACHE_DIR refers to the model's own .bin file instead
-    model.xml     the model as it was given to `compile_model`, before the passes
+    model.xml     the model as it was given to `compile_model`, before the passes; encrypted if the program asks for it
     ovgpu.json    version of ovgpu, device, properties, and the reference to the .bin file
     *.cubin       machine code of the kernels that the compiled model has launched, on a card
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from hashlib import file_digest
@@ -42,6 +42,8 @@ LOCAL_HEADER_BYTES, LENGTHS_OFFSET, EXTRA_HEADER_BYTES, ZIP64_BYTES = 30, 26, 4,
 PADDING_ID = 0x6F76  # of the extra field that aligns the constants
 
 Array = np.ndarray[Any, Any]
+Cipher = Callable[[bytes], bytes]
+"""A function of CACHE_ENCRYPTION_CALLBACKS."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,15 @@ def write(
     model: Model,
     kernels: Mapping[str, bytes] | None = None,
     read_from: tuple[Path, Path] | None = None,
+    encrypt: Cipher | None = None,
 ) -> None:
     """Write a compiled model to a binary stream, from its current position on.
 
     ``read_from`` are the .xml and the .bin file that the model was read from: then the file refers to the latter.
-    Raises: OSError if a file cannot be read or written.
+    ``encrypt`` makes what stands for model.xml. Raises: OSError if a file cannot be read or written.
     """
     header: dict[str, Any] = {"ovgpu": OWN, "device": device, "properties": dict(properties)}
+    header["encrypted"] = encrypt is not None
     with ExitStack() as stack:
         if read_from is None:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="ovgpu-")))
@@ -106,16 +110,17 @@ def write(
         if read_from is None:
             with archive.open(_aligned(WEIGHTS), "w", force_zip64=True) as target, weights.open("rb") as source:
                 copyfileobj(source, target, COPIED_BYTES)
-        archive.writestr(ZipInfo(XML), xml.read_bytes())
+        archive.writestr(ZipInfo(XML), xml.read_bytes() if encrypt is None else _passed(encrypt, xml.read_bytes()))
         archive.writestr(ZipInfo(HEADER), json.dumps(header, indent=1))
         for name, code in (kernels or {}).items():
             archive.writestr(ZipInfo(name), code)
 
 
-def read(data: Any, device: str) -> Exported:
+def read(data: Any, device: str, decrypt: Cipher | None = None) -> Exported:
     """Return the contents of a file, which is given as bytes, an array, a memoryview or a tensor.
 
-    The model's constants are views of ``data``, or of the .bin file that the file refers to.
+    The model's constants are views of ``data``, or of the .bin file that the file refers to. ``decrypt`` undoes what
+    ``encrypt`` of `write` did.
     Raises: ModelError if it is no such file, is damaged, or was written by another version of ovgpu or for another
     device, or if the .bin file has changed.
     """
@@ -135,9 +140,13 @@ def read(data: Any, device: str) -> Exported:
         raise ModelError(f"the model was compiled for {made_for}, not for {device}")
     if XML not in files:
         raise ModelError(f"the compiled model is damaged: it has no {XML}")
-    weights = _weights(files, header)
+    weights, xml = _weights(files, header), files[XML].tobytes()
+    if header.get("encrypted"):
+        if decrypt is None:
+            raise ModelError("the compiled model is encrypted: give CACHE_ENCRYPTION_CALLBACKS")
+        xml = _passed(decrypt, xml)
     try:
-        model = read_model(files[XML].tobytes(), weights)
+        model = read_model(xml, weights)
     except Error as e:
         raise ModelError(f"the compiled model is damaged: {e}") from None
     kernels = {name: contents.tobytes() for name, contents in files.items() if name.endswith(KERNELS)}
@@ -159,9 +168,17 @@ def _weights(files: Mapping[str, Array], header: Mapping[str, Any]) -> Any:
     return Path(reference.path)
 
 
-def read_file(path: Path, device: str) -> Exported:
+def read_file(path: Path, device: str, decrypt: Cipher | None = None) -> Exported:
     """Return the contents of the file at a path; see `read`. OSError if it cannot be read."""
-    return read(map_file(path), device)
+    return read(map_file(path), device, decrypt)
+
+
+def _passed(cipher: Cipher, text: bytes) -> bytes:
+    """Return what a function of CACHE_ENCRYPTION_CALLBACKS makes of bytes. Raises: ModelError if it fails."""
+    try:
+        return bytes(cipher(text))
+    except Exception as e:
+        raise ModelError(f"a function of CACHE_ENCRYPTION_CALLBACKS raised {type(e).__name__}: {e}") from e
 
 
 def rewind(stream: Any) -> None:

@@ -42,7 +42,12 @@ SIZES = ("DYNAMIC_QUANTIZATION_GROUP_SIZE", "KEY_CACHE_GROUP_SIZE", "VALUE_CACHE
 WRITABLE: dict[str, Any] = {name: row.default for name, row in table.WRITABLE.items()}
 OF_SELECTORS = {kind: {name: row.default for name, row in rows.items()} for kind, rows in table.OF_SELECTORS.items()}
 
-OF_MACHINE = ("CACHE_DIR", "DEVICE_ID", "MULTI_DEVICE_PRIORITIES")  # not exported with a compiled model
+OF_MACHINE = (
+    "CACHE_DIR",
+    "CACHE_ENCRYPTION_CALLBACKS",
+    "DEVICE_ID",
+    "MULTI_DEVICE_PRIORITIES",
+)  # not exported with a compiled model
 
 # OpenVINO's compiled models return these as strings.
 TEXTS_WHEN_COMPILED = ("PERF_COUNT", "PERFORMANCE_HINT", "PERFORMANCE_HINT_NUM_REQUESTS")
@@ -367,6 +372,8 @@ def _convert(key: str, value: Any) -> Any:
             return _member(type(default), value)
         if isinstance(default, (int, float)):
             return _number(key, value, type(default))
+        if key == "CACHE_ENCRYPTION_CALLBACKS":
+            return _ciphers(value)
         if key == "DEVICE_PROPERTIES":
             return _by_device(value)
         if key == "PERF_CURVE_TABLE":
@@ -383,6 +390,13 @@ def _convert(key: str, value: Any) -> Any:
 
 class _Refused(Exception):
     """Rejection of a property's value; the message describes the accepted values."""
+
+
+def _ciphers(value: Any) -> tuple[Any, ...]:
+    found = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if found and (len(found) != 2 or not all(map(callable, found))):
+        raise _Refused("a list of two functions, which encrypt and decrypt bytes")
+    return found
 
 
 def _boolean(value: Any) -> bool:

@@ -38,6 +38,9 @@ WRITABLE: dict[str, Writable] = {
     "AUTO_BATCH_TIMEOUT": Writable(1000, ignored="rows of several requests are gathered by DynamicBatcher"),
     "AVAILABLE_DEVICE_MEM_SIZE": Writable(0, ignored="CUDA says how much memory is free"),
     "CACHE_DIR": Writable("", "the folder where compiled models and kernels are kept"),
+    "CACHE_ENCRYPTION_CALLBACKS": Writable(
+        (), "two functions that encrypt and decrypt the XML of models in exported files and in CACHE_DIR"
+    ),
     "CACHE_MODE": Writable(CacheMode.OPTIMIZE_SIZE, ignored="an entry refers to the .bin file, or is mapped"),
     "COMPILATION_NUM_THREADS": Writable(0, "the number of threads that compile kernels; 0 leaves it to ovgpu"),
     "CPU_DENORMALS_OPTIMIZATION": Writable(False, ignored="denormal numbers are as NumPy and CUDA treat them"),
@@ -106,7 +109,6 @@ OF_SELECTORS: dict[str, dict[str, Writable]] = {
 """Properties of AUTO and MULTI beside those of devices, with OpenVINO's defaults."""
 
 REFUSED = {
-    "CACHE_ENCRYPTION_CALLBACKS": "caches are not encrypted",
     "COMPATIBILITY_CHECK": "it belongs to blobs of OpenVINO's NPU",
     "DEVICE_GOPS": "cards do not report it",
     "DEVICE_LUID": "Windows alone has it",

@@ -411,3 +411,60 @@ def test_errors_of_the_model_are_the_same(folder: Path) -> None:
     with pytest.raises(ModelError, match=r"m\.xml"):
         loaded(folder)
     assert not entries(folder)
+
+
+# ---- encryption
+
+
+def rotated(data: bytes) -> bytes:
+    return bytes(255 - byte for byte in data)
+
+
+CIPHERS = {"CACHE_ENCRYPTION_CALLBACKS": [rotated, rotated]}
+
+
+@pytest.mark.parametrize("library", LIBRARIES.args[1], ids=["openvino", "ovgpu"])
+def test_encrypted_files(library: Any) -> None:
+    core = library.Core()
+    compiled = core.compile_model(core.read_model(*weighted()), "CPU", CIPHERS)
+    stream = compiled.export_model()
+    assert b"MatMul" not in stream.getvalue() and b"MatMul" in rotated(stream.getvalue())
+    found = core.import_model(stream, "CPU", CIPHERS)
+    assert found([X])[0].tolist() == [[3, -3, 7]]
+    stream.seek(0)
+    with pytest.raises(RuntimeError):
+        core.import_model(stream, "CPU")
+
+
+def test_encrypted_on_a_device(device: str) -> None:
+    data = exported_bytes(device, **CIPHERS)
+    assert ov.Core().import_model(data, device, CIPHERS)([X])[0].tolist() == [[3, -3, 7]]
+    core = ov.Core()
+    core.set_property(device, CIPHERS)
+    assert core.import_model(data, device)([X])[0].tolist() == [[3, -3, 7]]
+    with pytest.raises(ModelError, match="is encrypted: give CACHE_ENCRYPTION_CALLBACKS"):
+        ov.Core().import_model(data, device)
+    with pytest.raises(ModelError, match="CACHE_ENCRYPTION_CALLBACKS raised ZeroDivisionError"):
+        ov.Core().import_model(data, device, {"CACHE_ENCRYPTION_CALLBACKS": [rotated, lambda data: 1 // 0]})
+    assert ov.Core().import_model(exported_bytes(device), device, CIPHERS)([X])[0].tolist() == [[3, -3, 7]]
+
+
+def test_encrypted_entries_of_the_cache(tmp_path: Path) -> None:
+    xml, weights = weighted()
+    (tmp_path / "m.xml").write_bytes(xml)
+    (tmp_path / "m.bin").write_bytes(weights)
+    config = {"CACHE_DIR": str(tmp_path / "cache"), **CIPHERS}
+    for loaded in (False, True):
+        compiled = ov.Core().compile_model(tmp_path / "m.xml", "CPU", config)
+        assert compiled.get_property("LOADED_FROM_CACHE") == loaded
+        assert compiled([X])[0].tolist() == [[3, -3, 7]]
+    (entry,) = (tmp_path / "cache").glob("*.blob")
+    assert b"MatMul" not in entry.read_bytes()
+    compiled = ov.Core().compile_model(tmp_path / "m.xml", "CPU", {"CACHE_DIR": str(tmp_path / "cache")})
+    assert not compiled.get_property("LOADED_FROM_CACHE")
+
+
+@pytest.mark.parametrize("value", [[rotated], rotated, [1, 2], {"a": 1}, None])
+def test_wrong_ciphers(value: Any) -> None:
+    with pytest.raises((RuntimeError, TypeError)):
+        ov.Core().set_property("CPU", {"CACHE_ENCRYPTION_CALLBACKS": value})
