@@ -41,7 +41,6 @@ REASONS = [
         r"test_custom|custom_op|_op_extension|Op.__init__|add_extension|gqa_extension_add",
         "defines an operation by openvino's Op, whose computation is in C++ or calls openvino's nodes; see ovgpu.Op",
     ),
-    (r"ENCRYPTION_CALLBACKS|encryption", "encrypts exported models"),
     (r"query_model", "expects the name CPU, which the suite replaces"),
     (
         r"_docs: |__entries|_from_node|_infer_request|test_init_with_node|keeps_memory|test_const_output_docs"

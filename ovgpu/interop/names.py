@@ -170,13 +170,16 @@ def _converting_function(function: Callable[..., Any]) -> Callable[..., Any]:
             return build(function, args, kwargs)
         if has_models(values):
             return transform(function, args, kwargs)
-        args, kwargs = tuple(map(to_openvino, args)), {key: to_openvino(arg) for key, arg in kwargs.items()}
+        passed, named = tuple(map(to_openvino, args)), {key: to_openvino(arg) for key, arg in kwargs.items()}
         if not imports:
-            found = function(*args, **kwargs)
+            found = function(*passed, **named)
         else:
             with openvino_package.own_names():
-                found = function(*args, **kwargs)
-        return to_ovgpu(found) if openvino_package.is_replaced() else found
+                found = function(*passed, **named)
+        if not openvino_package.is_replaced():
+            return found
+        same = (mine for mine, theirs in zip(values, (*passed, *named.values())) if found is theirs)
+        return next(same, to_ovgpu(found))
 
     return converted
 
