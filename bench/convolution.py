@@ -67,7 +67,7 @@ def median_ms(run: Callable[[], Any], rounds: int) -> float:
 def form(op: Convolution, x: Any, kernel: Any) -> Callable[[], None]:
     """Return a function that makes all calls of the NumPy form."""
     specs = [Spec(Type.f32, a.shape) for a in (x, kernel)]
-    (spec,) = op.infer(*specs)
+    (spec,) = op.infer_specs(*specs)
     workspace = [np.empty(shape, kind.storage) for kind, shape in op.workspace(specs, [spec])]
     calls: list[Callable[[], Any]] = []
     op.numpy(lambda *args: calls.append(partial(*args)), [x, kernel], [np.empty(spec.shape, x.dtype)], workspace)

@@ -5,14 +5,14 @@
     compiled = ov.Core().compile_model("model.xml", "AUTO")
     result = compiled([array])[compiled.output(0)]
 
-A custom operation is a class. Its annotations are the attributes of the layer, `infer` returns the types and shapes of
-the outputs, and `evaluate` computes them with ``xp``, which is NumPy or CuPy.
+A custom operation is a class. Its annotations are the attributes of the layer, `infer_specs` returns the types and
+shapes of the outputs, and `evaluate` computes them with ``xp``, which is NumPy or CuPy.
 
     @ov.register_op("Rotate", "my_opset")
     class Rotate(ov.Op):
         shift: int = 1
 
-        def infer(self, x):
+        def infer_specs(self, x):
             return (ov.Spec(x.type, x.shape),)
 
         def evaluate(self, xp, x):

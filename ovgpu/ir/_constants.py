@@ -40,7 +40,7 @@ class PackedConstant(Constant):
     def value(self) -> Array:
         return unpack(self.packed, self.element_type, self.shape)
 
-    def infer(self) -> tuple[Spec, ...]:
+    def infer_specs(self) -> tuple[Spec, ...]:
         small = self.packed.size <= MAX_INFERENCE_BYTES
         return (Spec(self.element_type, self.shape, self.value if small else None),)
 

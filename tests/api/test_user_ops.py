@@ -173,15 +173,16 @@ def test_annotations_may_be_types_or_text(future: str) -> None:
 def test_the_old_name_of_infer_specs_works() -> None:
     with pytest.warns(DeprecationWarning, match=r"OldName\.infer is called infer_specs now"):
 
-        @ov.register_op("OldName", "user_ops")
-        class OldName(Op):
+        class OldName(Op):  # as a base that is itself no operation
             def infer(self, x: Any) -> Any:
                 return (x,)
 
-            def evaluate(self, xp: Any, x: Any) -> Any:
-                return (x + 1,)
+    @ov.register_op("Increment", "user_ops")
+    class Increment(OldName):
+        def evaluate(self, xp: Any, x: Any) -> Any:
+            return (x + 1,)
 
     net = Net("old")
-    net.result(net.layer("OldName", "user_ops", [net.parameter("f32", (2,), "x")]))
+    net.result(net.layer("Increment", "user_ops", [net.parameter("f32", (2,), "x")]))
     compiled = ov.compile_model(ov.read_model(*net.build()), "CPU")
     assert compiled([np.float32([1, 2])])[0].tolist() == [2, 3]

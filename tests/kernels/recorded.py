@@ -87,7 +87,7 @@ def run_op(backend: CudaBackend, op: Op, inputs: Sequence[Any], pick: Callable[[
         values = [d[draw] if i in op.host_inputs else pick(d[draw]) for i, d in enumerate(draws)]
         return evaluate(op, NUMPY, values, types)
 
-    types = [s.type for s in op.infer(*(spec(x, i in op.host_inputs) for i, x in enumerate(given)))]
+    types = [s.type for s in op.infer_specs(*(spec(x, i in op.host_inputs) for i, x in enumerate(given)))]
     outputs = [cupy_emu.empty(w.shape, w.dtype) for w in wanted(0)]
     launcher = Launcher(backend.stream, backend.blas)
     assert op.cuda is not None and op.cuda(launcher, given, outputs, ()) is not NotImplemented

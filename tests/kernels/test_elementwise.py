@@ -80,7 +80,7 @@ def functions() -> Iterator[str]:
             }
         )
         kinds = [getattr(Type, i.dtype) for i in case.inputs]
-        result = op.infer(*(ovgpu.spec.Spec(k, tuple(i.shape)) for k, i in zip(kinds, case.inputs)))[0].type
+        result = op.infer_specs(*(ovgpu.spec.Spec(k, tuple(i.shape)) for k, i in zip(kinds, case.inputs)))[0].type
         given = ", ".join(f"const {c_type(k.storage)} _{n}" for k, n in zip(kinds, names(cls)))
         target = c_type(result.storage)
         yield (f"__global__ void f{number}({given}, {target}* p) {{ {target}& out = *p; {cuda_body(op, kinds)} }}")

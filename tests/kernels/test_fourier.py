@@ -48,7 +48,7 @@ def launched(
     memory = [cupy_emu.asarray(draws[0]) for draws in drawn]
     given = [pick(memory[0]), *memory[1:], *host]
     specs = [spec(x, i in op.host_inputs) for i, x in enumerate(given)]
-    inferred = op.infer(*specs)
+    inferred = op.infer_specs(*specs)
 
     def wanted(draw: int) -> Sequence[Any]:
         values = [pick(drawn[0][draw]), *(draws[draw] for draws in drawn[1:])]

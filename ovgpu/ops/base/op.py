@@ -126,6 +126,14 @@ class Op:
         if values:
             raise TypeError(f"{type(self).__name__} has no attribute '{next(iter(values))}'")
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "infer" in vars(cls) and "infer_specs" not in vars(cls):
+            warnings.warn(
+                f"{cls.__name__}.infer is called infer_specs now: rename it", DeprecationWarning, stacklevel=2
+            )
+            cls.infer_specs = cls.infer  # type: ignore[attr-defined, method-assign]
+
     def __setattr__(self, name: str, value: Any) -> None:
         raise FrozenInstanceError(f"cannot assign to '{name}': an op is immutable")
 
@@ -280,11 +288,6 @@ def op(name: str, version: str, page: str = "", *, aliases: Sequence[str] = ()) 
     """
 
     def register(cls: OpClass) -> OpClass:
-        if "infer" in vars(cls) and "infer_specs" not in vars(cls):
-            warnings.warn(
-                f"{cls.__name__}.infer is called infer_specs now: rename it", DeprecationWarning, stacklevel=2
-            )
-            cls.infer_specs = cls.infer  # type: ignore[attr-defined, method-assign]
         cls = internal_op(cls)
         cls.name, cls.version, cls.page, cls.aliases = name, version, page, tuple(aliases)
         for ir_name in (name, *aliases):
