@@ -140,7 +140,8 @@ def _scale_weights(model: Model) -> None:
         if product is None or product.op.name != "MatMul" or not _is_linear(product):
             continue
         if len(product.ports[0].get_target_inputs()) == 1:
-            weight = _graph.Graph(product).constant(constant_of(product.sources[1]) * scale, node.ports[0].spec.type)
+            scaled = constant_of(product.sources[1]) * scale
+            weight = _graph.NodeBuilder(product).constant(scaled, node.ports[0].spec.type)
             product.sources[1] = weight
             node.ports[0].replace(product.ports[0])
     model.validate_nodes_and_infer_types()

@@ -18,7 +18,7 @@ from ovgpu.ops.movement.movement import Concat
 from ovgpu.ops.sequence.recurrent import Cell, SequenceOfCells
 from ovgpu.ops.shape.reshape import Reshape
 from ovgpu.ops.shape.shape import ShapeOf3
-from ovgpu.passes._graph import Graph
+from ovgpu.passes._graph import NodeBuilder
 from ovgpu.symbolic import Int, Sym, product
 
 
@@ -61,7 +61,7 @@ def _rewrite_target(node: Node, axis: BatchAxis, batch: Batch) -> bool:
         node.op = replace(op, special_zero=True)
     else:
         return False
-    node.sources[1] = Graph(node).constant(np.array(values, np.int64))
+    node.sources[1] = NodeBuilder(node).constant(np.array(values, np.int64))
     return True
 
 
@@ -83,7 +83,7 @@ def _repeat(node: Node, number: int, axis: BatchAxis, source: tuple[Output, int]
         or (not equal(shape[axis.axis], 1) or any(isinstance(d, Sym) for d in shape))
     ):
         return False
-    graph = Graph(node)
+    graph = NodeBuilder(node)
     rows = graph.add(Gather8(), graph.add(ShapeOf3(), source[0]), graph.constant([source[1]]), graph.constant(0))
     before, after = (graph.constant(np.array(part, np.int64)) for part in (shape[: axis.axis], shape[axis.axis + 1 :]))
     target = graph.add(Concat(axis=0), before, rows, after)

@@ -13,7 +13,7 @@ from ovgpu.ops.infrastructure.control_flow import BackEdge, InputMap, OutputMap
 
 
 @dataclass(frozen=True)
-class Graph:
+class NumberedModel:
     """Model with the layer ids of its parameters and results, each with its index in the model."""
 
     model: Model
@@ -31,7 +31,7 @@ class PortMap:
     condition: int | None = None
 
 
-def loop_attributes(layer: Layer, name: str, body: Graph) -> dict[str, Any]:
+def loop_attributes(layer: Layer, name: str, body: NumberedModel) -> dict[str, Any]:
     """Return the attributes of a TensorIterator or Loop that are not text: body, port map and back edges."""
     ports = port_map(layer, "port_map", body)
     edges = tuple(_back_edges(layer, body))
@@ -42,7 +42,7 @@ def loop_attributes(layer: Layer, name: str, body: Graph) -> dict[str, Any]:
     return attributes
 
 
-def if_attributes(layer: Layer, then_body: Graph, else_body: Graph) -> dict[str, Any]:
+def if_attributes(layer: Layer, then_body: NumberedModel, else_body: NumberedModel) -> dict[str, Any]:
     """Return the attributes of an If: its bodies and their port maps."""
     attributes: dict[str, Any] = {}
     for branch, body in (("then", then_body), ("else", else_body)):
@@ -58,7 +58,7 @@ def if_attributes(layer: Layer, then_body: Graph, else_body: Graph) -> dict[str,
     return attributes
 
 
-def port_map(layer: Layer, tag: str, body: Graph) -> PortMap:
+def port_map(layer: Layer, tag: str, body: NumberedModel) -> PortMap:
     """Return the entries of a port map, sorted by port. Raises ModelError for missing ports and body layers."""
     inputs: list[InputMap] = []
     outputs: list[OutputMap] = []
@@ -136,7 +136,7 @@ def _slicing(layer: Layer, entry: Element) -> dict[str, int]:
     return attributes
 
 
-def _back_edges(layer: Layer, body: Graph) -> Iterator[BackEdge]:
+def _back_edges(layer: Layer, body: NumberedModel) -> Iterator[BackEdge]:
     seen: set[int] = set()
     for edge in layer.element.iterfind("back_edges/edge"):
         result = _inner(layer, edge, "from-layer", body.results, "Result")
@@ -147,7 +147,7 @@ def _back_edges(layer: Layer, body: Graph) -> Iterator[BackEdge]:
         yield BackEdge(result, parameter)
 
 
-def _check_sources(layer: Layer, body: Graph, ports: PortMap, back_edge_targets: set[int]) -> None:
+def _check_sources(layer: Layer, body: NumberedModel, ports: PortMap, back_edge_targets: set[int]) -> None:
     """Raise ModelError unless every parameter of the body has exactly one source."""
     sources = [entry.parameter for entry in ports.inputs]
     if ports.current_iteration is not None and ports.current_iteration not in sources:

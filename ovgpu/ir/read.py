@@ -14,7 +14,7 @@ from typing import Any
 
 from ovgpu._util import openvino_package
 from ovgpu.errors import ModelError, OpError
-from ovgpu.ir._bodies import Graph, if_attributes, loop_attributes
+from ovgpu.ir._bodies import NumberedModel, if_attributes, loop_attributes
 from ovgpu.ir._constants import Weights
 from ovgpu.ir._files import document, is_other_format
 from ovgpu.ir._layers import Layer, integer, model_rt_info, read_rt_info, split_names
@@ -128,7 +128,7 @@ class File:
 # ---- graphs
 
 
-def _graph(root: Element, file: File) -> Graph:
+def _graph(root: Element, file: File) -> NumberedModel:
     """Return the graph of a ``<net>`` or a body."""
     layers = _layers(root, file)
     edges = _edges(root, layers, file)
@@ -150,7 +150,7 @@ def _graph(root: Element, file: File) -> Graph:
     )
     model.rt_info = RTMap(model_rt_info(root))
     check_variables(model)
-    return Graph(model, {n: i for i, n in enumerate(parameters)}, {n: i for i, n in enumerate(results)})
+    return NumberedModel(model, {n: i for i, n in enumerate(parameters)}, {n: i for i, n in enumerate(results)})
 
 
 def _layers(root: Element, file: File) -> dict[str, Layer]:
@@ -260,7 +260,7 @@ def _operation(layer: Layer, file: File) -> Op:
     return build(cls, texts, **loaded)
 
 
-def _body(layer: Layer, tag: str, file: File) -> Graph:
+def _body(layer: Layer, tag: str, file: File) -> NumberedModel:
     element = layer.element.find(tag)
     if element is None:
         raise layer.error(f"there is no <{tag}>")

@@ -96,7 +96,7 @@ EDGE_ATTRIBUTES = ("from-layer", "from-port", "to-layer", "to-port")
 
 
 @dataclass
-class Plan:
+class NumberedLayers:
     """Layers of a graph: ids by node, and the constants stored as f16, which become two layers: Const and Convert."""
 
     nodes: list[Node]
@@ -122,7 +122,7 @@ class Writer:
             size, checksum = self.blobs.write_checksum()
             self.lines.empty("weights", size=size, checksum=checksum)
 
-    def graph(self, model: Model, plan: Plan) -> None:
+    def graph(self, model: Model, plan: NumberedLayers) -> None:
         """Write the contents of a ``<net>`` or a body."""
         with self.lines.element("layers"):
             for node in plan.nodes:
@@ -136,10 +136,10 @@ class Writer:
         with self.lines.element("rt_info"):
             self.meta(model.rt_info)
 
-    def plan(self, model: Model) -> Plan:
+    def plan(self, model: Model) -> NumberedLayers:
         ends = {*model.parameters, *model.sinks, *model.results}
         inner = [node for node in model.ops if node not in ends]
-        plan = Plan([*model.parameters, *inner, *model.sinks, *model.results])
+        plan = NumberedLayers([*model.parameters, *inner, *model.sinks, *model.results])
         number = 0
         for node in plan.nodes:
             if self.compress and isinstance(node.op, Constant) and _may_round(node) and fits_f16(node.op):
@@ -149,7 +149,7 @@ class Writer:
             number += 1
         return plan
 
-    def layer(self, node: Node, plan: Plan) -> None:
+    def layer(self, node: Node, plan: NumberedLayers) -> None:
         op: Any = node.op
         if "execTimeMcs" in node.rt_info:
             self.execution_layer(node, plan.ids[node])
@@ -267,7 +267,7 @@ class Writer:
 
     # ---- bodies
 
-    def port_maps(self, op: Any, inputs: int, outputs: int, plans: dict[str, Plan]) -> None:
+    def port_maps(self, op: Any, inputs: int, outputs: int, plans: dict[str, NumberedLayers]) -> None:
         if isinstance(op, If):
             for branch in ("else", "then"):
                 plan, body = plans[f"{branch}_body"], getattr(op, f"{branch}_body")
@@ -287,7 +287,12 @@ class Writer:
                     self.lines.empty("edge", **{"from-layer": ends[0], "to-layer": ends[1]})
 
     def map_entries(
-        self, inputs: Iterable[InputMap], outputs: Iterable[OutputMap], first_output: int, body: Model, plan: Plan
+        self,
+        inputs: Iterable[InputMap],
+        outputs: Iterable[OutputMap],
+        first_output: int,
+        body: Model,
+        plan: NumberedLayers,
     ) -> None:
         for entry in inputs:
             self.map_entry("input", entry, entry.port, plan.ids[body.parameters[entry.parameter]])
@@ -300,7 +305,7 @@ class Writer:
             slicing = {name: getattr(entry, name) for name in ("start", "end", "stride", "part_size")}
         self.lines.empty(tag, axis=entry.axis, external_port_id=port, internal_layer_id=layer, **slicing)
 
-    def special_ports(self, op: Loop, plan: Plan) -> None:
+    def special_ports(self, op: Loop, plan: NumberedLayers) -> None:
         if op.current_iteration is not None:
             self.lines.empty(
                 "input",
@@ -377,7 +382,7 @@ def _sources(node: Node) -> list[Output]:
     return [source for source in sources if source is not None]
 
 
-def _edges(plan: Plan) -> Iterator[tuple[int, int, int, int]]:
+def _edges(plan: NumberedLayers) -> Iterator[tuple[int, int, int, int]]:
     """Yield (from layer, from port, to layer, to port), sorted."""
     edges = [(number - 1, 0, number, 0) for node, number in plan.ids.items() if node in plan.compressed]
     for node in plan.nodes:

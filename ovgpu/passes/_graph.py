@@ -170,7 +170,7 @@ def _rewritten(model: Model, change: Callable[[Node], bool], backwards: bool) ->
     return changed
 
 
-class Graph:
+class NodeBuilder:
     """Builder of nodes that get the name of the node ``around``. Their specs must be inferred later."""
 
     def __init__(self, around: Node) -> None:

@@ -16,7 +16,7 @@ from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.ops.fused.quantized import QuantizedMatMul
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.matrix.matmul import MatMul
-from ovgpu.passes._graph import Graph
+from ovgpu.passes._graph import NodeBuilder
 
 PRODUCTS = (MatMul, CompressedMatMul, QuantizedMatMul, ScaledDotProductAttention)
 MAX_DISTANCE = 1  # of the first users of two merged results, in products
@@ -106,7 +106,7 @@ def _copies_behind(user: Node, port: Output, view: View, users: Users, transpose
     return sum(1 if v is None else _copies(out, v, users, transposed) for out, v in zip(user.ports, views))
 
 
-def joined(graph: Graph, ports: Sequence[Any], axis: int, shape: tuple[int, ...] | None) -> Output | None:
+def joined(graph: NodeBuilder, ports: Sequence[Any], axis: int, shape: tuple[int, ...] | None) -> Output | None:
     """Return the constants, reshaped to ``shape`` if given, joined along the axis."""
     if ports[0] is None:
         return None

@@ -12,7 +12,7 @@ from ovgpu.ops.base.storage import decode, encode
 from ovgpu.ops.convert import Convert, Identity
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.quantization import FakeQuantize
-from ovgpu.passes._graph import Graph
+from ovgpu.passes._graph import NodeBuilder
 from ovgpu.passes._steps import MAX_LEVELS, SMALLEST_STEP, ZERO_TOLERANCE
 from ovgpu.passes._weights import COMPUTE_TYPES, quant_params
 from ovgpu.types import Type
@@ -62,7 +62,7 @@ def store_codes(node: Node) -> bool:
         return False
     if not (codes.min() in CODES and codes.max() in CODES):
         return False
-    graph = Graph(node)
+    graph = NodeBuilder(node)
     floats = graph.add(Convert(destination_type=kind), graph.constant(codes, Type.i8))
     node.op, node.sources = Multiply(), [floats, graph.constant(encode(unit, kind), kind)]
     return True

@@ -8,7 +8,7 @@ from ovgpu.ops.fused.kv_cache import CacheWrite
 from ovgpu.ops.fused.rotary import Rotary, RotaryCacheWrite
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
-from ovgpu.passes._graph import Graph, redirect, users_of
+from ovgpu.passes._graph import NodeBuilder, redirect, users_of
 
 
 def append_rotated(model: Model) -> None:
@@ -42,7 +42,7 @@ def _join(attention: Node, users: dict[Output, list[Node]], moved: dict[Output, 
         or any(s.spec.type != new.spec.type for s in (v, first, keys))
     ):
         return
-    ports = Graph(query).add(
+    ports = NodeBuilder(query).add(
         RotaryCacheWrite(size=op.size, pairs=op.pairs),
         first,
         key.sources[0],

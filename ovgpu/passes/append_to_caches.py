@@ -13,7 +13,7 @@ from ovgpu.ops.base.op import op_of
 from ovgpu.ops.fused.kv_cache import BeamsAreIdentity, CacheAppend, Reorder
 from ovgpu.ops.movement.gather import Gather
 from ovgpu.ops.movement.movement import Concat
-from ovgpu.passes._graph import Graph
+from ovgpu.passes._graph import NodeBuilder
 from ovgpu.types import Type
 
 
@@ -33,7 +33,7 @@ def append_to_caches(model: Model) -> None:
         if gathered is not None and past is not None:
             variable, beams = gathered
             if beams not in flags:
-                flag = flags[beams] = Graph(past.node).add(BeamsAreIdentity(), beams)
+                flag = flags[beams] = NodeBuilder(past.node).add(BeamsAreIdentity(), beams)
                 (flag.spec,) = op_of(flag.node).infer_specs(beams.spec)
             past.node.op, past.node.sources = Reorder(), [variable, beams, flags[beams]]
     if flags:

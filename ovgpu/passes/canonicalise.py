@@ -11,7 +11,7 @@ from ovgpu.ops.convert import Convert, ConvertLike, Identity
 from ovgpu.ops.convolution.binary_convolution import BinaryConvolution
 from ovgpu.ops.pooling.pooling import AdaptiveMaxPool, MaxPool8
 from ovgpu.ops.shape.reshape import Reshape
-from ovgpu.passes._graph import Graph, constant_of
+from ovgpu.passes._graph import NodeBuilder, constant_of
 from ovgpu.passes._pot_weights import drop_zero_points, store_codes
 from ovgpu.types import Type
 from ovgpu.types.packing import pack, unpack
@@ -57,7 +57,7 @@ def _align_slope(node: Node) -> bool:
     assert x is not None and slope is not None
     rank, channels = x.spec.rank or 0, (x.spec.shape or ())[1:2]
     if rank > 2 and slope.spec.shape == channels != (1,) and isinstance(channels[0], int):
-        graph = Graph(node)
+        graph = NodeBuilder(node)
         node.sources = [x, graph.add(Reshape(), slope, graph.constant([*channels, *[1] * (rank - 2)]))]
         return True
     return False
@@ -69,7 +69,7 @@ def _reverse_bits(node: Node) -> None:
     if value is not None:
         raw = getattr(node.sources[1].node.op, "packed", None)  # type: ignore[union-attr]
         bits = np.unpackbits(pack(value, Type.u1) if raw is None else raw, bitorder="little")
-        kernel = Graph(node).constant(unpack(np.packbits(bits), Type.u1, value.shape), Type.u1)
+        kernel = NodeBuilder(node).constant(unpack(np.packbits(bits), Type.u1, value.shape), Type.u1)
         node.sources = [node.sources[0], kernel]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.op import MIXED_REALS, op_of
 from ovgpu.ops.convert import Convert
-from ovgpu.passes._graph import HALVES, Graph, redirect
+from ovgpu.passes._graph import HALVES, NodeBuilder, redirect
 from ovgpu.types import Type
 
 
@@ -49,7 +49,7 @@ def _widest(types: Sequence[Type]) -> Type:
 def _unify(node: Node, declared: Type, widest: Type) -> dict[Output, Output]:
     """Convert the floating-point inputs of a node to ``widest``. Return its results of the ``declared`` type, each with
     the port that has that type from now on."""
-    graph = Graph(node)
+    graph = NodeBuilder(node)
     for i, source in enumerate(node.sources):
         if source is not None and source.spec.type in MIXED_REALS and source.spec.type != widest:
             node.sources[i] = graph.add(Convert(destination_type=widest), source)

@@ -36,7 +36,7 @@ from ovgpu.ops.fused.quantized import QuantizedConvolution, QuantizedMatMul
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.quantization import Dequantize, Quantize
 from ovgpu.ops.shape.shape import ShapeOf
-from ovgpu.passes._graph import HALVES, Graph, users_of
+from ovgpu.passes._graph import HALVES, NodeBuilder, users_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
@@ -212,10 +212,10 @@ class _Downcast:
         op = (Convert if target_type == Type.f32 else ConvertDown)(destination_type=target_type)
         if _is_constant(port):
             value = _value(port)
-            constant = Graph(port.node).constant(op.evaluate(NUMPY, value)[0], target_type)
+            constant = NodeBuilder(port.node).constant(op.evaluate(NUMPY, value)[0], target_type)
             let_go(value)
             return constant
-        found: Output = Graph(around).add(op, port)
+        found: Output = NodeBuilder(around).add(op, port)
         return found
 
     # ---- variables that hold keys and values

@@ -20,7 +20,7 @@ from ovgpu.ops.movement.slicing import END
 from ovgpu.ops.reduction import ReduceProd, ReduceSum
 from ovgpu.ops.shape.reshape import Reshape
 from ovgpu.ops.shape.shape import ShapeOf3
-from ovgpu.passes._graph import Graph, rewrite
+from ovgpu.passes._graph import NodeBuilder, rewrite
 from ovgpu.symbolic import Int, ceildiv
 
 
@@ -56,7 +56,7 @@ class Tensors:
     """Implementation of `ovgpu.ops.matrix.einsum.Algebra` that adds nodes to the graph around an Einsum."""
 
     def __init__(self, node: Node) -> None:
-        self.graph = Graph(node)
+        self.graph = NodeBuilder(node)
         self.known: dict[Output, Sequence[Int]] = {}
 
     def extents(self, x: Output) -> Sequence[Int]:

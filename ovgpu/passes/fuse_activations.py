@@ -30,7 +30,7 @@ from ovgpu.ops.arithmetic.arithmetic import (
 from ovgpu.ops.arithmetic.trigonometry import Tanh
 from ovgpu.ops.base.op import Op
 from ovgpu.ops.reduction import ReduceMax, ReduceSum
-from ovgpu.passes._graph import Graph, constant_integers, number_of, operands, rewrite
+from ovgpu.passes._graph import NodeBuilder, constant_integers, number_of, operands, rewrite
 from ovgpu.types import Type
 
 RELATIVE_TOLERANCE = {Type.f32: 1e-5, Type.f64: 1e-5, Type.f16: 4e-3, Type.bf16: 3e-2}  # of products of a few numbers
@@ -86,7 +86,7 @@ class _Matcher:
         elif isinstance(op, Sigmoid) and source is not None and self(number, 1):
             for argument, beta in _scaled(source):
                 if argument is x:
-                    betas = [] if self(beta, 1) else [Graph(node).constant(beta, x.spec.type)]
+                    betas = [] if self(beta, 1) else [NodeBuilder(node).constant(beta, x.spec.type)]
                     yield Swish(), [x, *betas]
         elif isinstance(op, HSigmoid) and source is x and self(number, 1):
             yield HSwish(), [x]

@@ -23,7 +23,7 @@ from ovgpu.ops.convert import Convert, Identity
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Unsqueeze
-from ovgpu.passes._graph import Graph, constant_integers, number_of, operands, rewrite, users_of
+from ovgpu.passes._graph import NodeBuilder, constant_integers, number_of, operands, rewrite, users_of
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
@@ -124,7 +124,7 @@ def _unscaled(port: Output) -> tuple[Output, float]:
     return port, scale
 
 
-def _transposed(graph: Graph, port: Output) -> Output | None:
+def _transposed(graph: NodeBuilder, port: Output) -> Output | None:
     """Return the port with its last two axes swapped, if it comes from a Transpose, whose order then changes."""
     source, order = (*port.node.sources, None, None)[:2]
     axes = constant_integers(order) if isinstance(port.node.op, Transpose) else None
@@ -140,7 +140,7 @@ def _transposed(graph: Graph, port: Output) -> Output | None:
 
 def _attention_inputs(node: Node, scores: Scores, v: Output) -> list[Output | None] | None:
     """Return the inputs of the attention that ends with this node, None if there is none."""
-    graph, kind = Graph(node), node.ports[0].spec.type
+    graph, kind = NodeBuilder(node), node.ports[0].spec.type
     first: Any = scores.product.op
     last: Any = node.op
     q, k = scores.product.sources
@@ -193,7 +193,7 @@ def _shape(spec: Spec) -> tuple[Int, ...]:
     return spec.shape or ()
 
 
-def _mask(graph: Graph, masks: Sequence[Output | SelectMask], kind: Type) -> Output | None:
+def _mask(graph: NodeBuilder, masks: Sequence[Output | SelectMask], kind: Type) -> Output | None:
     """Return one mask for all of these: a boolean condition if that suffices, else a sum."""
     total: Output | None = None
     for mask in masks:

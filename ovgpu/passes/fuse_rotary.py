@@ -21,7 +21,7 @@ from ovgpu.ops.fused.rotary import Rotary
 from ovgpu.ops.movement.gather import Gather
 from ovgpu.ops.movement.movement import Concat
 from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
-from ovgpu.passes._graph import Graph, negated, number_of, operands, rewrite
+from ovgpu.passes._graph import NodeBuilder, negated, number_of, operands, rewrite
 from ovgpu.symbolic import Int, Sym, product
 
 MAX_ROW_ELEMENTS = 1024  # longer rows are left alone
@@ -47,7 +47,7 @@ def _rotate(node: Node) -> bool:
         found = None if terms is None or terms.ndim != 1 else _rotary_of(row, list(terms))
         if found is not None:
             op, cuts = found
-            graph = Graph(node)
+            graph = NodeBuilder(node)
             node.op = op
             node.sources = [
                 source if tuple(part) == (0, _extent(source.spec.shape or (0,)), 1) else graph.cut(source, -1, *part)

@@ -10,7 +10,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.ops.movement.broadcast import Broadcast3
 from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
-from ovgpu.passes._graph import Graph, rewrite
+from ovgpu.passes._graph import NodeBuilder, rewrite
 from ovgpu.symbolic import Int, Sym, atoms
 
 
@@ -30,7 +30,7 @@ def _group(node: Node) -> bool:
         return False
     if mask is not None and (mask_shape is None or (len(mask_shape) > 2 and mask_shape[-3] != 1)):
         return False
-    graph, repeats = Graph(node), _heads(k) // heads
+    graph, repeats = NodeBuilder(node), _heads(k) // heads
     single = graph.constant([2])
     q = graph.add(Reshape(special_zero=True), q, graph.constant([0, heads, repeats, -1, shape[-1]]))
     if mask is not None and mask_shape is not None and len(mask_shape) == 4:

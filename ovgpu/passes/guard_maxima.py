@@ -14,7 +14,7 @@ from ovgpu.ops.arithmetic.cumsum import CumSum
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.comparison import IsFinite, Select
 from ovgpu.ops.reduction import ReduceMax, ReduceSum
-from ovgpu.passes._graph import Graph, operands, users_of
+from ovgpu.passes._graph import NodeBuilder, operands, users_of
 
 Users = dict[Output, list[Node]]
 
@@ -95,7 +95,7 @@ def _readers(port: Output, users: Users) -> Iterator[Node]:
 
 
 def _make_finite(port: Output, users: Users) -> None:
-    graph, kind = Graph(port.node), port.spec.type
+    graph, kind = NodeBuilder(port.node), port.spec.type
     finite = graph.add(Select(), graph.add(IsFinite(), port), port, graph.constant(0, kind))
     for node in users[port]:
         node.sources = [finite if source is port else source for source in node.sources]

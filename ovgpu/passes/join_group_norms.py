@@ -22,7 +22,7 @@ from ovgpu.ops.base.op import op_of
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.normalization.group_normalization import GroupNorm
 from ovgpu.ops.normalization.normalization import ScaledRMS
-from ovgpu.passes._graph import Graph, alike_shapes, broadcasts, constant_of, users_of
+from ovgpu.passes._graph import NodeBuilder, alike_shapes, broadcasts, constant_of, users_of
 from ovgpu.passes.join_norms import Over
 from ovgpu.passes.scale_norms import normalised
 from ovgpu.symbolic import Int, Sym, product
@@ -53,7 +53,7 @@ def _rewrite(node: Node, over: Over, data: Output, users: dict[Output, list[Node
         return False
     op: Any = node.op
     last, *terms = found
-    graph = Graph(last)
+    graph = NodeBuilder(last)
     ports = [graph.constant(values, data.spec.type) for values in terms]
     for port in ports:
         port.spec = op_of(port.node).infer_specs()[0]

@@ -19,7 +19,7 @@ from ovgpu.ops.arithmetic.arithmetic import Add, Divide, Multiply, Power, Sqrt, 
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.normalization.normalization import MVN6, NormalizeL2, ScaledMVN, ScaledRMS
 from ovgpu.ops.reduction import ReduceL2, ReduceMean, ReduceSum, Reduction
-from ovgpu.passes._graph import Graph, constant_integers, negated, number_of, operands, rewrite
+from ovgpu.passes._graph import NodeBuilder, constant_integers, negated, number_of, operands, rewrite
 from ovgpu.symbolic import Sym
 
 
@@ -87,7 +87,7 @@ def _euclidean(node: Node) -> bool:
         for over, eps in found:
             if over is not None and over.x is x and over.axes and eps >= 0:
                 attributes: Any = {"eps": eps, "eps_mode": "add"}
-                node.op, node.sources = NormalizeL2(**attributes), [x, Graph(node).constant(over.axes)]
+                node.op, node.sources = NormalizeL2(**attributes), [x, NodeBuilder(node).constant(over.axes)]
                 return True
     return False
 
@@ -100,12 +100,12 @@ def _make_norm(node: Node, over: Over, root: Root, cls: type[ScaledMVN] = Scaled
         mode = "inside_sqrt" if root.inside else "outside_sqrt"
         attributes: Any = {"eps": root.eps, "eps_mode": mode, "normalize_variance": True}
         node.op = MVN6(**attributes)
-        node.sources = [over.x, Graph(node).constant(over.axes)]
+        node.sources = [over.x, NodeBuilder(node).constant(over.axes)]
 
 
 def _scale(node: Node, over: Over, root: Root, scale: Output | None, shift: Output | None) -> None:
     """Make the node the last of the layers that compute the norm, multiply it by the scale, and add the shift."""
-    graph = Graph(node)
+    graph = NodeBuilder(node)
     steps = [(op, other) for op, other in ((Multiply(), scale), (Add(), shift)) if other is not None]
     if not steps:
         return _make_norm(node, over, root)

@@ -20,7 +20,7 @@ from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul, SwapA
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.gather import Gather
-from ovgpu.passes._graph import HALVES, Graph
+from ovgpu.passes._graph import HALVES, NodeBuilder
 from ovgpu.passes._weights import COMPUTE_TYPES, ConstantCache, weights_of
 from ovgpu.types import Type
 
@@ -70,7 +70,7 @@ def _rewrite_matmul(node: Node, device: bool, halves: bool, cache: ConstantCache
             device=device,
             batch=weights.batch,
         )
-        graph = Graph(node)
+        graph = NodeBuilder(node)
         inputs = [graph.add(SwapAxes(), x) if transpose_x else x, *weights.constants(cache)]
         if left and not (weights.batch and rank == 1):
             node.op, node.sources = SwapAxes(), [graph.add(product, *inputs)]
@@ -106,6 +106,6 @@ def _rewrite_convolution(node: Node, device: bool, cache: ConstantCache) -> None
         if device or x.spec.type == Type.f32:
             node.op, node.sources = convolution, [x, *inputs]
         else:
-            graph = Graph(node)
+            graph = NodeBuilder(node)
             upcast = graph.add(Convert(destination_type=Type.f32), x)
             node.op, node.sources = Convert(destination_type=x.spec.type), [graph.add(convolution, upcast, *inputs)]

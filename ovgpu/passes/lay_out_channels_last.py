@@ -21,7 +21,7 @@ from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropDa
 from ovgpu.ops.fused.channels_last import ChannelsLastConvolution, PadChannels
 from ovgpu.ops.fused.convolution_epilogue import ConvolutionWithEpilogue
 from ovgpu.ops.fused.quantized import QuantizedConvolution, QuantizedConvolutionWithEpilogue
-from ovgpu.passes._graph import HALVES, Graph, constant_of, redirect, users_of
+from ovgpu.passes._graph import HALVES, NodeBuilder, constant_of, redirect, users_of
 from ovgpu.passes.fuse_elementwise import layer_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
@@ -184,7 +184,7 @@ def _needs_dense(user: Node) -> bool:
 
 
 def _rewrite(node: Node, laid_out: dict[tuple[int, ...], Output], padded: dict[Output, Output]) -> None:
-    graph, kind, port = Graph(node), node.ports[0].spec.type, node.ports[0]
+    graph, kind, port = NodeBuilder(node), node.ports[0].spec.type, node.ports[0]
     value = constant_of(node.sources[1])
     # The order does not matter to kernels of one element, nor to those of groups, which are copied.
     is_moved = max(value.shape[-2:]) > 1 and (value.ndim == IMAGE_RANK or value.shape[1] == value.shape[2] == 1)
@@ -213,7 +213,7 @@ def _unconverted(port: Output) -> Output:
     return source if source is not None and source.spec.type in (Type.f32, *HALVES) else port
 
 
-def _padded(graph: Graph, source: Output, channels: int) -> Output:
+def _padded(graph: NodeBuilder, source: Output, channels: int) -> Output:
     """Return a constant [1, C, 1, 1] with zeros behind its channels; one of a single element as it is."""
     value = constant_of(source)
     if value.size == 1:
@@ -221,7 +221,7 @@ def _padded(graph: Graph, source: Output, channels: int) -> Output:
     return _constant(graph, np.pad(value, [(0, 0), (0, channels - value.size), (0, 0), (0, 0)]))
 
 
-def _laid_out(graph: Graph, kernel: Array, outputs: int, channels: int, moved: bool) -> Output:
+def _laid_out(graph: NodeBuilder, kernel: Array, outputs: int, channels: int, moved: bool) -> Output:
     """Return the constant of a kernel [O, C, H, W] with zeros in further outputs and channels, as [O, H, W, C] if
     ``moved``; or of a kernel [G, 1, 1, H, W], as [H, W, G]."""
     if kernel.ndim > IMAGE_RANK:
@@ -234,7 +234,7 @@ def _laid_out(graph: Graph, kernel: Array, outputs: int, channels: int, moved: b
     return _constant(graph, np.ascontiguousarray(value))
 
 
-def _constant(graph: Graph, value: Array) -> Output:
+def _constant(graph: NodeBuilder, value: Array) -> Output:
     port = graph.constant(value, Type.of(value.dtype))
     (port.spec,) = op_of(port.node).infer_specs()
     return port

@@ -16,7 +16,7 @@ from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.base.op import Array, call, op_of
 from ovgpu.ops.base.tasks import record, shares, workers
 from ovgpu.ops.matrix.matmul import MatMul
-from ovgpu.passes._graph import Graph
+from ovgpu.passes._graph import NodeBuilder
 from ovgpu.symbolic import Sym, product
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
@@ -68,7 +68,7 @@ def _transposed(node: Node, weights: Array) -> Output:
         worker(_transpose, weights[rows], value[:, rows])
     record(call, work)
     let_go(weights)
-    port = Graph(node).constant(value, Type.of(value.dtype))
+    port = NodeBuilder(node).constant(value, Type.of(value.dtype))
     (port.spec,) = op_of(port.node).infer_specs()
     return port
 

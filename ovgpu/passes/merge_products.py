@@ -21,7 +21,7 @@ from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.movement import VariadicSplit
-from ovgpu.passes._graph import Graph, is_fusable, redirect, users_of
+from ovgpu.passes._graph import NodeBuilder, is_fusable, redirect, users_of
 from ovgpu.passes._merged import Users, at_once, bias_of, copied, joined, needed_by, other_operand, side_by_side
 
 
@@ -104,7 +104,7 @@ def _biases(group: Sequence[Node], users: Users, shape_tensors: set[Output]) -> 
 def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[Output, Output]) -> None:
     first, *_ = group
     op: Any = first.op
-    graph, axis = Graph(first), _axis(op)
+    graph, axis = NodeBuilder(first), _axis(op)
     widths = [node.ports[0].spec.shape[-1] for node in group]  # type: ignore[index]
     stored: list[Any] = list(zip(*(node.sources[1:] for node in group)))
     shapes: list[Any] = [None] * len(stored)
@@ -124,7 +124,7 @@ def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[Out
             else other_operand(node, product.ports[0])
             for node, product, width in zip(biases, group, widths)
         ]
-        found = Graph(last).add(op_of(last), found, joined(graph, values, 0, (-1,)))
+        found = NodeBuilder(last).add(op_of(last), found, joined(graph, values, 0, (-1,)))
     cut = graph.add(VariadicSplit(), found, graph.constant(-1), graph.constant(widths), outputs=len(group))
     for product, bias, port in zip(group, biases, cut):
         node = bias or product

@@ -24,7 +24,7 @@ from ovgpu.ops.fused.quantized import QuantizedMatMul
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.movement.movement import VariadicSplit
 from ovgpu.ops.quantization import Dequantize, Quantize
-from ovgpu.passes._graph import Graph, number_of, redirect, users_of
+from ovgpu.passes._graph import NodeBuilder, number_of, redirect, users_of
 from ovgpu.passes._merged import Users, at_once, bias_of, copied, joined, needed_by, other_operand, side_by_side
 from ovgpu.types import Type
 
@@ -104,7 +104,7 @@ def _pays(group: Sequence[_Projection], users: Users) -> bool:
 
 def _merge(group: Sequence[_Projection], moved: dict[Output, Output]) -> None:
     first = group[0].product
-    graph, op = Graph(first), cast("QuantizedMatMul", op_of(first))
+    graph, op = NodeBuilder(first), cast("QuantizedMatMul", op_of(first))
     widths = [p.product.sources[1].spec.shape[0] for p in group]  # type: ignore[union-attr, index]
     quantized = next((p for p in group if p.codes is not None), None)
     kind = Type.f32 if quantized is not None else group[0].result.spec.type
@@ -116,7 +116,7 @@ def _merge(group: Sequence[_Projection], moved: dict[Output, Output]) -> None:
             np.zeros(width) if p.bias is None else other_operand(p.bias, p.product.ports[0]).node.op.value.ravel()
             for p, width in zip(group, widths)
         ]
-        found = Graph(biased).add(Add(), found, graph.constant(np.concatenate(values), kind))
+        found = NodeBuilder(biased).add(Add(), found, graph.constant(np.concatenate(values), kind))
     if quantized is not None:
         found = _simulated(group, quantized, found, widths)
     cut = graph.add(VariadicSplit(), found, graph.constant(-1), graph.constant(widths), outputs=len(group))
@@ -128,7 +128,7 @@ def _merge(group: Sequence[_Projection], moved: dict[Output, Output]) -> None:
 def _simulated(group: Sequence[_Projection], like: _Projection, found: Output, widths: Sequence[int]) -> Output:
     """Return the merged results, with those in steps that a FakeQuantize follows."""
     assert like.codes is not None and like.values is not None
-    graph, result = Graph(like.values), like.result.spec.type
+    graph, result = NodeBuilder(like.values), like.result.spec.type
 
     def by_column(numbers: Sequence[Any], kind: Type = Type.f32) -> Output:
         return graph.constant(np.repeat(numbers, widths), kind)
@@ -137,7 +137,7 @@ def _simulated(group: Sequence[_Projection], like: _Projection, found: Output, w
         return by_column([1.0 if node is None else number_of(node.sources[1]) for node in halves])
 
     reciprocals, steps = factors([p.codes for p in group]), factors([p.values for p in group])
-    codes = Graph(like.codes).add(op_of(like.codes), found, reciprocals, *like.codes.sources[2:])
+    codes = NodeBuilder(like.codes).add(op_of(like.codes), found, reciprocals, *like.codes.sources[2:])
     values: Output = graph.add(op_of(like.values), codes, steps, *like.values.sources[2:])
     if all(p.codes is not None for p in group):
         return values

@@ -19,7 +19,7 @@ from ovgpu.ops.base.op import op_of
 from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.ops.fused.attention_codes import AttentionWithCodes
 from ovgpu.ops.movement.movement import Transpose
-from ovgpu.passes._graph import Graph, alike_shapes, constant_integers, constant_of, redirect, users_of
+from ovgpu.passes._graph import NodeBuilder, alike_shapes, constant_integers, constant_of, redirect, users_of
 from ovgpu.passes.fuse_elementwise import layer_of
 from ovgpu.passes.quantize_norms import quantization
 from ovgpu.types import Type
@@ -91,7 +91,7 @@ def _rewrite(
     node: Node, nodes: Sequence[Node], codes: Fused, factors: Sequence[Any], moved: dict[Output, Output]
 ) -> None:
     """Make a new node give the codes of the attention, and let its users move them."""
-    (attention, *moves), graph = nodes, Graph(node)
+    (attention, *moves), graph = nodes, NodeBuilder(node)
     origin: Any = layer_of(attention)
     op = AttentionWithCodes(attention=attention.op, codes=codes, layer=origin)  # type: ignore[arg-type]
     added = [graph.constant(value, Type.f32) for value in factors]

@@ -31,7 +31,7 @@ from ovgpu.ops.movement.movement import Concat, Split, Transpose, VariadicSplit
 from ovgpu.ops.movement.slicing import Slice, StridedSlice
 from ovgpu.ops.pooling.pooling import MaxPool
 from ovgpu.ops.quantization import Dequantize, FakeQuantize, Quantize
-from ovgpu.passes._graph import HALVES, Graph, constant_of, redirect, users_of
+from ovgpu.passes._graph import HALVES, NodeBuilder, constant_of, redirect, users_of
 from ovgpu.passes._steps import Steps
 from ovgpu.passes._weights import Weights, weights_of
 from ovgpu.types import Type
@@ -140,7 +140,7 @@ def _weights(node: Node, steps: Steps) -> Weights | None:
 
 def _reshaped(node: Node, weights: Weights, shape: tuple[int, ...]) -> Weights:
     """Return weights of another shape with the same elements, such as those of groups that POT reshapes."""
-    graph, scale = Graph(node), weights.scale
+    graph, scale = NodeBuilder(node), weights.scale
     codes = graph.constant(constant_of(weights.codes).reshape(shape), Type.i8)
     if scale is not None:
         value = np.broadcast_to(scale[1], weights.extents).reshape(shape)
@@ -182,7 +182,7 @@ def _split(
     node: Node, steps: Steps, codes: Mapping[Output, Output], users: Mapping[Output, list[Node]], device: bool
 ) -> Output:
     """Make the node the Dequantize of its codes, and return these."""
-    source, graph = node.sources[0], Graph(node)
+    source, graph = node.sources[0], NodeBuilder(node)
     assert source is not None
     zero, kind = (steps.zero, Type.i8) if device else (0, Type.f32)
     unit, *zeros = _scale(graph, steps, device)
@@ -207,14 +207,14 @@ def _parts(
     node: Node, steps: Steps, codes: Mapping[Output, Output], dequantized: dict[Output, Output], device: bool
 ) -> dict[Output, Output]:
     """Return the codes of the results of a layer with several, and add what takes the place of the results."""
-    graph = Graph(node)
+    graph = NodeBuilder(node)
     found = dict(zip(node.ports, graph.add(op_of(node), *_of_codes(node, codes), outputs=len(node.ports))))
     for port, part in found.items():
         dequantized[port] = graph.add(Dequantize(kind=port.spec.type), part, *_scale(graph, steps, device))
     return found
 
 
-def _scale(graph: Graph, steps: Steps, device: bool) -> list[Output]:
+def _scale(graph: NodeBuilder, steps: Steps, device: bool) -> list[Output]:
     """Return the further inputs of a Dequantize: the unit, and the code that stands for 0 if it is another one."""
     zeros = [graph.constant(steps.zero, Type.f32)] if device and steps.zero else []
     return [graph.constant(steps.unit, Type.f32), *zeros]
@@ -240,7 +240,7 @@ def _decompressed(node: Node, weights: Weights, steps: Steps | None = None) -> O
         value *= steps.unit
     let_go(codes)
     kind = node.ports[0].spec.type
-    return Graph(node).constant(encode(value, kind), kind)
+    return NodeBuilder(node).constant(encode(value, kind), kind)
 
 
 def _multiply_codes(node: Node, codes: Output, weights: Weights, steps: Steps) -> None:
@@ -257,7 +257,7 @@ def _multiply_codes(node: Node, codes: Output, weights: Weights, steps: Steps) -
     scale = np.float32(1) if weights.scale is None else decode(weights.scale[1]).astype(np.float32).ravel()
     factor = np.broadcast_to(scale * np.float32(steps.unit), outputs)
     correction = steps.zero * moved.reshape(outputs, -1).sum(1, dtype=np.int32)
-    graph = Graph(node)
+    graph = NodeBuilder(node)
     node.sources = [
         codes,
         graph.constant(moved, Type.i8),

@@ -10,7 +10,7 @@ from ovgpu.ops.base.op import op_of
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.infrastructure.control_flow import InputMap, Loop, TensorIterator
 from ovgpu.ops.movement.movement import permutation
-from ovgpu.passes._graph import Graph
+from ovgpu.passes._graph import NodeBuilder
 from ovgpu.spec import Shape
 from ovgpu.symbolic import Int
 
@@ -32,7 +32,7 @@ class Body:
 
     def __init__(self, loop: Node) -> None:
         op: Any = loop.op
-        self.graph, self.loop = Graph(loop), loop
+        self.graph, self.loop = NodeBuilder(loop), loop
         self.model: Model = op.body
         self.trips = op.trips([None if s is None else s.spec for s in loop.sources])
         self.entering: dict[Output, InputMap] = {self._parameter(m.parameter): m for m in op.inputs}

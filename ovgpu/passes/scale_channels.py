@@ -10,7 +10,7 @@ from ovgpu.model import Model, Node, Output, bodies
 from ovgpu.ops.arithmetic.arithmetic import Add, Multiply
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.normalization.channel_normalization import BatchNorm, by_channel
-from ovgpu.passes._graph import Graph
+from ovgpu.passes._graph import NodeBuilder
 from ovgpu.types import Type
 
 
@@ -36,13 +36,13 @@ def _scale(node: Node) -> None:
         return
     gamma, beta, mean, variance = (port.spec.constant.astype(np.float64) for port in numbers)
     scale = gamma / np.sqrt(variance + op.epsilon)
-    graph = Graph(node)
+    graph = NodeBuilder(node)
     product: Output = graph.add(Multiply(), x, _term(graph, scale, spec.type, spec.rank))
     product.spec = spec
     node.op, node.sources = Add(), [product, _term(graph, beta - mean * scale, spec.type, spec.rank)]
 
 
-def _term(graph: Graph, value: Any, kind: Type, rank: int) -> Output:
+def _term(graph: NodeBuilder, value: Any, kind: Type, rank: int) -> Output:
     port = graph.constant(by_channel(value, rank), kind)
     port.spec = op_of(port.node).infer_specs()[0]
     return port

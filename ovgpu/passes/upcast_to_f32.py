@@ -15,7 +15,7 @@ from ovgpu.ops.convert import Convert
 from ovgpu.ops.generation.random import RandomUniform
 from ovgpu.ops.shape.shape import ShapeOf
 from ovgpu.ops.sparse.segments import SegmentMax
-from ovgpu.passes._graph import HALVES, Graph, fixed_nodes
+from ovgpu.passes._graph import HALVES, NodeBuilder, fixed_nodes
 from ovgpu.types import Type
 
 
@@ -66,7 +66,7 @@ def _keeps_types(node: Node) -> bool:
 
 
 def _cast(port: Output, kind: Type, around: Node) -> Output:
-    found: Output = Graph(around).add(Convert(destination_type=kind), port)
+    found: Output = NodeBuilder(around).add(Convert(destination_type=kind), port)
     return found
 
 

@@ -15,7 +15,7 @@ from ovgpu.symbolic import Table
 from ovgpu.types import PartialShape, Type
 
 
-class Graph:
+class NodeFactory:
     """Factory of nodes. Raises OpError for an op that does not accept its inputs."""
 
     def __init__(self) -> None:

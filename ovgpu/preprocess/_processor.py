@@ -11,7 +11,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.model.ports import find_port
 from ovgpu.preprocess import _color, _layouts
 from ovgpu.preprocess._color import ColorFormat
-from ovgpu.preprocess._graph import Graph
+from ovgpu.preprocess._graph import NodeFactory
 from ovgpu.preprocess._info import InputInfo, InputTensorInfo, OutputInfo
 from ovgpu.preprocess._steps import Context, Step, to_element_type, to_layout
 from ovgpu.types import Layout, PartialShape
@@ -69,7 +69,7 @@ class PrePostProcessor:
     def _connect_inputs(self) -> None:
         parameters: list[Node] = []
         for parameter, info in zip(self._model.parameters, self._inputs, strict=True):
-            new_parameters, port = new_input(Graph(), parameter, info, [])
+            new_parameters, port = new_input(NodeFactory(), parameter, info, [])
             if (
                 new_parameters == [port.node]
                 and port.spec.partial_shape == parameter.partial_shape
@@ -88,7 +88,7 @@ class PrePostProcessor:
         for result, info in zip(self._model.results, self._outputs, strict=True):
             source = result.sources[0]
             assert source is not None
-            port, layout = new_output(Graph(), result, info, [])
+            port, layout = new_output(NodeFactory(), result, info, [])
             result.sources = [port]
             connected.append((result, source, layout))
         self._model.changed()
@@ -101,15 +101,15 @@ class PrePostProcessor:
         log: Log = []
         try:
             for parameter, info in zip(self._model.parameters, self._inputs, strict=True):
-                new_input(Graph(), parameter, info, log)
+                new_input(NodeFactory(), parameter, info, log)
             for result, output in zip(self._model.results, self._outputs, strict=True):
-                new_output(Graph(), result, output, log)
+                new_output(NodeFactory(), result, output, log)
         except RuntimeError as error:
             log += ["", f"Error occurred: {error}"]
         return "\n".join(log)
 
 
-def new_input(graph: Graph, parameter: Node, info: InputInfo, log: Log) -> tuple[list[Node], Output]:
+def new_input(graph: NodeFactory, parameter: Node, info: InputInfo, log: Log) -> tuple[list[Node], Output]:
     """Build an input's steps. Return the new parameters and the tensor that replaces the old one's output."""
     tensor, steps = info.tensor(), info.preprocess()
     kind, shape = parameter.get_element_type(), parameter.get_partial_shape()
@@ -187,7 +187,7 @@ def _user_shape(tensor: InputTensorInfo, layout: Layout, shape: PartialShape) ->
     return PartialShape(dims)
 
 
-def new_output(graph: Graph, result: Node, info: OutputInfo, log: Log) -> tuple[Output, Layout]:
+def new_output(graph: NodeFactory, result: Node, info: OutputInfo, log: Log) -> tuple[Output, Layout]:
     """Build an output's steps. Return the new input of the result and its layout."""
     tensor, source = info.tensor(), result.sources[0]
     assert source is not None

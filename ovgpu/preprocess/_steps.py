@@ -10,7 +10,7 @@ from typing import Any, Self
 from ovgpu.model import Node, Output
 from ovgpu.preprocess import _color, _layouts
 from ovgpu.preprocess._color import ColorFormat
-from ovgpu.preprocess._graph import Graph
+from ovgpu.preprocess._graph import NodeFactory
 from ovgpu.types import Layout, PartialShape, Type
 
 Order = Sequence[int]
@@ -39,7 +39,7 @@ class PaddingMode(Enum):
 class Context:
     """State of a tensor between the steps, and the type, shape and layout at their end."""
 
-    graph: Graph
+    graph: NodeFactory
     layout: Layout
     target_layout: Layout
     target_type: Type

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 Key = tuple[str, SequenceId]
 
 
-class Sequence:
+class ClientSequence:
     """Sequence of a client. It ends on the version of the model on which it began."""
 
     def __init__(self, version: Version, id: SequenceId) -> None:
@@ -44,7 +44,7 @@ class Sequence:
             self.version.remove_sequence()
 
 
-class Sequences:
+class OpenSequences:
     """Sequences that are open, of all models. It belongs to the thread of the event loop.
 
     Sequences without steps for ``idle`` seconds end.
@@ -52,13 +52,13 @@ class Sequences:
 
     def __init__(self, idle: float) -> None:
         self._idle = idle
-        self._open: dict[Key, Sequence] = {}
+        self._open: dict[Key, ClientSequence] = {}
         self._numbers = count(1)
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def all(self) -> list[tuple[str, Sequence]]:
+    def all(self) -> list[tuple[str, ClientSequence]]:
         """Return (model, sequence) of each sequence."""
         return [(model, sequence) for (model, _), sequence in self._open.items()]
 
@@ -89,7 +89,7 @@ class Sequences:
         if sequence is None:
             if not step.start:
                 raise self._missing(model, step)
-            sequence = self._open[key] = Sequence(version, step.id)
+            sequence = self._open[key] = ClientSequence(version, step.id)
         sequence.waiting += 1
         try:
             async with sequence.turn:
@@ -100,7 +100,9 @@ class Sequences:
             if sequence.slot is None and not sequence.waiting:
                 self._forget(model, sequence)
 
-    async def _run(self, version: Version, model: str, sequence: Sequence, step: SequenceStep, inputs: Inputs) -> Any:
+    async def _run(
+        self, version: Version, model: str, sequence: ClientSequence, step: SequenceStep, inputs: Inputs
+    ) -> Any:
         if step.start:
             sequence.begin(version)
         elif sequence.slot is None:  # an earlier step ended it, or did not start it
@@ -122,13 +124,13 @@ class Sequences:
             Status.NOT_FOUND, f"sequence {step.id!r} of model '{model}' is not open: its first inference must start it"
         )
 
-    def _forget(self, model: str, sequence: Sequence) -> None:
+    def _forget(self, model: str, sequence: ClientSequence) -> None:
         if self._open.get((model, sequence.id)) is sequence:
             del self._open[model, sequence.id]
 
-    def restore(self, version: Version, model: str, id: SequenceId) -> Sequence:
+    def restore(self, version: Version, model: str, id: SequenceId) -> ClientSequence:
         """Return a new sequence with its slot, of which the state is to be set."""
-        sequence = Sequence(version, id)
+        sequence = ClientSequence(version, id)
         sequence.begin(version)
         self._open[model, id] = sequence
         return sequence
@@ -141,7 +143,7 @@ class Sequences:
                 log.info("sequence %r of model '%s' ends after %d idle seconds", sequence.id, model, self._idle)
                 self.end(model, sequence)
 
-    def end(self, model: str, sequence: Sequence) -> None:
+    def end(self, model: str, sequence: ClientSequence) -> None:
         """End a sequence."""
         self._forget(model, sequence)
         with suppress(Exception):

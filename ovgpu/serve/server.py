@@ -29,7 +29,7 @@ from ovgpu.serve.http_app import HttpApp
 from ovgpu.serve.http_protocol import HttpProtocol
 from ovgpu.serve.models import Models, OpenEngine
 from ovgpu.serve.repository import Repository
-from ovgpu.serve.sequences import Sequences
+from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.service import Service
 from ovgpu.serve.states import StateFolder
 
@@ -102,7 +102,7 @@ class Server:
         _allow_open_files()
         models = Models(self._repository, self._opener, options.max_queue)
         states = StateFolder(options.state_dir) if options.state_dir else None
-        self.service = service = Service(models, Sequences(options.idle_seconds), states)
+        self.service = service = Service(models, OpenSequences(options.idle_seconds), states)
         http = self._http_server(service)
         listening = self._listen()
         try:

@@ -15,8 +15,8 @@ from ovgpu.serve.errors import ServeError, Status, invalid, public
 from ovgpu.serve.inference import named_output, numbered_inputs, outputs_of, wanted_outputs
 from ovgpu.serve.models import Models, Version
 from ovgpu.serve.protocol import CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor, SequenceStep
-from ovgpu.serve.sequences import Sequences
-from ovgpu.serve.states import SavedSequence, StateFolder
+from ovgpu.serve.sequences import OpenSequences
+from ovgpu.serve.states import StateFolder, StoredSequence
 from ovgpu.types import Type
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Service:
     It belongs to the thread of an event loop.
     """
 
-    def __init__(self, models: Models, sequences: Sequences, states: StateFolder | None = None) -> None:
+    def __init__(self, models: Models, sequences: OpenSequences, states: StateFolder | None = None) -> None:
         self.models, self.sequences, self._states = models, sequences, states
         self.stopping = asyncio.Event()
         self.loaded = False  # whether the models of the repository have been loaded once
@@ -113,7 +113,7 @@ class Service:
                         log.warning("sequence %r of model '%s' is not restored: %s", sequence.id, model, error)
         self.loaded = True
 
-    async def _restore(self, version: Version | None, saved: SavedSequence) -> None:
+    async def _restore(self, version: Version | None, saved: StoredSequence) -> None:
         if version is None or not version.engine.stateful:
             raise Error(f"its version {saved.version} is not loaded")
         sequence = self.sequences.restore(version, saved.model, saved.id)

@@ -27,7 +27,7 @@ HEADER = "sequence"  # entry with JSON; the others are bytes of variables, by nu
 
 
 @dataclass(frozen=True)
-class SavedSequence:
+class StoredSequence:
     """Sequence of a version of a model, and its file."""
 
     model: str
@@ -60,7 +60,7 @@ class StateFolder:
         with replacing(self._folder / f"{name}.npz") as (file,):
             np.savez(file, **arrays)
 
-    def load(self) -> Iterator[SavedSequence]:
+    def load(self) -> Iterator[StoredSequence]:
         """Yield the sequences of all files. Files that cannot be read are logged."""
         for file in sorted(self._folder.glob("*.npz")):
             try:
@@ -69,7 +69,7 @@ class StateFolder:
                 log.error("%s is no saved sequence: %s", file, error)
 
     @staticmethod
-    def _read(file: Path) -> SavedSequence:
+    def _read(file: Path) -> StoredSequence:
         with np.load(file, allow_pickle=False) as arrays:
             header = json.loads(arrays[HEADER].tobytes())
             state = {}
@@ -77,4 +77,4 @@ class StateFolder:
                 kind = DATATYPES[variable["type"]]
                 array = np.frombuffer(arrays[str(number)], kind.storage).reshape(variable["shape"])
                 state[variable["name"]] = Tensor.from_array(array.copy(), kind)
-        return SavedSequence(header["model"], header["version"], header["id"], state, file)
+        return StoredSequence(header["model"], header["version"], header["id"], state, file)

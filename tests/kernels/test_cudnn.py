@@ -97,7 +97,7 @@ def convolve(
     sums = np.float32 if isinstance(op, ConvolutionBackpropData) else kind
     op.cuda(launcher, [pick(data), *rest], [out], [cupy_emu.empty((1 << 15,), sums)])  # type: ignore[misc]
     replay(backend, lambda: launcher.calls, list(zip(arrays, draws)), [out], wanted, TOLERANCE[kind.name])
-    return ["cuDNN" if isinstance(call.func, cudnn.Plan) else "other" for call in launcher.calls]
+    return ["cuDNN" if isinstance(call.func, cudnn.CudnnPlan) else "other" for call in launcher.calls]
 
 
 # ---- supported convolutions

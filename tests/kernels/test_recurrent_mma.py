@@ -11,7 +11,7 @@ import pytest
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.sequence._recurrence_mma import Plan, block_sizes
+from ovgpu.ops.sequence._recurrence_mma import MmaTiling, block_sizes
 from ovgpu.ops.sequence.recurrent import GRUSequence, LSTMSequence, RNNSequence
 from ovgpu.runtime.backend import RoundingCall
 from tests.emulator import cupy_emu, nvrtc
@@ -197,9 +197,9 @@ def test_hundreds_of_units(kind: Any, hidden: int, direction: Any, tf32_backend:
 
 def test_passes(tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warps load h in several passes where registers cannot hold all of it."""
-    monkeypatch.setattr(Plan, "of", lambda *_: Plan(5, 2, 4, (3, 1, 1)))
+    monkeypatch.setattr(MmaTiling, "of", lambda *_: MmaTiling(5, 2, 4, (3, 1, 1)))
     assert "5, 2, 4>" in run(tf32_backend, LSTMSequence(), F32, 20, 20, steps=3)
-    monkeypatch.setattr(Plan, "of", lambda *_: Plan(8, 1, 8, (2, 1, 1)))
+    monkeypatch.setattr(MmaTiling, "of", lambda *_: MmaTiling(8, 1, 8, (2, 1, 1)))
     assert "8, 1, 8>" in run(tf32_backend, RNNSequence(), F32, 20, 20, steps=3)
 
 
@@ -300,7 +300,7 @@ def test_plans() -> None:
     """Plans for 132 multiprocessors follow from gates, the bytes of a row, units, directions and batch."""
 
     def plan(gates: int, itemsize: int, hidden: int, directions: int, batch: int) -> Any:
-        found = Plan.of(gates, hidden * itemsize, hidden, directions, batch, 132)
+        found = MmaTiling.of(gates, hidden * itemsize, hidden, directions, batch, 132)
         return found and (found.steps, found.tiles, found.groups, found.grid)
 
     assert plan(4, 4, 512, 1, 8) == (4, 1, 1, (128, 1, 1))

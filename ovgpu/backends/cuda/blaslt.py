@@ -48,7 +48,7 @@ class Lt:
 
     def __init__(self, handle: Any, stream: Any, workspace: Any, nbytes: int) -> None:
         self.handle, self.stream, self.workspace, self.nbytes = handle, stream, workspace, nbytes
-        self._plans: dict[Problem, Plan | None] = {}
+        self._plans: dict[Problem, BlasLtPlan | None] = {}
 
     def matmul(
         self,
@@ -86,14 +86,14 @@ class Lt:
         record = RoundingCall if rounds else partial
         return None if plan is None else record(self._multiply, plan, operation, (a, b, added, out), bias)
 
-    def _plan(self, problem: Problem, operation: Descriptor) -> Plan | None:
+    def _plan(self, problem: Problem, operation: Descriptor) -> BlasLtPlan | None:
         if problem not in self._plans:
             if len(self._plans) >= MAX_PLANS:
                 del self._plans[next(iter(self._plans))]
             self._plans[problem] = build(problem, operation, self.handle, self.nbytes)
         return self._plans[problem]
 
-    def _multiply(self, plan: Plan, operation: Descriptor, arrays: tuple[Array, ...], bias: Array | None) -> None:
+    def _multiply(self, plan: BlasLtPlan, operation: Descriptor, arrays: tuple[Array, ...], bias: Array | None) -> None:
         """Run a plan. ``operation`` holds the bias's address; the argument ``bias`` keeps its memory alive."""
         a, b, added, out = (x.data.ptr for x in arrays)
         left, right, addends, target = (layout.address for layout in plan.layouts)
@@ -126,7 +126,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class BlasLtPlan:
     """Layouts of a, b, the addend and the result, the addresses of alpha and beta, and cuBLASLt's algorithm."""
 
     layouts: tuple[Descriptor, ...]
@@ -135,7 +135,7 @@ class Plan:
     algorithm: np.ndarray[Any, Any]
 
 
-def build(problem: Problem, operation: Descriptor, handle: Any, nbytes: int) -> Plan | None:
+def build(problem: Problem, operation: Descriptor, handle: Any, nbytes: int) -> BlasLtPlan | None:
     """Return the first plan of the library's heuristic, None if it has none.
 
     It may use ``nbytes`` of workspace, and may split K only with partial sums in the compute type.
@@ -173,7 +173,7 @@ def build(problem: Problem, operation: Descriptor, handle: Any, nbytes: int) -> 
     if not count[0] or found["state"][0]:
         return None
     beta = sums.one if gemm.addends else sums.zero
-    return Plan(layouts, sums.one.ctypes.data, beta.ctypes.data, found)  # the result begins with the algorithm
+    return BlasLtPlan(layouts, sums.one.ctypes.data, beta.ctypes.data, found)  # the result begins with the algorithm
 
 
 def _operation(lt: Any, problem: Problem, bias: Array | None) -> Descriptor:

@@ -218,10 +218,10 @@ class Plans:
     """Plans of a compiled model by problem. Its requests share them, as cuDNN takes about 15 ms to build one."""
 
     def __init__(self) -> None:
-        self._plans: dict[Problem, Plan | None] = {}
+        self._plans: dict[Problem, CudnnPlan | None] = {}
         self._lock = threading.Lock()  # held while a plan is built, so that no two requests build the same one
 
-    def find(self, problem: Problem, handle: Callable[[], Any]) -> Plan | None:
+    def find(self, problem: Problem, handle: Callable[[], Any]) -> CudnnPlan | None:
         """Return the plan for a problem, built with ``handle()`` if it is new; None if cuDNN has none."""
         with self._lock:
             if problem not in self._plans:
@@ -230,7 +230,7 @@ class Plans:
                 self._plans[problem] = self._build(problem, handle)
             return self._plans[problem]
 
-    def _build(self, problem: Problem, handle: Callable[[], Any]) -> Plan | None:
+    def _build(self, problem: Problem, handle: Callable[[], Any]) -> CudnnPlan | None:
         """Build a plan. Return None if cuDNN fails to, for reasons that depend on its version: ovgpu's own kernels then
         compute the convolution."""
         try:
@@ -248,7 +248,7 @@ class Plans:
             return None
 
 
-class Plan:
+class CudnnPlan:
     """A cuDNN graph of a convolution, built for one `Problem`. Requests run it on the streams of their own handles."""
 
     def __init__(self, graph: Any) -> None:
@@ -262,7 +262,7 @@ class Plan:
             self.graph.execute(addresses, int(workspace.ptr), handle)
 
 
-def build(problem: Problem, handle: Any) -> Plan:
+def build(problem: Problem, handle: Any) -> CudnnPlan:
     """Build the plan that cuDNN ranks first among the deterministic ones that accumulate in f32. If there is none,
     cuDNN's bindings raise exceptions of several types."""
     cudnn = rt.cudnn()
@@ -294,7 +294,7 @@ def build(problem: Problem, handle: Any) -> Plan:
     graph.deselect_workspace_greater_than(MAX_WORKSPACE_BYTES)
     graph.check_support()
     graph.build_plans()
-    return Plan(graph)
+    return CudnnPlan(graph)
 
 
 def _append_epilogue(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:

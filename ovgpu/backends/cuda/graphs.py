@@ -26,7 +26,7 @@ NO_CAPTURE_RUNS = -(1 << 62)  # `Recording.runs` of one that is never captured a
 _capturing = threading.Lock()  # one capture at a time in this process
 
 
-class Graph:
+class CapturedGraph:
     """Launches of a recording. ``runs`` has (number of the first call, launch or eager call); empty once dropped."""
 
     __slots__ = ("__weakref__", "nodes", "runs", "used")
@@ -43,7 +43,7 @@ class Graphs:
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        self._alive: WeakSet[Graph] = WeakSet()
+        self._alive: WeakSet[CapturedGraph] = WeakSet()
         self._clock = count(1)
 
     @property
@@ -56,7 +56,7 @@ class Graphs:
 
         Raises Uncaptured, before anything has run, if it cannot be captured.
         """
-        graph: Graph | None = recording.graph
+        graph: CapturedGraph | None = recording.graph
         if not graph:
             if recording.runs < 1 or not 0 < len(recording.flat) <= MAX_NODES:
                 return False
@@ -67,10 +67,10 @@ class Graphs:
             run()
         return True
 
-    def _capture_recording(self, recording: Recording) -> Graph:
+    def _capture_recording(self, recording: Recording) -> CapturedGraph:
         nodes = sum(not isinstance(call, HostCall) for call in recording.flat)
         self._evict(nodes)
-        graph = Graph(list(self._segments(recording)), nodes)
+        graph = CapturedGraph(list(self._segments(recording)), nodes)
         self._alive.add(graph)
         recording.runs = 0  # if the graph is dropped, another run call by call precedes its next capture
         return graph

@@ -17,7 +17,7 @@ from ovgpu.interop.values import to_openvino_type
 from ovgpu.model import Output
 
 
-class Ports:
+class PairedPorts:
     """Inputs or outputs of a compiled model: openvino's and ovgpu's, in the same order."""
 
     def __init__(self, openvino_ports: Sequence[Any], ovgpu_ports: Sequence[Output]) -> None:
@@ -37,8 +37,8 @@ class Ports:
 class PortsOfModel:
     """Ports of a compiled model, and the `openvino.CompiledModel` that they belong to, which stands in for it."""
 
-    inputs: Ports
-    outputs: Ports
+    inputs: PairedPorts
+    outputs: PairedPorts
     stand_in: Any
 
 
@@ -67,7 +67,9 @@ def make_ports(compiled: CompiledModel) -> PortsOfModel:
     except RuntimeError:
         stand_in = _empty()
     return PortsOfModel(
-        Ports(found.inputs[: len(compiled.inputs)], compiled.inputs), Ports(found.outputs, compiled.outputs), stand_in
+        PairedPorts(found.inputs[: len(compiled.inputs)], compiled.inputs),
+        PairedPorts(found.outputs, compiled.outputs),
+        stand_in,
     )
 
 
@@ -84,7 +86,7 @@ def _parameter(port: Output) -> Any:
     return found
 
 
-def key_to_ovgpu(ports: Sequence[Ports], key: Any) -> Any:
+def key_to_ovgpu(ports: Sequence[PairedPorts], key: Any) -> Any:
     """Return a key of ovgpu's for a number, a name, a port of the compiled model, or a port of another model, which
     stands for the port of the same name."""
     if isinstance(key, np.integer):

@@ -18,7 +18,7 @@ from ovgpu.batching.sequence_batcher import MAX_SEQUENCES
 from ovgpu.errors import Error
 from ovgpu.integrations.triton.config import triton_type
 from ovgpu.integrations.triton.device_engine import open_device_engine
-from ovgpu.integrations.triton.sequences import OpenSequence, Sequences
+from ovgpu.integrations.triton.sequences import OpenSequence, TritonSequences
 from ovgpu.integrations.triton.tensors import inputs_of, response, steps_of
 from ovgpu.serve.engines import EngineOptions, EngineSequence, Port, open_engine
 from ovgpu.serve.errors import Status, public
@@ -86,7 +86,7 @@ class TritonPythonModel:
         )
         on_device = parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS") == "no" and options.device != "CPU"
         self._engine = (open_device_engine if on_device else open_engine)(files.path, options, lambda run: None)
-        self._sequences = Sequences(self._engine, int(batcher.get("max_sequence_idle_microseconds", 0)) / 1e6)
+        self._sequences = TritonSequences(self._engine, int(batcher.get("max_sequence_idle_microseconds", 0)) / 1e6)
         self._answer_sent = asyncio.Event()
         self._pending = threading.BoundedSemaphore(PENDING * options.max_sequences)
         try:

@@ -29,7 +29,7 @@ class OpenSequence:
         self.turn = asyncio.Lock()  # of requests that are answered step by step
 
 
-class Sequences:
+class TritonSequences:
     """Table of sequences. Those that Triton must have ended, because they are idle, are closed."""
 
     def __init__(self, engine: Engine, idle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -24,7 +24,7 @@ COUNTER_PITCH = 32  # elements between the counters of barriers: a cache line ea
 
 
 @dataclass(frozen=True)
-class Plan:
+class MmaTiling:
     """Launch configuration: a warp holds ``steps`` parts of each row of R, and a block has ``tiles`` of 16 rows and
     ``groups`` of 8 sequences."""
 
@@ -34,7 +34,9 @@ class Plan:
     grid: tuple[int, int, int]
 
     @staticmethod
-    def of(gates: int, row_bytes: int, hidden: int, directions: int, batch: int, multiprocessors: int) -> Plan | None:
+    def of(
+        gates: int, row_bytes: int, hidden: int, directions: int, batch: int, multiprocessors: int
+    ) -> MmaTiling | None:
         """Return the plan for R of [directions, gates * hidden, hidden]; None if its rows do not fit into registers.
 
         Among the plans with a multiprocessor for each block, take those whose blocks read h of the fewest sequences,
@@ -44,7 +46,7 @@ class Plan:
         if steps > MAX_STEPS:
             return None
         plans = [
-            Plan(steps, m, n, (-(-hidden // (units * m)), directions, -(-batch // (8 * n))))
+            MmaTiling(steps, m, n, (-(-hidden // (units * m)), directions, -(-batch // (8 * n))))
             for m, n in block_sizes(steps, units)
         ]
         return next(
@@ -101,7 +103,7 @@ def launch(
         return False
     if cell == "GRU" or any(n % 16 for n in (hidden * kind.itemsize, r.strides[1])) or r.data.ptr % 16:
         return False
-    plan = Plan.of(gates, hidden * kind.itemsize, hidden, directions, batch, k.multiprocessors)
+    plan = MmaTiling.of(gates, hidden * kind.itemsize, hidden, directions, batch, k.multiprocessors)
     if plan is None:
         return False
     counts = "int" if lengths is None else k.c_type(lengths.dtype)

@@ -13,7 +13,7 @@ from ovgpu.ops.arithmetic.arithmetic import Multiply
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.infrastructure.graph import Result
 from ovgpu.ops.quantization import FakeQuantize
-from ovgpu.passes._graph import Graph, constant_of
+from ovgpu.passes._graph import NodeBuilder, constant_of
 from ovgpu.types import Type
 
 LEVELS = 256
@@ -96,7 +96,7 @@ def _ranges(model: Model, ports: Sequence[Any], inputs: Any) -> list[tuple[float
 def _fake(port: Output, low: float, high: float) -> Output:
     """Return the tensor in steps: from 0 on, or from -128 steps on if there are negative numbers."""
     step = max(high / 127, -low / 128) if low < 0 else high / 255
-    graph = Graph(port.node)
+    graph = NodeBuilder(port.node)
     ranges = [graph.constant(n * step, Type.f32) for n in ((-128, 127) if low < 0 else (0, 255))]
     found: Output = graph.add(FakeQuantize(levels=LEVELS), port, *ranges, *ranges)
     return found
@@ -109,7 +109,7 @@ def _weights(node: Node) -> Output:
     outer = 2 if op.name == "GroupConvolution" else 1
     axes = tuple(range(outer, value.ndim)) if op.name != "MatMul" else (1 if op.transpose_b else 0,)
     scale = np.maximum(abs(value).max(axes, keepdims=True) / 127, 1e-9)
-    graph = Graph(node)
+    graph = NodeBuilder(node)
     codes = graph.constant(np.rint(value / scale), Type.i8)
     found: Output = graph.add(
         Multiply(), graph.add(Convert(destination_type=Type.f32), codes), graph.constant(scale, Type.f32)
