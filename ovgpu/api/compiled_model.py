@@ -180,7 +180,7 @@ class CompiledModel(Unpicklable):
         Raises: ModelError if a file that holds constants has changed, OSError if the stream cannot be written,
         DeviceError for a model that is compiled for devices of several kinds.
         """
-        from ovgpu.api.exported import rewind, write  # imports zipfile and hashlib, which take 10 ms
+        from ovgpu.api.compiled_model_file import rewind, write  # imports zipfile and hashlib, which take 10 ms
 
         stream = io.BytesIO() if model_stream is None else model_stream
         if not hasattr(stream, "write"):

@@ -16,7 +16,7 @@ from ovgpu._util.gc_pause import paused
 from ovgpu._util.openvino_package import owns, package
 from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compiled_model import CompiledModel
-from ovgpu.api.multi import MultiCompiledModel
+from ovgpu.api.multi_compiled_model import MultiCompiledModel
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.compile import devices
 from ovgpu.compile.compilation import Compilation
@@ -203,7 +203,7 @@ class Core(Unpicklable):
 
         Raises: ModelError for a damaged file, one of another version of ovgpu, or one for another kind of device.
         """
-        from ovgpu.api.exported import read, rewind  # imports zipfile and hashlib, which take 10 ms
+        from ovgpu.api.compiled_model_file import read, rewind  # imports zipfile and hashlib, which take 10 ms
 
         rewind(model_stream)
         data = _contents(model_stream)

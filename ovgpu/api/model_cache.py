@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ovgpu._util.atomic_file import replacing
-from ovgpu.api import exported
+from ovgpu.api.compiled_model_file import Cipher, read_file, write
 from ovgpu.errors import Error
 from ovgpu.model import Model
 from ovgpu.version import OWN
@@ -32,7 +32,7 @@ class Entry:
         weights: Any,
         device: str,
         properties: Mapping[str, str],
-        ciphers: Sequence[exported.Cipher],
+        ciphers: Sequence[Cipher],
     ) -> None:
         self.files = Path(model), Path(weights) if weights else Path(model).with_suffix(".bin")
         self.device, self.properties, self._ciphers = device, properties, ciphers
@@ -44,7 +44,7 @@ class Entry:
     def read(self) -> Model | None:
         """Return the model, None if there is no entry or it cannot be used."""
         with suppress(OSError, Error):
-            return exported.read_file(self.path, self.device, *self._ciphers[1:]).model
+            return read_file(self.path, self.device, *self._ciphers[1:]).model
         return None
 
     def write(self, model: Model) -> None:
@@ -54,7 +54,7 @@ class Entry:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(self.path, flush=False) as (file,):
                 encrypt = self._ciphers[0] if self._ciphers else None
-                exported.write(file, self.device, self.properties, model, read_from=read_from, encrypt=encrypt)
+                write(file, self.device, self.properties, model, read_from=read_from, encrypt=encrypt)
         except (OSError, Error) as e:
             reason = getattr(e, "strerror", None) or e
             warnings.warn(f"CACHE_DIR {str(self.path.parent)!r} does not keep the model: {reason}", RuntimeWarning, 2)
@@ -66,7 +66,7 @@ def entry(
     weights: Any,
     device: str,
     properties: Mapping[str, str],
-    ciphers: Sequence[exported.Cipher] = (),
+    ciphers: Sequence[Cipher] = (),
 ) -> Entry | None:
     """Return the entry for a model; None without a CACHE_DIR, or if the model and its weights are not in files.
 

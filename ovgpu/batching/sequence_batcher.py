@@ -16,11 +16,11 @@ from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.batching.cache_request import CacheRequest
 from ovgpu.batching.compilation import compile_batched
-from ovgpu.batching.few_rows import FewRows, power_of_two
 from ovgpu.batching.gathering import Gatherer, Observer, Work, complete, report, run
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.request import BatchRequest
 from ovgpu.batching.row_inputs import RowInputs, RowOutputs
+from ovgpu.batching.smaller_batches import SmallerBatches, power_of_two
 from ovgpu.compile.compilation import Compilation
 from ovgpu.errors import Error, OpError
 from ovgpu.request.results import OVDict
@@ -241,7 +241,7 @@ class _Slots:
         self._compilation, self._batched, self.most, self._observer = compilation, batched, most, observer
         self._grows = any(info.axis for info in compilation.current.initial.infos.values())
         self.request = self._new_request()
-        self._few = FewRows(self.request, self._new_request)
+        self._smaller = SmallerBatches(self.request, self._new_request)
         self._rows = 0  # of the last inference
         self.inputs = RowInputs(compilation.inputs, batched, self.request.unstacked)
         self.outputs = RowOutputs(compilation.outputs, batched)
@@ -364,14 +364,14 @@ class _Slots:
             raise OpError(CLOSED)
         entries: list[_Entry] = [step.owner for step in steps]
         slots, arrays = [entry.slot for entry in entries], [step.arrays for step in steps]
-        few = self._few.request(len(steps), all(entry.initial for entry in entries))
-        request, rows = (self.request, slots) if few is None else (few, list(range(len(steps))))
+        smaller = self._smaller.request(len(steps), all(entry.initial for entry in entries))
+        request, rows = (self.request, slots) if smaller is None else (smaller, list(range(len(steps))))
         inputs = self.inputs.stack(list(zip(rows, arrays)), request.rows, steps[0].key)
-        if few is None:
+        if smaller is None:
             begun = {slot for slot, entry in self.opened.copy().items() if not entry.initial}
             outputs = request.infer_rows(inputs, dict(zip(slots, arrays)), begun)
         else:
-            outputs = self._few.infer(few, inputs, slots, arrays, [not entry.initial for entry in entries])
+            outputs = self._smaller.infer(smaller, inputs, slots, arrays, [not entry.initial for entry in entries])
         self._rows = request.rows
         for entry in entries:
             entry.initial = False

@@ -20,7 +20,7 @@ from ovgpu.compile.ports import ConstOutput
 from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops.base.op import Array
 from ovgpu.request.batched_tensor import BatchedTensor
-from ovgpu.request.deferred import Downloads, ResultTensor, fits_pinned
+from ovgpu.request.downloads import Downloads, ResultTensor, fits_pinned
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot
 from ovgpu.request.pinned import HostDevicePair, StagedTensor, StagingBuffer
@@ -268,7 +268,7 @@ class DeviceOutput(OutputSlot):
     """One output of a request on a CUDA device.
 
     A result is downloaded if the output's tensor is on the host. Large results stay on the device until they are read,
-    see `ovgpu.request.deferred`.
+    see `ovgpu.request.downloads`.
     """
 
     def __init__(self, port: ConstOutput, backend: RemoteBackend) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.compile.decode_programs import MAX_APPENDED_ROWS, DecodePrograms, Shapes
-from ovgpu.compile.intervals import Intervals, Unknown
+from ovgpu.compile.interval_analysis import Intervals, Unknown
 from ovgpu.lowering.program_for import program_for
 from ovgpu.ops.base.op import Array
 from ovgpu.passes.split_decode import Cache, Feed

@@ -14,7 +14,7 @@ import numpy as np
 
 from ovgpu.ops.base.op import Array
 from ovgpu.request.batched_tensor import BatchedTensor
-from ovgpu.request.deferred import ResultTensor
+from ovgpu.request.downloads import ResultTensor
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot
 from ovgpu.request.pinned import HostDevicePair, StagedTensor

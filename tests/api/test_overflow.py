@@ -12,7 +12,7 @@ import pytest
 from openvino import opset1
 
 import ovgpu as ov
-from ovgpu.request import deferred
+from ovgpu.request import downloads
 from ovgpu.request.device_io import DeviceOutput
 from ovgpu.runtime.overflow import OverflowWatch
 from tests.emulator import cupy_emu
@@ -75,7 +75,7 @@ def test_overflow_after_other_inferences(
     columns: int, bound: Any, emulated: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results of replays are looked at as well: on the host, on the device, and large ones before they are read."""
-    monkeypatch.setattr(deferred, "LARGE_BYTES", 1024)
+    monkeypatch.setattr(downloads, "LARGE_BYTES", 1024)
     model = compiled(large(columns=columns), emulated)
     request = model.create_infer_request()
     array = None if bound is None else bound((1, columns), np.float32)

@@ -16,7 +16,7 @@ import pytest
 import ovgpu as ov
 from ovgpu._util import host_memory
 from ovgpu.backends.cuda import transfer
-from ovgpu.request import deferred
+from ovgpu.request import downloads
 from tests.api import nets
 from tests.emulator import cupy_emu as cp
 from tests.emulator import memory
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.emulator
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let results above 1,000 bytes be large, copy them in chunks of 512 bytes, and pin no more than 10,000 bytes."""
-    monkeypatch.setattr(deferred, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(downloads, "LARGE_BYTES", 1000)
     monkeypatch.setattr(transfer, "DOWNLOAD_CHUNK", 512)
     monkeypatch.setattr(transfer, "CHUNK", 1024)
     monkeypatch.setattr(transfer, "POOLED", 10_000)
@@ -319,7 +319,7 @@ def test_a_download_that_fails(x: Any, compiled: Any, monkeypatch: pytest.Monkey
 
 def test_the_tensor_after_an_inference_that_fails(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tensor shows the last result if no step has overwritten it."""
-    monkeypatch.setattr(deferred, "LARGE_BYTES", 0)
+    monkeypatch.setattr(downloads, "LARGE_BYTES", 0)
     request = compiled(nets.fragile()).create_infer_request()
     given = np.array([1, 2], np.float32)
     for n in range(1, 4):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.api import exported
+from ovgpu.api import compiled_model_file
 from ovgpu.errors import ModelError
 from tests.harness.ir import Net
 from tests.harness.models.drive import DATA, Expected
@@ -140,7 +140,7 @@ def test_constants_are_aligned_views() -> None:
     aligned = np.empty(buffer.size + 64, np.uint8)
     aligned = aligned[-aligned.ctypes.data % 64 :][: buffer.size]
     aligned[:] = buffer
-    model = exported.read(aligned, "CPU").model
+    model = compiled_model_file.read(aligned, "CPU").model
     constants = [node.op.value for node in model.ops if node.op.name == "Constant"]
     assert len(constants) == 2 and all(np.shares_memory(value, aligned) for value in constants)
     with zipfile.ZipFile(io.BytesIO(buffer.tobytes())) as archive:
@@ -196,7 +196,7 @@ def test_other_devices(device: str) -> None:
 
 def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     data = exported_bytes()
-    monkeypatch.setattr(exported, "OWN", "99.0.0")
+    monkeypatch.setattr(compiled_model_file, "OWN", "99.0.0")
     with pytest.raises(ModelError, match=r"exported by ovgpu .*, and this is 99\.0\.0: export it again"):
         ov.Core().import_model(data, "CPU")
 
@@ -212,15 +212,15 @@ def test_damaged_files() -> None:
     data = exported_bytes()
     for size in range(0, len(data), 7):
         with pytest.raises(ModelError):
-            exported.read(data[:size], "CPU")
+            compiled_model_file.read(data[:size], "CPU")
     random = np.random.default_rng(1)
-    expected = exported.read(data, "CPU")
+    expected = compiled_model_file.read(data, "CPU")
     unharmed = 0
     for at in random.integers(0, len(data), 500):
         changed = bytearray(data)
         changed[at] ^= int(random.integers(1, 256))
         try:
-            found = exported.read(changed, "CPU")
+            found = compiled_model_file.read(changed, "CPU")
         except ModelError:
             continue
         unharmed += 1  # a time, a flag or padding in the archive's headers
@@ -342,7 +342,7 @@ def test_weights_that_changed(folder: Path) -> None:
 
 def test_weights_are_compared_by_contents(folder: Path) -> None:
     status = (folder / "m.bin").stat()
-    reference = exported.Reference.to(folder / "m.bin")
+    reference = compiled_model_file.Reference.to(folder / "m.bin")
     assert reference.is_current()
     os.utime(folder / "m.bin", ns=(1, 2))
     assert reference.is_current()
@@ -357,7 +357,7 @@ def test_an_entry_whose_weights_changed_is_refused(folder: Path) -> None:
     (entry,) = entries(folder)
     (folder / "m.bin").write_bytes(bytes(10))
     with pytest.raises(ModelError, match=r"m\.bin has changed since the model was compiled"):
-        exported.read_file(entry, "CPU")
+        compiled_model_file.read_file(entry, "CPU")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Class FewRows: smaller batches, for inferences in which few slots of a batch have a step."""
+"""Class SmallerBatches: smaller batches, for inferences in which few slots of a batch have a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ovgpu.batching.request import BatchRequest
 HOST_RATIO, DEVICE_RATIO = 2, 8  # a card computes a few rows more in the same time
 
 
-class FewRows:
+class SmallerBatches:
     """Requests with fewer rows than ``whole``, the request with the states of all slots, by their number of rows.
 
     States of the slots are copied to such a request and back. KV caches are not worth it, but a sequence that begins

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.api.multi import MultiCompiledModel
+from ovgpu.api.multi_compiled_model import MultiCompiledModel
 from tests.emulator import device as emulator
 from tests.harness.ir import Net
 from tests.harness.layers import add, matmul, relu, tanh

@@ -10,7 +10,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cpu import CpuBackend
-from ovgpu.compile.intervals import Intervals, Unknown
+from ovgpu.compile.interval_analysis import Intervals, Unknown
 from ovgpu.runtime.backend import FreshMemory
 from ovgpu.runtime.executor import Executor
 from tests.harness.ir import Net, Port
