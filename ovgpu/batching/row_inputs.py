@@ -75,9 +75,10 @@ class RowInputs:
             count = array.shape[axis]
             rows = rows or count
             if count != rows or not 0 < count <= most:
-                allowed = f"{rows}, as another input has" if count != rows else f"1 to {most}"
+                span = "1" if most == 1 else f"1 to {most}"
+                allowed = span if count == rows else f"{rows}, as in another input"
                 raise Error(
-                    f"[Parameter] the input has {count} rows on axis {axis}, not {allowed} "
+                    f"[Parameter] the extent of batch axis {axis} is {count}, but must be {allowed} "
                     f"({slot.port.node.source_location})"
                 )
             if number not in self._unstacked:

@@ -39,7 +39,8 @@ class SequenceBatcher(Unpicklable):
 
     ``model`` is a model of ovgpu, a file, or a `CompiledModel`, of which model and properties are taken. Its inputs,
     states and outputs must have a batch axis, of extent 1 or dynamic, and every row must be computed from that row
-    alone, which is proven when the batcher is made. A model for one sequence at a time (batch 1) qualifies.
+    alone. The batcher analyses the model when it is made, and raises OpError if a layer mixes rows. A model for one
+    sequence at a time (batch 1) qualifies.
 
     Steps of different sequences are gathered until all open sequences have one, or until ``max_wait_ms`` after the
     first one arrived, and run in one inference. A sequence without a step keeps its state to the last bit. What a

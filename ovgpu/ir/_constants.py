@@ -118,7 +118,7 @@ class Weights:
         else:
             data = self.bytes
         if offset + size > data.size:
-            raise OpError(f"bytes {offset} to {offset + size} are outside {self.name}, which has {data.size}")
+            raise OpError(f"it takes bytes {offset} to {offset + size} of {self.name}, which has {data.size} bytes")
         return _constant(kind, data[offset : offset + (size if kind is Type.string else needed)], shape)
 
 

@@ -106,7 +106,7 @@ def test_batches_have_the_sizes_given(monkeypatch: pytest.MonkeyPatch) -> None:
         for rows in (1, 4, 5, 7, 10):
             assert len(batcher.infer([numbers(rows), 0])["y"]) == rows
         assert sizes == [4, 4, 6, 10, 10] and batcher.max_batch_size == 10
-        with pytest.raises(ov.Error, match=r"11 rows on axis 0, not 1 to 10"):
+        with pytest.raises(ov.Error, match="extent of batch axis 0 is 11, but must be 1 to 10"):
             batcher.infer([numbers(11), 0])
     with ov.DynamicBatcher(perceptron(), 8, "CPU", max_wait_ms=2000) as batcher:
         futures = [batcher.submit([numbers(3, i), 0]) for i in range(4)]  # 3 + 3 fit into 8 rows, 3 + 3 + 3 do not

@@ -212,7 +212,7 @@ def test_only_the_sequence_at_fault_gets_an_error() -> None:
 @pytest.mark.parametrize(
     ("inputs", "error", "message"),
     [
-        ({"frame": np.zeros((2, 40), np.float32)}, RuntimeError, "2 rows on axis 0"),
+        ({"frame": np.zeros((2, 40), np.float32)}, RuntimeError, "extent of batch axis 0 is 2, but must be 1 "),
         ({"frame": np.zeros((1, 41), np.float32)}, RuntimeError, "incompatible"),
         ({"no": np.zeros((1, 40), np.float32)}, RuntimeError, "not found"),
         ({}, RuntimeError, "has no value"),

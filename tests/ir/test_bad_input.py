@@ -232,13 +232,13 @@ def test_parameters(old: str, new: str, message: str | None) -> None:
     "attributes, message",
     [
         ({"offset": "-1"}, "offset -1 and size 24 must not be negative"),
-        ({"offset": "1"}, r"bytes 1 to 25 are outside the weights, which has 24"),
-        ({"offset": str(2**64 - 8)}, "outside the weights"),
+        ({"offset": "1"}, "takes bytes 1 to 25 of the weights, which has 24 bytes"),
+        ({"offset": str(2**64 - 8)}, "of the weights, which has 24 bytes"),
         ({"offset": str(10**30)}, "not an integer"),
         ({"offset": "x"}, "'x' is not an integer"),
         ({"size": ""}, "'' is not an integer"),
         ({"size": "20"}, "takes 24 bytes, not 20"),
-        ({"size": "28"}, "bytes 0 to 28 are outside the weights, which has 24"),
+        ({"size": "28"}, "takes bytes 0 to 28 of the weights, which has 24 bytes"),
         ({"size": "-24"}, "must not be negative"),
         ({"shape": "2,4"}, "takes 32 bytes, not 24"),
         ({"shape": "-2,3"}, "negative extent"),
@@ -289,7 +289,7 @@ def test_weights_are_missing(tmp_path: Path) -> None:
 def test_weights_are_short(size: int, tmp_path: Path) -> None:
     (tmp_path / "m.xml").write_text(XML)
     (tmp_path / "m.bin").write_bytes(WEIGHTS[:size])
-    with pytest.raises(Error, match=rf"\[Const\] bytes 0 to 24 are outside m\.bin, which has {size} .*m\.xml"):
+    with pytest.raises(Error, match=rf"\[Const\] it takes bytes 0 to 24 of m\.bin, which has {size} bytes .*m\.xml"):
         read_model(tmp_path / "m.xml")
 
 

@@ -214,7 +214,8 @@ def functor(
     The arguments of `of` are a value, the chain's first input; a functor ``at`` that maps the number of an array to the
     index of its element; and ``max_arrays`` pointers to the other inputs. It returns ``result``, the chain's type, by
     default the value's. ``header`` may be common.cuh for kernels without strided axes; it lacks the functions that
-    FakeConvert calls. So many ``numbers``, the first literals of f32, are not in the source, but ``at.number(n)``.
+    FakeConvert calls. The first ``numbers`` literals of f32 are arguments of the kernel: the source reads them by
+    ``at.number(n)``, so that chains which differ in them share one kernel.
     """
     value_type, result_type = c_type(inputs[0]), c_type(inputs[0] if result is None else result)
     values = ["x", *(f"static_cast<const {c_type(d)}*>(p{i})[at({i})]" for i, d in enumerate(inputs[1:]))]

@@ -74,7 +74,8 @@ class KernelRecorder(Protocol):
         numbers: int = 0,
     ) -> str:
         """Return the source of a struct whose `of` computes the chain, for the ``prelude`` of `kernel`. ``result`` is
-        the chain's type, by default that of its first input. So many ``numbers`` are arguments of the kernel."""
+        the chain's type, by default that of its first input. The first ``numbers`` literals of f32 are arguments of
+        the kernel."""
 
     def kernel(
         self,

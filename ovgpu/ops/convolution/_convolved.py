@@ -116,8 +116,8 @@ def epilogue_arguments(
     k: KernelRecorder, c: Convolved, kind: Any, value: np.dtype[Any] | None = None, numbers: int = 0
 ) -> tuple[str, str, tuple[Any, ...]]:
     """Return the epilogue of a kernel: name and source of its struct, and arguments, with index type ``kind``.
-    ``value`` is the type of the chain's first input, by default that of ``c.out``. So many ``numbers``, the first
-    literals of f32, become one argument, behind the strides."""
+    ``value`` is the type of the chain's first input, by default that of ``c.out``. The first ``numbers`` literals
+    of f32 become one argument, which follows the strides."""
     strides = np.zeros((MAX_EPILOGUE_OPERANDS, 5), kind)
     for row, x in zip(strides, c.operands):
         row[:] = _axis_strides(strides_of(x, c.out.shape))
