@@ -24,7 +24,7 @@ STYLES = {
     "download": "cyan",
 }
 MEANINGS = {
-    "bound": "writes into memory that is allocated before",
+    "bound": "writes into memory that was allocated before the inference",
     "in place": "overwrites one of its inputs",
     "copy": "moves a tensor, and computes nothing",
     "eager": "allocates its result when it runs, since its size is not known before",
@@ -37,7 +37,8 @@ MEANINGS = {
 """Meanings of the kinds of steps, for people who read a plan."""
 WORDS = {
     "calls": "functions that a step calls at each inference: kernels, on a card",
-    "slots": "numbers that are known when the model runs, such as the length of a sequence",
+    "-": "an input of a step that is absent, or whose value is known on the host, as axes and target shapes are",
+    "symbol values": "numbers that are known when the model runs, such as the length of a sequence",
 }
 MIN_WIDE_COLUMNS = 100  # a narrower terminal gets no columns for memory and calls
 
@@ -54,7 +55,7 @@ def bytes_text(count: int | None) -> str:
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:
-    """Format a count with its noun: ``1 slot``, ``2 slots``. The plural defaults to the singular with an s."""
+    """Format a count with its noun: ``1 step``, ``2 steps``. The plural defaults to the singular with an s."""
     return f"{count} {singular if count == 1 else plural or singular + 's'}"
 
 
@@ -110,8 +111,13 @@ def render(plan: Plan, width: int, folded: FoldedPlan | None = None) -> Iterator
 def legend(plan: Plan) -> list[tuple[str, str]]:
     """Return the words in a plan's table and their meanings."""
     kinds = {"in place" if step.in_place else step.kind for step in plan.all_steps()}
-    words = {word: meaning for word, meaning in WORDS.items() if word == "calls" or any(plan.slots)}
-    return [*((kind, meaning) for kind, meaning in MEANINGS.items() if kind in kinds), *words.items()]
+    shown = {
+        "calls": True,
+        "-": any(x is None for step in plan.all_steps() for x in step.inputs),
+        "symbol values": any(plan.slots),
+    }
+    meanings = [(kind, meaning) for kind, meaning in MEANINGS.items() if kind in kinds]
+    return meanings + [(word, meaning) for word, meaning in WORDS.items() if shown[word]]
 
 
 def as_text(plan: Plan, width: int) -> str:
@@ -174,7 +180,7 @@ def _summary(plan: Plan) -> Text:
         f"arena {bytes_text(plan.arena) if None not in plan.arenas else '?'}",
         f"constants {bytes_text(plan.constants)}",
         f"state {bytes_text(plan.state)}",
-        counted(sum(map(len, plan.slots)), "slot"),
+        *([counted(sum(map(len, plan.slots)), "symbol value")] if any(plan.slots) else []),
         f"{bytes_text(plan.bytes_moved)} moved per inference",
     ]
     times = [step.seconds for step in plan.steps if step.seconds is not None]

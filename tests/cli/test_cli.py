@@ -327,6 +327,11 @@ def test_info_with_a_plan(write: Write, capsys: pytest.CaptureFixture[str]) -> N
     assert "Plan for x [5, 4]" in text and "body × 5" in text and "160 B moved" not in text
     assert f"{5 * 5 * 16 + 2 * 5 * 16} B moved per inference" in text
     assert "control runs the steps of a loop or branch" in text and "eager" not in text
+    assert "; 2 symbol values; " in text and "symbol values numbers that are known when the model runs" in text
+    absent = "- an input of a step that is absent, or whose value is known on the host"
+    static = words(output(capsys, "info", write(models.chain()), "--plan", "-d", "CPU"))
+    assert absent not in text and "symbol value" not in static
+    assert absent in words(output(capsys, "info", str(DATA / "llama" / "model.xml"), "--plan", "-d", "CPU"))
 
 
 def test_info_with_times(write: Write, capsys: pytest.CaptureFixture[str], emulated: str) -> None:
