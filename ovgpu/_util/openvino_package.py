@@ -66,7 +66,8 @@ def own_names() -> Iterator[None]:
 
 def _take() -> dict[str, ModuleType]:
     """Remove openvino and its modules from the imported ones, and return them by name."""
-    names = [name for name in sys.modules if name.partition(".")[0] == "openvino"]
+    modules = list(sys.modules)  # other threads may import meanwhile
+    names = [name for name in modules if name.partition(".")[0] == "openvino"]
     return {name: sys.modules.pop(name) for name in names}
 
 

@@ -94,6 +94,38 @@ sys.meta_path.insert(0, Hiding())
 """
 
 
+IMPORTING_THREAD = """
+import sys, threading, types
+from ovgpu._util import openvino_package
+
+sys.setswitchinterval(1e-6)
+
+def imports():
+    number = 0
+    while not done.is_set():
+        number += 1
+        sys.modules[f"imported{number}"] = types
+        sys.modules.pop(f"imported{number - 50}", None)
+
+done = threading.Event()
+thread = threading.Thread(target=imports)
+thread.start()
+try:
+    for _ in range(300):
+        with openvino_package._lock:
+            openvino_package._take()
+finally:
+    done.set()
+    thread.join()
+print("taken")
+"""
+
+
+def test_threads_that_import_meanwhile(tmp_path: Path) -> None:
+    """The modules of the process change while openvino's are looked up among them."""
+    assert run("-c", IMPORTING_THREAD, cwd=tmp_path) == "taken"
+
+
 def test_without_openvino(tmp_path: Path) -> None:
     """The classes that run models are there; what is openvino's says what to install."""
     code = (
