@@ -4,8 +4,9 @@
 
 A change that should change no program, such as a redesign, must print "no difference". The calls that are recorded
 with each model run on the CPU and on the emulated card, in three precisions, by both revisions. Plans that differ are
-printed as a diff, and kernels whose sources differ as a list. REVISION is HEAD by default, so that changes that are not
-committed are compared. Exit status 1 if there is a difference.
+printed as a diff, and kernels whose sources differ as a list. A model that fails is a difference, even if it fails in
+both. REVISION is HEAD by default, so that changes that are not committed are compared. Exit status 1 if there is a
+difference.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "models" / "data"
 CONFIGS = {"default": {}, "f16": {"INFERENCE_PRECISION_HINT": "f16"}, "f32": {"INFERENCE_PRECISION_HINT": "f32"}}
 CALLS = 3  # of each model: a prompt or first call, and two more
+FAILED = "failed: "
 WIDTH = 400  # columns, so that no row of a plan wraps
 
 Found = dict[str, list[str]]
@@ -65,7 +67,7 @@ def _dump_one(name: str, device: str, precision: str) -> list[str]:
         kernels = () if store is None else [kernel.code for kernel in store.used]
         return [*found, "\n".join(sorted(f"{k.name} {hashlib.sha256(k.source.encode()).hexdigest()}" for k in kernels))]
     except Exception as e:
-        return [f"{type(e).__name__}: {e}"]
+        return [f"{FAILED}{type(e).__name__}: {e}"]
 
 
 def _text(plan: object) -> str:
@@ -77,9 +79,12 @@ def _text(plan: object) -> str:
 
 
 def differences(before: Found, after: Found) -> Iterator[str]:
-    """Yield a text for each model, device and precision whose plans or kernels differ."""
+    """Yield a text for each model, device and precision whose plans or kernels differ, or that fails."""
     for key in before:
-        if before[key] != after.get(key):
+        if before[key] == after.get(key):
+            if before[key][0].startswith(FAILED):
+                yield f"== {key}\n{before[key][0]}"
+        else:
             lines = ("\n".join(texts).splitlines() for texts in (before[key], after.get(key, [])))
             yield "\n".join([f"== {key}", *list(difflib.unified_diff(*lines, "before", "after", lineterm="", n=0))[2:]])
 

@@ -10,6 +10,11 @@ from . import process_replay
 from .process_replay import differences, dump
 
 
+def test_a_failure_in_both_revisions_is_found() -> None:
+    found = dump(["no such model"])
+    assert len(list(differences(found, found))) == len(found) > 0
+
+
 def test_a_pass_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_replay, "CONFIGS", {"default": {}})
     before = dump(["llama"])

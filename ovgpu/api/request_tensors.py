@@ -26,7 +26,7 @@ class RequestTensors(Unpicklable):
 
     def get_tensor(self, name_or_port: Any = None, *, name: str | None = None, port: Any = None) -> Tensor:
         """Return the tensor of an input or output by port or tensor name: the object that inferences read or write."""
-        return _tensor_of(self._slot(_one_of(name_or_port, name, port)))
+        return _tensor_of(self._slot(one_of(name_or_port, name, port)))
 
     def set_tensor(
         self, name_or_port: Any = None, tensor: Any = None, *, name: str | None = None, port: Any = None
@@ -35,7 +35,7 @@ class RequestTensors(Unpicklable):
 
         An inference writes directly to an output's tensor, which takes the shape of the result.
         """
-        _bind(self._slot(_one_of(name_or_port, name, port)), tensor)
+        _bind(self._slot(one_of(name_or_port, name, port)), tensor)
 
     def set_tensors(
         self,
@@ -49,7 +49,7 @@ class RequestTensors(Unpicklable):
 
         ``set_tensors(name_or_port, tensors)`` binds a batch to an input; see `set_input_tensors`.
         """
-        inputs = _one_of(inputs, tensor_name, port)
+        inputs = one_of(inputs, tensor_name, port)
         if tensors is not None:
             slot = self._slot(inputs)
             if not isinstance(slot, InputSlot):
@@ -161,7 +161,7 @@ def _indexed(
     return arguments.get(index), arguments[tensor]
 
 
-def _one_of(*given: Any) -> Any:
+def one_of(*given: Any) -> Any:
     """Return the argument that is given by one of several names. Raise TypeError unless one is."""
     found = [value for value in given if value is not None]
     if len(found) != 1:

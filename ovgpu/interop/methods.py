@@ -60,7 +60,6 @@ def _mentions_values(method: Any) -> bool:
 def _converting(method: Any) -> Any:
     if method is None:
         return None
-
     writes = method.__name__ == "evaluate"  # into the tensors of its first argument
 
     @wraps(method)

@@ -226,6 +226,25 @@ def test_batches_of_tensors(core: ov.Core) -> None:
         assert request.infer()[0].tolist() == [[1, 1]] * 3
 
 
+@pytest.mark.parametrize("name", ["CPU", "NVIDIA"])
+def test_names_of_tensors_are_given_once(core: ov.Core, name: str) -> None:
+    request = core.compile_model(copied("f32", [2, 3]), name).create_infer_request()
+    tensor, port = request.get_tensor(name="x"), request.model_inputs[0]
+    assert request.get_tensor(port=port).shape == tensor.shape
+    for empty in (request.set_tensors, request.set_input_tensors, request.set_output_tensors):
+        empty({})
+    for call in (
+        lambda: request.get_tensor(),
+        lambda: request.get_tensor(other="x"),
+        lambda: request.get_tensor("x", name="x"),
+        lambda: request.set_tensor("x", tensor, port=port),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(RuntimeError):
+        request.set_tensor(name="", tensor=tensor)
+
+
 BINDERS: dict[str, Any] = {
     "set_tensor": lambda request, tensor: request.set_tensor("x", tensor),
     "set_input_tensor": lambda request, tensor: request.set_input_tensor(tensor),

@@ -10,6 +10,7 @@ import openvino  # type: ignore[import-untyped]
 from openvino.utils.data_helpers import OVDict  # type: ignore[import-untyped]
 
 import ovgpu
+from ovgpu.api.request_tensors import one_of
 from ovgpu.integrations.openvino.classes import expose
 from ovgpu.integrations.openvino.ports import PortsOfModel, key_to_ovgpu, make_ports
 from ovgpu.integrations.openvino.remote import input_from_program, value_from_program, value_to_program
@@ -104,8 +105,8 @@ class InferRequest:
 
     # ---- tensors
 
-    def get_tensor(self, name_or_port: Any = None, **kwargs: Any) -> Any:
-        key = self._compiled._key(name_or_port or next(iter(kwargs.values()), None))
+    def get_tensor(self, name_or_port: Any = None, *, name: Any = None, port: Any = None) -> Any:
+        key = self._compiled._key(one_of(name_or_port, name, port))
         number = self._compiled.live_inputs.get(key)
         return value_to_program(self._request.get_tensor(key)) if number is None else self._input_tensor(number)
 
@@ -124,12 +125,12 @@ class InferRequest:
         return live.wrapped
 
     def set_tensor(self, name_or_port: Any = None, tensor: Any = None, *, name: Any = None, port: Any = None) -> None:
-        self._request.set_tensor(*self._compiled._item(name_or_port or name or port, tensor))
+        self._request.set_tensor(*self._compiled._item(one_of(name_or_port, name, port), tensor))
 
     def set_tensors(
         self, inputs: Any = None, tensors: Any = None, *, tensor_name: Any = None, port: Any = None
     ) -> None:
-        inputs = inputs or tensor_name or port
+        inputs = one_of(inputs, tensor_name, port)
         if tensors is None:
             self._request.set_tensors(self._compiled._inputs(inputs))
         else:
