@@ -3,9 +3,9 @@
 #include "accumulator.cuh"
 #include "attention.cuh"
 
-constexpr int TILE = 64;   // queries per block, and keys per step
-constexpr int DEPTH = 32;  // columns of q and k that are staged at a time
-constexpr int PITCH = TILE + 4;
+constexpr int TILE = 64;         // queries per block, and keys per step
+constexpr int DEPTH = 32;        // columns of q and k that are staged at a time
+constexpr int PITCH = TILE + 4;  // floats between staged rows; keeps them aligned to 16 bytes
 
 __device__ __forceinline__ void load4(const float* from, float (&to)[4]) {
   const float4 vector = *reinterpret_cast<const float4*>(from);
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(256)
 
 constexpr int WARPS = 4;  // per block
 
-// Return the number of lanes that share a key: as few as can hold its elements in registers.
+// Return the number of lanes that share a key: the fewest whose registers hold its elements.
 template <class A>
 __device__ constexpr int lanes_per_key() {
   return sizeof(A) == 4 ? 8 : 16;

@@ -36,8 +36,8 @@ __device__ __forceinline__ void select_batch(const Axes<I, R, N>& batch, I index
 template <class Out>
 constexpr int OPERANDS = sizeof(Out) == sizeof(signed char) ? 7 : 6;
 
-// Conversion of results to elements of the output: to type T or, from there, to codes of 8 bits. `factors` of a batch,
-// one per column, or null, multiply what is quantised.
+// Conversion of results to elements of the output: to type T and, if the output has codes of 8 bits, from T to codes.
+// `factors`, one per column of a batch, or null, multiply the elements before they are quantised.
 template <class T, class Out>
 struct Conversion {
   __device__ __forceinline__ Conversion(const float*, const Quantizer&) {}
@@ -95,7 +95,7 @@ __device__ __forceinline__ A masked(A score, const void* mask, I at, I row, I ke
   return score;
 }
 
-constexpr int MAX_SPLITS = 128;
+constexpr int MAX_SPLITS = 128;  // ranges of keys
 
 // Split the keys into at most `splits` ranges, whose length is a multiple of STEP. Return the number of ranges that
 // have keys; [begin, end) is range number `own`.

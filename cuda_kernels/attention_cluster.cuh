@@ -4,10 +4,10 @@
 #include "attention.cuh"
 #include "cluster.cuh"
 
-// Sums of weighted values in rows of WIDTH columns, not normalised, which the first `parts` blocks of a cluster have
-// for their keys, with the maximum of the scores and the total of the weights. A cluster is a row of the grid, a power
-// of two of blocks, each of which merges some rows: block r % gridDim.x has row r. A single part is merged by its own
-// block.
+// Exchange of partial results among the blocks of a cluster. The first `parts` blocks have keys. Each of them has, for
+// every row, WIDTH unnormalised sums of weighted values, the maximum of the scores, and the total of the weights. A
+// cluster is a row of the grid; the number of its blocks is a power of two. Block r % gridDim.x merges row r. If there
+// is a single part, its own block merges all rows.
 template <int WIDTH>
 struct ClusterSums {
   static constexpr int CHUNKS = WIDTH / 4 + 1;  // 16 bytes each; maximum and total follow the sums of a row
@@ -16,7 +16,7 @@ struct ClusterSums {
   uint4* const received;                   // [own rows][parts][CHUNKS]
   const int rows, parts, shift, own_rows;  // the number of blocks that merge rows is 1 << shift
 
-  // Return the bytes of dynamic shared memory for so many rows.
+  // Return the bytes of dynamic shared memory for `rows` rows.
   static constexpr int nbytes(int rows) { return 16 * (1 + (rows > MAX_BLOCKS ? rows : MAX_BLOCKS) * CHUNKS); }
 
   __device__ __forceinline__ ClusterSums(void* memory, int rows, int parts)
@@ -27,8 +27,8 @@ struct ClusterSums {
         shift(parts > 1 ? 31 - __clz(gridDim.x) : 0),
         own_rows((rows - static_cast<int>(blockIdx.x) + (1 << shift) - 1) >> shift) {}
 
-  // Expect the parts of own rows. All threads of the blocks that merge rows call it, and `ready` before they send.
-  // Threads that used the memory before call it after a barrier.
+  // Announce how many bytes this block gets for the rows that it merges. All threads of all blocks that merge rows call
+  // it, and then `ready` before they send. Threads that used the memory before call it after a barrier.
   template <SharedMemory MEMORY>
   __device__ __forceinline__ void expect() const {
     if (threadIdx.x == 0) stores->expect(own_rows * parts * CHUNKS * sizeof(uint4));
@@ -47,8 +47,8 @@ struct ClusterSums {
     const int owner = row & ((1 << shift) - 1);
     if (row < rows) stores->store(received + ((row >> shift) * parts + blockIdx.x) * CHUNKS + chunk, bits, owner);
   }
-  // Merge the own rows once all parts are there. `exponential` takes a difference of scores. `write` takes row, column,
-  // maximum and total of a row, and its sums of four columns.
+  // Merge this block's rows once all parts have arrived. `exponential` takes a difference of scores. `write` takes row,
+  // column, maximum and total of a row, and its sums of four columns.
   template <class E, class W>
   __device__ __forceinline__ void merge(const E& exponential, const W& write) const {
     stores->wait();

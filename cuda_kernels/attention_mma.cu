@@ -1,440 +1,55 @@
 // Scaled dot product attention on tensor cores, after FlashAttention-2 (Dao 2023). q k^T and weights v are products of
 // 16-bit matrices, or of f32 matrices rounded to TF32, with sums in f32; scores and weights stay in registers.
+//
+// A block computes ROWS = 64 TILES rows of the output. It takes KEYS keys per trip of its main loop:
+//
+//                          keys
+//                   trip 0     trip 1     trip 2
+//                 +----------+----------+----------+--          a trip reads the
+//                 | k^T      |          |          |  DEPTH     stages k and v of its keys
+//                 +----------+----------+----------+--
+//    q, DEPTH                                                     v, WIDTH       output, WIDTH
+//   +---------+   +----------+                                  +-----------+   +-----------+
+//   | warp 0  |   | scores   |  16 TILES rows of a warp,        | KEYS rows |   | warp 0    |
+//   +---------+   +----------+  in its registers                +-----------+   +-----------+
+//   | warp 1  |   |          |                                                  | warp 1    |
+//   +---------+   +----------+     scores -> mask -> online softmax             +-----------+
+//   | warp 2  |   |          |     -> weights; sums += weights v                | warp 2    |
+//   +---------+   +----------+                                                  +-----------+
+//   | warp 3  |   |          |     maxima, totals and sums of a                 | warp 3    |
+//   +---------+   +----------+     warp's rows stay in registers                +-----------+
+//
+// Dynamic shared memory:
+//
+//   q [ROWS][DEPTH] | k [KEYS][DEPTH], v [KEYS][WIDTH] | k, v: the second buffer | mask [ROWS or 1][KEYS + 16 bytes]
+//
+// q is copied once. Keys and values are double-buffered, and copied a trip ahead. A trip that needs the mask waits for
+// it after q k^T. In a cluster, the sums that other blocks send replace all of this at the end. The order of trip t:
+//
+//   wait for k, v of t | start copying mask of t, k and v of t + 1 | q k^T | wait for mask | softmax | weights v
+//
+// Lane 4 g + c has these elements of each 16 x 8 tile of scores or sums (the result of mma): columns 2 c and 2 c + 1 of
+// rows g and g + 8.
+//
+// attention_tiles.cuh has the functions for these steps. attention_marks.cu classifies the tiles of masks beforehand.
 #include "attention_cluster.cuh"
-#include "attention_mma.cuh"
-#include "vectors.cuh"
+#include "attention_marks.cuh"
+#include "attention_tiles.cuh"
 
 // A block's part of the keys: all of them, for rows of one head or of several that share keys; or one of several parts,
 // which are merged in device memory or in a cluster.
 enum Parts { WHOLE, GROUPED, IN_MEMORY, IN_CLUSTER };
-constexpr int WARPS = 4, THREADS = WARPS * 32;
-constexpr float LOG2E = 1.44269504f;
 
-constexpr int MARK_QUERIES = 16, MARK_KEYS = 64;  // size of the mask tiles that mark_tiles classifies
-
-// Classes of mask tiles: all elements are 0; mixed; all keys are hidden; all elements are below LOWEST.
-enum Mark : unsigned char { OPEN, MIXED, HIDDEN, LOW };
-
-// Exported decoders hide scores with the lowest number of f16 instead of -inf. A LOW tile is treated as hidden if each
-// of its rows has a key above VISIBLE elsewhere. This assumes that scores are far smaller than the 16384 in between.
-constexpr float LOWEST = -32768.f, VISIBLE = -16384.f;
-
-// Return a mask element times log2(e), in the unit of the scores. The lowest numbers of bf16 and f32 must not become
-// -inf, which would hide the key.
-__device__ __forceinline__ float in_log2(__half x) { return float(x) * LOG2E; }
-__device__ __forceinline__ float in_log2(float x) { return x == minus_infinity() ? x : fmaxf(x * LOG2E, -3.4e38f); }
-__device__ __forceinline__ float in_log2(__nv_bfloat16 x) { return in_log2(float(x)); }
-
-// A staged array with rows of N elements. The chunks of a row change places within groups, so that eight rows have a
-// column in different banks. Padding after each row would do that as well, but copy_async is slower if the 128 bytes of
-// eight lanes are not aligned.
-template <class T, int N>
-struct Staged {
-  static constexpr int CHUNKS = N / CHUNK<T>, SWAPPED = CHUNKS % 8 == 0 ? 8 : CHUNKS % 4 == 0 ? 4 : 2;
-  static constexpr int GROUP = SWAPPED * CHUNK<T>;
-
-  static __device__ __forceinline__ int index(int row, int column) {
-    return row * N + (column ^ row % 8 * SWAPPED / 8 * CHUNK<T>);
-  }
-  // Return the index of the element `rows` and `columns` behind that at `index`, which is in the first two chunks of its
-  // row. `rows` is a multiple of 8, and `columns` of two chunks.
-  static __device__ __forceinline__ int further(int index, int rows, int columns) {
-    return (index ^ columns % GROUP) + columns / GROUP * GROUP + rows * N;
-  }
-};
-
-// Stage N columns of ROWS rows in shared memory, with zeros outside of the array. Eight threads copy eight chunks of a
-// row. V is the number of elements per copy: a chunk, aligned to 16 bytes and complete after wait_copies; or 1.
-template <int ROWS, int N, int V, class T, class I>
-__device__ __forceinline__ void stage(const T* from, I stride, I rows, I columns, T* to, int thread = threadIdx.x) {
-  constexpr int EACH = CHUNK<T>;
-  const int row = thread / 8, column = thread % 8 * EACH;
-  from += row * stride + column;
-  to += Staged<T, N>::index(row, column);
-#pragma unroll(V == 1 ? 1 : ROWS)  // unrolled copies of single elements would need all registers
-  for (int r = 0; r < ROWS; r += THREADS / 8) {
-#pragma unroll
-    for (int c = 0; c < N; c += 8 * EACH) {
-      if (column + c >= N) continue;
-      const T* source = from + r * stride + c;
-      T* target = to + r * N + c;
-      if constexpr (V == EACH) {
-        copy_async(target, source, row + r < rows && column + c < columns);
-      } else {
-        T part[EACH];
-#pragma unroll
-        for (int j = 0; j < EACH; j++) {
-          part[j] = row + r < rows && column + c + j < columns ? source[j] : T(0.f);
-        }
-        store(part, target);
-      }
-    }
-  }
-}
-
-// Stage N columns of ROWS rows in shared memory, as `stage` does with chunks; `at` gives the offset of a row.
-template <int ROWS, int N, class T, class I, class F>
-__device__ __forceinline__ void stage_rows(const T* from, const F& at, I rows, I columns, T* to) {
-  constexpr int EACH = CHUNK<T>;
-  const int row = threadIdx.x / 8, column = threadIdx.x % 8 * EACH;
-#pragma unroll
-  for (int r = 0; r < ROWS; r += THREADS / 8) {
-    const bool valid = row + r < rows;
-    const T* const source = from + (valid ? at(static_cast<I>(row + r)) : I(0)) + column;
-#pragma unroll
-    for (int c = 0; c < N; c += 8 * EACH)
-      if (column + c < N)
-        copy_async(to + Staged<T, N>::index(row, column) + r * N + c, source + c, valid && column + c < columns);
-  }
-}
-
-// Round the f32 elements that this thread has staged to TF32; those of 16 bits stay as they are.
-template <int ROWS, int N, class T>
-__device__ __forceinline__ void round_staged(T* to) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    const int row = threadIdx.x / 8, column = threadIdx.x % 8 * CHUNK<T>;
-    to += Staged<T, N>::index(row, column);
-#pragma unroll
-    for (int r = 0; r < ROWS; r += THREADS / 8) {
-#pragma unroll
-      for (int c = 0; c < N; c += 8 * CHUNK<T>) {
-        if (column + c >= N) continue;
-        uint4* at = reinterpret_cast<uint4*>(to + r * N + c);
-        const uint4 x = *at;
-        *at = {round_to_tf32(__uint_as_float(x.x)), round_to_tf32(__uint_as_float(x.y)),
-               round_to_tf32(__uint_as_float(x.z)), round_to_tf32(__uint_as_float(x.w))};
-      }
-    }
-  }
-}
-
-// Compute score += q k^T of a warp. `at_q` and `at_k` are the indices of the rows that this lane passes to ldmatrix,
-// which loads 16 rows of two chunks of q, and of two groups of 8 keys.
-template <int DEPTH, class T, int TILES, int N>
-__device__ __forceinline__ void add_products(const T* q, int at_q, const T* k, int at_k, float (&score)[TILES][N][4]) {
-#pragma unroll
-  for (int d = 0; d < DEPTH; d += 2 * CHUNK<T>) {
-    unsigned a[TILES][4];
-#pragma unroll
-    for (int m = 0; m < TILES; m++) load_matrices(q + Staged<T, DEPTH>::further(at_q, m * 16, d), a[m]);
-#pragma unroll
-    for (int n = 0; n < N; n += 2) {
-      unsigned b[4];
-      load_matrices(k + Staged<T, DEPTH>::further(at_k, n * 8, d), b);
-#pragma unroll
-      for (int m = 0; m < TILES; m++) {
-        multiply_add<T>(a[m], b[0], b[1], score[m][n]);
-        multiply_add<T>(a[m], b[2], b[3], score[m][n + 1]);
-      }
-    }
-  }
-}
-
-// Compute sum += weight v of a warp, in 16 bits. The registers of the scores already have the layout of the left
-// operand of mma. `at` is the index of the row that this lane passes to ldmatrix.
-template <class T, int WIDTH, int TILES, int N>
-__device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4], const T* v, int at,
-                                             float (&sum)[TILES][WIDTH / 8][4]) {
-#pragma unroll
-  for (int n = 0; n < N; n += 2) {
-    unsigned a[TILES][4];
-#pragma unroll
-    for (int m = 0; m < TILES; m++) {
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const float* pair = weight[m][n + i / 2] + i % 2 * 2;
-        a[m][i] = pack_rounded<T>(pair[0], pair[1]);
-      }
-    }
-#pragma unroll
-    for (int c = 0; c < WIDTH; c += 16) {
-      unsigned b[4];
-      load_transposed(v + Staged<T, WIDTH>::further(at, n * 8, c), b);
-#pragma unroll
-      for (int m = 0; m < TILES; m++) {
-        multiply_add<T>(a[m], b[0], b[1], sum[m][c / 8]);
-        multiply_add<T>(a[m], b[2], b[3], sum[m][c / 8 + 1]);
-      }
-    }
-  }
-}
-
-// The same in TF32. The order of keys in the sum is free: column j of the left operand is key 2 j of eight, and column
-// j + 4 is key 2 j + 1, as in the registers of the scores. `even` and `odd` are the indices of keys 2 (lane % 4) and
-// 2 (lane % 4) + 1, column lane / 4.
-template <int WIDTH, int TILES, int N>
-__device__ __forceinline__ void add_weighted_tf32(const float (&weight)[TILES][N][4], const float* v, int even, int odd,
-                                                  float (&sum)[TILES][WIDTH / 8][4]) {
-#pragma unroll
-  for (int n = 0; n < N; n++) {
-    unsigned a[TILES][4];
-#pragma unroll
-    for (int m = 0; m < TILES; m++) {
-#pragma unroll
-      for (int i = 0; i < 4; i++) a[m][i] = round_to_tf32(weight[m][n][i % 2 * 2 + i / 2]);
-    }
-#pragma unroll
-    for (int c = 0; c < WIDTH; c += 8) {
-      const unsigned b0 = __float_as_uint(v[Staged<float, WIDTH>::further(even, n * 8, c)]);
-      const unsigned b1 = __float_as_uint(v[Staged<float, WIDTH>::further(odd, n * 8, c)]);
-#pragma unroll
-      for (int m = 0; m < TILES; m++) multiply_add<float>(a[m], b0, b1, sum[m][c / 8]);
-    }
-  }
-}
-
-// Classify the tiles of mask [planes, queries, keys], whose rows can be read 8 elements at a time. Write marks
-// [planes][key tiles][query tiles]; query tiles are padded to gridDim.x, a multiple of 8. A block classifies the key
-// tiles of one query tile.
-template <class T, Mask MASK>
-__global__ void __launch_bounds__(512) mark_tiles(const void* mask, int queries, int keys, unsigned char* marks) {
-  using Element = MaskElement<T, MASK>;
-  using Chunk = Packed<Element, 8>;
-  constexpr int MARK_WARPS = 512 / 32;
-  OVGPU_DYN_SHARED(unsigned char, tile_marks);
-  OVGPU_SHARED(float, maxima, [MARK_WARPS][MARK_QUERIES]);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = (keys + MARK_KEYS - 1) / MARK_KEYS;
-  const Element* rows = static_cast<const Element*>(mask) + static_cast<long long>(blockIdx.y) * queries * keys;
-  float row_maxima[4];
-  start_next_launch();
-  wait_for_launches();
-#pragma unroll
-  for (int i = 0; i < 4; i++) row_maxima[i] = minus_infinity();
-#pragma unroll 2
-  for (int tile = warp; tile < tiles; tile += MARK_WARPS) {
-    const int key = tile * MARK_KEYS + lane % 8 * 8;
-    Chunk chunk[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int row = blockIdx.x * MARK_QUERIES + i * 4 + lane / 8;
-      if (row < queries && key < keys) {
-        chunk[i] = *reinterpret_cast<const Chunk*>(rows + static_cast<long long>(row) * keys + key);
-      }
-    }
-    float highest = minus_infinity(), lowest = -minus_infinity();
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int row = blockIdx.x * MARK_QUERIES + i * 4 + lane / 8;
-      if (row >= queries || key >= keys) continue;
-      float top = minus_infinity();
-#pragma unroll
-      for (int j = 0; j < 8; j++) {
-        const float x = MASK == BOOLEAN ? (chunk[i].at[j] ? 0.f : minus_infinity()) : float(chunk[i].at[j]);
-        top = fmaxf(top, x);
-        lowest = x == 0.f ? fminf(lowest, 0.f) : minus_infinity();
-      }
-      row_maxima[i] = fmaxf(row_maxima[i], top);
-      highest = fmaxf(highest, top);
-    }
-    const bool open = __all_sync(0xffffffffu, lowest >= 0.f);
-    const bool hidden = __all_sync(0xffffffffu, highest == minus_infinity());
-    const bool low = __all_sync(0xffffffffu, highest < LOWEST);
-    if (lane == 0) tile_marks[tile] = hidden ? HIDDEN : open ? OPEN : low ? LOW : MIXED;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    for (int step = 1; step < 8; step *= 2) {
-      row_maxima[i] = fmaxf(row_maxima[i], __shfl_xor_sync(0xffffffffu, row_maxima[i], step));
-    }
-    if (lane % 8 == 0) maxima[warp][i * 4 + lane / 8] = row_maxima[i];
-  }
-  __syncthreads();
-  float own = minus_infinity();
-  for (int w = 0; w < MARK_WARPS; w++) own = fmaxf(own, maxima[w][lane % MARK_QUERIES]);
-  const bool visible =
-      __all_sync(0xffffffffu, own > VISIBLE || blockIdx.x * MARK_QUERIES + lane % MARK_QUERIES >= queries);
-  for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) {
-    const unsigned char mark = tile_marks[tile];
-    marks[(static_cast<long long>(blockIdx.y) * tiles + tile) * gridDim.x + blockIdx.x] = mark != LOW ? mark
-                                                                                          : visible   ? HIDDEN
-                                                                                                      : MIXED;
-  }
-}
-
-// Bitmasks over 32 mask tiles of keys. A `skipped` tile hides all its keys from all queries of the block, an `open` one
-// changes none of their scores. `absent` and `plain` are the same for the queries of the warp.
-struct Window {
-  unsigned skipped, open, absent, plain;
-};
-
-// Load the window for a block of QUERY_TILES adjacent query tiles, and for a warp that has OWN of them, from number
-// `begin` on.
-template <int QUERY_TILES, int OWN>
-__device__ __forceinline__ Window load_window(const unsigned char* marks, int tiles, int pitch, int first_tile,
-                                              int begin) {
-  const int tile = first_tile + static_cast<int>(threadIdx.x) % 32;
-  constexpr unsigned long long ALL = 0x0202020202020202ull;
-  constexpr unsigned long long FULL = QUERY_TILES == 8 ? ALL : ALL >> 32;
-  unsigned long long seen = FULL;
-  if (tile < tiles) {
-    const unsigned char* row_marks = marks + static_cast<long long>(tile) * pitch;
-    if (QUERY_TILES == 8) seen = *reinterpret_cast<const unsigned long long*>(row_marks);
-    if (QUERY_TILES == 4) seen = *reinterpret_cast<const unsigned*>(row_marks);
-  }
-  constexpr unsigned long long PART = (1ull << 8 * OWN) - 1;
-  const unsigned long long own = seen >> 8 * begin & PART;
-  return {__ballot_sync(0xffffffffu, seen == FULL), __ballot_sync(0xffffffffu, seen == 0),
-          __ballot_sync(0xffffffffu, own == (ALL & PART)), __ballot_sync(0xffffffffu, own == 0)};
-}
-
-// Stage the mask for `count` rows, ROWS or 1 that they share, and KEYS keys, with zeros outside of the array. `at` gives
-// the offset of a row.
-template <int KEYS, class Element, class I, class F>
-__device__ __forceinline__ void stage_mask(const Element* from, const F& at, int count, I column_stride, I rows,
-                                           I columns, bool vectored, Element* to) {
-  constexpr int EACH = 16 / sizeof(Element), CHUNKS = KEYS / EACH;
-  if (vectored) {
-#pragma unroll 1
-    for (int i = threadIdx.x; i < count * CHUNKS; i += THREADS) {
-      const int row = i / CHUNKS, column = i % CHUNKS * EACH;
-      copy_async(to + row * (KEYS + EACH) + column, from + at(row) + column, row < rows && column < columns);
-    }
-  } else {
-#pragma unroll 1  // saves registers
-    for (int i = threadIdx.x; i < count * KEYS; i += THREADS) {
-      const int row = i / KEYS, column = i % KEYS;
-      to[row * (KEYS + EACH) + column] =
-          row < rows && column < columns ? from[at(row) + column * column_stride] : Element(0.f);
-    }
-  }
-}
-
-// Scale the scores and apply the mask; `mask` points to this lane's first row and column. Keys from `keys` on are
-// hidden. With a causal mask, `row` attends to the keys up to its own index.
-template <class T, Mask MASK, class Element, class I, int TILES, int N>
-__device__ __forceinline__ void add_mask(const Element* mask, int pitch, I row, I key, I keys, float scale_log2,
-                                         float (&score)[TILES][N][4]) {
-#pragma unroll
-  for (int m = 0; m < TILES; m++) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-#pragma unroll
-      for (int n = 0; n < N; n++) {
-        Packed<Element, 2> pair;
-        if (MASK == ADDED || MASK == BOOLEAN) {
-          pair = *reinterpret_cast<const Packed<Element, 2>*>(mask + (m * 16 + h * 8) * pitch + n * 8);
-        }
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          float& s = score[m][n][2 * h + i];
-          bool seen = key + n * 8 + i < keys;
-          if (MASK == CAUSAL) seen = seen && key + n * 8 + i <= row + m * 16 + h * 8;
-          s *= scale_log2;
-          if constexpr (MASK == BOOLEAN) seen = seen && pair.at[i];
-          if constexpr (MASK == ADDED) s += in_log2(pair.at[i]);
-          s = seen ? s : minus_infinity();
-        }
-      }
-    }
-  }
-}
-
-// Perform one step of online softmax (Milakov & Gimelshein 2018). Turn the scores, which times `unit` are base-2
-// logarithms, into weights; update maxima and totals; rescale the sums so far. The loops interleave the rows, so that
-// independent instructions follow each other.
-template <int WIDTH, int TILES, int N>
-__device__ __forceinline__ void update_softmax(float unit, float (&score)[TILES][N][4], float (&maximum)[TILES][2],
-                                               float (&total)[TILES][2], float (&sum)[TILES][WIDTH / 8][4]) {
-  float highest[TILES][2], rescale[TILES][2], part[TILES][2][2] = {};
-#pragma unroll
-  for (int i = 0; i < TILES * 2; i++)
-    highest[i / 2][i % 2] = fmaxf(score[i / 2][0][i % 2 * 2], score[i / 2][0][i % 2 * 2 + 1]);
-#pragma unroll
-  for (int n = 1; n < N; n++) {
-#pragma unroll
-    for (int i = 0; i < TILES * 2; i++) {
-      const float* pair = score[i / 2][n] + i % 2 * 2;
-      highest[i / 2][i % 2] = fmaxf(highest[i / 2][i % 2], fmaxf(pair[0], pair[1]));
-    }
-  }
-#pragma unroll
-  for (int step = 1; step < 4; step *= 2) {
-#pragma unroll
-    for (int i = 0; i < TILES * 2; i++) {
-      float& x = highest[i / 2][i % 2];
-      x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < TILES * 2; i++) {
-    float &x = highest[i / 2][i % 2], &running = maximum[i / 2][i % 2];
-    const float updated = fmaxf(running, x * unit);
-    x = softmax_shift(updated);
-    rescale[i / 2][i % 2] = exp2_approximate(running - x);
-    running = updated;
-  }
-#pragma unroll
-  for (int n = 0; n < N; n++) {
-#pragma unroll
-    for (int i = 0; i < TILES * 2; i++) {
-      float* pair = score[i / 2][n] + i % 2 * 2;
-#pragma unroll
-      for (int j = 0; j < 2; j++) {
-        pair[j] = exp2_approximate(pair[j] * unit - highest[i / 2][i % 2]);
-        part[i / 2][i % 2][j] += pair[j];
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < TILES * 2; i++) {
-    total[i / 2][i % 2] = total[i / 2][i % 2] * rescale[i / 2][i % 2] + (part[i / 2][i % 2][0] + part[i / 2][i % 2][1]);
-  }
-#pragma unroll
-  for (int n = 0; n < WIDTH / 8; n++) {
-#pragma unroll
-    for (int i = 0; i < TILES * 2; i++) {
-      sum[i / 2][n][i % 2 * 2] *= rescale[i / 2][i % 2], sum[i / 2][n][i % 2 * 2 + 1] *= rescale[i / 2][i % 2];
-    }
-  }
-}
-
-// Merge the parts of a warp's rows, which are `pitch` elements apart between splits. `write` takes row, column, maximum
-// and total of a row, and its sums of four columns.
-template <int WIDTH, int ROWS, class W>
-__device__ __forceinline__ void merge_parts(const float* parts, int splits, int pitch, const W& write) {
-  constexpr int LOADS = 8;  // splits whose parts are loaded at a time
-#pragma unroll 2
-  for (int i = threadIdx.x % 32; i < ROWS * WIDTH / 4; i += 32) {
-    const int row = i / (WIDTH / 4), column = i % (WIDTH / 4) * 4;
-    const float* const from = parts + row * (WIDTH + 4);
-    float4 sum = {};
-    float highest = minus_infinity(), total = 0;
-#pragma unroll 1
-    for (int first = 0; first < splits; first += LOADS) {
-      float4 loaded[LOADS];
-      float2 state[LOADS];
-#pragma unroll
-      for (int s = 0; s < LOADS; s++) {
-        const float* const part = from + min(first + s, splits - 1) * pitch;
-        loaded[s] = __ldcg(reinterpret_cast<const float4*>(part + column));
-        state[s] = __ldcg(reinterpret_cast<const float2*>(part + WIDTH));
-      }
-#pragma unroll
-      for (int s = 0; s < LOADS; s++) {
-        if (first + s >= splits) break;
-        const float updated = fmaxf(highest, state[s].x), shift = softmax_shift(updated);
-        const float old = exp2_approximate(highest - shift), own = exp2_approximate(state[s].x - shift);
-        sum.x = sum.x * old + loaded[s].x * own, sum.y = sum.y * old + loaded[s].y * own;
-        sum.z = sum.z * old + loaded[s].z * own, sum.w = sum.w * old + loaded[s].w * own;
-        total = total * old + state[s].y * own;
-        highest = updated;
-      }
-    }
-    write(row, column, highest, total, sum);
-  }
-}
-
-// Attention for more than a few queries. A warp computes TILES x 16 rows of the output, in steps of KEYS keys;
-// blockIdx.x enumerates batches and blocks of queries. DEPTH and WIDTH are depth and width rounded up to multiples of
-// 16. A lane has rows lane / 4 and lane / 4 + 8 of each tile, and columns 2 (lane % 4) and the next one of every 8.
-// Keys and values are double-buffered: the next ones arrive during the products. Maxima are base-2 logarithms. With
-// `marks`, the result of mark_tiles, hidden tiles are skipped. In TF32, short rows leave shared memory for four blocks on
-// a multiprocessor, and the launch bounds leave them registers.
+// Attention for more than a few queries. blockIdx.x enumerates batches and blocks of queries (blockIdx.y with
+// IN_CLUSTER). DEPTH and WIDTH are depth and width rounded up to multiples of 16. V is the number of elements per copy;
+// see `stage`. Maxima are base-2 logarithms. With `marks`, the result of mark_tiles, hidden tiles are skipped.
 // A block's rows are those of one head if PARTS is WHOLE, else those of `heads`. Several blocks may split the keys of a
 // block of rows (flash-decoding, Dao et al. 2023).
 // IN_MEMORY: blockIdx.y enumerates the parts. Each warp leaves its sums in parts [blocks][splits][rows][WIDTH + 4], in
 // which maximum and total follow the sums of a row; the last warp to arrive merges them. `arrived` [blocks, WARPS] is
 // zero before and after. IN_CLUSTER: the blocks of a row of the grid, a cluster, merge their sums in shared memory.
+// The launch bounds leave registers for two blocks on a multiprocessor. In TF32, short rows leave shared memory for
+// four blocks, and the launch bounds leave registers for them.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R, class Out = T,
           Parts PARTS = WHOLE>
 __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH <= 64 && WIDTH <= 64 ? 4 : 2)
@@ -486,7 +101,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   __syncwarp();
   Window& window = windows[warp];
   const int key_tiles = static_cast<int>((max_keys + MARK_KEYS - 1) / MARK_KEYS);
-  const int pitch = static_cast<int>((queries + 127) / 128 * 8);
+  const int pitch = static_cast<int>((queries + 127) / 128 * 8);  // query tiles, padded to a multiple of 8
   if (marks) {
     const long long plane = static_cast<long long>(mask_at / (queries * max_keys));
     const unsigned char* from = marks + plane * key_tiles * pitch + first_query / MARK_QUERIES;

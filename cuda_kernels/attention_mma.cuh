@@ -8,12 +8,14 @@
 template <class T>
 constexpr int CHUNK = 16 / sizeof(T);  // elements in 16 bytes
 
-// Return the bits of x, rounded to TF32, up to the low 13 bits, which mma ignores. Infinities and NaN are kept.
+// Return the bits of x, rounded to TF32; the low IGNORED_BITS are arbitrary. Infinities and NaN are kept.
+constexpr int IGNORED_BITS = 13;  // of an f32, which mma ignores in TF32
 __device__ __forceinline__ unsigned round_to_tf32(float x) {
-  return __float_as_uint(x) + (fabsf(x) < __int_as_float(0x7f800000) ? 0x1000u : 0u);
+  constexpr unsigned HALF_UNIT = 1u << (IGNORED_BITS - 1);  // half a unit of the last place that counts
+  return __float_as_uint(x) + (fabsf(x) < -minus_infinity() ? HALF_UNIT : 0u);
 }
 
-// Return x and y, rounded to type T, in one register; x is in the low half.
+// Return x and y in one register, rounded to type T; x is in the low half.
 template <class T>
 __device__ unsigned pack_rounded(float x, float y);
 template <>

@@ -11,10 +11,10 @@ __device__ __forceinline__ uint4 load_chunk(const void* from, bool valid) {
   return valid ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
 }
 
-// Return element `e` of x and of y in one register; that of x is in the low half.
+// Return element `e` of x and element `e` of y in one register; the element of x is in the low half.
 __device__ __forceinline__ unsigned pair_elements(const uint4& x, const uint4& y, int e) {
   const unsigned a = e < 2 ? x.x : e < 4 ? x.y : e < 6 ? x.z : x.w, b = e < 2 ? y.x : e < 4 ? y.y : e < 6 ? y.z : y.w;
-  return __byte_perm(a, b, e % 2 ? 0x7632 : 0x5410);
+  return __byte_perm(a, b, e % 2 ? 0x7632 : 0x5410);  // bytes 2 and 3 of both, or bytes 0 and 1
 }
 
 // Pointer to a cache, which the kernel may write to.
@@ -28,15 +28,15 @@ struct Cache<T, true> {
 };
 
 // New rows of a decode step: the key and the value that are appended to the caches, and the factors that rotate the key
-// and the queries (`rotary.cu`, HALVES). Factors of second halves are cos_second and sin_second elements behind those
-// of first halves.
+// and the queries (`rotary.cu`, HALVES). The factors of the second half of a row are cos_second and sin_second elements
+// behind those of the first half.
 template <class T, class I>
 struct NewRows {
   const T *key, *value, *cos, *sin;
   I cos_second, sin_second;
 
-  // Write the rotated key and the value into the rows of the caches. All threads of a block call it; depth and width are
-  // at most their number.
+  // Write the rotated key and the value into the rows of the caches. All threads of a block call it; depth and width
+  // are at most THREADS.
   __device__ __forceinline__ void append(T* key_row, T* value_row, I depth, I width) const {
     const I half = depth / 2, i = threadIdx.x;
     if (i < half) {
@@ -77,7 +77,7 @@ struct NewRows {
   }
 };
 
-// Values that a block needs behind its last key. Shared memory keeps them where registers are few.
+// Values that a block needs after its last key. Shared memory keeps them where registers are scarce.
 template <class Out, class I>
 struct Results {
   Out* out;
@@ -85,14 +85,15 @@ struct Results {
   int split, splits;
 };
 
-// A block computes ROWS rows of the output (8, 16 or 32) over one range of keys; the rows are those of `heads`.
-// blockIdx.x enumerates batches and blocks of rows, blockIdx.y ranges. With CLUSTER, it is the other way round, and the
-// blocks of a row of the grid are a cluster. DEPTH and WIDTH are depth and width rounded up to multiples of 32 and 64. A
-// warp processes STEP keys at a time. Column c of score tile n is key c / 2 * (STEP / 4) + 2 n + c % 2 among them, so
+// A block computes ROWS rows of the output (8, 16 or 32) over one range of keys; `heads` tells their heads. blockIdx.x
+// enumerates batches and blocks of rows, blockIdx.y ranges. With CLUSTER, it is the other way round, and the blocks of
+// a row of the grid are a cluster. DEPTH and WIDTH are depth and width rounded up to multiples of 32 and 64.
+// A warp processes STEP keys at a time. Column c of score tile n is key c / 2 * (STEP / 4) + 2 n + c % 2 among them, so
 // that a lane's keys are neighbours. Column n of sum tile (c, e) is column 64 c + 8 n + e of the output.
-// Shared memory holds the ClusterSums of a cluster, and sums [WARPS][ROWS][WIDTH + 4], later a weight per row and split.
-// APPENDS: rotate the queries, and append the new rows to the caches first, as their last rows. The last four operands of
-// `batch` are those of the new rows.
+// Shared memory holds the ClusterSums of a cluster, and sums [WARPS][ROWS][WIDTH + 4], later a weight per row and
+// split.
+// APPENDS: rotate the queries, and append the new rows to the caches first, as their last rows. The last four operands
+// of `batch` are those of the new rows.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int ROWS, int STEP, class I, int R, bool APPENDS = false,
           class Out = T, bool CLUSTER = false>
 __global__ void __launch_bounds__(THREADS, 2)

@@ -12,8 +12,8 @@ __device__ __forceinline__ void arrive(unsigned* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(counter) : "memory");
 }
 
-// Wait until the counter has reached `count` (ld.acquire). After a __syncthreads that follows, the block sees everything
-// that the arrived blocks wrote before they called `arrive`.
+// Wait until the counter has reached `count` (ld.acquire). After a __syncthreads that follows, the block sees
+// everything that the arrived blocks wrote before they called `arrive`.
 __device__ __forceinline__ void wait_for_arrivals(const unsigned* counter, unsigned count) {
   unsigned arrived;
   do {

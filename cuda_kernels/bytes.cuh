@@ -3,7 +3,7 @@
 
 #include "common.cuh"
 
-// SIZE bytes that are loaded and stored at once, or by 16 bytes.
+// Type of the words that SIZE bytes consist of.
 template <int SIZE>
 struct WordOf {
   using Type = unsigned;
@@ -16,6 +16,8 @@ template <>
 struct WordOf<2> {
   using Type = unsigned short;
 };
+
+// SIZE bytes, aligned so that one instruction loads or stores all of them, or 16 at a time.
 template <int SIZE>
 struct alignas(SIZE < 16 ? SIZE : 16) Bytes {
   typename WordOf<SIZE>::Type words[SIZE / sizeof(typename WordOf<SIZE>::Type)];

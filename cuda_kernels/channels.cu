@@ -1,10 +1,11 @@
-// Images with a few channels, such as pictures, laid out for tensor cores: channels are adjacent, and zeros fill a pixel.
+// Images with a few channels, such as pictures, laid out for tensor cores: channels are adjacent, and zeros fill up
+// each pixel.
 #include "ptx.cuh"
 #include "strided.cuh"
 #include "vectors.cuh"
 
-// Write the pixels of x, whose `channels` are `step` elements apart, with zeros behind them: V channels of type U, 16
-// bytes. A thread writes a pixel. Operands of the axes, which are those of pixels: x, y.
+// Write pixels of V channels of type U, 16 bytes: the `channels` channels of a pixel of x, which are `step` elements
+// apart, and then zeros. A thread writes a pixel. The axes are those of the pixels; their operands: x, y.
 template <typename T, typename U, typename I, int R>
 __global__ void pad_channels(const T* __restrict__ x, U* __restrict__ y, const Axes<I, R, 2> axes, I channels, I step,
                              I size) {

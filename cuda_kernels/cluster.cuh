@@ -1,12 +1,12 @@
-// Clusters: consecutive blocks along x that run at the same time, and store to each other's shared memory. They need compute
-// capability 9.0. tests/emulator/cuda_emu_ptx.h implements the same functions on the host.
+// Clusters: consecutive blocks along x that run at the same time, and store to each other's shared memory. They need
+// compute capability 9.0. tests/emulator/cuda_emu_ptx.h implements the same functions on the host.
 #pragma once
 
 #include "ptx.cuh"
 
 #ifndef OVGPU_EMU
 
-// Return the number of this block in its cluster, and that of the cluster in the grid.
+// Return the index of this block in its cluster, and the index of the cluster in the grid.
 __device__ __forceinline__ unsigned rank_in_cluster() {
   unsigned rank = 0;
 #if __CUDA_ARCH__ >= 900
@@ -23,12 +23,12 @@ __device__ __forceinline__ unsigned number_of_cluster() {
   return number;
 }
 
-// Shared memory to which other blocks store: it was not used before, or it was.
+// State of the shared memory that other blocks store to: its own block has not used it yet, or has.
 enum SharedMemory { UNTOUCHED, REUSED };
 
-// The two halves of a barrier of the cluster: tell the others that this thread has got here, and wait until all of them
-// have. Every thread calls both, in this order. With REUSED memory the arrival releases: the thread's earlier reads
-// happen before the stores of other blocks.
+// The two halves of a barrier of the cluster: announce the arrival of this thread, and wait for the arrival of all
+// threads of the cluster. Every thread calls both, in this order. With REUSED memory the arrival releases: the thread's
+// earlier reads happen before the stores of other blocks.
 template <SharedMemory MEMORY>
 __device__ __forceinline__ void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
@@ -47,9 +47,9 @@ __device__ __forceinline__ void wait_for_cluster() {
 #endif
 }
 
-// Stores that blocks of a cluster make to shared memory of one of them, which waits until all their bytes are there. A
-// thread of that block calls `expect` before it arrives at the cluster; the other blocks store after they have waited
-// for it. An object, aligned to 16 bytes, serves for one wait.
+// Stores of the blocks of a cluster to the shared memory of one of them, which waits for a number of bytes. A thread of
+// the receiving block calls `expect` before it arrives at the cluster; the other blocks store after they have waited
+// for the cluster. An object, aligned to 16 bytes, serves for one wait.
 struct ExpectedStores {
   unsigned long long barrier;
 
@@ -60,7 +60,8 @@ struct ExpectedStores {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(at), "r"(bytes) : "memory");
 #endif
   }
-  // Store to another block, where `to` and this object are in its shared memory.
+  // Store to block `rank` of the cluster; `to` and this object are addressed as in the calling block's own shared
+  // memory.
   __device__ __forceinline__ void store(uint4* to, const uint4& value, unsigned rank) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(

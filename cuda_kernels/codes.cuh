@@ -32,25 +32,39 @@ __device__ __forceinline__ To bits(const From& from) {
   return to;
 }
 
+// Bits of 2^exponent as f16, bf16 and f32: the biased exponent, with a mantissa of 0.
+constexpr unsigned half_bits(int exponent) { return static_cast<unsigned>(exponent + 15) << 10; }
+constexpr unsigned bfloat16_bits(int exponent) { return static_cast<unsigned>(exponent + 127) << 7; }
+constexpr unsigned float_bits(int exponent) { return static_cast<unsigned>(exponent + 127) << 23; }
+constexpr unsigned MINUS = 0x8000u;   // sign bit of 16-bit floats
+constexpr unsigned TWICE = 0x10001u;  // factor that repeats 16 bits in both halves of a word
+
+constexpr unsigned CODE_SIGNS_4 = 8 * 0x11111111u;   // the sign bits of eight codes of 4 bits
+constexpr unsigned CODE_SIGNS_8 = 128 * 0x1010101u;  // the sign bits of four codes of 8 bits
+
 // Exact conversion of CHUNK codes of a row to pairs of T times UNIT, after subtraction of BIAS and the row's zero
 // point. A 4-bit code is placed in the mantissa of a subnormal number, which one fused multiply-add scales and shifts;
 // its pairs are codes (0, 4), (1, 5), (2, 6), (3, 7), 16 bits apart. An 8-bit code is placed in the low bits of a
-// larger number, from which an offset is subtracted; its pairs are neighbours.
+// larger number, from which an offset is subtracted; its pairs are neighbours. Each hexadecimal digit of a selector of
+// __byte_perm names a byte of the result: 0 to 3 are those of the first operand, 4 to 7 of the second one.
 template <class Codes, class T>
 struct Integers;
 
 template <bool SIGNED>
 struct Integers<Nibbles<SIGNED>, __half> {
   static constexpr float UNIT = 1.f / 512;
-  __half2 offset = bits<__half2>(SIGNED ? 0xa400a400u : 0u);  // -BIAS * UNIT
+  static constexpr unsigned MINUS_BIAS = TWICE * (MINUS | half_bits(3 - 9));  // -8 * UNIT, twice
+  __half2 offset = bits<__half2>(SIGNED ? MINUS_BIAS : 0u);                   // -BIAS * UNIT
 
   static __device__ __forceinline__ __half2 offset_of(int zero) {
     const __half value = __float2half_rn(-UNIT * static_cast<float>(zero + Nibbles<SIGNED>::BIAS));
     return __halves2half2(value, value);
   }
   __device__ __forceinline__ void convert(const unsigned* words, unsigned (&to)[4]) const {
-    const auto low = bits<__half2>(0x78007800u), high = bits<__half2>(0x68006800u);  // 2^15, 2^11
-    const unsigned word = SIGNED ? words[0] ^ 0x88888888u : words[0], above = word >> 8;
+    // The least subnormal f16 is 2^-24: a code in bits 0 to 3 is code * 2^-24, and one in bits 4 to 7 is code * 2^-20.
+    constexpr unsigned LOW = TWICE * half_bits(24 - 9), HIGH = TWICE * half_bits(20 - 9);
+    const auto low = bits<__half2>(LOW), high = bits<__half2>(HIGH);
+    const unsigned word = SIGNED ? words[0] ^ CODE_SIGNS_4 : words[0], above = word >> 8;
     to[0] = bits<unsigned>(__hfma2(bits<__half2>(word & 0x000f000fu), low, offset));
     to[1] = bits<unsigned>(__hfma2(bits<__half2>(word & 0x00f000f0u), high, offset));
     to[2] = bits<unsigned>(__hfma2(bits<__half2>(above & 0x000f000fu), low, offset));
@@ -61,15 +75,18 @@ struct Integers<Nibbles<SIGNED>, __half> {
 template <bool SIGNED>
 struct Integers<Nibbles<SIGNED>, __nv_bfloat16> {
   static constexpr float UNIT = 1.f / 64;
-  __nv_bfloat162 offset = bits<__nv_bfloat162>(SIGNED ? 0xbe00be00u : 0u);  // -BIAS * UNIT
+  static constexpr unsigned MINUS_BIAS = TWICE * (MINUS | bfloat16_bits(3 - 6));  // -8 * UNIT, twice
+  __nv_bfloat162 offset = bits<__nv_bfloat162>(SIGNED ? MINUS_BIAS : 0u);         // -BIAS * UNIT
 
   static __device__ __forceinline__ __nv_bfloat162 offset_of(int zero) {
     const __nv_bfloat16 value = __float2bfloat16_rn(-UNIT * static_cast<float>(zero + Nibbles<SIGNED>::BIAS));
     return __halves2bfloat162(value, value);
   }
   __device__ __forceinline__ void convert(const unsigned* words, unsigned (&to)[4]) const {
-    const auto factor = bits<__nv_bfloat162>(0x7f007f00u);  // 2^127
-    const unsigned word = SIGNED ? words[0] ^ 0x88888888u : words[0];
+    // The least subnormal bf16 is 2^-133, and the largest power of two is 2^127: their product is UNIT.
+    constexpr unsigned FACTOR = TWICE * bfloat16_bits(127);
+    const auto factor = bits<__nv_bfloat162>(FACTOR);
+    const unsigned word = SIGNED ? words[0] ^ CODE_SIGNS_4 : words[0];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       to[i] = bits<unsigned>(__hfma2(bits<__nv_bfloat162>(word >> 4 * i & 0x000f000fu), factor, offset));
@@ -80,17 +97,19 @@ struct Integers<Nibbles<SIGNED>, __nv_bfloat16> {
 template <bool SIGNED>
 struct Integers<Bytes<SIGNED>, __half> {
   static constexpr float UNIT = 1.f;
-  static constexpr unsigned ONE = 0x00010001u, BIAS = Bytes<SIGNED>::BIAS;
-  __half2 offset = bits<__half2>((0x6400u + BIAS) * ONE);
+  static constexpr unsigned BIAS = Bytes<SIGNED>::BIAS;
+  static constexpr unsigned BASE = half_bits(10);              // 1024, whose mantissa counts in units of 1
+  static constexpr unsigned UPPER = (BASE >> 8) * 0x1010101u;  // four times the upper byte of BASE
+  __half2 offset = bits<__half2>((BASE + BIAS) * TWICE);
 
   static __device__ __forceinline__ __half2 offset_of(int zero) {
-    return bits<__half2>((0x6400u + (zero + static_cast<int>(BIAS))) * ONE);
+    return bits<__half2>((BASE + (zero + static_cast<int>(BIAS))) * TWICE);
   }
   __device__ __forceinline__ void convert(const unsigned* words, unsigned (&to)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const unsigned word = SIGNED ? words[i / 2] ^ 0x80808080u : words[i / 2];
-      const unsigned pair = __byte_perm(word, 0x64646464u, i % 2 ? 0x4342 : 0x4140);
+      const unsigned word = SIGNED ? words[i / 2] ^ CODE_SIGNS_8 : words[i / 2];
+      const unsigned pair = __byte_perm(word, UPPER, i % 2 ? 0x4342 : 0x4140);  // BASE + code, twice
       to[i] = bits<unsigned>(__hsub2(bits<__half2>(pair), offset));
     }
   }
@@ -99,18 +118,20 @@ struct Integers<Bytes<SIGNED>, __half> {
 template <bool SIGNED>
 struct Integers<Bytes<SIGNED>, __nv_bfloat16> {
   static constexpr float UNIT = 1.f;
-  float offset = 8388608.f + Bytes<SIGNED>::BIAS;  // 2^23: bfloat16 has too few bits for a code and an offset
+  static constexpr float BASE = 8388608.f;  // 2^23 as f32: bfloat16 has too few bits for a code and an offset
+  float offset = BASE + Bytes<SIGNED>::BIAS;
 
   static __device__ __forceinline__ float offset_of(int zero) {
-    return 8388608.f + static_cast<float>(zero + Bytes<SIGNED>::BIAS);
+    return BASE + static_cast<float>(zero + Bytes<SIGNED>::BIAS);
   }
   __device__ __forceinline__ void convert(const unsigned* words, unsigned (&to)[4]) const {
+    constexpr unsigned BASE_BITS = float_bits(23);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const unsigned word = SIGNED ? words[i / 2] ^ 0x80808080u : words[i / 2];
-      const float first = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7652 : 0x7650)) - offset;
-      const float second = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7653 : 0x7651)) - offset;
-      to[i] = __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x7632);  // exact up to 255
+      const unsigned word = SIGNED ? words[i / 2] ^ CODE_SIGNS_8 : words[i / 2];
+      const float first = __uint_as_float(__byte_perm(word, BASE_BITS, i % 2 ? 0x7652 : 0x7650)) - offset;
+      const float second = __uint_as_float(__byte_perm(word, BASE_BITS, i % 2 ? 0x7653 : 0x7651)) - offset;
+      to[i] = __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x7632);  // upper halves: exact up to 255
     }
   }
 };
@@ -160,7 +181,7 @@ __device__ __forceinline__ void set_zero(Integers& integers, V value) {
 template <class Integers>
 __device__ __forceinline__ void set_zero(Integers&, None) {}
 
-// Return the value of a lane of the same row, whose four lanes are neighbours.
+// Return the value that lane `lane` of the four neighbouring lanes of this row has.
 __device__ __forceinline__ float of_lane(float value, int lane) { return __shfl_sync(0xffffffffu, value, lane, 4); }
 __device__ __forceinline__ int of_lane(int value, int lane) { return __shfl_sync(0xffffffffu, value, lane, 4); }
 __device__ __forceinline__ None of_lane(None, int) { return {}; }

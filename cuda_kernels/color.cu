@@ -14,6 +14,8 @@ __device__ __forceinline__ T element(const T* x, const Planes& planes, int n, lo
 __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a, b); }
 
+// Both kernels use the factors and offsets of limited-range BT.601: Y begins at 16, and U and V are 128 for grey.
+
 // Convert four pixels per thread, which share U and V. Every operation is rounded on its own (no fused multiply-add),
 // as on the CPU: 8-bit results depend on it.
 template <typename T>

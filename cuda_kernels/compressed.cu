@@ -62,8 +62,8 @@ struct E5M2 : ConvertedCodes<unsigned char, E5M2> {  // the upper byte of an f16
 struct E4M3 : ConvertedCodes<unsigned char, E4M3> {  // bits of an f16 with another bias and no infinity
   static __device__ __forceinline__ float value(unsigned char code) {
     const int bits = (code & 0x80) << 8 | (code & 0x7f) << 7;
-    if ((code & 0x7f) == 0x7f) return __int_as_float(0x7fc00000);
-    return static_cast<float>(__ushort_as_half(static_cast<unsigned short>(bits))) * 256.0f;
+    if ((code & 0x7f) == 0x7f) return __int_as_float(0x7fc00000);                             // NaN
+    return static_cast<float>(__ushort_as_half(static_cast<unsigned short>(bits))) * 256.0f;  // biases: 15 - 7 = 8
   }
 };
 

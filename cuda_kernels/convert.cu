@@ -30,13 +30,13 @@ __device__ __forceinline__ unsigned char encode_float(float x, const StepFunctio
   return steps.code[n];
 }
 
-// Return the low bits of an integer, or of a float truncated to an int; 0 if an int cannot hold it.
+// Return the low bits of an integer, or of a float truncated to an int; 0 if an int cannot hold the truncated float.
 template <typename T>
 __device__ __forceinline__ unsigned low_bits(T x) {
   return static_cast<unsigned>(x);
 }
 
-__device__ __forceinline__ unsigned low_bits_of_float(double x) {
+__device__ __forceinline__ unsigned low_bits_of_float(double x) {  // -2^31 - 1 < x < 2^31
   return x > -2147483649.0 && x < 2147483648.0 ? static_cast<unsigned>(static_cast<int>(x)) : 0u;
 }
 template <>

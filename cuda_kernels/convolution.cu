@@ -41,8 +41,12 @@ __device__ __forceinline__ void wait_for_blocks(unsigned* barrier, unsigned coun
   __syncthreads();
 }
 
-constexpr int THREADS = 256, ROWS = 64, COLUMNS = 128, DEPTH = 16;  // tile: channels, pixels, products at a time
-constexpr int THREAD_ROWS = 4, THREAD_COLUMNS = 8;                  // sums of each thread
+constexpr int THREADS = 256;       // per block
+constexpr int ROWS = 64;           // output channels of a tile
+constexpr int COLUMNS = 128;       // pixels of a tile
+constexpr int DEPTH = 16;          // terms of each sum that are staged at a time
+constexpr int THREAD_ROWS = 4;     // output channels of a thread
+constexpr int THREAD_COLUMNS = 8;  // pixels of a thread
 
 // Convolution as implicit GEMM: the right matrix, the columns of im2col, is read from x when it is needed. blockIdx:
 // tile of pixels of all images; tile of output channels; part of the sum (split-K) and group. `parts`, if not null,
@@ -163,8 +167,8 @@ struct Element {
   }
 };
 
-// Return the input coordinate along an axis that a tap reads for output coordinate `at`; with TRANSPOSED, the one that
-// contributes to it; negative if there is none.
+// Return the input coordinate along an axis that a tap reads for output coordinate `at`. With TRANSPOSED, return the
+// input coordinate that contributes to `at` through the tap. The result is negative if there is none.
 template <bool TRANSPOSED, class I>
 __device__ __forceinline__ I source_coordinate(const Window<I>& w, int axis, I at, I tap) {
   I i = TRANSPOSED ? at + w.begin[axis] - tap * w.dilation[axis]

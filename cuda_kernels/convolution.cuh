@@ -30,7 +30,7 @@ __device__ __forceinline__ I offset(const I (&at)[3], const I (&stride)[5]) {
   return at[0] * stride[2] + at[1] * stride[3] + at[2] * stride[4];
 }
 
-// Maximum number of epilogue operands, which broadcast to y. Their strides have the order of Window's.
+// Maximum number of operands of an epilogue, which broadcast to y. Their strides are ordered as those of y in Window.
 constexpr int OPERANDS = 4;
 
 template <class I>

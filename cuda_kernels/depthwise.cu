@@ -21,9 +21,9 @@ __device__ __forceinline__ I quotient(const Divisor& divisor, I n) {
   }
 }
 
-// Convolve each channel with one kernel along the last two axes. A thread computes the 16 bytes of neighbouring channels
-// of a pixel. kernel: [taps, channels]. All pixels are aligned to 16 bytes. Where the kernel has TAPS rows and columns,
-// all elements are loaded at once; if TAPS is 0, it may have any number of them.
+// Convolve each channel with one kernel along the last two axes. A thread computes 16 bytes of neighbouring channels of
+// a pixel. kernel: [taps, channels]. All pixels are aligned to 16 bytes. If TAPS is not 0, the kernel has TAPS rows and
+// TAPS columns, and all elements are loaded at once; if TAPS is 0, it has any number of them.
 template <class T, class I, int TAPS, class F>
 __global__ void __launch_bounds__(THREADS)
     depthwise(const T* __restrict__ x, const T* __restrict__ kernel, T* __restrict__ y, const Window<I> w,

@@ -1,9 +1,10 @@
-// Division by a number that a launch knows.
+// Divisions by numbers that are known when a kernel is launched.
 #pragma once
 
 #include "common.cuh"
 
-// Division of numbers below 2^31 by multiplication; `reciprocal` in ovgpu/ops/base/strided.py computes the numbers.
+// Division of numbers below 2^31 by `value`: a multiplication and a shift. `reciprocal` in ovgpu/ops/base/strided.py
+// computes `magic` and `shift`.
 struct Divisor {
   int value, magic, shift;
 

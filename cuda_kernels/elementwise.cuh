@@ -52,7 +52,7 @@ __device__ __forceinline__ T integer_power(T base, T exponent) {
 __device__ __forceinline__ float nearest_f8(float x, float largest, int bits, int least) {
   const float half = static_cast<float>(__half(x));
   if (half > largest || half < -largest) return half < 0 ? -largest : largest;
-  const int exponent = (__float_as_int(half) >> 23 & 255) - 127;
-  const float unit = __int_as_float((max(exponent, least) - bits + 127) << 23);
+  const int exponent = (__float_as_int(half) >> 23 & 255) - 127;                 // of an f32: 8 bits above 23, bias 127
+  const float unit = __int_as_float((max(exponent, least) - bits + 127) << 23);  // 2^exponent of the last fraction bit
   return rintf(half / unit) * unit;
 }

@@ -14,9 +14,11 @@ __device__ __forceinline__ Number coordinate(Number at, int extent, bool align) 
   return (align ? (at + 1) * (size - 1) : multiply_minus_one(at + 1, size)) / 2;
 }
 
+constexpr int FAR = 1 << 30;  // a coordinate outside of any axis; sums of it and an offset are still ints
+
 template <typename Number>
 __device__ __forceinline__ int clamp_coordinate(Number at) {
-  return static_cast<int>(fmin(fmax(at, Number(-1073741824)), Number(1073741824)));
+  return static_cast<int>(fmin(fmax(at, Number(-FAR)), Number(FAR)));
 }
 
 // Return the index of the element that stands for index `i`, which may be outside of the axis; negative for zeros.

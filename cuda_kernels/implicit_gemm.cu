@@ -1,14 +1,54 @@
 // Convolutions as implicit GEMM on tensor cores, for tensors whose channels are adjacent. Elements are f16, bf16 or s8,
 // whose sums in s32 are exact. A product of matrices is a convolution with one tap.
+//
+// The result has a row per pixel of y (of all images) and a column per output channel. K is the sum's axis: the taps,
+// and for each tap the input channels. A block computes a tile of ROWS pixels by COLUMNS channels, stage by stage:
+//
+//                                         kernel [outputs, K], as the right operand
+//                                             channels
+//                                          COLUMNS    COLUMNS
+//      x, gathered for each pixel         +----------+----------+--
+//      K: a stage of 128 bytes per row    |          |          |     K
+//         stage 0   stage 1               +----------+----------+--
+//        +---------+---------+--          +----------+----------+--
+//   ROWS |         |         |            | tile 0   | tile 1   |     pixels
+//        +---------+---------+--          +----------+----------+--
+//   ROWS |         |         |            | tile s   | tile s+1 |     s = tiles along the channels
+//        +---------+---------+--          +----------+----------+--
+//
+// Where the tiles are too few for the device, several blocks compute parts of K of each tile; see Split.
+//
+// Warps divide a tile, and where that leaves fewer than four, several warps divide the chunks of each stage (WARPS_K):
+//
+//     256 x 128               64 x 32                  tile        of a warp   warps: pixels, channels, K   stages
+//        64     64               32                    256 x 128   64 x 64            4, 2, 1                  3
+//     +------+------+         +------+                 128 x 128   64 x 64            2, 2, 1                  3
+//  64 | w 0  | w 4  |      32 | w 0  |  and w 2        128 x 64    64 x 32            2, 2, 1                  4
+//     +------+------+         +------+                 64 x 128    64 x 32            1, 4, 1                  4
+//  64 | w 1  | w 5  |      32 | w 1  |  and w 3        64 x 64     32 x 32            2, 2, 1                  4
+//     +------+------+         +------+                 64 x 32     32 x 32            2, 1, 2                  6
+//  64 | w 2  | w 6  |                                  32 x 32     32 x 32            1, 1, 4                  6
+//     +------+------+
+//  64 | w 3  | w 7  |
+//     +------+------+
+//
+// Dynamic shared memory is a ring of STAGES stages; in a cluster, a barrier and the sums that other blocks send follow:
+//
+//   stage 0: x [ROWS][8 chunks of 16 bytes], kernel [COLUMNS][8 chunks] | stage 1 .. | barrier | received sums
+//
+// The main loop waits for a stage, multiplies it, and meanwhile starts copying the stage that is STAGES - 1 ahead. Sums
+// stay in registers. A strip is a line of eight pixels by GROUP channels: a lane has its pixel lane / 4, and channels 8
+// (lane % 4) to 8 (lane % 4) + 7.
 #include "bytes.cuh"
 #include "cluster.cuh"
 #include "convolution.cuh"
 #include "divisor.cuh"
 #include "ptx.cuh"
 
-constexpr int CHUNKS = 8, STAGE_BYTES = 16 * CHUNKS;  // of 16 bytes: a row of a stage
-constexpr int OCTET = 8;                              // neighbouring channels of a lane, and the columns of an mma
-constexpr int GROUP = 4 * OCTET;                      // channels of four lanes
+constexpr int CHUNKS = 8;                 // chunks of 16 bytes of a row of a stage
+constexpr int STAGE_BYTES = 16 * CHUNKS;  // of a row of a stage
+constexpr int OCTET = 8;                  // neighbouring channels of a lane, and the columns of an mma
+constexpr int GROUP = 4 * OCTET;          // channels of the four lanes that share a pixel
 
 // Multiprocessors of these capabilities have 100 KB of shared memory, in which one block of a large tile fits.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
@@ -26,56 +66,64 @@ struct ExactSum<signed char> {
   using Type = int;
 };
 
-// Division of K: none; parts, whose sums blocks leave in memory; or parts that the blocks of a cluster compute, each of
-// which gets the sums of some strips from the others.
+// Division of K among blocks: none; parts, whose sums the blocks leave in memory; or parts that the blocks of a cluster
+// compute, each of which gets the sums of some strips from the others.
 enum Split { NONE, MEMORY, CLUSTER };
 
-// Tile of a block: ROWS pixels by COLUMNS channels. STAGES of K are in shared memory: rows of x, then of the kernel.
-// BLOCKS run on a multiprocessor. Larger tiles of a warp read less of shared memory per product. Where a tile has fewer
-// than four of them, WARPS_K warps divide the chunks of each stage. A strip is a line of eight pixels by GROUP channels.
-// A warp computes the epilogue of OWN_LINES lines, and loads the operands of LINES of them at once.
+// Tile of a block: ROWS pixels by COLUMNS channels. BLOCKS run on a multiprocessor. The larger the tile of a warp, the
+// less it reads of shared memory per product. A warp computes the epilogue of OWN_LINES lines of eight pixels, and
+// loads the operands of LINES of them at once.
 template <int ROWS, int COLUMNS>
 struct Tile {
-  static constexpr int WARP_ROWS = ROWS + COLUMNS > 128 ? 64 : 32, WARP_COLUMNS = ROWS + COLUMNS > 192 ? 64 : 32;
-  static constexpr int WARPS_M = ROWS / WARP_ROWS, WARPS_MN = WARPS_M * (COLUMNS / WARP_COLUMNS);
-  static constexpr int WARPS_K = WARPS_MN < 4 ? 4 / WARPS_MN : 1, WARPS = WARPS_MN * WARPS_K, THREADS = 32 * WARPS;
-  static constexpr int KERNEL_AT = ROWS * CHUNKS, SIZE = KERNEL_AT + COLUMNS * CHUNKS;
+  static constexpr int WARP_ROWS = ROWS + COLUMNS > 128 ? 64 : 32;     // pixels of a warp
+  static constexpr int WARP_COLUMNS = ROWS + COLUMNS > 192 ? 64 : 32;  // channels of a warp
+  static constexpr int WARPS_M = ROWS / WARP_ROWS;                     // warps along the pixels
+  static constexpr int WARPS_MN = WARPS_M * (COLUMNS / WARP_COLUMNS);  // parts of a tile
+  static constexpr int WARPS_K = WARPS_MN < 4 ? 4 / WARPS_MN : 1;      // warps per part of a tile
+  static constexpr int WARPS = WARPS_MN * WARPS_K;                     // per block
+  static constexpr int THREADS = 32 * WARPS;                           // per block
+  static constexpr int KERNEL_AT = ROWS * CHUNKS;                      // chunks of x in a stage
+  static constexpr int SIZE = KERNEL_AT + COLUMNS * CHUNKS;            // chunks of a stage
   static constexpr int STAGES = ROWS + COLUMNS > 192 ? 3 : WARPS_K > 1 ? 6 : 4;
   static constexpr int BLOCKS = ROWS + COLUMNS > 256 ? 1 : ROWS + COLUMNS > 128 ? LARGE_BLOCKS : 3;
-  static constexpr int OWN_LINES = WARP_ROWS / 8 / WARPS_K, LINES = WARP_COLUMNS > 32 ? 2
-                                                                    : OWN_LINES < 4   ? OWN_LINES
-                                                                                      : 4;
-  static constexpr int LINES_OF_TILE = ROWS / 8, STRIPS = LINES_OF_TILE * (COLUMNS / GROUP);
-  static constexpr int EACH = THREADS / CHUNKS;  // rows between those that a thread copies
+  static constexpr int OWN_LINES = WARP_ROWS / 8 / WARPS_K;  // lines of eight pixels of a warp
+  static constexpr int LINES = WARP_COLUMNS > 32 ? 2 : OWN_LINES < 4 ? OWN_LINES : 4;  // loaded at once
+  static constexpr int LINES_OF_TILE = ROWS / 8;
+  static constexpr int STRIPS = LINES_OF_TILE * (COLUMNS / GROUP);  // of a tile
+  static constexpr int EACH = THREADS / CHUNKS;                     // rows between those that a thread copies
 };
 
-// Chunks of a row change places, so that neither ldmatrix nor cp.async has bank conflicts.
+// Return the place of a chunk in a stage: chunks of a row change places, so that neither ldmatrix nor cp.async has bank
+// conflicts.
 __device__ __forceinline__ int swapped(int row, int chunk) { return row * CHUNKS + (chunk ^ row % CHUNKS); }
 
-// Division of a launch: K in `parts` of `steps` stages. From a stage to the next one, K advances by rows and columns of
-// taps, and by bytes of channels.
+// Division of the work of a launch: extents of y, tiles along the channels, and K in `parts` of `steps` stages each.
+// From a stage to the next one, K advances by `rows` and `columns` of taps, and by `bytes` of channels.
 struct Division {
-  Divisor width, height, strips, parts;  // extents of y, tiles along the channels
+  Divisor width, height, strips, parts;  // `strips`: tiles along the channels
   int steps, rows, columns, bytes;
 };
 
-// Copies of one thread to the stages: one chunk of K of rows EACH apart, which are pixels of y. Taps are the outer part
-// of K, channels the inner one. Offsets count bytes.
+// Copies of one thread to the stages of x: one chunk of K for each of COUNT rows, which are pixels of y, EACH apart.
+// Taps are the outer part of K, channels the inner one. Offsets count bytes.
 template <class T, class S, int COUNT>
 struct PixelCopies {
-  static constexpr int OUTSIDE = -(1 << 30);
+  static constexpr int OUTSIDE = -(1 << 30);    // row of pixels behind the last one: outside of x for every tap
+  static constexpr unsigned BYTE = 0xff;        // mask of a code
+  static constexpr unsigned ONES = ~0u / BYTE;  // 1 in each of four bytes
   const Window<int>& w;
   const Division& d;
   const char* x;
   uint4* target;
-  unsigned padding, outside = 0;             // of four bytes; a bit per row that needs it, of the stages on the way
-  int channels, row_pitch, column_pitch;     // bytes of a tap, and strides
-  int at[COUNT], row[COUNT], column[COUNT];  // of the first tap: offset, coordinates
-  int i, j, channel;                         // tap, offset in its channels
+  unsigned padding;                          // four equal codes
+  unsigned outside = 0;                      // a bit for each row of the stages in flight: whether it needs padding
+  int channels, row_pitch, column_pitch;     // bytes of a tap's channels, and between rows and columns of x
+  int at[COUNT], row[COUNT], column[COUNT];  // offset and coordinates that the first tap reads, for each pixel
+  int i, j, channel;                         // the tap to copy next, and the offset in its channels
 
   __device__ __forceinline__ PixelCopies(const Window<int>& w, const Division& d, const T* x, uint4* stages, int pixel,
                                          int first_chunk, int code)
-      : w(w), d(d), x(reinterpret_cast<const char*>(x)), padding((code & 255) * 0x01010101u) {
+      : w(w), d(d), x(reinterpret_cast<const char*>(x)), padding((code & BYTE) * ONES) {
     const int own = threadIdx.x / CHUNKS, total = w.batch * w.extent[1] * w.extent[2], size = sizeof(T);
     channels = w.channels * size, row_pitch = w.x[3] * size, column_pitch = w.x[4] * size;
     target = stages + swapped(own, threadIdx.x % CHUNKS);
@@ -91,7 +139,8 @@ struct PixelCopies {
     channel = k - tap * channels;
     i = tap / w.kernel[2], j = tap - i * w.kernel[2];
   }
-  // Copy the stage that is `ahead` stages after the next one to read, with zeros outside of x, or zeros unless `valid`.
+  // Copy the stage that is `ahead` stages after the next one to read: zeros outside of x, and only zeros unless
+  // `valid`.
   __device__ __forceinline__ void copy(int stage, int ahead, bool valid) {
     const int down = i * w.dilation[1], right = j * w.dilation[2];
     const int tap = down * row_pitch + right * column_pitch + channel;
@@ -121,12 +170,14 @@ struct PixelCopies {
   }
 };
 
-// Likewise of the kernel, whose rows are output channels.
+// Copies of one thread to the stages of the kernel, whose rows are output channels.
 template <class T, class S, int COUNT>
 struct KernelCopies {
   const char* kernel;
   uint4* target;
-  int pitch, left, channels;  // bytes of a row, and those from the next chunk on; channels from the first row on
+  int pitch;     // bytes of a row
+  int left;      // bytes of a row from the next chunk on
+  int channels;  // output channels from this thread's first row on
 
   __device__ __forceinline__ KernelCopies(const Window<int>& w, const T* kernel, uint4* stages, int first,
                                           int first_chunk) {
@@ -137,12 +188,13 @@ struct KernelCopies {
     target = stages + S::KERNEL_AT + swapped(own, threadIdx.x % CHUNKS);
     left = pitch - begin, channels = w.outputs - first;
   }
-  // Return the channel in a row of a stage. Columns of the mma are such that a lane gets sums of neighbouring channels:
-  // columns 2 c and 2 c + 1 of octet j are channels 8 c + 2 j and 8 c + 2 j + 1.
+  // Return the output channel in a row of a stage. Rows are the columns of mma, of which a lane gets 2 c and 2 c + 1 of
+  // each octet j. These are channels 8 c + 2 j and 8 c + 2 j + 1, so that a lane gets neighbouring channels: row 32 g +
+  // 8 j + 2 c + b has channel 32 g + 8 c + 2 j + b.
   static __device__ __forceinline__ constexpr int channel_of(int row) {
     return (row & ~31) | (row & 6) << 2 | (row & 24) >> 2 | (row & 1);
   }
-  // Copy a stage, and go on to the next one. Behind the end of K are zeros, with which x is multiplied.
+  // Copy a stage, and advance to the next one. Behind the end of K are zeros, which x is multiplied by.
   __device__ __forceinline__ void copy(int stage, bool valid) {
 #pragma unroll
     for (int n = 0; n < COUNT; n++) {
@@ -227,19 +279,19 @@ struct OfChannels {
   }
 };
 
-// A number that is known to the compiler.
+// A number as a type, so that it is known at compile time in a generic lambda.
 template <int N>
 struct Count {
   __device__ constexpr operator int() const { return N; }
 };
 
-// Numbers that the epilogue takes, as arguments of the launch: layers that differ in them alone share a kernel.
-constexpr int NUMBERS = 8;
+// Numbers that the epilogue takes, as arguments of the launch: layers that differ in nothing else share a kernel.
+constexpr int NUMBERS = 8;  // at most
 struct Numbers {
   float at[NUMBERS];
 };
 
-// Element of the octets, and the numbers, that an epilogue takes.
+// Arguments of an epilogue for one element: its index in the octets, and the numbers.
 struct Place {
   int element;
   const Numbers& numbers;
@@ -248,10 +300,11 @@ struct Place {
 };
 
 // Compute y [pixels, outputs] = F(value). The value is the sum of the products of x and the kernel [outputs, taps,
-// channels], for s8 factor (sum - correction), rounded to V. A block computes a tile, or a part of its K; see Split. Parts
-// in MEMORY leave sums in `partial`, and the last warp to arrive adds up those of its place; `arrived` [tiles, WARPS] is
-// zero before and after. Rows of all tensors are aligned to 16 bytes, and `outputs` is a multiple of OCTET. The kernel is
-// a constant, and is copied before earlier launches end. Elements outside of x are `padding`.
+// channels], for s8 factor (sum - correction), rounded to V. Elements outside of x are `padding`. Rows of all tensors
+// are aligned to 16 bytes, and `outputs` is a multiple of OCTET. The kernel is a constant, and is copied before earlier
+// launches end.
+// A block computes a tile, or a part of its K; see Split. Parts in MEMORY leave sums in `partial`, and the last warp to
+// arrive adds up those of its part of the tile; `arrived` [tiles, WARPS] is zero before and after.
 template <class T, class V, class Out, int ROWS, int COLUMNS, Split SPLIT, class F, class O0 = Absent,
           class O1 = Absent, class O2 = Absent, class O3 = Absent>
 __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, COLUMNS>::BLOCKS))
@@ -262,8 +315,11 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
   using S = Tile<ROWS, COLUMNS>;
   using Sum = typename ExactSum<T>::Type;
   constexpr bool CODES = sizeof(T) == 1;
-  constexpr int STAGES = S::STAGES, BANDS = S::WARP_ROWS / 16, OCTETS = S::WARP_COLUMNS / OCTET,
-                GROUPS = S::WARP_COLUMNS / GROUP, SLICES = CHUNKS / 2 / S::WARPS_K;
+  constexpr int STAGES = S::STAGES;
+  constexpr int BANDS = S::WARP_ROWS / 16;         // of 16 pixels of a warp: left operands of mma
+  constexpr int OCTETS = S::WARP_COLUMNS / OCTET;  // of channels of a warp: right operands of mma
+  constexpr int GROUPS = S::WARP_COLUMNS / GROUP;  // of channels of a warp
+  constexpr int SLICES = CHUNKS / 2 / S::WARPS_K;  // of K that a warp multiplies per stage, two chunks each
   OVGPU_DYN_SHARED(uint4, stages);
   start_next_launch();
   ExpectedStores* const stores = reinterpret_cast<ExpectedStores*>(stages + STAGES * S::SIZE);
@@ -292,7 +348,8 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     commit_copies();
   }
 
-  // Where registers suffice, what the epilogue takes of the lane's channels is loaded here, ahead of its use.
+  // Operands and scales of the lane's channels for the epilogue are loaded here, ahead of their use, where registers
+  // suffice.
   constexpr bool LOADS_AHEAD = GROUPS == 1 && SPLIT == NONE;
   OfChannels<CODES, O0, O1, O2, O3> of_channels;
   const int own_first = first_channel + warp_n * S::WARP_COLUMNS + lane % 4 * OCTET;
@@ -303,7 +360,8 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
   };
   if (LOADS_AHEAD) load_of_channels(min(own_first, w.outputs - OCTET));
 
-  // Where the rows that this lane passes to ldmatrix are in a stage. Rows of a tile have a power of two of chunks.
+  // Places in a stage of the rows that this lane passes to ldmatrix. Other chunks of a row are found by ^, since a row
+  // has a power of two of chunks.
   const int own_pixel = swapped(warp_m * S::WARP_ROWS + lane % 16, lane / 16 + warp_k * 2);
   const int own_channel =
       S::KERNEL_AT + swapped(warp_n * S::WARP_COLUMNS + lane / 16 * 8 + lane % 8, lane / 8 % 2 + warp_k * 2);
@@ -336,8 +394,8 @@ __global__ void __launch_bounds__((Tile<ROWS, COLUMNS>::THREADS), (Tile<ROWS, CO
     stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
 
-  // Write `count` lines of eight pixels. The lane has the pixel `top` of the first line, and those 8, 16 .. behind it;
-  // total(n, e) is the sum of its element e in line n.
+  // Write `count` lines of eight pixels. The lane has pixel `top` of the first line, and pixels top + 8, top + 16, ..
+  // of the others; total(n, e) is the sum of its element e in line n.
   const int pixels = w.batch * w.extent[1] * w.extent[2];
   const auto write_lines = [&](auto count, int top, int channel, const auto& total) {
     Octets<O0, O1, O2, O3> loaded[count];

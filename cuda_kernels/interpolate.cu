@@ -2,8 +2,8 @@
 #include "resample.cuh"
 #include "strided.cuh"
 
-// The K axes of y that are resized, outermost first: their indices among its axes, the starts of their tables (with the
-// same number of taps for each coordinate of y), and their strides in x.
+// The K axes of y that are resized, outermost first: their indices among the axes of y, the starts of their tables
+// (which have the same number of taps for each coordinate of y), and their strides in x.
 template <typename I, int K>
 struct Resized {
   I axis[K], first[K], stride[K];

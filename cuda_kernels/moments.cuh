@@ -9,7 +9,7 @@ template <class A>
 struct Moments {
   A count, mean, squares;
 
-  // Return what deviations from the mean are multiplied by. eps is added to the variance if `inside`, else to its
+  // Return the factor that normalises deviations from the mean. eps is added to the variance if `inside`, else to its
   // square root.
   __device__ __forceinline__ A factor(A eps, bool inside) const {
     const A variance = squares / count;
@@ -26,11 +26,15 @@ struct Merge {
   }
 };
 
-// Broadcasts of the inputs of an epilogue to the result: of input n in bits 2 n and 2 n + 1 of a number.
+// Broadcast of an input of an epilogue to the result: it has all elements; one per image and channel; one per channel;
+// or a single one. `kinds` packs the broadcasts of several inputs, BROADCAST_BITS for each; input 0 has the lowest
+// bits.
 enum Broadcast { ELEMENT, IMAGE_CHANNEL, CHANNEL, SINGLE };
+constexpr int BROADCAST_BITS = 2;
+static_assert(SINGLE < 1 << BROADCAST_BITS, "a broadcast fits in its bits");
 
 __device__ __forceinline__ Broadcast broadcast_of(unsigned kinds, int n) {
-  return static_cast<Broadcast>(kinds >> 2 * n & 3);
+  return static_cast<Broadcast>(kinds >> BROADCAST_BITS * n & ((1 << BROADCAST_BITS) - 1));
 }
 
 // Identity epilogue. Fused elementwise layers generate others (struct Epilogue), which are applied to each result. `at`

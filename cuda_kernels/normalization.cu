@@ -6,7 +6,7 @@
 #include "ptx.cuh"
 #include "quantizer.cuh"
 
-// Where the elements of a normalised row are written, V at a time.
+// Output of a normalised row, V elements at a time.
 template <class T, int V>
 struct Row {
   T* out;
@@ -15,7 +15,7 @@ struct Row {
   __device__ __forceinline__ void write(unsigned i, const T (&part)[V]) const { store<V>(part, out + i); }
 };
 
-// Likewise, unless `out` is null, and where the codes of element * factor are. factor: [n], or null.
+// Output of a normalised row and of the codes of its elements times `factor`. `out` may be null, and so may factor [n].
 template <class T, int V>
 struct CodedRow {
   T* out;
@@ -43,8 +43,8 @@ struct CodedRow {
   }
 };
 
-// Normalise and write a row of n elements, of which each thread holds N vectors of V elements, and their sum; see
-// fold_row. scale, shift: [n], or null.
+// Normalise and write a row of n elements. Each thread holds N vectors of V elements and their sum; see fold_row.
+// scale, shift: [n], or null.
 template <int KIND, int V, int N, class T, class A, class R>
 __device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A inverse_n, R row, const T* scale,
                                           const T* shift, unsigned size, unsigned n, A eps, int mode) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A inver
     if (shift) load<V>(shift + i, shifts);
     row.prepare(i);
   };
-  if (N == 1 && threadIdx.x * V < size) prepare(threadIdx.x * V);  // while sums are on their way
+  if (N == 1 && threadIdx.x * V < size) prepare(threadIdx.x * V);  // loads overlap with fold_row
   const A mean = KIND == CENTRE || KIND == MVN ? fold_row(sum, Add()) / A(n) : A(0);
   A factor = 1;
   if (KIND == MVN || KIND == L2 || KIND == RMS) {
@@ -127,8 +127,9 @@ __device__ __forceinline__ void load_vectors(const T* row, unsigned size, T (&to
   }
 }
 
-// Terms of the rows to normalise, (x + y) + z, where every sum is rounded, and y and z may be null. Each repeats after
-// its own number of rows. If `total` is not null, it receives the sums, and may be in the memory of a term.
+// Terms of the rows to normalise: (x + y) + z, where every sum is rounded, and y and z may be null. Row r of the result
+// takes row r % x_rows of x, and likewise of y and z. If `total` is not null, it receives the sums; it may be in the
+// memory of a term.
 template <class T>
 struct Terms {
   const T *x, *y, *z;
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   write_row<KIND>(value, sum, inverse_n, to, scale, shift, size, n, eps, mode);
 }
 
-// Likewise, and write the codes of the elements; see CodedRow.
+// Like add_normalize_rows, and write the codes of the elements; see CodedRow.
 template <class T, int KIND, int V, int N>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     normalize_rows_to_codes(const T* x, const T* y, const T* z, T* out, T* total, const T* scale, const T* shift,
@@ -293,9 +294,9 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   }
 }
 
-// The two stages of the norm of a few long rows, whose parts of `chunk` elements are divided among blocks: blockIdx.x is
-// the part, blockIdx.y the row. `parts` [rows][gridDim.x][2] gets the mean of each part, and the sum of the squared
-// distances from it; or 0, and the sum of the squares. n and chunk are multiples of V.
+// The two stages of the norm of a few long rows, whose parts of `chunk` elements are divided among blocks: blockIdx.x
+// is the part, blockIdx.y the row. `parts` [rows][gridDim.x][2] gets the mean of each part and the sum of the squared
+// distances from it, or, for norms without a mean, 0 and the sum of the squares. n and chunk are multiples of V.
 template <class T, int KIND, int V>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     normalize_parts(const T* x, typename Accumulator<T>::Type* parts, unsigned n, unsigned chunk) {

@@ -5,32 +5,34 @@
 #include "moments.cuh"
 #include "vectors.cuh"
 
-// The blocks that have the pixels of a group: one, or a cluster; or any, in two launches, of which the first one writes
-// the moments of their parts, and the second one normalises.
+// Division of the pixels of a group among blocks: one block has all of them (NONE), or the blocks of a cluster. Or any
+// blocks, in two launches: the first one writes the moments of each part (MOMENTS), and the second one normalises
+// (NORMALIZE).
 enum Split { NONE, CLUSTER, MOMENTS, NORMALIZE };
 
-constexpr int BLOCK = 256;  // threads, at most
-constexpr int GROUPS = 64;  // of a block, at most
+constexpr int BLOCK = 256;  // threads per block, at most
+constexpr int GROUPS = 64;  // groups per block, at most
 constexpr int LOADED = 4;   // pixels that a thread loads at once for moments
 constexpr int WRITTEN = 2;  // pixels that a thread loads, and then writes
 
-// Images of `channels` channels, in groups of `group`; a block has `length` of their `pixels`, the last one of `parts`
-// perhaps fewer, and `width` channels. `team` threads, a power of two and part of a warp, merge the moments of a group.
-// Pixels are `x_step` elements apart in x, and `out_step` in out.
+// Images have `pixels` pixels of `channels` channels, in groups of `group`. A block has `width` channels of `length`
+// pixels; the last one of the `parts` of an image may have fewer pixels. `team` threads, a power of two and part of a
+// warp, merge the moments of a group. Pixels are `x_step` elements apart in x, and `out_step` in out.
 struct Shape {
   unsigned pixels, channels, group, length, parts, width, team, x_step, out_step;
 
   __device__ __forceinline__ unsigned pixels_of(unsigned part) const { return min(length, pixels - part * length); }
 };
 
-// The other inputs of an epilogue: how they broadcast, and how far apart the pixels are of those that do not.
+// The other inputs of an epilogue: their broadcasts (see broadcast_of), and the distance between the pixels of those
+// with all elements.
 struct Operands {
   unsigned kinds, step[3];
 };
 
-// Indices into these inputs for one of neighbouring channels of a pixel.
+// Indices into these inputs for one channel of several neighbouring channels of a pixel.
 struct PixelIndices {
-  unsigned long long first[3], number;  // of the first of the channels; and how many of them are before this one
+  unsigned long long first[3], number;  // indices for the first channel; and the number of channels before this one
   bool single[3];
 
   __device__ __forceinline__ PixelIndices(const Operands& operands, unsigned long long pixel, unsigned channel,
@@ -102,8 +104,8 @@ struct ChannelMoments {
   }
 };
 
-// Write the moments by channel of the n pixels `first`, first + lanes and so on, before end. Their squares are of
-// deviations from the first of them. As this is one of the elements, that multiplies the rounding error by n + 1 at most.
+// Write the moments by channel of the n pixels `first`, first + lanes and so on, before end. Squares are of deviations
+// from the first of these pixels. Since it is one of the elements, this multiplies the rounding error by n + 1 at most.
 template <int V, class T, class A>
 __device__ __forceinline__ void find_channel_moments(const T* x, unsigned first, unsigned end, unsigned lanes,
                                                      unsigned x_step, A inverse_n, unsigned at,
@@ -137,7 +139,7 @@ __global__ void __launch_bounds__(BLOCK)
                      const Shape s, typename Accumulator<T>::Type eps, bool eps_inside, const Operands operands,
                      const void* p0, const void* p1, const void* p2) {
   using A = typename Accumulator<T>::Type;
-  OVGPU_SHARED(A, factors, [2][GROUPS]);  // of each group: mean, and factor of deviations from it
+  OVGPU_SHARED(A, factors, [2][GROUPS]);  // of each group: the mean, and the factor of deviations from the mean
   start_next_launch();
   const unsigned chunks = s.width / V, lanes = blockDim.x / chunks;  // of a pixel; and pixels at a time
   const unsigned chunk = threadIdx.x % chunks, lane = threadIdx.x / chunks;

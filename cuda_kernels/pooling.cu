@@ -87,9 +87,9 @@ struct Compared<signed char> {
   using Type = int;
 };
 
-// Max pooling of floats or s8 along two axes where channels are adjacent: a thread computes the 16 bytes of neighbouring
-// channels of a window. Axes: batch, rows, columns, chunks of channels; their operands: the first pixels of x, and y. All
-// pixels are aligned to 16 bytes.
+// Max pooling of floats or s8 along two axes where channels are adjacent: a thread computes 16 bytes of neighbouring
+// channels of a window. Axes: batch, rows, columns, chunks of channels; their operands: the first pixels of x, and y.
+// All pixels are aligned to 16 bytes.
 template <typename T, typename I>
 __global__ void max_pool_channels(const T* __restrict__ x, T* __restrict__ y, const Axes<I, 4, 2> axes,
                                   const Windows<I> windows, I size, double empty_value) {

@@ -4,14 +4,17 @@
 #include "codes.cuh"
 #include "norms.cuh"
 
+// Selectors of __byte_perm: pairs of the lower and of the upper halves of two words.
+constexpr unsigned LOWER_HALVES = 0x5410, UPPER_HALVES = 0x7632;
+
 // Return eight elements of x in the order of the pairs that Integers::convert gives.
 template <int PER_WORD>
 __device__ __forceinline__ uint4 reorder_pairs(const uint4& x) {
   if constexpr (PER_WORD != 8) {
     return x;
   } else {
-    return {__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632), __byte_perm(x.y, x.w, 0x5410),
-            __byte_perm(x.y, x.w, 0x7632)};
+    return {__byte_perm(x.x, x.z, LOWER_HALVES), __byte_perm(x.x, x.z, UPPER_HALVES),
+            __byte_perm(x.y, x.w, LOWER_HALVES), __byte_perm(x.y, x.w, UPPER_HALVES)};
   }
 }
 
@@ -72,7 +75,7 @@ __device__ __forceinline__ void split_terms(const float (&x)[CHUNK], uint4 (&ter
   for (int t = 0; t < 2; t++) terms[t] = reorder_pairs<PER_WORD>(terms[t]);
 }
 
-// The chain of no layers. Others are generated, as a struct Chain.
+// Chain without layers. Other chains are generated, as a struct Chain.
 struct Identity {
   template <class X, class At>
   static __device__ __forceinline__ X of(X x, const At&, const void*, const void*) {
@@ -84,7 +87,7 @@ struct RowStrides {
   int x, y, z;
 };
 
-// Up to three arrays that a chain takes, and the distances between their rows.
+// Up to three arrays that a chain takes, and the distances between their rows in elements.
 template <class X>
 struct Sources {
   const X *x, *y, *z;
@@ -103,7 +106,7 @@ struct Sources {
 };
 
 // ROWS rows of x in shared memory, as chunks of eight elements in the order in which warps read them: a lane reads
-// CHUNKS chunks in a step of mma. Second terms are behind first ones; padding avoids bank conflicts.
+// CHUNKS chunks in a step of mma. Second terms follow first ones. The pitch is padded to avoid bank conflicts.
 template <class X, int ROWS, int CHUNKS>
 struct StagedRows {
   static constexpr int TERMS = RightOperand<X>::TERMS;
@@ -117,7 +120,7 @@ struct StagedRows {
 #pragma unroll
     for (int t = 0; t < TERMS; t++) to[t * ROWS * 4] = words[t];
   }
-  // Elements themselves take the place of their terms until they are normalised.
+  // Store elements that are not yet normalised in the place of their terms.
   __device__ __forceinline__ void store(const X (&x)[CHUNK], uint4* to) const {
     uint4 words[TERMS];
     memcpy(words, x, sizeof(words));
@@ -131,7 +134,7 @@ struct StagedRows {
   }
 };
 
-constexpr int MAX_WARPS = 16;  // of a block
+constexpr int MAX_WARPS = 16;  // per block
 
 // A norm of rows, with a scale and a shift [k] that may be null.
 template <class X>
@@ -154,7 +157,8 @@ struct RowNorm {
   }
 };
 
-// A sum over a block: each warp leaves its part in `parts`; behind a barrier, every thread adds them up.
+// The two halves of a sum over a block: each warp leaves its part in `parts`; after a barrier, every thread calls
+// `sum_of`, which adds up the parts.
 __device__ __forceinline__ void leave_part(float sum, float* parts, int thread) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);

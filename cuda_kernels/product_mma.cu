@@ -5,31 +5,34 @@
 #include "ptx.cuh"
 
 constexpr int TILE = 16;         // rows of the weights per warp
-constexpr int PITCH = TILE + 4;  // floats between columns of partial sums; avoids bank conflicts
-constexpr int MAX_ROWS = 32;     // of x in a block; two blocks share more
+constexpr int PITCH = TILE + 4;  // floats between the partial sums of two rows of x; avoids bank conflicts
+constexpr int MAX_ROWS = 32;     // rows of x per block; two blocks share more of them
 
-// Return the number of warps of a block at most: half as many where lanes need more registers.
+// Return the maximum number of warps of a block: half of MAX_WARPS where lanes need more registers.
 template <class X>
 constexpr int max_warps(int rows) {
   return rows <= CHUNK && sizeof(X) == 2 ? MAX_WARPS : MAX_WARPS / 2;
 }
 
-// A gate computes an element of out from two of a product, the same one of both halves of its columns; None is no gate.
+// Parts of the columns of a product. A gate computes an element of out from two elements of the product, at the same
+// place of both halves of its columns. None is no gate.
 template <class Gate>
 constexpr int HALVES = 2;
 template <>
 constexpr int HALVES<None> = 1;
 
-// Compute out [z, m, n] = x [z, m, k] @ weights [z, n, k]^T for every z = blockIdx.z; unless `stacked`, all share x
-// [m, k]. With a gate, out is [z, m, n / 2].
-// Chain computes elements of x from as many ARRAYS, whose rows have `strides`. `total` is null, or receives them.
-// NORM: how rows of x are normalised, MVN or RMS, in which case shared memory holds all of x; else PLAIN.
+// Compute out [z, m, n] = x [z, m, k] @ weights [z, n, k]^T for every z = blockIdx.z; unless `stacked`, all share
+// x [m, k]. With a gate, out is [z, m, n / 2].
+// Chain computes each element of x from the elements of ARRAYS arrays, whose rows have `strides`. `total` is null, or
+// receives x before the norm. NORM: how rows of x are normalised, MVN or RMS, in which case shared memory holds all of
+// x; else PLAIN.
 // Blocks have 32 x (warps along k) x (warps along n) threads. A warp multiplies TILE rows of the weights, the left
-// operand of mma. In each step, lanes 4 g to 4 g + 3 take V words of codes each from rows g and g + 8; the order of
-// elements along k is arbitrary, but the same for x. Warps along k take every `parts`-th step (split-K), `count` each,
-// and their sums are added at the end. With a gate, the second half of the warps along n takes rows of the second half
-// of the weights. A block takes every gridDim.x-th of `groups` of such rows, and ROWS rows of x, whose elements it
-// stages for `rounds` steps per warp in shared memory; 1 << shift threads copy a row.
+// operand of mma. In each step, lanes 4 g to 4 g + 3 take V words of codes each from rows g and g + 8. Sums may take
+// the elements along k in any order, if it is the same for x. Warps along k take every `parts`-th step (split-K),
+// `count` each, and their sums are added at the end. With a gate, the second half of the warps along n takes rows of
+// the second half of the weights. The rows that a block multiplies at once are a group: it takes every gridDim.x-th of
+// `groups` groups, and ROWS rows of x. It stages x for `rounds` steps per warp in shared memory; 1 << shift threads
+// copy a row.
 // Each thread copies its codes to shared memory, AHEAD steps before it needs them. The weights are constants: the first
 // copies begin before the launches before this one have ended. `rounds` is a multiple of AHEAD, or covers all steps.
 // GROUPED: scales or zero points differ along k, but not within a step.
@@ -68,14 +71,14 @@ __global__ void __launch_bounds__(32 * max_warps<X>(ROWS), 2)
   float* const sums = reinterpret_cast<float*>(memory) + warps * (AHEAD * 2 * 32 * V);
   const StagedRows<X, ROWS, CHUNKS> staged = {reinterpret_cast<uint4*>(sums + warps * m_here * PITCH)};
 
-  // The steps that are copied, AHEAD of those that are multiplied.
+  // The steps that are copied, which are AHEAD of the steps that are multiplied.
   int group_ahead = first_group, step_ahead = 0;
   Scale scales_ahead[2];
   Zero zeros_ahead[2];
   const int tile = threadIdx.z, second = PARTS == 2 && tile >= tiles ? 1 : 0;  // the second half of the weights
   const int above = blockIdx.z * n + second * width, row_warp = (tile - second * tiles) * TILE + row_lane;
   const auto row_ahead = [&](int h) { return above + min(group_ahead * height + row_warp + 8 * h, width - 1); };
-  const auto load_params = [&]() {  // each of the lanes that share a row takes those of another step
+  const auto load_params = [&]() {  // the lanes that share a row load the parameters of different steps
     if (!GROUPED && step_ahead) return;
     const int column = GROUPED ? min(((step_ahead + lane % AHEAD) * parts + part) * STEP, k - 1) : 0;
 #pragma unroll
@@ -204,7 +207,7 @@ __global__ void __launch_bounds__(32 * max_warps<X>(ROWS), 2)
     __syncthreads();
   }
   for (int group = first_group; group < groups; group += group_stride) {
-    const unsigned row = thread & (height - 1);  // of the results that this thread adds up
+    const unsigned row = thread & (height - 1);  // row of the weights whose results this thread adds up
     float factors[PARTS];
 #pragma unroll
     for (int i = 0; i < PARTS; i++) {

@@ -1,20 +1,57 @@
-// Products of more rows of x than product_mma.cu takes, with compressed weights, on tensor cores. Codes are converted to
-// exact 16-bit integers in registers; scales multiply the f32 sums. f32 elements of x become sums of two bf16 numbers.
+// Products of more rows of x than product_mma.cu takes, with compressed weights, on tensor cores. Codes are converted
+// to exact 16-bit integers in registers; scales multiply the f32 sums. f32 elements of x become sums of two bf16
+// numbers.
+//
+// The result of a matrix is divided into tiles of ROWS rows of x by TILE rows of the weights, and the sum over k of
+// each tile into parts of COLUMNS codes. A part of a tile is a unit of work, number tile * parts + part:
+//
+//                   n, rows of the weights
+//                    TILE        TILE                          share of 3 units per block (stream-K):
+//               +-----------+-----------+--
+//   m,     ROWS | tile 0    | tile 2    |  4, 6 ..        unit    0  1  2  3  4  5  6  7  8  9 10 11
+//   rows        +-----------+-----------+--               part    0  1  2  3  0  1  2  3  0  1  2  3
+//   of x   ROWS | tile 1    | tile 3    |  5, 7 ..        tile  |     0     |     1     |     2     |
+//               +-----------+-----------+--               block |   0    |   1    |   2    |   3    |
+//
+// So several blocks may have parts of a tile, and a block may have parts of several tiles.
+//
+// The 8 warps of a block divide a tile. Each multiplies 32 rows of the weights by up to 32 rows of x:
+//
+//                ROWS = 64, WARPS_K = 1                        ROWS = 16 or 32, WARPS_K = 2
+//          rows of the weights                           rows of the weights
+//            32     32     32     32                        32     32     32     32
+//         +------+------+------+------+                  +------+------+------+------+
+//   x  32 | w 0  | w 1  | w 2  | w 3  |          x  ROWS | w 0  | w 1  | w 2  | w 3  |  first half of a stage
+//         +------+------+------+------+                  | w 4  | w 5  | w 6  | w 7  |  second half
+//      32 | w 4  | w 5  | w 6  | w 7  |                  +------+------+------+------+
+//         +------+------+------+------+
+//
+// The weights are the left operand of mma (16 rows), x the right one (8 rows). In a 32 x 8 part of a warp's tile, lane
+// 4 g + c has the sums of rows g, g + 8, g + 16 and g + 24 of the weights and rows 2 c and 2 c + 1 of x.
+//
+// Dynamic shared memory, a ring of STAGES stages, then sums:
+//
+//   stage 0: codes [TILE][128 bytes], x [ROWS][COLUMNS] | stage 1 .. | sums [min(ROWS, 32)][PITCH] | in clusters:
+//                                                           a barrier, and the sums that other blocks send
+//
+// A stage has the operands of one unit. The main loop waits for a stage, starts copying the unit that is STAGES - 1
+// units ahead, converts codes, and multiplies. At the end of a tile, its sums go to the result if the block has all
+// parts of it. Otherwise blocks leave them in `partial`, or send them to each other in a cluster, and add them up.
 #include "cluster.cuh"
 #include "divisor.cuh"
 #include "product_input.cuh"
 #include "ptx.cuh"
 
-constexpr int TILE = 128;       // rows of the weights per tile
-constexpr int CODE_PIECES = 8;  // pieces of 16 bytes of a row's codes in a stage
-constexpr int WARPS_N = 4;      // warps along the rows of the weights
-constexpr int THREADS = 256;
-constexpr int WARPS = THREADS / 32;
-constexpr int PITCH = TILE + 4;  // floats between columns of sums; avoids bank conflicts
-constexpr int LOADS = 8;         // of partial sums in flight
+constexpr int TILE = 128;            // rows of the weights per tile
+constexpr int CODE_PIECES = 8;       // pieces of 16 bytes of a row's codes in a stage
+constexpr int WARPS_N = 4;           // warps along the rows of the weights
+constexpr int THREADS = 256;         // per block
+constexpr int WARPS = THREADS / 32;  // per block
+constexpr int PITCH = TILE + 4;      // floats between the sums of two rows of x; avoids bank conflicts
+constexpr int LOADS = 8;             // loads of partial sums, 16 bytes each, that a thread has in flight
 
-// The shape of a launch. A tile of the result is a sum over `parts` of K; a part of a tile is a unit of work. A block
-// takes some of `shares` of `share` units each. `stacked`: every matrix has an x of its own.
+// The shape of a launch: x [m, k], weights [n, k]; the numbers of tiles along both, and of parts of k. A block takes
+// some of `shares` of `share` units each. `stacked`: every matrix has an x of its own.
 struct Extents {
   int m, n, k;
   Divisor tiles_m, tiles_n, parts;
@@ -43,34 +80,45 @@ struct Unit {
 };
 
 // A stage has CODE_PIECES pieces of codes of TILE rows of the weights, and then the same columns of ROWS rows of x. A
-// warp multiplies 32 rows of the weights by 32 rows of x, or fewer, in `STEPS` steps; warps that ROWS leaves over divide
-// the columns. In a step, a lane takes `CHUNKS` chunks of eight elements of each of its rows.
+// warp multiplies 32 rows of the weights by 32 rows of x, or fewer, in `STEPS` steps. Where ROWS is too small for all
+// warps, two warps divide the columns of each 32 rows of the weights. In a step, a lane takes `CHUNKS` chunks of eight
+// elements of each of its rows.
 template <class Codes, class X, int V, int ROWS>
 struct Stage {
-  static constexpr int TERMS = RightOperand<X>::TERMS, PER_WORD = Codes::PER_WORD;
-  static constexpr int WARPS_K = ROWS > 32 ? 1 : 2, OCTETS = ROWS > 32 ? 4 : ROWS / 8;
-  static constexpr int COLUMNS = 4 * CODE_PIECES * PER_WORD, COLUMNS_PER_PIECE = 16 / static_cast<int>(sizeof(X));
-  static constexpr int STEPS = 8 / (V * WARPS_K), STEP = 4 * V * PER_WORD;  // the columns of a step
-  static constexpr int X_PIECES = COLUMNS / COLUMNS_PER_PIECE;              // of a row
-  static constexpr int CHUNKS = V * PER_WORD / CHUNK, WORDS = CHUNK / PER_WORD;
-  static constexpr int X_AT = TILE * CODE_PIECES, SIZE = X_AT + ROWS * X_PIECES;
+  static constexpr int TERMS = RightOperand<X>::TERMS;        // numbers that an element of x is split into
+  static constexpr int PER_WORD = Codes::PER_WORD;            // codes per word of 32 bits
+  static constexpr int WARPS_K = ROWS > 32 ? 1 : 2;           // warps that divide the columns
+  static constexpr int OCTETS = ROWS > 32 ? 4 : ROWS / 8;     // right operands of mma per warp
+  static constexpr int COLUMNS = 4 * CODE_PIECES * PER_WORD;  // elements of a row in a stage
+  static constexpr int COLUMNS_PER_PIECE = 16 / static_cast<int>(sizeof(X));  // elements of x in 16 bytes
+  static constexpr int STEPS = 8 / (V * WARPS_K);                             // of a warp per stage
+  static constexpr int STEP = 4 * V * PER_WORD;                               // columns of a step
+  static constexpr int X_PIECES = COLUMNS / COLUMNS_PER_PIECE;                // pieces of 16 bytes of a row of x
+  static constexpr int CHUNKS = V * PER_WORD / CHUNK;                         // of a lane per step and row
+  static constexpr int WORDS = CHUNK / PER_WORD;                              // words of codes per chunk
+  static constexpr int X_AT = TILE * CODE_PIECES;                             // pieces before those of x
+  static constexpr int SIZE = X_AT + ROWS * X_PIECES;                         // pieces of a stage
 
-  // Pieces of a row change places, which avoids bank conflicts: the lanes of a load have different rows.
+  // Pieces of a row change places, which avoids bank conflicts: the lanes of a load have different rows. Piece p of a
+  // row is stored in place p ^ swap. For codes, the swap is the row's low three bits in reverse.
   static __device__ __forceinline__ int code_swap(int row) { return row % 2 * 4 + row / 2 % 2 * 2 + row / 4 % 2; }
   static __device__ __forceinline__ int x_swap(int row) { return row % 2 * (CHUNKS * TERMS > 1 ? 1 : 4); }
-  // Lanes take their chunks in different orders, for the same reason: chunk p ^ turn instead of p.
+  // Lanes take their chunks in different orders, also to avoid bank conflicts: chunk p ^ turn instead of p.
   static __device__ __forceinline__ int turn(int column) { return CHUNKS == 4 ? column : CHUNKS == 2 ? column / 2 : 0; }
 };
 
 // Copies of one thread to the stages, unit by unit: rows CODE_ROWS apart of the weights, and X_ROWS apart of x.
 template <class S, int ROWS, class X>
 struct Copies {
-  static constexpr int CODE_ROWS = THREADS / CODE_PIECES, X_ROWS = THREADS / S::X_PIECES;
+  static constexpr int CODE_ROWS = THREADS / CODE_PIECES;  // rows of the weights that the block copies at once
+  static constexpr int X_ROWS = THREADS / S::X_PIECES;     // rows of x that the block copies at once
   const Extents& extents;
   const uint4* codes;
   const X* x;
   uint4 *code_target, *x_target;
-  int code_at, x_at, code_rows, x_rows, part;  // rows that are left from this thread's first one on
+  int code_at, x_at;      // where this thread's first row begins: pieces of codes, elements of x
+  int code_rows, x_rows;  // rows from this thread's first one on
+  int part;
 
   __device__ __forceinline__ Copies(const Extents& extents, const void* codes, const X* x, uint4* stages)
       : extents(extents), codes(static_cast<const uint4*>(codes)), x(x) {
@@ -115,7 +163,7 @@ struct Copies {
   }
 };
 
-// Split the f32 elements of a stage into two terms, in their place.
+// Split the f32 elements of x in a stage into two terms, in place.
 template <class S, int ROWS>
 __device__ __forceinline__ void split_stage(uint4* stage) {
   for (int i = threadIdx.x; i < ROWS * S::X_PIECES / S::TERMS; i += THREADS) {
@@ -135,12 +183,12 @@ __device__ __forceinline__ P param_at(const P* values, int at) {
 }
 __device__ __forceinline__ None param_at(const None*, int) { return {}; }
 
-// The scales and zero points of four rows of a lane, which are loaded before they are needed.
+// The scales and zero points of a lane's four rows, which are loaded before they are needed.
 template <class Scale, class Zero>
 struct Params {
   Scale scales[4];
   Zero zeros[4];
-  int row, rows;  // the first one, and how many are left from there
+  int row, rows;  // the first row, and the number of rows from there on
 
   __device__ __forceinline__ void start(int number, int lane_row, int x_rows, const Extents& extents) {
     const Unit unit(number, x_rows, extents);
@@ -161,14 +209,14 @@ struct Params {
 };
 
 // Compute out [e, m, n] = x [e, m, k] @ weights [e, n, k]^T for every matrix e; unless `stacked`, all share x [m, k].
+// The weights are constants, and are copied before earlier launches end.
 // Each block takes an equal share of the units, in the order of tiles (stream-K). Where several blocks have units of a
 // tile, they leave sums in `partial`, and the last warp to arrive adds them up for some rows of x. `arrived`
 // [blocks, WARPS] is zero before and after. With CLUSTER, the blocks of a tile, a power of two of them, are a cluster:
-// each gets the sums of some rows from the others, in its shared memory. The weights are constants, and are copied
-// before earlier launches end.
-// Lanes 4 g to 4 g + 3 take V words of codes each from rows g, g + 8, g + 16 and g + 24 of a warp. The order of elements
-// along k is arbitrary, but the same for x. STAGES are in shared memory; BLOCKS run on a multiprocessor. GROUPED: scales
-// or zero points differ along k, but not within 4 V words.
+// each gets the sums of some rows from the others, in its shared memory.
+// Lanes 4 g to 4 g + 3 take V words of codes each from rows g, g + 8, g + 16 and g + 24 of a warp. Sums may take the
+// elements along k in any order, if it is the same for x. STAGES are in shared memory; BLOCKS run on a multiprocessor.
+// GROUPED: scales or zero points differ along k, but not within 4 V words.
 template <class Codes, class Scale, class Zero, class X, int V, int ROWS, int STAGES, int BLOCKS, bool GROUPED,
           bool CLUSTER = false>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
@@ -185,7 +233,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     X at[4];
   };
   OVGPU_DYN_SHARED(uint4, stages);
-  constexpr int PASS = ROWS < 32 ? ROWS : 32, EACH = PASS / WARPS;  // rows of x at a time, and those of a warp
+  constexpr int PASS = ROWS < 32 ? ROWS : 32;  // rows of x whose sums are in shared memory at a time
+  constexpr int EACH = PASS / WARPS;           // rows of a warp among them
   float* const sums = reinterpret_cast<float*>(stages + STAGES * S::SIZE);
   ExpectedStores* const stores = reinterpret_cast<ExpectedStores*>(sums + PASS * PITCH);
   uint4* const received = reinterpret_cast<uint4*>(stores) + 1;  // [own rows][blocks][32]
@@ -212,7 +261,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 
   Exact integers[4];
   float sum[2][S::OCTETS][4];
-  // Where this lane's first chunks are in a stage: bytes of codes, and pieces of x. Rows have a power of two of them.
+  // Places of this lane's first chunks in a stage: a byte of the codes, and a piece of x. They are combined with later
+  // ones by ^, since every row has a power of two of them.
   const int own_code = ((warp_n * 32 + g) * CODE_PIECES * 16 + warp_k * 64 + c * 4 * V) ^ S::turn(c) * 4 * S::WORDS ^
                        S::code_swap(g) * 16;
   const int own_x = ((warp_m * 32 + g) * S::X_PIECES + (warp_k * S::STEPS * 4 + c) * S::CHUNKS * S::TERMS) ^
@@ -403,7 +453,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
   };
 
-  // Begin the tile of a unit. What rows need alone is loaded a tile ahead.
+  // Begin the tile of a unit. Zero points that depend on rows alone are loaded a tile ahead.
   const auto start_tile = [&](int unit) {
     memset(sum, 0, sizeof(sum));
     if constexpr (!GROUPED) {

@@ -7,9 +7,10 @@
 
 #ifndef OVGPU_EMU
 
-// Wait until the launches before this one have ended, and what they wrote is visible (griddepcontrol.wait). A kernel that
-// is launched early (programmatic dependent launch) calls it in every thread, before it reads memory that another launch of
-// the inference writes, or writes memory that another one accesses. Launched in another way, it need not wait.
+// Wait until the launches before this one have ended and their writes are visible (griddepcontrol.wait). A kernel that
+// is launched early (programmatic dependent launch) calls it in every thread, before it reads memory that another
+// launch of the inference writes, or writes memory that another one accesses. Launched in another way, it need not
+// wait.
 __device__ __forceinline__ void wait_for_launches() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" : : : "memory");
@@ -99,10 +100,10 @@ __device__ __forceinline__ void multiply_add<float>(const unsigned (&a)[4], unsi
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Compute sum += a b of 8-bit integers (mma.m16n8k32): a is 16 x 32, b 32 x 8, sum 16 x 8 in s32, where it wraps around.
-// A register holds four neighbouring elements. Let row = lane / 4 and column = 4 (lane % 4). a[0] to a[3] begin at (row,
-// column), (row + 8, column), (row, column + 16) and (row + 8, column + 16). b0 and b1 are from column `row` of b and
-// begin at rows `column` and `column + 16`. The pairs of sum are those of 16-bit elements.
+// Compute sum += a b of 8-bit integers (mma.m16n8k32): a is 16 x 32, b 32 x 8, sum 16 x 8 in s32, where it wraps
+// around. A register holds four neighbouring elements. Let row = lane / 4 and column = 4 (lane % 4). a[0] to a[3] begin
+// at (row, column), (row + 8, column), (row, column + 16) and (row + 8, column + 16). b0 and b1 are from column `row`
+// of b and begin at rows `column` and `column + 16`. The pairs of sum are those of 16-bit elements.
 template <class T>
 __device__ void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, int (&sum)[4]);
 template <>
@@ -115,8 +116,8 @@ __device__ __forceinline__ void multiply_add<signed char>(const unsigned (&a)[4]
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Start a copy of 16 bytes, or of 4 or 8, from global to shared memory (cp.async); write zeros unless `valid`. The data is
-// visible to this thread after wait_copies, to the others after a barrier that follows.
+// Start a copy of 16 bytes, or of 4 or 8, from global to shared memory (cp.async); write zeros unless `valid`. The data
+// is visible to this thread after wait_copies, and to other threads after a barrier that follows.
 template <int BYTES = 16>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
   if constexpr (BYTES == 16) {

@@ -3,15 +3,16 @@
 
 #include "common.cuh"
 
-// round(x * reciprocal) within low and high, plus a zero point. shift is 1.5 * 2^23 (`ROUND` in ovgpu/ops/quantization.py)
-// for ties to even, and zero the zero point; or both are greater and less by 1, for ties to odd.
+// Quantization: round(x * reciprocal), limited to [low, high], plus a zero point. For ties to even, shift is 1.5 * 2^23
+// (`ROUND` in ovgpu/ops/quantization.py), and zero is the zero point. For ties to odd, shift is greater by 1, and zero
+// is less by 1.
 struct Quantizer {
   float reciprocal, low, high, shift;
   int zero;
 
   __device__ __forceinline__ signed char operator()(float x) const {
     const float clipped = fminf(fmaxf(x * reciprocal, low), high);
-    // the sum is a whole number, in the low bits
+    // The shift rounds: an f32 near 1.5 * 2^23 is a whole number, and its low bits are the code less the zero point.
     return static_cast<signed char>(__float_as_int(clipped + shift) + zero);
   }
 };

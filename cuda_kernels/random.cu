@@ -75,6 +75,11 @@ __device__ __forceinline__ u64 join_words(long long, u64 first, u64 second) { re
 // block.
 __global__ void take(u64* state, u64* first, u64 count) { *first = atomicAdd(state, count); }
 
+// Constants of Philox4x32-10: multipliers, and the increments of the key per round.
+constexpr int ROUNDS = 10;
+constexpr u64 MULTIPLIER_0 = 0xD2511F53, MULTIPLIER_1 = 0xCD9E8D57;
+constexpr unsigned INCREMENT_0 = 0x9E3779B9, INCREMENT_1 = 0xBB67AE85;
+
 // Generate numbers by Philox4x32-10 (Salmon et al. 2011). `state`: number of the next block, key, and upper half of the
 // counter. A thread computes a block of four words, and the numbers that it gives: 4, or 2 of 64 bits.
 template <typename T>
@@ -89,14 +94,14 @@ __global__ void philox(const u64* state, const u64* first, const T* low, const T
                       static_cast<unsigned>(counter >> 32)};
   unsigned k = static_cast<unsigned>(key), m = static_cast<unsigned>(key >> 32);
 #pragma unroll
-  for (int round = 0; round < 10; round++) {
-    const u64 p = 0xD2511F53ull * word[0], q = 0xCD9E8D57ull * word[2];
+  for (int round = 0; round < ROUNDS; round++) {
+    const u64 p = MULTIPLIER_0 * word[0], q = MULTIPLIER_1 * word[2];
     word[0] = static_cast<unsigned>(q >> 32) ^ word[1] ^ k;
     word[1] = static_cast<unsigned>(q);
     word[2] = static_cast<unsigned>(p >> 32) ^ word[3] ^ m;
     word[3] = static_cast<unsigned>(p);
-    k += 0x9E3779B9u;
-    m += 0xBB67AE85u;
+    k += INCREMENT_0;
+    m += INCREMENT_1;
   }
 #pragma unroll
   for (int i = 0; i < EACH; i++) {

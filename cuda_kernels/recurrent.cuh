@@ -5,7 +5,9 @@
 
 enum Cell { LSTM, GRU, GRU_LINEAR, RNN };  // GRU: reset before the product with R; GRU_LINEAR: after it
 
-// Activation functions of the gates: kind 0 sigmoid, 1 tanh, 2 relu, 3 hardsigmoid. Their arguments are clipped.
+enum Activation { SIGMOID, TANH, RELU, HARDSIGMOID };
+
+// Activation functions of the gates: `kind` holds values of Activation. Their arguments are clipped to [-clip, clip].
 template <class A>
 struct Activations {
   A kind[3], alpha[3], beta[3], clip;
@@ -38,9 +40,9 @@ __device__ __forceinline__ A clipped(A x, A low, A high) {
 template <class A>
 __device__ __forceinline__ A activate(const Activations<A>& activations, int i, A x) {
   const int kind = static_cast<int>(activations.kind[i]);
-  if (kind == 0) return A(1) / (A(1) + math::exp(-x));
-  if (kind == 1) return math::tanh(x);
-  if (kind == 2) return x < 0 ? A(0) : x;
+  if (kind == SIGMOID) return A(1) / (A(1) + math::exp(-x));
+  if (kind == TANH) return math::tanh(x);
+  if (kind == RELU) return x < 0 ? A(0) : x;
   return clipped(activations.alpha[i] * x + activations.beta[i], A(0), A(1));
 }
 
@@ -49,8 +51,9 @@ __device__ __forceinline__ A gate(const Activations<A>& activations, int i, A x)
   return activate(activations, i, clipped(x, -activations.clip, activations.clip));
 }
 
-// Return the next h of a unit, given the products of R and h for each gate, those of W and x, and the bias. Only
-// GRU_LINEAR has both products; otherwise `sum` is their sum. `carried` is c before and after the step (LSTM), or z (GRU).
+// Return the next h of a unit. The products of R and h, and those of W and x, have an element for each gate. GRU_LINEAR
+// has both as arguments; for other cells, `sum` is the sum of both. `carried` is c before and after the step (LSTM), or
+// z (GRU).
 template <Cell CELL, class A>
 __device__ __forceinline__ A next_state(const Activations<A>& activations, const A (&sum)[Shape<CELL>::GATES],
                                         const A (&x_sum)[Shape<CELL>::GATES], const A (&bias)[4], A previous_h,

@@ -4,11 +4,13 @@
 #include "ptx.cuh"
 #include "recurrent.cuh"
 
-constexpr int WARPS = 8, THREADS = WARPS * 32;
-constexpr int ROWS = 16;           // of R per mma
-constexpr int BYTES = 64;          // of a row that a warp multiplies at a time
-constexpr int COUNTER_PITCH = 32;  // between counters: a cache line each
-constexpr int REGISTERS = 192;     // of a thread for operands and sums
+constexpr int WARPS = 8;             // per block
+constexpr int THREADS = WARPS * 32;  // per block
+constexpr int ROWS = 16;             // rows of R per mma
+constexpr int BYTES = 64;            // bytes of a row that a warp multiplies at a time
+constexpr int COUNTER_PITCH = 32;    // elements between counters: each has a cache line of 128 bytes
+constexpr int REGISTERS = 192;       // of a thread for operands and sums
+constexpr int IGNORED_BITS = 13;     // low bits of an f32 that mma ignores in TF32
 
 // Conversion of f32 to an operand of mma: 16 bits, or the bits of an f32 that are rounded to TF32.
 template <class T>
@@ -18,8 +20,9 @@ struct Operand {
 template <>
 struct Operand<float> {
   static __device__ __forceinline__ float of(float x) {
-    const unsigned half = fabsf(x) < __int_as_float(0x7f800000) ? 0x1000u : 0u;  // mma ignores the low 13 bits
-    return __uint_as_float(__float_as_uint(x) + half);
+    constexpr unsigned HALF_UNIT = 1u << (IGNORED_BITS - 1);  // half a unit of the last place that counts
+    const float infinity = __int_as_float(0x7f800000);
+    return __uint_as_float(__float_as_uint(x) + (fabsf(x) < infinity ? HALF_UNIT : 0u));
   }
 };
 
@@ -34,8 +37,8 @@ __device__ __forceinline__ uint4 rounded(uint4 chunk) {
   return chunk;
 }
 
-// Shared memory for the sums of one warp: M tiles of ROWS rows, with a column per sequence. The pitches of rows and tiles
-// avoid bank conflicts. The host relies on them.
+// Shared memory for the sums of one warp: M tiles of ROWS rows, with a column per sequence. The pitches of rows and
+// tiles avoid bank conflicts. The host relies on them.
 template <int SEQUENCES, int M>
 struct Partial {
   static constexpr int PITCH = SEQUENCES + (SEQUENCES > 8 ? 8 : 0), SKEW = M < 4 ? 8 / M : 2;

@@ -245,8 +245,8 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   if (threadIdx.y == 0 && column < columns) out[at.to + blockIdx.y] = F::finalize(total, count);
 }
 
-// Likewise, for V neighbouring columns per thread, 16 bytes of them: `outer` and `columns` count such vectors, and the
-// results of neighbouring columns are `to_step` elements apart.
+// Like reduce_columns, for V neighbouring columns per thread, 16 bytes of them: `outer` and `columns` count such
+// vectors, and the results of neighbouring columns are `to_step` elements apart.
 template <class F>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     reduce_vectors(const typename F::In* x, typename F::Out* out, const MappedAxes outer, const MappedAxes inner,

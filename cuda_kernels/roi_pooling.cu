@@ -174,9 +174,12 @@ __global__ void roi_align(const T* __restrict__ maps, const T* __restrict__ regi
 // Return the level of the feature pyramid for a region of this size (FPN, Lin et al. 2017); `levels` if it has no area.
 template <class A>
 __device__ __forceinline__ int level_of(A size_x, A size_y, int levels) {
+  constexpr int CANONICAL_SIZE = 224;  // pixels of a side of a region that belongs to level CANONICAL_LEVEL
+  constexpr int CANONICAL_LEVEL = 2;
   const A area = size_x * size_y;
   if (!(area > A(0))) return levels;
-  return clip_index(static_cast<int>(math::floor(math::log2(math::sqrt(area) / A(224) + A(1e-6)) + A(2))), levels - 1);
+  const A relative = math::sqrt(area) / A(CANONICAL_SIZE) + A(1e-6);
+  return clip_index(static_cast<int>(math::floor(math::log2(relative) + A(CANONICAL_LEVEL))), levels - 1);
 }
 
 // ROI features of the regions that belong to `level`. Regions without a level get zeros in the launch of level 0.
@@ -201,6 +204,12 @@ __global__ void roi_level(const T* __restrict__ maps, const T* __restrict__ regi
   out[i] = T(pool_samples<false>(channel, height, width, frame, at, ratio, false));
 }
 
+// Return the size of a side of a region in PSROIPooling: 0.1 elements of the feature map at least.
+template <class A>
+__device__ __forceinline__ A side(A size) {
+  return size < A(0.1) ? A(0.1) : size;
+}
+
 // PSROIPooling, average: the mean of a bin, where every bin has channels of its own.
 template <class T>
 __global__ void psroi_average(const T* __restrict__ maps, const T* __restrict__ regions, T* __restrict__ out, SIZES,
@@ -218,8 +227,8 @@ __global__ void psroi_average(const T* __restrict__ maps, const T* __restrict__ 
     const A x = math::round(A(region[1])) * scale, y = math::round(A(region[2])) * scale;
     const A size_x = (math::round(A(region[3])) + A(1)) * scale - x,
             size_y = (math::round(A(region[4])) + A(1)) * scale - y;
-    const Span row_span = bin_span(y, (size_y < A(0.1) ? A(0.1) : size_y) / A(rows), at.row, 0, height);
-    const Span along = bin_span(x, (size_x < A(0.1) ? A(0.1) : size_x) / A(columns), at.column, 0, width);
+    const Span row_span = bin_span(y, side(size_y) / A(rows), at.row, 0, height);
+    const Span along = bin_span(x, side(size_x) / A(columns), at.column, 0, width);
     for (int v = row_span.first; v < row_span.last; v++) {
       for (int u = along.first; u < along.last; u++) sum += A(channel[static_cast<long long>(v) * width + u]);
     }
@@ -285,8 +294,8 @@ __global__ void deformable_psroi(const T* __restrict__ maps, const T* __restrict
     A x = math::round(A(region[1])) * scale - A(0.5), y = math::round(A(region[2])) * scale - A(0.5);
     A size_x = (math::round(A(region[3])) + A(1)) * scale - A(0.5) - x;
     A size_y = (math::round(A(region[4])) + A(1)) * scale - A(0.5) - y;
-    size_x = size_x < A(0.1) ? A(0.1) : size_x;
-    size_y = size_y < A(0.1) ? A(0.1) : size_y;
+    size_x = side(size_x);
+    size_y = side(size_y);
     x += A(at.column) * (size_x / A(columns));
     y += A(at.row) * (size_y / A(rows));
     if (offsets) {

@@ -1,7 +1,7 @@
 // Copies of batch rows between tensors: the states of the sequences that share a batch.
 #include "common.cuh"
 
-constexpr int MAX_PAIRS = 256;
+constexpr int MAX_PAIRS = 256;  // rows that a launch copies, or slots whose rows it moves
 
 // A pair of tensors [outer, rows, inner], in elements of T. The number of rows may differ.
 struct RowCopy {
@@ -45,7 +45,7 @@ struct Caches {
 };
 
 // Slots whose rows are moved, and the first row that each writes; CLEAR for a slot whose rows become zero in place.
-constexpr unsigned int CLEAR = 0xffffffff;
+constexpr unsigned int CLEAR = 0xffffffff;  // no row has this index
 
 struct Moves {
   unsigned int to[MAX_PAIRS];

@@ -25,7 +25,7 @@ __device__ __forceinline__ T mean(T total, int count) {
 
 template <typename I>
 struct Line {
-  I length, out, index, update, count;  // extent of the output's axis; strides along it
+  I length, out, index, update, count;  // the output's extent along the axis, and strides along it
 };
 
 // Apply the updates of one line per thread (LANES 1) or warp (LANES 32). Operands of the axes: out, index, update,

@@ -1,9 +1,10 @@
 // Bucketize, SearchSorted: the number of elements before a value in a sorted line, by binary search.
 #include "strided.cuh"
 
-enum Rule { LESS, AT_MOST, NOT_GREATER };  // of a bound to the value; NOT_GREATER also holds if either is NaN
+// Relation of a bound to the value. NOT_GREATER also holds if either is NaN.
+enum Rule { LESS, AT_MOST, NOT_GREATER };
 
-// Search with comparisons in type C. Operands of the axes, which are those of y: value, line of bounds, y. A line has
+// Search with comparisons in type C. The axes are those of y; their operands: value, line of bounds, y. A line has
 // `extent` bounds, which are `step` apart.
 template <typename B, typename V, typename C, typename Y, Rule rule, typename I, int R>
 __global__ void search(const B* __restrict__ bounds, const V* __restrict__ values, Y* __restrict__ y,

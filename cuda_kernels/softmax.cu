@@ -78,9 +78,9 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   }
 }
 
-// The two stages of the softmax of a few long rows, whose parts of `chunk` elements are divided among blocks: blockIdx.x
-// is the part, blockIdx.y the row. `parts` [rows][gridDim.x][2] gets the maximum of each part, and the sum of its
-// exponentials relative to that. n and chunk are multiples of V.
+// The two stages of the softmax of a few long rows, whose parts of `chunk` elements are divided among blocks:
+// blockIdx.x is the part, blockIdx.y the row. `parts` [rows][gridDim.x][2] gets the maximum of each part, and the sum
+// of the exponentials of its elements less the maximum. n and chunk are multiples of V.
 template <class T, int V>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     softmax_parts(const T* x, typename Accumulator<T>::Type* parts, unsigned n, unsigned chunk) {

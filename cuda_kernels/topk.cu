@@ -5,7 +5,7 @@
 template <class T>
 struct Key {  // signed integers
   using Bits = unsigned;
-  static __device__ Bits of(T x) { return unsigned(x) ^ 0x80000000u; }
+  static __device__ Bits of(T x) { return unsigned(x) ^ 0x80000000u; }  // the sign bit: negative numbers come first
 };
 struct UnsignedKey {
   using Bits = unsigned;
@@ -109,7 +109,8 @@ __device__ __forceinline__ void for_entries(unsigned begin, unsigned end, EntryO
   }
 }
 
-// Radix selection by digits of 8 bits: those of the key, then those of the index, the most significant first.
+// Radix selection by digits of 8 bits: first the digits of the key, then those of the index, the most significant
+// first.
 constexpr unsigned DIGIT_BITS = 8, BINS = 1 << DIGIT_BITS;
 
 // The first digits of an entry. `mask` has the bits that are known.
@@ -267,10 +268,10 @@ __device__ __forceinline__ void select(E* entries, Selection& shared, unsigned n
   }
 }
 
-constexpr unsigned RANKED = 256;  // entries that are ordered by their ranks at most; more of them are sorted
+constexpr unsigned RANKED = 256;  // the most entries that are ordered by computing their ranks; more are sorted
 
-// Write the values of k entries, which `value_of` returns by index, and their indices, in the order of the entries or of
-// the indices.
+// Write the values of k entries, which `value_of` returns by index, and their indices: in the order of the entries, or
+// of the indices if `by_index`.
 template <class T, class Index, class E, class ValueOf>
 __device__ __forceinline__ void write_selected(E* entries, unsigned k, T* values, Index* indices, long long to,
                                                bool by_index, ValueOf value_of) {

@@ -17,6 +17,7 @@ from tests.kernels.test_attention_parts import attend_sinks
 from tests.kernels.test_kv_cache import check, rotary_attention
 
 FILE = "attention_mma.cu"
+TILES = "attention_tiles.cuh"
 STREAM = "attention_stream.cu"
 CLUSTER = "attention_cluster.cuh"
 KEYS = "__syncthreads();  // keys and values have arrived, and the previous ones have been read"
@@ -162,11 +163,11 @@ FAULTS = [
     Fault(
         "sums of different maxima",
         parted,
-        FILE,
+        TILES,
         "const float old = exp2_approximate(highest - shift)",
         "const float old = 1.f",
     ),
-    Fault("weights of the last part", parted, FILE, "total = total * old + state[s].y * own;", "total = state[s].y;"),
+    Fault("weights of the last part", parted, TILES, "total = total * old + state[s].y * own;", "total = state[s].y;"),
     Fault(
         "codes of other columns",
         coded,
@@ -211,16 +212,16 @@ FAULTS = [
     Fault("rows of another head", appending, STREAM, "fresh.key += offset(batch, at, 6)", "fresh.key += 0"),
     Fault("keys not waited for", many, FILE, f"wait_copies();\n    {ROUND}", ROUND),
     Fault("keys not waited for in TF32", in_tf32, FILE, f"wait_copies();\n    {ROUND}", ROUND),
-    Fault("weights of other keys in TF32", in_tf32, FILE, "weight[m][n][i % 2 * 2 + i / 2]", "weight[m][n][i]"),
+    Fault("weights of other keys in TF32", in_tf32, TILES, "weight[m][n][i % 2 * 2 + i / 2]", "weight[m][n][i]"),
     Fault("values of other keys in TF32", in_tf32, FILE, "lane % 4 * 2, lane / 4)", "lane % 4, lane / 4)"),
     Fault(
         "elements in other places",
         many,
-        FILE,
+        TILES,
         "to += Staged<T, N>::index(row, column);\n#pragma unroll(V",
         "to += row * N + column;\n#pragma unroll(V",
     ),
-    Fault("columns of another row", in_tf32, FILE, "columns % GROUP", "0"),
+    Fault("columns of another row", in_tf32, TILES, "columns % GROUP", "0"),
     Fault("no barrier before keys are read", many, FILE, KEYS),
     Fault("mask not waited for", marked, FILE, f"wait_copies_but<1>();\n      {MASK}", MASK),
     Fault(
@@ -232,11 +233,11 @@ FAULTS = [
     ),
     Fault("no barrier before the mask is read", marked, FILE, MASK),
     Fault("marks of the last tiles", marked, FILE, "window.plain >> bit", "window.plain >> (bit + 1)"),
-    Fault("tiles hidden from one strip", marked, FILE, "seen == FULL)", "own == (ALL & PART))"),
-    Fault("rows that see nothing", marked, FILE, "visible   ? HIDDEN", "true ? HIDDEN"),
-    Fault("keys behind the end", many, FILE, "row + r < rows && column + c < columns", "column + c < columns"),
-    Fault("sum not rescaled", many, FILE, "[i % 2 * 2] *= rescale[i / 2][i % 2]", "[i % 2 * 2] *= 1.f"),
-    Fault("weights of other keys", many, FILE, "weight[m][n + i / 2] + i % 2 * 2", "weight[m][n + i % 2] + i / 2 * 2"),
+    Fault("tiles hidden from one strip", marked, "attention_marks.cuh", "seen == FULL)", "own == (ALL_HIDDEN & PART))"),
+    Fault("rows that see nothing", marked, "attention_marks.cu", "visible   ? HIDDEN", "true ? HIDDEN"),
+    Fault("keys behind the end", many, TILES, "row + r < rows && column + c < columns", "column + c < columns"),
+    Fault("sum not rescaled", many, TILES, "[i % 2 * 2] *= rescale[i / 2][i % 2]", "[i % 2 * 2] *= 1.f"),
+    Fault("weights of other keys", many, TILES, "weight[m][n + i / 2] + i % 2 * 2", "weight[m][n + i % 2] + i / 2 * 2"),
     Fault("keys beyond the diagonal", causal, FILE, "first_key + KEYS <= top + 1", "first_key + KEYS <= top + 16"),
     Fault("keys up to the diagonal", causal, FILE, "first_key < top + TILES * 16", "first_key < top"),
     Fault(

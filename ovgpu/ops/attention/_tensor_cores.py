@@ -1,9 +1,9 @@
-"""Launches of attention on tensor cores, where weights are rounded to the type of the values.
+"""Launches of attention on tensor cores. These kernels round the weights of the softmax to the type of the values.
 
 `attention_stream.cu` streams keys through registers, for few queries or small batches in f16 and bf16;
 `attention_mma.cu` (FlashAttention-2, Dao 2023) stages keys in shared memory, for more queries, and in TF32. Both split
-the keys among blocks (flash-decoding, Dao et al. 2023) where few blocks would leave multiprocessors idle. Blocks that
-split keys merge their sums in a cluster if there are clusters, else through memory.
+the keys among blocks (flash-decoding, Dao et al. 2023) where few blocks would leave multiprocessors idle. These blocks
+merge their sums in a cluster if the device has clusters, else through memory.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 
 TILE_QUERIES = 64  # rows of q per block of `attend_mma`, or twice as many
-STREAMED_ROWS = 32  # rows of q per block of `attend_stream`, at most
-STREAMED_WIDTH = 128  # elements of a row up to which `attend_stream` has registers
-TF32_WIDTH = 128  # elements of a row up to which `attend_mma` has shared memory for f32
-MERGE_TRIPS = 6  # trips of `attend_stream` through the keys that take as long as merging through memory
-CLUSTER_TRIPS = 2  # the same for merging in a cluster
-MIN_PART_TRIPS = 2  # trips of `attend_mma` through its part of the keys, at least
-MAX_PARTS = 16  # of the keys in `attend_mma`: more take long to merge through memory
-BAND = 64  # keys per tile of a mask, as in attention_mma.cu
-MIN_MARKED = 256  # queries, and keys, from which on classifying the mask's tiles beforehand pays
+STREAMED_ROWS = 32  # the most rows of q per block of `attend_stream`
+STREAMED_WIDTH = 128  # the most elements of a row for which `attend_stream` has registers
+TF32_WIDTH = 128  # the most elements of a row for which `attend_mma` has shared memory in f32
+# A trip is one iteration of a block's loop over the keys
+MERGE_TRIPS = 6  # trips of `attend_stream` that take as long as merging sums through memory
+CLUSTER_TRIPS = 2  # trips of `attend_stream` that take as long as merging sums in a cluster
+MIN_PART_TRIPS = 2  # the least trips of `attend_mma` through a part of the keys
+MAX_PARTS = 16  # the most parts of the keys in `attend_mma`: more take long to merge through memory
+BAND = 64  # keys per tile of a mask, as in attention_marks.cuh
+MIN_MARKED = 256  # the least queries, and keys, for which classifying the mask's tiles beforehand saves time
 CODE = "signed char"  # type of codes in kernels
 
 
 def can_stream(x: Operands) -> bool:
-    """Return whether `attend_stream` takes the operands: elements of 16 bits in short rows that can be read in
-    chunks."""
+    """Return whether `attend_stream` takes the operands: elements of 16 bits, in short rows that can be read 16 bytes
+    at a time."""
     return x.q.dtype.itemsize == 2 and x.vector > 1 and max(x.depth, x.width) <= STREAMED_WIDTH
 
 
 def streams(k: KernelRecorder, x: Operands) -> bool:
-    """Return whether `attend_stream` is usual for operands that it takes: for few queries, or so few tiles of them that
-    multiprocessors would be idle."""
+    """Return whether `attend_stream` is the first choice for operands that it takes: if there are few queries, or so
+    few tiles of queries that `attend_mma` would leave multiprocessors idle."""
     return x.rows <= STREAMED_ROWS or x.axes.size * -(-x.rows // TILE_QUERIES) < k.multiprocessors
 
 
 def stream(k: KernelRecorder, x: Operands) -> bool:
-    """Record the kernel that streams keys through registers. Return True."""
+    """Record the kernel that streams keys through registers. Return True, as it takes all that `can_stream` accepts."""
     depth, width = -(-x.depth // 32) * 32, -(-x.width // 64) * 64
     step = 32 if max(depth, width) <= 64 else 16  # keys that a warp takes at a time
     trips = x.keys // (WARPS * step)
@@ -55,18 +56,20 @@ def stream(k: KernelRecorder, x: Operands) -> bool:
     splits = Splits.of_cluster(k, blocks, trips if trips > CLUSTER_TRIPS else 1) or Splits.of(
         k, blocks, splittable, (rows, width + 4)
     )
-    new_rows, seconds = (None,) * 4, (0, 0)
-    if x.fresh is not None:
-        new_rows, seconds = x.fresh.arrays, tuple(f.shape[-1] // depth * depth // 2 for f in x.fresh.arrays[2:])
+    new_token, second_halves = (None,) * 4, (0, 0)
+    if x.new_token is not None:
+        # the second halves of cos and sin begin at E / 2; at 0 if they have E / 2 elements, because both halves agree
+        new_token = x.new_token.arrays
+        second_halves = tuple(factor.shape[-1] // depth * depth // 2 for factor in x.new_token.arrays[2:])
     kernel, index = x.kernel(k), x.axes.index
     out = CODE if x.codes is not None else kernel.split(",")[0]
-    form = f"{str(x.fresh is not None).lower()}, {out}, {str(splits.is_cluster).lower()}"
+    last_arguments = f"{str(x.new_token is not None).lower()}, {out}, {str(splits.is_cluster).lower()}"
     k.kernel(
         "attention_stream.cu",
-        f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {index}, {x.axes.rank}, {form}>",
+        f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {index}, {x.axes.rank}, {last_arguments}>",
         splits.grid(blocks),
         (WARPS * 32,),
-        (*x.arguments(), *splits.scratch, *new_rows, *x.axes.numbers(*seconds), *x.code_arguments(), x.heads()),
+        (*x.arguments(), *splits.scratch, *new_token, *x.axes.numbers(*second_halves), *x.code_arguments(), x.heads()),
         4 * WARPS * rows * (width + 4) + splits.shared(rows, width),
         early=True,
         cluster=splits.cluster,
@@ -77,23 +80,24 @@ def stream(k: KernelRecorder, x: Operands) -> bool:
 
 def attend_grouped(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
     """Record `attend_mma` with heads that share their keys as rows of one tile, or with keys split among blocks, or
-    both, if that keeps all multiprocessors busy. Return whether it does. f32 is rounded to TF32 if ``rounds``."""
-    if not (x.vector > 1 and x.writes_pairs and x.fresh is None and x.codes is None):
+    both. Return False, and record nothing, if neither applies or multiprocessors would be idle. f32 is rounded to TF32
+    if ``rounds``."""
+    if not (x.vector > 1 and x.writes_pairs and x.new_token is None and x.codes is None):
         return False
     tiles = 2 if x.sharing * x.queries > TILE_QUERIES and max(x.depth, x.width) <= (64 if rounds else 128) else 1
-    for form in (_Form.of(x.depth, x.width, n, rounds) for n in range(tiles, 0, -1)):
-        grouped = x.grouped(form.rows) if x.queries < MIN_MARKED else x
-        blocks, most = grouped.axes.size * -(-grouped.rows // form.rows), x.keys // (MIN_PART_TRIPS * form.keys)
-        at_once = k.shared_limit // max(form.shared(grouped), cluster_bytes(form.rows, form.width))
-        splits = Splits.of_cluster(k, blocks, most, min(BLOCKS_PER_SM, at_once)) if at_once else None
-        count = splits.count if splits else min(BLOCKS_PER_SM * k.multiprocessors // blocks, most, MAX_PARTS)
-        pays = grouped is not x or count > 1
-        if pays and blocks * max(count, 1) >= 0.9 * k.multiprocessors and grouped.axes.index == "int":
-            splits = splits or Splits.of(k, blocks, count, (form.rows, form.width + 4), WARPS)
+    for sizes in (_TileSizes.of(x.depth, x.width, n, rounds) for n in range(tiles, 0, -1)):
+        grouped = x.grouped(sizes.rows) if x.queries < MIN_MARKED else x
+        blocks, max_splits = grouped.axes.size * -(-grouped.rows // sizes.rows), x.keys // (MIN_PART_TRIPS * sizes.keys)
+        at_once = k.shared_limit // max(sizes.shared(grouped), cluster_bytes(sizes.rows, sizes.width))
+        splits = Splits.of_cluster(k, blocks, max_splits, min(BLOCKS_PER_SM, at_once)) if at_once else None
+        count = splits.count if splits else min(BLOCKS_PER_SM * k.multiprocessors // blocks, max_splits, MAX_PARTS)
+        differs = grouped is not x or count > 1  # from `attend_mma` below
+        if differs and blocks * max(count, 1) >= 0.9 * k.multiprocessors and grouped.axes.index == "int":
+            splits = splits or Splits.of(k, blocks, count, (sizes.rows, sizes.width + 4), WARPS)
             _launch(
                 k,
                 grouped,
-                form,
+                sizes,
                 splits,
                 rounds,
                 lambda other: attend_grouped(other, x, rounds) or attend_mma(other, x, rounds),
@@ -103,7 +107,7 @@ def attend_grouped(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
 
 
 def attend_mma(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
-    """Record `attend_mma`, each of whose blocks has all keys and rows of one head. f32 is rounded to TF32 if
+    """Record `attend_mma` with blocks that have rows of one head each, and all its keys. f32 is rounded to TF32 if
     ``rounds``. Return True."""
     many = x.rows > 2 * TILE_QUERIES and x.axes.size * -(-x.rows // (2 * TILE_QUERIES)) >= k.multiprocessors
     # two tiles of 16 queries per warp read less shared memory, where registers suffice for both
@@ -115,14 +119,14 @@ def attend_mma(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
         and (x.writes_pairs and x.axes.index == "int")
         else 1
     )
-    _launch(k, x, _Form.of(x.depth, x.width, tiles, rounds), None, rounds)
+    _launch(k, x, _TileSizes.of(x.depth, x.width, tiles, rounds), None, rounds)
     return True
 
 
 @dataclass(frozen=True)
-class _Form:
-    """Sizes of `attend_mma`: rows of q and of keys and values, rounded up; tiles of 16 queries per warp; keys that are
-    staged at a time; bytes per element."""
+class _TileSizes:
+    """Sizes of `attend_mma`: elements of a key (``depth``) and of a value (``width``), rounded up; ``tiles`` of 16
+    queries per warp; ``keys`` that are staged at a time; bytes per element."""
 
     depth: int
     width: int
@@ -131,38 +135,39 @@ class _Form:
     itemsize: int
 
     @staticmethod
-    def of(depth: int, width: int, tiles: int, rounds: bool) -> _Form:
+    def of(depth: int, width: int, tiles: int, rounds: bool) -> _TileSizes:
         depth, width = (max(-(-n // 16) * 16, 16) for n in (depth, width))
         keys = 64 if tiles * width <= 160 else 32 if max(depth, width) <= 192 else 16
         if rounds:
             keys = 32 if max(depth, width) <= 64 else 16
-        return _Form(depth, width, tiles, keys, 4 if rounds else 2)
+        return _TileSizes(depth, width, tiles, keys, 4 if rounds else 2)
 
     @property
     def rows(self) -> int:
-        """The rows of q of a block."""
+        """The number of rows of q per block."""
         return self.tiles * TILE_QUERIES
 
     def shared(self, x: Operands) -> int:
-        """Return the bytes of shared memory."""
-        found = self.itemsize * (self.rows * self.depth + 2 * self.keys * (self.depth + self.width))
+        """Return the bytes of shared memory of a block."""
+        nbytes = self.itemsize * (self.rows * self.depth + 2 * self.keys * (self.depth + self.width))
         if x.mask is not None and x.mask_rows:
-            found += (self.rows if x.mask_rows > 1 else 1) * (self.keys * x.mask.itemsize + 16)
-        return found
+            nbytes += (self.rows if x.mask_rows > 1 else 1) * (self.keys * x.mask.itemsize + 16)
+        return nbytes
 
 
 def _launch(
     k: KernelRecorder,
     x: Operands,
-    form: _Form,
+    sizes: _TileSizes,
     splits: Splits | None,
     rounds: bool,
     otherwise: Callable[[KernelRecorder], object] | None = None,
 ) -> None:
-    """Record `attend_mma`, without splits or with several. ``otherwise`` takes its place if a cluster does not fit."""
+    """Record `attend_mma`; without ``splits``, each block has all keys. If the device refuses the cluster,
+    ``otherwise`` records another kernel."""
     vector = x.vector if x.writes_pairs else 1
     marks = _mark_mask_tiles(k, x) if vector > 1 and x.length is None else None
-    kernel, blocks, splits = x.kernel(k), x.axes.size * -(-x.rows // form.rows), splits or Splits()
+    kernel, blocks, splits = x.kernel(k), x.axes.size * -(-x.rows // sizes.rows), splits or Splits()
     parts = (
         "IN_CLUSTER"
         if splits.is_cluster
@@ -173,12 +178,12 @@ def _launch(
     out = CODE if x.codes is not None else kernel.split(",")[0]
     k.kernel(
         "attention_mma.cu",
-        f"attend_mma<{kernel}, {form.depth}, {form.width}, {form.tiles}, {form.keys}, "
+        f"attend_mma<{kernel}, {sizes.depth}, {sizes.width}, {sizes.tiles}, {sizes.keys}, "
         f"{vector}, {x.axes.index}, {x.axes.rank}, {out}, {parts}>",
         splits.grid(blocks),
         (WARPS * 32,),
         (*x.arguments(), marks, *x.code_arguments(), x.heads(), *splits.scratch),
-        max(form.shared(x), splits.shared(form.rows, form.width)),
+        max(sizes.shared(x), splits.shared(sizes.rows, sizes.width)),
         tf32=rounds,
         early=True,
         cluster=splits.cluster,
@@ -187,8 +192,8 @@ def _launch(
 
 
 def _mark_mask_tiles(k: KernelRecorder, x: Operands) -> Array | None:
-    """Record the kernel that classifies the tiles of a (queries, keys) mask shared by several heads, and return its
-    marks. Return None if that does not pay."""
+    """Record the kernel that classifies the tiles of a (queries, keys) mask that several heads share, and return its
+    marks. Return None if it does not take the mask, or if that would save no time."""
     mask, heads, extents = x.mask, x.axes.size, (x.rows, x.keys)
     if (
         mask is None
@@ -204,7 +209,7 @@ def _mark_mask_tiles(k: KernelRecorder, x: Operands) -> Array | None:
     strips, tiles, planes = -(-x.rows // (2 * TILE_QUERIES)) * 8, -(-x.keys // BAND), mask.size // (x.rows * x.keys)
     marks = k.scratch((planes, tiles, strips), np.dtype(np.uint8))
     k.kernel(
-        "attention_mma.cu",
+        "attention_marks.cu",
         f"mark_tiles<{x.kernel(k)}>",
         (strips, planes),
         (512,),
