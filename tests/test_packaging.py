@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -10,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from ovgpu.version import OWN
 
 ROOT = Path(__file__).parents[1]
 KERNELS = sorted(p.name for p in (ROOT / "cuda_kernels").iterdir())
@@ -62,3 +65,12 @@ def test_the_base_install_stays_small() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {requirement.split(">")[0].split("=")[0] for requirement in project["dependencies"]}
     assert names == {"numpy", "lxml", "ml_dtypes", "rich"}
+
+
+def test_one_version() -> None:
+    """The package's version is the code's, and the changelog begins with what is not released."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == OWN
+    headings = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
+    assert headings[0] == "## Unreleased"
+    assert all(re.fullmatch(r"## \d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])

@@ -11,10 +11,11 @@ STYLE = "white-space:pre;overflow-x:auto;line-height:normal;font-family:Menlo,'D
 
 
 def printed(renderable: Any, width: int = 140) -> str:
-    """Return what rich prints of an object, in its colours."""
-    from rich.console import Console  # takes 20 ms
+    """Return the coloured text that rich prints for an object, as HTML."""
+    from rich.console import Console  # the import takes 20 ms
 
-    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
+    # Otherwise rich displays the object in the notebook, in addition to what this returns.
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, force_jupyter=False)
     console.print(renderable)
     return console.export_html(inline_styles=True, code_format=f'<pre style="{STYLE}">{{code}}</pre>')
 

@@ -61,10 +61,10 @@ def counted(count: int, singular: str, plural: str = "") -> str:
 
 @dataclass(frozen=True)
 class FoldedPlan:
-    """A plan that prints a line for each of the steps at some positions: equal blocks once, and no views.
+    """Plan that prints only the steps at the positions ``shown``: equal blocks once, and no views.
 
-    ``blocks``: the positions of steps in blocks; ``titles``: how often a block occurs, and its layers, by the position
-    of its first step.
+    ``blocks``: the positions of steps in blocks; ``titles``: by the position of a block's first step, the texts that
+    say how often the block occurs, and in which layers.
     """
 
     plan: Plan
@@ -114,7 +114,7 @@ def legend(plan: Plan) -> list[tuple[str, str]]:
     shown = {
         "calls": True,
         "-": any(x is None for step in plan.all_steps() for x in step.inputs),
-        "symbol values": any(plan.slots),
+        "symbol values": any(plan.symbol_values),
     }
     meanings = [(kind, meaning) for kind, meaning in MEANINGS.items() if kind in kinds]
     return meanings + [(word, meaning) for word, meaning in WORDS.items() if shown[word]]
@@ -122,7 +122,8 @@ def legend(plan: Plan) -> list[tuple[str, str]]:
 
 def as_text(plan: Plan, width: int) -> str:
     """Return the table and its summary as text without colours."""
-    console = Console(file=io.StringIO(), width=width, color_system=None)
+    # Otherwise rich displays the table in a notebook, instead of writing it.
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
     console.print(plan)
     return console.file.getvalue().rstrip("\n")  # type: ignore[attr-defined, no-any-return]
 
@@ -132,15 +133,15 @@ def shapes_text(step: PlanStep) -> str:
 
     An input shows its type only if it differs from the output's type. ``in tf32`` follows if it computes in TF32.
     """
-    kind = step.outputs[0].type.get_type_name() if step.outputs else ""
-    left = " ".join("-" if x is None else str(x).removeprefix(kind) for x in step.inputs)
+    type_name = step.outputs[0].type.get_type_name() if step.outputs else ""
+    left = " ".join("-" if x is None else str(x).removeprefix(type_name) for x in step.inputs)
     right = " ".join(map(str, step.outputs))
     return (f"{left} → {right}" if right else left) + (" in tf32" if step.tf32 else "")
 
 
 def memory_text(step: PlanStep, plan: Plan) -> str:
-    """Return where the results of a step lie; those of the model by their tensor names."""
-    names = {f"output {number}": f"result {port.name}" for number, port in enumerate(plan.results) if port.name}
+    """Return the locations of a step's results. Results of the model have their tensor names instead."""
+    names = {f"output {index}": f"result {port.name}" for index, port in enumerate(plan.results) if port.name}
     return ", ".join(dict.fromkeys(names.get(x.location, x.location) for x in step.outputs))
 
 
@@ -180,7 +181,7 @@ def _summary(plan: Plan) -> Text:
         f"arena {bytes_text(plan.arena) if None not in plan.arenas else '?'}",
         f"constants {bytes_text(plan.constants)}",
         f"state {bytes_text(plan.state)}",
-        *([counted(sum(map(len, plan.slots)), "symbol value")] if any(plan.slots) else []),
+        *([counted(sum(map(len, plan.symbol_values)), "symbol value")] if any(plan.symbol_values) else []),
         f"{bytes_text(plan.bytes_moved)} moved per inference",
     ]
     times = [step.seconds for step in plan.steps if step.seconds is not None]

@@ -54,6 +54,14 @@ def test_html() -> None:
     assert "Relu" in text and "[2,3]" in text
 
 
+def test_plans_in_jupyter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rich would display a plan there, instead of returning its text."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *_: pytest.fail("displayed"))
+    plan = ovgpu.Core().compile_model(model_named(), "CPU").plan([(2, 3)])
+    assert "Relu" in str(plan) and "Relu" in plan._repr_html_()
+
+
 @pytest.mark.parametrize("kind", ["f32", "bf16", "u4", "string", "boolean", "f8e4m3", "nf4"])
 def test_tensors(kind: str) -> None:
     tensor = ovgpu.Tensor(getattr(ovgpu.Type, kind), [40, 50])
