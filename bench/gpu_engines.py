@@ -81,7 +81,7 @@ class Engine:
         executor = self.resident._session.last
         for segment, cached in zip(executor.program.segments, executor.bindings):
             binding = next(reversed(cached.values()))
-            if not executor.backend.replay(binding):
+            if not executor.backend.launch(binding):
                 executor.run_flat(segment, binding)
             if segment.steps and segment.steps[-1].kind == "eager":
                 executor._run_eager(segment.steps[-1], binding)

@@ -135,7 +135,7 @@ class Translator:
 def _scale_weights(model: Model) -> None:
     """Multiply weights by the number by which a product is multiplied, such as the scale of queries."""
     for node in model.ops:
-        scale = _graph.number_of(node.sources[1]) if node.op.name == "Multiply" else None
+        scale = _graph.scalar_of(node.sources[1]) if node.op.name == "Multiply" else None
         product = node.sources[0].node if scale is not None else None
         if product is None or product.op.name != "MatMul" or not _is_linear(product):
             continue

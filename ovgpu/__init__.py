@@ -35,7 +35,8 @@ from ovgpu.compile.ports import ConstOutput
 from ovgpu.debug import DEBUG, STOP_AT
 from ovgpu.errors import DeviceError, Error, ModelError, OpError, UnsupportedOpError
 from ovgpu.interop import names
-from ovgpu.ir import read_model, save_model, serialize
+from ovgpu.interop.formats import read_model
+from ovgpu.ir import save_model, serialize
 from ovgpu.model import Input, Model, Node, Output, RTMap, get_batch, set_batch
 from ovgpu.ops import Op
 from ovgpu.ops import op as register_op
@@ -108,7 +109,7 @@ BATCHING = ("BatchFullError", "BatchedSequence", "DynamicBatcher", "SequenceBatc
 LAZY_MODULES = ("exceptions", "helpers", "layout_helpers", "utils")
 
 sys.meta_path.append(names.Finder())
-passes.__getattr__ = names.names_of("ovgpu.passes")  # type: ignore[method-assign]  # also those of openvino.passes
+passes.__getattr__ = names.names_of("ovgpu.passes")  # type: ignore[method-assign]  # names of openvino.passes
 
 
 def __dir__() -> list[str]:
@@ -118,7 +119,7 @@ def __dir__() -> list[str]:
 
 
 def _lazy(name: str) -> Any:
-    """Return a name that is imported when it is first used: of batching, integrations, or openvino's."""
+    """Return a name of batching, integrations or openvino, which is imported when it is first used."""
     if name in ("install", "uninstall"):
         return getattr(import_module("ovgpu.integrations.openvino"), name)
     if name == "replace_openvino":
@@ -130,12 +131,12 @@ def _lazy(name: str) -> Any:
     if name in names.MODULES or name in LAZY_MODULES:
         return import_module(f"ovgpu.{name}")
     if name in names.NAMES:
-        globals()[name] = found = names.attribute("ovgpu", name)
-        return found
+        globals()[name] = value = names.attribute("ovgpu", name)
+        return value
     raise AttributeError(f"module 'ovgpu' has no attribute '{name}'")
 
 
-if TYPE_CHECKING:  # a type checker finds names that do not exist
+if TYPE_CHECKING:  # with a module's __getattr__, a type checker would accept any name
     from ovgpu import exceptions as exceptions
     from ovgpu import helpers as helpers
     from ovgpu import layout_helpers as layout_helpers

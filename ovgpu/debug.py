@@ -51,10 +51,10 @@ class EnvSetting(Generic[T]):
 
     def __init__(self, name: str, default: T) -> None:
         self.name = name
-        self._kind: type[T] = type(default)
+        self._type: type[T] = type(default)
         text = os.environ.get(name, "")
         try:
-            self.value: T = self._kind(text) if text else default
+            self.value: T = self._type(text) if text else default
         except ValueError:
             self.value = default
             warnings.warn(f"{name} is a number: {text!r} is ignored", RuntimeWarning, stacklevel=2)
@@ -69,7 +69,7 @@ class EnvSetting(Generic[T]):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.value = self._previous.pop()
 
@@ -88,8 +88,8 @@ class Stopped(Error):
 
     def __init__(self, layer: str, outputs: Sequence[Array]) -> None:
         self.layer, self.outputs = layer, list(outputs)
-        found = "; ".join(f"output {i} is {statistics(x)}" for i, x in enumerate(self.outputs))
-        super().__init__(f"stopped at layer '{layer}': {found}")
+        texts = "; ".join(f"output {i} is {statistics(x)}" for i, x in enumerate(self.outputs))
+        super().__init__(f"stopped at layer '{layer}': {texts}")
 
 
 def statistics(array: Array) -> str:
@@ -160,7 +160,7 @@ def _show(executor: Executor, title: str, level: int) -> None:
 
 def generated_code(executor: Executor) -> dict[str, str]:
     """Return the code generated for a program, by title: shape functions of segments, and elementwise CUDA kernels."""
-    found = {
+    sources = {
         f"shape function of segment {n}": segment.shape_function_source
         for n, segment in enumerate(executor.program.segments)
     }
@@ -170,10 +170,10 @@ def generated_code(executor: Executor) -> dict[str, str]:
                 kernel: Any = getattr(call, "func", None)
                 code = getattr(kernel, "code", None)
                 if code is not None:
-                    found[f"kernel {code.name}"] = code.source
+                    sources[f"kernel {code.name}"] = code.source
     for child in executor.children.values():
-        found.update({f"{name} (in a body)": source for name, source in generated_code(child).items()})
-    return found
+        sources.update({f"{name} (in a body)": source for name, source in generated_code(child).items()})
+    return sources
 
 
 class _Watch:
@@ -186,8 +186,8 @@ class _Watch:
     def _attach(self, executor: Executor) -> None:
         self.executor = executor
         self.positions = {
-            id(step): (number, position)
-            for number, segment in enumerate(executor.program.segments)
+            id(step): (segment_index, position)
+            for segment_index, segment in enumerate(executor.program.segments)
             for position, step in enumerate(segment.steps)
         }
         self.target = _locate(executor.program, self.layer) if self.layer else None
@@ -196,10 +196,10 @@ class _Watch:
     def __call__(self, step: Step, calls: Sequence[Call]) -> None:
         if id(step) not in self.positions:  # steps after a result of unknown rank are a separate program
             self._attach(self.executor.children["deferred"])
-        number, position = self.positions[id(step)]
-        if self.target is not None and (number, position) >= self.target[:2]:
+        segment_index, position = self.positions[id(step)]
+        if self.target is not None and (segment_index, position) >= self.target[:2]:
             if self.target.inside is step:
-                self._enter(step, number)
+                self._enter(step, segment_index)
             else:
                 raise self.stopped()
         start = time.perf_counter()
@@ -210,8 +210,8 @@ class _Watch:
                 call()
         if self.level >= 2:
             self.executor.backend.synchronize()
-            self._report(step, time.perf_counter() - start, self._bytes(number, position, step))
-        if self.target is not None and (number, position + 1) >= self.target[:2]:
+            self._report(step, time.perf_counter() - start, self._bytes(segment_index, position, step))
+        if self.target is not None and (segment_index, position + 1) >= self.target[:2]:
             raise self.stopped()
 
     def stopped(self) -> Error:
@@ -221,11 +221,11 @@ class _Watch:
         to_host = self.executor.backend.to_host
         return Stopped(self.layer, [np.array(to_host(self._array(i))) for i in self.target.values])
 
-    def _enter(self, step: Step, number: int) -> None:
+    def _enter(self, step: Step, segment_index: int) -> None:
         """Run a step with bodies one body at a time. Raise `Stopped` after the target layer in one of them has run."""
         executor = self.executor
-        binding = next(reversed(executor.bindings[number].values()))
-        inputs = executor._inputs(executor.program.segments[number], step, binding.slots, binding.hosts)
+        binding = next(reversed(executor.bindings[segment_index].values()))
+        inputs = executor._inputs(executor.program.segments[segment_index], step, binding.symbol_values, binding.hosts)
 
         def run_body(model: Model, arrays: Sequence[Array]) -> Sequence[Array]:
             child = Executor(
@@ -243,10 +243,10 @@ class _Watch:
             return executor.arrays[i]
         assert self.target is not None
         value, segment = executor.program.values[i], executor.program.segments[self.target.segment]
-        slots = next(reversed(executor.bindings[self.target.segment].values())).slots
+        symbol_values = next(reversed(executor.bindings[self.target.segment].values())).symbol_values
         try:
             shape, strides, (offset,) = (
-                tuple(segment.resolve(n, slots) for n in extents)
+                tuple(segment.resolve(n, symbol_values) for n in extents)
                 for extents in (value.view.shape, value.view.strides, (value.view.offset,))
             )
         except KeyError:
@@ -255,15 +255,15 @@ class _Watch:
         root, byte_strides = executor.arrays[value.root], tuple(s * size for s in strides)
         return executor.backend.view(root, offset * size, shape, byte_strides)
 
-    def _bytes(self, number: int, position: int, step: Step) -> int:
+    def _bytes(self, segment_index: int, position: int, step: Step) -> int:
         """Return the bytes that a step moves, from a plan that is made once per segment and after each eager step."""
-        if number not in self.moved or step.kind == "eager":
-            self.moved[number] = [
+        if segment_index not in self.moved or step.kind == "eager":
+            self.moved[segment_index] = [
                 row.bytes_moved
                 for row in plan_of(self.executor).steps
-                if row.segment == number and row.kind not in ("view", "host")
+                if row.segment == segment_index and row.kind not in ("view", "host")
             ]
-        return self.moved[number][position]
+        return self.moved[segment_index][position]
 
     def _report(self, step: Step, seconds: float, moved: int) -> None:
         from ovgpu.runtime.printing import bytes_text
@@ -276,8 +276,8 @@ class _Watch:
 
     def _shapes(self, ids: Sequence[int]) -> str:
         values, arrays = self.executor.program.values, self.executor.arrays
-        found = ["-" if i < 0 else f"{values[i].type.get_type_name()}{list(arrays[i].shape)}" for i in ids]
-        return " ".join(text.replace(", ", ",") for text in found)
+        texts = ["-" if i < 0 else f"{values[i].type.get_type_name()}{list(arrays[i].shape)}" for i in ids]
+        return " ".join(text.replace(", ", ",") for text in texts)
 
 
 class _Target(NamedTuple):
@@ -302,17 +302,17 @@ def _locate(program: Program, layer: str) -> _Target | None:
         if view.node.friendly_name == layer:
             return _Target(view.segment, view.position, view.outputs)
     named = tuple(v.id for v in program.values if v.name == layer)
-    for number, segment in reversed(list(enumerate(program.segments))):
+    for segment_index, segment in reversed(list(enumerate(program.segments))):
         for position, step in reversed(list(enumerate(segment.steps))):
             if step.name == layer:
-                return _Target(number, position + 1, step.outputs if step.kind != "copy" else named[-1:])
+                return _Target(segment_index, position + 1, step.outputs if step.kind != "copy" else named[-1:])
     external = [v.id for v in program.values if v.name == layer and v.memory in ("input", "state", "constant")]
     if external:
         return _Target(0, 0, (external[0],))
-    for number, segment in enumerate(program.segments):
+    for segment_index, segment in enumerate(program.segments):
         for position, step in enumerate(segment.steps):
             if any(_contains(body.model, layer) for body in step.bodies):
-                return _Target(number, position, (), step)
+                return _Target(segment_index, position, (), step)
     for step in program.steps:
         if any(part.name == layer for part in layers_of(step.op)):
             raise Error(

@@ -9,7 +9,7 @@ from ovgpu._util import openvino_package
 
 
 class OVError(Exception):
-    """Base class."""
+    """Base class of these exceptions."""
 
 
 class UserInputError(OVError):

@@ -1,7 +1,7 @@
 """Conversion between arrays and packed data, in the bit order of ``openvino.helpers``.
 
-The first of several elements in a byte has the high bits, other than in OpenVINO's tensors and files; u3 and u6 are
-packed as there.
+The first of several elements in a byte has the high bits, unlike in OpenVINO's tensors and files. u3 and u6 are packed
+as in these.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.symbolic import Int, Sym, Table
-from ovgpu.types import Dimension, PartialShape, Type
+from ovgpu.types import UNBOUNDED, Dimension, PartialShape, Type
 
 Shape = tuple[Int, ...] | None  # None: even the rank is unknown
 
@@ -60,12 +60,9 @@ class Spec:
         return PartialShape([d if not isinstance(d, Sym) else _dimension(d) for d in self.shape])
 
 
-MAX_DIMENSION = 2**63 - 1  # largest length of a Dimension
-
-
 def _dimension(sym: Sym) -> Dimension:
-    hi = -1 if sym.hi is None or sym.hi > MAX_DIMENSION else sym.hi
-    return Dimension(min(max(sym.lo, 0), MAX_DIMENSION), hi)
+    hi = -1 if sym.hi is None or sym.hi > UNBOUNDED else sym.hi
+    return Dimension(min(max(sym.lo, 0), UNBOUNDED), hi)
 
 
 def dims_of(shape: PartialShape, table: Table, *key: Any) -> Shape:

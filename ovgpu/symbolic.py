@@ -23,6 +23,9 @@ Int = Any  # int | Sym; `Any` so that inference code reads as plain arithmetic
 Bound = int | None  # an upper bound; None is infinite
 INFINITE = None
 
+RECENT_CHECKS = 8
+"""Checks that a new check is compared with. A duplicate only costs time, and comparing with all would be quadratic."""
+
 
 class Atom:
     """Indivisible symbolic integer: ``op`` applied to ``args``, between ``lo`` and ``hi`` inclusive."""
@@ -116,15 +119,15 @@ def atoms(value: Int) -> tuple[Atom, ...]:
     if not isinstance(value, Sym):
         return ()
     if value.atoms is None:
-        found: dict[Atom, None] = {}
+        seen: dict[Atom, None] = {}
         stack = [value]
         while stack:
             for monomial, _ in stack.pop().terms:
                 for atom in monomial:
-                    if atom not in found:
-                        found[atom] = None
+                    if atom not in seen:
+                        seen[atom] = None
                         stack += [a for a in atom.args if isinstance(a, Sym)]
-        value.atoms = tuple(found)
+        value.atoms = tuple(seen)
     return value.atoms
 
 
@@ -176,10 +179,10 @@ class Table:
 
     def intern(self, terms: tuple[tuple[Monomial, int], ...]) -> Sym:
         """Return the symbol with these terms, which must be sorted and have nonzero coefficients."""
-        found = self._syms.get(terms)
-        if found is None:
-            found = self._syms[terms] = Sym(self, len(self._syms), terms)
-        return found
+        sym = self._syms.get(terms)
+        if sym is None:
+            sym = self._syms[terms] = Sym(self, len(self._syms), terms)
+        return sym
 
     def atom(self, op: str, *args: Any, lo: int = 0, hi: Bound = INFINITE) -> Int:
         """Return the symbol ``op(*args)``: the same object for equal arguments, or an int if ``lo == hi``."""
@@ -226,7 +229,7 @@ class Table:
 
     def require(self, op: str, a: Int, b: Int, message: str) -> None:
         """Check ``op(a, b)`` at run time; `message` may use ``{0}`` and ``{1}`` for the two values."""
-        if any(c.op == op and c.a is a and c.b is b for c in self.checks[-8:]):
+        if any(c.op == op and c.a is a and c.b is b for c in self.checks[-RECENT_CHECKS:]):
             return
         # A check holds the layer's name, not the layer: specs refer from a model to its table through object arrays,
         # and Python's garbage collector does not look into NumPy arrays, so the cycle would never be freed.

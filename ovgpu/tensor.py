@@ -243,7 +243,7 @@ class Tensor:
         self._shape = tuple(extents)
 
     def write(self, array: Array) -> None:
-        """Take the elements and the shape of an array, which are cast to the dtype of `array`.
+        """Copy the elements and the shape of an array. The elements are cast to this tensor's dtype.
 
         Raises: RuntimeError if memory that is too small is not the tensor's own.
         """
@@ -278,9 +278,9 @@ class Tensor:
 
     def read(self, index: Any = ...) -> Array:
         """Return a copy of some elements, in the dtype of `array`: ``tensor.read((0, -1))`` is the last row of logits
-        [1, n, vocabulary]. Of a tensor on a card, such as a large result, nothing else is copied to the host.
+        [1, n, vocabulary]. If the tensor is on a card, as large results are, only these are copied to the host.
 
-        ``index`` is what selects a part of an array: an integer, a slice, ``...``, None, or a tuple of these.
+        ``index`` selects a part as in NumPy: an integer, a slice, ``...``, None, or a tuple of these.
         Raises: TypeError for another index, IndexError for one out of range.
         """
         return np.array(self.array[basic_index(index)])
@@ -456,8 +456,8 @@ def _encode(values: Array) -> Array:
 
 
 def _compare_with_port(array: Array, extents: Shape, element_type: Type) -> None:
-    """Warn if an array is not what a tensor for a port needs; its first bytes are taken as they are. Raise RuntimeError
-    if it has too few elements."""
+    """Warn if an array differs from a port in type or size: the tensor takes its first bytes as they are. Raise
+    RuntimeError if it has too few elements."""
     if element_type != Type.of(array.dtype):
         warnings.warn("Type of the array and the port are different. Data is going to be casted.", RuntimeWarning, 3)
     if array.size < math.prod(extents):

@@ -4,9 +4,9 @@
 
 A change that should change no program, such as a redesign, must print "no difference". The calls that are recorded
 with each model run on the CPU and on the emulated card, in three precisions, by both revisions. Plans that differ are
-printed as a diff, and kernels whose sources differ as a list. A model that fails is a difference, even if it fails in
-both. REVISION is HEAD by default, so that changes that are not committed are compared. Exit status 1 if there is a
-difference.
+printed as a diff, and kernels whose code differs, comments aside, as a list. A model that fails is a difference, even
+if it fails in both. REVISION is HEAD by default, so that changes that are not committed are compared. Exit status 1 if
+there is a difference.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -65,9 +66,15 @@ def _dump_one(name: str, device: str, precision: str) -> list[str]:
                     found.append(_text(request.plan()))
         store = getattr(compiled._compilation.backend, "kernels", None)
         kernels = () if store is None else [kernel.code for kernel in store.used]
-        return [*found, "\n".join(sorted(f"{k.name} {hashlib.sha256(k.source.encode()).hexdigest()}" for k in kernels))]
+        return [*found, "\n".join(sorted(f"{kernel.name} {_digest(kernel.source)}" for kernel in kernels))]
     except Exception as e:
         return [f"{FAILED}{type(e).__name__}: {e}"]
+
+
+def _digest(source: str) -> str:
+    """Return a digest of C++ code without its comments and spaces."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+    return hashlib.sha256("".join(code.split()).encode()).hexdigest()
 
 
 def _text(plan: object) -> str:

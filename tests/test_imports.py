@@ -34,6 +34,7 @@ LAYERS = [
     {"serve"},
     {
         "cli",
+        "docs",
         "exceptions",
         "helpers",
         "integrations",
@@ -105,6 +106,13 @@ def test_imports_only_from_lower_layers() -> None:
             if parts[0] == "ovgpu" and LAYER[target] > LAYER[unit(file)]:
                 found.append(f"{file.relative_to(ROOT)}:{line}: {unit(file)} must not import {module}, above it")
     assert not found, "\n".join(found)
+
+
+def test_ir_does_not_import_interop() -> None:
+    """`interop` converts models of openvino by way of IR, so `ir` itself must not need it."""
+    for file in FILES:
+        if unit(file) == "ir":
+            assert not [module for _, module in imports(file) if module.startswith("ovgpu.interop")], file
 
 
 def test_optional_libraries_are_imported_only_at_home() -> None:

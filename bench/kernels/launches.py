@@ -17,7 +17,7 @@ from ovgpu.backends.cuda.driver_launch import DriverLaunch
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.runtime.backend import Call, HostCall, Transfer
 from ovgpu.runtime.executor import Executor
-from ovgpu.runtime.loops.replayed import Repeat
+from ovgpu.runtime.loops.repeated import Repeat
 from ovgpu.runtime.plan import Plan, PlanStep, distinct, plan_of
 
 FILE = re.compile(r"cuda_kernels/([^,]+),")

@@ -4,7 +4,7 @@
 
     shape = attribute(get_shape)
 
-At run time they are properties. A type checker would take what `property` makes of a method for Any.
+At run time they are properties. From a plain `property(get_shape)`, a type checker would infer Any.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DLPack between host arrays and libraries such as torch for bf16 and f8, of which NumPy's DLPack knows nothing.
+"""DLPack between host arrays and libraries such as torch for bf16 and f8, which NumPy's DLPack lacks.
 
 NumPy exports and imports the bits as unsigned integers, and the element type in the capsule is changed on the way. The
 structures are those of dlpack.h, version 1.1: DLTensor begins with the data's address, device, rank and element type.
@@ -14,14 +14,14 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-UNSIGNED = 1
+UNSIGNED = 1  # DLPack's code of unsigned integers
 CODES: dict[np.dtype[Any], int] = {
     np.dtype(ml_dtypes.bfloat16): 4,
     np.dtype(ml_dtypes.float8_e4m3fn): 10,
     np.dtype(ml_dtypes.float8_e5m2): 12,
     np.dtype(ml_dtypes.float8_e8m0fnu): 14,
 }
-"""The codes of element types that NumPy lacks."""
+"""DLPack's codes of element types that NumPy lacks."""
 DTYPES = {(code, dtype.itemsize * 8): dtype for dtype, code in CODES.items()}
 
 
@@ -48,7 +48,7 @@ _pointer.argtypes, _pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctype
 
 
 class _Source:
-    """An object with a capsule that was made already."""
+    """Object for `numpy.from_dlpack` with a capsule that was made before."""
 
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
         self._capsule, self._device = capsule, device
@@ -76,24 +76,24 @@ def to_dlpack(array: Array, **options: Any) -> Any:
 def from_dlpack(source: Any) -> Array:
     """Return an array that shares the host memory of an object with ``__dlpack__``.
 
-    Raises: what the object or NumPy raise, such as BufferError for memory of a device.
+    Raises: the errors of the object and of NumPy, such as BufferError for memory of a device.
     """
     try:
         capsule = source.__dlpack__(max_version=(1, 0))  # NumPy makes arrays of older capsules read-only
     except TypeError:
         capsule = source.__dlpack__()
-    kind = _type_of(capsule)
-    dtype = DTYPES.get((kind.code, kind.bits))
+    element_type = _type_of(capsule)
+    dtype = DTYPES.get((element_type.code, element_type.bits))
     if dtype is not None:
-        kind.code = UNSIGNED
+        element_type.code = UNSIGNED
     array: Array = np.from_dlpack(_Source(capsule, tuple(source.__dlpack_device__())))
     return array if dtype is None else array.view(dtype)
 
 
 def _type_of(capsule: Any) -> _Type:
-    """Return the element type in a capsule, which may be changed. Raises: TypeError for no capsule of DLPack."""
+    """Return the element type in a capsule, for reading and writing. Raises: TypeError if it is no DLPack capsule."""
     for name, offset in OFFSETS.items():
         if _is_valid(capsule, name):
-            kind: _Type = _Tensor.from_address(_pointer(capsule, name) + offset).type
-            return kind
+            element_type: _Type = _Tensor.from_address(_pointer(capsule, name) + offset).type
+            return element_type
     raise TypeError(f"{type(capsule).__name__} is no DLPack capsule")

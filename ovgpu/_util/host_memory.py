@@ -26,28 +26,28 @@ Array = np.ndarray[Any, Any]
 LARGE_BYTES = 1 << 28  # smallest array that is checked; reading the free memory takes some 50 us
 GROUPS = Path("/sys/fs/cgroup")
 
-_sizes: dict[int, int] = {}  # bytes of the live large arrays; finalizers change it at any time
-_numbers = count()
+_sizes: dict[int, int] = {}  # bytes of the live large arrays by id; finalizers change it at any time
+_array_ids = count()
 
 
-def empty(shape: Sequence[int], kind: Any) -> Array:
-    """Return `numpy.empty(shape, kind)`. Raise MemoryError if the host does not have enough memory."""
-    return _allocate(np.empty, shape, kind)
+def empty(shape: Sequence[int], dtype: Any) -> Array:
+    """Return `numpy.empty(shape, dtype)`. Raise MemoryError if the host does not have enough memory."""
+    return _allocate(np.empty, shape, dtype)
 
 
-def zeros(shape: Sequence[int], kind: Any) -> Array:
-    """Return `numpy.zeros(shape, kind)`. Raise MemoryError if the host does not have enough memory."""
-    return _allocate(np.zeros, shape, kind)
+def zeros(shape: Sequence[int], dtype: Any) -> Array:
+    """Return `numpy.zeros(shape, dtype)`. Raise MemoryError if the host does not have enough memory."""
+    return _allocate(np.zeros, shape, dtype)
 
 
-def _allocate(make: Callable[[Sequence[int], Any], Array], shape: Sequence[int], kind: Any) -> Array:
-    nbytes = prod(shape) * np.dtype(kind).itemsize
+def _allocate(make: Callable[[Sequence[int], Any], Array], shape: Sequence[int], dtype: Any) -> Array:
+    nbytes = prod(shape) * np.dtype(dtype).itemsize
     require(nbytes)
-    array = make(shape, kind)
+    array = make(shape, dtype)
     if nbytes >= LARGE_BYTES:
-        number = next(_numbers)
-        _sizes[number] = nbytes
-        finalize(array, _sizes.pop, number).atexit = False
+        array_id = next(_array_ids)
+        _sizes[array_id] = nbytes
+        finalize(array, _sizes.pop, array_id).atexit = False
     return array
 
 
@@ -79,7 +79,7 @@ def free_bytes() -> int | None:
 
 
 def _declared_bytes() -> int | None:
-    """Return the number in OVGPU_HOST_MEMORY, or None. Another text is ignored with a warning."""
+    """Return the number in OVGPU_HOST_MEMORY, or None. Other text is ignored with a warning."""
     declared = os.environ.get("OVGPU_HOST_MEMORY", "")
     if declared and not declared.isdecimal():
         warnings.warn(f"OVGPU_HOST_MEMORY is a number of bytes: {declared!r} is ignored", RuntimeWarning, stacklevel=2)
@@ -121,4 +121,4 @@ def _resident_bytes() -> int:
     return 0
 
 
-_declared_bytes()  # few programs have arrays so large that the memory is checked: a wrong setting is said at once
+_declared_bytes()  # warns of a wrong setting at once: few programs have arrays so large that they read it later

@@ -1,7 +1,7 @@
 """Ctrl-C while the program ``ovgpu`` imports its modules ends it at once, without a traceback.
 
-To import this module is enough. Other programs than ``ovgpu`` and ``python -m ovgpu`` keep their handler. A hook for
-exceptions would not do: extension modules turn KeyboardInterrupt into ImportError.
+Importing this module is enough. Programs other than ``ovgpu`` and ``python -m ovgpu`` keep their handler. An exception
+hook would not do, because extension modules turn KeyboardInterrupt into ImportError.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ if _replaced:
 
 
 def raise_again() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again, when all is imported."""
+    """Let Ctrl-C raise KeyboardInterrupt again, once all modules are imported."""
     if _replaced:
         signal.signal(signal.SIGINT, signal.default_int_handler)

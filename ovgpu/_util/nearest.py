@@ -10,9 +10,9 @@ def nearest(name: str, names: Iterable[str], count: int = 1) -> list[str]:
     from difflib import get_close_matches  # imported here, because errors are rare
 
     by_lower_case = {known.lower(): known for known in names}
-    return [by_lower_case[found] for found in get_close_matches(name.lower(), by_lower_case, count)]
+    return [by_lower_case[match] for match in get_close_matches(name.lower(), by_lower_case, count)]
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` with the name that is most like ``name``, or "" if none is like it."""
-    return "".join(f"; did you mean '{found}'?" for found in nearest(name, names))
+    return "".join(f"; did you mean '{match}'?" for match in nearest(name, names))

@@ -1,4 +1,4 @@
-"""The openvino package, to which ovgpu hands over what is not its own. ovgpu works without it."""
+"""The openvino package, which does what ovgpu itself does not implement. ovgpu works without it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN = "_ovgpu_plain"  # attribute of an openvino.Core whose devices are not re
 
 _lock = threading.RLock()
 _hidden: dict[str, ModuleType] = {}
-"""openvino's own modules, by name, where ovgpu has their names."""
+"""openvino's own modules by name, while ovgpu stands for them in `sys.modules`."""
 
 
 @cache
@@ -41,14 +41,14 @@ def import_own(name: str) -> ModuleType:
 
 def is_replaced() -> bool:
     """Return whether openvino's name stands for ovgpu."""
-    found = sys.modules.get("openvino")
-    return found is not None and found is sys.modules.get("ovgpu")
+    module = sys.modules.get("openvino")
+    return module is not None and module is sys.modules.get("ovgpu")
 
 
 @contextmanager
 def own_names() -> Iterator[None]:
-    """Give openvino's modules their names back, if ovgpu has them. Another thread that imports openvino meanwhile gets
-    them, too."""
+    """Give openvino's modules their names back during the block, if ovgpu has the names. Other threads that import
+    openvino meanwhile get openvino's modules, too."""
     if not is_replaced():
         yield
         return
@@ -80,29 +80,29 @@ def hide() -> None:
 
 def required(what: str) -> ModuleType:
     """Return the openvino package. Raises ImportError that says ``what`` needs it if it is not installed."""
-    found = package()
-    if found is None:
+    module = package()
+    if module is None:
         raise ImportError(f"{what} needs openvino: {HINT}")
-    return found
+    return module
 
 
 def own_core() -> Any:
-    """Return an `openvino.Core` whose devices are openvino's own, whichever of them `ovgpu.install` replaced."""
+    """Return an `openvino.Core` whose devices are openvino's own, even if `ovgpu.install` has replaced some of them."""
     core = required("openvino's devices").Core()
     core.__dict__[PLAIN] = True
     return core
 
 
 def owns(value: Any) -> bool:
-    """Return whether a value is an object of the openvino package, which is not imported for it."""
+    """Return whether a value is an object of the openvino package. This does not import openvino."""
     return any(cls.__module__.partition(".")[0] == "openvino" for cls in type(value).__mro__)
 
 
 class Shared(type):
-    """Class of a class whose instances include those of openvino's class of that name."""
+    """Metaclass of a class whose instances include those of openvino's class with the same name."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return type.__instancecheck__(cls, instance) or any(
-            kind.__name__ == cls.__name__ and kind.__module__.partition(".")[0] == "openvino"
-            for kind in type(instance).__mro__
+            base.__name__ == cls.__name__ and base.__module__.partition(".")[0] == "openvino"
+            for base in type(instance).__mro__
         )

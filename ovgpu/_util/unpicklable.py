@@ -6,7 +6,7 @@ from typing import NoReturn, SupportsIndex
 
 
 class Unpicklable:
-    """Base class of an object that neither `copy` nor `pickle` takes, with the error that openvino's objects raise."""
+    """Base class of objects that cannot be copied or pickled. They raise the same error as openvino's objects."""
 
     __slots__ = ()
 

@@ -41,8 +41,8 @@ class AsyncInferQueue(Unpicklable):
         self._forks = forks.count
         self._idle = deque(range(len(self._requests)))
         self._changed = threading.Condition()  # guards the fields below; notified when a request becomes idle
-        self._running: dict[int, int] = {}  # number of a request -> number of its inference
-        self._started = 0
+        self._running: dict[int, int] = {}  # index of a request -> number of its inference, in the order of starts
+        self._started = 0  # number of inferences started
         self._error: BaseException | None = None
         self._callback_threads: set[int] = set()  # ids of the threads in a callback
         self._blocked_callbacks = 0  # number of callbacks that wait for an idle request
@@ -53,19 +53,21 @@ class AsyncInferQueue(Unpicklable):
         Wait until a request is idle. In a callback, raise RuntimeError if no request can ever become idle.
         """
         self._check_process()
-        number, started, runner = -1, 0, Claim()
+        request_id, inference_id, runner = -1, 0, Claim()
         try:
             with self._changed:
                 self._await_idle()
-                number = self._idle[0]
-                self._started = started = self._started + 1
-                self._running[number] = started
-                self._idle.popleft()
-                self._userdata[number] = userdata
-            self._requests[number].start(inputs, share_inputs, partial(self._complete, number, started), runner)
+                request_id = self._idle[0]
+                self._started = inference_id = self._started + 1
+                self._running[request_id] = inference_id
+                self._idle.popleft()  # only now: if a signal handler raises before, the request is still idle
+                self._userdata[request_id] = userdata
+            self._requests[request_id].start(
+                inputs, share_inputs, partial(self._complete, request_id, inference_id), runner
+            )
         except BaseException:
-            if number >= 0 and runner.take(CALLER):  # else the inference runs and ends as usual
-                self._release(number, started)
+            if request_id >= 0 and runner.take(CALLER):  # else the inference runs and ends as usual
+                self._release(request_id, inference_id)
             raise
 
     def wait_all(self) -> None:
@@ -75,7 +77,7 @@ class AsyncInferQueue(Unpicklable):
             if threading.get_ident() in self._callback_threads:
                 raise RuntimeError("wait_all in a callback would wait for itself")
             last = self._started
-            self._changed.wait_for(lambda: all(started > last for started in self._running.values()))
+            self._changed.wait_for(lambda: all(inference_id > last for inference_id in self._running.values()))
             error, self._error = self._error, None
         if error is not None:
             raise error
@@ -87,7 +89,7 @@ class AsyncInferQueue(Unpicklable):
             return bool(self._idle)
 
     def get_idle_request_id(self) -> int:
-        """Wait for an idle request. Return the number of the request that `start_async` uses next."""
+        """Wait for an idle request. Return the index of the request that `start_async` uses next."""
         self._check_process()
         with self._changed:
             self._await_idle()
@@ -111,10 +113,10 @@ class AsyncInferQueue(Unpicklable):
         return iter(self._requests)
 
     def __getitem__(self, i: int) -> InferRequest:
-        number = operator.index(i)
-        if not 0 <= number < len(self._requests):
-            raise IndexError(f"there is no request {number}: the queue has {len(self._requests)}")
-        return self._requests[number]
+        request_id = operator.index(i)
+        if not 0 <= request_id < len(self._requests):
+            raise IndexError(f"there is no request {request_id}: the queue has {len(self._requests)}")
+        return self._requests[request_id]
 
     def __repr__(self) -> str:
         return f"<AsyncInferQueue: {len(self)} jobs>"
@@ -137,26 +139,26 @@ class AsyncInferQueue(Unpicklable):
         finally:
             self._blocked_callbacks -= in_callback
 
-    def _complete(self, number: int, started: int, error: BaseException | None) -> None:
+    def _complete(self, request_id: int, inference_id: int, error: BaseException | None) -> None:
         """Call the callback after an inference, on its thread, and make the request idle."""
         thread = threading.get_ident()
         try:
             if error is None and self._callback is not None:
                 with self._changed:
                     self._callback_threads.add(thread)
-                self._callback(self._requests[number], self._userdata[number])
+                self._callback(self._requests[request_id], self._userdata[request_id])
         except BaseException as e:
             error = e
         with self._changed:
             self._callback_threads.discard(thread)
             self._error = self._error or error
-        self._release(number, started)
+        self._release(request_id, inference_id)
 
-    def _release(self, number: int, started: int) -> None:
+    def _release(self, request_id: int, inference_id: int) -> None:
         """Make the request idle, unless another inference has been started on it."""
         with self._changed:
-            if self._running.get(number) == started:
-                del self._running[number]
-                if number not in self._idle:
-                    self._idle.append(number)
+            if self._running.get(request_id) == inference_id:
+                del self._running[request_id]
+                if request_id not in self._idle:
+                    self._idle.append(request_id)
                 self._changed.notify_all()

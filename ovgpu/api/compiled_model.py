@@ -63,11 +63,11 @@ class CompiledModel(Unpicklable):
         return list(self._compilation.outputs)
 
     def input(self, key: Any = None) -> ConstOutput:
-        """Return the input with this number or tensor name, or the only one. Raise RuntimeError if there is none."""
+        """Return the input with this index or tensor name, or the only one. Raise RuntimeError if there is none."""
         return self._compilation.inputs.port(key)
 
     def output(self, key: Any = None) -> ConstOutput:
-        """Return the output with this number or tensor name, or the only one. Raise RuntimeError if there is none."""
+        """Return the output with this index or tensor name, or the only one. Raise RuntimeError if there is none."""
         return self._compilation.outputs.port(key)
 
     # ---- running
@@ -135,7 +135,7 @@ class CompiledModel(Unpicklable):
         return self._private
 
     def plan(self, shapes: Any = None) -> Plan:
-        """Return the plan of an inference for inputs of these shapes (a list, or a dict by port, name or number).
+        """Return the plan of an inference for inputs of these shapes (a list, or a dict by port, name or index).
 
         Without shapes, return the plan of the private request's last inference, or, before the first inference, the
         plan for the declared shapes. Nothing is run, so extents that depend on computed values stay unknown.

@@ -1,4 +1,4 @@
-"""Files of compiled models: what `CompiledModel.export_model` writes, and the entries of CACHE_DIR.
+"""Files of compiled models, which `CompiledModel.export_model` writes, and which are the entries of CACHE_DIR.
 
 A file is an uncompressed ZIP archive:
 
@@ -57,7 +57,7 @@ class Reference:
 
     @staticmethod
     def to(path: Path) -> Reference:
-        """Return a reference to a file. OSError if it cannot be read."""
+        """Return a reference to a file. Raise OSError if it cannot be read."""
         with path.open("rb") as file:
             digest = file_digest(file, "sha256").hexdigest()
         status = path.stat()
@@ -94,7 +94,7 @@ def write(
     """Write a compiled model to a binary stream, from its current position on.
 
     ``read_from`` are the .xml and the .bin file that the model was read from: then the file refers to the latter.
-    ``encrypt`` makes what stands for model.xml. Raises: OSError if a file cannot be read or written.
+    ``encrypt`` returns the bytes to store as model.xml. Raises: OSError if a file cannot be read or written.
     """
     header: dict[str, Any] = {"ovgpu": OWN, "device": device, "properties": dict(properties)}
     header["encrypted"] = encrypt is not None
@@ -119,8 +119,9 @@ def write(
 def read(data: Any, device: str, decrypt: Cipher | None = None) -> Exported:
     """Return the contents of a file, which is given as bytes, an array, a memoryview or a tensor.
 
-    The model's constants are views of ``data``, or of the .bin file that the file refers to. ``decrypt`` undoes what
-    ``encrypt`` of `write` did.
+    The model's constants are views of ``data``, or of the .bin file that the file refers to. ``decrypt`` reverses
+    ``encrypt`` of `write`.
+
     Raises: ModelError if it is no such file, is damaged, or was written by another version of ovgpu or for another
     device, or if the .bin file has changed.
     """
@@ -169,12 +170,12 @@ def _weights(files: Mapping[str, Array], header: Mapping[str, Any]) -> Any:
 
 
 def read_file(path: Path, device: str, decrypt: Cipher | None = None) -> Exported:
-    """Return the contents of the file at a path; see `read`. OSError if it cannot be read."""
+    """Return the contents of the file at a path; see `read`. Raise OSError if it cannot be read."""
     return read(map_file(path), device, decrypt)
 
 
 def _passed(cipher: Cipher, text: bytes) -> bytes:
-    """Return what a function of CACHE_ENCRYPTION_CALLBACKS makes of bytes. Raises: ModelError if it fails."""
+    """Return the result of a function of CACHE_ENCRYPTION_CALLBACKS for bytes. Raises: ModelError if it fails."""
     try:
         return bytes(cipher(text))
     except Exception as e:
@@ -199,14 +200,14 @@ def _aligned(name: str) -> ZipInfo:
 
 
 def _contents(buffer: Array, info: ZipInfo) -> Array:
-    """Return the contents of a file of the archive as a view. BadZipFile if they are damaged."""
+    """Return the contents of a file of the archive as a view. Raise BadZipFile if they are damaged."""
     start = info.header_offset
     name, extra = struct.unpack_from("<HH", buffer.data, start + LENGTHS_OFFSET)
     begin = start + LOCAL_HEADER_BYTES + name + extra
-    found = buffer[begin : begin + info.file_size]
-    if info.compress_type != ZIP_STORED or found.size != info.file_size or zlib.crc32(found.data) != info.CRC:
+    contents = buffer[begin : begin + info.file_size]
+    if info.compress_type != ZIP_STORED or contents.size != info.file_size or zlib.crc32(contents.data) != info.CRC:
         raise BadZipFile(f"the contents of {info.filename} do not match their checksum")
-    return found
+    return contents
 
 
 class _View(RawIOBase):
@@ -230,6 +231,6 @@ class _View(RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         end = self._data.size if size is None or size < 0 else self._at + size
-        found = self._data[self._at : end].tobytes()
-        self._at += len(found)
-        return found
+        data = self._data[self._at : end].tobytes()
+        self._at += len(data)
+        return data

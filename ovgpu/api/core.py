@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ovgpu import ir
 from ovgpu._util.extras import install_command
 from ovgpu._util.gc_pause import paused
 from ovgpu._util.openvino_package import owns, package
@@ -23,7 +21,8 @@ from ovgpu.compile.compilation import Compilation
 from ovgpu.compile.devices import is_multi, register_backend, resolve, resolve_multi
 from ovgpu.compile.settings import Settings, bare
 from ovgpu.errors import Error, ModelError, UnsupportedOpError
-from ovgpu.model import Model, all_nodes
+from ovgpu.interop import formats
+from ovgpu.model import Model
 from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.request.remote_tensor import RemoteContext
 from ovgpu.runtime.backend import Backend, is_remote
@@ -63,7 +62,7 @@ class Core(Unpicklable):
         if isinstance(model, Model):
             raise TypeError("Provided python object type Model isn't supported as 'model' argument.")
         with paused():
-            return ir.read_model(_contents(model), _contents(weights))
+            return formats.read_model(_contents(model), _contents(weights))
 
     def compile_model(
         self,
@@ -84,26 +83,28 @@ class Core(Unpicklable):
                 "compile_model takes (model, device_name: str, config: dict), got "
                 f"{type(device_name).__name__} and {type(config).__name__}"
             )
-        name, config = "AUTO" if device_name is None else device_name, config or {}
-        candidates = self._resolve_devices(name, config)
-        return self._compile_for(name, candidates, config, partial(self._compile_by, self._read_any, model, weights))
+        name = "AUTO" if device_name is None else device_name
+        candidates = self._resolve_devices(name, config or {})
+        return self._compile_for(name, candidates, config or {}, model, weights, self._read_any)
 
     def _compile_for(
         self,
         name: str,
         candidates: Sequence[Mapping[str, int]],
         config: Mapping[str, Any],
-        compile_with: Callable[[Sequence[Settings]], CompiledModel],
+        model: Any,
+        weights: Any,
+        read: Callable[[Any, Any], Model],
     ) -> CompiledModel:
-        """Compile a model for the first devices of `_resolve_devices` on which it can be compiled.
+        """Compile a model for the first of the ``candidates``, from `_resolve_devices`, that can compile it.
 
-        Warns if these are not the first ones. Raises: the error of the first ones if there are none, and that of a
-        model that no device can run.
+        ``read(model, weights)`` reads a model that is not one of ovgpu's. Warns if an earlier candidate has failed.
+        Raises: the error of the first candidate if all fail, and at once an error of the model itself.
         """
         failed: dict[str, Error] = {}
         for shared in candidates:
             try:
-                compiled = compile_with(self._settings_for(shared, config, name))
+                compiled = self._compile_any(self._settings_for(shared, config, name), model, weights, read)
             except (ModelError, UnsupportedOpError):
                 raise
             except Error as e:
@@ -115,15 +116,28 @@ class Core(Unpicklable):
             return compiled
         raise next(iter(failed.values()))
 
-    def _compile_by(
-        self, read: Callable[[Any, Any], Model], model: Any, weights: Any, settings: Sequence[Settings]
+    def _compile_any(
+        self, settings: Sequence[Settings], model: Any, weights: Any, read: Callable[[Any, Any], Model]
     ) -> CompiledModel:
-        """Compile a model for the devices of ``settings``; ``read(model, weights)`` returns it if it is none of
-        ovgpu's."""
+        """Compile a model, or the one that ``read`` returns, unless the first device's CACHE_DIR has it."""
         with paused():
             if isinstance(model, Model) and not owns(model):
-                return self._compile(model, settings, model.clone())
-            return self._compile_file(model, weights, settings, lambda: read(model, weights))
+                return self._compile(settings, model, may_change=True)
+            first = settings[0]
+            if not first["CACHE_DIR"]:
+                return self._compile(settings, read(model, weights))
+            from ovgpu.api.model_cache import entry  # imports zipfile and hashlib, which take 10 ms
+
+            family, ciphers = devices.family(first.device), first["CACHE_ENCRYPTION_CALLBACKS"]
+            cache = entry(first["CACHE_DIR"], model, weights, family, first.exported(), ciphers)
+            cached = None if cache is None else cache.read()
+            for each in settings:
+                each.loaded_from_cache = cached is not None
+            source = read(model, weights) if cached is None else cached
+            compiled = self._compile(settings, source)
+            if cache is not None and cached is None:
+                cache.write(source)
+            return compiled
 
     def _read_any(self, model: Any, weights: Any) -> Model:
         if owns(model):
@@ -131,55 +145,32 @@ class Core(Unpicklable):
         check_readable(model)
         return self.read_model(model, weights)
 
-    def _compile_file(
-        self, model: Any, weights: Any, settings: Sequence[Settings], read: Callable[[], Model]
-    ) -> CompiledModel:
-        """Compile the model that ``read`` reads, which may come from the first device's CACHE_DIR instead; see
-        `model_cache`."""
-        first = settings[0]
-        if not first["CACHE_DIR"]:
-            return self._compile(read(), settings)
-        from ovgpu.api.model_cache import entry  # imports zipfile and hashlib, which take 10 ms
-
-        family, ciphers = devices.family(first.device), first["CACHE_ENCRYPTION_CALLBACKS"]
-        cache = entry(first["CACHE_DIR"], model, weights, family, first.exported(), ciphers)
-        cached = None if cache is None else cache.read()
-        for each in settings:
-            each.loaded_from_cache = cached is not None
-        found = read() if cached is None else cached
-        compiled = self._compile(found, settings)
-        if cache is not None and cached is None:
-            cache.write(found)
-        return compiled
-
     def _compile(
         self,
-        model: Model,
         settings: Sequence[Settings],
-        source: Model | None = None,
+        model: Model,
+        may_change: bool = False,
         kernels: Mapping[str, bytes] | None = None,
     ) -> CompiledModel:
         """Compile a model for one device or several, which share its constants on the host.
 
-        ``source`` is a copy of the model, if others have it; ``kernels`` were exported with it.
+        A model that the caller keeps ``may_change`` afterwards. ``kernels`` are the machine code exported with it.
         """
-        first = settings[0]
-        if (
-            self._extensions
-            and len(settings) == 1
-            and first.device == "CPU"
-            and any(isinstance(node.op, Unsupported) for node in all_nodes(model))
-        ):
+        compilations: list[Compilation] = []
+        try:
+            for each in settings:  # one after the other: a card takes the kernels that were compiled for an equal one
+                each.adopt(model)
+                backend = self._open_backend(each)
+                backend.import_kernels(kernels or {})
+                compilations.append(Compilation(model, backend, each, may_change))
+        except UnsupportedOpError:
+            first = settings[0]
+            if not self._extensions or len(settings) > 1 or first.device != "CPU":
+                raise
             from ovgpu.interop.extensions import compile_for_cpu
 
             compiled: CompiledModel = compile_for_cpu(model, self._extensions, first.exported())
             return compiled
-        compilations = []
-        for each in settings:  # one after the other: a card takes the kernels that were compiled for an equal one
-            each.adopt(model)
-            backend = self._open_backend(each)
-            backend.import_kernels(kernels or {})
-            compilations.append(Compilation(model, backend, each, source or model))
         return CompiledModel(compilations[0]) if len(compilations) == 1 else MultiCompiledModel(compilations)
 
     def _open_backend(self, settings: Settings) -> Backend:
@@ -214,9 +205,9 @@ class Core(Unpicklable):
         ciphers = self._settings_for(shared, config or {}, device_name)[0]["CACHE_ENCRYPTION_CALLBACKS"]
         with paused():
             for family in sorted(set(map(devices.family, shared))):
-                found = read(data, family, *ciphers[1:])  # which raises for a second family
-            settings = self._settings_for(shared, {**found.properties, **(config or {})}, device_name)
-            return self._compile(found.model, settings, kernels=found.kernels)
+                exported = read(data, family, *ciphers[1:])  # raises for all families but one
+            settings = self._settings_for(shared, {**exported.properties, **(config or {})}, device_name)
+            return self._compile(settings, exported.model, kernels=exported.kernels)
 
     # ---- devices and properties
 
@@ -267,8 +258,8 @@ class Core(Unpicklable):
         """Return the settings of a device, or of the core if the name is empty."""
         if not name:
             return self._global
-        if (kind := name.partition(":")[0]) in devices.SELECTORS:
-            return self._settings.setdefault(kind, Settings(kind, self._global))
+        if (selector := name.partition(":")[0]) in devices.SELECTORS:
+            return self._settings.setdefault(selector, Settings(selector, self._global))
         device = resolve(name)
         family = devices.family(device)
         base = self._settings.setdefault(family, Settings(family, self._global))
@@ -277,19 +268,18 @@ class Core(Unpicklable):
         return self._settings.setdefault(device, Settings(device, base))
 
     def _settings_for(self, shared: Mapping[str, int], config: Mapping[str, Any], name: str) -> list[Settings]:
-        """Return the settings of a model that is compiled by this name for devices from `_resolve_devices`."""
+        """Return the settings, one per device, of a model compiled for a candidate of `_resolve_devices`."""
         selector = self._settings_of(name) if name.partition(":")[0] in devices.SELECTORS else None
-        found = [self._settings_of(device).compiled(config, selector) for device in shared]
-        for settings, requests in zip(found, shared.values()):
+        compiled = [self._settings_of(device).compiled(config, selector) for device in shared]
+        for settings, requests in zip(compiled, shared.values()):
             settings.requests = requests
-        return found
+        return compiled
 
     def _resolve_devices(self, name: str, config: Mapping[str, Any]) -> list[dict[str, int]]:
-        """Return the devices for a name and properties, which may list the devices of AUTO and MULTI or give the card's
-        number.
+        """Return the candidates for a name in the order of trial, each a map from devices to numbers of requests.
 
-        The devices of MULTI are together, each with its number of requests in the list, or 0. Those of AUTO follow one
-        another, in the order in which they are tried.
+        MULTI has one candidate: all its devices, each with its number of requests in the list, or 0. AUTO has a
+        candidate per device. ``config`` may list the devices of AUTO and MULTI, or give the card's number.
         """
         if name in devices.SELECTORS:
             given = bare(config.get("MULTI_DEVICE_PRIORITIES"))
@@ -297,8 +287,8 @@ class Core(Unpicklable):
             listed = self._settings_of(name)["MULTI_DEVICE_PRIORITIES"] if given in (None, "") else str(given)
             name += f":{listed}" if listed else ""
         if name in ("NVIDIA", "CUDA"):
-            number = bare(config.get("DEVICE_ID", self._settings_of(name)["DEVICE_ID"]))
-            name += f".{number}" if number else ""
+            card_number = bare(config.get("DEVICE_ID", self._settings_of(name)["DEVICE_ID"]))
+            name += f".{card_number}" if card_number else ""
         return [resolve_multi(name)] if is_multi(name) else [{device: 0} for device in devices.candidates(name)]
 
     # ---- plugins and remote contexts of OpenVINO's Core
@@ -370,8 +360,8 @@ def _device_and_value(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str
 def check_readable(model: Any) -> None:
     """Raise RuntimeError for an object that is neither a path nor a file nor the contents of one."""
     if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
-        kind = type(model)
-        raise Error(f"compile_model takes a model or the path of one, got {kind.__module__}.{kind.__name__}")
+        cls = type(model)
+        raise Error(f"compile_model takes a model or the path of one, got {cls.__module__}.{cls.__name__}")
 
 
 def _own(model: Any) -> Model:

@@ -1,4 +1,4 @@
-"""The execution graph of a compiled model: the model that is run, with what tools read from OpenVINO's."""
+"""Execution graph of a compiled model: the model that is run, with the entries of OpenVINO's execution graphs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def execution_graph(model: Model, device: str, profile: Iterable[ProfilingInfo])
     All are strings: ``execOrder``, ``execTimeMcs`` (microseconds, or "not_executed" without a profile), ``layerType``,
     ``originalLayersNames``, ``outputLayouts``, ``outputPrecisions``, ``primitiveType``, ``runtimePrecision``.
     """
-    found = model.clone()
+    graph = model.clone()
     times: dict[str, timedelta] = {}
     for info in profile:  # a layer may be several steps
         times[info.node_name] = times.get(info.node_name, timedelta()) + info.real_time
-    for order, node in enumerate(found.ops):
+    for order, node in enumerate(graph.ops):
         types = [port.element_type.get_type_name() for port in node.ports]
         time = times.get(node.friendly_name)
         node.rt_info.update(
@@ -36,4 +36,4 @@ def execution_graph(model: Model, device: str, profile: Iterable[ProfilingInfo])
                 "runtimePrecision": types[0] if types else "",
             }
         )
-    return found
+    return graph

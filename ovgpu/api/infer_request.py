@@ -41,8 +41,10 @@ class InferRequest(RequestTensors):
             self.__dict__ = other.__dict__
             return
         if not isinstance(other, Compilation):
-            kind = type(other).__name__
-            raise TypeError(f"InferRequest takes a request, got {kind}: CompiledModel.create_infer_request makes one")
+            type_name = type(other).__name__
+            raise TypeError(
+                f"InferRequest takes a request, got {type_name}: CompiledModel.create_infer_request makes one"
+            )
         self._session = Session(other)
         self._owner = Claim()  # the running inference owns the request
         self._future: Future[None] | None = None  # of the inference that was started last
@@ -64,7 +66,7 @@ class InferRequest(RequestTensors):
     ) -> OVDict:
         """Set inputs, run an inference, and return the outputs as arrays.
 
-        ``inputs`` is a dict by port, number or tensor name, a list or tuple, or the single value of a model with one
+        ``inputs`` is a dict by port, index or tensor name, a list or tuple, or the single value of a model with one
         input. Inputs that are not passed keep their values. Values are Tensors, arrays or objects that NumPy makes
         arrays of; arrays are converted to the model's types. With ``share_inputs``, arrays are read in place instead of
         copied, if type and layout allow. With ``share_outputs``, the results are views of the output tensors, which the

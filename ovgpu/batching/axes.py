@@ -1,7 +1,7 @@
 """Batch axes: the axis of each tensor of a model along which the rows of a batch lie.
 
 `Batch` follows them through a model whose shapes were inferred with a symbolic number of rows, by the rules in `RULES`.
-`ovgpu.batching.rules` declares one for each op that computes each row from that row alone. Everything else is refused.
+`ovgpu.batching.rules` declares a rule for each op that computes each row from that row alone. Other ops are refused.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from ovgpu.symbolic import Check, Int, Sym, atoms
 
 @dataclass(frozen=True)
 class BatchAxis:
-    """Axis of a tensor with the rows of a batch. Element ``(o * rows + row) * inner + i`` belongs to ``row``, for ``o``
-    below ``outer`` and ``i`` below ``inner``."""
+    """Axis of a tensor on which the rows of a batch lie.
+
+    Element ``(o * rows + row) * inner + i`` belongs to ``row``, for ``o`` below ``outer`` and ``i`` below ``inner``.
+    """
 
     axis: int
     outer: Int = 1
@@ -42,13 +44,14 @@ Axes = Sequence[BatchAxis | None]
 class Batch:
     """Batch of a symbolic number of rows, ``size``.
 
-    ``variables`` has the batch axis of each variable. ``assigned`` gets that of each value that `trace` sees assigned.
+    ``variables`` maps ids of variables to their batch axes. `follow` sets, in ``assigned`` by id, the batch axis of
+    each value that is assigned to a variable.
     """
 
     def __init__(self, size: Sym, variables: Mapping[str, int] | None = None) -> None:
         self.size, self.variables = size, variables or {}
         self.assigned: dict[str, BatchAxis | None] = {}
-        self.numbers: dict[Output, RowNumbers] = {}  # of the tensors that `RowNumbers` describe
+        self.row_numbers: dict[Output, RowNumbers] = {}  # of tensors whose elements have this form
         self.required: list[tuple[Int, Int]] = []  # pairs (a, b): rows are independent if a <= b
         (self._atom,) = atoms(size)
 
@@ -65,16 +68,16 @@ class Batch:
 
     def follow(self, node: Node, axes: dict[Output, BatchAxis | None]) -> None:
         """Add the batch axes of a node's outputs. Raise OpError if the node mixes rows."""
-        given = [None if source is None else axes[source] for source in node.sources]
+        input_axes = [None if source is None else axes[source] for source in node.sources]
         specs = [None if source is None else source.spec for source in node.sources]
         outputs = [port.spec for port in node.ports]
         try:
-            found = self._follow(node, given, specs, outputs)
-            for axis, spec in zip(found, outputs, strict=True):
+            output_axes = self._follow(node, input_axes, specs, outputs)
+            for axis, spec in zip(output_axes, outputs, strict=True):
                 self._check(axis, spec)
         except OpError as error:
             raise error.at(node.op.name, node.source_location) from None
-        axes.update(zip(node.ports, found))
+        axes.update(zip(node.ports, output_axes))
 
     def _follow(self, node: Node, axes: Axes, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Axes:
         op: Any = op_of(node)
@@ -90,17 +93,17 @@ class Batch:
             return [None] * len(outputs)
         count = counted(op, inputs, self.size)
         if count is not None:
-            self.numbers[node.ports[0]] = count
+            self.row_numbers[node.ports[0]] = count
             return [BatchAxis(0) if count.step else None]
-        numbers = [None if source is None else self.numbers.get(source) for source in node.sources]
-        if any(numbers):
-            found = computed(op, numbers, inputs)
-            if found is not None:
-                self.numbers[node.ports[0]] = found
-            if isinstance(op, Gather) and axes[1] is not None and numbers[1] is not None:
-                return [self._gathered(op, axes[0], axes[1], numbers[1], inputs)]
-        for number, spec in enumerate(inputs):
-            if self._counts(spec) and not (number in op.host_inputs and isinstance(op, tuple(SHAPED))):
+        operands = [None if source is None else self.row_numbers.get(source) for source in node.sources]
+        if any(operands):
+            result = computed(op, operands, inputs)
+            if result is not None:
+                self.row_numbers[node.ports[0]] = result
+            if isinstance(op, Gather) and axes[1] is not None and operands[1] is not None:
+                return [self._gathered(op, axes[0], axes[1], operands[1], inputs)]
+        for i, spec in enumerate(inputs):
+            if self._counts(spec) and not (i in op.host_inputs and isinstance(op, tuple(SHAPED))):
                 raise OpError("the layer computes with the number of rows in the batch")
         if not any(axes) and not any(self.depends(d) for spec in outputs for d in spec.shape or ()):
             return [None] * len(outputs)
@@ -114,12 +117,12 @@ class Batch:
     def _gathered(
         self, op: Gather, data: BatchAxis | None, indices: BatchAxis, numbers: RowNumbers, inputs: Sequence[Any]
     ) -> BatchAxis:
-        """Return the batch axis of a Gather by flat indices, which contain the number of the row that they select."""
+        """Return the batch axis of the result of a Gather whose flat indices contain the row to which they belong."""
         where = constant_axis(inputs[2], inputs[0].rank)
         flat = data is not None and where is not None and data == BatchAxis(where, 1, data.inner)
         if data is None or where is None or not flat or op.batch(inputs[1].rank) or not equal(numbers.step, data.inner):
             raise OpError("the layer gathers rows of the batch by index")
-        if not equal(numbers.below, data.inner):
+        if not equal(numbers.below, data.inner):  # larger indices would select from the next row
             self.required.append((numbers.below, data.inner))
         return indices.moved(where + indices.axis)
 
@@ -140,10 +143,10 @@ class Batch:
 
     def _check(self, axis: BatchAxis | None, spec: Spec) -> None:
         """Raise OpError unless the batch axis, and no other one, has the extent of the batch."""
-        for number, extent in enumerate(spec.shape or ()):
-            expected = axis.outer * self.size * axis.inner if axis is not None and number == axis.axis else None
+        for i, extent in enumerate(spec.shape or ()):
+            expected = axis.outer * self.size * axis.inner if axis is not None and i == axis.axis else None
             if self.depends(extent) if expected is None else not equal(extent, expected):
-                raise OpError(f"axis {number} of a result does not have one part for each row of the batch")
+                raise OpError(f"axis {i} of a result does not have one part for each row of the batch")
 
 
 Specs = Sequence[Any]  # Sequence[Spec | None]; a rule knows which inputs its op has
@@ -152,14 +155,14 @@ Rule = Callable[[Batch, Any, Axes, Specs, Sequence[Spec]], Axes]
 row of a result would depend on other rows, or on its position in the batch."""
 
 RULES: dict[type[Op], Rule] = {}
-"""The rules by class of op, each also for derived classes. An op without a rule is refused."""
+"""The rule of each class of ops, which also applies to derived classes. An op without a rule is refused."""
 
 SHAPED: set[type[Op]] = set()
-"""Ops that may read the number of rows in the batch: as an extent of their result."""
+"""Ops that may read the number of rows in the batch, because they use it as an extent of their result."""
 
 
 def rule(*classes: type[Op], shaped: bool = False) -> Callable[[Rule], Rule]:
-    """Declare the rule of op classes. With ``shaped``, they are `SHAPED`."""
+    """Return a decorator for the rule of op classes. With ``shaped``, it adds the classes to `SHAPED`."""
 
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(classes, function))
@@ -176,9 +179,9 @@ def _rule_of(op: Op) -> Rule | None:
 
 def shared(axes: Iterable[BatchAxis | None]) -> BatchAxis:
     """Return the one batch axis of several tensors. Raise OpError if they differ."""
-    found = {axis for axis in axes if axis is not None}
-    if not found:
+    distinct = {axis for axis in axes if axis is not None}
+    if not distinct:
         raise OpError("no result has the rows of the batch")
-    if len(found) > 1:
+    if len(distinct) > 1:
         raise OpError("the rows of the batch lie on different axes of the inputs")
-    return found.pop()
+    return distinct.pop()

@@ -1,9 +1,9 @@
 """Class CacheRequest: a request for a batch of sequences with KV caches, each of a length of its own.
 
-Caches have slots of equal capacity. The device part of the model (`ovgpu.passes.split_decode`) appends to all slots
-behind the longest one, and attends to all rows before. The host part computes the mask of each sequence as if it were
-alone; columns of rows that the sequence does not have are hidden. Afterwards one kernel moves the new rows to the end
-of their sequence, and clears those of slots that had no step.
+All slots of the caches have the same capacity. The device part of the model (`ovgpu.passes.split_decode`) appends new
+tokens to all slots at the same place, behind the longest sequence, and attends to all tokens before them. The host part
+computes the mask of each sequence as if it were alone, and `CacheRequest` hides the tokens that the sequence does not
+have. Afterwards one kernel moves the new tokens to the end of their sequences, and clears them in slots without a step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ovgpu.symbolic import Sym
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
 
-MAX_CACHED_VALUES = 8192
+MAX_CACHED_VALUES = 8192  # entries of the cache in `_host_values`
 Extents = tuple[int, ...]
 
 
@@ -50,10 +50,10 @@ class CacheRequest(BatchRequest):
     def __init__(self, compilation: Compilation, batched: BatchedModel) -> None:
         super().__init__(compilation, batched)
         self._arrays: list[Array] = []
-        self._lengths: list[int] = []  # rows of each slot
-        self._new_rows = 0  # that the last inference appended
+        self._lengths: list[int] = []  # tokens in the caches, for each slot
+        self._new_tokens = 0  # tokens that the last inference appended to each slot
         self._inputs_of_rows: Mapping[int, Sequence[Any]] = {}
-        self._rows_pair = self._staged(StagingBuffer(self.session.backend, False), (2,), Type.i64)
+        self._lengths_pair = self._staged(StagingBuffer(self.session.backend, False), (2,), Type.i64)
         self._use(compilation)
         self._check_caches()
 
@@ -61,7 +61,7 @@ class CacheRequest(BatchRequest):
         pass
 
     def _update(self) -> None:
-        """Take the compilation that the model has now. The caches keep their values, in its types."""
+        """Take the current compilation of the model. The caches keep their values, converted to its types."""
         self.session.update()
         if self.session.compilation is not self._compilation:
             self._use(self.session.compilation)
@@ -77,7 +77,7 @@ class CacheRequest(BatchRequest):
             )
         self._compilation, self._programs = compilation, programs
         self._caches, self._axis = programs.parts.caches, programs.parts.caches[0].axis
-        # Every sequence has its own value of inputs that only the host part reads, such as its mask.
+        # Inputs that only the host part reads, such as masks, are not stacked: it runs for one sequence at a time.
         inputs = len(self.session.inputs)
         self.unstacked = frozenset(range(inputs)) - {*programs.read, self.batched.beams}
         self._host_parts: dict[Any, HostPart] = {}
@@ -131,77 +131,80 @@ class CacheRequest(BatchRequest):
             session.set_inputs(inputs, not session.backend.remote)
             session.wait_for_producers()
             session.state = session.run(self._append)
-            found = session.results(True, self.batched.decode_strings)
+            results = session.results(True, self.batched.decode_strings)
         except BaseException:
             with suppress(Exception):
-                self._move_rows(())
+                self._move_tokens(())
             raise
-        self._move_rows(active)
+        self._move_tokens(active)
         for row in active:
-            self._lengths[row] += self._new_rows
-        return list(found.to_tuple())
+            self._lengths[row] += self._new_tokens
+        return list(results.to_tuple())
 
     def _clear(self, row: int) -> None:
-        """Remove a slot's rows. Zeros replace them, because a mask would not hide elements that are not numbers."""
+        """Remove the tokens of a slot. Zeros replace them, because a mask does not hide NaN or infinite elements."""
         if self._lengths[row]:
             for array in self._arrays:
                 self._write(np.zeros((), array.dtype), array[row])
             self._lengths[row] = 0
 
     def _append(self) -> Snapshot:
-        """Run the device part, which appends rows to all caches behind those of the longest sequence."""
+        """Run the device part, which appends tokens to all slots of the caches behind the longest sequence."""
         self._update()
         session, programs = self.session, self._programs
         pairs = [
-            self._stand_in(number) if number in self.unstacked else slot.pair(slot.read())
-            for number, slot in enumerate(session.inputs)
+            self._stand_in(i) if i in self.unstacked else request_input.pair(request_input.read())
+            for i, request_input in enumerate(session.inputs)
         ]
         shapes = programs.shapes([pair.host.shape for pair in pairs])
-        self._new_rows, past = shapes[0][self._axis], max(self._lengths)
-        self._reserve(past + self._new_rows)
-        self._rows_pair.host[:] = past, past + self._new_rows
-        pairs += [*self._fill_feeds(past), self._rows_pair, *(HostDevicePair(x, x) for x in self._arrays)]
+        self._new_tokens, past = shapes[0][self._axis], max(self._lengths)
+        self._reserve(past + self._new_tokens)
+        self._lengths_pair.host[:] = past, past + self._new_tokens
+        pairs += [*self._fill_feeds(past), self._lengths_pair, *(HostDevicePair(x, x) for x in self._arrays)]
         key = session.binding_key([pairs[i] for i in programs.read])
         session.execute(session.executor(programs.device), pairs, {}, key)
         return session.state
 
-    def _move_rows(self, active: Collection[int]) -> None:
-        """Move the rows that were appended to active slots to the end of their sequences. Those of other slots are
-        cleared: a mask would not hide elements that are not numbers."""
+    def _move_tokens(self, active: Collection[int]) -> None:
+        """Move the tokens that were appended to active slots to the end of their sequences. In other slots they become
+        zeros, because a mask does not hide NaN or infinite elements."""
         past = max(self._lengths)
         moves = tuple((row, self._lengths[row]) for row in active if self._lengths[row] < past)
         cleared = tuple(row for row in range(self.rows) if row not in active)
         capacity = self._arrays[0].shape[self._axis] if self._arrays else 0
-        count = min(self._new_rows, capacity - past)  # there may be no capacity for what failed
+        count = min(self._new_tokens, capacity - past)  # if the inference failed, there may be no capacity for them
         if count > 0 and (moves or cleared):
             op = MoveRows(axis=self._axis, source=past, count=count, moves=moves, cleared=cleared)
             with self.session.backend.active():
                 for call in self.session.backend.bind(op, self._arrays, (), (), ()):
                     call()
 
-    def _stand_in(self, number: int) -> HostDevicePair:
-        """Return an array for an input of which the device part knows the number of rows alone."""
-        array = next(iter(self._inputs_of_rows.values()))[number]
-        axis = self.batched.inputs[number]
+    def _stand_in(self, input_index: int) -> HostDevicePair:
+        """Return an array with the shape of an input for all rows. The device part does not read its elements."""
+        array = next(iter(self._inputs_of_rows.values()))[input_index]
+        axis = self.batched.inputs[input_index]
         shape = array.shape if axis is None else (*array.shape[:axis], self.rows, *array.shape[axis + 1 :])
-        found = np.ndarray(shape, array.dtype, bytes(array.itemsize), 0, (0,) * len(shape))
-        return HostDevicePair(found, found)
+        zeros = np.ndarray(shape, array.dtype, bytes(array.itemsize), 0, (0,) * len(shape))  # one element, strides of 0
+        return HostDevicePair(zeros, zeros)
 
     def _fill_feeds(self, past: int) -> list[HostDevicePair]:
-        """Return the tensors that the host computes for the device, with the values of each sequence."""
+        """Return the tensors that the host computes for the device, with the values of each sequence in its row.
+
+        ``past`` is the length of the longest sequence, where new tokens begin in all slots.
+        """
         parts, capacity = self._programs.parts, self._arrays[0].shape[self._axis]
         pairs: list[HostDevicePair] = []
         for row, arrays in self._inputs_of_rows.items():
             values = self._host_values(arrays, self._lengths[row])
-            for number, (feed, (shape, value)) in enumerate(zip(parts.feeds, values)):
-                if len(pairs) <= number:
+            for i, (feed, (shape, value)) in enumerate(zip(parts.feeds, values)):
+                if len(pairs) <= i:
                     whole = (self.rows, *shape[1:-1], capacity if feed.grows else shape[-1])
-                    pairs.append(self._staged(self._feeds[number], whole, feed.port.spec.type))
-                target = pairs[number].host[row]
+                    pairs.append(self._staged(self._feeds[i], whole, feed.port.spec.type))
+                target = pairs[i].host[row]
                 if not feed.grows:
                     target[...] = value if np.ndim(value) == 0 else value[0]
                     continue
-                length, new = self._lengths[row], slice(past, past + self._new_rows)
+                length, new = self._lengths[row], slice(past, past + self._new_tokens)
                 target[..., : new.stop] = False if target.dtype == bool else -np.inf
                 if np.ndim(value) == 0:
                     target[..., :length] = target[..., new] = value
@@ -213,17 +216,18 @@ class CacheRequest(BatchRequest):
             pair.host[idle] = pair.host[first]
         return pairs
 
-    def _staged(self, staging: StagingBuffer, shape: Extents, kind: Type) -> HostDevicePair:
+    def _staged(self, staging: StagingBuffer, shape: Extents, dtype: Type) -> HostDevicePair:
         """Return arrays on the host and on the device; the same array twice if the device is the host."""
-        pair = staging.pair(shape, kind)
+        pair = staging.pair(shape, dtype)
         return pair if self.session.backend.remote else HostDevicePair(pair.host, pair.host)
 
     def _host_values(self, arrays: Sequence[Any], length: int) -> Sequence[tuple[Extents, Any]]:
-        """Return (shape, elements or the number that fills it) of each feed for a sequence of ``length`` rows.
+        """Return (shape, elements or the number that fills it) of each feed for a sequence of ``length`` tokens.
 
-        Numbers are cached for inputs of one value each: sequences come to the same lengths, mostly with a mask of ones.
+        If all elements of each input are equal, such numbers are cached, because sequences reach the same lengths,
+        mostly with a mask of ones.
         """
-        read = [arrays[number] for number in self._read_by_host if arrays[number] is not None]
+        read = [arrays[i] for i in self._read_by_host if arrays[i] is not None]
         if not all(x.size and (x == x.flat[0]).all() for x in read):
             return self._compute_values(arrays, length)
         key = (length, *(None if x is None else x.shape for x in arrays), *(x.flat[0] for x in read))
@@ -240,8 +244,8 @@ class CacheRequest(BatchRequest):
         """Run the host part for one sequence; see `_host_values`."""
         parts = self._programs.parts
         inputs = [
-            np.zeros(1, slot.port.element_type.storage) if array is None else array
-            for slot, array in zip(self.session.inputs, arrays)
+            np.zeros(1, request_input.port.element_type.storage) if array is None else array
+            for request_input, array in zip(self.session.inputs, arrays)
         ]
         inputs += [placeholder(self._shape(self._caches[i], 1, 0), length, self._caches[i]) for i in parts.shape_caches]
         self.batched.check(
@@ -256,8 +260,8 @@ class CacheRequest(BatchRequest):
         if values is None:
             values = [(x.shape, x) for x in host.executor.run(inputs, {}, FreshMemory(HOST_BACKEND))]
         for feed, (shape, _) in zip(parts.feeds, values):
-            if feed.grows and shape[-1] != length + self._new_rows:
-                raise OpError(f"the mask has {shape[-1]} columns for {length + self._new_rows} keys").at(
+            if feed.grows and shape[-1] != length + self._new_tokens:
+                raise OpError(f"the mask has {shape[-1]} columns for {length + self._new_tokens} keys").at(
                     feed.port.node.op.name, feed.port.node.source_location
                 )
         return values[: len(parts.feeds)]
@@ -265,7 +269,7 @@ class CacheRequest(BatchRequest):
     # ---- caches
 
     def _reserve(self, needed: int) -> None:
-        """Give every slot capacity for ``needed`` rows."""
+        """Give every slot capacity for ``needed`` tokens."""
         old = self._arrays[0].shape[self._axis] if self._arrays else 0
         if old < needed or not self._arrays:
             elements = max(min(prod(cache.shape[self._axis + 1 :]) for cache in self._caches), 1)
@@ -273,11 +277,11 @@ class CacheRequest(BatchRequest):
             self._replace(capacity, self.rows, [(row, row) for row in range(self.rows)])
 
     def _shape(self, cache: Cache, rows: int, capacity: int) -> Extents:
-        """Return the shape of a cache with so many slots and rows."""
+        """Return the shape of a cache with ``rows`` slots of ``capacity`` tokens."""
         return (rows, *cache.shape[1 : self._axis], capacity, *cache.shape[self._axis + 1 :])
 
     def _replace(self, capacity: int, rows: int, moves: RowPairs) -> None:
-        """Replace the caches by larger or smaller ones. ``moves`` are pairs of the old and new slot of a sequence."""
+        """Replace the caches by larger or smaller ones. ``moves`` are pairs (old slot, new slot) of sequences."""
         new = [
             self.session.backend.xp.zeros(self._shape(cache, rows, capacity), cache.type.storage)
             for cache in self._caches
@@ -318,16 +322,16 @@ class CacheRequest(BatchRequest):
         self._lengths, self.rows = lengths, rows
 
     def read_row(self, row: int | None) -> dict[str, Tensor]:
-        found = {}
+        state = {}
         with self.session.backend.active():
-            for number, cache in enumerate(self._caches):
+            for i, cache in enumerate(self._caches):
                 if row is None or not self._arrays:
                     value = self.session.backend.xp.zeros(self._shape(cache, 1, 0), cache.type.storage)
                 else:
-                    value = self._arrays[number][row : row + 1][part(self._axis, slice(0, self._lengths[row]))]
+                    value = self._arrays[i][row : row + 1][part(self._axis, slice(0, self._lengths[row]))]
                 variable = self.session.variables.all[cache.name]
-                found[cache.name] = tensor_copy(*variable.in_public_type(value), self.session.backend)
-        return found
+                state[cache.name] = tensor_copy(*variable.in_public_type(value), self.session.backend)
+        return state
 
     def write_row(self, row: int, state: Mapping[str, Any]) -> None:
         values = list[Array]()
@@ -356,7 +360,7 @@ class CacheRequest(BatchRequest):
 
 
 def _fed(mask: Output | None) -> Output | None:
-    """Return the tensor behind axes that Unsqueeze adds to a mask."""
+    """Return the tensor from which a mask is made by Unsqueeze, or the mask itself."""
     while mask is not None and isinstance(mask.node.op, Unsqueeze):
         mask = mask.node.sources[0]
     return mask

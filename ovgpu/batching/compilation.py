@@ -17,15 +17,15 @@ def compile_batched(
 ) -> tuple[CompiledModel, BatchedModel]:
     """Compile a model with a dynamic batch; see `SequenceBatcher` for the arguments and errors.
 
-    A compiled model gives its model, device and properties. ``config`` has further properties.
+    The model, device and properties of a `CompiledModel` are taken. ``config`` has further properties.
     """
     properties = dict(config or {})
     if isinstance(model, CompiledModel):
         compilation = model._compilation
-        found = batched(compilation.source, batch_axes)
+        dynamic = batched(compilation.source, batch_axes)
         device = model._device if device is None else device
         properties = {**compilation.settings.exported(), **properties}
     else:
         source = model if isinstance(model, Model) and not owns(model) else Core().read_model(model)
-        found = batched(source, batch_axes)
-    return Core().compile_model(found.model, device, properties), found
+        dynamic = batched(source, batch_axes)
+    return Core().compile_model(dynamic.model, device, properties), dynamic

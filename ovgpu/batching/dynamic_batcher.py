@@ -26,15 +26,15 @@ from ovgpu.request.results import OVDict
 class DynamicBatcher(Unpicklable):
     """Batches of inferences that arrive from many threads, for models without states.
 
-    ``model`` is a model of ovgpu, a file, or a `CompiledModel`, of which model and properties are taken. Its inputs and
-    outputs must have a batch axis, of extent 1 or dynamic, and every row must be computed from that row alone, which is
-    proven when the batcher is made.
+    ``model`` is a model of ovgpu, a file, or a `CompiledModel`, whose model and properties are taken. Its inputs and
+    outputs must have a batch axis, of extent 1 or dynamic, and every row must be computed from that row alone. The
+    batcher proves this when it is made, or raises OpError.
 
-    Inferences whose inputs differ in the batch only are gathered until they have ``max_batch_size`` rows, or until
-    ``max_wait_ms`` after the first one arrived. The batch is padded to the next of ``batch_sizes``, by default the
-    powers of two and ``max_batch_size``. Up to ``requests`` batches run in parallel on each device (several with
-    ``MULTI:A,B``). Threads may share a batcher. Close it, or use it as a context. See `SequenceBatcher` for
-    ``batch_axes``, ``observer`` and errors.
+    Inferences are gathered if the shapes of their inputs differ on the batch axes only, until they have
+    ``max_batch_size`` rows, or until ``max_wait_ms`` after the first one arrived. The batch is padded to the next of
+    ``batch_sizes``, by default the powers of two and ``max_batch_size``. Up to ``requests`` batches run in parallel on
+    each device (several with ``MULTI:A,B``). Threads may share a batcher. Close it, or use it as a context. See
+    `SequenceBatcher` for ``batch_axes``, ``observer`` and errors.
     """
 
     def __init__(
@@ -115,17 +115,17 @@ class DynamicBatcher(Unpicklable):
         return self.submit(inputs).result()
 
     def submit(self, inputs: Any = None) -> Future[OVDict]:
-        """Submit an inference, and return the future of its outputs. It is left out if it is cancelled before it
-        runs."""
+        """Submit an inference, and return the future of its outputs. An inference that is cancelled before it runs is
+        left out."""
         return self._batches.submit(inputs)
 
     def together(self) -> AbstractContextManager[Any]:
-        """Return a context in which inferences are submitted that run in one batch, as far as they fit. Do not wait for
-        their results in it."""
+        """Return a context for submitting inferences. They run in one batch, as far as they fit, when the context ends.
+        Do not wait for their results in it."""
         return self._batches.gatherer.together()
 
     def close(self) -> None:
-        """Run the inferences that wait, and refuse further ones. A callback of an inference does not wait for them."""
+        """Refuse further inferences, and return when those that wait have run, or at once in a callback of one."""
         if self._batches.is_forked:
             return
         self._closing()
@@ -171,12 +171,12 @@ class _Batches:
         """True in a process that was forked from the batcher's, and does not have its threads."""
         return self._forks != forks.count
 
-    def requests(self, number: int) -> list[BatchRequest]:
-        """Return new requests for batches, so many for each device."""
+    def requests(self, count: int) -> list[BatchRequest]:
+        """Return new requests for batches, ``count`` for each device."""
         return [
             BatchRequest(compilation.current, self.batched)
             for compilation in self.compiled._compilations
-            for _ in range(number)
+            for _ in range(count)
         ]
 
     def work(self, request: BatchRequest) -> None:
@@ -190,7 +190,7 @@ class _Batches:
             complete(batch, results)
 
     def _size(self, rows: int) -> int:
-        """Return the size of a batch with so many rows."""
+        """Return the size to which a batch of ``rows`` rows is padded."""
         return next(size for size in self.sizes if size >= rows)
 
     def _infer(self, request: BatchRequest, inputs: RowInputs, batch: Sequence[Work]) -> list[OVDict]:

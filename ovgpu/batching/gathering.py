@@ -24,19 +24,19 @@ class Work:
         self.arrived = time.perf_counter()
 
     def _free(self, future: Future[Any]) -> None:
-        """Drop the arrays of work that was cancelled: it may wait for long until it is left out."""
+        """Drop the arrays of cancelled work, which may still wait in the queue for a long time."""
         if future.cancelled():
             self.arrays = []
 
 
 @dataclass(frozen=True)
 class BatchRun:
-    """Measurements of a batch: times in seconds, ``waited`` for each work from its submission to its start."""
+    """Measurements of a batch. Times are in seconds."""
 
-    rows: int  # with work
-    slots: int  # rows that were computed
-    waited: tuple[float, ...]
-    computed: float
+    rows: int  # rows with work
+    slots: int  # rows that were computed, including rows without work
+    waited: tuple[float, ...]  # from the submission to the start, for each work
+    computed: float  # from the start to the end of the batch
 
 
 Observer = Callable[[BatchRun], None]
@@ -44,9 +44,9 @@ Observer = Callable[[BatchRun], None]
 
 
 def run(batch: Sequence[Work], infer: Callable[[Sequence[Work]], Sequence[Any]]) -> list[Any]:
-    """Return the result, or the exception, of each work of a batch, which ``infer`` computes.
+    """Compute a batch by ``infer``, and return the result or the exception of each work.
 
-    If a layer raises OpError, the values of one work may be at fault: each is then computed alone.
+    If a layer raises OpError, the values of one work may be at fault: each work is then computed alone.
     """
     try:
         return list(infer(batch)) if batch else []
@@ -66,7 +66,8 @@ def complete(batch: Sequence[Work], results: Sequence[Any]) -> None:
 
 
 def report(observer: Observer | None, batch: Sequence[Work], slots: int, started: float) -> None:
-    """Call the observer of a batch that ended now. Its errors are printed: they concern nobody who waits."""
+    """Call the observer for a batch that has just ended. Errors of the observer are printed and not raised, because
+    the threads that wait for results have not caused them."""
     if observer is None or not batch:
         return
     try:
@@ -104,15 +105,18 @@ class Gatherer:
             self.put_next(work)
 
     def put_next(self, work: Work) -> None:
-        """Add work that follows work from before the queue was closed."""
+        """Add work that was submitted before, and waited for other work. The queue may have been closed since then."""
         with self.changed:
             group = self._groups.setdefault(work.key, [])
             group.append(work)
-            if len(group) == 1 or self._is_full(group):
+            if len(group) == 1 or self._is_full(group):  # `take` waits for a new group's deadline, or for a full group
                 self.changed.notify()
 
     def take(self) -> list[Work] | None:
-        """Wait for a batch and return it; None when the queue is closed and empty. Its futures may be cancelled."""
+        """Wait for a batch and return it, or None when the queue is closed and empty.
+
+        Futures of the batch may be cancelled.
+        """
         with self.changed:
             while True:
                 if self._groups:
@@ -128,11 +132,11 @@ class Gatherer:
                     self.changed.wait()
 
     def together(self) -> AbstractContextManager[Any]:
-        """Return a context in which this thread puts work that is handed out together, as far as it fits."""
+        """Return a context for putting work. The work is handed out together at its end, as far as it fits."""
         return self.lock
 
     def close(self) -> None:
-        """Refuse new work. Work that waits is handed out at once."""
+        """Refuse new work, and hand out waiting work at once."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
@@ -141,7 +145,7 @@ class Gatherer:
         return sum(work.rows for work in group) >= self._capacity()
 
     def _cut(self, group: list[Work]) -> list[Work]:
-        """Remove as much work from a group as fits into a batch, but at least one."""
+        """Remove and return as much work of a group as fits into a batch, but at least one work."""
         count, rows, capacity = 1, group[0].rows, self._capacity()
         while count < len(group) and rows + group[count].rows <= capacity:
             rows += group[count].rows

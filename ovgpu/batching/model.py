@@ -24,9 +24,9 @@ from ovgpu.types import Dimension, PartialShape
 class BatchedModel:
     """Model with a dynamic batch, and its batch axes.
 
-    ``inputs`` and ``outputs`` have the batch axis by number, ``variables`` by id. An input whose axis is None has one
-    value for all rows. ``beams`` is the number of the input that selects the rows of states that a row continues, as
-    for beam search, or None: each row continues its own state.
+    ``inputs`` and ``outputs`` hold one batch axis for each input and output in order, ``variables`` maps ids to batch
+    axes. An input whose axis is None has one value for all rows. ``beams`` is the index of the input that selects, for
+    beam search, the row of the states that each row continues; None if there is no such input.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class BatchedModel:
     def check(self, extents: Sequence[int]) -> None:
         """Check that rows are independent of each other in an inference with these extents of `dims`.
 
-        What was proven of a model holds for all extents, or for those that are equal to each other. The latter is
-        proven again, once, for other equalities.
+        A proof holds for all extents, or only if the same extents are equal as in the proof. In the second case, the
+        proof is repeated once for each other set of equalities.
 
         Raises: OpError that names the layer that mixes rows.
         """
@@ -66,8 +66,8 @@ class BatchedModel:
 def batched(model: Model, axes: Mapping[Any, int | None] | None = None) -> BatchedModel:
     """Return a copy of a model with a dynamic batch, after proving that it computes each row from that row alone.
 
-    ``axes`` has the batch axes of inputs by name or number, None for an input that all rows share. By default, it is
-    the axis N of an input's layout, or else the first axis of extent 1 or of dynamic extent.
+    ``axes`` maps inputs, by name or index, to batch axes, or to None if all rows share the input. By default, the batch
+    axis is the axis N of an input's layout, or else the first axis of extent 1 or of dynamic extent.
 
     Raises: OpError that names the layer for a model that mixes rows, Error for a model without a batch.
     """
@@ -86,9 +86,11 @@ def batched(model: Model, axes: Mapping[Any, int | None] | None = None) -> Batch
             op: Any = parameter.op
             _require_axis(parameter, axis)
             parameter.op = replace(op, shape=_dynamic(op.shape, axis))
-    first: OpError | None = None
+    first_error: OpError | None = None
     for variables in _candidates(model):
         dims = dynamic_dims(model, inputs, variables)
+        # Some models can only be proven if inputs have equal extents, such as the length of tokens and of their mask.
+        # The second attempt takes all extents on the same axis to be equal.
         for equalities in dict.fromkeys((ALL_DIFFER, equalities_of([-1 - axis for _, axis in dims]))):
             try:
                 return _proven(
@@ -99,9 +101,9 @@ def batched(model: Model, axes: Mapping[Any, int | None] | None = None) -> Batch
                     equalities,
                 )
             except OpError as error:
-                first = first or error
-    assert first is not None
-    raise first
+                first_error = first_error or error
+    assert first_error is not None
+    raise first_error
 
 
 def _require_axis(parameter: Node, axis: int) -> None:
@@ -131,9 +133,9 @@ def _free_axes(shape: PartialShape) -> Iterator[int]:
 
 
 def _dynamic(shape: PartialShape, axis: int) -> PartialShape:
-    found = PartialShape(shape)
-    found[axis] = Dimension(1, -1)
-    return found
+    relaxed = PartialShape(shape)
+    relaxed[axis] = Dimension(1, -1)
+    return relaxed
 
 
 def _beams(model: Model) -> Node | None:
@@ -155,7 +157,7 @@ def _reads_beams(node: Node, beams: Output) -> bool:
 
 
 def _candidates(model: Model) -> Iterator[dict[str, int]]:
-    """Yield possible batch axes of the variables: first each one's first axis that is free, then the second ..."""
+    """Yield possible batch axes of the variables, by id: the first free axis of each variable, then the second ..."""
     free: dict[str, list[int]] = {}
     for name, node in reads(model).items():
         shape = node.ports[0].partial_shape
@@ -177,7 +179,11 @@ def _proven(
     beams: int | None,
     equalities: tuple[int, ...],
 ) -> BatchedModel:
-    """Return the model with a dynamic batch. Assignments correct the batch axes of ``variables``."""
+    """Return the model with a dynamic batch.
+
+    If a variable is assigned values with another batch axis than ``variables`` has, that axis replaces it, and the
+    proof is repeated.
+    """
     shapes = {name: node.ports[0].partial_shape for name, node in reads(model).items()}
     for _ in range(2 + sum(map(len, shapes.values()))):
         for node in model.ops:
@@ -192,9 +198,9 @@ def _proven(
             pass
         assigned = proof.changed_axes()
         if not assigned:
-            found = BatchedModel(model, tuple(inputs), variables, beams, proof)
+            result = BatchedModel(model, tuple(inputs), variables, beams, proof)
             model.validate_nodes_and_infer_types()
-            return found
+            return result
         for name, axis in assigned.items():
             node = next(s for s in model.sinks if s.op.variable_id == name)  # type: ignore[attr-defined]
             if axis is None or axis != BatchAxis(axis.axis) or axis.axis not in list(_free_axes(shapes[name])):

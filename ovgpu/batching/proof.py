@@ -19,14 +19,14 @@ from ovgpu.types import PartialShape
 BATCH = "batch"  # the atom that stands for the number of rows
 
 Dim = tuple[Any, int]
-"""A dynamic extent other than the batch: number of an input or id of a variable, and axis."""
+"""A dynamic extent other than the batch: (index of an input or id of a variable, axis)."""
 
 ALL_DIFFER: tuple[int, ...] = ()
-"""Equalities of a proof that holds for all dynamic extents."""
+"""Equalities of a proof that takes no extents to be equal, and thus holds for all."""
 
 
 def equalities_of(extents: Sequence[int]) -> tuple[int, ...]:
-    """Return for each extent the number of the first one that is equal to it, or -1 for an extent of 1."""
+    """Return, for each extent, the index of the first extent that is equal to it, or -1 for an extent of 1."""
     return tuple([-1 if extent == 1 else extents.index(extent) for extent in extents])
 
 
@@ -51,8 +51,8 @@ def reads(model: Model) -> dict[str, Node]:
 
 
 def bodies_of(node: Node) -> Iterator[tuple[Model, list[tuple[int, Spec]]]]:
-    """Yield the bodies of a node, each with (number of the node's input, spec) of its parameters in the first
-    iteration; the number of a loop's counter is -1."""
+    """Yield pairs of a node's body and its parameters: (index of the node's input, spec in the first iteration) each.
+    The index is -1 for the counter of a loop."""
     op: Any = node.op
     if isinstance(op, If):
         entries = [(op.then_body, op.then_inputs), (op.else_body, op.else_inputs)]
@@ -61,15 +61,16 @@ def bodies_of(node: Node) -> Iterator[tuple[Model, list[tuple[int, Spec]]]]:
     else:
         return
     for body, inputs in entries:
-        found = [(-1, _declared(parameter, object())) for parameter in body.parameters]
+        # The key of these symbols is a new object, so that they differ from all others.
+        parameters = [(-1, _declared(parameter, object())) for parameter in body.parameters]
         for entry in inputs:
             source = node.sources[entry.port]
             if source is not None and source.spec.shape is not None:
                 shape = list(source.spec.shape)
                 if entry.axis is not None:
                     shape[entry.axis] = entry.part_size
-                found[entry.parameter] = entry.port, Spec(source.spec.type, tuple(shape))
-        yield body, found
+                parameters[entry.parameter] = entry.port, Spec(source.spec.type, tuple(shape))
+        yield body, parameters
 
 
 def _declared(parameter: Node, key: Any) -> Spec:
@@ -79,13 +80,13 @@ def _declared(parameter: Node, key: Any) -> Spec:
 
 
 class _SharedTable(Table):
-    """Symbols of an inference in which the batch axes of inputs and variables have the same extent. ``others`` has the
-    dynamic extents that are equal to another one, or 1."""
+    """Symbols of a proof, in which the batch axes of inputs and variables have the same extent. ``others`` maps other
+    dynamic extents to the extent whose symbol they get, since the proof takes them to be equal, or to 1."""
 
     def __init__(self, batch: set[Dim], others: Mapping[Dim, Dim | int]) -> None:
         super().__init__()
         self._batch_dims, self._others = batch, others
-        self.batch: Sym = super().atom(BATCH, lo=2)
+        self.batch: Sym = super().atom(BATCH, lo=2)  # at least 2, so that it is never an extent of 1 that is broadcast
 
     def atom(self, op: str, *args: Any, lo: int = 0, hi: int | None = None) -> Int:
         if op == "dim" and args in self._batch_dims:
@@ -99,8 +100,8 @@ class _SharedTable(Table):
 class Proof:
     """Proof that a model computes each row of a batch from that row alone.
 
-    It follows the batch axes through the model, and rewrites nodes that are for a batch of 1 on the way. It holds for
-    dynamic extents with these ``equalities``: `ALL_DIFFER`, or as `equalities_of` returns them.
+    It follows the batch axes through the model, and rewrites nodes on the way that are for a batch of 1. It holds for
+    dynamic extents with these ``equalities``: `ALL_DIFFER`, or a result of `equalities_of`.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Proof:
         self.axes: dict[Output, BatchAxis | None] = {}
 
     def run(self) -> bool:
-        """Infer shapes and batch axes. Return False if a node was rewritten, so that the trace has to begin again."""
+        """Infer shapes and batch axes. Return False if a node was rewritten, so that the proof has to begin again."""
         table = _SharedTable(self._batch_dims, self._others)
         self.batch = Batch(table.batch, self._variables)
         self.axes.clear()
@@ -134,8 +135,8 @@ class Proof:
         return True
 
     def _walk(self, model: Model, source: tuple[Output, int] | None) -> bool:
-        """Infer shapes and batch axes of a model or body, of which the parameters have theirs. Return False if a node
-        was rewritten. ``source`` is an input with a batch axis, and that axis, in the model itself."""
+        """Infer shapes and batch axes of a model or body whose parameters already have them. Return False if a node was
+        rewritten. ``source`` is an input of the model with a batch axis, and that axis; None for a body."""
         table = active()
         for node in model.ops:
             if node.op.name == "Parameter":
@@ -157,52 +158,52 @@ class Proof:
     def _walk_body(self, node: Node, body: Model, parameters: Sequence[tuple[int, Spec]]) -> bool:
         """Rewrite nodes of a body that are for a batch of 1. Return False if there was one.
 
-        ``parameters`` are pairs of the number of the node's input that a parameter gets, -1 for a loop's counter, and
-        the parameter's spec in the first iteration. The node's own rule then traces the body for all iterations.
+        ``parameters`` are those of `bodies_of`. The node's own rule then traces the body for all iterations.
         """
         table, layer = active(), active().layer
         checks = len(table.checks)
-        for parameter, (number, spec) in zip(body.parameters, parameters):
-            source = node.sources[number] if number >= 0 else None
+        for parameter, (input_index, spec) in zip(body.parameters, parameters):
+            source = node.sources[input_index] if input_index >= 0 else None
             parameter.ports[0].spec = spec
             self.axes[parameter.ports[0]] = None if source is None else self.axes[source]
         done = self._walk(body, None)
         self.batch.require(table.checks[checks:])
-        del table.checks[checks:]  # those of a body that never runs need not hold
+        del table.checks[checks:]  # a body that never runs need not pass its checks
         table.layer = layer
         return done
 
     def changed_axes(self) -> dict[str, BatchAxis | None]:
-        """Return the batch axes of assigned values that are not those of their variables."""
+        """Return the batch axes of assigned values, by id, that differ from the batch axes of their variables."""
         return {name: axis for name, axis in self.batch.assigned.items() if axis != BatchAxis(self._variables[name])}
 
     def conditions(self) -> Callable[[Sequence[int]], bool]:
-        """Return a function from the extents of `BatchedModel.dims` to whether rows are independent with these."""
-        found = {atom for pair in self.batch.required for value in pair for atom in atoms(value)}
-        if any(atom.op in OPAQUE and atom.args not in self._dims for atom in found):
+        """Return a function that takes the extents of `BatchedModel.dims`, and returns whether rows are independent
+        with these extents."""
+        sources = {atom for pair in self.batch.required for value in pair for atom in atoms(value)}
+        if any(atom.op in OPAQUE and atom.args not in self._dims for atom in sources):
             raise OpError("a layer gathers by flat indices, and how many there are is known only at run time")
         codegen = ExpressionCodegen(lambda atom: f"E[{self._dims.index(atom.args)}]")
         tests = [f"{codegen.expression(a)} <= {codegen.expression(b)}" for a, b in self.batch.required]
-        names: dict[str, Any] = dict(HELPERS)
-        exec("\n ".join(["def conditions(E):", *codegen.lines, f"return {' and '.join(tests) or True}"]), names)
-        return names["conditions"]  # type: ignore[no-any-return]
+        namespace: dict[str, Any] = dict(HELPERS)
+        exec("\n ".join(["def conditions(E):", *codegen.lines, f"return {' and '.join(tests) or True}"]), namespace)
+        return namespace["conditions"]  # type: ignore[no-any-return]
 
     def outputs(self) -> tuple[int, ...]:
         """Return the batch axes of the outputs. Raise OpError for an output that is not one value for each row."""
-        found = []
+        axes = []
         for result in self.model.results:
             axis = self.axes[result.ports[0]]
             if axis is None or axis != BatchAxis(axis.axis):
                 raise OpError("the output is not one value for each row of the batch").at(
                     result.op.name, result.source_location
                 )
-            found.append(axis.axis)
-        return tuple(found)
+            axes.append(axis.axis)
+        return tuple(axes)
 
     def _begin(self, parameter: Node) -> None:
-        number = self.model.parameters.index(parameter)
-        parameter.ports[0].spec = _declared(parameter, number)
-        axis = self.inputs[number]
+        input_index = self.model.parameters.index(parameter)
+        parameter.ports[0].spec = _declared(parameter, input_index)
+        axis = self.inputs[input_index]
         self.axes[parameter.ports[0]] = None if axis is None else BatchAxis(axis)
 
     def _follow(self, node: Node) -> None:

@@ -28,7 +28,7 @@ class BatchRequest:
         self.session = Session(compilation)
         self.batched = batched
         self.rows = 0
-        self.unstacked: frozenset[int] = frozenset()  # numbers of inputs of which each row has its own, of any shape
+        self.unstacked: frozenset[int] = frozenset()  # inputs (by index) whose arrays stay apart, one for each row
         self.check_states()
 
     def check_states(self) -> None:
@@ -46,9 +46,9 @@ class BatchRequest:
     ) -> list[Any]:
         """Run the batch. Return the outputs as arrays that the next inference overwrites.
 
-        States change in the rows that are ``active``, which have these inputs of their own. Rows that have ``begun``
-        have a state from before; others that are active begin with the initial state. If the inference fails, all
-        states stay as they were.
+        ``inputs`` are stacked. ``active`` has, by row, the own inputs of the rows whose states change. Active rows in
+        ``begun`` continue their states, the others begin with the initial state. If the inference fails, all states
+        stay as they were.
         """
         session = self.session
         session.set_inputs(inputs, not session.backend.remote)
@@ -64,15 +64,15 @@ class BatchRequest:
             for name, old, new in zip(session.variables.all, session.state.values, after.values)
             if new.array is not old.array
         ]
-        if idle and changed:
+        if idle and changed:  # the inference has changed the states of idle rows as well: copy the old ones back
             with session.backend.active():
                 self._copy_rows(changed, [(row, row) for row in idle])
-        found = session.results(True, self.batched.decode_strings)
+        results = session.results(True, self.batched.decode_strings)
         session.state = after
-        return list(found.to_tuple())
+        return list(results.to_tuple())
 
     def _start_rows(self, rows: Sequence[int]) -> None:
-        """Set rows to their initial states, which have one row, or one for each row of the batch."""
+        """Set rows to their initial states. An initial value has one row, or as many rows as the batch."""
         initial = self.session.initial_values()
         values = {name: self._with_rows(name, initial(name)) for name in self.session.variables.all}
         for single in (True, False):
@@ -89,7 +89,8 @@ class BatchRequest:
         return self.session.variables.value(name).array
 
     def _with_rows(self, name: str, value: Array) -> Array:
-        """Return an initial value with at least one row: a variable without an initial value has none."""
+        """Return an initial value with at least one row. That of a variable without an initial value has no rows, and
+        becomes zeros."""
         axis = self.batched.variables[name]
         if value.shape[axis]:
             return value
@@ -97,13 +98,16 @@ class BatchRequest:
         return zeros
 
     def _copy_rows(self, copies: Sequence[tuple[str, Array, Array]], rows: RowPairs) -> None:
-        """Copy rows from one array to another, for several variables."""
+        """Copy rows between arrays.
+
+        ``copies`` are triples (id of a variable, source, target), ``rows`` pairs (row of a source, row of its target).
+        """
         op = CopyRows(axes=tuple([self.batched.variables[name] for name, _, _ in copies]), rows=tuple(rows))
         for call in self.session.backend.bind(op, [array for _, *pair in copies for array in pair], (), (), ()):
             call()
 
     def resize(self, rows: int, moves: RowPairs) -> None:
-        """Change the number of rows. ``moves`` are pairs of the old and the new number of a row that is kept."""
+        """Change the number of rows. ``moves`` are pairs (old row, new row) for the rows whose states are kept."""
         with self.session.backend.active():
             initial = self.session.initial.compute(None)
             new: dict[str, Array] = {}
@@ -127,7 +131,7 @@ class BatchRequest:
         return self.session.backend.remote
 
     def copy_states(self, source: BatchRequest, rows: RowPairs) -> None:
-        """Copy states of another request: ``rows`` are pairs of the row there and the row here."""
+        """Copy states of another request. ``rows`` are pairs (row of ``source``, row of this request)."""
         self.session.update()
         source.session.update()
         with self.session.backend.active():
@@ -139,7 +143,7 @@ class BatchRequest:
 
     def read_row(self, row: int | None) -> dict[str, Tensor]:
         """Return a copy of one row's state by variable, or the initial state if ``row`` is None."""
-        found = {}
+        state = {}
         with self.session.backend.active():
             initial = self.session.initial.compute(None)
             for name, variable in self.session.variables.all.items():
@@ -149,11 +153,11 @@ class BatchRequest:
                     if row is not None
                     else self._with_rows(name, initial(name))
                 )
-                found[name] = tensor_copy(*variable.in_public_type(value), self.session.backend)
-        return found
+                state[name] = tensor_copy(*variable.in_public_type(value), self.session.backend)
+        return state
 
     def write_row(self, row: int, state: Mapping[str, Any]) -> None:
-        """Set one row's state from tensors or arrays of one row, of all variables."""
+        """Set one row's state. ``state`` maps all variables to tensors or arrays with one row."""
         copies = []
         with self.session.backend.active():
             for name, variable in self.session.variables.all.items():

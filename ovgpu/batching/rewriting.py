@@ -1,4 +1,4 @@
-"""Rewriting of nodes that take a batch of one row for granted, as models exported with batch 1 do."""
+"""Rewriting of nodes that work for a batch of one row only, in models exported with batch 1."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ovgpu.symbolic import Int, Sym, product
 def rewrite(node: Node, axes: Axes, batch: Batch, source: tuple[Output, int] | None) -> bool:
     """Rewrite a node that is for a batch of one row. Return whether it was changed.
 
-    ``axes`` are the batch axes of its inputs, ``source`` is an input of the model with the rows, and its batch axis;
-    None in bodies.
+    ``axes`` are the batch axes of the node's inputs. ``source`` is an input of the model with a batch axis, and that
+    axis; None in bodies.
     """
     if isinstance(node.op, Reshape) and axes[0] is not None:
         return _rewrite_target(node, axes[0], batch)
@@ -35,6 +35,7 @@ def rewrite(node: Node, axes: Axes, batch: Batch, source: tuple[Output, int] | N
         count = len(axes) if isinstance(node.op, Concat) else 1 + node.op.states
         if isinstance(node.op, SequenceOfCells):
             count += 1  # the lengths
+        # The list has `any` repeat all of these inputs, and not only the first one.
         return any([_repeat(node, i, axis, source) for i in range(count) if axes[i] is None])
     return False
 
@@ -49,7 +50,7 @@ def _rewrite_target(node: Node, axis: BatchAxis, batch: Batch) -> bool:
     extents = [
         x.spec.shape[i] if v == 0 and op.special_zero and i < len(x.spec.shape) else v for i, v in enumerate(values)
     ]
-    if any(batch.depends(extent) for extent in extents):  # a 0 copies the batch
+    if any(batch.depends(extent) for extent in extents):  # a 0 in the target already copies the batch
         return False
     place = _place(values, extents, product(x.spec.shape[: axis.axis]) * axis.outer, axis)
     if place is None:
@@ -66,14 +67,20 @@ def _rewrite_target(node: Node, axis: BatchAxis, batch: Batch) -> bool:
 
 
 def _place(values: Sequence[int], extents: Sequence[Int], before: Int, axis: BatchAxis) -> int | None:
-    """Return the index of the 1 in a target shape that has ``before`` elements before it, as the rows have."""
-    found = [i for i, v in enumerate(values) if v == 1 and -1 not in values[:i] and equal(product(extents[:i]), before)]
-    return axis.axis if axis.axis in found else next(iter(found), None)
+    """Return the index of the 1 in a target shape that stands for the batch, or None.
+
+    The product of the ``extents`` before it is ``before``, the number of elements outside the rows. If several
+    candidates are left, the one on the input's batch axis is preferred.
+    """
+    candidates = [
+        i for i, v in enumerate(values) if v == 1 and -1 not in values[:i] and equal(product(extents[:i]), before)
+    ]
+    return axis.axis if axis.axis in candidates else next(iter(candidates), None)
 
 
-def _repeat(node: Node, number: int, axis: BatchAxis, source: tuple[Output, int]) -> bool:
-    """Repeat an input of extent 1 along the batch axis for each row."""
-    x = node.sources[number]
+def _repeat(node: Node, input_index: int, axis: BatchAxis, source: tuple[Output, int]) -> bool:
+    """Repeat an input for each row, if its extent is 1 on the batch axis. Return whether it was repeated."""
+    x = node.sources[input_index]
     shape = None if x is None else x.spec.shape
     if (
         x is None
@@ -87,5 +94,5 @@ def _repeat(node: Node, number: int, axis: BatchAxis, source: tuple[Output, int]
     rows = graph.add(Gather8(), graph.add(ShapeOf3(), source[0]), graph.constant([source[1]]), graph.constant(0))
     before, after = (graph.constant(np.array(part, np.int64)) for part in (shape[: axis.axis], shape[axis.axis + 1 :]))
     target = graph.add(Concat(axis=0), before, rows, after)
-    node.sources[number] = graph.add(Broadcast3(mode="numpy"), x, target)
+    node.sources[input_index] = graph.add(Broadcast3(mode="numpy"), x, target)
     return True

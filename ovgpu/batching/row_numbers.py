@@ -1,7 +1,7 @@
 """Integer tensors whose elements contain the numbers of the rows, such as the flat indices of ``mask[rows, keys]``.
 
-PyTorch's indexing by several tensors becomes a Gather from a flattened tensor, by ``row * keys + key``. `RowNumbers`
-are followed through the layers that compute such indices, so that the Gather is seen to stay within each row.
+PyTorch's indexing by several tensors becomes a Gather from a flattened tensor, by ``row * keys + key``. `Batch` follows
+`RowNumbers` through the layers that compute such indices. They show that the Gather stays within each row.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ MOVING = (_Reshaping, _Broadcast, Transpose, Convert)
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """Elements ``row * step + i`` with ``0 <= i < below``, where the row is that of the element."""
+    """Elements ``row * step + i`` with ``0 <= i < below``, where ``row`` is the row to which the element belongs."""
 
     step: Int
     below: Int
 
 
 def counted(op: Any, inputs: Sequence[Spec | None], size: Sym) -> RowNumbers | None:
-    """Return the elements of a Range from 0 on in steps of 1: over the rows of a batch, or over anything else."""
+    """Return the elements of a Range from 0 on in steps of 1, over the ``size`` rows of a batch or over anything else.
+
+    Return None for any other node.
+    """
     if not isinstance(op, Range):
         return None
     start, stop, step = (
@@ -46,25 +49,24 @@ def counted(op: Any, inputs: Sequence[Spec | None], size: Sym) -> RowNumbers | N
     return RowNumbers(1, 1) if stop is size else RowNumbers(0, stop)
 
 
-def computed(op: Any, numbers: Sequence[RowNumbers | None], inputs: Sequence[Spec | None]) -> RowNumbers | None:
+def computed(op: Any, operands: Sequence[RowNumbers | None], inputs: Sequence[Spec | None]) -> RowNumbers | None:
     """Return the elements of a node's result, or None if they are not known to have this form.
 
-    Raises: OpError if the node computes anything else with numbers of rows.
+    Raises: OpError if the node computes something else with the numbers of rows.
     """
-    x = numbers[0]
+    x = operands[0]
     if isinstance(op, MOVING) and x is not None:
         return x
     if isinstance(op, (Add, Multiply)):
-        found = [n if n is not None else _constant(spec) for n, spec in zip(numbers, inputs)]
-        a, b = found
+        a, b = [n if n is not None else _constant(spec) for n, spec in zip(operands, inputs)]
         if a is not None and b is not None:
             if isinstance(op, Add):
                 return RowNumbers(a.step + b.step, a.below + b.below - 1)
             for factor, scaled in ((_factor(inputs[0]), b), (_factor(inputs[1]), a)):
                 if factor is not None:
                     return RowNumbers(scaled.step * factor, (scaled.below - 1) * factor + 1)
-    for number, n in enumerate(numbers):
-        if n is not None and not equal(n.step, 0) and not (isinstance(op, Gather) and number == 1):
+    for i, n in enumerate(operands):
+        if n is not None and not equal(n.step, 0) and not (isinstance(op, Gather) and i == 1):
             raise OpError("the layer computes with the position of a row in the batch")
     return None
 
@@ -76,6 +78,6 @@ def _factor(spec: Spec | None) -> Int | None:
 
 
 def _constant(spec: Spec | None) -> RowNumbers | None:
-    """Return a known number that is not negative as elements of no row."""
+    """Return a known number that is not negative as `RowNumbers` that are the same in all rows."""
     value = _factor(spec)
     return None if value is None else RowNumbers(0, value + 1)

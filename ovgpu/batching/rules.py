@@ -1,4 +1,4 @@
-"""Batching rules: ops that compute each row of a batch from that row alone, and where the rows of their results are."""
+"""Batching rules: ops that compute each row of a batch from that row alone, and the batch axes of their results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ovgpu.ops.movement.movement import Concat, Reverse, ReverseSequence, Roll, 
 from ovgpu.ops.movement.pad import Pad
 from ovgpu.ops.movement.patches import ExtractImagePatches
 from ovgpu.ops.movement.scatter import ScatterUpdate, _ScatterElements
-from ovgpu.ops.movement.slicing import Slice, SliceScatter, Span, _Slicing
+from ovgpu.ops.movement.slicing import END, Slice, SliceScatter, Span, _Slicing
 from ovgpu.ops.movement.space import ShuffleChannels, _Blocks
 from ovgpu.ops.movement.tile import Tile
 from ovgpu.ops.normalization.channel_normalization import GRN, LRN, BatchNorm
@@ -54,10 +54,10 @@ def _in_place(
     mixed: Callable[[Any, Specs, int], Iterable[int]],
     batched: Callable[[Any], Iterable[int]] = lambda op: (0,),
 ) -> None:
-    """Declare ops whose outputs have the rows on the axis that the inputs have them on.
+    """Declare the rule of ops whose outputs have the same batch axis as their inputs.
 
     ``mixed(op, inputs, rank)`` returns the axes along which elements depend on each other or on their position.
-    ``batched(op)`` returns the numbers of the inputs that may differ between rows.
+    ``batched(op)`` returns the indices of the inputs that may differ between rows.
     """
 
     def keep(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[Spec]) -> Axes:
@@ -72,19 +72,20 @@ def _in_place(
 
 
 def _only(axes: Axes, allowed: Iterable[int]) -> None:
-    """Raise OpError if an input that is not ``allowed`` to differs between rows."""
-    for number, axis in enumerate(axes):
-        if axis is not None and number not in allowed:
-            raise OpError(f"input {number} differs between the rows of the batch")
+    """Raise OpError if an input differs between rows and its index is not in ``allowed``."""
+    for i, axis in enumerate(axes):
+        if axis is not None and i not in allowed:
+            raise OpError(f"input {i} differs between the rows of the batch")
 
 
 def apart(axis: BatchAxis, mixed: Iterable[int]) -> None:
-    """Raise OpError if the batch axis is one of those along which elements are mixed."""
+    """Raise OpError if the batch axis is one of the axes ``mixed``, along which a layer mixes elements."""
     if axis.axis in mixed:
         raise OpError(f"the layer mixes the rows of the batch, which lie on axis {axis.axis} of its input")
 
 
 def _known(values: list[int] | None) -> list[int]:
+    """Return ``values``. Raise OpError if they are None, that is, known only at run time."""
     if values is None:
         raise OpError("the layer may mix the rows of a batch: its axes are known only at run time")
     return values
@@ -92,8 +93,8 @@ def _known(values: list[int] | None) -> list[int]:
 
 def _axis(spec: Spec, rank: int) -> int:
     """Return the axis that a tensor of one element holds."""
-    found = constant_axis(spec, rank)
-    return _known(None if found is None else [found])[0]
+    axis = constant_axis(spec, rank)
+    return _known(None if axis is None else [axis])[0]
 
 
 def _listed(op: Any, inputs: Specs, rank: int) -> Iterable[int]:
@@ -132,10 +133,12 @@ _in_place(_MVN, lambda op, inputs, rank: op.axes(rank, _known(constants(inputs[1
 _in_place(NormalizeL2, _listed)
 _in_place(LRN, _listed)
 _in_place(BatchNorm, lambda op, inputs, rank: (1,), lambda op: (op.data,))
+# Its indices count elements from `axis` on: if that is 0, they depend on the row.
 _in_place(MaxPool8, lambda op, inputs, rank: range(int(normalize_axis(op.axis, rank) > 0), rank))
 for _cls in (_Convolution, _Pool, _Blocks, ExtractImagePatches, GRN, GroupNormalization):
     _in_place(_cls, _inner)
 _in_place(GridSample, _inner, lambda op: (0, 1))
+# Rows differ in X, in the states, in the lengths of sequences, and in AUGRU's attention, which is the last input.
 _in_place(Cell, _inner, lambda op: (*range(1 + op.states), *([5] if isinstance(op, AUGRU) else [])))
 _in_place(SequenceOfCells, _inner, lambda op: (*range(2 + op.states), *([6] if isinstance(op, AUGRU) else [])))
 _in_place(GatherElements, _own, lambda op: (0, 1))
@@ -179,21 +182,21 @@ def _reduction(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequen
 
 @rule(MatMul)
 def _matmul(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[Spec]) -> Axes:
-    (a, b), rank, found = inputs, len(outputs[0].shape or ()), list[BatchAxis | None]()
+    (a, b), rank, moved = inputs, len(outputs[0].shape or ()), list[BatchAxis | None]()
     for axis, spec, transposed, kept in zip(axes, (a, b), (op.transpose_a, op.transpose_b), (-2, -1)):
         if axis is None:
             continue
-        if axis.axis < spec.rank - 2:  # an axis of a batch of matrices, before the axes that both factors leave
-            left = min(a.rank - 1, 1) + min(b.rank - 1, 1)
-            found.append(axis.moved(axis.axis + rank - left - (spec.rank - 2)))
+        if axis.axis < spec.rank - 2:  # an axis of a batch of matrices, which precedes the axes of the matrices
+            matrix_axes = min(a.rank - 1, 1) + min(b.rank - 1, 1)  # of the result; a vector contributes none
+            moved.append(axis.moved(axis.axis + rank - matrix_axes - (spec.rank - 2)))
             continue
         place = axis.axis - spec.rank  # -2 or -1
         if spec.rank > 1 and transposed:
             place = -3 - place
         if spec.rank == 1 or place != kept:
             raise OpError("the layer sums over the rows of the batch")
-        found.append(axis.moved(rank - 1 if kept == -1 or b.rank == 1 else rank - 2))
-    return [shared(found)]
+        moved.append(axis.moved(rank - 1 if kept == -1 or b.rank == 1 else rank - 2))
+    return [shared(moved)]
 
 
 @rule(Einsum)
@@ -208,14 +211,14 @@ def _einsum(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[
 
 @rule(ScaledDotProductAttention)
 def _attention(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[Spec]) -> Axes:
-    rank, found = len(outputs[0].shape or ()), list[BatchAxis | None]()
-    for number, (axis, spec) in enumerate(zip(axes, inputs)):
-        if axis is None or (number == 3 and op.mask(spec) is None):
+    rank, moved = len(outputs[0].shape or ()), list[BatchAxis | None]()
+    for i, (axis, spec) in enumerate(zip(axes, inputs)):
+        if axis is None or (i == 3 and op.mask(spec) is None):  # a mask that is not applied
             continue
-        if number == 4 or axis.axis >= spec.rank - 2:
+        if i == 4 or axis.axis >= spec.rank - 2:  # input 4 is the scale, one number for all rows
             raise OpError("the layer attends from one row of the batch to others")
-        found.append(axis.moved(axis.axis + rank - spec.rank))
-    return [shared(found)]
+        moved.append(axis.moved(axis.axis + rank - spec.rank))
+    return [shared(moved)]
 
 
 @rule(_Reshaping, shaped=True)
@@ -227,10 +230,10 @@ def _reshaping(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequen
         if not removed or axis.axis in [normalize_axis(a, inputs[0].rank) for a in removed]:
             raise OpError("the layer removes the axis of a batch of one row")
     before = product((inputs[0].shape or ())[: axis.axis]) * axis.outer
-    for number, extent in enumerate(shape):
+    for i, extent in enumerate(shape):
         if batch.depends(extent):
-            outer = _quotient(before, product(shape[:number]))
-            return [BatchAxis(number, outer, _quotient(extent, outer * batch.size))]
+            outer = _quotient(before, product(shape[:i]))
+            return [BatchAxis(i, outer, _quotient(extent, outer * batch.size))]
     raise OpError("no axis of the result has the rows of the batch")
 
 
@@ -263,13 +266,13 @@ def _slicing(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence
     _only(axes, (0,))
     axis, position = shared(axes), 0
     spans = op.spans(inputs[0].rank, *(_ints(spec) for spec in inputs[1:]))
-    for number, span in enumerate(spans):
+    for i, span in enumerate(spans):
         if span is None:
             continue
         if position == axis.axis:
             if not _whole(span):
                 raise OpError("the layer takes some rows of the batch")
-            kept = sum(s is None or s.keep for s in spans[:number])
+            kept = sum(s is None or s.keep for s in spans[:i])
             return [axis.moved(kept)]
         position += 1
     raise OpError("the rank of the data is not known")
@@ -282,7 +285,7 @@ def _ints(spec: Spec | None) -> list[Int] | None:
 def _whole(span: Span) -> bool:
     """Return whether a span takes all of an axis, of any extent."""
     starts = span.start is None or equal(span.start, 0)
-    ends = span.stop is None or (not isinstance(span.stop, Sym) and span.stop >= 2**31 - 1)
+    ends = span.stop is None or (not isinstance(span.stop, Sym) and span.stop >= END)
     return span.keep and starts and ends and equal(span.step, 1)
 
 
@@ -329,14 +332,14 @@ def _repeated(batch: Batch, output: Spec, data: Spec | None = None) -> BatchAxis
 @rule(Gather)
 def _gather(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[Spec]) -> Axes:
     x, indices, axis = inputs
-    where, shared_axes = _axis(axis, x.rank), op.batch(indices.rank)
-    inserted = indices.rank - shared_axes - 1  # axes that the indices add to the data's
+    where, batch_dims = _axis(axis, x.rank), op.batch(indices.rank)
+    inserted = indices.rank - batch_dims - 1  # axes that the indices add to those of the data
     if axes[0] is not None and axes[1] is None:
-        apart(axes[0], (where, *range(shared_axes)))
+        apart(axes[0], (where, *range(batch_dims)))
         return [axes[0] if axes[0].axis < where else axes[0].moved(axes[0].axis + inserted)]
-    if axes[0] is None and axes[1] is not None and axes[1].axis >= shared_axes:
-        return [axes[1].moved(where + axes[1].axis - shared_axes)]
-    if axes[0] is None or axes[0] != axes[1] or axes[0].axis >= shared_axes:
+    if axes[0] is None and axes[1] is not None and axes[1].axis >= batch_dims:
+        return [axes[1].moved(where + axes[1].axis - batch_dims)]
+    if axes[0] is None or axes[0] != axes[1] or axes[0].axis >= batch_dims:
         raise OpError("the layer gathers rows of the batch by index")
     return [axes[0]]
 
@@ -428,21 +431,21 @@ def _parameters(
     op: _Iterating | If, entries: Sequence[InputMap], axes: Axes, inputs: Specs, count: int
 ) -> list[BatchAxis | None]:
     """Return the batch axes of a body's parameters."""
-    found: list[BatchAxis | None] = [None] * count
+    parameter_axes: list[BatchAxis | None] = [None] * count
     for entry in entries:
-        axis = found[entry.parameter] = axes[entry.port]
+        axis = parameter_axes[entry.parameter] = axes[entry.port]
         if axis is not None and entry.axis is not None:
             apart(axis, (normalize_axis(entry.axis, inputs[entry.port].rank),))
-    return found
+    return parameter_axes
 
 
 def _outputs(
     op: _Iterating | If, exits: Sequence[OutputMap], body: Any, results: Axes, count: int
 ) -> list[BatchAxis | None]:
     """Return the batch axes of a node's outputs, given those of its body's results."""
-    found: list[BatchAxis | None] = [None] * count
+    output_axes: list[BatchAxis | None] = [None] * count
     for entry in exits:
-        axis = found[entry.port] = results[entry.result]
+        axis = output_axes[entry.port] = results[entry.result]
         if axis is not None and entry.axis is not None:
             apart(axis, (normalize_axis(entry.axis, body.results[entry.result].ports[0].spec.rank),))
-    return found
+    return output_axes

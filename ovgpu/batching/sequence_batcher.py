@@ -31,33 +31,33 @@ CLOSED = "the sequence is closed"
 
 
 class BatchFullError(Error):
-    """Error of a sequence that cannot be opened because all slots of the batch are taken."""
+    """Error for a sequence that cannot be opened because all slots of the batch are taken."""
 
 
 class SequenceBatcher(Unpicklable):
     """Batch of sequences with independent states, which run side by side in one request.
 
-    ``model`` is a model of ovgpu, a file, or a `CompiledModel`, of which model and properties are taken. Its inputs,
+    ``model`` is a model of ovgpu, a file, or a `CompiledModel`, whose model and properties are taken. Its inputs,
     states and outputs must have a batch axis, of extent 1 or dynamic, and every row must be computed from that row
     alone. The batcher analyses the model when it is made, and raises OpError if a layer mixes rows. A model for one
     sequence at a time (batch 1) qualifies.
 
     Steps of different sequences are gathered until all open sequences have one, or until ``max_wait_ms`` after the
-    first one arrived, and run in one inference. A sequence without a step keeps its state to the last bit. What a
-    sequence gets does not depend on the values of the others. The batch has as many slots as sequences are open,
-    rounded up to a power of two; if few of them have a step, these run in a smaller batch. Threads may share a batcher
-    and its sequences. Close it, or use it as a context.
+    first one arrived, and run in one inference. A sequence without a step keeps its state to the last bit. The outputs
+    of a sequence do not depend on the values of the others. Each open sequence has a slot, which is a row of the batch.
+    The number of slots is a power of two. If few of them have a step, a smaller batch runs these steps. Threads may
+    share a batcher and its sequences. Close it, or use it as a context.
 
-    ``batch_axes`` has the batch axes of inputs by name or number, None for an input that all rows share: steps in which
-    such inputs differ run in different inferences. By default, the batch axis is the axis N of an input's layout, or
-    else its first axis of extent 1 or of dynamic extent.
+    ``batch_axes`` maps inputs, by name or index, to their batch axes, or to None for an input that all rows share.
+    Steps that differ in shared inputs run in different inferences. By default, the batch axis is the axis N of an
+    input's layout, or else its first axis of extent 1 or of dynamic extent.
 
-    KV caches have slots of equal capacity, and each sequence has a length of its own. The model must have a mask, which
-    hides rows that only longer sequences have. Steps with equally many new rows run together, apart from first steps,
-    such as prompts, which run in smaller batches.
+    In KV caches, all slots have the same capacity, and each sequence has a length of its own. The model must have a
+    mask, which hides the tokens that only longer sequences have. Steps with equally many new tokens run together. First
+    steps, such as prompts, run apart from other steps, in smaller batches.
 
-    On several devices (``MULTI:A,B``), each has a batch with slots of its own, and a sequence stays on the device with
-    the fewest open sequences when it was opened.
+    On several devices (``MULTI:A,B``), each device has a batch with slots of its own. A sequence is opened on the
+    device with the fewest open sequences, and stays there.
 
     ``observer`` is called with the measurements of every batch.
 
@@ -123,7 +123,7 @@ class SequenceBatcher(Unpicklable):
 
     @property
     def batch_size(self) -> int:
-        """The number of slots."""
+        """The number of slots of all devices."""
         return sum(slots.request.rows for slots in self._slots)
 
     @property
@@ -138,20 +138,20 @@ class SequenceBatcher(Unpicklable):
 
     @property
     def optional_inputs(self) -> frozenset[int]:
-        """The numbers of inputs that steps may leave out: the beams, since each sequence continues its own state."""
+        """Indices of inputs that steps may leave out: the beams, since each sequence continues its own state."""
         beams = self._batched.beams
         return frozenset() if beams is None else frozenset({beams})
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Run the steps that are submitted in this context in one batch. Do not wait for their results in it."""
+        """Return a context for submitting steps. They run in one batch when it ends: do not wait for results in it."""
         with ExitStack() as held:
             for slots in self._slots:
                 held.enter_context(slots.gatherer.together())
             yield
 
     def close(self) -> None:
-        """Run the steps that wait, and refuse further ones. A callback of a step does not wait for them."""
+        """Refuse further steps, and return when those that wait have run, or at once in a callback of a step."""
         if self._slots[0].is_forked:
             return
         self._closing()
@@ -177,8 +177,8 @@ class BatchedSequence:
     def infer(self, inputs: Any = None) -> OVDict:
         """Run a step and return its outputs. ``inputs`` are those of `InferRequest.infer`, for a batch of one row.
 
-        Raises: RuntimeError for inputs that do not fit the model and for errors of the step, which leaves the state
-        unchanged, and for a sequence that is closed.
+        Raises: RuntimeError for inputs that do not fit the model, for errors of the step, and for a sequence that is
+        closed. The state then stays unchanged.
         """
         return self.submit(inputs).result()
 
@@ -221,17 +221,17 @@ def _close(shared: Sequence[_Slots]) -> None:
 
 
 class _Entry:
-    """An open sequence: its slot, and its steps. The first step is with the gatherer, the others wait behind it."""
+    """An open sequence: its slot, and its steps. The gatherer has the first step; the others wait behind it."""
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
         self.steps: deque[Work] = deque()
-        self.initial = True  # whether the next step begins with the initial state
+        self.initial = True  # True if the next step begins with the initial state
         self.closed = False
 
 
 class _Slots:
-    """Slots of a device's batch, and the loop that runs it. Shared by the batcher, its sequences and its thread.
+    """Slots of a device's batch, and the loop that runs it. The batcher, its sequences and its thread share it.
 
     The gatherer's condition guards ``opened`` and the entries, ``running`` guards the request.
     """
@@ -243,7 +243,7 @@ class _Slots:
         self._grows = any(info.axis for info in compilation.current.initial.infos.values())
         self.request = self._new_request()
         self._smaller = SmallerBatches(self.request, self._new_request)
-        self._rows = 0  # of the last inference
+        self._rows = 0  # rows of the last inference
         self.inputs = RowInputs(compilation.inputs, batched, self.request.unstacked)
         self.outputs = RowOutputs(compilation.outputs, batched)
         self.opened: dict[int, _Entry] = {}  # by slot
@@ -345,7 +345,7 @@ class _Slots:
                 for step in batch:
                     self._advance(step.owner)
                 self.advanced.notify_all()
-            complete(steps, results)
+            complete(steps, results)  # last, because callbacks may read the states of sequences whose steps have ended
         self.done.set()
 
     def _advance(self, entry: _Entry) -> None:
@@ -355,14 +355,15 @@ class _Slots:
             self.gatherer.put_next(self._keyed(entry.steps[0]))
 
     def _keyed(self, step: Work) -> Work:
-        """Return a step that comes next. First steps of sequences with KV caches have batches of their own."""
+        """Return the next step of a sequence with its final key, which keeps first steps of sequences with KV caches
+        apart from others."""
         step.key = (step.key, self._grows and step.owner.initial)
         return step
 
     def _infer(self, steps: Sequence[Work]) -> list[OVDict]:
         self._resize()
-        if any(step.owner.closed for step in steps):  # others may have its slot
-            raise OpError(CLOSED)
+        if any(step.owner.closed for step in steps):  # another sequence may have its slot
+            raise OpError(CLOSED)  # this type of error has `run` compute the other steps without it
         entries: list[_Entry] = [step.owner for step in steps]
         slots, arrays = [entry.slot for entry in entries], [step.arrays for step in steps]
         smaller = self._smaller.request(len(steps), all(entry.initial for entry in entries))
@@ -379,7 +380,10 @@ class _Slots:
         return [self.outputs.rows(outputs, row, 1) for row in rows]
 
     def _resize(self) -> None:
-        """Give the batch a slot for each open sequence: more at once, fewer if at most a quarter are needed."""
+        """Give the batch a slot for each open sequence.
+
+        The number of slots, a power of two, grows at once, and shrinks only if a quarter or less of them is needed.
+        """
         rows = self.request.rows
         with self.gatherer.changed:
             entries = sorted(self.opened.values(), key=lambda entry: entry.slot)

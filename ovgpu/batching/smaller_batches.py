@@ -1,4 +1,4 @@
-"""Class SmallerBatches: smaller batches, for inferences in which few slots of a batch have a step."""
+"""Class SmallerBatches: requests with fewer rows, for inferences in which few slots of a batch have a step."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import Any
 from ovgpu.batching.cache_request import CacheRequest
 from ovgpu.batching.request import BatchRequest
 
-HOST_RATIO, DEVICE_RATIO = 2, 8  # a card computes a few rows more in the same time
+# A smaller batch is used if the whole batch has at least this many times its rows. The ratio is larger on a card, which
+# computes a few rows more in the same time.
+HOST_RATIO, DEVICE_RATIO = 2, 8
 
 
 class SmallerBatches:
-    """Requests with fewer rows than ``whole``, the request with the states of all slots, by their number of rows.
+    """Requests with fewer rows than ``whole``, which is the request with the states of all slots.
 
-    States of the slots are copied to such a request and back. KV caches are not worth it, but a sequence that begins
-    has none: so prompts need not be computed for all slots.
+    The states of slots with a step are copied to a smaller request and back. Copying KV caches is not worth it, but a
+    sequence has none before its first step. Smaller requests therefore run prompts, which `whole` would compute for all
+    slots.
     """
 
     def __init__(self, whole: BatchRequest, make: Callable[[], BatchRequest]) -> None:
         self._whole, self._make = whole, make
-        self._requests: dict[int, BatchRequest] = {}
+        self._requests: dict[int, BatchRequest] = {}  # by number of rows
 
     def request(self, count: int, begins: bool) -> BatchRequest | None:
         """Return a request for steps of ``count`` slots, None if `whole` is to run them.
@@ -47,11 +50,12 @@ class SmallerBatches:
         arrays: Sequence[Any],
         begun: Sequence[bool],
     ) -> list[Any]:
-        """Run a step of ``slots`` in a request of `request`, and return the outputs as `BatchRequest.infer_rows` does.
+        """Run a step of ``slots`` in ``request``, and return the outputs as `BatchRequest.infer_rows` does.
 
-        ``inputs`` are stacked, ``arrays`` those of each slot. ``begun`` tells which slots have a state from before.
+        ``request`` is a result of `SmallerBatches.request`. ``inputs`` are stacked; ``arrays`` are the inputs of each
+        slot. ``begun`` is True for each slot that continues its state.
         """
-        padding = [0] * (request.rows - len(slots))  # rows behind the last one do what the first one does
+        padding = [0] * (request.rows - len(slots))  # the remaining rows repeat the step of the first one
         rows = [*range(len(slots)), *padding]
         request.copy_states(self._whole, [(slots[i], row) for row, i in enumerate(rows) if begun[i]])
         outputs = request.infer_rows(

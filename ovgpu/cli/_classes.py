@@ -44,12 +44,12 @@ def best_classes(name: str, scores: Any, count: int, names: list[str]) -> Table:
         values = values[..., 0]
     values = values.reshape(-1, values.shape[-1] if values.ndim else 1)
     rows = []
-    for number, row in enumerate(values[:MAX_ROWS]):
+    for row_index, row in enumerate(values[:MAX_ROWS]):
         probabilities = row if row.min() >= 0 and abs(row.sum() - 1) < 1e-3 else _softmax(row)
         for rank, i in enumerate(np.argsort(-row, kind="stable")[:count]):
             rows.append(
                 (
-                    number if rank == 0 else "",
+                    row_index if rank == 0 else "",
                     i,
                     names[i] if i < len(names) else "",
                     f"{row[i]:.4g}",

@@ -30,7 +30,7 @@ class Feed:
 
     def __init__(self, ports: Sequence[Output], arrays: Mapping[int, Array], stateful: bool, prompt: int = 0) -> None:
         self.arrays = dict(arrays)
-        named = {name: number for number, name in enumerate(port_names(ports))}
+        named = {name: index for index, name in enumerate(port_names(ports))}
         self.ids = token_input(ports)
         self.mask, self.positions = named.get("attention_mask"), named.get("position_ids")
         continues = (

@@ -67,31 +67,29 @@ def build_feed(args: argparse.Namespace, model: Model, stateful: bool) -> Feed:
         raise ValueError(f"--seed must not be negative, not {args.seed}")
     ports = model.inputs
     shapes, values = parse_shapes(args.shape, ports), parse_values(args.input, ports)
-    for number, several in shapes.items():
+    for index, several in shapes.items():
         if len(several) > 1:
-            raise ValueError(
-                f"--shape gives input '{port_name(ports[number])}' {len(several)} shapes, and it takes one"
-            )
+            raise ValueError(f"--shape gives input '{port_name(ports[index])}' {len(several)} shapes, and it takes one")
     random = np.random.default_rng(args.seed)
     args.notes = []
     arrays = {
-        number: _given(port, values[number], shapes.get(number, [None])[0], args, model)
-        for number, port in enumerate(ports)
-        if not _is_fill(values.get(number, "random"))
+        index: _given(port, values[index], shapes.get(index, [None])[0], args, model)
+        for index, port in enumerate(ports)
+        if not _is_fill(values.get(index, "random"))
     }
-    for number, array in arrays.items():
-        for shape in shapes.get(number, ())[:1]:
+    for index, array in arrays.items():
+        for shape in shapes.get(index, ())[:1]:
             if not shape.compatible(PartialShape(array.shape)):
                 raise ValueError(
-                    f"--shape {port_name(ports[number])}={shape}: its --input has shape {list(array.shape)}"
+                    f"--shape {port_name(ports[index])}={shape}: its --input has shape {list(array.shape)}"
                 )
     if not args.notes and (options := [f"--{name}" for name in IMAGE_OPTIONS if getattr(args, name)]):
         args.notes.append(f"no input is an image, so {' and '.join(options)} has no effect")
-    given = {**shapes, **{number: [PartialShape(array.shape)] for number, array in arrays.items()}}
+    given = {**shapes, **{index: [PartialShape(array.shape)] for index, array in arrays.items()}}
     filled = static_shapes(ports, given, "--shape", is_decoder(ports, stateful))
-    for number, port in enumerate(ports):
-        if number not in arrays:
-            arrays[number] = fill(port, filled[number], values.get(number), random)
+    for index, port in enumerate(ports):
+        if index not in arrays:
+            arrays[index] = fill(port, filled[index], values.get(index), random)
     return Feed(ports, arrays, stateful)
 
 
@@ -112,21 +110,23 @@ def parse_values(texts: Sequence[str], ports: Sequence[Output]) -> dict[int, str
 
 
 def fill(port: Output, shape: tuple[int, ...], content: str | None, random: np.random.Generator) -> Array:
-    """Return an input tensor with values of a kind in `FILLS`, or with a number everywhere.
+    """Return an input tensor filled by ``content``: a name in `FILLS`, or a number.
 
     By default, reals are random in [-1, 1), integers 0 (a valid index in any case), masks 1.
     """
-    kind, storage = port.element_type, _storage(port)
-    if kind == Type.string:
+    dtype, storage = port.element_type, _storage(port)
+    if dtype == Type.string:
         return np.full(shape, "", object)
     if content is None:
-        content = "random" if kind.is_real() or kind.is_dynamic() else "ones" if "mask" in port_name(port) else "zeros"
+        content = (
+            "random" if dtype.is_real() or dtype.is_dynamic() else "ones" if "mask" in port_name(port) else "zeros"
+        )
     if content != "random":
         return np.full(shape, _converted(CONSTANTS.get(content, content), port), storage)
     if storage == np.bool_:
         return random.integers(0, 2, shape).astype(storage)
-    if kind.is_integral():
-        return random.integers(0, min(255, 2 ** (kind.bitwidth - 1) - 1), shape, endpoint=True).astype(storage)
+    if dtype.is_integral():
+        return random.integers(0, min(255, 2 ** (dtype.bitwidth - 1) - 1), shape, endpoint=True).astype(storage)
     return random.uniform(-1, 1, shape).astype(np.float32).astype(storage)
 
 
@@ -138,15 +138,15 @@ def read_array(path: Path, port: Output, shape: tuple[int, ...]) -> Array:
             array: Array = np.load(path, allow_pickle=False)
         except (EOFError, ValueError) as e:
             raise ValueError(f"{path} is no .npy file of an array: {e}") from None
-        if array.dtype.kind == "V" and array.dtype.itemsize == storage.itemsize:  # so NumPy saves types that it lacks
-            return array.view(storage)
-        if port.element_type == Type.bf16 and array.dtype == np.float16:  # as an input, it would be the bits of bf16
+        if array.dtype.kind == "V" and array.dtype.itemsize == storage.itemsize:
+            return array.view(storage)  # NumPy saves types that it lacks as raw bytes
+        if port.element_type == Type.bf16 and array.dtype == np.float16:  # a tensor would take it for the bits of bf16
             return array.astype(np.float32).astype(storage)
         return array
-    expected, found = int(np.prod(shape)) * storage.itemsize, path.stat().st_size
-    if expected != found:
+    expected, actual = int(np.prod(shape)) * storage.itemsize, path.stat().st_size
+    if expected != actual:
         raise ValueError(
-            f"{path} has {found} bytes, but input '{port_name(port)}' of shape {list(shape)} and type "
+            f"{path} has {actual} bytes, but input '{port_name(port)}' of shape {list(shape)} and type "
             f"{port.element_type.get_type_name()} takes {expected}"
         )
     return np.fromfile(path, storage).reshape(shape)
@@ -178,25 +178,25 @@ def _converted(values: Any, port: Output) -> Array:
 
     Raises: ValueError for anything else, and for numbers that an integer type cannot hold.
     """
-    kind, given = port.element_type, f"--input {port_name(port)}={values}"
+    dtype, given = port.element_type, f"--input {port_name(port)}={values}"
     if isinstance(values, str):
         values = int(values) if values.lstrip("+-").isdecimal() else float(values)
     numbers = np.array(values, object)  # an array of u64 and i64 would be of f64
     if not all(isinstance(number, (int, float)) for number in numbers.flat):
         raise ValueError(f"{given}: it takes {TAKES}")
     numeric: type[np.number[Any]] = np.float64
-    if kind.is_integral() and kind not in (Type.boolean, Type.nf4):
-        low = -(2 ** (kind.bitwidth - 1)) if kind.is_signed() else 0
-        high = low + 2**kind.bitwidth - 1
+    if dtype.is_integral() and dtype not in (Type.boolean, Type.nf4):
+        low = -(2 ** (dtype.bitwidth - 1)) if dtype.is_signed() else 0
+        high = low + 2**dtype.bitwidth - 1
         if not all(low <= number <= high and number == int(number) for number in numbers.flat):
-            raise ValueError(f"{given}: an input of type {kind.get_type_name()} takes integers from {low} to {high}")
+            raise ValueError(f"{given}: an input of type {dtype.get_type_name()} takes integers from {low} to {high}")
         numeric = np.int64 if low else np.uint64
-    stored: Array = encode(numbers.ravel().astype(numeric), Type.f32 if kind.is_dynamic() else kind)
+    stored: Array = encode(numbers.ravel().astype(numeric), Type.f32 if dtype.is_dynamic() else dtype)
     return stored.reshape(numbers.shape)
 
 
 def _is_fill(text: str) -> bool:
-    """Return whether a value describes a tensor of any shape: a kind of `FILLS`, or a number."""
+    """Return whether a value describes a tensor of any shape: a name in `FILLS`, or a number."""
     if text in FILLS:
         return True
     try:
@@ -208,13 +208,13 @@ def _is_fill(text: str) -> bool:
 
 def _preparation(args: argparse.Namespace, model: Model, port: Output) -> Preparation:
     """Return the preparation of images that the options describe, or the model, or the files beside it."""
-    found = preparation(model, model_folder(args.model))
+    base = preparation(model, model_folder(args.model))
     options: dict[str, Any] = {"bgr": True} if args.bgr else {}
     for name in ("mean", "scale"):
         numbers: Mapping[str, tuple[float, ...]] = parse_numbers(getattr(args, f"{name}_values"))
         if numbers:
             options[name] = numbers.get(port_name(port), numbers.get(port.node.friendly_name, numbers.get("", ())))
-    return found.replaced(options)
+    return base.replaced(options)
 
 
 def _storage(port: Output) -> np.dtype[Any]:

@@ -29,6 +29,6 @@ class CommandParser(argparse.ArgumentParser):
                 break
             if re.match(r"--?[A-Za-z]", option) and option not in self._option_string_actions:
                 self.error(f"there is no option {option}{did_you_mean(option, self._option_string_actions)}")
-        found, rest = super().parse_known_args(given, namespace)
-        found.argv = given
-        return found, rest
+        parsed, rest = super().parse_known_args(given, namespace)
+        parsed.argv = given
+        return parsed, rest

@@ -36,9 +36,9 @@ def port_names(ports: Sequence[Output]) -> list[str]:
 
 def input_index(ports: Sequence[Output], name: str) -> int:
     """Return the index of an input given by tensor name, layer name or index. Raises RuntimeError if unknown."""
-    for number, port in enumerate(ports):
-        if name in (port.node.friendly_name, str(number)) or name in port.get_names():
-            return number
+    for index, port in enumerate(ports):
+        if name in (port.node.friendly_name, str(index)) or name in port.get_names():
+            return index
     return ports.index(find_port(ports, name, "input"))
 
 
@@ -72,14 +72,14 @@ def parse_shapes(texts: Sequence[str], ports: Sequence[Output]) -> dict[int, lis
 def _follow_input_ids(
     by_input: dict[int, list[PartialShape]], ports: Sequence[Output]
 ) -> dict[int, list[PartialShape]]:
-    named = {port_name(port): number for number, port in enumerate(ports)}
+    named = {port_name(port): index for index, port in enumerate(ports)}
     ids = by_input.get(named.get("input_ids", -1), [])
     if ids and all(len(shape) == 2 for shape in ids):
-        for name, number in named.items():
+        for name, index in named.items():
             if name in ("attention_mask", "position_ids", "token_type_ids"):
-                by_input.setdefault(number, ids)
+                by_input.setdefault(index, ids)
             elif name == "beam_idx":
-                by_input.setdefault(number, [PartialShape([shape[0]]) for shape in ids])
+                by_input.setdefault(index, [PartialShape([shape[0]]) for shape in ids])
     return by_input
 
 
@@ -104,12 +104,12 @@ def example_shape(shape: PartialShape) -> str:
     sizes = [d.get_min_length() if d.is_dynamic else d.get_length() for d in shape]
     channels = next((axis for axis in (1, 3) if len(shape) == 4 and shape[axis].is_static and sizes[axis] in (1, 3)), 0)
     spatial = {1: (2, 3), 3: (1, 2)}.get(channels, ())
-    found = []
+    extents = []
     for axis, (dim, size) in enumerate(zip(shape, sizes)):
         wanted = IMAGE_SIZE if axis in spatial and dim.is_dynamic else 1
         limit = dim.get_max_length()
-        found.append(size if dim.is_static else max(size, wanted if limit < 0 else min(wanted, limit)))
-    return f"[{','.join(map(str, found))}]"
+        extents.append(size if dim.is_static else max(size, wanted if limit < 0 else min(wanted, limit)))
+    return f"[{','.join(map(str, extents))}]"
 
 
 def one_token(port: Output) -> PartialShape:

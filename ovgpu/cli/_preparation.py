@@ -12,7 +12,7 @@ from typing import Any, Literal
 from ovgpu.model import Model
 
 Resize = Literal["stretch", "fit", "letterbox", "crop"]
-UNCROPPED = 384  # the least size of images that ConvNeXt does not crop
+UNCROPPED = 384  # pixels: ConvNeXt crops images of smaller sizes only
 RESIZE_TYPES: dict[str, Resize] = {
     "standard": "stretch",
     "fit_to_window": "fit",
@@ -26,12 +26,12 @@ class Preparation:
     """Preparation of RGB images with pixels from 0 to 255 for a model, which gets (pixel - mean) / scale.
 
     ``resize`` is "stretch", "fit" (the image keeps its proportions and is padded at the right and at the bottom),
-    "letterbox" (padded on all sides) or "crop". The image is cropped in its middle, after it was resized until its
-    shorter edge, or its height and width, are ``uncropped``; by default, as much as possible remains.
+    "letterbox" (padded on all sides) or "crop". A crop takes the middle of the image. Before it, the image is resized:
+    its shorter edge, or its height and width, become ``uncropped``, by default so that as much as possible remains.
 
-    Where the input's shape leaves height and width open, they are those of ``size``, or the image's own, scaled until
-    the shorter edge has the first and the longer edge at most the second number of ``edges``. ``source`` says where
-    this was found.
+    If the input's shape leaves height and width open, they are ``size``, else the image's own. ``edges`` scales the
+    latter: to its first number for the shorter edge, but at most its second for the longer one. ``source`` names the
+    file or entry that describes the preparation.
     """
 
     mean: tuple[float, ...] = ()
@@ -97,24 +97,25 @@ def _of_transformers(config: Mapping[str, Any]) -> Preparation:
     offset = 1.0 if config.get("rescale_offset") else 0.0
     normalized = bool(config.get("do_normalize", False)) and "image_mean" in config
     means, stds = (config["image_mean"], config["image_std"]) if normalized else ((0.0,), (1.0,))
-    found = Preparation(
+    base = Preparation(
         tuple((m + offset) / factor for m in means),
         tuple(s / factor for s in stds),
         resample=int(config.get("resample", 2)),
         source="preprocessor_config.json",
     )
-    if found.mean == (0.0,):
-        found = replace(found, mean=(), scale=() if found.scale == (1.0,) else found.scale)
+    if base.mean == (0.0,):
+        base = replace(base, mean=(), scale=() if base.scale == (1.0,) else base.scale)
     size, crop = config.get("size") or {}, config.get("crop_size")
     shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None
     if config.get("do_center_crop") and crop is not None:
         before = shortest or (_size(size) if size else None)
-        return replace(found, resize="crop", size=_size(crop), uncropped=before)
+        return replace(base, resize="crop", size=_size(crop), uncropped=before)
     if shortest and config.get("crop_pct") and shortest < UNCROPPED:
-        return replace(found, resize="crop", size=(shortest, shortest), uncropped=int(shortest / config["crop_pct"]))
+        return replace(base, resize="crop", size=(shortest, shortest), uncropped=int(shortest / config["crop_pct"]))
     if shortest and not config.get("crop_pct"):
-        return replace(found, edges=(shortest, size.get("longest_edge") or 100 * shortest))
-    return replace(found, size=_size(size)) if size else found
+        longest = size.get("longest_edge") or 100 * shortest  # in effect, no limit
+        return replace(base, edges=(shortest, longest))
+    return replace(base, size=_size(size)) if size else base
 
 
 def _size(value: Any) -> tuple[int, int]:

@@ -20,13 +20,13 @@ FILE_COLUMNS = 160  # width if stdout is no terminal, so that few rows of tables
 
 
 def strings_as_bytes(array: Any) -> Any:
-    """Return an array of strings, of any dtype, as one of bytes, which has no NULs at their ends."""
+    """Return an array of strings of any dtype as an array of bytes. NULs at the ends are lost."""
     encoded = [element.encode() if isinstance(element, str) else bytes(element) for element in array.flat]
     return np.array(encoded, np.bytes_).reshape(array.shape)
 
 
 def console(error: bool = False) -> Console:
-    """Return a console on the current stdout, or stderr: plain text, and wide, if that is no terminal."""
+    """Return a console for stdout, or stderr if ``error``. Without a terminal, it prints plain text in long lines."""
     sized = (sys.stderr if error else sys.stdout).isatty() or "COLUMNS" in os.environ
     return Console(stderr=error, highlight=False, width=None if sized else FILE_COLUMNS)
 
@@ -40,12 +40,12 @@ def table(
 ) -> Table:
     """Return a table. ``right`` has the indices of right-aligned columns; these and ``unwrapped`` ones do not wrap."""
     result = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(columns):
+    for index, column in enumerate(columns):
         result.add_column(
             column,
-            justify="right" if number in right else "left",
+            justify="right" if index in right else "left",
             overflow="fold",
-            no_wrap=number in (*right, *unwrapped),
+            no_wrap=index in (*right, *unwrapped),
         )
     for row in rows:
         result.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))

@@ -73,13 +73,13 @@ def _print_devices() -> None:
     except DeviceError as e:
         out.print(headed("NVIDIA", f"  cannot be used: {e}"), soft_wrap=True)
         return
-    for number in range(cards):
-        _print_card(out, f"NVIDIA.{number}", number)
+    for index in range(cards):
+        _print_card(out, f"NVIDIA.{index}", index)
     out.print(f"driver {device.driver()}; {device.libraries()}", soft_wrap=True)
 
 
-def _print_card(out: Console, name: str, number: int) -> None:
-    card, memory = device.card(number), device.memory(number)
+def _print_card(out: Console, name: str, index: int) -> None:
+    card, memory = device.card(index), device.memory(index)
     out.print(
         headed(
             name,
@@ -89,9 +89,9 @@ def _print_card(out: Console, name: str, number: int) -> None:
         soft_wrap=True,
     )
     try:
-        device.check(number)
-        device.check_compiler(number)
-        blocks = device.largest_cluster(number)
+        device.check(index)
+        device.check_compiler(index)
+        blocks = device.largest_cluster(index)
     except DeviceError as e:
         out.print("    cannot be used:", Text(str(e)), soft_wrap=True)
         return
@@ -149,19 +149,19 @@ def _print_model(args: argparse.Namespace) -> None:
 
 
 def _states(states: Mapping[str, Output], unfolded: bool) -> Iterator[tuple[object, ...]]:
-    """Yield a row for variables of one type and shape, or, if ``unfolded``, for each variable."""
+    """Yield a row for all variables of one type and shape or, if ``unfolded``, for each variable."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for name, port in states.items():
         key = str(port.partial_shape), port.element_type.get_type_name(), name if unfolded else ""
         groups.setdefault(key, []).append(name)
-    for (shape, kind, _), names in groups.items():
+    for (shape, dtype, _), names in groups.items():
         several = len(names) > 1
         yield (
             "states" if several else "state",
             len(names) if several else "",
             f"{names[0]} to {names[-1]}" if several else names[0],
             shape,
-            kind,
+            dtype,
         )
 
 
@@ -174,10 +174,10 @@ def _operations(nodes: Sequence[Node]) -> Iterator[Text]:
 
 
 def _timed_plan(compiled: CompiledModel, shapes: Sequence[tuple[int, ...]]) -> Plan:
-    """Return the plan of an inference of random inputs, with the time of each step."""
+    """Return the plan of an inference on random inputs, with the time of each step."""
     request, random = compiled.create_infer_request(), np.random.default_rng(0)
     arrays = {
-        number: fill(port, shape, None, random) for number, (port, shape) in enumerate(zip(compiled.inputs, shapes))
+        index: fill(port, shape, None, random) for index, (port, shape) in enumerate(zip(compiled.inputs, shapes))
     }
     feed = Feed(compiled.inputs, arrays, bool(request.query_state()))
     for _ in range(INFERENCES):

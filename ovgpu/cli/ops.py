@@ -41,7 +41,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print all operations, the one that is named, or all passes. Raises LookupError if there is none of that name."""
+    """Print all operations, one of them, or all passes. Raises LookupError if there is no operation of that name."""
     if args.passes:
         _print_passes(args.markdown)
         return
@@ -79,7 +79,7 @@ def forms(cls: type[Op]) -> list[str]:
     """Return the forms in which an op can run, the best first."""
     if cls.name in SPECIAL_FORMS:
         return [SPECIAL_FORMS[cls.name]]
-    found = [
+    implemented = [
         name
         for name, available in (
             ("view", cls.view is not Op.view),
@@ -88,9 +88,9 @@ def forms(cls: type[Op]) -> list[str]:
         )
         if available
     ]
-    if any("Model" in str(kind) for kind, _ in attributes(cls).values()):
+    if any("Model" in str(annotation) for annotation, _ in attributes(cls).values()):
         return ["runtime"]
-    return found or ["evaluate"]
+    return implemented or ["evaluate"]
 
 
 def attributes(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
@@ -111,7 +111,7 @@ def _row(versions: Sequence[type[Op]]) -> tuple[str, ...]:
     newest = versions[-1]
     return (
         newest.name,
-        ", ".join(map(_number, versions)),
+        ", ".join(map(_version, versions)),
         _on_device(newest),
         TICK if newest.name in NVIDIA_PLUGIN else "",
         where(newest)[0],
@@ -126,7 +126,7 @@ def _on_device(cls: type[Op]) -> str:
 def _markdown_row(versions: Sequence[type[Op]]) -> tuple[str, ...]:
     """Return the cells of an operation in ovgpu/ops/README.md, whose versions link to their specifications."""
     name, _, form, plugin, file = _row(versions)
-    linked = [f"[{_number(cls)}]({specification(cls)})" for cls in versions]
+    linked = [f"[{_version(cls)}]({specification(cls)})" for cls in versions]
     cuda, cupy = {"kernels": (TICK, ""), "CuPy": ("", TICK)}.get(form, (form, ""))
     return (
         name,
@@ -157,17 +157,17 @@ def _print_passes(markdown: bool) -> None:
         console().print(table("", PASS_COLUMNS, rows, unwrapped=(0,)))
 
 
-def _number(cls: type[Op]) -> str:
+def _version(cls: type[Op]) -> str:
     return cls.version.removeprefix("opset")
 
 
 def _print_op(name: str) -> None:
-    found = [cls for cls in registry() if name.lower() in (cls.name.lower(), *(a.lower() for a in cls.aliases))]
-    if not found:
+    classes = [cls for cls in registry() if name.lower() in (cls.name.lower(), *(a.lower() for a in cls.aliases))]
+    if not classes:
         similar = nearest(name, {cls.name for cls in registry()}, 4)
         raise LookupError(f"there is no operation {name!r}" + (f"; there is {', '.join(similar)}" if similar else ""))
     out = console()
-    for cls in found:
+    for cls in classes:
         file, line = where(cls)
         out.print(
             Text.assemble(
@@ -184,8 +184,8 @@ def _print_op(name: str) -> None:
         if cls.__doc__:
             out.print(Text(inspect.cleandoc(cls.__doc__)))
         rows = [
-            (key, _annotation_text(kind), "required" if required else _default(cls, key))
-            for key, (kind, required) in attributes(cls).items()
+            (key, _annotation_text(annotation), "required" if required else _default(cls, key))
+            for key, (annotation, required) in attributes(cls).items()
         ]
         if rows:
             out.print(table("", ("attribute", "type", "default"), rows))
@@ -193,9 +193,9 @@ def _print_op(name: str) -> None:
             out.print("no attributes\n")
 
 
-def _annotation_text(kind: Any) -> str:
+def _annotation_text(annotation: Any) -> str:
     """Return an annotation as text, without module names."""
-    return kind.__name__ if type(kind) is type else re.sub(r"\b(\w+\.)+(?=\w)", "", str(kind))
+    return annotation.__name__ if type(annotation) is type else re.sub(r"\b(\w+\.)+(?=\w)", "", str(annotation))
 
 
 def _default(cls: type[Op], key: str) -> str:

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     """Run the model, print its outputs and latencies, and save the outputs if requested."""
     if args.top < 0:
         raise ValueError(f"--top must not be negative: {args.top}")
-    if args.save:  # before the work
+    if args.save:  # fail before the work, not after it
         check_writable(Path(args.save))
     core = Core()
     model = core.read_model(args.model)
@@ -59,15 +59,15 @@ def run(args: argparse.Namespace) -> None:
         results = [request.get_output_tensor(i).array for i in range(len(names))]
         latencies.append(request.latency)
         if args.save:
-            for number, name in enumerate(names):
-                saved[name if args.steps == 1 else f"{name}.{step}"] = _portable(results[number].copy())
+            for index, name in enumerate(names):
+                saved[name if args.steps == 1 else f"{name}.{step}"] = _portable(results[index].copy())
     device = ", ".join(compiled.get_property("EXECUTION_DEVICES"))
     counts = counted(args.steps, "inference") + (f", {counted(len(states), 'state variable')}" if states else "")
     out.print(headed(model.friendly_name, f" on {device}: {counts}"))
     out.print(
         results_table(
             "Outputs" if args.steps == 1 else "Outputs of the last inference",
-            ((name, results[number]) for number, name in enumerate(names)),
+            ((name, results[index]) for index, name in enumerate(names)),
         )
     )
     if args.labels and not args.top:
@@ -95,8 +95,11 @@ def _print_classes(out: Any, args: argparse.Namespace, labels: list[str], names:
 
 
 def _portable(array: Any) -> Any:
-    """Convert an array to a dtype that NumPy itself can write and read: strings to text, or bytes if one is no UTF-8;
-    both lose NULs at the ends. bf16 and f8 become f32, and integers of few bits those of 8."""
+    """Convert an array to a dtype that NumPy itself can write and read.
+
+    Strings become text, or bytes if one is no UTF-8, and lose NULs at the ends. bf16 and f8 become f32, and integers of
+    fewer than 8 bits become integers of 8.
+    """
     if array.dtype == object:
         encoded = strings_as_bytes(array)
         try:

@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> None:
     from ovgpu.serve.repository import Repository
 
     options = TritonOptions(**{field.name: getattr(args, field.name) for field in fields(TritonOptions)})
-    found = Repository(args.path, args.name).scan()
-    if not found:
+    models = Repository(args.path, args.name).scan()
+    if not models:
         raise ModelError(f"there is no model in {args.path}")
-    for files in found.values():
+    for files in models.values():
         folder, engine = write_folder(args.repository, files, args.version, options)
-        print(f"{folder}: {engine.description.rpartition(' on ')[0]}")  # it was tried on the CPU
+        print(f"{folder}: {engine.description.rpartition(' on ')[0]}")  # without the CPU, on which the model was tried

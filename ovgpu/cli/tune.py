@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
 
 
 class TuningCore(Core):
-    """Core whose compiled models measure choices when they run; ``tuner`` is the backend of the last one."""
+    """Core whose compiled models measure choices when they run; ``tuner`` is the last model's backend."""
 
     tuner: Tuner
 
@@ -62,15 +62,15 @@ def run(args: argparse.Namespace) -> None:
         feed = Feed(model.inputs, feed.arrays, True, args.prompt)
     for _ in range(args.steps + bool(args.prompt)):
         request.infer(feed.next())
-    tuner, found = core.tuner, core.tuner.found
-    seconds = {question: times for question, times in found.seconds.items() if len(times) > 1}
-    rows = [(question, *_row(times, found.choices.known[question])) for question, times in seconds.items()]
+    tuner, measured = core.tuner, core.tuner.found
+    seconds = {question: times for question, times in measured.seconds.items() if len(times) > 1}
+    rows = [(question, *_row(times, measured.choices.known[question])) for question, times in seconds.items()]
     out.print(table("Choices", ("step", "usual", "us", "fastest", "us", "gain"), rows, right=(2, 4, 5)))
     file = choices.path(tuner.kernels, tuner.number)
-    others = sum(next(iter(times)) != found.choices.known[question] for question, times in seconds.items())
+    others = sum(next(iter(times)) != measured.choices.known[question] for question, times in seconds.items())
     out.print(f"{counted(len(rows), 'choice')}, of which {others} differ from the usual ones")
     if file is not None:
-        choices.write(file, found.choices)
+        choices.write(file, measured.choices)
         out.print(f"written to {file}", markup=False, soft_wrap=True)
 
 

@@ -14,13 +14,11 @@ from ovgpu.compile.initial_programs import InitialPrograms
 from ovgpu.compile.ports import PortList
 from ovgpu.compile.settings import Settings
 from ovgpu.debug import DEBUG, STOP_AT, log_passes
-from ovgpu.errors import Error, OpError
-from ovgpu.ir import check_files
+from ovgpu.errors import Error
 from ovgpu.lowering.build import build
 from ovgpu.lowering.program import Program, constants
-from ovgpu.model import Model, bodies
+from ovgpu.model import Model
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.unsupported import require_supported
 from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes import Target, fuse_layers, simplify
 from ovgpu.runtime.backend import Backend
@@ -34,20 +32,15 @@ from ovgpu.symbolic import Table
 from ovgpu.types import PartialShape, Type
 from ovgpu.types.mapped import check_unchanged
 
-MAX_AXES = 64  # largest rank of an array in NumPy and CuPy
-
 
 class Compilation:
     """Model compiled for a backend, which threads may share. Programs and constants are added as they are needed.
 
     A program is built for each combination of input ranks (and of types, for inputs without a type) at its first use.
-    ``source`` is a copy of the model, or the model itself if no one else has it.
+    ``source`` is the model, or a copy of it if the caller's model ``may_change``.
     """
 
-    def __init__(self, model: Model, backend: Backend, settings: Settings, source: Model) -> None:
-        require_supported(model)
-        check_files(model)
-        self.source = source
+    def __init__(self, model: Model, backend: Backend, settings: Settings, may_change: bool = False) -> None:
         self._widened: Compilation | None = None
         try:
             self._compile(model, backend, settings)
@@ -55,37 +48,40 @@ class Compilation:
             raise
         except Exception as e:
             raise fault("compiling", e) from e
+        self.source = model.clone() if may_change else model
 
     def _compile(self, model: Model, backend: Backend, settings: Settings) -> None:
-        _check_ranks(model)
         self.inputs = PortList(model.inputs, "input")
         self.outputs = PortList(model.outputs, "output")
         self.name = model.friendly_name
+        self.title = f"{settings.get('FULL_DEVICE_NAME')} ({backend.name}), {model.friendly_name}"
         self.backend, self.settings = backend, settings
-        self.target = _target(backend, settings)
-        self.model = simplify(model, self.target)
-        axes = growing(self.model)
-        self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
-        may_split = backend.replays and not self._untyped and bool(axes) and not STOP_AT.value
-        self._unsplit = self.model.clone() if may_split else None
-        self._decode_programs: DecodePrograms | None = None
-        fuse_layers(self.model, self.target)
-        if DEBUG.value >= 3:
-            log_passes(model, self.model)
         self.profiling = bool(settings["PERF_COUNT"])
         self.may_widen = settings.may_widen
         self.last_profiler: Profiler | None = None  # of the request that ran last
-        self.title = f"{settings.get('FULL_DEVICE_NAME')} ({backend.name}), {model.friendly_name}"
         self.constants: Constants = {}
         self.lock = threading.RLock()
-        self.initial = InitialPrograms(self.model, model, axes)
+        self.target = _target(backend, settings)
+        self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
+
+        self.model = simplify(model, self.target)
+        may_split = backend.captures_graphs and bool(self.model.sinks) and not self._untyped and not STOP_AT.value
+        unsplit = self.model.clone() if may_split else None
+        fuse_layers(self.model, self.target)
         self.programs: dict[tuple[Any, ...], Program] = {}
         self._single_program: Program | None = None
         if all(p.partial_shape.rank.is_static for p in self.inputs) and not self._untyped:
             ranks = tuple([len(p.partial_shape) for p in self.inputs])
             self._single_program = self.programs[ranks] = self._build(ranks, ())
+        axes = growing(self.model)
+        self.initial = InitialPrograms(self.model, model, axes)
+        self._unsplit = unsplit if axes else None
+        self._decode_programs: DecodePrograms | None = None
+        if DEBUG.value >= 3:
+            log_passes(model, self.model)
+        if self._single_program is not None:
             upload = self._load(self._single_program)
-            if self._is_static and backend.replays:
+            if self._is_static and backend.captures_graphs:
                 self._compile_kernels(self._single_program)
             upload()
             backend.finish_compiling()
@@ -94,7 +90,7 @@ class Compilation:
         """Bind an inference of a model with static shapes, and drop it.
 
         So the backend learns which kernels the model launches. Threads compile them while the caller uploads the
-        constants. What fails here fails again in an inference, which raises the error.
+        constants. Errors are ignored: they occur again in an inference, which raises them.
         """
         backend = self.backend.for_request()
         with suppress(Error), backend.active():
@@ -127,9 +123,9 @@ class Compilation:
         with self.lock:
             if self._widened is None:
                 self.constants.clear()
-                found = Compilation(self.source, self.backend, self.settings.widened(), self.source)
-                found.inputs, found.outputs = self.inputs, self.outputs
-                self._widened = found
+                wider = Compilation(self.source, self.backend, self.settings.widened())
+                wider.inputs, wider.outputs = self.inputs, self.outputs
+                self._widened = wider
             return self._widened
 
     @property
@@ -138,22 +134,22 @@ class Compilation:
         if self._unsplit is not None:
             with self.lock:
                 if self._unsplit is not None:
-                    found = DecodePrograms.of(self._unsplit, self.backend, self.target)
-                    if found is not None:
-                        self._load(found.device)()
-                    self._decode_programs, self._unsplit = found, None
+                    programs = DecodePrograms.of(self._unsplit, self.backend, self.target)
+                    if programs is not None:
+                        self._load(programs.device)()
+                    self._decode_programs, self._unsplit = programs, None
         return self._decode_programs
 
     def cache_programs(self) -> DecodePrograms | None:
-        """Return new programs that append any number of rows to KV caches, or None if the model does not split."""
+        """Return new programs that append any number of tokens to KV caches, or None if the model does not split."""
         with self.lock:
             model = self._unsplit
             if model is None:
                 model = simplify(self.source, self.target)
-            found = DecodePrograms.of(model, self.backend, self.target, few_rows=False)
-            if found is not None:
-                self._load(found.device)()
-            return found
+            programs = DecodePrograms.of(model, self.backend, self.target, fuse_for_few_tokens=False)
+            if programs is not None:
+                self._load(programs.device)()
+            return programs
 
     def program(self, inputs: Sequence[Array]) -> Program:
         """Return the program for inputs of these ranks and types; build it at the first use."""
@@ -176,11 +172,11 @@ class Compilation:
     def _build(self, ranks: Sequence[int], inputs: Sequence[Array]) -> Program:
         table = Table()
         specs = []
-        for number, (parameter, rank) in enumerate(zip(self.model.parameters, ranks)):
+        for index, (parameter, rank) in enumerate(zip(self.model.parameters, ranks)):
             op: Any = parameter.op
             shape = op.shape if op.shape.rank.is_static else PartialShape.dynamic(rank)
-            kind = Type.of(inputs[number].dtype) if op.element_type.is_dynamic() else op.element_type
-            specs.append(Spec(kind, dims_of(shape, table, number)))
+            element_type = Type.of(inputs[index].dtype) if op.element_type.is_dynamic() else op.element_type
+            specs.append(Spec(element_type, dims_of(shape, table, index)))
         return build(self.model, specs, table, uploads=self.backend.remote, downloads=self.backend.remote)
 
     def _load(self, program: Program) -> Callable[[], None]:
@@ -203,7 +199,7 @@ class Compilation:
 
 
 def _target(backend: Backend, settings: Settings) -> Target:
-    """Return what passes have to know about a device and its settings."""
+    """Return the properties of a device and its settings on which passes depend."""
     device: Literal["", "CPU", "CUDA"] = "CUDA" if backend.fuses else "" if backend.remote else "CPU"
     return Target(
         "" if STOP_AT.value else device,
@@ -212,15 +208,3 @@ def _target(backend: Backend, settings: Settings) -> Target:
         backend.channels_last,
         backend.multiplies_i8,
     )
-
-
-def _check_ranks(model: Model) -> None:
-    """Raise OpError for a tensor with more axes than an array may have."""
-    for node in (*model.parameters, *model.ops):
-        for port in node.ports:
-            rank = port.spec.rank
-            if rank is not None and rank > MAX_AXES:
-                error = OpError(f"a tensor has at most {MAX_AXES} axes, not {rank}")
-                raise error.at(node.op.name, node.source_location)
-        for body in bodies(node.op):
-            _check_ranks(body)

@@ -1,4 +1,4 @@
-"""Programs that append rows to KV caches in place: those of decode steps, and of batches; see `passes.split_decode`."""
+"""Programs that append tokens to KV caches in place, for decode steps and for batches; see `passes.split_decode`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ovgpu.passes.split_decode import DecodeSplit, split_decode
 from ovgpu.runtime.backend import Backend
 from ovgpu.symbolic import HELPERS, ExpressionCodegen, Int, Table
 
-MAX_APPENDED_ROWS = 16  # per decode step; the host computes masks of many more rows too slowly
+MAX_APPENDED_TOKENS = 16  # per decode step; the host computes masks of many more tokens too slowly
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -21,42 +21,42 @@ Shapes = Sequence[tuple[int, ...]]
 class DecodePrograms:
     """Programs of the host part and the device part of a model, shared by its requests.
 
-    ``read`` has the numbers of the inputs that the device part reads; ``used`` adds the inputs that only its shape
-    functions read. ``hosts`` has the programs of the host part by ranks and types of its inputs. With ``few_rows``,
-    layers are fused into kernels for up to `MAX_APPENDED_ROWS` rows.
+    ``read`` has the indices of the inputs that the device part reads; ``used`` adds the inputs that only its shape
+    functions read. ``hosts`` has the programs of the host part by ranks and types of its inputs. With
+    ``fuse_for_few_tokens``, layers are fused into kernels for up to `MAX_APPENDED_TOKENS` tokens.
     """
 
-    def __init__(self, parts: DecodeSplit, backend: Backend, target: Target, few_rows: bool = True) -> None:
+    def __init__(self, parts: DecodeSplit, backend: Backend, target: Target, fuse_for_few_tokens: bool = True) -> None:
         self.parts = parts
         table = Table()
         specs = parts.specs(table)
-        fuse_layers(parts.device, target, decode=few_rows)
+        fuse_layers(parts.device, target, decode=fuse_for_few_tokens)
         self.device = build(parts.device, specs, table, uploads=backend.remote, downloads=backend.remote)
-        first = len(specs) - len(parts.caches)
-        self.device.caches = {number: cache.name for number, cache in enumerate(parts.caches, first)}
+        first = len(specs) - len(parts.caches)  # the caches are the last inputs
+        self.device.caches = {index: cache.name for index, cache in enumerate(parts.caches, first)}
         self.hosts: dict[tuple[Any, ...], Program] = {}
         roots = {v.root for step in self.device.steps for i in step.inputs if i >= 0 for v in [self.device.values[i]]}
-        self.read = [number for number, value in enumerate(self.device.inputs) if value in roots]
+        self.read = [index for index, value in enumerate(self.device.inputs) if value in roots]
         shape_functions = " ".join(segment.shape_function_source for segment in self.device.segments)
         self.used = [
-            number
-            for number, value in enumerate(self.device.inputs)
-            if number in self.read or f"A[{value}]" in shape_functions
+            index
+            for index, value in enumerate(self.device.inputs)
+            if index in self.read or f"A[{value}]" in shape_functions
         ]
         self.shapes = _shapes([cache.shape for cache in parts.caches])
 
     @staticmethod
-    def of(model: Model, backend: Backend, target: Target, few_rows: bool = True) -> DecodePrograms | None:
+    def of(model: Model, backend: Backend, target: Target, fuse_for_few_tokens: bool = True) -> DecodePrograms | None:
         """Return the programs of a model, or None if it cannot be split."""
         parts = split_decode(model)
-        return None if parts is None else DecodePrograms(parts, backend, target, few_rows)
+        return None if parts is None else DecodePrograms(parts, backend, target, fuse_for_few_tokens)
 
 
 def _shapes(append_shapes: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
     """Compile symbolic shapes to a function from the shapes of a model's inputs to concrete shapes."""
     codegen = ExpressionCodegen(lambda atom: "S[{}][{}]".format(*atom.args))
-    rows = ["".join(f"{codegen.expression(d)}, " for d in shape) for shape in append_shapes]
-    body = "; ".join([*codegen.lines, f"return ({', '.join(f'({row})' for row in rows)},)"])
+    tuples = ["".join(f"{codegen.expression(d)}, " for d in shape) for shape in append_shapes]
+    body = "; ".join([*codegen.lines, f"return ({', '.join(f'({items})' for items in tuples)},)"])
     names: dict[str, Any] = dict(HELPERS)
     exec(f"def shapes(S): {body}", names)
     return names["shapes"]  # type: ignore[no-any-return]

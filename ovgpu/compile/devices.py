@@ -92,8 +92,8 @@ def candidates(name: str) -> list[str]:
 
     Raises: DeviceError as `resolve`.
     """
-    kind, _, listed = name.partition(":")
-    return _choose(kind, listed) if kind in SELECTORS else [_resolve_one(name)]
+    selector, _, listed = name.partition(":")
+    return _choose(selector, listed) if selector in SELECTORS else [_resolve_one(name)]
 
 
 def _resolve_one(name: str) -> str:
@@ -114,28 +114,28 @@ def _resolve_one(name: str) -> str:
     raise DeviceError(f"{unknown}: there are {', '.join(names[:-1])} and AUTO{did_you_mean(name, [*names, 'NVIDIA'])}")
 
 
-def _choose(kind: str, listed: str) -> list[str]:
+def _choose(selector: str, listed: str) -> list[str]:
     """Return the listed devices that can be used, by default of `PREFERRED` without the names after a ``-``."""
-    names = [device for device, _ in _entries(f"{kind}:{listed}")]
+    names = [device for device, _ in _entries(f"{selector}:{listed}")]
     excluded = {family(n[1:]) for n in names if n.startswith("-")}
-    found: list[str] = []
+    usable: list[str] = []
     refused: dict[str, DeviceError] = {}
     for name in [n for n in names if not n.startswith("-")] or [n for n in PREFERRED if n not in excluded]:
         try:
-            found.append(_resolve_one(name))
+            usable.append(_resolve_one(name))
         except DeviceError as e:
-            if not found:
+            if not usable:
                 refused[name] = e
-    if not found:
-        raise _no_device(kind, map(str, refused.values()))
-    if kind == "BATCH":
+    if not usable:
+        raise _no_device(selector, map(str, refused.values()))
+    if selector == "BATCH":
         warnings.warn(
-            f"{kind}:{listed} runs each request on its own: ovgpu.DynamicBatcher gathers rows of several requests",
+            f"{selector}:{listed} runs each request on its own: ovgpu.DynamicBatcher gathers rows of several requests",
             RuntimeWarning,
-            stacklevel=5,
+            stacklevel=5,  # the caller of Core.compile_model
         )
-    warn_of_unused_cards(kind, found[0], [str(e) for name, e in refused.items() if family(name) == "NVIDIA"])
-    return list(dict.fromkeys(found))
+    warn_of_unused_cards(selector, usable[0], [str(e) for name, e in refused.items() if family(name) == "NVIDIA"])
+    return list(dict.fromkeys(usable))
 
 
 def _entries(name: str) -> list[tuple[str, int]]:
@@ -144,7 +144,7 @@ def _entries(name: str) -> list[tuple[str, int]]:
     The number is the batch of BATCH, the priority in AUTO, and the number of requests in MULTI. As in OpenVINO, empty
     entries do not count.
     """
-    found = []
+    entries = []
     for entry in filter(None, map(str.strip, name.partition(":")[2].split(","))):
         parts = LISTED.fullmatch(entry)
         if parts is None:
@@ -152,8 +152,8 @@ def _entries(name: str) -> list[tuple[str, int]]:
                 f"{name}: '{entry}' is not the name of a device, with or without a positive number, "
                 "as in NVIDIA.0 or NVIDIA.0(4)"
             )
-        found.append((parts[1].strip(), int(parts[2] or 0)))
-    return found
+        entries.append((parts[1].strip(), int(parts[2] or 0)))
+    return entries
 
 
 def is_multi(name: str) -> bool:
@@ -169,25 +169,25 @@ def resolve_multi(name: str) -> dict[str, int]:
 
     Raises: DeviceError if none can be used, or for a number of requests that is not positive.
     """
-    kind, _, listed = name.partition(":")
+    selector, _, listed = name.partition(":")
     entries = _entries(name)
     names = [entry for entry in entries if not entry[0].startswith("-")]
     if not names:
         excluded = {device[1:].replace("CUDA", "NVIDIA", 1) for device, _ in entries}
         chosen = [card for card in cards() if not {"NVIDIA", f"NVIDIA.{card_number(card)}"} & excluded]
-        return dict.fromkeys(chosen or _choose(kind, listed)[:1], 0)
-    found: dict[str, int] = {}
+        return dict.fromkeys(chosen or _choose(selector, listed)[:1], 0)
+    usable: dict[str, int] = {}
     refused = []
     for device, requests in names:
         try:
-            found.setdefault(resolve(device), requests)
+            usable.setdefault(resolve(device), requests)
         except DeviceError as e:
             refused.append(str(e))
-    if not found:
-        raise _no_device(kind, refused)
+    if not usable:
+        raise _no_device(selector, refused)
     if refused:
-        warnings.warn(f"{kind} takes {', '.join(found)}: {'; '.join(refused)}", RuntimeWarning, stacklevel=4)
-    return found
+        warnings.warn(f"{selector} takes {', '.join(usable)}: {'; '.join(refused)}", RuntimeWarning, stacklevel=4)
+    return usable
 
 
 def cards() -> list[str]:
@@ -195,17 +195,17 @@ def cards() -> list[str]:
     return sorted([name for name in available_devices() if name.partition(".")[0] == "NVIDIA"], key=card_number)
 
 
-def _no_device(kind: str, reasons: Iterable[str]) -> DeviceError:
-    return DeviceError(f"No available device to filter {kind} plugin: " + "; ".join(reasons))
+def _no_device(selector: str, reasons: Iterable[str]) -> DeviceError:
+    return DeviceError(f"No available device to filter {selector} plugin: " + "; ".join(reasons))
 
 
-def warn_of_unused_cards(kind: str, found: str, reasons: Sequence[str], stacklevel: int = 6) -> None:
+def warn_of_unused_cards(selector: str, device: str, reasons: Sequence[str], stacklevel: int = 6) -> None:
     """Warn once that AUTO takes another device although CuPy is installed, for ``reasons`` against the cards.
 
     A program that hides all cards by CUDA_VISIBLE_DEVICES gets no warning.
     """
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
-    text = f"{kind} takes {found}: {'; '.join(reasons)}"
+    text = f"{selector} takes {device}: {'; '.join(reasons)}"
     if reasons and not hidden and text not in _warned and cuda.is_installed():
         _warned.add(text)
         warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
@@ -224,7 +224,7 @@ def _card(name: str, number: str) -> str:
 
 
 def _why_no_card() -> str:
-    """Return why NVIDIA cannot be used on this machine, as the end of a sentence, or "" if it can."""
+    """Return the reason against NVIDIA on this machine, as the end of a sentence, or "" if it can be used."""
     try:
         cuda.check(0)
     except DeviceError as e:

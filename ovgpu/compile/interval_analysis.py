@@ -24,9 +24,9 @@ from ovgpu.types import Type
 
 KnownIntervals = dict[int, Interval]  # by the value id of a root
 Rule = Callable[[KnownIntervals, Sequence[int]], Interval | None]
-"""A function from known intervals and slots to the bounds of a step's result; None if they are too wide."""
+"""A function from known intervals and symbol values to the bounds of a step's result; None if they are too wide."""
 
-MAX_CACHED_RESULTS = 64  # per step, results for single numbers
+MAX_CACHED_RESULTS = 64  # per step, by inputs that are single numbers
 INTEGERS = frozenset({Type.i8, Type.i16, Type.i32, Type.i64, Type.u8, Type.u16, Type.u32})
 SUPPORTED_TYPES = INTEGERS | {Type.boolean, Type.f16, Type.f32, Type.f64}
 
@@ -47,7 +47,7 @@ class Intervals:
         if segment.read_host_nodes or segment.host_nodes:
             raise Unknown
         self._fixed: KnownIntervals = {}
-        inputs = {value: number for number, value in enumerate(program.inputs)}
+        inputs = {value: index for index, value in enumerate(program.inputs)}
         self.inputs: dict[int, int] = {}
         """The root of each input whose elements are read, by the input's index."""
         self._ordered: dict[int, int] = {}  # root of a BeamsAreIdentity result -> index of its input
@@ -59,10 +59,10 @@ class Intervals:
                 self._admit(i)
             output = self._values[step.outputs[0]].root
             if step.op.name == "BeamsAreIdentity":
-                number = inputs.get(step.inputs[0], -1)
-                if number < 0:
+                index = inputs.get(step.inputs[0], -1)
+                if index < 0:
                     raise Unknown
-                self._ordered[output] = number
+                self._ordered[output] = index
                 continue
             for i in step.inputs:
                 root = self._values[i].root if i >= 0 else -1
@@ -78,34 +78,34 @@ class Intervals:
             self._results.append((root, geometry))
 
     def uniform(
-        self, slots: Sequence[int], inputs: Sequence[np.ndarray[Any, Any]]
+        self, symbol_values: Sequence[int], inputs: Sequence[np.ndarray[Any, Any]]
     ) -> list[tuple[tuple[int, ...], Any]] | None:
         """Return (shape, number) per result if every result provably consists of a single number, else None.
 
-        ``slots`` and ``inputs`` (host arrays) are those of the inference.
+        ``symbol_values`` and ``inputs`` (host arrays) are those of the inference.
         """
         known = dict(self._fixed)
-        for number, root in self.inputs.items():
-            x = inputs[number]
+        for index, root in self.inputs.items():
+            x = inputs[index]
             if not x.size:
                 return None
             low, high = known[root] = (x.min().item(), x.max().item()) if x.size > 1 else (x.item(),) * 2
-            if low != low or high != high:
+            if low != low or high != high:  # NaN
                 return None
-        for root, number in self._ordered.items():
-            known[root] = (_is_arange(inputs[number]),) * 2
+        for root, index in self._ordered.items():
+            known[root] = (_is_arange(inputs[index]),) * 2
         for root, rule in self._rules:
-            found = rule(known, slots)
-            if found is None:
+            bounds = rule(known, symbol_values)
+            if bounds is None:
                 return None
             before = known.get(root)  # bounds of another part of the same root
-            known[root] = found if before is None else _hull(before, found)
+            known[root] = bounds if before is None else _hull(before, bounds)
         results = []
         for root, geometry in self._results:
             low, high = known[root]
             if low != high:
                 return None
-            results.append((geometry(slots)[0], low))
+            results.append((geometry(symbol_values)[0], low))
         return results
 
     def _admit(self, i: int) -> None:
@@ -129,10 +129,10 @@ class Intervals:
             return self._source(step, 0)
         if op.name == "Concat":
             sources = [self._source(step, i) for i in range(len(step.inputs))]
-            return lambda known, slots: _union([source(known, slots) for source in sources])
+            return lambda known, symbol_values: _union([source(known, symbol_values) for source in sources])
         if op.name == "Range" and self._type(step) in INTEGERS:
-            numbers = [self._number(step, i) for i in range(3)]
-            return lambda known, slots: _range(*(number(slots) for number in numbers))
+            limits = [self._integer(step, i) for i in range(3)]
+            return lambda known, symbol_values: _range(*(limit(symbol_values) for limit in limits))
         if isinstance(op, Gather) and len(step.inputs) == 3:
             return self._gather(step)
         if isinstance(op, Elementwise) and op.position_independent and getattr(op, "auto_broadcast", "") != "pdpd":
@@ -142,66 +142,66 @@ class Intervals:
     def _type(self, step: Step) -> Type:
         return self._values[step.outputs[0]].type
 
-    def _source(self, step: Step, number: int) -> Rule:
+    def _source(self, step: Step, input_index: int) -> Rule:
         """Return the rule for the bounds of an input of a step."""
-        if number in step.host:
-            given = step.host[number]
+        if input_index in step.host:
+            given = step.host[input_index]
             if given.ints is not None:
                 ints = [self._resolved(d) for d in given.ints]
-                return lambda known, slots: _bounds_of([get(slots) for get in ints])
+                return lambda known, symbol_values: _bounds_of([get(symbol_values) for get in ints])
             if given.constant is None:
                 raise Unknown
-            found = _bounds(given.constant)
-            return lambda known, slots: found
-        if step.inputs[number] < 0:
+            bounds = _bounds(given.constant)
+            return lambda known, symbol_values: bounds
+        if step.inputs[input_index] < 0:
             raise Unknown
-        root = self._values[step.inputs[number]].root
-        return lambda known, slots: known[root]
+        root = self._values[step.inputs[input_index]].root
+        return lambda known, symbol_values: known[root]
 
-    def _number(self, step: Step, number: int) -> Callable[[Sequence[int]], int]:
-        """Return a function from slots to a single integer that the step reads on the host."""
-        given = step.host.get(number, HostInput())
+    def _integer(self, step: Step, input_index: int) -> Callable[[Sequence[int]], int]:
+        """Return a function from symbol values to a single integer that the step reads on the host."""
+        given = step.host.get(input_index, HostInput())
         if given.ints is not None and len(given.ints) == 1:
             return self._resolved(given.ints[0])
         if given.constant is not None and given.constant.size == 1 and given.constant.dtype.kind in "iu":
             known = int(given.constant.item())
-            return lambda slots: known
+            return lambda symbol_values: known
         raise Unknown
 
-    def _resolved(self, number: Int) -> Callable[[Sequence[int]], int]:
-        if not isinstance(number, Sym):
-            return lambda slots: number
-        index = _slot(self._segment, number)
-        return lambda slots: slots[index]
+    def _resolved(self, expression: Int) -> Callable[[Sequence[int]], int]:
+        if not isinstance(expression, Sym):
+            return lambda symbol_values: expression
+        index = _symbol_index(self._segment, expression)
+        return lambda symbol_values: symbol_values[index]
 
     def _gather(self, step: Step) -> Rule:
         """Return the rule of Gather: the bounds of the data if all indices are in range, since others give zeros."""
-        data, indices, axis = self._source(step, 0), self._source(step, 1), self._number(step, 2)
+        data, indices, axis = self._source(step, 0), self._source(step, 1), self._integer(step, 2)
         if step.inputs[0] < 0:
             raise Unknown
         shape = self._values[step.inputs[0]].view.shape
         extent = self._resolved(shape[normalize_axis(axis(()), len(shape))])
 
-        def bounds(known: KnownIntervals, slots: Sequence[int]) -> Interval | None:
-            found = indices(known, slots)
-            inside = found is not None and found[0] >= 0 and found[1] < extent(slots)
-            return data(known, slots) if inside else None
+        def bounds(known: KnownIntervals, symbol_values: Sequence[int]) -> Interval | None:
+            index_bounds = indices(known, symbol_values)
+            inside = index_bounds is not None and index_bounds[0] >= 0 and index_bounds[1] < extent(symbol_values)
+            return data(known, symbol_values) if inside else None
 
         return bounds
 
     def _elementwise(self, step: Step) -> Rule:
         sources = [self._source(step, i) for i in range(len(step.inputs))]
-        kinds = [self._values[i].type if i >= 0 else step.host[n].type for n, i in enumerate(step.inputs)]
-        kind = self._type(step)
-        single = _single_number_rule(step, kinds, kind)
+        input_types = [self._values[i].type if i >= 0 else step.host[n].type for n, i in enumerate(step.inputs)]
+        output_type = self._type(step)
+        single = _single_number_rule(step, input_types, output_type)
         op: Any = step.op
         rule = op.interval
-        if rule is None or _limits(kind) is None or None in map(_limits, kinds):
-            return lambda known, slots: single([source(known, slots) for source in sources])
-        least, most = _limits(kind)  # type: ignore[misc]
+        if rule is None or _limits(output_type) is None or None in map(_limits, input_types):
+            return lambda known, symbol_values: single([source(known, symbol_values) for source in sources])
+        least, most = _limits(output_type)  # type: ignore[misc]
 
-        def bounds(known: KnownIntervals, slots: Sequence[int]) -> Interval | None:
-            given = [source(known, slots) for source in sources]
+        def bounds(known: KnownIntervals, symbol_values: Sequence[int]) -> Interval | None:
+            given = [source(known, symbol_values) for source in sources]
             if None in given:
                 return None
             low, high = rule(*given)
@@ -210,30 +210,30 @@ class Intervals:
         return bounds
 
 
-def _slot(segment: Segment, number: Sym) -> int:
-    if number.index not in segment.index:
+def _symbol_index(segment: Segment, symbol: Sym) -> int:
+    if symbol.index not in segment.index:
         raise Unknown
-    return segment.index[number.index]
+    return segment.index[symbol.index]
 
 
 def _single_number_rule(
-    step: Step, kinds: Sequence[Type], kind: Type
+    step: Step, input_types: Sequence[Type], output_type: Type
 ) -> Callable[[Sequence[Interval | None]], Interval | None]:
     """Return a rule that evaluates the op for inputs of one number each, and caches the results."""
-    found: dict[tuple[Interval | None, ...], Interval | None] = {}
-    types = [k.storage for k in kinds]
+    cached: dict[tuple[Interval | None, ...], Interval | None] = {}
+    dtypes = [t.storage for t in input_types]
 
     def bounds(given: Sequence[Interval | None]) -> Interval | None:
         if any(x is None or x[0] != x[1] for x in given):
             return _select(given) if step.op.name == "Select" else None
         key = tuple(given)
-        if key not in found:
-            if len(found) >= MAX_CACHED_RESULTS:
-                found.clear()
-            numbers = [np.asarray(x[0], dtype) for x, dtype in zip(given, types)]  # type: ignore[index]
-            number = evaluate(step.op, NUMPY, numbers, [kind])[0].item()
-            found[key] = (number, number) if number == number else None
-        return found[key]
+        if key not in cached:
+            if len(cached) >= MAX_CACHED_RESULTS:
+                cached.clear()
+            operands = [np.asarray(x[0], dtype) for x, dtype in zip(given, dtypes)]  # type: ignore[index]
+            result = evaluate(step.op, NUMPY, operands, [output_type])[0].item()
+            cached[key] = (result, result) if result == result else None
+        return cached[key]
 
     return bounds
 
@@ -253,8 +253,8 @@ def _hull(*given: Interval) -> Interval:
 
 
 def _union(given: Sequence[Interval | None]) -> Interval | None:
-    found = [x for x in given if x is not None]
-    return _hull(*found) if len(found) == len(given) else None
+    known = [x for x in given if x is not None]
+    return _hull(*known) if len(known) == len(given) else None
 
 
 def _bounds_of(numbers: Sequence[int]) -> Interval | None:
@@ -277,11 +277,11 @@ def _range(start: int, stop: int, step: int) -> Interval | None:
     return (min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])) if numbers else None
 
 
-def _limits(kind: Type) -> Interval | None:
+def _limits(element_type: Type) -> Interval | None:
     """Return the smallest and largest number of an integer or boolean type, None for other types."""
-    if kind == Type.boolean:
+    if element_type == Type.boolean:
         return 0, 1
-    if kind not in INTEGERS:
+    if element_type not in INTEGERS:
         return None
-    info = np.iinfo(kind.storage)
+    info = np.iinfo(element_type.storage)
     return int(info.min), int(info.max)

@@ -1,4 +1,4 @@
-"""Ports of a compiled model, and the look-up of a port by number, tensor name or port."""
+"""Ports of a compiled model, and the look-up of a port by index, tensor name or port."""
 
 from __future__ import annotations
 
@@ -51,27 +51,27 @@ class PortList(list[ConstOutput]):
     def __init__(self, ports: Sequence[Output], kind: str) -> None:
         super().__init__(map(ConstOutput, ports))
         self.kind = kind
-        self._numbers: dict[Any, int] = {}
-        for number, port in enumerate(self):
-            self._numbers[port] = number
-            self._numbers.update(dict.fromkeys(port.get_names(), number))
-        for number, port in enumerate(self):  # an output is also found by the tensor that it returns
+        self._indices: dict[Any, int] = {}
+        for index, port in enumerate(self):
+            self._indices[port] = index
+            self._indices.update(dict.fromkeys(port.get_names(), index))
+        for index, port in enumerate(self):  # an output is also found by the tensor that it returns
             tensor = port.tensor_port
             for key in (tensor, *tensor.get_names()):
-                self._numbers.setdefault(key, number)
+                self._indices.setdefault(key, index)
 
     def find(self, key: Any) -> int | None:
-        """Return the number of the port with a tensor name, or equal to a port; None if there is no such port.
+        """Return the index of the port with a tensor name, or equal to a port; None if there is no such port.
 
         A port of openvino stands for the port of the same name.
         """
-        found = self._numbers.get(key)
-        if found is None and owns(key):
-            found = next((self._numbers[name] for name in key.get_names() if name in self._numbers), None)
-        return found
+        index = self._indices.get(key)
+        if index is None and owns(key):
+            index = next((self._indices[name] for name in key.get_names() if name in self._indices), None)
+        return index
 
-    def number(self, key: Any = None) -> int:
-        """Return the number of the port for a number, a tensor name or a port; 0 without a key if there is only one.
+    def index_of(self, key: Any = None) -> int:
+        """Return the index of the port for an index, a tensor name or a port; 0 without a key if there is only one.
 
         Raises: RuntimeError if there is no such port, TypeError for a key of another kind.
         """
@@ -83,35 +83,35 @@ class PortList(list[ConstOutput]):
                 )
             return 0
         if isinstance(key, (str, Output)):
-            found = self.find(key)
-            if found is None:
+            index = self.find(key)
+            if index is None:
                 raise RuntimeError(f"Port for {_described(key)} was not found. The model has {self}")
-            return found
+            return index
         try:
-            number = operator.index(key)
+            index = operator.index(key)
         except TypeError:
             raise TypeError(f"Unsupported key type: {type(key)} for {self.kind} {key!r}") from None
-        if number < 0:
-            raise TypeError(f"the number of an {self.kind} is not negative, got {number}")
-        if number >= len(self):
+        if index < 0:
+            raise TypeError(f"the number of an {self.kind} is not negative, got {index}")
+        if index >= len(self):
             raise RuntimeError(
-                f"{self.kind.capitalize()} port for index {number} was not found! "
+                f"{self.kind.capitalize()} port for index {index} was not found! "
                 f"The model has only {len(self)} {self.kind}s."
             )
-        return number
+        return index
 
-    def index_number(self, index: Any) -> int:
-        """Return `number` of an index; None stands for the only port. Raise TypeError for a name or a port."""
+    def checked_index(self, index: Any) -> int:
+        """Return `index_of` an index; None stands for the only port. Raise TypeError for a name or a port."""
         if isinstance(index, (str, Output)):
             raise TypeError(f"an {self.kind} is meant by its number here, got {index!r}")
-        return self.number(index)
+        return self.index_of(index)
 
     def port(self, key: Any = None) -> ConstOutput:
-        """Return the port for a key; see `number`."""
-        return self[self.number(key)]
+        """Return the port for a key; see `index_of`."""
+        return self[self.index_of(key)]
 
     def __str__(self) -> str:
-        names = [min(port.get_names(), default=f"#{number}") for number, port in enumerate(self)]
+        names = [min(port.get_names(), default=f"#{index}") for index, port in enumerate(self)]
         return f"{self.kind}s {', '.join(names)}" if names else f"no {self.kind}s"
 
     def listing(self) -> str:

@@ -40,7 +40,9 @@ SIZES = ("DYNAMIC_QUANTIZATION_GROUP_SIZE", "KEY_CACHE_GROUP_SIZE", "VALUE_CACHE
 # Default values of writable properties. The type of the default is the type of the property. The defaults of
 # properties in `COMPUTED` are never returned.
 WRITABLE: dict[str, Any] = {name: row.default for name, row in table.WRITABLE.items()}
-OF_SELECTORS = {kind: {name: row.default for name, row in rows.items()} for kind, rows in table.OF_SELECTORS.items()}
+OF_SELECTORS = {
+    selector: {name: row.default for name, row in rows.items()} for selector, rows in table.OF_SELECTORS.items()
+}
 
 OF_MACHINE = (
     "CACHE_DIR",
@@ -154,7 +156,7 @@ class Settings:
 
         NumPy computes in f32 unless a 16-bit type was set explicitly. A card computes in the model's types, or, if
         performance is preferred, in f16, which has a smaller error than bf16. Devices without units for bf16 or TF32
-        use f32 for it.
+        use f32 instead.
         """
         explicit: Type | None = self._explicit("INFERENCE_PRECISION_HINT")
         if (explicit is TF32 and not self._has_ampere_units) or (
@@ -173,15 +175,15 @@ class Settings:
 
     def widened(self) -> Settings:
         """Return these settings with bf16 in place of f16, or f32 on cards without bf16."""
-        found = Settings(self.device, self._base)
-        found.model_name, found._options, found._writable = self.model_name, self._options, self._writable
-        found._values = {**self._values, "INFERENCE_PRECISION_HINT": Type.bf16}
-        found.requests = self.requests
-        return found
+        wider = Settings(self.device, self._base)
+        wider.model_name, wider._options, wider._writable = self.model_name, self._options, self._writable
+        wider._values = {**self._values, "INFERENCE_PRECISION_HINT": Type.bf16}
+        wider.requests = self.requests
+        return wider
 
     @property
     def tensor_type(self) -> Type:
-        """The type of the tensors of floats for this `precision`. TF32 is one of products: tensors have their own."""
+        """The type of float tensors at this `precision`; dynamic for TF32, which only products have."""
         return Type.dynamic if self.precision is TF32 else self.precision
 
     @property
@@ -205,11 +207,11 @@ class Settings:
 
         On a card, the model's own option counts like a type that was set, unless f32 or accuracy was asked for.
         """
-        found = self._set_cache
+        cache = self._set_cache
         exact = self._explicit("INFERENCE_PRECISION_HINT") == Type.f32 or self._asks_for_accuracy
-        if found is None and self.device != "CPU" and not exact:
-            found = self._options.get(CACHES[0])
-        return found if found in CACHE_PRECISIONS else self.tensor_type
+        if cache is None and self.device != "CPU" and not exact:
+            cache = self._options.get(CACHES[0])
+        return cache if cache in CACHE_PRECISIONS else self.tensor_type
 
     @property
     def reported_cache(self) -> Type:
@@ -220,9 +222,9 @@ class Settings:
     @property
     def _set_cache(self) -> Type | None:
         """The type that was set for keys and values, None unless it is one type."""
-        kind, key, value = map(self._explicit, CACHES)
-        found: Type | None = key if key == value and key is not None else kind
-        return found
+        both, key, value = map(self._explicit, CACHES)
+        common: Type | None = key if key == value and key is not None else both
+        return common
 
     @property
     def _asks_for_accuracy(self) -> bool:
@@ -235,10 +237,10 @@ class Settings:
     @property
     def streams(self) -> int:
         """The number of inferences that should run in parallel."""
-        number: int = self["NUM_STREAMS"]
-        if number == 0:
+        count: int = self["NUM_STREAMS"]
+        if count == 0:
             return 1 if self["PERFORMANCE_HINT"] is hint.PerformanceMode.LATENCY else self.stream_limits[0]
-        return number if number > 0 else self.stream_limits[0] if number == STREAM_POLICIES["AUTO"] else 1
+        return count if count > 0 else self.stream_limits[0] if count == STREAM_POLICIES["AUTO"] else 1
 
     def get(self, name: str) -> Any:
         """Return a property's value. If it is unknown, raise RuntimeError that lists the existing properties."""
@@ -275,11 +277,11 @@ class Settings:
             if key not in self._writable:
                 raise self._unknown(key)
             converted[key] = _convert(key, value)
-        number = converted.get("DEVICE_ID")
-        if number and self.device == "CPU":
-            raise RuntimeError(f"CPU plugin supports only '' as device id, not '{number}'")
-        if number and not number.isdecimal() and devices.is_card(self.device):
-            raise RuntimeError(f"Wrong value {number} for property key DEVICE_ID. Expected only numbers of GPUs")
+        device_id = converted.get("DEVICE_ID")
+        if device_id and self.device == "CPU":
+            raise RuntimeError(f"CPU plugin supports only '' as device id, not '{device_id}'")
+        if device_id and not device_id.isdecimal() and devices.is_card(self.device):
+            raise RuntimeError(f"Wrong value {device_id} for property key DEVICE_ID. Expected only numbers of GPUs")
         self._values.update(converted)
 
     def compiled(self, values: Mapping[str, Any], selector: Settings | None = None) -> Settings:
@@ -318,7 +320,7 @@ class Settings:
                     f"{name} {self[name].get_type_name()}: ovgpu stores keys and values in {stored} "
                     "(it can in f32, f16 and bf16)",
                     RuntimeWarning,
-                    stacklevel=5,
+                    stacklevel=6,  # the caller of Core.compile_model
                 )
 
     def exported(self) -> dict[str, str]:
@@ -393,10 +395,10 @@ class _Refused(Exception):
 
 
 def _ciphers(value: Any) -> tuple[Any, ...]:
-    found = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    if found and (len(found) != 2 or not all(map(callable, found))):
+    ciphers = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if ciphers and (len(ciphers) != 2 or not all(map(callable, ciphers))):
         raise _Refused("a list of two functions, which encrypt and decrypt bytes")
-    return found
+    return ciphers
 
 
 def _boolean(value: Any) -> bool:
@@ -409,28 +411,28 @@ def _boolean(value: Any) -> bool:
 def _precision(key: str, value: Any) -> Type:
     name = value.get_type_name() if hasattr(value, "get_type_name") else str(value)
     try:
-        found = {"undefined": Type.dynamic, "tf32": TF32}.get(name) or Type.parse(name)
+        precision = {"undefined": Type.dynamic, "tf32": TF32}.get(name) or Type.parse(name)
     except ValueError:
         raise _Refused("names of element types") from None
-    if key == "INFERENCE_PRECISION_HINT" and found not in PRECISIONS:
+    if key == "INFERENCE_PRECISION_HINT" and precision not in PRECISIONS:
         raise _Refused(", ".join(p.get_type_name() for p in PRECISIONS))
-    if key != "INFERENCE_PRECISION_HINT" and found is TF32:
+    if key != "INFERENCE_PRECISION_HINT" and precision is TF32:
         raise _Refused("types of tensors, and no tensor is of TF32")
-    return found
+    return precision
 
 
-def _member(kind: type[PropertyEnum], value: Any) -> PropertyEnum:
+def _member(enum: type[PropertyEnum], value: Any) -> PropertyEnum:
     name = str(getattr(value, "name", value)).upper()
     name = LOG_LEVELS.get(name, name.removeprefix("LOG_"))
-    if name not in kind.__members__:
-        raise _Refused("/".join(kind.__members__))
-    return kind[name]
+    if name not in enum.__members__:
+        raise _Refused("/".join(enum.__members__))
+    return enum[name]
 
 
-def _number(key: str, value: Any, kind: type[int | float]) -> int | float:
+def _number(key: str, value: Any, number_type: type[int | float]) -> int | float:
     if key == "NUM_STREAMS":
         return _streams(value)
-    number = kind(value)
+    number = number_type(value)
     if key in SIZES:
         return number % 2**64  # -1 is the largest size, as in C++
     if number < 0:
@@ -443,10 +445,10 @@ def _number(key: str, value: Any, kind: type[int | float]) -> int | float:
 def _streams(value: Any) -> int:
     if hasattr(value, "to_integer"):
         value = value.to_integer()
-    number = STREAM_POLICIES[value] if value in STREAM_POLICIES else int(value)
-    if number < -2:
+    count = STREAM_POLICIES[value] if value in STREAM_POLICIES else int(value)
+    if count < -2:
         raise _Refused("non negative numbers, AUTO and NUMA")
-    return number
+    return count
 
 
 def _by_device(value: Any) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Libraries of operations for openvino, such as that of openvino_tokenizers, whose models openvino's CPU runs.
+"""Libraries of operations for openvino, such as openvino_tokenizers. openvino's CPU runs models that need them.
 
 Import this module only where openvino is installed.
 """
@@ -24,7 +24,7 @@ def core_with(extensions: tuple[str, ...]) -> Any:
 
 
 def compile_for_cpu(model: Model, extensions: tuple[str, ...], properties: Mapping[str, str]) -> Any:
-    """Return the `openvino.CompiledModel` of an ovgpu model with operations of these libraries, for openvino's CPU.
+    """Compile an ovgpu model with operations of these libraries for openvino's CPU: an `openvino.CompiledModel`.
 
     It computes in f32, as ovgpu's CPU does, unless ``properties`` say otherwise. Properties that openvino's CPU lacks
     are left out.

@@ -22,8 +22,8 @@ def has_ports(values: Sequence[Any]) -> bool:
 
 
 def build(builder: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a builder of openvino with Parameters in place of ovgpu's ports, and connect the nodes that it makes, as
-    nodes of ovgpu, to those ports. Return the node for the one that the builder returned."""
+    """Call a builder of openvino with Parameters in place of ovgpu's ports. Convert the nodes that it makes to ovgpu's
+    and connect them to those ports. Return the node that corresponds to the builder's result."""
     openvino: Any = required("a builder of nodes")
     parameters: dict[Output, Any] = {}
 
@@ -34,25 +34,25 @@ def build(builder: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
             return to_openvino(value)
         port = value.output(0) if isinstance(value, Node) else value
         if port not in parameters:
-            shape, kind = openvino.PartialShape(str(port.partial_shape)), to_openvino_type(port.element_type)
-            parameters[port] = openvino.op.Parameter(kind, shape)
+            shape, element_type = openvino.PartialShape(str(port.partial_shape)), to_openvino_type(port.element_type)
+            parameters[port] = openvino.op.Parameter(element_type, shape)
         return parameters[port]
 
-    made = builder(*map(stand_in, args), **{key: stand_in(value) for key, value in kwargs.items()})
-    if not isinstance(made, openvino.Node):
-        return made
-    is_result = made.get_type_name() == "Result"
-    part = from_openvino(openvino.Model([made] if is_result else made.outputs(), [*parameters.values()], "part"))
+    built = builder(*map(stand_in, args), **{key: stand_in(value) for key, value in kwargs.items()})
+    if not isinstance(built, openvino.Node):
+        return built
+    is_result = built.get_type_name() == "Result"
+    part = from_openvino(openvino.Model([built] if is_result else built.outputs(), [*parameters.values()], "part"))
     ports = {parameter.ports[0]: port for parameter, port in zip(part.parameters, parameters, strict=True)}
     result = part.results[0]
-    found = result if is_result else result.sources[0].node  # type: ignore[union-attr]
+    returned = result if is_result else result.sources[0].node  # type: ignore[union-attr]
     for node in part.ops:
         node.sources = [source if source is None else ports.get(source, source) for source in node.sources]
         node.model = None
     if not is_result:
-        for port in found.ports:
+        for port in returned.ports:
             port.set_names(())
-    return found
+    return returned
 
 
 def has_models(values: Sequence[Any]) -> bool:
@@ -61,7 +61,7 @@ def has_models(values: Sequence[Any]) -> bool:
 
 
 def transform(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a function of openvino that may change models with copies of ovgpu's, and copy their graphs back."""
+    """Call a function of openvino that may change models on copies of ovgpu's models, and copy the graphs back."""
     copies: dict[Model, Any] = {}
 
     def copied(value: Any) -> Any:
@@ -69,12 +69,12 @@ def transform(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
             return to_openvino(value)
         return copies.setdefault(value, to_openvino_model(value))
 
-    found = function(*map(copied, args), **{key: copied(value) for key, value in kwargs.items()})
+    result = function(*map(copied, args), **{key: copied(value) for key, value in kwargs.items()})
     for model, copy in copies.items():
         changed = from_openvino(copy)
         model.results, model.sinks, model.parameters = changed.results, changed.sinks, changed.parameters
         model.rt_info = changed.rt_info
         model.changed()
-        if found is copy:
-            found = model
-    return found
+        if result is copy:
+            result = model
+    return result

@@ -1,8 +1,8 @@
 """Methods of openvino's objects that take ovgpu's types, shapes, layouts and tensors.
 
 A program that uses ovgpu gets objects of openvino, such as the model that `ovgpu.convert_model` returns, and calls
-their methods with what it has. In openvino's place, the methods also return ovgpu's values, except to openvino's own
-code and to ovgpu's. Which methods take or return such values is read off their signatures.
+their methods with ovgpu's values. If ovgpu stands in openvino's place, the methods also return ovgpu's values, except
+to openvino's own code and to ovgpu's. The signatures tell which methods take or return such values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ovgpu.interop.values import ENUMS, is_plain, openvino, tensor_to_ovgpu, to_
 from ovgpu.tensor import Tensor
 
 VALUES = {"Dimension", "Layout", "OVAny", "PartialShape", "Shape", "Strides", "Tensor", "Type", *ENUMS}
-"""Classes of openvino that ovgpu has too. They are left as they are: programs hold ovgpu's."""
+"""Classes that ovgpu has too. openvino's own are left as they are, since programs hold objects of ovgpu's."""
 
 _CONTAINERS = ("TensorVector", "object", "Any", "dict", "list", "Mapping", "Sequence")
 _MENTIONED = re.compile(rf"\b({'|'.join([*VALUES, *_CONTAINERS])})\b")
@@ -30,7 +30,7 @@ _seen: set[type] = set()
 
 
 def convert_methods() -> None:
-    """Let the methods of all classes of openvino that are imported by now take, and return, ovgpu's values."""
+    """Let the methods of all classes of openvino that have been imported take, and return, ovgpu's values."""
     bound = next(base for base in openvino.Node.__mro__ if base.__name__ == "pybind11_object")
     for cls in [openvino.Model, *_subclasses(bound)]:
         if cls in _seen or cls.__name__ in VALUES or cls.__module__.partition(".")[0] != "openvino":
@@ -46,9 +46,9 @@ def convert_methods() -> None:
 
 
 def _subclasses(cls: Any) -> Iterator[type]:
-    for found in cls.__subclasses__():
-        yield found
-        yield from _subclasses(found)
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _mentions_values(method: Any) -> bool:
@@ -69,18 +69,18 @@ def _converting(method: Any) -> Any:
             args = tuple(map(to_openvino, args))
         if kwargs:
             kwargs = {key: to_openvino(value) for key, value in kwargs.items()}
-        found: Any = method(self, *args, **kwargs)
+        result: Any = method(self, *args, **kwargs)
         if writes:
             _take_results(next(iter([*given, *given_by_name.values()])), next(iter([*args, *kwargs.values()])))
         if not is_replaced() or sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in _OWN:
-            return found
-        return to_ovgpu(found)
+            return result
+        return to_ovgpu(result)
 
     return called
 
 
 def _take_results(given: Any, written: Any) -> None:
-    """Give tensors of ovgpu what openvino has written into their copies."""
+    """Copy tensors that openvino has written back to the tensors of ovgpu that they were copied from."""
     if isinstance(given, (list, tuple)):
         for tensor, result in zip(given, written):
             if isinstance(tensor, Tensor):

@@ -36,19 +36,19 @@ def from_openvino(model: Any) -> Model:
     if not isinstance(model, openvino.Model):  # the C++ class, which `openvino.compile_model` unwraps
         model = openvino.Model(model)
     try:
-        found = _read_shared(model)
+        converted = _read_shared(model)
     except Error:
-        found = None
-    found = _read_copied(model) if found is None else found
+        converted = None
+    converted = _read_copied(model) if converted is None else converted
     if model.has_rt_info(ORIGIN) and model.get_rt_info(ORIGIN).value == ONNX:
-        for node in all_nodes(found):
+        for node in all_nodes(converted):
             if isinstance(node.op, Divide):
                 node.op = replace(node.op, m_pythondiv=False)
-    return found
+    return converted
 
 
 def mark_onnx(source: Any, model: Any) -> Any:
-    """Return a model of openvino that it has read from ``source``, marked as Model Optimizer did if that is ONNX.
+    """Mark a model that openvino has read from ``source`` as Model Optimizer did, if it is ONNX. Return the model.
 
     ONNX truncates quotients of integers. Its frontend, like that of PyTorch, asks for floored ones, and relies on
     OpenVINO's plugins, which truncate always.

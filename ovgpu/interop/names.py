@@ -18,7 +18,7 @@ from typing import Any
 
 from ovgpu._util import openvino_package
 
-OPSETS = tuple(f"opset{number}" for number in range(1, 18))
+OPSETS = tuple(f"opset{version}" for version in range(1, 18))
 
 MODULES = frozenset(
     {
@@ -33,13 +33,13 @@ MODULES = frozenset(
         "torch",
     }
 )
-"""Modules of openvino that are modules of ovgpu too, with all that are in them."""
+"""Modules of openvino that ovgpu has under the same names, with all their submodules."""
 
 IMPORTED = ("ovgpu.torch",)
 """Modules that do something when they are imported: this one registers the backend of `torch.compile`."""
 
 SUBMODULES = ("passes.", "preprocess.", "utils.")
-"""Packages of both, whose modules that ovgpu does not have are openvino's."""
+"""Packages of both openvino and ovgpu. Their modules that ovgpu lacks are openvino's."""
 
 NAMES = frozenset(
     {
@@ -62,7 +62,7 @@ NAMES = frozenset(
 
 
 class Finder:
-    """Finder of the modules of ovgpu that are openvino's. It is asked after all others."""
+    """Import finder of the modules of ovgpu that are openvino's. Python asks it after all others."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         package, _, rest = name.partition(".")
@@ -92,16 +92,16 @@ class _Loader:
 
 
 def names_of(module: str) -> Callable[[str], Any]:
-    """Return the function ``__getattr__`` of an ovgpu module that hands over to the openvino module of that name."""
+    """Return the ``__getattr__`` of an ovgpu module, which takes names from openvino's module of the same name."""
 
-    def found(name: str) -> Any:
+    def getattr_of_module(name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         value = attribute(module, name)
         setattr(sys.modules[module], name, value)
         return value
 
-    return found
+    return getattr_of_module
 
 
 def attribute(module: str, name: str) -> Any:
@@ -119,14 +119,14 @@ def attribute(module: str, name: str) -> Any:
 
 def openvino_module(module: str) -> ModuleType:
     """Return openvino's counterpart of an ovgpu module. openvino must be installed."""
-    found = openvino_package.required(module)
+    counterpart = openvino_package.required(module)
     name = _openvino_name(module)
     for part in name.split(".")[1:]:
-        if not hasattr(found, part):
-            openvino_package.import_own(f"{found.__name__}.{part}")
-        found = getattr(found, part)
+        if not hasattr(counterpart, part):
+            openvino_package.import_own(f"{counterpart.__name__}.{part}")
+        counterpart = getattr(counterpart, part)
     _convert_methods(name)
-    return found
+    return counterpart
 
 
 @cache
@@ -148,11 +148,11 @@ def _openvino_name(module: str) -> str:
 def converting(value: Any) -> Any:
     """Return a function or class of openvino that is called with ovgpu's types, shapes, layouts and tensors as well.
 
-    A class remains one, of which openvino's own objects are instances.
+    A class stays a class, and openvino's own objects are its instances.
     """
     if isinstance(value, type):
-        remains = isinstance(value, ABCMeta) or issubclass(value, BaseException) or hasattr(value, "__members__")
-        return value if remains else _converting_class(value)
+        unchanged = isinstance(value, ABCMeta) or issubclass(value, BaseException) or hasattr(value, "__members__")
+        return value if unchanged else _converting_class(value)
     return _converting_function(value)
 
 
@@ -172,14 +172,14 @@ def _converting_function(function: Callable[..., Any]) -> Callable[..., Any]:
             return transform(function, args, kwargs)
         passed, named = tuple(map(to_openvino, args)), {key: to_openvino(arg) for key, arg in kwargs.items()}
         if not imports:
-            found = function(*passed, **named)
+            result = function(*passed, **named)
         else:
             with openvino_package.own_names():
-                found = function(*passed, **named)
+                result = function(*passed, **named)
         if not openvino_package.is_replaced():
-            return found
-        same = (mine for mine, theirs in zip(values, (*passed, *named.values())) if found is theirs)
-        return next(same, to_ovgpu(found))
+            return result
+        same = (mine for mine, theirs in zip(values, (*passed, *named.values())) if result is theirs)
+        return next(same, to_ovgpu(result))
 
     return converted
 
@@ -211,7 +211,7 @@ def _converting_class(cls: type) -> type:
 
 
 class _Missing(type):
-    """Class of the placeholders, which are classes too."""
+    """Metaclass of the placeholders, so that programs can subclass them."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         raise _error(cls)

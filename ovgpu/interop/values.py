@@ -32,9 +32,9 @@ ENUMS: dict[str, Any] = {
 """openvino's enums of properties and of preprocessing, by class name."""
 
 
-def to_openvino_type(kind: Type) -> Any:
+def to_openvino_type(element_type: Type) -> Any:
     """Return openvino's element type of the same name; for TF32, which it does not have, f32."""
-    return openvino.Type.f32 if kind is TF32 else getattr(openvino.Type, kind.get_type_name())
+    return openvino.Type.f32 if element_type is TF32 else getattr(openvino.Type, element_type.get_type_name())
 
 
 PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
@@ -42,7 +42,7 @@ PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 def is_plain(values: Sequence[Any]) -> bool:
     """Return whether a list holds only numbers, texts and None, which openvino takes as they are. It may be long."""
-    return all(kind in PLAIN or issubclass(kind, np.generic) for kind in set(map(type, values)))
+    return all(cls in PLAIN or issubclass(cls, np.generic) for cls in set(map(type, values)))
 
 
 def to_openvino(value: Any) -> Any:
@@ -91,7 +91,7 @@ def to_ovgpu(value: Any) -> Any:
 
 
 def property_to_ovgpu(value: Any) -> Any:
-    """Return a property's value for ovgpu: enums and types by name, and what an OVAny holds."""
+    """Convert a property's value for ovgpu: enums and types to their names, an OVAny to the value in it."""
     if isinstance(value, openvino.OVAny):
         value = value.value
     if isinstance(value, openvino.Type):
@@ -104,14 +104,14 @@ def property_to_ovgpu(value: Any) -> Any:
 
 
 def properties_to_ovgpu(config: Any) -> dict[str, Any]:
-    """Return properties that are given as a mapping, as a pair, or as None."""
+    """Convert properties for ovgpu to a dict. They are given as a mapping, a pair or None."""
     if isinstance(config, tuple):
         config = [config]
     return {str(key): property_to_ovgpu(value) for key, value in dict(config or {}).items()}
 
 
 def property_to_openvino(value: Any) -> Any:
-    """Return a value that ovgpu gives for a property, with openvino's enums and types."""
+    """Convert a property's value from ovgpu: enums and types become openvino's."""
     if isinstance(value, Type):
         return to_openvino_type(value)
     enum = ENUMS.get(type(value).__name__) if isinstance(value, Enum) else None
@@ -122,7 +122,7 @@ def property_to_openvino(value: Any) -> Any:
 
 
 def tensor_to_ovgpu(value: Any) -> Any:
-    """Return an `openvino.Tensor` as a Tensor that shares its memory, copied only for strings. Other values stay."""
+    """Return an `openvino.Tensor` as a Tensor that shares its memory, except for strings. Other values stay."""
     return Tensor(value, shared_memory=_is_shareable(value)) if isinstance(value, openvino.Tensor) else value
 
 

@@ -89,18 +89,18 @@ def port_map(layer: Layer, tag: str, body: NumberedModel) -> PortMap:
 
 
 def _port(layer: Layer, entry: Element, ports: dict[str, int]) -> int | None:
-    """Return the index of the outer port; None for id -1, which means no port.
+    """Return the index of the port outside the body; None for id -1, which means no port.
 
     Some files number the ports of a direction from 0 instead of using their ids; both agree for inputs.
     """
-    number = layer.integer(entry, "external_port_id")
-    if number == -1:
+    port_id = layer.integer(entry, "external_port_id")
+    if port_id == -1:
         return None
-    index = ports.get(str(number))
-    if index is None and 0 <= number < len(ports) and not any(integer_or_none(p) == number for p in ports):
-        index = number
+    index = ports.get(str(port_id))
+    if index is None and 0 <= port_id < len(ports) and not any(integer_or_none(p) == port_id for p in ports):
+        index = port_id
     if index is None:
-        raise layer.error(f"external_port_id {number} in <{_parent(entry)}> is no {entry.tag} port")
+        raise layer.error(f"external_port_id {port_id} in <{_parent(entry)}> is no {entry.tag} port")
     return index
 
 
@@ -117,12 +117,12 @@ def _parent(entry: Element) -> str:
     return "port_map" if parent is None else str(parent.tag)
 
 
-def _inner(layer: Layer, entry: Element, attribute: str, layers: dict[str, int], kind: str) -> int:
+def _inner(layer: Layer, entry: Element, attribute: str, layers: dict[str, int], op_name: str) -> int:
     name = entry.get(attribute)
     if name is None:
         raise layer.error(f"<{entry.tag}> in <{_parent(entry)}> has no '{attribute}'")
     if name not in layers:
-        raise layer.error(f"{attribute} {name} in <{_parent(entry)}> is no {kind} of the body")
+        raise layer.error(f"{attribute} {name} in <{_parent(entry)}> is no {op_name} of the body")
     return layers[name]
 
 

@@ -24,6 +24,8 @@ CHECKSUM_BYTES = 16
 """Size of the checksum at the end of a .bin file that ovgpu has written."""
 MAX_INFERENCE_BYTES = 1024
 """Packed constants up to this size are unpacked so that shape inference knows their values."""
+MAX_RANK = 64
+"""Largest rank of a NumPy array."""
 
 
 class PackedConstant(Constant):
@@ -94,7 +96,7 @@ class Weights:
                 f"checksum {checksum}. Weights that are given as bytes or arrays are not compared"
             )
 
-    def constant(self, name: str, kind: Type, shape: tuple[int, ...], offset: int, size: int) -> Constant:
+    def constant(self, name: str, dtype: Type, shape: tuple[int, ...], offset: int, size: int) -> Constant:
         """Return the constant of ``size`` bytes at ``offset``: a view of the file, aligned or not. If the weights are a
         function, it gives the bytes of the layer ``name``, and ``offset`` has no meaning.
 
@@ -103,14 +105,14 @@ class Weights:
         """
         if offset < 0 or size < 0:
             raise OpError(f"offset {offset} and size {size} must not be negative")
-        if kind is Type.dynamic:
+        if dtype is Type.dynamic:
             raise OpError("a constant cannot have the dynamic element type")
-        if kind is not Type.string:
-            needed = nbytes(kind, shape)
+        if dtype is not Type.string:
+            needed = nbytes(dtype, shape)
             if needed == 0:  # OpenVINO still writes one byte for it
-                return _constant(kind, np.empty(0, np.uint8), shape)
+                return _constant(dtype, np.empty(0, np.uint8), shape)
             if size < needed:
-                raise OpError(f"{kind.type_name} of shape {list(shape)} takes {needed} bytes, not {size}")
+                raise OpError(f"{dtype.type_name} of shape {list(shape)} takes {needed} bytes, not {size}")
         if callable(self._source):
             data, offset = self._bytes_of(name), 0
             if data.size != size:
@@ -119,7 +121,7 @@ class Weights:
             data = self.bytes
         if offset + size > data.size:
             raise OpError(f"it takes bytes {offset} to {offset + size} of {self.name}, which has {data.size} bytes")
-        return _constant(kind, data[offset : offset + (size if kind is Type.string else needed)], shape)
+        return _constant(dtype, data[offset : offset + (size if dtype is Type.string else needed)], shape)
 
 
 def check_files(model: Model) -> None:
@@ -131,13 +133,13 @@ def check_files(model: Model) -> None:
     )
 
 
-def _constant(kind: Type, raw: Array, shape: tuple[int, ...]) -> Constant:
-    if len(shape) > 64:
-        raise OpError(f"a constant has at most 64 dimensions, not {len(shape)}")
-    if kind.packed:
-        return PackedConstant(kind, raw, shape)
+def _constant(dtype: Type, raw: Array, shape: tuple[int, ...]) -> Constant:
+    if len(shape) > MAX_RANK:
+        raise OpError(f"a constant has at most {MAX_RANK} dimensions, not {len(shape)}")
+    if dtype.packed:
+        return PackedConstant(dtype, raw, shape)
     try:
-        return Constant(element_type=kind, value=unpack(raw, kind, shape))
+        return Constant(element_type=dtype, value=unpack(raw, dtype, shape))
     except (ValueError, OverflowError) as e:
         raise OpError(str(e)) from None
 
@@ -151,5 +153,5 @@ def as_bytes(weights: Any) -> Array:
             return np.ascontiguousarray(weights).reshape(-1).view(np.uint8)
         return np.frombuffer(weights, np.uint8) if len(weights) else np.empty(0, np.uint8)
     except (TypeError, ValueError, BufferError) as e:
-        kind = type(weights).__name__
-        raise ModelError(f"weights must be bytes, an array or a tensor, not {kind}: {e}") from None
+        class_name = type(weights).__name__
+        raise ModelError(f"weights must be bytes, an array or a tensor, not {class_name}: {e}") from None

@@ -37,7 +37,7 @@ def is_onnx(model: Any) -> bool:
 
 
 def is_other_format(model: Any) -> bool:
-    """Return whether a model is the path of a file in a format that openvino reads, or the contents of an ONNX file."""
+    """Return whether a model is the path of a file in another format of openvino, or the contents of an ONNX file."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return is_onnx(model)
     if not isinstance(model, (str, os.PathLike)) or is_xml_text(model):
@@ -82,16 +82,16 @@ def model_file(folder: Path) -> Path:
     """
     if not folder.is_dir():
         return folder
-    every = sorted(folder.glob("*.xml"))
-    found = [path for path in every if path.name not in TOKENIZERS] or every
+    xml_files = sorted(folder.glob("*.xml"))
+    candidates = [path for path in xml_files if path.name not in TOKENIZERS] or xml_files
     preferred = folder / "openvino_model.xml"
-    if preferred in found:
+    if preferred in candidates:
         return preferred
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(path.name for path in found[:5]) + (", ..." if len(found) > 5 else "")
+    if len(candidates) == 1:
+        return candidates[0]
+    names = ", ".join(path.name for path in candidates[:5]) + (", ..." if len(candidates) > 5 else "")
     raise ModelError(
-        f"the folder {folder} has {f'several .xml files ({names})' if found else 'no .xml file'}: "
+        f"the folder {folder} has {f'several .xml files ({names})' if candidates else 'no .xml file'}: "
         "read_model takes the path of the .xml file of an OpenVINO IR"
     )
 
@@ -105,12 +105,12 @@ def _utf8(text: bytes, name: str) -> bytes:
             raise ModelError(f"{name} is malformed: it begins as UTF-16, but {e}") from None
     if not _is_xml(text):
         if is_lfs_pointer(text):
-            found = "it is a pointer of Git LFS, and `git lfs pull` fetches the file itself"
+            contents = "it is a pointer of Git LFS, and `git lfs pull` fetches the file itself"
         elif name.endswith(".bin"):
-            found = "it has the weights"
+            contents = "it has the weights"
         else:
-            found = f"it begins with {text[:20]!r}" if text.strip() else "it is empty"
-        raise ModelError(f"{name} is no OpenVINO IR, whose .xml file begins with '<': {found}")
+            contents = f"it begins with {text[:20]!r}" if text.strip() else "it is empty"
+        raise ModelError(f"{name} is no OpenVINO IR, whose .xml file begins with '<': {contents}")
     return text
 
 

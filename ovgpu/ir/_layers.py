@@ -67,8 +67,8 @@ class Layer:
         """Return the element type and shape that a port declares. Raises ModelError if they are invalid."""
         texts = [(dim.text or "").strip() for dim in port.iterfind("dim")]
         try:
-            kind = Type.parse(port.get("precision", "dynamic"))
-            return kind, PartialShape.dynamic() if texts == ["..."] else PartialShape(texts)
+            dtype = Type.parse(port.get("precision", "dynamic"))
+            return dtype, PartialShape.dynamic() if texts == ["..."] else PartialShape(texts)
         except (ValueError, TypeError, RuntimeError) as e:
             raise self.error(f"port {port.get('id')}: {e}") from None
 

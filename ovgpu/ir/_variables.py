@@ -24,12 +24,12 @@ def check_values(model: Model) -> None:
     reads = _by_variable(model, "ReadValue")
     for variable, assign in _by_variable(model, "Assign").items():
         new, declared = assign.ports[0], reads[variable].ports[0]
-        kinds = new.element_type, declared.element_type
-        if kinds[0] != kinds[1] and not any(kind.is_dynamic() for kind in kinds):
+        dtypes = new.element_type, declared.element_type
+        if dtypes[0] != dtypes[1] and not any(dtype.is_dynamic() for dtype in dtypes):
             raise _error(
                 assign,
-                f"the new value has type {kinds[0].get_type_name()}, "
-                f"variable '{variable}' has {kinds[1].get_type_name()}",
+                f"the new value has type {dtypes[0].get_type_name()}, "
+                f"variable '{variable}' has {dtypes[1].get_type_name()}",
             )
         if not declared.partial_shape.compatible(new.partial_shape):
             raise _error(
@@ -38,10 +38,10 @@ def check_values(model: Model) -> None:
             )
 
 
-def _by_variable(model: Model, kind: str) -> dict[str, Node]:
+def _by_variable(model: Model, op_name: str) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
     for node in model.ops:
-        if node.op.name == kind:
+        if node.op.name == op_name:
             op: Any = node.op
             variable = op.variable_id
             if variable in nodes:

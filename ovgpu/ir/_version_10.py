@@ -16,15 +16,15 @@ ADVICE = "Export the original model again, to an IR of version 11."
 
 
 def adapt(model: Model, suffix: str) -> None:
-    """Convert inputs of f16 from f32, and outputs to i32 if they are `INTEGERS`, otherwise to f32. Add the names of
-    layers to inputs and outputs. Raises ModelError if a name is that of two tensors."""
+    """Let f16 inputs take f32. Convert outputs of a type in `INTEGERS` to i32, and all others to f32. Add the names of
+    layers to inputs and outputs. Raises ModelError if two tensors have the same name."""
     _add_names(model, suffix)
     processor = PrePostProcessor(model)
-    for number, port in enumerate(model.inputs):
+    for index, port in enumerate(model.inputs):
         if port.element_type == Type.f16:
-            processor.input(number).tensor().set_element_type(Type.f32)
-    for number, port in enumerate(model.outputs):
-        processor.output(number).tensor().set_element_type(Type.i32 if port.element_type in INTEGERS else Type.f32)
+            processor.input(index).tensor().set_element_type(Type.f32)
+    for index, port in enumerate(model.outputs):
+        processor.output(index).tensor().set_element_type(Type.i32 if port.element_type in INTEGERS else Type.f32)
     sources = [result.sources[0] for result in model.results]
     processor.build()
     for result, source in zip(model.results, sources, strict=True):
@@ -37,7 +37,7 @@ def adapt(model: Model, suffix: str) -> None:
 
 
 def _add_names(model: Model, suffix: str) -> None:
-    """Add the names of layers, and check that no name is that of two inputs or outputs."""
+    """Add the names of layers to inputs and outputs. Raise ModelError if two tensors have the same name."""
     owners: dict[str, Output | None] = {}
     for port in (*model.inputs, *model.outputs):
         for name in sorted(port.get_names()):
@@ -55,7 +55,7 @@ def _add_names(model: Model, suffix: str) -> None:
 
 
 def _layer_name(result: Output) -> str:
-    """Return the name of the layer that a Result reads, with the number of the output if it has several."""
+    """Return the name of the layer that a Result reads, with the index of the output if it has several."""
     port = result.tensor_port
     name = port.node.friendly_name
     return name if len(port.node.ports) == 1 else f"{name}.{port.index}"

@@ -12,11 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ovgpu._util import openvino_package
 from ovgpu.errors import ModelError, OpError
 from ovgpu.ir._bodies import NumberedModel, if_attributes, loop_attributes
 from ovgpu.ir._constants import Weights
-from ovgpu.ir._files import document, is_other_format
+from ovgpu.ir._files import document
 from ovgpu.ir._layers import Layer, integer, model_rt_info, read_rt_info, split_names
 from ovgpu.ir._variables import check_values, check_variables
 from ovgpu.ir._xml import Element, parse
@@ -47,24 +46,8 @@ FORMER_EXTENSIONS = {
 
 
 def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Model:
-    """Return the model in an IR file.
-
-    ``model`` is the path of an .xml file, or of a folder with an openvino_model.xml or a single .xml file in it, or
-    the XML itself as str or bytes. openvino reads other formats, such as ONNX, where it is installed.
-
-    ``weights`` is the path of the .bin file (by default the one beside the .xml), or its contents: bytes, a
-    memoryview, an array, a Tensor; or a function from the name of a constant's layer to its contents, for models whose
-    weights lie in memory here and there. Such buffers are not copied and must not change while the model is in use.
-    The files must not change either, but they may be replaced by new files.
-
-    As in OpenVINO, inputs of f16 of an IR of version 10 become f32, its outputs become f32 or i32, and the names of
-    layers are names of inputs and outputs. Of two inputs and outputs with one name, the second is numbered: ``name_1``.
-
-    Raises: ModelError for a malformed file, OpError for a layer that the specification does not allow. Layers
-    of unknown type raise no error until the model is compiled.
-    """
-    if is_other_format(model):
-        return _read_other_format(model)
+    """Return the model in an IR file. Arguments and errors are those of `ovgpu.read_model`, which also reads other
+    formats."""
     loaded = document(model)
     root = parse(loaded.text, loaded.source)
     rt_info_elements = {element.getparent(): element for element in root.iter("rt_info")}
@@ -83,28 +66,12 @@ def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Mo
     check_values(result)
     _make_names_unique(result)
     if root.get("version") == "10":
-        from ovgpu.ir import _version_10  # PrePostProcessor, which few files need
+        from ovgpu.ir import _version_10  # imports PrePostProcessor, which few files need
 
         _version_10.adapt(result, file.suffix)
     else:
         _name_results(result)
     return result
-
-
-def _read_other_format(model: Any) -> Model:
-    name = "the model" if isinstance(model, (bytes, bytearray, memoryview)) else Path(os.fsdecode(model)).name
-    package = openvino_package.package()
-    if package is None:
-        raise ModelError(
-            f"{name} is no OpenVINO IR; ovgpu can read it where openvino is installed: {openvino_package.HINT}"
-        )
-    from ovgpu.interop.models import from_openvino, mark_onnx
-
-    try:
-        found = mark_onnx(model, package.Core().read_model(model))
-    except RuntimeError as e:
-        raise ModelError(f"openvino cannot read {name}: {e}") from None
-    return from_openvino(found)
 
 
 def _weights(weights: Any) -> Any:
@@ -140,7 +107,7 @@ def _graph(root: Element, file: File) -> NumberedModel:
             node.sources[port] = nodes[producer].ports[output]
         if None in node.sources:
             raise layers[name].error(f"input {node.sources.index(None)} is not connected")
-    parameters, results, sinks = ([n for n in nodes if layers[n].type == kind] for kind in ROOT_TYPES)
+    parameters, results, sinks = ([n for n in nodes if layers[n].type == root_type] for root_type in ROOT_TYPES)
     model = Model(
         [nodes[n] for n in results],
         [nodes[n] for n in sinks],
@@ -154,11 +121,11 @@ def _graph(root: Element, file: File) -> NumberedModel:
 
 
 def _layers(root: Element, file: File) -> dict[str, Layer]:
-    found = root.find("layers")
-    if found is None:
+    container = root.find("layers")
+    if container is None:
         raise ModelError(f"<{root.tag}> has no <layers>{file.suffix}")
     layers: dict[str, Layer] = {}
-    for element in found.iterfind("layer"):
+    for element in container.iterfind("layer"):
         layer = Layer(element, file.source)
         if layer.id in layers:
             raise layer.error(f"layer '{layers[layer.id].name}' has the same id")
@@ -315,15 +282,15 @@ def _types_by_lower_case(count: int) -> dict[str, str]:
 
 
 def _make_names_unique(model: Model) -> None:
-    """Number the names that an input or output shares with another tensor among them, as OpenVINO does."""
+    """Append a number to each name that an earlier input or output has, too, as OpenVINO does."""
     owners: dict[str, Output] = {}
     for port in (*model.inputs, *model.outputs):
         tensor, names = port.tensor_port, set()
         for name in sorted(tensor.own_names):
-            number, unique = 0, name
+            suffix, unique = 0, name
             while owners.setdefault(unique, tensor) is not tensor:
-                number += 1
-                unique = f"{name}_{number}"
+                suffix += 1
+                unique = f"{name}_{suffix}"
             names.add(unique)
         if names != tensor.own_names:
             tensor.set_names(())

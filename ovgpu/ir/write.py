@@ -117,85 +117,86 @@ class Writer:
         """Write the whole .xml file."""
         self.lines.put('<?xml version="1.0"?>')
         with self.lines.element("net", name=model.friendly_name, version=self.version):
-            self.graph(model, self.plan(model))
+            self.graph(model, self.number_layers(model))
             # Not in <rt_info>, which other programs copy when they write the model with other weights.
             size, checksum = self.blobs.write_checksum()
             self.lines.empty("weights", size=size, checksum=checksum)
 
-    def graph(self, model: Model, plan: NumberedLayers) -> None:
+    def graph(self, model: Model, layers: NumberedLayers) -> None:
         """Write the contents of a ``<net>`` or a body."""
         with self.lines.element("layers"):
-            for node in plan.nodes:
+            for node in layers.nodes:
                 try:
-                    self.layer(node, plan)
+                    self.layer(node, layers)
                 except OpError as e:
                     raise e.at(node.op.name, node.source_location) from None
         with self.lines.element("edges"):
-            for edge in _edges(plan):
+            for edge in _edges(layers):
                 self.lines.empty("edge", **dict(zip(EDGE_ATTRIBUTES, edge)))
         with self.lines.element("rt_info"):
             self.meta(model.rt_info)
 
-    def plan(self, model: Model) -> NumberedLayers:
+    def number_layers(self, model: Model) -> NumberedLayers:
+        """Number the nodes of a graph. A compressed constant has the id of its Convert; its Const has the id before."""
         ends = {*model.parameters, *model.sinks, *model.results}
         inner = [node for node in model.ops if node not in ends]
-        plan = NumberedLayers([*model.parameters, *inner, *model.sinks, *model.results])
-        number = 0
-        for node in plan.nodes:
+        layers = NumberedLayers([*model.parameters, *inner, *model.sinks, *model.results])
+        next_id = 0
+        for node in layers.nodes:
             if self.compress and isinstance(node.op, Constant) and _may_round(node) and fits_f16(node.op):
-                plan.compressed.add(node)
-                number += 1
-            plan.ids[node] = number
-            number += 1
-        return plan
+                layers.compressed.add(node)
+                next_id += 1
+            layers.ids[node] = next_id
+            next_id += 1
+        return layers
 
-    def layer(self, node: Node, plan: NumberedLayers) -> None:
+    def layer(self, node: Node, layers: NumberedLayers) -> None:
         op: Any = node.op
         if "execTimeMcs" in node.rt_info:
-            self.execution_layer(node, plan.ids[node])
+            self.execution_layer(node, layers.ids[node])
             return
-        if node in plan.compressed:
-            self.compressed_constant(node, plan.ids[node])
+        if node in layers.compressed:
+            self.compressed_constant(node, layers.ids[node])
             return
-        version = "opset1" if op.version == "opset0" else op.version  # of RNNCell
+        version = "opset1" if op.version == "opset0" else op.version  # RNNCell alone has opset0
         attributes = {
-            "id": plan.ids[node],
+            "id": layers.ids[node],
             "name": node.friendly_name,
             "type": IR_TYPES.get(op.name, op.name),
             "version": version,
         }
         if op.name == "Result":
             attributes["output_names"] = join_names(node.ports[0].own_names) or None
-        plans = {key: self.plan(value) for key, value in vars(op).items() if type(value) is Model}
+        body_layers = {key: self.number_layers(value) for key, value in vars(op).items() if type(value) is Model}
         with self.lines.element("layer", **attributes):
             data = self.data(node)
             if data:
                 self.lines.empty("data", **data)
-            self.port_maps(op, len(_sources(node)), len(node.ports), plans)
+            self.port_maps(op, len(_sources(node)), len(node.ports), body_layers)
             self.rt_info(node.rt_info)
             self.ports(node)
-            for key, inner in plans.items():
+            for key, inner in body_layers.items():
                 with self.lines.element(key):
                     self.graph(getattr(op, key), inner)
 
-    def execution_layer(self, node: Node, number: int) -> None:
+    def execution_layer(self, node: Node, layer_id: int) -> None:
         """Write a layer of an execution graph as OpenVINO does. Its data are the runtime information."""
         info = {key: rt_text(value) for key, value in node.rt_info.plain().items()}
-        with self.lines.element("layer", id=number, name=node.friendly_name, type=info.pop("layerType")):
+        with self.lines.element("layer", id=layer_id, name=node.friendly_name, type=info.pop("layerType")):
             self.lines.empty("data", **(self.data(node) if node.op.name == "Parameter" else {}), **info)
             self.ports(node)
 
-    def compressed_constant(self, node: Node, number: int) -> None:
+    def compressed_constant(self, node: Node, layer_id: int) -> None:
         op: Any = node.op
         port, name = node.ports[0], node.friendly_name
         offset, size = self.blobs.write(f16_bytes(op), 2)
         shape = ", ".join(map(str, op.value.shape))
         compressed_name = f"{name}_compressed"
-        with self.lines.element("layer", id=number - 1, name=compressed_name, type="Const", version="opset1"):
+        with self.lines.element("layer", id=layer_id - 1, name=compressed_name, type="Const", version="opset1"):
             self.lines.empty("data", element_type="f16", shape=shape, offset=offset, size=size)
             with self.lines.element("output"):
                 self.port(0, Type.f16, port.partial_shape)
-        with self.lines.element("layer", id=number, name=name, type="Convert", version="opset1"):
+        with self.lines.element("layer", id=layer_id, name=name, type="Convert", version="opset1"):
             self.lines.empty("data", destination_type=op.element_type.type_name)
             self.rt_info(RTMap({**node.rt_info.plain(), "decompression_0": {}}))
             with self.lines.element("input"):
@@ -229,37 +230,37 @@ class Writer:
         sources = _sources(node)
         if sources:
             with self.lines.element("input"):
-                for number, source in enumerate(sources):
-                    info = node.input_rt_info.get(number)
-                    self.port(number, source.element_type, source.partial_shape, info=info)
+                for port_id, source in enumerate(sources):
+                    info = node.input_rt_info.get(port_id)
+                    self.port(port_id, source.element_type, source.partial_shape, info=info)
         if op.name != "Result":
             with self.lines.element("output"):
-                for number, port in enumerate(node.ports, start=len(sources)):
-                    self.output(number, port, rankless="..." if isinstance(op, Unsupported) else None)
+                for port_id, port in enumerate(node.ports, start=len(sources)):
+                    self.output(port_id, port, rankless="..." if isinstance(op, Unsupported) else None)
 
-    def output(self, number: int, port: Output, rankless: str | None = None) -> None:
+    def output(self, port_id: int, port: Output, rankless: str | None = None) -> None:
         names = join_names(port.get_names())
-        self.port(number, port.element_type, port.partial_shape, names or None, port.rt_info, rankless)
+        self.port(port_id, port.element_type, port.partial_shape, names or None, port.rt_info, rankless)
 
     def port(
         self,
-        number: int,
-        kind: Type,
+        port_id: int,
+        dtype: Type,
         shape: PartialShape,
         names: str | None = None,
         info: RTMap | None = None,
         rankless: str | None = None,
     ) -> None:
-        precision = PRECISIONS.get(kind.type_name, kind.type_name.upper())
+        precision = PRECISIONS.get(dtype.type_name, dtype.type_name.upper())
         dims = (
             ([rankless] if rankless else [])
             if shape.rank.is_dynamic
             else [str(d.get_length()) if d.is_static else "-1" for d in shape]
         )
         if not dims and not info:
-            self.lines.empty("port", id=number, precision=precision, names=names)
+            self.lines.empty("port", id=port_id, precision=precision, names=names)
             return
-        with self.lines.element("port", id=number, precision=precision, names=names):
+        with self.lines.element("port", id=port_id, precision=precision, names=names):
             for dim in dims:
                 self.lines.put(f"<dim>{dim}</dim>")
             if info:
@@ -267,23 +268,23 @@ class Writer:
 
     # ---- bodies
 
-    def port_maps(self, op: Any, inputs: int, outputs: int, plans: dict[str, NumberedLayers]) -> None:
+    def port_maps(self, op: Any, inputs: int, outputs: int, body_layers: dict[str, NumberedLayers]) -> None:
         if isinstance(op, If):
             for branch in ("else", "then"):
-                plan, body = plans[f"{branch}_body"], getattr(op, f"{branch}_body")
+                layers, body = body_layers[f"{branch}_body"], getattr(op, f"{branch}_body")
                 with self.lines.element(f"{branch}_port_map"):
                     self.map_entries(
-                        getattr(op, f"{branch}_inputs"), getattr(op, f"{branch}_outputs"), inputs, body, plan
+                        getattr(op, f"{branch}_inputs"), getattr(op, f"{branch}_outputs"), inputs, body, layers
                     )
         elif isinstance(op, (TensorIterator, Loop)):
-            plan, body = plans["body"], op.body
+            layers, body = body_layers["body"], op.body
             with self.lines.element("port_map"):
-                self.map_entries(op.inputs, op.outputs, inputs, body, plan)
+                self.map_entries(op.inputs, op.outputs, inputs, body, layers)
                 if isinstance(op, Loop):
-                    self.special_ports(op, plan)
+                    self.special_ports(op, layers)
             with self.lines.element("back_edges"):
                 for edge in op.back_edges:
-                    ends = plan.ids[body.results[edge.result]], plan.ids[body.parameters[edge.parameter]]
+                    ends = layers.ids[body.results[edge.result]], layers.ids[body.parameters[edge.parameter]]
                     self.lines.empty("edge", **{"from-layer": ends[0], "to-layer": ends[1]})
 
     def map_entries(
@@ -292,12 +293,12 @@ class Writer:
         outputs: Iterable[OutputMap],
         first_output: int,
         body: Model,
-        plan: NumberedLayers,
+        layers: NumberedLayers,
     ) -> None:
         for entry in inputs:
-            self.map_entry("input", entry, entry.port, plan.ids[body.parameters[entry.parameter]])
+            self.map_entry("input", entry, entry.port, layers.ids[body.parameters[entry.parameter]])
         for exit in outputs:
-            self.map_entry("output", exit, first_output + exit.port, plan.ids[body.results[exit.result]])
+            self.map_entry("output", exit, first_output + exit.port, layers.ids[body.results[exit.result]])
 
     def map_entry(self, tag: str, entry: InputMap | OutputMap, port: int, layer: int) -> None:
         slicing: dict[str, int] = {}
@@ -305,20 +306,20 @@ class Writer:
             slicing = {name: getattr(entry, name) for name in ("start", "end", "stride", "part_size")}
         self.lines.empty(tag, axis=entry.axis, external_port_id=port, internal_layer_id=layer, **slicing)
 
-    def special_ports(self, op: Loop, plan: NumberedLayers) -> None:
+    def special_ports(self, op: Loop, layers: NumberedLayers) -> None:
         if op.current_iteration is not None:
             self.lines.empty(
                 "input",
                 external_port_id=-1,
                 purpose="current_iteration",
-                internal_layer_id=plan.ids[op.body.parameters[op.current_iteration]],
+                internal_layer_id=layers.ids[op.body.parameters[op.current_iteration]],
             )
         if op.condition is not None:
             self.lines.empty(
                 "output",
                 external_port_id=-1,
                 purpose="execution_condition",
-                internal_layer_id=plan.ids[op.body.results[op.condition]],
+                internal_layer_id=layers.ids[op.body.results[op.condition]],
             )
 
     # ---- runtime information
@@ -382,18 +383,18 @@ def _sources(node: Node) -> list[Output]:
     return [source for source in sources if source is not None]
 
 
-def _edges(plan: NumberedLayers) -> Iterator[tuple[int, int, int, int]]:
+def _edges(layers: NumberedLayers) -> Iterator[tuple[int, int, int, int]]:
     """Yield (from layer, from port, to layer, to port), sorted."""
-    edges = [(number - 1, 0, number, 0) for node, number in plan.ids.items() if node in plan.compressed]
-    for node in plan.nodes:
+    edges = [(layer_id - 1, 0, layer_id, 0) for node, layer_id in layers.ids.items() if node in layers.compressed]
+    for node in layers.nodes:
         for port, source in enumerate(_sources(node)):
-            first = 1 if source.node in plan.compressed else len(_sources(source.node))
-            edges.append((plan.ids[source.node], first + source.index, plan.ids[node], port))
+            first = 1 if source.node in layers.compressed else len(_sources(source.node))
+            edges.append((layers.ids[source.node], first + source.index, layers.ids[node], port))
     yield from sorted(edges)
 
 
-def _alignment(kind: Type) -> int:
-    return 4 if kind is Type.string else max(kind.size, 1)
+def _alignment(dtype: Type) -> int:
+    return 4 if dtype is Type.string else max(dtype.size, 1)
 
 
 def attribute_text(value: Any) -> str:

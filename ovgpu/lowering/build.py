@@ -13,7 +13,7 @@ from typing import Any
 
 from ovgpu.errors import OpError
 from ovgpu.lowering import loops
-from ovgpu.lowering.host_values import CONTROL, HostTensors
+from ovgpu.lowering.host_values import CONTROL
 from ovgpu.lowering.placement import Placement, reserve_memory, takes_channels
 from ovgpu.lowering.program import (
     Body,
@@ -23,27 +23,23 @@ from ovgpu.lowering.program import (
     ElidedNode,
     HostInput,
     HostNode,
-    MemoryKind,
     Program,
     Segment,
     Step,
     Upload,
-    Value,
 )
 from ovgpu.lowering.segments import finalize
+from ovgpu.lowering.values import UNRANKED, ProgramValues
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.op import Op, op_of
 from ovgpu.ops.base.shape_inputs import host_indices
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.view import IMAGE_RANK, View, equal, positive
-from ovgpu.ops.fused.kv_cache import CacheAppend, Reorder, growing
-from ovgpu.ops.infrastructure.state import ReadValue3
+from ovgpu.ops.fused.kv_cache import CacheAppend, Reorder
 from ovgpu.passes.subgraph import subgraph
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Atom, Check, Int, Sym, Table, atoms
 from ovgpu.types import Type
-
-UNRANKED = View((), ())  # view of a variable whose rank is known only from its current value
 
 
 def build(
@@ -63,8 +59,8 @@ def build(
     return Builder(model, specs, table, layouts or loops.Layouts(), uploads, downloads).run()
 
 
-class Builder:
-    """Builder of one program; call `run` once."""
+class Builder(ProgramValues):
+    """Builder of one program, which adds steps to its values; call `run` once."""
 
     def __init__(
         self,
@@ -75,37 +71,25 @@ class Builder:
         uploads: bool = False,
         downloads: bool = False,
     ) -> None:
-        self.model, self.table, self.layouts = model, table, layouts
+        super().__init__(model, specs, table, layouts, build)
         self.uploads, self.downloads = uploads, downloads
-        self.program = Program([], [], [], [], {}, {}, {}, set(), source=model.source)
-        self.values = self.program.values
-        self.hosts = HostTensors(model, table)
-        if layouts.counter is not None:
-            counter, count = layouts.counter
-            self.hosts.bounds[model.parameters[counter].ports[0]] = 0, count - 1
         self.unknowns: dict[int, tuple[int, int]] = {}  # index of an unknown extent -> (value, axis) that has it
-        model.infer(specs, table, self.hosts.refine)
-        self.value_of: dict[Output, int] = {}  # port -> value
         self.placement = Placement()
         self.channels_last: set[int] = set()  # values that ops have made in this layout
         self.copies: dict[tuple[int, bool], int] = {}  # (value, whether channels last) -> its copy
         self.segment = Segment()
-        self.computed_in: dict[int, int] = {}  # value -> number of the segment that computes it
-        self.host_numbers: dict[Output, int] = {}  # port -> host node of the current segment
-        self.body_cache: dict[Node, tuple[Body, ...] | None] = {}
-        self.owners = self._owners()
-        self.reads = {n.op.variable_id: n for n in model.ops if isinstance(n.op, ReadValue3)}
-        self.growing = growing(model)
+        self.computed_in: dict[int, int] = {}  # value -> index of the segment that computes it
+        self.host_node_of: dict[Output, int] = {}  # port -> host node of the current segment
         self.checks = list(table.checks)
 
     def run(self) -> Program:
         """Build the program and return it."""
         for i, parameter in enumerate(self.model.parameters):
-            self.program.inputs.append(self._input(parameter, i))
-        needed = self._needed_nodes()
+            self.program.inputs.append(self.add_input(parameter, i))
+        needed = self.needed_nodes()
         for node in self.model.ops:
             if node.op.name == "ReadValue" and node in needed:
-                self._state(node)
+                self.add_state(node)
         nodes = [n for n in self.model.ops if n in needed and n.ports[0] not in self.value_of]
         if all(self.values[i].view is not UNRANKED for i in self.program.states.values()):
             self.placement = reserve_memory(self, nodes)
@@ -142,7 +126,7 @@ class Builder:
         pending = [port]
         while pending:
             p = pending[-1]
-            if p in self.host_numbers:
+            if p in self.host_node_of:
                 pending.pop()
                 continue
             if not self.hosts.is_cheap(p) or p.node.op.name == "Parameter":
@@ -153,7 +137,7 @@ class Builder:
                 self._add_host(p, HostNode(Copy(), (value,), (p.spec.type,), p.node.source_location))
                 continue
             missing = [
-                s for s in p.node.sources if s is not None and s.spec.value is None and s not in self.host_numbers
+                s for s in p.node.sources if s is not None and s.spec.value is None and s not in self.host_node_of
             ]
             if missing:
                 pending += missing
@@ -161,10 +145,10 @@ class Builder:
             inputs = tuple(None if s is None else self._host_input(s) for s in p.node.sources)
             types = tuple(o.spec.type for o in p.node.ports)
             self._add_host(p, HostNode(op_of(p.node), inputs, types, p.node.source_location))
-        return self.host_numbers[port]
+        return self.host_node_of[port]
 
     def _add_host(self, port: Output, node: HostNode) -> None:
-        self.host_numbers[port] = len(self.segment.host_nodes)
+        self.host_node_of[port] = len(self.segment.host_nodes)
         self.segment.host_nodes.append(node)
 
     def _fetch_items(self) -> None:
@@ -178,7 +162,7 @@ class Builder:
                 self.program.segments[reader].fetches.add(value)
 
     def _source(self, segment: Segment, atom: Atom) -> tuple[str, Any, int]:
-        """Return where a shape function finds an atom's number, in the form that `compile_shape_function` takes."""
+        """Return the origin of an atom's number, as ``source`` of `compile_shape_function`."""
         if atom.op == "dim":
             *key, axis = atom.args
             return "shape", self.program.states[key[0]] if isinstance(key[0], str) else key[0], axis
@@ -195,10 +179,10 @@ class Builder:
             return "item", value, atom.args[1]
         if self.hosts.is_cheap(port):
             outer, self.segment = self.segment, segment
-            outer_numbers, self.host_numbers = self.host_numbers, segment.host_numbers
-            number = self._host_node(port)
-            self.segment, self.host_numbers = outer, outer_numbers
-            return "host", number, atom.args[1]
+            outer_host_node_of, self.host_node_of = self.host_node_of, segment.host_node_of
+            host_node = self._host_node(port)
+            self.segment, self.host_node_of = outer, outer_host_node_of
+            return "host", host_node, atom.args[1]
         return "item", self.value_of[port], atom.args[1]
 
     def _can_check(self, check: Check) -> bool:
@@ -215,122 +199,6 @@ class Builder:
             return port in self.value_of or self.hosts.is_cheap(port)
         return True
 
-    # ---- values
-
-    def value(
-        self,
-        port: Output | None,
-        view: View,
-        memory: MemoryKind,
-        source: Any = None,
-        *,
-        kind: Type | None = None,
-        root: int = -1,
-    ) -> int:
-        """Add a value and return its id. It is a root with memory of its own unless ``root`` is given."""
-        number = len(self.values)
-        kind = kind or (port.spec.type if port is not None else Type.f32)
-        name = port.node.friendly_name if port is not None else ""
-        self.values.append(Value(number, kind, view, number if root < 0 else root, memory, source, name))
-        return number
-
-    def _input(self, parameter: Node, number: int) -> int:
-        port = parameter.ports[0]
-        shape = port.spec.shape
-        assert shape is not None, "a program is built for known ranks"
-        value = self.value(port, View.dense(shape), "input", number)
-        given = self.layouts.inputs.get(number)
-        if given is not None:
-            self.values[value].view = View(shape, self.strides(value, given, port.spec.type))
-        self.value_of[port] = value
-        return value
-
-    def strides(self, value: int, given: Sequence[int | None], kind: Type) -> tuple[Int, ...]:
-        """Return the strides in elements, with a symbol for each one that is None."""
-        # Strides are at least 1, because they belong to parts of dense tensors.
-        return tuple(
-            self.table.atom("stride", value, axis, kind.storage.itemsize, lo=1) if s is None else s
-            for axis, s in enumerate(given)
-        )
-
-    def _state(self, node: Node) -> None:
-        port, variable = node.ports[0], node.op.variable_id  # type: ignore[attr-defined]
-        if port.spec.type.is_dynamic():
-            raise OpError(f"variable '{variable}' has neither an element type nor an initial value").at(
-                node.op.name, node.source_location
-            )
-        view = UNRANKED if port.spec.shape is None else View.dense(port.spec.shape)
-        if variable not in self.program.states:
-            value = self.program.states[variable] = self.value(port, view, "state", variable)
-            axis = self.growing.get(variable, 0)
-            if axis and port.spec.shape is not None:
-                row = self.table.atom("stride", value, axis - 1, port.spec.type.storage.itemsize, lo=1)
-                self.values[value].view = View.with_capacity(port.spec.shape, axis, row)
-        self.value_of[port] = self.program.states[variable]
-
-    def _needed_nodes(self) -> set[Node]:
-        """Return the nodes whose results are needed as tensors, not only in the shape function."""
-        needed: set[Node] = set()
-        stack = [*self.model.results, *self.model.sinks]
-        while stack:
-            node = stack.pop()
-            if node in needed:
-                continue
-            needed.add(node)
-            if node.op.name == "ReadValue":  # a separate program computes the initial value
-                continue
-            hosts = host_indices(op_of(node), len(node.sources))
-            for i, s in enumerate(node.sources):
-                if s is not None:
-                    on_host = i in hosts or self.hosts.is_known(s)
-                    stack += [p.node for p in self.hosts.ports_to_fetch(s)] if on_host else [s.node]
-                    for value in self.hosts.symbolic_values(s) if on_host else ():
-                        stack += self._producers(value.ravel())
-            stack += self._producers(d for port in node.ports for d in port.spec.shape or ())
-        return needed
-
-    def _producers(self, extents: Iterable[Int]) -> list[Node]:
-        """Return the nodes that must run before these extents are known."""
-        found = dict.fromkeys(a for d in extents for a in atoms(d))
-        return [
-            self.owners[a.index] if a.op == "unknown" else self.reads[a.args[0]]
-            for a in found
-            if a.op == "unknown" or (a.op == "dim" and isinstance(a.args[0], str))
-        ]
-
-    def is_bound(self, node: Node) -> bool:
-        """Return whether the node becomes a step that writes into given memory."""
-        if node.op.name in ("Parameter", "Constant", "ReadValue") or any(self.data_dependent(p) for p in node.ports):
-            return False
-        return not isinstance(node.op, CONTROL) or self._bodies(node) is not None
-
-    def data_dependent(self, port: Output) -> bool:
-        """Return whether an eager step, which allocates its own results, computes the port's tensor."""
-        spec = port.spec
-        if spec.shape is None or spec.type == Type.string:
-            return True
-        return (
-            bool(self.owners)
-            and any(a.op == "unknown" and self.owners[a.index] is port.node for d in spec.shape for a in atoms(d))
-        ) or (isinstance(port.node.op, CONTROL) and self._bodies(port.node) is None)
-
-    def _owners(self) -> dict[int, Node]:
-        """Return a map from the index of an unknown extent to the first node whose results have it."""
-        owners: dict[int, Node] = {}
-        for node in self.model.ops:
-            for port in node.ports:
-                for dim in port.spec.shape or ():
-                    for atom in atoms(dim):
-                        if atom.op == "unknown":
-                            owners.setdefault(atom.index, node)
-        return owners
-
-    def _bodies(self, node: Node) -> tuple[Body, ...] | None:
-        """Return the bodies of a control node whose iterations are bound ahead, or None if it runs dynamically."""
-        if node not in self.body_cache:
-            self.body_cache[node] = loops.static_bodies(node, build)
-        return self.body_cache[node]
-
     # ---- steps
 
     def _visit(self, node: Node) -> bool:
@@ -346,7 +214,8 @@ class Builder:
         hosts = host_indices(op_of(node), len(node.sources))
         inputs = [-1 if s is None or i in hosts else self._use(s) for i, s in enumerate(node.sources)]
         inputs += [
-            self.value(None, View.dense(x.shape), "constant", x, kind=Type.of(x.dtype)) for x in op_of(node).rng_state()
+            self.value(None, View.dense(x.shape), "constant", x, element_type=Type.of(x.dtype))
+            for x in op_of(node).rng_state()
         ]
         if not isinstance(node.op, CONTROL) and self._try_view(node, inputs):
             return False
@@ -392,9 +261,9 @@ class Builder:
             self._close()
 
     def _close(self) -> None:
-        self.segment.host_numbers = self.host_numbers
+        self.segment.host_node_of = self.host_node_of
         self.program.segments.append(self.segment)
-        self.segment, self.host_numbers = Segment(), {}
+        self.segment, self.host_node_of = Segment(), {}
 
     def _try_view(self, node: Node, inputs: Sequence[int]) -> bool:
         if type(op_of(node)).view is Op.view or all(i < 0 for i in inputs):
@@ -446,10 +315,10 @@ class Builder:
     def _add_bound_step(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
         op = op_of(node)
         outputs = []
-        for number, port in enumerate(node.ports):
+        for index, port in enumerate(node.ports):
             reservation = self.placement.reserved.get(port)
-            if number in op.updates:
-                changed = self.values[inputs[op.updates[number][0]]]
+            if index in op.updates:
+                changed = self.values[inputs[op.updates[index][0]]]
                 value = self.value(port, changed.view, changed.memory, changed.source, root=changed.root)
             elif reservation is None:
                 value = self._buffer(port, op, inputs)
@@ -467,9 +336,7 @@ class Builder:
             if trips is not None:
                 host = {**host, loops.TRIP_COUNT_KEY: HostInput(ints=(trips,))}
             self._append(
-                Step(
-                    op, "control", tuple(inputs), tuple(outputs), host=host, node=node, bodies=self._bodies(node) or ()
-                )
+                Step(op, "control", tuple(inputs), tuple(outputs), host=host, node=node, bodies=self.bodies(node) or ())
             )
             return
         if op.name == "Concat":
@@ -478,8 +345,8 @@ class Builder:
         inputs = [i if i < 0 else self._in_op_layout(i, op, outputs[0]) for i in inputs]
         specs = [None if s is None else s.spec for s in node.sources]
         scratch = [
-            self.value(None, View.dense(shape), "buffer", kind=kind)
-            for kind, shape in op.workspace(specs, [p.spec for p in node.ports])
+            self.value(None, View.dense(shape), "buffer", element_type=element_type)
+            for element_type, shape in op.workspace(specs, [p.spec for p in node.ports])
         ]
         self._append(Step(op, "bound", tuple(inputs), tuple(outputs), tuple(scratch), host, node))
 
@@ -496,13 +363,13 @@ class Builder:
 
     def _in_op_layout(self, value: int, op: Op, output: int) -> int:
         """Return the value if the op, which writes ``output``, takes its strides, else a copy."""
-        view, kind, out = self.values[value].view, self.values[value].type, self.values[output].view
+        view, element_type, out = self.values[value].view, self.values[value].type, self.values[output].view
         if op.layout == "channels_last":
             takes = (
                 len(view.shape) != IMAGE_RANK
-                or takes_channels(op, view, kind)
+                or takes_channels(op, view, element_type)
                 or self.values[value].memory == "constant"
-            )  # kernels, which `passes.channels_last` lays out
+            )  # `passes.lay_out_channels_last` has laid out a convolution's constant kernel
             return value if takes else self._copy(value, channels_last=True)
         if (
             op.layout == "image"
@@ -510,7 +377,7 @@ class Builder:
             and len(view.shape) == IMAGE_RANK
             and all(map(equal, view.shape, out.shape))
         ):
-            return value if takes_channels(op, view, kind) else self._copy(value, channels_last=True)
+            return value if takes_channels(op, view, element_type) else self._copy(value, channels_last=True)
         takes = op.layout == "strided" or (op.layout == "blas" and view.is_blas)
         return value if takes else self._dense(value)
 
@@ -522,9 +389,9 @@ class Builder:
         """Return a copy that is dense, or channels last."""
         key = value, channels_last
         if key not in self.copies:
-            given = self.values[value]
-            view = (View.channels_last if channels_last else View.dense)(given.view.shape)
-            self.copies[key] = copy = self.value(None, view, "buffer", kind=given.type)
+            original = self.values[value]
+            view = (View.channels_last if channels_last else View.dense)(original.view.shape)
+            self.copies[key] = copy = self.value(None, view, "buffer", element_type=original.type)
             self.computed_in[copy] = len(self.program.segments)
             self._append(Step(Copy(), "copy", (value,), (copy,)))
         return self.copies[key]
@@ -547,7 +414,9 @@ class Builder:
                 continue
             if length == 0 and not isinstance(length, Sym):
                 continue
-            part_value = self.value(None, part_view, target.memory, target.source, kind=target.type, root=target.root)
+            part_value = self.value(
+                None, part_view, target.memory, target.source, element_type=target.type, root=target.root
+            )
             self._append(Step(Copy(), "copy", (i,), (part_value,), node=node))
         if len(self.segment.steps) == first_copy:
             self._add_elided_node(node, inputs)
@@ -560,12 +429,12 @@ class Builder:
         return None if order is None else self._host_input(order)
 
     def _results(self) -> None:
-        for number, result in enumerate(self.model.results):
+        for index, result in enumerate(self.model.results):
             source = result.sources[0]
             assert source is not None
             value = self._use(source)
-            target = self.placement.results.get(number)
-            self.program.results.append(self._move_to_target(value, target, number, source.node))
+            target = self.placement.results.get(index)
+            self.program.results.append(self._move_to_target(value, target, index, source.node))
         for sink in self.model.sinks:
             source, variable = sink.sources[0], sink.op.variable_id  # type: ignore[attr-defined]
             assert source is not None
@@ -573,22 +442,22 @@ class Builder:
             if value != self.program.states.get(variable):  # otherwise the variable keeps its value
                 value = self._move_to_target(value, self.placement.variables.get(variable), -1, source.node)
             self.program.assigns[variable] = value
-        for number, value in enumerate(self.program.results):
-            if self.downloads and self.values[value].root == self.placement.results.get(number):
+        for index, value in enumerate(self.program.results):
+            if self.downloads and self.values[value].root == self.placement.results.get(index):
                 self._append(Step(Download(), "download", (value,), ()))
 
-    def _move_to_target(self, value: int, target: int | None, number: int, node: Node) -> int:
+    def _move_to_target(self, value: int, target: int | None, result_index: int, node: Node) -> int:
         """Return ``value`` if it lies in the memory of ``target`` or may stay elsewhere, else copy it to ``target``.
 
-        ``number`` is the index of a result, or -1 for a variable.
+        ``result_index`` is the index of a result, or -1 for a variable.
         """
         if target is None or self.values[value].root == target:
             return value
         memory = self.values[self.values[value].root].memory
         view = self.values[value].view
         if (
-            number >= 0
-            and self.layouts.may_alias(number, memory, self.values[value].source)
+            result_index >= 0
+            and self.layouts.may_alias(result_index, memory, self.values[value].source)
             and all(positive(s) or equal(d, 1) for s, d in zip(view.strides, view.shape))
         ):
             return value

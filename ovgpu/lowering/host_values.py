@@ -41,16 +41,16 @@ class HostTensors:
             return spec
         if spec.shape is None or not _is_small(spec):
             return spec
-        number = len(self.items)
+        index = len(self.items)
         self.items.append(port)
         lo, hi = (0, 1) if spec.type == Type.boolean else self.bounds.get(port, (-(2**63), None))
-        atoms = [self.table.atom("item", number, i, lo=lo, hi=hi) for i in range(product(spec.shape))]
-        value = np.empty(len(atoms), object)
-        value[:] = atoms
+        elements = [self.table.atom("item", index, i, lo=lo, hi=hi) for i in range(product(spec.shape))]
+        value = np.empty(len(elements), object)
+        value[:] = elements
         return Spec(spec.type, spec.shape, value.reshape(spec.shape))
 
     def is_read(self, port: Output) -> bool:
-        """Return whether the host needs the port's elements and the slots do not give them."""
+        """Return whether the host needs the port's elements and symbol values do not give them."""
         return port in self._shape_tensors and not self.is_known(port)
 
     def is_cheap(self, port: Output) -> bool:
@@ -71,11 +71,11 @@ class HostTensors:
         return cheap
 
     def is_known(self, port: Output) -> bool:
-        """Return whether slots or a constant give the port's value, without a host tensor for the port itself."""
+        """Return whether symbol values or a constant give the port's value, so that it needs no host tensor."""
         value = port.spec.value
         if value is None:
             return False
-        return not any(self.items[n] is port for n in _item_numbers(value))
+        return not any(self.items[n] is port for n in _item_indices(value))
 
     def ports_to_fetch(self, port: Output) -> list[Output]:
         """Return the ports that must be read back from the device before this port's value is known."""
@@ -87,18 +87,18 @@ class HostTensors:
 
     def _host_dependencies(self, port: Output) -> list[Output]:
         """Return the port and every port that the host evaluates or reads back to get its value."""
-        found: dict[Output, None] = {}  # in order
+        dependencies: dict[Output, None] = {}  # in order
         stack = [port]
         while stack:
             p = stack.pop()
-            if p in found:
+            if p in dependencies:
                 continue
-            found[p] = None
+            dependencies[p] = None
             if self.is_known(p) and p.spec.value is not None:
-                stack += [self.items[n] for n in _item_numbers(p.spec.value)]
+                stack += [self.items[n] for n in _item_indices(p.spec.value)]
             elif self.is_cheap(p):
                 stack += [s for s in p.node.sources if s is not None]
-        return list(found)
+        return list(dependencies)
 
 
 def _is_small(spec: Spec) -> bool:
@@ -106,7 +106,7 @@ def _is_small(spec: Spec) -> bool:
     return static and product(spec.shape or ()) <= SMALL_ELEMENTS
 
 
-def _item_numbers(value: np.ndarray[Any, Any]) -> set[int]:
+def _item_indices(value: np.ndarray[Any, Any]) -> set[int]:
     """Return the indices in `HostTensors.items` of the host tensors that an array of Ints depends on."""
     if value.dtype != object:
         return set()

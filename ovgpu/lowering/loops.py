@@ -34,15 +34,15 @@ class Layouts:
     first: tuple[int, ...] = ()
     may_alias_inputs: bool = False
     is_body: bool = False
-    counter: tuple[int, int] | None = None  # (parameter that gets the iteration number, maximum trip count)
+    counter: tuple[int, int] | None = None  # (parameter that gets the iteration's index, maximum trip count)
 
     def order(self, count: int) -> Iterable[int]:
         """Return the indices of ``count`` results, those in ``first`` at the beginning."""
         return [*self.first, *(i for i in range(count) if i not in self.first)]
 
-    def may_alias(self, number: int, memory: str, source: Any) -> bool:
-        """Return whether a result may stay in memory of this kind and source instead of its own."""
-        if not self.is_body or number in self.first:
+    def may_alias(self, result: int, memory: str, source: Any) -> bool:
+        """Return whether a result may stay in memory of this kind and source, and needs none of its own."""
+        if not self.is_body or result in self.first:
             return False
         return (
             memory == "constant"
@@ -84,16 +84,16 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
             return None
         return tuple(b for b in bodies if b is not None)
     assert isinstance(op, (TensorIterator, Loop))
-    trips = op.trips(specs)
-    if trips is None:
+    trip_count = op.trips(specs)
+    if trip_count is None:
         return None
-    max_trips, counter = bounds(trips)[1], getattr(op, "current_iteration", None)
-    counter_and_trips = (counter, max_trips) if counter is not None and max_trips else None
+    max_trip_count, counter = bounds(trip_count)[1], getattr(op, "current_iteration", None)
+    counter_and_trips = (counter, max_trip_count) if counter is not None and max_trip_count else None
     back = [(b.result, b.parameter) for b in op.back_edges]
     concatenated = tuple(dict.fromkeys(m.result for m in op.outputs if m.axis is not None))
 
     def body_of(model: Model, layouts: Layouts) -> Body | None:
-        while True:
+        while True:  # other strides of carried values may change the strides of results, until all fit
             body = _static_body(model, op.inputs, specs, layouts, back, counter, build)
             if body is None or body.program is None:
                 return None
@@ -156,20 +156,20 @@ def _static_body(
     symbols: dict[int, Int] = {}
     parameter_specs: list[Spec] = []
     map_of = {m.parameter: m for m in maps}
-    for number, parameter in enumerate(model.parameters):
-        if number in map_of:
-            m = map_of[number]
+    for index, parameter in enumerate(model.parameters):
+        if index in map_of:
+            m = map_of[index]
             spec = specs[m.port]
             assert spec is not None and spec.shape is not None
             sliced = -1 if m.axis is None else m.axis % len(spec.shape)
             shape = [
-                m.part_size if axis == sliced else _body_symbol(table, symbols, d, number, axis)
+                m.part_size if axis == sliced else _body_symbol(table, symbols, d, index, axis)
                 for axis, d in enumerate(spec.shape)
             ]
             parameter_specs.append(Spec(spec.type, tuple(shape)))
-        else:  # the parameter that gets the iteration number
+        else:  # the parameter that gets the iteration's index
             op: Any = parameter.op
-            parameter_specs.append(Spec(op.element_type, dims_of(op.shape, table, number)))
+            parameter_specs.append(Spec(op.element_type, dims_of(op.shape, table, index)))
     if any(s.shape is None for s in parameter_specs) or model.states:
         return None
     program = build(model, parameter_specs, table, layouts)
@@ -184,12 +184,12 @@ def _static_body(
     return Body(model, program)
 
 
-def _body_symbol(table: Table, symbols: dict[int, Int], dim: Int, number: int, axis: int) -> Int:
+def _body_symbol(table: Table, symbols: dict[int, Int], dim: Int, parameter: int, axis: int) -> Int:
     """Return the body's symbol for an extent of the caller. Equal extents get the same symbol."""
     if not isinstance(dim, Sym):
         return dim
     if dim.index not in symbols:
-        symbols[dim.index] = table.atom("dim", number, axis, lo=dim.lo, hi=dim.hi)
+        symbols[dim.index] = table.atom("dim", parameter, axis, lo=dim.lo, hi=dim.hi)
     return symbols[dim.index]
 
 

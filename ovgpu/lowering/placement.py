@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ovgpu.lowering.values import ProgramValues
 from ovgpu.model import Node, Output
 from ovgpu.ops.base.op import Op, op_of
 from ovgpu.ops.base.shapes import constant_axis
@@ -21,9 +21,6 @@ from ovgpu.ops.base.view import IMAGE_RANK, View, equal
 from ovgpu.ops.movement.movement import permutation
 from ovgpu.symbolic import Int, apply, atoms, maximum, product
 from ovgpu.types import Type
-
-if TYPE_CHECKING:
-    from ovgpu.lowering.build import Builder
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Reservation:
 class Placement:
     """Reserved memory by port, and the values that are the memory of results (by index) and of the new values of
     variables (by id). ``channels_last``: the values in that layout that are reserved for inputs of convolutions, or for
-    a Concat. ``adjacent``: the ports whose channels will be adjacent because those of a node's input are."""
+    a Concat. ``adjacent``: the results of convolutions in that layout, and of the layers behind them that keep it."""
 
     reserved: dict[Output, Reservation] = field(default_factory=dict)
     results: dict[int, int] = field(default_factory=dict)
@@ -47,72 +44,72 @@ class Placement:
     adjacent: set[Output] = field(default_factory=set)
 
 
-def reserve_memory(b: Builder, nodes: Sequence[Node]) -> Placement:
+def reserve_memory(p: ProgramValues, nodes: Sequence[Node]) -> Placement:
     """Reserve memory for results, then for variables, then for other nodes, from the last one backwards."""
     placement = Placement(adjacent=_adjacent(nodes))
-    for number in b.layouts.order(len(b.model.results)):
-        _reserve_result(b, placement, number, b.model.results[number])
-    for sink in b.model.sinks:
-        _reserve_assign(b, placement, sink)
+    for index in p.layouts.order(len(p.model.results)):
+        _reserve_result(p, placement, index, p.model.results[index])
+    for sink in p.model.sinks:
+        _reserve_assign(p, placement, sink)
     for node in reversed(nodes):
-        if node.op.name == "Concat" and b.is_bound(node):
-            _reserve_parts(b, placement, node)
-        elif node.op.name == "Reshape" and b.is_bound(node):
-            _reserve_transposed(b, placement, node)
+        if node.op.name == "Concat" and p.is_bound(node):
+            _reserve_parts(p, placement, node)
+        elif node.op.name == "Reshape" and p.is_bound(node):
+            _reserve_transposed(p, placement, node)
         elif op_of(node).layout == "channels_last":
-            _reserve_channels_last(b, placement, node)
+            _reserve_channels_last(p, placement, node)
     return placement
 
 
 def _adjacent(nodes: Sequence[Node]) -> set[Output]:
     """Return the ports of convolutions of tensors whose channels are last, and of layers behind them that keep the
     layout."""
-    found: set[Output] = set()
+    adjacent: set[Output] = set()
     for node in nodes:
         op = op_of(node)
-        if op.layout == "channels_last" or (op.keeps_layout and not found.isdisjoint(node.sources)):
-            found.update(port for port in node.ports if port.spec.rank == IMAGE_RANK)
-    return found
+        if op.layout == "channels_last" or (op.keeps_layout and not adjacent.isdisjoint(node.sources)):
+            adjacent.update(port for port in node.ports if port.spec.rank == IMAGE_RANK)
+    return adjacent
 
 
-def _reserve_result(b: Builder, placement: Placement, number: int, result: Node) -> None:
+def _reserve_result(p: ProgramValues, placement: Placement, index: int, result: Node) -> None:
     source = result.sources[0]
     assert source is not None
-    if source.spec.shape is None or b.data_dependent(source):
+    if source.spec.shape is None or p.data_dependent(source):
         return
     view = View.dense(source.spec.shape)
-    value = b.value(source, view, "output", number)
-    caller_strides = b.layouts.outputs.get(number)
+    value = p.value(source, view, "output", index)
+    caller_strides = p.layouts.outputs.get(index)
     if caller_strides is not None:
-        b.values[value].view = view = View(view.shape, b.strides(value, caller_strides, source.spec.type))
-    placement.results[number] = value
-    _claim(b, placement, source, Reservation(value, view))
+        p.values[value].view = view = View(view.shape, p.strides(value, caller_strides, source.spec.type))
+    placement.results[index] = value
+    _claim(p, placement, source, Reservation(value, view))
 
 
-def _reserve_assign(b: Builder, placement: Placement, sink: Node) -> None:
+def _reserve_assign(p: ProgramValues, placement: Placement, sink: Node) -> None:
     source, variable = sink.sources[0], sink.op.variable_id  # type: ignore[attr-defined]
     assert source is not None
-    if source.spec.shape is None or b.data_dependent(source):
+    if source.spec.shape is None or p.data_dependent(source):
         return
-    view, axis = View.dense(source.spec.shape), b.growing.get(variable, 0)
-    if axis and variable in b.program.states:
-        before = b.values[b.program.states[variable]].view.strides[axis - 1]
+    view, axis = View.dense(source.spec.shape), p.growing.get(variable, 0)
+    if axis and variable in p.program.states:
+        old_stride = p.values[p.program.states[variable]].view.strides[axis - 1]
         shape = view.shape
-        row = maximum(product(shape[axis + 1 :]), 1)
-        view = View.with_capacity(shape, axis, apply("capacity", product(shape[axis:]), before, row))
-    value = b.value(source, view, "variable", variable)
+        token_size = maximum(product(shape[axis + 1 :]), 1)
+        view = View.with_capacity(shape, axis, apply("capacity", product(shape[axis:]), old_stride, token_size))
+    value = p.value(source, view, "variable", variable)
     placement.variables[variable] = value
-    _claim(b, placement, source, Reservation(value, b.values[value].view))
+    _claim(p, placement, source, Reservation(value, p.values[value].view))
 
 
-def _reserve_parts(b: Builder, placement: Placement, concat: Node) -> None:
+def _reserve_parts(p: ProgramValues, placement: Placement, concat: Node) -> None:
     port = concat.ports[0]
     axis = concat.op.axis  # type: ignore[attr-defined]
     reservation = placement.reserved.get(port)
     if reservation is None:
         is_adjacent = port in placement.adjacent
         view = (View.channels_last if is_adjacent else View.dense)(port.spec.shape or ())
-        value = b.value(port, view, "buffer")
+        value = p.value(port, view, "buffer")
         if is_adjacent:
             placement.channels_last.add(value)
         reservation = placement.reserved[port] = Reservation(value, view)
@@ -121,12 +118,12 @@ def _reserve_parts(b: Builder, placement: Placement, concat: Node) -> None:
     for source in _parts(concat, axis):
         assert source.spec.shape is not None
         length = source.spec.shape[axis]
-        _claim(b, placement, source, Reservation(reservation.root, reservation.view.slice(axis, start, length)))
+        _claim(p, placement, source, Reservation(reservation.root, reservation.view.slice(axis, start, length)))
         start = start + length
 
 
 def _parts(concat: Node, axis: int) -> Iterator[Output]:
-    """Yield the inputs of a Concat along ``axis``; those that are all parts of one tensor, in order, as that tensor."""
+    """Yield the inputs of a Concat along ``axis``. All parts of a split tensor in order are yielded as that tensor."""
     sources = [s for s in concat.sources if s is not None]
     while sources:
         part, count = _divided(sources, axis) or (sources[0], 1)
@@ -135,33 +132,33 @@ def _parts(concat: Node, axis: int) -> Iterator[Output]:
 
 
 def _divided(sources: Sequence[Output], axis: int) -> tuple[Output, int] | None:
-    """Return the tensor whose parts along ``axis`` the sources begin with, and the number of parts."""
+    """Return (tensor, number of its parts) if ``sources`` begin with all parts of a tensor split along ``axis``."""
     node = sources[0].node
     if node.op.name not in ("Split", "VariadicSplit") or [*sources[: len(node.ports)]] != node.ports:
         return None
-    x, where = node.sources[:2]
-    assert x is not None and x.spec.rank is not None and where is not None
-    return (x, len(node.ports)) if constant_axis(where.spec, x.spec.rank) == axis else None
+    x, axis_port = node.sources[:2]
+    assert x is not None and x.spec.rank is not None and axis_port is not None
+    return (x, len(node.ports)) if constant_axis(axis_port.spec, x.spec.rank) == axis else None
 
 
-def _reserve_transposed(b: Builder, placement: Placement, reshape: Node) -> None:
+def _reserve_transposed(p: ProgramValues, placement: Placement, reshape: Node) -> None:
     port, source = reshape.ports[0], reshape.sources[0]
     if port in placement.reserved or source is None or source.node.op.name != "Transpose":
         return
-    value = b.value(port, View.dense(port.spec.shape or ()), "buffer")
-    _claim(b, placement, port, Reservation(value, b.values[value].view))
+    value = p.value(port, View.dense(port.spec.shape or ()), "buffer")
+    _claim(p, placement, port, Reservation(value, p.values[value].view))
 
 
-def _reserve_channels_last(b: Builder, placement: Placement, node: Node) -> None:
+def _reserve_channels_last(p: ProgramValues, placement: Placement, node: Node) -> None:
     source = node.sources[0]
     if source is None or source in placement.reserved or not op_of(source.node).keeps_layout:
         return
-    value = b.value(source, View.channels_last(source.spec.shape or ()), "buffer")
+    value = p.value(source, View.channels_last(source.spec.shape or ()), "buffer")
     placement.channels_last.add(value)
-    _claim(b, placement, source, Reservation(value, b.values[value].view))
+    _claim(p, placement, source, Reservation(value, p.values[value].view))
 
 
-def _claim(b: Builder, placement: Placement, port: Output, reservation: Reservation) -> None:
+def _claim(p: ProgramValues, placement: Placement, port: Output, reservation: Reservation) -> None:
     """Reserve memory for the step that computes ``port``, if it can write there.
 
     A reshape or Transpose passes the reservation on to its source.
@@ -173,12 +170,12 @@ def _claim(b: Builder, placement: Placement, port: Output, reservation: Reservat
             return
         port, reservation = source, Reservation(reservation.root, view)
     node = port.node
-    if port in placement.reserved or port in b.value_of or b.hosts.is_known(port) or not b.is_bound(node):
+    if port in placement.reserved or port in p.value_of or p.hosts.is_known(port) or not p.is_bound(node):
         return
     if _is_view(node):
         return
-    view, root_view = reservation.view, b.values[reservation.root].view
-    if _runtime_atoms(b, (*view.strides, view.offset, *root_view.shape)) - _runtime_atoms(b, port.spec.shape or ()):
+    view, root_view = reservation.view, p.values[reservation.root].view
+    if _runtime_atoms(p, (*view.strides, view.offset, *root_view.shape)) - _runtime_atoms(p, port.spec.shape or ()):
         return  # the target depends on run-time numbers that the result's shape does not depend on
     op = op_of(node)
     takes = op.strided_outputs
@@ -188,10 +185,13 @@ def _claim(b: Builder, placement: Placement, port: Output, reservation: Reservat
         placement.reserved[port] = reservation
 
 
-def takes_channels(op: Op, view: View, kind: Type) -> bool:
-    """Return whether an op whose layout is "channels_last", or "image" with adjacent channels, takes a tensor of rank 4
-    as it lies in memory: whole, or as some channels of a tensor whose channels are last."""
-    return view.is_channels_last or (op.takes_parts(kind) and view.has_pixels(CHUNK_BYTES * 8 // kind.bitwidth))
+def takes_channels(op: Op, view: View, dtype: Type) -> bool:
+    """Return whether an op takes a tensor of rank 4 as it lies in memory, without a copy.
+
+    The op's layout is "channels_last", or "image" with adjacent channels. It takes tensors whose channels are last, and
+    some ops take a part of their channels.
+    """
+    return view.is_channels_last or (op.takes_parts(dtype) and view.has_pixels(CHUNK_BYTES * 8 // dtype.bitwidth))
 
 
 def _keeps_order(node: Node) -> bool:
@@ -202,7 +202,7 @@ def _keeps_order(node: Node) -> bool:
 def _source_view(node: Node, source: Output, view: View) -> View | None:
     """Return the view of ``source`` that makes the result of a reshape or Transpose lie at ``view``.
 
-    Return None if there is none, or if its rows would not be dense.
+    Return None if there is none, or if its last axis would not be dense.
     """
     if source.spec.shape is None:
         return None
@@ -226,11 +226,11 @@ def _is_view(node: Node) -> bool:
     return op.view(views, specs, [p.spec for p in node.ports]) is not None
 
 
-def _runtime_atoms(b: Builder, numbers: Sequence[Int]) -> set[int]:
+def _runtime_atoms(p: ProgramValues, expressions: Sequence[Int]) -> set[int]:
     """Return the indices of atoms known only at run time: data-dependent extents, and values read back."""
     return {
         a.index
-        for n in numbers
-        for a in atoms(n)
-        if a.op == "unknown" or (a.op == "item" and b.hosts.ports_to_fetch(b.hosts.items[a.args[0]]))
+        for expression in expressions
+        for a in atoms(expression)
+        if a.op == "unknown" or (a.op == "item" and p.hosts.ports_to_fetch(p.hosts.items[a.args[0]]))
     }

@@ -1,9 +1,9 @@
-"""Compiled form of a model: a flat program with integer slots.
+"""Compiled form of a model: a flat program of steps, whose extents are symbols.
 
 A `Program` is a list of `Value`s (tensors, each with its memory and its view of it) and of `Segment`s of
 `Step`s. Every extent, stride and offset is an int or a `Sym`. When a segment starts, its `shape_function` computes the
-slots, which are the numbers of those symbols. A segment ends where the next one needs a number that is known only at
-run time: an extent of a data-dependent result, or a computed value on the host.
+values of those symbols. A segment ends where the next one needs a number that is known only at run time: an extent of a
+data-dependent result, or a computed value on the host.
 
 A program is plain data: nothing here runs, allocates, or knows a backend.
 """
@@ -53,7 +53,7 @@ class Value:
 
 @dataclass(slots=True)
 class HostInput:
-    """Source of an input's value on the host: a constant, Ints computed from slots, or the result of a host node."""
+    """Source of an input's value on the host: a constant, Ints of symbols, or the result of a host node."""
 
     constant: np.ndarray[Any, Any] | None = None
     ints: tuple[Int, ...] | None = None
@@ -126,7 +126,7 @@ class HostNode:
 
 
 Geometry = Callable[[Sequence[int]], tuple[tuple[int, ...], tuple[int, ...], int]]
-"""A function from slots to (shape, strides in bytes, offset in bytes)."""
+"""A function from symbol values to (shape, strides in bytes, offset in bytes)."""
 
 
 @dataclass(slots=True)
@@ -135,33 +135,34 @@ class Segment:
 
     steps: list[Step] = field(default_factory=list)
     values: list[int] = field(default_factory=list)  # ids of the values whose arrays this segment makes, in order
-    slots: list[Int] = field(default_factory=list)  # expressions; the shape function returns their numbers
+    symbols: list[Int] = field(default_factory=list)  # the shape function returns their values
     host_nodes: list[HostNode] = field(default_factory=list)
     fetches: set[int] = field(default_factory=set)  # value ids that the shape function reads on the host
     read_host_nodes: list[int] = field(default_factory=list)  # indices of the host nodes whose results steps take
     shape_function: Callable[[Sequence[Any]], tuple[tuple[int, ...], list[Any]]] = lambda arrays: ((), [])
     shape_function_source: str = ""
     buffers: list[Buffer] = field(default_factory=list)
-    value_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `values`
-    step_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `steps`
+    value_deps: dict[int, list[int]] = field(default_factory=dict)  # position in `symbols` -> positions in `values`
+    step_deps: dict[int, list[int]] = field(default_factory=dict)  # position in `symbols` -> positions in `steps`
     # value from outside the segment -> positions in `values` of its views, and in `steps` of the steps that use it
     external_users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
     geometries: list[tuple[Geometry, int, int, Type]] = field(default_factory=list)  # `_array_recipe` per value
-    dynamic_sizes: list[tuple[int, int]] = field(default_factory=list)  # (position in `buffers`, slot of its size)
+    # (position in `buffers`, position of its size in `symbols`)
+    dynamic_sizes: list[tuple[int, int]] = field(default_factory=list)
     position_of: dict[int, int] = field(default_factory=dict)  # root -> position in `buffers`
     caller_roots: dict[int, Geometry] = field(default_factory=dict)  # roots in the caller's memory: outputs, variables
-    index: dict[int, int] = field(default_factory=dict)  # index of a Sym -> its slot
-    host_numbers: dict[Output, int] = field(default_factory=dict)  # port -> its host node, while building
+    index: dict[int, int] = field(default_factory=dict)  # index of a Sym -> its position in `symbols`
+    host_node_of: dict[Output, int] = field(default_factory=dict)  # port -> index in `host_nodes`, while building
 
-    def slot(self, value: Int) -> None:
-        """Add a slot for a symbol that has none."""
+    def add_symbol(self, value: Int) -> None:
+        """Add a symbol, unless the segment has it or ``value`` is a number."""
         if isinstance(value, Sym) and value.index not in self.index:
-            self.index[value.index] = len(self.slots)
-            self.slots.append(value)
+            self.index[value.index] = len(self.symbols)
+            self.symbols.append(value)
 
-    def resolve(self, value: Int, slots: Sequence[int]) -> int:
-        """Return the number of an int or symbol, given the slots' numbers."""
-        return slots[self.index[value.index]] if isinstance(value, Sym) else value
+    def resolve(self, value: Int, symbol_values: Sequence[int]) -> int:
+        """Return the value of an int or symbol, given the values of `symbols`."""
+        return symbol_values[self.index[value.index]] if isinstance(value, Sym) else value
 
 
 @dataclass(slots=True)
@@ -185,8 +186,8 @@ class Program:
     results: list[int]
     states: dict[str, int]  # variable id -> its state value (the result of ReadValue)
     assigns: dict[str, int]  # variable id -> the value that Assign takes
-    # id of a variable assigned by a cache append -> host input, true if the new value begins with the old rows; None if
-    # it always does
+    # id of a variable that a cache append assigns -> host input that is true if the new value begins with the old one;
+    # None instead of the input if it always does
     appended: dict[str, HostInput | None]
     host_parameters: set[int]  # indices of the inputs whose values the shape function reads
     deferred: DeferredModel | None = None
@@ -210,12 +211,12 @@ class DeferredModel:
 
 def constants(program: Program) -> dict[int, np.ndarray[Any, Any]]:
     """Return, by `id`, the constants of a program and of its bodies, except bodies built at run time."""
-    found = {id(v.source): v.source for v in program.values if v.memory == "constant" and v.is_root}
+    arrays = {id(v.source): v.source for v in program.values if v.memory == "constant" and v.is_root}
     for step in program.steps:
         for body in step.bodies:
             if body.program is not None:
-                found.update(constants(body.program))
-    return found
+                arrays.update(constants(body.program))
+    return arrays
 
 
 class Copy(Op):

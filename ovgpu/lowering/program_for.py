@@ -28,13 +28,15 @@ def program_for(
     if program is None:
         table = Table()
         specs = []
-        for number, (parameter, x) in enumerate(zip(model.parameters, inputs)):
+        for index, (parameter, x) in enumerate(zip(model.parameters, inputs)):
             op: Any = parameter.op
             shape = PartialShape.dynamic(x.ndim)
-            kind: Type = op.element_type
-            if kind.is_dynamic() or kind.storage != x.dtype:  # the input's type overrides the declared one
-                kind = Type.of(x.dtype)
-            specs.append(Spec(kind, dims_of(shape, table, number)))
+            element_type: Type = op.element_type
+            if (
+                element_type.is_dynamic() or element_type.storage != x.dtype
+            ):  # the input's type overrides the declared one
+                element_type = Type.of(x.dtype)
+            specs.append(Spec(element_type, dims_of(shape, table, index)))
         # Build from a copy: shape inference writes to the ports, and other requests may build from the same model.
         program = programs[key] = build(model.clone(), specs, table, uploads=uploads, downloads=downloads)
     return program

@@ -1,4 +1,4 @@
-"""Finalizing a program: buffers, slots, dependencies and the shape function of each segment."""
+"""Finalizing a program: buffers, symbols, dependencies and the shape function of each segment."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ def finalize(
 ) -> None:
     """Fill in the segments of a program whose steps are complete.
 
-    ``source`` is `Builder._source`; ``computed_in`` maps a value to the number of the segment that computes it.
+    ``source`` is `Builder._source`; ``computed_in`` maps a value to the index of the segment that computes it.
     """
     values = program.values
-    made_in: dict[int, int] = {}  # value -> number of the segment that makes its array
+    made_in: dict[int, int] = {}  # value -> index of the segment that makes its array
     last_segment = _last_segments(program)
-    for number, segment in enumerate(program.segments):
-        following = program.segments[number + 1 : number + 2]
+    for segment_index, segment in enumerate(program.segments):
+        following = program.segments[segment_index + 1 : segment_index + 2]
         for i in [
-            *_used_values(program, number),
+            *_used_values(program, segment_index),
             *(i for other in following for i in other.fetches),
         ]:  # views that the next shape function reads
             for v in (i, values[i].root):
                 if v not in made_in and (values[v].memory == "buffer" or v != values[v].root):
-                    made_in[v] = number
+                    made_in[v] = segment_index
                     segment.values.append(v)
         segment.values.sort()
-        given = sorted(
+        caller_roots = sorted(
             {
                 values[i].root
-                for i in _used_values(program, number)
+                for i in _used_values(program, segment_index)
                 if values[values[i].root].memory in ("output", "variable")
-                and made_in.setdefault(values[i].root, number) == number
+                and made_in.setdefault(values[i].root, segment_index) == segment_index
             }
         )
-        _collect_buffers(program, segment, number, made_in, last_segment)
-        _collect_slots(program, segment, given)
-        _collect_dependencies(program, segment, number, made_in)
+        _collect_buffers(program, segment, segment_index, made_in, last_segment)
+        _collect_symbols(program, segment, caller_roots)
+        _collect_dependencies(program, segment, segment_index, made_in)
         segment.dynamic_sizes = [
             (i, segment.index[b.nbytes.index]) for i, b in enumerate(segment.buffers) if isinstance(b.nbytes, Sym)
         ]
         read = {h.host_node for step in segment.steps for h in step.host.values()}
-        segment.read_host_nodes = sorted(number for number in read if number >= 0)
+        segment.read_host_nodes = sorted(i for i in read if i >= 0)
         segment.position_of = {b.root: i for i, b in enumerate(segment.buffers)}
-        segment.caller_roots = {i: _compile_geometry(values[i], segment) for i in given}
+        segment.caller_roots = {i: _compile_geometry(values[i], segment) for i in caller_roots}
         segment.geometries = [_array_recipe(values[i], segment) for i in segment.values]
         for step in segment.steps:
             step.types = tuple(values[i].type for i in step.outputs)
     by_segment: list[list[Check]] = [[] for _ in program.segments]
     available = cache(partial(_first_segment_knowing, program, source, computed_in))
     for check in checks:
-        known = max((available(a) for x in (check.a, check.b) for a in atoms(x)), default=0)
-        if known < len(by_segment):
-            by_segment[known].append(check)
-    on_host = {i: len(values) + number for number, i in enumerate(program.inputs)}
+        first = max((available(a) for x in (check.a, check.b) for a in atoms(x)), default=0)
+        if first < len(by_segment):
+            by_segment[first].append(check)
+    on_host = {i: len(values) + index for index, i in enumerate(program.inputs)}
     for segment, its_checks in zip(program.segments, by_segment):
         compile_shape_function(segment, its_checks, partial(source, segment), on_host)
 
@@ -72,26 +72,26 @@ def _value_ids(step: Step) -> Iterable[int]:
     return (i for i in (*step.inputs, *step.outputs, *step.workspace) if i >= 0)
 
 
-def _used_values(program: Program, number: int) -> list[int]:
+def _used_values(program: Program, segment_index: int) -> list[int]:
     """Return the values that a segment's steps use and, for the last segment, those that the caller uses."""
-    found = dict.fromkeys(i for step in program.segments[number].steps for i in _value_ids(step))
-    if number == len(program.segments) - 1:
+    used = dict.fromkeys(i for step in program.segments[segment_index].steps for i in _value_ids(step))
+    if segment_index == len(program.segments) - 1:
         deferred = program.deferred.inputs if program.deferred is not None else []
-        found.update(dict.fromkeys([*program.results, *program.assigns.values(), *deferred]))
-    return list(found)
+        used.update(dict.fromkeys([*program.results, *program.assigns.values(), *deferred]))
+    return list(used)
 
 
 def _last_segments(program: Program) -> dict[int, int]:
     """Return a map from a root to the last segment that uses it or a view of it, or reads it back."""
     last: dict[int, int] = {}
-    for number, segment in enumerate(program.segments):
-        for i in [*_used_values(program, number), *segment.fetches]:
-            last[program.values[i].root] = number
+    for segment_index, segment in enumerate(program.segments):
+        for i in [*_used_values(program, segment_index), *segment.fetches]:
+            last[program.values[i].root] = segment_index
     return last
 
 
 def _collect_buffers(
-    program: Program, segment: Segment, number: int, made_in: dict[int, int], last_segment: dict[int, int]
+    program: Program, segment: Segment, segment_index: int, made_in: dict[int, int], last_segment: dict[int, int]
 ) -> None:
     """Add the segment's buffers: the live ranges of the roots in its arena, and the buffers reused in place."""
     values = program.values
@@ -101,18 +101,20 @@ def _collect_buffers(
             root = values[i].root
             first, _ = ends.get(root, (position, position))
             ends[root] = (first, position)
-    after = len(segment.steps)
-    for i in _used_values(program, number) if number == len(program.segments) - 1 else ():
+    after = len(segment.steps)  # end of the live ranges that outlast the segment's steps
+    for i in _used_values(program, segment_index) if segment_index == len(program.segments) - 1 else ():
         if values[i].root in ends and i in {
             *program.results,
             *program.assigns.values(),
             *(program.deferred.inputs if program.deferred else ()),
         }:
             ends[values[i].root] = (ends[values[i].root][0], after)
-    own = sorted((r for r in ends if values[r].memory == "buffer" and made_in[r] == number), key=lambda r: ends[r][0])
+    own = sorted(
+        (r for r in ends if values[r].memory == "buffer" and made_in[r] == segment_index), key=lambda r: ends[r][0]
+    )
     for root in own:
         first, last = ends[root]
-        last = after if last_segment[root] > number else last
+        last = after if last_segment[root] > segment_index else last
         segment.buffers.append(Buffer(root, _nbytes(values[root]), first, last))
     position_of = {b.root: i for i, b in enumerate(segment.buffers)}
     for position, step in enumerate(segment.steps):
@@ -163,18 +165,18 @@ def _nbytes(value: Value) -> Int:
     return value.view.size * value.type.storage.itemsize
 
 
-def _collect_slots(program: Program, segment: Segment, given: Sequence[int]) -> None:
-    for i in [*segment.values, *given]:
-        for number in _numbers(program.values[i]):
-            segment.slot(number)
+def _collect_symbols(program: Program, segment: Segment, caller_roots: Sequence[int]) -> None:
+    for i in [*segment.values, *caller_roots]:
+        for expression in _view_ints(program.values[i]):
+            segment.add_symbol(expression)
     for step in segment.steps:
-        for number in _host_numbers(step):
-            segment.slot(number)
+        for expression in _host_ints(step):
+            segment.add_symbol(expression)
         if step.kind == "upload":  # the shape of an upload is part of a binding's key
-            for number in program.values[step.outputs[0]].view.shape:
-                segment.slot(number)
+            for expression in program.values[step.outputs[0]].view.shape:
+                segment.add_symbol(expression)
     for buffer in segment.buffers:
-        segment.slot(buffer.nbytes)
+        segment.add_symbol(buffer.nbytes)
 
 
 def _array_recipe(value: Value, segment: Segment) -> tuple[Geometry, int, int, Type]:
@@ -185,56 +187,57 @@ def _array_recipe(value: Value, segment: Segment) -> tuple[Geometry, int, int, T
 
 
 def _compile_geometry(value: Value, segment: Segment) -> Geometry:
-    """Return a function from slots to the value's geometry: generated code, since it runs whenever a shape changes."""
+    """Return a function from symbol values to the value's geometry, as generated code: it runs at every new shape."""
     size = value.type.storage.itemsize
 
-    def code(number: Int, factor: int) -> str:
-        if not isinstance(number, Sym):
-            return str(number * factor)
-        return f"S[{segment.index[number.index]}]" + (f" * {factor}" if factor != 1 else "")
+    def code(expression: Int, factor: int) -> str:
+        if not isinstance(expression, Sym):
+            return str(expression * factor)
+        return f"S[{segment.index[expression.index]}]" + (f" * {factor}" if factor != 1 else "")
 
-    def row(numbers: Sequence[Int], factor: int) -> str:
-        return f"({', '.join(code(n, factor) for n in numbers)}{',' if len(numbers) == 1 else ''})"
+    def tuple_code(expressions: Sequence[Int], factor: int) -> str:
+        codes = [code(expression, factor) for expression in expressions]
+        return f"({', '.join(codes)}{',' if len(codes) == 1 else ''})"
 
     view = value.view
-    if not any(isinstance(number, Sym) for number in _numbers(value)):
+    if not any(isinstance(expression, Sym) for expression in _view_ints(value)):
         known = tuple(view.shape), tuple([stride * size for stride in view.strides]), view.offset * size
-        return lambda slots: known
-    text = f"({row(view.shape, 1)}, {row(view.strides, size)}, {code(view.offset, size)})"
+        return lambda symbol_values: known
+    text = f"({tuple_code(view.shape, 1)}, {tuple_code(view.strides, size)}, {code(view.offset, size)})"
     return eval(f"lambda S: {text}")  # type: ignore[no-any-return]
 
 
-def _numbers(value: Value) -> tuple[Int, ...]:
+def _view_ints(value: Value) -> tuple[Int, ...]:
     return (*value.view.shape, *value.view.strides, value.view.offset)
 
 
-def _host_numbers(step: Step) -> Iterable[Int]:
-    return (number for given in step.host.values() for number in given.ints or ())
+def _host_ints(step: Step) -> Iterable[Int]:
+    return (expression for given in step.host.values() for expression in given.ints or ())
 
 
-def _collect_dependencies(program: Program, segment: Segment, number: int, made_in: dict[int, int]) -> None:
-    """Record which arrays and steps depend on each slot, and on each array from outside the segment."""
+def _collect_dependencies(program: Program, segment: Segment, segment_index: int, made_in: dict[int, int]) -> None:
+    """Record which arrays and steps depend on each symbol, and on each array from outside the segment."""
     values = program.values
     position_of = {v: i for i, v in enumerate(segment.values)}
     steps_of: dict[int, list[int]] = {}
     for position, step in enumerate(segment.steps):
         for i in dict.fromkeys(_value_ids(step)) if step.kind != "eager" else ():  # eager steps are not bound to arrays
             steps_of.setdefault(i, []).append(position)
-        for expression in _host_numbers(step):
+        for expression in _host_ints(step):
             if isinstance(expression, Sym):
                 _append_new(segment.step_deps, segment.index[expression.index], position)
     for i, position in position_of.items():
-        for expression in _numbers(values[i]):
+        for expression in _view_ints(values[i]):
             if isinstance(expression, Sym):
-                slot = segment.index[expression.index]
-                _append_new(segment.value_deps, slot, position)
+                symbol = segment.index[expression.index]
+                _append_new(segment.value_deps, symbol, position)
                 for step_position in steps_of.get(i, ()):
-                    _append_new(segment.step_deps, slot, step_position)
+                    _append_new(segment.step_deps, symbol, step_position)
     outside: dict[int, tuple[list[int], list[int]]] = {}
     for i in sorted({*steps_of, *segment.values}):
         value = values[i]
         if i in position_of:
-            if value.memory == "buffer" and made_in.get(value.root) == number:
+            if value.memory == "buffer" and made_in.get(value.root) == segment_index:
                 continue
             target = outside.setdefault(value.root, ([], []))  # a view of memory from outside
             target[0].append(position_of[i])
@@ -256,7 +259,7 @@ def _first_segment_knowing(
     computed_in: Mapping[int, int],
     atom: Atom,
 ) -> int:
-    """Return the number of the first segment whose shape function can compute an atom."""
+    """Return the index of the first segment whose shape function can compute an atom."""
     if atom.op not in ("unknown", "item"):
         return 0
     kind, value, _ = source(program.segments[0], atom)

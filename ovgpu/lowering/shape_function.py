@@ -1,8 +1,9 @@
-"""Code generation of shape functions: one Python function per segment that computes the segment's slots.
+"""Code generation of shape functions: one Python function per segment that computes the values of its symbols.
 
-``shape_function(arrays) -> (slots, hosts)``: ``arrays`` holds the program's arrays by value id (from the caller and
-from earlier segments), then the inputs on the host. ``slots`` are ints; ``hosts`` are the host tensors that symbols
-cannot express. The function also runs the checks that shape inference left open, and raises `OpError` if one fails.
+``shape_function(arrays) -> (symbol_values, hosts)``: ``arrays`` holds the program's arrays by value id (from the caller
+and from earlier segments), then the inputs on the host. ``symbol_values`` are ints; ``hosts`` are the host tensors that
+symbols cannot express. The function also runs the checks that shape inference left open: it raises `OpError` if one
+fails.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ def compile_shape_function(
     source: Callable[[Atom], tuple[str, Any, int]],
     on_host: Mapping[int, int],
 ) -> None:
-    """Generate ``segment.shape_function``. ``source`` returns where an atom's number is: ("shape", value id, axis),
-    ("strides", (value id, bytes per element), axis), ("item", value id, element) or ("host", host node, element).
-    ``on_host`` maps the value id of an input to the index of its host array in ``arrays``."""
+    """Generate ``segment.shape_function``.
+
+    ``source`` returns the origin of an atom's number: ("shape", value id, axis), ("strides", (value id, bytes per
+    element), axis), ("item", value id, element) or ("host", host node, element). ``on_host`` maps the value id of an
+    input to the index of its host array in ``arrays``.
+    """
     names: dict[str, Any] = {
         "fetch": fetch,
         "integer": integer,
@@ -41,16 +45,16 @@ def compile_shape_function(
     done: set[int] = set()
 
     def source_code(atom: Atom) -> str:
-        kind, number, element = source(atom)
+        kind, origin, element = source(atom)
         if kind == "host":
-            host(number)
-            return f"integer(h{number}, {element})"
+            host(origin)
+            return f"integer(h{origin}, {element})"
         if kind == "item":
-            return f"integer(fetch(A[{on_host.get(number, number)}]), {element})"
+            return f"integer(fetch(A[{on_host.get(origin, origin)}]), {element})"
         if kind == "strides":
-            value, itemsize = number
+            value, itemsize = origin
             return f"A[{value}].strides[{element}] // {itemsize}"
-        return f"A[{number}].shape[{element}]"
+        return f"A[{origin}].shape[{element}]"
 
     codegen = ExpressionCodegen(source_code)
 
@@ -70,24 +74,24 @@ def compile_shape_function(
         names[name] = given.constant
         return name
 
-    def host(number: int) -> None:
-        if number not in done:
-            done.add(number)
-            node, output = segment.host_nodes[number], 0
-            names[f"n{number}"] = node
+    def host(index: int) -> None:
+        if index not in done:
+            done.add(index)
+            node, output = segment.host_nodes[index], 0
+            names[f"n{index}"] = node
             arguments = ", ".join(argument(x) for x in node.inputs)
-            codegen.lines.append(f"h{number} = evaluate_host(n{number}, [{arguments}])[{output}]")
+            codegen.lines.append(f"h{index} = evaluate_host(n{index}, [{arguments}])[{output}]")
 
-    for number in range(len(segment.host_nodes)):
-        host(number)
-    for number, check in enumerate(checks):
+    for index in range(len(segment.host_nodes)):
+        host(index)
+    for index, check in enumerate(checks):
         a, b = codegen.expression(check.a), codegen.expression(check.b)
-        codegen.lines.append(f"if {CHECKS[check.op].format(a, b)}: fail(checks[{number}], {a}, {b})")
-    slots = [codegen.expression(slot) for slot in segment.slots]
+        codegen.lines.append(f"if {CHECKS[check.op].format(a, b)}: fail(checks[{index}], {a}, {b})")
+    symbol_values = [codegen.expression(symbol) for symbol in segment.symbols]
     body = "\n    ".join(
         [
             *codegen.lines,
-            f"return ({', '.join(slots)}{',' if slots else ''}), "
+            f"return ({', '.join(symbol_values)}{',' if symbol_values else ''}), "
             f"[{', '.join(f'h{i}' for i in range(len(segment.host_nodes)))}]",
         ]
     )

@@ -23,12 +23,12 @@ from .ports import Ports, find_port, ports_table
 from .rt_info import RTMap
 
 result_class: type[Any] | None = None
-"""The op class of Results, which `ovgpu.ops.infrastructure.graph` sets."""
+"""Op class of Results. `ovgpu.ops.infrastructure.graph` sets it, as this folder cannot import ops."""
 
 relax_shapes: Callable[[Any], None] | None = None
-"""The rewrite before inputs get other shapes, which `ovgpu.passes` sets."""
+"""Rewrite that `Model.reshape` runs first. `ovgpu.passes` sets it, as this folder cannot import passes."""
 
-_numbers = itertools.count()
+_name_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Model(Ports, metaclass=Shared):
     - `Model(results, parameters, name)`
     - `Model(results, sinks, parameters, name)`
 
-    A node or port that is no Result gets one. Made of nodes of openvino, it is an `openvino.Model`.
+    ``results`` may also be other nodes and ports, for which Results are added. A call with nodes of openvino returns an
+    `openvino.Model`.
 
     Raises: RuntimeError if results or sinks depend on a Parameter that is not one of ``parameters``.
     """
@@ -85,7 +86,7 @@ class Model(Ports, metaclass=Shared):
         results = [results] if isinstance(results, Node) else results
         self.results = [_as_result(result) for result in results]
         self.sinks, self.parameters = list(sinks or ()), list(parameters)
-        self._name = f"Model{next(_numbers)}"
+        self._name = f"Model{next(_name_numbers)}"
         self.friendly_name, self.source = name or self._name, source
         self.rt_info = RTMap()
         self._other_variables: list[Any] = []
@@ -147,7 +148,7 @@ class Model(Ports, metaclass=Shared):
     # ---- OpenVINO's API
 
     def get_ordered_ops(self) -> list[Node]:
-        """Return the nodes in topological order, in the same one as OpenVINO."""
+        """Return the nodes in the topological order that OpenVINO has."""
         return _ordered([*self.results, *self.sinks, *self.parameters])
 
     get_ops = get_ordered_ops
@@ -212,8 +213,8 @@ class Model(Ports, metaclass=Shared):
 
     def get_result_index(self, port: Output | Node) -> int:
         """Return the index of the output for ``port``: a Result, its port, or the port it reads. -1 if none."""
-        found = [i for i, r in enumerate(self.results) if port in (r, r.ports[0], r.ports[0].tensor_port)]
-        return found[0] if found else -1
+        indices = [i for i, r in enumerate(self.results) if port in (r, r.ports[0], r.ports[0].tensor_port)]
+        return indices[0] if indices else -1
 
     def get_parameter_index(self, parameter: Node) -> int:
         """Return the index of the input that a Parameter defines; -1 if the model does not have it."""
@@ -227,12 +228,12 @@ class Model(Ports, metaclass=Shared):
     def get_variables(self) -> list[Variable]:
         """Return the variables of ReadValue and Assign."""
         reads = {n.op.variable_id: n.ports[0] for n in self.ops if n.op.name == "ReadValue"}  # type: ignore[attr-defined]
-        found = [
+        kept = [
             Variable(name, port.partial_shape, port.element_type)
             for name, port in reads.items()
             if name not in self._removed_variables
         ]
-        return [*found, *self._other_variables]
+        return [*kept, *self._other_variables]
 
     variables = attribute(get_variables)
 
@@ -292,9 +293,9 @@ class Model(Ports, metaclass=Shared):
     def reshape(self, shapes: Any, variables_shapes: Mapping[str, Any] | None = None) -> None:
         """Set new shapes of inputs: one shape for the only input, or a dict by port, name or index.
 
-        ``variables_shapes`` has new shapes of variables by id. Target shapes that hold the batch of the file follow the
-        inputs from then on, where OpenVINO has it so (see `ovgpu.passes.relax_shapes`). The shapes stay as they were if
-        inference fails.
+        ``variables_shapes`` has new shapes of variables by id. Constants in target shapes that hold the batch of the
+        file are replaced by the extents of inputs, in the cases in which OpenVINO does so (see
+        `ovgpu.passes.relax_shapes`). The shapes stay as they were if inference fails.
         """
         if not isinstance(shapes, Mapping):
             if len(self.parameters) != 1:
@@ -329,9 +330,9 @@ class Model(Ports, metaclass=Shared):
             raise
 
     def add_outputs(self, outputs: Any) -> list[Output]:
-        """Add outputs for tensors of the graph, and return their ports; for a tensor that is an output, that one.
+        """Add outputs for tensors of the graph, except for those that are outputs. Return the ports of all of them.
 
-        ``outputs`` is a tensor name, a pair (friendly name of a node, number of its port), a port, or a list of them.
+        ``outputs`` is a tensor name, a pair (friendly name of a node, index of its port), a port, or a list of them.
 
         Raises: RuntimeError if there is no such tensor, TypeError for another kind of value.
         """
@@ -346,10 +347,10 @@ class Model(Ports, metaclass=Shared):
     def _tensor(self, key: Any) -> Output:
         """Return the port of the graph for a key of `add_outputs`."""
         if isinstance(key, str):
-            found = [port for node in self.ops for port in node.ports if key in port.get_names()]
-            if not found:
+            ports = [port for node in self.ops for port in node.ports if key in port.get_names()]
+            if not ports:
                 raise Error(f"there is no tensor '{key}' to add as an output")
-            return found[0].tensor_port
+            return ports[0].tensor_port
         if isinstance(key, tuple):
             nodes = [node for node in self.ops if node.friendly_name == key[0]]
             if not nodes:
@@ -360,7 +361,7 @@ class Model(Ports, metaclass=Shared):
         return key
 
     def replace_parameter(self, index: int, parameter: Node) -> None:
-        """Replace the parameter at an index, and let all its users read another one. RuntimeError if out of range."""
+        """Replace the parameter at an index, and connect its users to the new one. RuntimeError if out of range."""
         if not 0 <= index < len(self.parameters):
             raise Error(f"there is no parameter {index} to replace: the model has {len(self.parameters)}")
         old, new = self.parameters[index].ports[0], parameter.ports[0]
@@ -445,8 +446,8 @@ class Model(Ports, metaclass=Shared):
 
     def __repr__(self) -> str:
         lines = [
-            f"{title}[\n" + ",\n".join(f"<ConstOutput: {port.describe()}>" for port in found) + "\n]"
-            for title, found in (("inputs", self.inputs), ("outputs", self.outputs))
+            f"{title}[\n" + ",\n".join(f"<ConstOutput: {port.describe()}>" for port in ports) + "\n]"
+            for title, ports in (("inputs", self.inputs), ("outputs", self.outputs))
         ]
         return f"<Model: '{self.friendly_name}'\n" + "\n".join(lines) + ">"
 
@@ -457,7 +458,8 @@ class Model(Ports, metaclass=Shared):
 
 def bodies(op: Any) -> list[Model]:
     """Return the body models of an op, in order of declaration."""
-    # Not by `attributes`, which may unpack constants; and at once, as another thread may add a cached property.
+    # `attributes` may unpack constants. Iterating over the dict itself would fail if another thread adds a cached
+    # property meanwhile.
     values = tuple(vars(op).values())
     return [value for value in values if type(value) is Model]
 
@@ -535,7 +537,7 @@ def _topological(roots: Sequence[Node], source: str) -> list[Node]:
 
 
 def _ordered(roots: Sequence[Node]) -> list[Node]:
-    """Return nodes and what they depend on in the order of OpenVINO's `topological_sort`: from the last root on."""
+    """Return roots and the nodes they depend on, in the order of OpenVINO's `topological_sort`: the last root first."""
     order: dict[Node, None] = {}
     stack = list(roots)
     while stack:

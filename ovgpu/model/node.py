@@ -21,7 +21,7 @@ if typing.TYPE_CHECKING:
     from .graph import Model
 
 
-_numbers = itertools.count()
+_instance_ids = itertools.count()
 
 
 class Operation(Protocol):
@@ -47,7 +47,7 @@ class Output(metaclass=Shared):
     __slots__ = {
         "_names": "",
         "_rt_info": "",
-        "index": "Number of the port among the outputs of its node.",
+        "index": "Index of the port among the outputs of its node.",
         "node": "Node that the port belongs to.",
         "spec": "Element type, shape and, where known, value of the tensor.",
     }
@@ -122,7 +122,7 @@ class Output(metaclass=Shared):
     tensor = attribute(get_tensor)
 
     def get_index(self) -> int:
-        """Return the number of the port among the outputs of its node."""
+        """Return the index of the port among the outputs of its node."""
         return self.index
 
     def get_node(self) -> Node:
@@ -183,9 +183,9 @@ def set_layout(port: Output, layout: Layout | str) -> None:
 
 
 class Input(metaclass=Shared):
-    """Input port: a node and the index of one of its inputs. Equal if both are."""
+    """Input port: a node and the index of one of its inputs. Ports with equal node and index are equal."""
 
-    __slots__ = {"index": "Number of the port among the inputs of its node.", "node": "Node that the port belongs to."}
+    __slots__ = {"index": "Index of the port among the inputs of its node.", "node": "Node that the port belongs to."}
 
     def __init__(self, node: Node, index: int) -> None:
         self.node, self.index = node, index
@@ -208,7 +208,7 @@ class Input(metaclass=Shared):
         return self.node
 
     def get_index(self) -> int:
-        """Return the number of the port among the inputs of its node."""
+        """Return the index of the port among the inputs of its node."""
         return self.index
 
     def get_element_type(self) -> Type:
@@ -275,7 +275,7 @@ class Node(metaclass=Shared):
     __slots__ = {
         "extra": "Attributes in the file that the operation does not know, as texts by name.",
         "friendly_name": "Name of the layer in the file, or the one that was set.",
-        "input_rt_info": "Runtime information of inputs, by number.",
+        "input_rt_info": "Runtime information of inputs, by index.",
         "instance_id": "Number that no other node of this process has.",
         "layer_id": "Id of the layer in the file, empty for a node that was made here.",
         "model": "Model that the node belongs to, None for none.",
@@ -291,7 +291,7 @@ class Node(metaclass=Shared):
         self.op = op
         self.sources: list[Output | None] = list(inputs)
         self.ports = [Output(self, i) for i in range(outputs)]
-        self.instance_id = next(_numbers)
+        self.instance_id = next(_instance_ids)
         self.friendly_name = name or self.get_name()
         self.layer_id = layer_id
         self.extra: dict[str, str] = {}  # attributes in the file that the op does not know
@@ -378,7 +378,7 @@ class Node(metaclass=Shared):
         self.rt_info[key] = value
 
     def inputs(self) -> list[Input]:
-        """Return the input ports, those that are not connected too."""
+        """Return all input ports, connected or not."""
         return [Input(self, index) for index in range(len(self.sources))]
 
     def outputs(self) -> list[Output]:
@@ -386,12 +386,12 @@ class Node(metaclass=Shared):
         return list(self.ports)
 
     def input(self, index: int) -> Input:
-        """Return the input port with this number. Raises RuntimeError if there is none."""
+        """Return the input port with this index. Raises RuntimeError if there is none."""
         self._check(index, self.sources)
         return Input(self, index)
 
     def output(self, index: int) -> Output:
-        """Return the output port with this number. Raises RuntimeError if there is none."""
+        """Return the output port with this index. Raises RuntimeError if there is none."""
         self._check(index, self.ports)
         return self.ports[index]
 

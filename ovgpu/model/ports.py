@@ -51,37 +51,37 @@ def find_port(ports: Sequence[Output], key: Any, kind: str) -> Output:
             raise RuntimeError(f"{kind}() needs a model with exactly one {kind}; it has {len(ports)}")
         return ports[0]
     if isinstance(key, str):
-        found = [p for p in ports if key in p.get_names()] or [p for p in ports if key in p.tensor_port.get_names()]
+        matches = [p for p in ports if key in p.get_names()] or [p for p in ports if key in p.tensor_port.get_names()]
     elif isinstance(key, Output):
-        found = [p for p in ports if p is key] or [p for p in ports if p.tensor_port is key]
+        matches = [p for p in ports if p is key] or [p for p in ports if p.tensor_port is key]
     else:
-        number = operator.index(key)
-        if number < 0:
-            raise TypeError(f"the number of an {kind} is not negative, as {number} is")
-        if number >= len(ports):
-            raise IndexError(f"there is no {kind} {number}: the model has {len(ports)}")
-        return ports[number]
-    if not found:
+        index = operator.index(key)
+        if index < 0:
+            raise TypeError(f"the number of an {kind} is not negative, as {index} is")
+        if index >= len(ports):
+            raise IndexError(f"there is no {kind} {index}: the model has {len(ports)}")
+        return ports[index]
+    if not matches:
         available = ", ".join(min(p.get_names(), default=f"#{i}") for i, p in enumerate(ports)) or "none"
         title = kind.capitalize()
         description = f"tensor name '{key}'" if isinstance(key, str) else f"port {key}"
         names = {name for p in ports for name in p.get_names()}
         suggestion = did_you_mean(key, names) if isinstance(key, str) else ""
         raise RuntimeError(f"{title} for {description} is not found. The model has: {available}{suggestion}")
-    return found[0]
+    return matches[0]
 
 
 def ports_table(inputs: Sequence[Output], outputs: Sequence[Output]) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return the columns and rows of a table of a model's inputs and outputs. A port without names has its layer's."""
+    """Return the columns and rows of a table of a model's inputs and outputs. A layer's name replaces missing names."""
     rows = [
         (
             kind,
-            number,
+            index,
             ", ".join(sorted(port.get_names())) or port.tensor_port.node.friendly_name,
             port.partial_shape,
             port.element_type.get_type_name(),
         )
         for kind, ports in (("input", inputs), ("output", outputs))
-        for number, port in enumerate(ports)
+        for index, port in enumerate(ports)
     ]
     return ["", "number", "names", "shape", "type"], rows

@@ -46,6 +46,7 @@ from ovgpu.passes.reshape_early import reshape_early
 from ovgpu.passes.scale_channels import scale_channels
 from ovgpu.passes.scale_norms import scale_norms
 from ovgpu.passes.upcast_to_f32 import upcast_to_f32
+from ovgpu.passes.verify import verify
 from ovgpu.types import Type
 
 graph.relax_shapes = relax_shapes
@@ -53,12 +54,13 @@ graph.relax_shapes = relax_shapes
 
 @dataclass(frozen=True)
 class Target:
-    """The device and the types that a model is rewritten for.
+    """Device and element types that a model is rewritten for.
 
-    ``device``: CUDA runs chains of elementwise layers in one kernel, or in that of a convolution; the CPU applies such
-    chains to results of convolutions in cache; without one, layers are not fused. ``precision`` is the type that the
-    model computes in, and ``cache`` that of its KV cache; `Type.dynamic` leaves them as they are. ``channels_last``
-    and ``multiplies_i8`` are asked by `lay_out_channels_last` and `quantize_layers`, if a model has such layers.
+    ``device``: CUDA runs a chain of elementwise layers in one kernel, or in the kernel of a convolution. The CPU
+    applies such chains to results of convolutions while these are in cache. The empty string turns fusion off.
+    ``precision`` is the type that the model computes in, ``cache`` the type of its KV cache; `Type.dynamic` leaves them
+    as they are. `lay_out_channels_last` calls ``channels_last``, and `quantize_layers` calls ``multiplies_i8``, only if
+    the model has layers that they may rewrite.
     """
 
     device: Literal["", "CPU", "CUDA"] = ""
@@ -73,17 +75,17 @@ class Target:
 
     @property
     def half(self) -> Type | None:
-        """The type of 16 bits that the model computes in, or None."""
+        """The 16-bit type that the model computes in, None if it computes in another type."""
         return self.precision if self.precision in HALVES else None
 
     @property
     def cache_half(self) -> Type | None:
-        """The type of 16 bits of the model's KV cache, or None."""
+        """The 16-bit type of the model's KV cache, None if the cache has another type."""
         return self.cache if self.cache in HALVES else None
 
 
 class Condition(NamedTuple):
-    """Targets that a pass runs for, in words and as a function."""
+    """Targets that a pass runs for: as text for printed tables, and as a function."""
 
     text: str
     holds: Callable[[Target], bool]
@@ -92,7 +94,7 @@ class Condition(NamedTuple):
 ALL = Condition("all", lambda _: True)
 CUDA = Condition("CUDA", lambda target: target.on_card)
 HOST = Condition("CPU", lambda target: target.device == "CPU")
-EITHER = Condition("all", lambda target: target.device != "")  # not if OVGPU_STOP_AT forbids fusion
+ANY_DEVICE = Condition("all", lambda target: target.device != "")  # not if OVGPU_STOP_AT forbids fusion
 IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
 
 
@@ -101,7 +103,7 @@ Stage = Literal["simplify", "decode", "fuse"]
 
 
 class Pass(NamedTuple):
-    """Rewrite of a model in place: a function, when it runs, and an example (`ovgpu ops --passes` prints all).
+    """Rewrite of a model in place: its function, stage, targets, and an example that `ovgpu ops --passes` prints.
 
     ``options`` returns the function's keyword arguments besides the model.
     """
@@ -123,12 +125,13 @@ class Pass(NamedTuple):
             self.rewrite(model, **self.options(target))
 
 
-def _of_compressed_weights(target: Target) -> dict[str, Any]:
+def _compressed_weight_options(target: Target) -> dict[str, Any]:
     # NumPy takes six times as long to convert weights of 16 bits as to multiply by them; cuBLAS reads them as they are.
     return {"device": target.on_card, "halves": target.on_card and target.half is None}
 
 
 PASSES = (
+    Pass(verify, "simplify", ALL, "unsupported operation, changed file, tensor of more than 64 axes", "an error"),
     Pass(infer_state_rank, "simplify", ALL, "ReadValue of unknown rank", "ReadValue of its initial value's rank"),
     Pass(upcast_to_f32, "simplify", IN_F32, "f16 or bf16 model", "f32 model with the same inputs and results"),
     Pass(
@@ -143,6 +146,7 @@ PASSES = (
         guard_maxima, "simplify", ALL, "max + Log(ReduceSum(Exp(x - max)))", "the same with 0 for an infinite maximum"
     ),
     Pass(fuse_recurrent_loops, "simplify", ALL, "TensorIterator or Loop of a cell", "LSTMSequence, GRUSequence..."),
+    # Before keep_weights_compressed, which replaces the layers that quantize_layers looks for.
     Pass(
         quantize_layers,
         "simplify",
@@ -151,13 +155,14 @@ PASSES = (
         "Quantize → the same layer of codes",
         lambda target: {"device": target.on_card, "multiplies_i8": target.multiplies_i8},
     ),
+    # Before fold_constants, which would decompress the weights.
     Pass(
         keep_weights_compressed,
         "simplify",
         ALL,
         "Constant → Convert → Subtract → Multiply → MatMul",
         "CompressedMatMul",
-        _of_compressed_weights,
+        _compressed_weight_options,
     ),
     Pass(expand_einsum, "simplify", ALL, "Einsum", "Transpose, Reshape, MatMul, Multiply, ReduceSum"),
     Pass(
@@ -190,7 +195,7 @@ PASSES = (
         ALL,
         "f32 products, convolutions, attention",
         "f16 or bf16, if that is the precision",
-        lambda target: {"kind": target.half, "cache": target.cache_half},
+        lambda target: {"dtype": target.half, "cache_dtype": target.cache_half},
     ),
     Pass(merge_products, "simplify", CUDA, "MatMuls of one tensor, such as q, k, v", "MatMul → VariadicSplit"),
     Pass(merge_quantized_products, "simplify", CUDA, "products of the same codes", "one product → VariadicSplit"),
@@ -200,7 +205,7 @@ PASSES = (
     Pass(
         fuse_convolution_epilogues,
         "fuse",
-        EITHER,
+        ANY_DEVICE,
         "Convolution → elementwise layers",
         "ConvolutionWithEpilogue",
         lambda target: {"device": target.on_card},
@@ -239,21 +244,21 @@ def prepare(model: Model, target: Target = Target()) -> Model:
 
 
 def simplify(model: Model, target: Target = Target()) -> Model:
-    """Return a copy of the model that has few kinds of layers and its final constants: the first part of `prepare`."""
+    """Return a simplified copy of the model: fewer kinds of layers, folded constants. The first part of `prepare`."""
     model = model.clone()
     _run({"simplify"}, model, target)
     return model
 
 
 def fuse_layers(model: Model, target: Target, decode: bool = False) -> None:
-    """Fuse layers that follow each other, in place: the last part of `prepare`.
+    """Fuse successive layers in place: the last part of `prepare`.
 
-    ``decode`` is for models of decode steps, whose kernels compute a few rows.
+    ``decode``: also run the passes for decode steps, whose kernels compute a few rows.
     """
     _run({"fuse", "decode"} if decode else {"fuse"}, model, target)
 
 
 def _run(stages: Collection[Stage], model: Model, target: Target) -> None:
-    for rewrite in PASSES:
-        if rewrite.stage in stages:
-            rewrite.run(model, target)
+    for entry in PASSES:
+        if entry.stage in stages:
+            entry.run(model, target)

@@ -27,7 +27,7 @@ _KERNEL_TYPES = frozenset(
 
 
 def users_of(model: Model) -> dict[Output, list[Node]]:
-    """Return the nodes that take each tensor, without those that read its shape (ShapeOf)."""
+    """Return the nodes that take each tensor, except ShapeOf, which reads only its shape."""
     users: dict[Output, list[Node]] = {}
     for node in model.ops:
         if node.op.name != "ShapeOf":
@@ -38,23 +38,23 @@ def users_of(model: Model) -> dict[Output, list[Node]]:
 
 
 def fixed_nodes(model: Model) -> set[Node]:
-    """Return the constants, and the layers computed from constants alone."""
-    found: set[Node] = set()
+    """Return the constants and the layers that are computed from constants alone."""
+    fixed: set[Node] = set()
     for node in model.ops:
         computed = bool(node.sources) and not op_of(node).effect and node.op.name != "Result"
-        if isinstance(node.op, Constant) or (computed and all(s is None or s.node in found for s in node.sources)):
-            found.add(node)
-    return found
+        if isinstance(node.op, Constant) or (computed and all(s is None or s.node in fixed for s in node.sources)):
+            fixed.add(node)
+    return fixed
 
 
 def redirect(model: Model, moved: Mapping[Output, Output]) -> None:
-    """Make all nodes take the ports that ``moved`` has in place of others."""
+    """Make all nodes take the values of ``moved`` in place of its keys."""
     for node in model.ops if moved else ():
         node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
 
 
 def add_port(node: Node, replaced: Output) -> Output:
-    """Return a new last output of a node, for a tensor that another port had until now."""
+    """Add a last output to a node, which takes over the spec and the names of the ``replaced`` port; return it."""
     port = Output(node, len(node.ports))
     port.spec, port.names = replaced.spec, replaced.own_names
     node.ports.append(port)
@@ -62,9 +62,9 @@ def add_port(node: Node, replaced: Output) -> Output:
 
 
 def is_fusable(node: Node, shape_tensors: set[Output]) -> bool:
-    """Return whether a kernel can be generated for the node, and its result is a tensor on the device.
+    """Return whether a kernel can be generated for the node from `cuda_expression`, and its result is a device tensor.
 
-    The kernel is generated from `cuda_expression`; ops override `Elementwise.cuda` only for types without arithmetic.
+    An op that overrides `Elementwise.cuda` may be fused too: it does so only for types that this function rejects.
     """
     op, spec = op_of(node), node.ports[0].spec
     if not isinstance(op, Elementwise) or not is_own(type(op)) or None in node.sources or not _is_right_aligned(node):
@@ -81,19 +81,19 @@ def is_fusable(node: Node, shape_tensors: set[Output]) -> bool:
 
 
 def _is_right_aligned(node: Node) -> bool:
-    """Return whether inputs broadcast from the last axis on: by the op's rules, or because they are numbers."""
+    """Return whether the inputs are aligned at the last axis, by the op's rules or because the others are numbers."""
     op: Any = node.op
     if type(op).align is Elementwise.align or getattr(op, "auto_broadcast", "pdpd") != "pdpd":
         return True
-    if isinstance(op, PRelu):  # a slope of rank 1 may be one of channels
+    if isinstance(op, PRelu):  # a slope of rank 1 may belong to axis 1, the channels
         x, slope = (source.spec.rank or 0 for source in node.sources if source is not None)
         if (1 if x > 2 else 0) < slope <= x:
             return True
-    return all(map(is_number, node.sources[1:]))
+    return all(map(is_scalar, node.sources[1:]))
 
 
-def is_number(port: Output | None) -> bool:
-    """Return whether the port is a constant of one element, which becomes a literal."""
+def is_scalar(port: Output | None) -> bool:
+    """Return whether the port is a constant of one element, which becomes a literal of generated code."""
     op: Any = None if port is None else port.node.op
     return op is not None and op.name == "Constant" and op.value.size == 1 and port.spec.type in _KERNEL_TYPES  # type: ignore[union-attr]
 
@@ -115,8 +115,10 @@ def broadcasts(node: Node) -> bool:
 
 
 def operands(node: Node, op: type, ordered: bool = False) -> Iterator[tuple[Output, Output]]:
-    """Yield the operands (a, b) of a node of that op, and (b, a) unless ``ordered``; nothing if the node does not
-    broadcast as NumPy does."""
+    """Yield the operands (a, b) of a node with that op, and (b, a) unless ``ordered``.
+
+    Yield nothing for other nodes, and for nodes that do not broadcast as NumPy does.
+    """
     if isinstance(node.op, op) and len(node.sources) == 2 and broadcasts(node):
         a, b = node.sources
         assert a is not None and b is not None
@@ -133,11 +135,11 @@ def constant_of(port: Output | None) -> Any:
 
 def constant_integers(port: Output | None) -> list[int] | None:
     """Return the elements of a constant of integers (axes, an order), None for anything else."""
-    known = None if port is None or constant_of(port) is None else port.spec.ints()
-    return None if known is None else integers(known)
+    values = None if port is None or constant_of(port) is None else port.spec.ints()
+    return None if values is None else integers(values)
 
 
-def number_of(port: Output | None) -> float | None:
+def scalar_of(port: Output | None) -> float | None:
     """Return the value of a constant of one element, None for anything else."""
     value = constant_of(port)
     return float(value.reshape(())) if value is not None and value.size == 1 else None
@@ -147,7 +149,7 @@ def negated(node: Node) -> Output | None:
     """Return the tensor that the node negates, None if it computes anything else."""
     if isinstance(node.op, Negative):
         return node.sources[0]
-    return next((a for a, b in operands(node, Multiply) if number_of(b) == -1), None)
+    return next((a for a, b in operands(node, Multiply) if scalar_of(b) == -1), None)
 
 
 def rewrite(model: Model, change: Callable[[Node], bool], backwards: bool = False) -> None:
@@ -155,15 +157,15 @@ def rewrite(model: Model, change: Callable[[Node], bool], backwards: bool = Fals
 
     ``change`` returns whether it changed the node. If it changed any, specs are inferred again.
     """
-    if _rewritten(model, change, backwards):
+    if _rewrite_all(model, change, backwards):
         model.validate_nodes_and_infer_types()
 
 
-def _rewritten(model: Model, change: Callable[[Node], bool], backwards: bool) -> bool:
+def _rewrite_all(model: Model, change: Callable[[Node], bool], backwards: bool) -> bool:
     changed = False
     for node in model.ops[::-1] if backwards else model.ops:
         for body in bodies(node.op):
-            changed |= _rewritten(body, change, backwards)
+            changed |= _rewrite_all(body, change, backwards)
         changed |= change(node)
     if changed:
         model.changed()
@@ -171,7 +173,7 @@ def _rewritten(model: Model, change: Callable[[Node], bool], backwards: bool) ->
 
 
 class NodeBuilder:
-    """Builder of nodes that get the name of the node ``around``. Their specs must be inferred later."""
+    """Builder of nodes that get the name of the node ``around``. It infers no specs."""
 
     def __init__(self, around: Node) -> None:
         self.around = around
@@ -181,8 +183,8 @@ class NodeBuilder:
         node = Node(op, inputs, outputs, name=self.around.friendly_name, layer_id=self.around.layer_id)
         return node.ports[0] if outputs == 1 else tuple(node.ports)
 
-    def constant(self, value: Any, kind: Type = Type.i64) -> Output:
-        op: Any = Constant(element_type=kind, value=np.asarray(value, kind.storage))
+    def constant(self, value: Any, dtype: Type = Type.i64) -> Output:
+        op: Any = Constant(element_type=dtype, value=np.asarray(value, dtype.storage))
         port: Output = self.add(op)
         return port
 

@@ -1,4 +1,4 @@
-"""Queries about products of one tensor that may be merged into one, whose results are then views side by side."""
+"""Helpers of passes that merge products of one tensor. The results become views, side by side, of one tensor."""
 
 from __future__ import annotations
 
@@ -19,34 +19,38 @@ from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.passes._graph import NodeBuilder
 
 PRODUCTS = (MatMul, CompressedMatMul, QuantizedMatMul, ScaledDotProductAttention)
-MAX_DISTANCE = 1  # of the first users of two merged results, in products
+# Results are merged only if their first uses are at most this many products apart.
+MAX_DISTANCE = 1
 
 Users = dict[Output, list[Node]]
 
 
-def needed_by(model: Model) -> dict[Node, int]:
-    """Return by node the depth, in products, of the first product that depends on the node's result."""
+def first_use_depths(model: Model) -> dict[Node, int]:
+    """Return for each node the depth of the first product that depends on its result.
+
+    The depth of a product is the greatest number of products on a path that ends with it.
+    """
     depth: dict[Node, int] = {}
     for node in model.ops:
         depth[node] = max((depth[s.node] for s in node.sources if s is not None), default=0) + (
             isinstance(node.op, PRODUCTS)
         )
-    needed: dict[Node, int] = {}
+    first_use: dict[Node, int] = {}
     for node in reversed(model.ops):
-        first = depth[node] if isinstance(node.op, PRODUCTS) else needed.get(node, len(depth))
+        first = depth[node] if isinstance(node.op, PRODUCTS) else first_use.get(node, len(depth))
         for s in node.sources:
             if s is not None:
-                needed[s.node] = min(first, needed.get(s.node, first))
-    return needed
+                first_use[s.node] = min(first, first_use.get(s.node, first))
+    return first_use
 
 
-def at_once(nodes: Sequence[Node], needed: dict[Node, int]) -> Iterator[list[Node]]:
-    """Yield groups of the nodes whose results are needed at about the same time."""
+def group_by_first_use(nodes: Sequence[Node], first_use: dict[Node, int]) -> Iterator[list[Node]]:
+    """Yield groups of nodes whose first uses are at most ``MAX_DISTANCE`` products apart."""
     rest = list(nodes)
     while rest:
-        first = min(needed.get(node, 0) for node in rest)
-        yield [node for node in rest if needed.get(node, 0) <= first + MAX_DISTANCE]
-        rest = [node for node in rest if needed.get(node, 0) > first + MAX_DISTANCE]
+        first = min(first_use.get(node, 0) for node in rest)
+        yield [node for node in rest if first_use.get(node, 0) <= first + MAX_DISTANCE]
+        rest = [node for node in rest if first_use.get(node, 0) > first + MAX_DISTANCE]
 
 
 def bias_of(port: Output, users: Users) -> Node | None:
@@ -58,56 +62,63 @@ def bias_of(port: Output, users: Users) -> Node | None:
     bias = other_operand(node, port)
     if not isinstance(bias.node.op, Constant) or bias.spec.type != port.spec.type:
         return None
-    of = bias.node.op.value.shape
-    return node if of[-1:] == shape[-1:] and bias.node.op.value.size == shape[-1] and len(of) <= len(shape) else None
+    value: Any = bias.node.op.value
+    is_row = value.shape[-1:] == shape[-1:] and value.size == shape[-1] and value.ndim <= len(shape)
+    return node if is_row else None
 
 
 def other_operand(node: Node, port: Output) -> Any:
-    """Return the other one of two operands."""
+    """Return the operand of a binary node that is not ``port``."""
     return node.sources[int(node.sources[0] is port)]
 
 
-def side_by_side(group: Sequence[Node]) -> list[View]:
-    """Return the results as views that lie side by side in the merged result."""
+def views_side_by_side(group: Sequence[Node]) -> list[View]:
+    """Return the layouts of the results as views of the merged result, in which their columns are side by side."""
     shapes: list[Any] = [node.ports[0].spec.shape for node in group]
     widths = [shape[-1] for shape in shapes]
     strides = dense_strides((*shapes[0][:-1], sum(widths)))
     return [View(shape, strides, offset) for shape, offset in zip(shapes, accumulate((0, *widths)))]
 
 
-def copied(port: Output, view: View, users: Users) -> int:
+def count_extra_copies(port: Output, view: View, users: Users) -> int:
     """Return how many more steps copy a tensor if it is laid out as ``view`` instead of dense."""
-    return _copies(port, view, users) - _copies(port, View.dense(view.shape), users)
+    return _count_copies(port, view, users) - _count_copies(port, View.dense(view.shape), users)
 
 
-def _copies(port: Output, view: View, users: Users, transposed: bool = False) -> int:
-    """Return how many steps copy a tensor that is laid out as ``view``. A dense tensor costs no copy in a Concat,
-    result or variable unless it is ``transposed``: the product writes into their memory."""
+def _count_copies(port: Output, view: View, users: Users, transposed: bool = False) -> int:
+    """Return how many steps copy a tensor that is laid out as ``view``.
+
+    A dense product costs no copy in a Concat, result or variable, since it is written straight into their memory. This
+    does not hold if a view of it is ``transposed`` on the way.
+    """
     count, dense = 0, False
     for user in users.get(port, ()):
         op = op_of(user)
         if op.name in ("Result", "Assign", "Concat"):
             count += not transposed and not view.is_dense
         elif type(op).view is not Op.view:
-            count += _copies_behind(user, port, view, users, transposed or op.name == "Transpose")
+            count += _count_copies_after(user, port, view, users, transposed or op.name == "Transpose")
         else:
             dense |= op.layout in ("dense", "image") or (op.layout == "blas" and not view.is_blas)
     return count + (dense and not view.is_dense)
 
 
-def _copies_behind(user: Node, port: Output, view: View, users: Users, transposed: bool) -> int:
-    """Return the `_copies` of the results of a layer that are views of a dense tensor."""
+def _count_copies_after(user: Node, port: Output, view: View, users: Users, transposed: bool) -> int:
+    """Return `_count_copies` of the results of ``user``, or 1 for a result that cannot be a view."""
     outs = [out.spec for out in user.ports]
     if any(out.shape is None for out in outs):
         return 1
     views = op_of(user).view(
         [view if s is port else None for s in user.sources], [None if s is None else s.spec for s in user.sources], outs
     ) or [None]
-    return sum(1 if v is None else _copies(out, v, users, transposed) for out, v in zip(user.ports, views))
+    return sum(1 if v is None else _count_copies(out, v, users, transposed) for out, v in zip(user.ports, views))
 
 
-def joined(graph: NodeBuilder, ports: Sequence[Any], axis: int, shape: tuple[int, ...] | None) -> Output | None:
-    """Return the constants, reshaped to ``shape`` if given, joined along the axis."""
+def join_constants(graph: NodeBuilder, ports: Sequence[Any], axis: int, shape: tuple[int, ...] | None) -> Output | None:
+    """Return one constant of the given ones along ``axis``, each reshaped to ``shape`` first if that is given.
+
+    Return None if the first port is None.
+    """
     if ports[0] is None:
         return None
     values = [port.node.op.value for port in ports]

@@ -1,4 +1,4 @@
-"""Weights in 8 bits as POT (2020 to 2022) wrote them -> Multiply by scales <- Convert <- Constant of i8, as of nncf."""
+"""8-bit weights in the forms of POT (2020 to 2022) -> Constant of i8 -> Convert -> Multiply by scales, nncf's form."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ovgpu.passes._weights import COMPUTE_TYPES, quant_params
 from ovgpu.types import Type
 
 CODES = range(-128, 128)
-ROUNDING = 1e-4  # of a code, that zero points may be which stand for 0: POT has 7.6e-6
+ROUNDING = 1e-4  # of a code: smaller zero points count as 0. POT wrote up to 7.6e-6
 
 
 def drop_zero_points(node: Node) -> None:
-    """Make a Subtract from codes of i8 an Identity if its zero points are 0 but for rounding."""
+    """Make a Subtract from codes of i8 an Identity if its zero points are 0, apart from rounding errors."""
     if not isinstance(node.op, Subtract):
         return
     floats, zero = node.sources
@@ -40,18 +40,18 @@ def _is_zero(points: Any) -> bool:
 
 
 def store_codes(node: Node) -> bool:
-    """Make a FakeQuantize of a constant a Multiply of its codes by scales, if these are i8 and its levels multiples of
-    steps. Return whether it is one now; the specs of the new layers are unknown."""
+    """Make a FakeQuantize of a constant a Multiply of codes by scales, if its levels are whole multiples of steps and
+    the codes fit i8. Return whether it is one now. The specs of the new layers are not inferred."""
     op: Any = node.op
-    kind = node.ports[0].spec.type
+    dtype = node.ports[0].spec.type
     if not isinstance(op, FakeQuantize) or op.levels > MAX_LEVELS or op.auto_broadcast != "numpy":
         return False
-    if kind not in COMPUTE_TYPES or (node.ports[0].spec.rank or 0) < 2:
+    if dtype not in COMPUTE_TYPES or (node.ports[0].spec.rank or 0) < 2:
         return False
-    found = [None if source is None else quant_params(source) for source in node.sources]
-    if any(value is None for value in found):
+    constants = [None if source is None else quant_params(source) for source in node.sources]
+    if any(value is None for value in constants):
         return False
-    values, in_low, in_high, out_low, out_high = (decode(v).astype(np.float32) for v in found if v is not None)
+    values, in_low, in_high, out_low, out_high = (decode(v).astype(np.float32) for v in constants if v is not None)
     steps = np.float32(op.levels - 1)
     unit = (out_high - out_low) / steps
     if (in_high - in_low).min() < SMALLEST_STEP or unit.min() < SMALLEST_STEP or values.size == 0:
@@ -63,6 +63,6 @@ def store_codes(node: Node) -> bool:
     if not (codes.min() in CODES and codes.max() in CODES):
         return False
     graph = NodeBuilder(node)
-    floats = graph.add(Convert(destination_type=kind), graph.constant(codes, Type.i8))
-    node.op, node.sources = Multiply(), [floats, graph.constant(encode(unit, kind), kind)]
+    floats = graph.add(Convert(destination_type=dtype), graph.constant(codes, Type.i8))
+    node.op, node.sources = Multiply(), [floats, graph.constant(encode(unit, dtype), dtype)]
     return True

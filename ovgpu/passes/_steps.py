@@ -18,13 +18,17 @@ Array = np.ndarray[Any, Any]
 
 MAX_LEVELS = 256
 SMALLEST_STEP = 1e-30  # whose reciprocal is finite in f32
-ZERO_TOLERANCE = 1e-3  # of a step, by which 0 may miss the nearest level: f32 has 7 digits for 3 in front of the point
+# Greatest distance, in steps, of 0 from the nearest level. Up to 256 levels leave f32 four digits behind the point.
+ZERO_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Levels of a FakeQuantize: the multiples ``low`` to ``high`` of ``step`` that round to them, and of ``unit`` that
-    they are. Both are numbers, or arrays [1, C, 1, ...]."""
+    """Levels of a FakeQuantize, which rounds to the multiples ``low`` to ``high`` of ``step``.
+
+    Its results are the same multiples of ``unit``. Step and unit are scalars, or arrays [1, C, 1, ...] with one element
+    per channel.
+    """
 
     step: Array
     unit: Array
@@ -32,11 +36,16 @@ class Steps:
     high: int
 
     @staticmethod
-    def of(node: Node, kinds: Sequence[Type]) -> Steps | None:
-        """Return the levels of a FakeQuantize of one of these types; None if they are no multiples of a step, or vary
-        otherwise than by channel."""
+    def of(node: Node, dtypes: Sequence[Type]) -> Steps | None:
+        """Return the levels of a FakeQuantize of one of these types.
+
+        Return None for other nodes, and if the levels are no whole multiples of a step, or vary along other axes than
+        the channels.
+        """
         op: Any = node.op
-        if not isinstance(op, FakeQuantize) or not 2 <= op.levels <= MAX_LEVELS or node.ports[0].spec.type not in kinds:
+        if not isinstance(op, FakeQuantize) or not 2 <= op.levels <= MAX_LEVELS:
+            return None
+        if node.ports[0].spec.type not in dtypes:
             return None
         ranges = [_by_channel(s, node.ports[0].spec.rank) for s in node.sources[1:]]
         if not all(r is not None and np.isfinite(r).all() for r in ranges):
@@ -52,7 +61,7 @@ class Steps:
         return Steps(step, unit.astype(np.float32), low, low + op.levels - 1)
 
     def equals(self, other: Steps) -> bool:
-        """Return whether codes of both stand for the same numbers."""
+        """Return whether the same codes stand for the same numbers in both."""
         return (
             (self.low, self.high) == (other.low, other.high)
             and np.array_equal(self.step, other.step)
@@ -61,17 +70,17 @@ class Steps:
 
     @property
     def zero(self) -> int:
-        """The code of i8 that stands for 0, where codes begin at -128."""
+        """The code of i8 that stands for 0: the code -128 stands for the level ``low``."""
         return -128 - self.low
 
     @property
     def varies(self) -> bool:
-        """True if the channels have steps of their own."""
+        """True if steps differ between channels."""
         return self.step.size > 1 or self.unit.size > 1
 
 
 def _by_channel(port: Output | None, rank: int | None) -> Any:
-    """Return the value of a constant of one element, or of one per channel of an image, in f64; else None."""
+    """Return the value of a constant in f64: a scalar, or one element per channel of an image. None for others."""
     value = None if port is None else quant_params(port)
     if value is None or (value.size > 1 and not 2 < value.ndim == rank) or value.size not in (1, *value.shape[1:2]):
         return None

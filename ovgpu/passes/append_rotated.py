@@ -24,8 +24,9 @@ def append_rotated(model: Model) -> None:
 
 
 def _join(attention: Node, users: dict[Output, list[Node]], moved: dict[Output, Output]) -> None:
-    """Add one layer that computes queries, keys and values of an attention, and record the ports that it replaces."""
-    query, *writes = (_behind_views(source) for source in attention.sources[:3])
+    """Add one layer that computes the queries of an attention and writes its keys and values, and record the ports that
+    this layer replaces."""
+    query, *writes = (_skip_views(source) for source in attention.sources[:3])
     if not isinstance(query.op, Rotary) or not all(
         isinstance(p.op, CacheWrite) and p.ports[0] not in moved for p in writes
     ):
@@ -56,8 +57,8 @@ def _join(attention: Node, users: dict[Output, list[Node]], moved: dict[Output, 
     moved.update({old: port for old, port in zip([query.ports[0], *(p.ports[0] for p in writes)], ports)})
 
 
-def _behind_views(port: Output | None) -> Node:
-    """Return the node that computes the tensor of which a port is a view."""
+def _skip_views(port: Output | None) -> Node:
+    """Return the node behind a chain of views: Reshape, Transpose and Unsqueeze."""
     assert port is not None
     while isinstance(port.node.op, (Reshape, Transpose, Unsqueeze)) and port.node.sources[0] is not None:
         port = port.node.sources[0]

@@ -1,7 +1,7 @@
 """KV caches: in ``ReadValue -> [Gather of beams ->] Concat -> Assign``, Gather becomes Reorder, Concat CacheAppend.
 
-The program keeps the result of `CacheAppend` in memory with spare capacity. `Reorder` does nothing while the beams are
-identity.
+The program keeps the result of `CacheAppend` in memory with spare capacity, where new rows are appended in place.
+`Reorder` copies nothing as long as every beam continues itself: the beams are the identity.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ovgpu.types import Type
 
 def append_to_caches(model: Model) -> None:
     """Rewrite the model in place. Port specs must be inferred beforehand."""
-    flags: dict[Output, Output] = {}  # by beams: whether they are identity
+    flags: dict[Output, Output] = {}  # tensor of beams -> flag that tells whether they are the identity
     for sink in model.sinks:
         node = None if sink.sources[0] is None else sink.sources[0].node
         if node is None or type(node.op) is not Concat or len(node.sources) < 2 or node.ports[0].spec.shape is None:
             continue
         rank, past = len(node.ports[0].spec.shape), node.sources[0]
         axis = node.op.axis + (rank if node.op.axis < 0 else 0)
-        gathered = _gathered(past) if axis else None
-        if not _reads(past if gathered is None else gathered[0], sink):
+        gather = _match_gather(past) if axis else None
+        if not _reads(past if gather is None else gather[0], sink):
             continue
         node.op = CacheAppend(axis=axis)
-        if gathered is not None and past is not None:
-            variable, beams = gathered
+        if gather is not None and past is not None:
+            variable, beams = gather
             if beams not in flags:
                 flag = flags[beams] = NodeBuilder(past.node).add(BeamsAreIdentity(), beams)
                 (flag.spec,) = op_of(flag.node).infer_specs(beams.spec)
@@ -41,13 +41,13 @@ def append_to_caches(model: Model) -> None:
 
 
 def _reads(port: Output | None, sink: Node) -> bool:
-    """Return whether the port reads the variable that the Assign sets."""
+    """Return whether the port reads the variable that ``sink``, an Assign, sets."""
     op: Any = None if port is None else port.node.op
     assign: Any = sink.op
     return op is not None and op.name == "ReadValue" and op.variable_id == assign.variable_id
 
 
-def _gathered(port: Output | None) -> tuple[Output, Output] | None:
+def _match_gather(port: Output | None) -> tuple[Output, Output] | None:
     """Return (tensor, beams) of a Gather along the first axis whose beams are an input of the model, else None."""
     node = None if port is None else port.node
     if node is None or not isinstance(node.op, Gather) or node.ports[0].spec.shape is None:

@@ -23,8 +23,8 @@ def attend_rotated(model: Model) -> None:
 
 
 def _join(node: Node, users: dict[Output, list[Node]], moved: dict[Output, Output]) -> None:
-    """Make an attention compute the rotary layer before it, and record the ports that it replaces."""
-    attention, rotary = op_of(node), _rotary(node, users)
+    """Make an attention compute the rotary layer before it as well, and record the ports that it replaces."""
+    attention, rotary = op_of(node), _find_rotary(node, users)
     grouped = None if rotary is None else _is_grouped(node, rotary)
     if rotary is None or grouped is None:
         return
@@ -34,28 +34,28 @@ def _join(node: Node, users: dict[Output, list[Node]], moved: dict[Output, Outpu
     moved.update({port: add_port(node, port) for port in rotary.ports[1:]})
 
 
-def _rotary(attention: Node, users: dict[Output, list[Node]]) -> Node | None:
-    """Return the layer whose results are, reshaped, the queries, keys and values of an attention; None if there is
-    none, or if the queries have other users."""
-    found = list[Node]()
-    for number in range(3):
-        port, user = attention.sources[number], attention
+def _find_rotary(attention: Node, users: dict[Output, list[Node]]) -> Node | None:
+    """Return the RotaryCacheWrite whose three results, perhaps reshaped, are the queries, keys and values of an
+    attention. Return None if there is none, or if the queries have other users."""
+    layers = list[Node]()
+    for i in range(3):
+        port, user = attention.sources[i], attention
         while port is not None and isinstance(port.node.op, (Reshape, Unsqueeze, RotaryCacheWrite)):
-            if number == 0 and users[port] != [user]:
+            if i == 0 and users[port] != [user]:
                 return None
             if isinstance(port.node.op, RotaryCacheWrite):
                 break
             user, port = port.node, port.node.sources[0]
-        if port is None or not isinstance(port.node.op, RotaryCacheWrite) or port is not port.node.ports[number]:
+        if port is None or not isinstance(port.node.op, RotaryCacheWrite) or port is not port.node.ports[i]:
             return None
-        found.append(port.node)
-    of_lengths = {node.sources[-1] for node in (*found, attention)}
-    return found[0] if found == found[:1] * 3 and len(of_lengths) == 1 else None
+        layers.append(port.node)
+    lengths = {node.sources[-1] for node in (*layers, attention)}
+    return layers[0] if layers == layers[:1] * 3 and len(lengths) == 1 else None
 
 
 def _is_grouped(attention: Node, rotary: Node) -> bool | None:
-    """Return whether query heads that share a key head have an axis of their own in an attention; None if its heads are
-    arranged in another way."""
+    """Return True if an attention has an extra axis for the query heads that share a key head, False if its inputs have
+    the shapes of the rotary layer's results, and None for any other arrangement of heads."""
     (q, keys, values), (own_q, own_keys, own_values) = (
         [s.spec.shape or () for s in ports[:3] if s is not None] for ports in (attention.sources, rotary.ports)
     )

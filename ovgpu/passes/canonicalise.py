@@ -22,23 +22,23 @@ def canonicalise(model: Model) -> None:
 
     - ConvertLike -> Convert where the type is known; the second tensor is no longer needed.
     - Convert to the type that the tensor has -> Identity.
-    - Max pooling whose indices are unused -> pooling that gives the values alone.
-    - PRelu with a slope for each channel -> PRelu whose slope is broadcast by NumPy's rules, which can be fused.
-    - Weights that POT quantised -> weights in the form of nncf.
-    - Bits of a constant kernel of BinaryConvolution -> the same bits in the order of other constants.
+    - Max pooling whose indices are unused -> pooling that returns the values alone.
+    - PRelu with one slope per channel -> PRelu whose slope broadcasts by NumPy's rules, so that it can be fused.
+    - Weights quantised by POT -> weights in the form that nncf writes.
+    - Bits of a constant kernel of BinaryConvolution -> the same bits in the bit order of other constants.
     """
     if _rewrite(model):
         model.validate_nodes_and_infer_types()
 
 
 def _rewrite(model: Model) -> bool:
-    """Rewrite the model and its bodies in place, and return whether layers were added, whose specs are unknown."""
+    """Rewrite the model and its bodies in place. Return whether layers were added, whose specs must be inferred."""
     added = False
     taken = {s for node in (*model.ops, *model.results, *model.sinks) for s in node.sources if s is not None}
     for node in model.ops:
         for body in bodies(node.op):
             added |= _rewrite(body)
-        _convert(node)
+        _simplify_convert(node)
         if isinstance(node.op, (MaxPool8, AdaptiveMaxPool)) and node.ports[1] not in taken:
             node.op, node.ports = node.op.values(), node.ports[:1]
         if isinstance(node.op, PRelu):
@@ -52,7 +52,7 @@ def _rewrite(model: Model) -> bool:
 
 
 def _align_slope(node: Node) -> bool:
-    """Reshape a slope with a value for each channel to [C, 1, ...]. Return whether a layer was added."""
+    """Reshape a slope with one element per channel to [C, 1, ...]. Return whether a layer was added."""
     x, slope = node.sources
     assert x is not None and slope is not None
     rank, channels = x.spec.rank or 0, (x.spec.shape or ())[1:2]
@@ -64,7 +64,10 @@ def _align_slope(node: Node) -> bool:
 
 
 def _reverse_bits(node: Node) -> None:
-    """Reverse the bits of each byte of the kernel: its first bit is the lowest, that of other constants the highest."""
+    """Reverse the bits of each byte of the kernel.
+
+    A kernel stores its first bit as the least significant bit of a byte, other u1 constants as the most significant.
+    """
     value = constant_of(node.sources[1])
     if value is not None:
         raw = getattr(node.sources[1].node.op, "packed", None)  # type: ignore[union-attr]
@@ -73,7 +76,8 @@ def _reverse_bits(node: Node) -> None:
         node.sources = [node.sources[0], kernel]
 
 
-def _convert(node: Node) -> None:
+def _simplify_convert(node: Node) -> None:
+    """Make a ConvertLike a Convert if its type is known, and a Convert to the tensor's own type an Identity."""
     op, types = op_of(node), [s.spec.type for s in node.sources if s is not None]
     if isinstance(op, ConvertLike) and types[1].is_static():
         op = Convert(destination_type=types[1])

@@ -5,14 +5,15 @@ computed from them, up to the next product:
 
 - numbers computed from integers alone: positions, masks, angles and frequencies;
 - sums, powers, exponentials, quotients, quantisation, boxes, random numbers: all ops whose `half_precision` is never;
-- layers with a constant that the type does not hold: an epsilon of 1e-12, a mask of -3e38;
-- layers whose results only such layers or the model's results take, such as those after the last product, unless they
-  only move elements of 16 bits, or are norms and similar layers whose results are also quantised;
+- layers with a constant outside of the type's normal range: an epsilon of 1e-12, a mask of -3e38;
+- layers whose results are taken only by such layers or by the model's results, such as the layers after the last
+  product. Exceptions are layers that only move 16-bit elements, and norms and similar layers whose results are also
+  quantised;
 - bodies of loops and branches, as a whole.
 
-Finite values stay finite: those beyond the range of f16 become its largest number. Compressed weights stay as they
-are. Residual streams are of 16 bits up to the last product; OpenVINO's plugin keeps those in f32 that reach a result
-through sums and norms alone.
+Finite values stay finite: values beyond the range of f16 become its largest number. Compressed weights stay as they
+are. Residual streams have 16 bits up to the last product. OpenVINO's plugin differs here: it keeps a residual stream in
+f32 if the stream reaches a result through sums and norms alone.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from ovgpu.passes._graph import HALVES, NodeBuilder, users_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
-OF_CODES = (QuantizedConvolution, QuantizedMatMul, Dequantize)  # ops of 8-bit codes, which give any type
+CODE_OPS = (QuantizedConvolution, QuantizedMatMul, Dequantize)  # ops of 8-bit codes, whose results may have any type
 SMALLEST_NORMAL = {Type.f16: 2.0**-14, Type.bf16: 2.0**-126}
 
 
@@ -54,35 +55,38 @@ class Level(Enum):
     INTEGRAL = 4  # likewise, computed from integers and constants alone
 
 
-def downcast(model: Model, kind: Type | None, cache: Type | None) -> None:
+def downcast(model: Model, dtype: Type | None, cache_dtype: Type | None) -> None:
     """Rewrite the model in place. Port specs must be inferred beforehand; they are inferred again.
 
-    ``kind``: f16, bf16, or None if all stays f32; ``cache``: likewise for the variables that hold keys and values.
+    ``dtype``: f16, bf16, or None if layers stay f32. ``cache_dtype``: likewise for the variables that hold keys and
+    values.
     """
     types = {port.spec.type for node in model.ops for port in node.ports}
-    if (kind or cache) and Type.f32 in types and Type.dynamic not in types:
-        _Downcast(model, kind, cache).run()
+    if (dtype or cache_dtype) and Type.f32 in types and Type.dynamic not in types:
+        _Downcast(model, dtype, cache_dtype).run()
 
 
 class _Downcast:
-    def __init__(self, model: Model, kind: Type | None, cache: Type | None) -> None:
-        self.model, self.kind, self.cache = model, kind, cache
-        self.variables = _caches(model) if cache else set[str]()
+    """Downcast of one model."""
+
+    def __init__(self, model: Model, dtype: Type | None, cache_dtype: Type | None) -> None:
+        self.model, self.dtype, self.cache_dtype = model, dtype, cache_dtype
+        self.variables = _find_caches(model) if cache_dtype else set[str]()
         self.users = users_of(model)
         self.levels: dict[Output, Level] = {}
         self.types: dict[Output, Type] = {}  # of ports that are no longer f32
-        self.casts: dict[tuple[Output, Type, Node | None], Output] = {}
+        self.casts: dict[tuple[Output, Type, Node | None], Output] = {}  # see `_cast`
         self.half_capable: dict[Node, bool] = {}
         self.ends: set[Node] = set()  # nodes that stay f32 because only layers in f32 take them
-        self.coded: set[Node] = set()  # each Quantize, and the elementwise layers that are computed with it
+        self.quantizing: set[Node] = set()  # each Quantize, and the elementwise layers that are computed with it
 
     def run(self) -> None:
-        for node in reversed(self.model.ops):
+        for node in reversed(self.model.ops):  # users first: whether a node is an end depends on them
             in_f32_at_end = op_of(node).half_precision != "always" or node.op.name == "Softmax"
             if in_f32_at_end and self._may_be_half(node) and self._is_end(node):
                 self.ends.add(node)
-            if isinstance(node.op, Quantize) or (node in self.ends and self._is_coded(node)):
-                self.coded.add(node)
+            if isinstance(node.op, Quantize) or (node in self.ends and self._is_quantizing(node)):
+                self.quantizing.add(node)
         for node in self.model.ops:
             self._assign(node)
         self.model.changed()
@@ -91,8 +95,8 @@ class _Downcast:
     # ---- types that a node allows
 
     def _may_be_half(self, node: Node) -> bool:
-        """Return whether the op is ovgpu's own and may run in 16 bits, the device computes the node, and the type holds
-        its constants."""
+        """Return whether the node may run in 16 bits: ovgpu's own op allows it, the device computes the node, and the
+        type holds its constants."""
         op = op_of(node)
         if op.half_precision == "never" or not is_own(type(op)) or node.ports[0].spec.value is not None:
             return False
@@ -101,38 +105,39 @@ class _Downcast:
         return self.half_capable[node]
 
     def _is_half_capable(self, node: Node) -> bool:
-        op, name, data = op_of(node), node.op.name, self._data(node)
+        op, name, data = op_of(node), node.op.name, self._data_inputs(node)
         if isinstance(op, CompressedConvolution):
             return op.device
         if isinstance(op, CacheAppend):  # a variable of another type would be converted as a whole
-            return self.cache == self.kind and self._caches(node)
-        if op.half_precision in ("always", "bounded") or self.kind is None:
+            return self.cache_dtype == self.dtype and self._updates_cache(node)
+        if op.half_precision in ("always", "bounded") or self.dtype is None:
             return True
         if name == "Multiply" and node.sources[0] is node.sources[1]:
-            return False  # a square
+            return False  # a square stays f32 like other powers
         if name == "Divide" and not _is_constant(node.sources[1]):
             return False
         return all(self._is_in_range(_value(s)) for i in data if (s := node.sources[i]) is not None and _is_constant(s))
 
     def _is_in_range(self, value: Any) -> bool:
-        assert self.kind is not None
+        assert self.dtype is not None
         largest = np.abs(value, where=np.isfinite(value), out=np.zeros(value.shape, np.float32)).max(initial=0)
-        return bool(largest == 0 or SMALLEST_NORMAL[self.kind] <= largest <= LARGEST[self.kind])
+        return bool(largest == 0 or SMALLEST_NORMAL[self.dtype] <= largest <= LARGEST[self.dtype])
 
-    def _data(self, node: Node) -> list[int]:
+    def _data_inputs(self, node: Node) -> list[int]:
         """Return the indices of f32 inputs that have the result's type."""
         op = node.op
-        count = 1 if op.name == "Interpolate" or hasattr(op, "weights") or isinstance(op, OF_CODES) else None
+        count = 1 if op.name == "Interpolate" or hasattr(op, "weights") or isinstance(op, CODE_OPS) else None
         return [i for i, s in enumerate(node.sources[:count]) if s is not None and s.spec.type == Type.f32]
 
     def _is_end(self, node: Node) -> bool:
         users = self._users(node)
-        if not self.coded.isdisjoint(users) and not isinstance(node.op, (Elementwise, *OF_CODES)):
-            return False  # what is stored is of 16 bits; codes are computed from that in f32
+        if not self.quantizing.isdisjoint(users) and not isinstance(node.op, (Elementwise, *CODE_OPS)):
+            # The node writes 16 bits to memory, and the codes are computed from its result in f32.
+            return False
         return bool(users) and all(u in self.ends or not self._may_be_half(u) for u in users)
 
-    def _is_coded(self, node: Node) -> bool:
-        return isinstance(node.op, Elementwise) and not self.coded.isdisjoint(self._users(node))
+    def _is_quantizing(self, node: Node) -> bool:
+        return isinstance(node.op, Elementwise) and not self.quantizing.isdisjoint(self._users(node))
 
     def _users(self, node: Node) -> list[Node]:
         return [user for port in node.ports for user in self.users.get(port, ())]
@@ -144,27 +149,27 @@ class _Downcast:
         op: Any = node.op
         if self._assign_cache(node):
             return
-        levels = [self._level(node.sources[i]) for i in self._data(node)]
+        levels = [self._level(node.sources[i]) for i in self._data_inputs(node)]
         needs_f32 = Level.F32 in levels or Level.INTEGRAL in levels
         computed = [level for level in levels if level is not Level.CONSTANT]
         integral = bool(computed) and all(level is Level.INTEGRAL for level in computed)
         target, level = Type.f32, Level.INTEGRAL if integral else Level.F32
-        if self.kind is None:
+        if self.dtype is None:  # only caches change their type
             pass
         elif isinstance(op, CompressedGather):
-            target = self.kind
-        elif isinstance(op, OF_CODES):
-            target, level = Type.f32 if self._is_end(node) else self.kind, Level.ROUNDABLE
+            target = self.dtype
+        elif isinstance(op, CODE_OPS):
+            target, level = Type.f32 if self._is_end(node) else self.dtype, Level.ROUNDABLE
         elif self._may_be_half(node) and (node not in self.ends or op.is_reshape or op.moves_elements):
             is_lookup = op.name.startswith("Gather") and levels[:1] == [Level.CONSTANT]
             if op.half_precision == "always":
-                target = Type.f32 if integral and op.name == "MatMul" else self.kind
+                target = Type.f32 if integral and op.name == "MatMul" else self.dtype
             elif not needs_f32 and (Level.HALF in levels or is_lookup):
-                target = self.kind
+                target = self.dtype
             elif not needs_f32 or op.half_precision == "bounded":
                 level = Level.ROUNDABLE
-        elif isinstance(op, Convert) and not self._data(node):
-            level = _converted(node)
+        elif isinstance(op, Convert) and not self._data_inputs(node):
+            level = _level_of_conversion(node)
         elif isinstance(op, Constant):
             level = Level.CONSTANT
         elif op.name in ("Parameter", "ReadValue", "RandomUniform", "RandomPoisson", "OneHot"):
@@ -173,39 +178,42 @@ class _Downcast:
             level = Level.ROUNDABLE
         elif not computed and op.name == "Range":
             level = Level.INTEGRAL
-        self._set(node, target, Level.HALF if target == self.kind else level)
+        self._set(node, target, Level.HALF if target == self.dtype else level)
 
     def _set(self, node: Node, target: Type, level: Level) -> None:
         op: Any = node.op
-        data = self._data(node)
+        data = self._data_inputs(node)
         for i, source in enumerate(node.sources):
             if source is not None and source.spec.type == Type.f32 and not isinstance(op, (Convert, ShapeOf)):
                 node.sources[i] = self._cast(source, target if i in data else Type.f32, node)
-        if isinstance(op, (CompressedGather, *OF_CODES)) and op.kind == Type.f32:
-            node.op = replace(op, kind=target)
+        if isinstance(op, (CompressedGather, *CODE_OPS)) and op.dtype == Type.f32:
+            node.op = replace(op, dtype=target)
         for port in node.ports:
             if port.spec.type == Type.f32:
                 self._record(port, target, level)
 
-    def _record(self, port: Output, kind: Type, level: Level) -> None:
+    def _record(self, port: Output, dtype: Type, level: Level) -> None:
         self.levels[port] = level
-        if kind != Type.f32:
-            self.types[port] = kind
+        if dtype != Type.f32:
+            self.types[port] = dtype
 
     def _level(self, port: Output | None) -> Level:
         assert port is not None
         return Level.CONSTANT if _is_constant(port) else self.levels[port]
 
     def _cast(self, port: Output, target_type: Type, around: Node) -> Output:
-        """Return a tensor that is f32 in the original model, converted to a type."""
+        """Return ``port``, which is f32 in the original model, converted to a type.
+
+        Nodes share casts. Only the layers computed with a Quantize have their own, which is computed with them.
+        """
         if self.types.get(port, Type.f32) == target_type:
             return port
-        key = port, target_type, around if around in self.coded else None  # codes are computed with their own cast
+        key = port, target_type, around if around in self.quantizing else None
         if key not in self.casts:
-            self.casts[key] = self._converted(port, target_type, around)
+            self.casts[key] = self._convert(port, target_type, around)
         return self.casts[key]
 
-    def _converted(self, port: Output, target_type: Type, around: Node) -> Output:
+    def _convert(self, port: Output, target_type: Type, around: Node) -> Output:
         source = port.node.sources[0] if port.node.sources else None
         if isinstance(port.node.op, Convert) and source is not None and source.spec.type == target_type:
             return source
@@ -215,24 +223,24 @@ class _Downcast:
             constant = NodeBuilder(port.node).constant(op.evaluate(NUMPY, value)[0], target_type)
             let_go(value)
             return constant
-        found: Output = NodeBuilder(around).add(op, port)
-        return found
+        converted: Output = NodeBuilder(around).add(op, port)
+        return converted
 
     # ---- variables that hold keys and values
 
     def _assign_cache(self, node: Node) -> bool:
-        """Give a layer of such a variable the type of the cache; return whether it is one."""
+        """Give a layer that reads, updates or assigns a cache the cache's type; return whether it is such a layer."""
         op: Any = node.op
         if op.name == "ReadValue" and op.variable_id in self.variables:
             if hasattr(op, "variable_type"):
-                node.op = replace(op, variable_type=self.cache)
-        elif not ((op.name == "Assign" and op.variable_id in self.variables) or self._caches(node)):
+                node.op = replace(op, variable_type=self.cache_dtype)
+        elif not ((op.name == "Assign" and op.variable_id in self.variables) or self._updates_cache(node)):
             return False
-        assert self.cache is not None
-        self._set(node, self.cache, Level.HALF if self.cache == self.kind else Level.ROUNDABLE)
+        assert self.cache_dtype is not None
+        self._set(node, self.cache_dtype, Level.HALF if self.cache_dtype == self.dtype else Level.ROUNDABLE)
         return True
 
-    def _caches(self, node: Node) -> bool:
+    def _updates_cache(self, node: Node) -> bool:
         """Return whether the layer computes the new value of a cache from its old one."""
         if not isinstance(node.op, (CacheAppend, Reorder)):
             return False
@@ -243,8 +251,8 @@ class _Downcast:
         return op is not None and op.name == "ReadValue" and op.variable_id in self.variables
 
 
-def _caches(model: Model) -> set[str]:
-    """Return the f32 variables of three axes or more that grow or keep their initial values."""
+def _find_caches(model: Model) -> set[str]:
+    """Return the f32 variables with at least three axes that grow or keep their initial values."""
     changed = {sink.op.variable_id for sink in model.sinks if not _is_unchanged(sink)} - set(growing(model))  # type: ignore[attr-defined]
     ranks: dict[str, int] = {}
     for node in model.ops:
@@ -273,14 +281,14 @@ def _is_constant(port: Output | None) -> bool:
 
 
 def _value(port: Output) -> Any:
-    """Return the values of such a constant, in f32."""
+    """Return the values of a constant for which `_is_constant` is true, in f32."""
     source: Any = port if isinstance(port.node.op, Constant) else port.node.sources[0]
     return decode(source.node.op.value)
 
 
-def _converted(node: Node) -> Level:
-    """Return the level of a conversion to f32: images are bytes and may be rounded, wider integers are exact."""
+def _level_of_conversion(node: Node) -> Level:
+    """Return the level of a conversion to f32. Bytes, as in images, may be rounded; wider integers must stay exact."""
     source = node.sources[0]
     assert source is not None
-    kind = source.spec.type
-    return Level.INTEGRAL if kind.is_integral_number() and kind.bitwidth > 8 else Level.ROUNDABLE
+    dtype = source.spec.type
+    return Level.INTEGRAL if dtype.is_integral_number() and dtype.bitwidth > 8 else Level.ROUNDABLE

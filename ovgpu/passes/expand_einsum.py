@@ -34,7 +34,8 @@ def expand_einsum(model: Model) -> None:
 
 
 def _expand(node: Node) -> bool:
-    """Make the node the last of the layers that compute it; return False if they depend on unknown ranks or extents."""
+    """Add layers that compute the node, and make the node the last one of them. Return False, and change nothing, if
+    the layers depend on unknown ranks or extents."""
     op: Any = node.op
     inputs = [source for source in node.sources if source is not None]
     if any(source.spec.shape is None for source in inputs):
@@ -43,8 +44,8 @@ def _expand(node: Node) -> bool:
     for source, own in zip(inputs, labels):
         if any(own.count(x) > 1 and not isinstance(d, int) for x, d in zip(own, source.spec.shape or ())):
             return False
-    m = Tensors(node)
-    last: Output = contract(m, [Term(source, tuple(own)) for source, own in zip(inputs, labels)], output)
+    algebra = Tensors(node)
+    last: Output = contract(algebra, [Term(source, tuple(own)) for source, own in zip(inputs, labels)], output)
     if last in inputs:
         node.op, node.sources = Identity(), [last]
     else:
@@ -71,24 +72,24 @@ class Tensors:
     def reshape(self, x: Output, parts: Sequence[Part]) -> Output:
         if [(source, *axes) for source, axes in parts] == [(x, i) for i in range(len(self.extents(x)))]:
             return x
-        extents = [self._merged([self.extents(source)[i] for i in axes]) for source, axes in parts]
-        pieces = [self._extent(extent, *part) for extent, part in zip(extents, parts)]
+        extents = [self._merge_extents([self.extents(source)[i] for i in axes]) for source, axes in parts]
+        pieces = [self._extent_tensor(extent, *part) for extent, part in zip(extents, parts)]
         shape = self.graph.add(Concat(axis=0), *pieces) if pieces else self.graph.constant([])
         return self._add(extents, Reshape(), x, shape)
 
-    def _merged(self, extents: Sequence[Int]) -> Int:
+    def _merge_extents(self, extents: Sequence[Int]) -> Int:
         if len(extents) == 1:
             return extents[0]
         return prod(extents) if all(isinstance(d, int) for d in extents) else Unknown()
 
-    def _extent(self, extent: Int, source: Output, axes: Sequence[int]) -> Output:
-        """Return the extent [1] of one axis that merges these axes of another tensor."""
+    def _extent_tensor(self, extent: Int, source: Output, axes: Sequence[int]) -> Output:
+        """Return a tensor [1] with the product of the extents of these axes of ``source``: ``extent``, if known."""
         g = self.graph
         if isinstance(extent, int):
             return g.constant([extent])
-        found: Output = g.add(Gather8(), g.add(ShapeOf3(), source), g.constant(list(axes)), g.constant(0))
+        extents: Output = g.add(Gather8(), g.add(ShapeOf3(), source), g.constant(list(axes)), g.constant(0))
         product: Any = ReduceProd
-        return g.add(product(keep_dims=True), found, g.constant([0])) if len(axes) > 1 else found
+        return g.add(product(keep_dims=True), extents, g.constant([0])) if len(axes) > 1 else extents
 
     def every(self, x: Output, step: int) -> Output:
         *others, last = self.extents(x)
@@ -102,7 +103,8 @@ class Tensors:
         extents[axis] = Unknown()
         source, axes = by
         ones: list[Part] = [(source, axes if i == axis else []) for i in range(len(extents))]
-        target = self.graph.add(Concat(axis=0), *(self._extent(Unknown() if dims else 1, s, dims) for s, dims in ones))
+        dims = [self._extent_tensor(Unknown() if merged else 1, other, merged) for other, merged in ones]
+        target = self.graph.add(Concat(axis=0), *dims)
         return self._add(extents, Broadcast3(mode="bidirectional"), x, target)
 
     def sum(self, x: Output, axes: Sequence[int]) -> Output:
@@ -124,7 +126,7 @@ class Tensors:
 
 
 def _broadcast(a: Int, b: Int) -> Int:
-    """Return the extent that two dims broadcast to, as far as it is known."""
+    """Return the extent that two extents broadcast to, as far as it is known."""
     if equal(a, b) or equal(b, 1):
         return a
     if equal(a, 1):

@@ -1,5 +1,5 @@
-"""Constant folding: layers of constants alone become Constants, and so do integers that follow from shapes, such as the
-rank of a tensor."""
+"""Constant folding: layers whose inputs are all constants become Constants, and so do integers that follow from shapes,
+such as the rank of a tensor."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SMALL_BYTES = 1 << 20  # ... or this many bytes: a larger Broadcast of one numbe
 
 
 def fold_constants(model: Model, halves: bool = True) -> None:
-    """Replace nodes fed by constants alone with constants, in place. Port specs must be inferred beforehand.
+    """Rewrite the model in place. Port specs must be inferred beforehand.
 
-    Without ``halves``, the conversions of large weights of 16 bits are left to the layers that take them.
+    Without ``halves``, conversions of large 16-bit weights stay layers; `downcast` then takes the weights as they are.
     """
     constants: dict[Output, Output] = {}
     skipped = set() if halves else _weight_conversions(model)
@@ -33,7 +33,7 @@ def fold_constants(model: Model, halves: bool = True) -> None:
         if node in skipped:
             continue
         node.sources = [None if s is None else constants.get(s, s) for s in node.sources]
-        for old, value in zip(node.ports, _values(node)):
+        for old, value in zip(node.ports, _fold(node)):
             op: Any = Constant(element_type=old.spec.type, value=value)
             new = Node(op, [], name=node.friendly_name, layer_id=node.layer_id).ports[0]
             new.names, new.spec = old.names, op.infer_specs()[0]
@@ -43,21 +43,21 @@ def fold_constants(model: Model, halves: bool = True) -> None:
 
 
 def _weight_conversions(model: Model) -> set[Node]:
-    """Return the conversions of large weights of 16 bits."""
+    """Return the Converts of large 16-bit weights whose users also take a computed tensor."""
     users = users_of(model)
-    found = set()
+    conversions = set()
     for node in model.ops:
         source = node.sources[0] if isinstance(node.op, Convert) else None
         if source is not None and source.spec.type in HALVES and isinstance(source.node.op, Constant):
             others = [s.node.op for user in users.get(node.ports[0], ()) for s in user.sources if s is not None]
             is_large = source.node.op.value.nbytes > SMALL_BYTES
             if is_large and any(not isinstance(op, (Constant, Convert)) for op in others):
-                found.add(node)
-    return found
+                conversions.add(node)
+    return conversions
 
 
-def _values(node: Node) -> list[np.ndarray[Any, Any]]:
-    """Return the node's results if it is to be folded, else an empty list."""
+def _fold(node: Node) -> list[np.ndarray[Any, Any]]:
+    """Return the node's results if the node can be folded, else an empty list."""
     op: Any = node.op
     if not op.effect and op.name not in ("Constant", "Result"):
         known = [
@@ -82,12 +82,12 @@ def _values(node: Node) -> list[np.ndarray[Any, Any]]:
     if any(size is None or size > max(SMALL_BYTES, MAX_SIZE_RATIO * sum(v.nbytes for v in values)) for size in sizes):
         return []
     try:
-        found = list(map(np.asarray, evaluate(op, NUMPY, values, [p.spec.type for p in node.ports])))
+        results = list(map(np.asarray, evaluate(op, NUMPY, values, [p.spec.type for p in node.ports])))
     except OpError as e:
         raise e.at(op.name, node.source_location) from None
     for value in values:
         let_go(value)
-    return found
+    return results
 
 
 def _nbytes(port: Output) -> int | None:

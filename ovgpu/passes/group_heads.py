@@ -1,7 +1,8 @@
 """Grouped-query attention: Unsqueeze, Broadcast and Reshape of keys and values -> groups of query heads.
 
-Models are exported with keys and values repeated for every query head. Instead, the query heads become groups,
-[b, h, g, ..], to which the keys and values [b, h, 1, ..] broadcast, so that attention reads these as they are.
+Models are exported with keys and values repeated for every query head. Instead, this pass reshapes the queries to
+groups of heads, [b, h, g, ..], to which keys and values [b, h, 1, ..] broadcast. Attention then reads these without
+copies.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ def group_heads(model: Model) -> None:
 
 
 def _group(node: Node) -> bool:
-    """Make the node the last layer of a grouped attention; return whether its keys and values are repeated."""
+    """Make the node the Reshape that ends a grouped attention. Return False, and change nothing, if its keys and values
+    are not repeated, or other inputs do not allow it."""
     q, k, v, mask, *others = (*node.sources, None)[: max(len(node.sources), 4)]
-    keys, values = _repeated(k), _repeated(v)
+    keys, values = _match_repeat(k), _match_repeat(v)
     if q is None or k is None or v is None or keys is None or values is None or len(others) > 1:  # the second is a sink
         return False
     shape, heads, mask_shape = q.spec.shape, _heads(keys), None if mask is None else mask.spec.shape
@@ -57,11 +59,11 @@ def _shape(port: Output) -> tuple[Int, ...]:
     return port.spec.shape
 
 
-def _repeated(port: Output | None) -> Output | None:
+def _match_repeat(port: Output | None) -> Output | None:
     """Return the tensor [b, h, s, e] that the port repeats as [b, h * g, s, e], else None.
 
-    Models broadcast keys and values of all layers to the length of one layer's cache. They would repeat the only row
-    of a shorter cache; the rewritten attention raises an error instead, since keys, values and mask do not fit.
+    Models broadcast keys and values of all layers to the length of one layer's cache, which would repeat the row of a
+    cache of length 1. The rewritten attention raises an error there, since keys, values and mask do not fit each other.
     """
     shapes: list[tuple[Int, ...]] = []
     for op in (Reshape, Broadcast3, Unsqueeze):
@@ -79,5 +81,5 @@ def _repeated(port: Output | None) -> Output | None:
 
 
 def _broadcasts(extent: Int, result: Int) -> bool:
-    """Return whether the result is the extent that ``extent`` and another one broadcast to."""
+    """Return whether ``result`` is the symbolic extent that ``extent`` and another extent broadcast to."""
     return any(a.op == "broadcast" and extent in a.args and result.terms == (((a,), 1),) for a in atoms(result))

@@ -1,7 +1,8 @@
 """max + Log(Sum(Exp(x - max))), where the maximum may be infinite -> the same with 0 in place of an infinite maximum.
 
 Frontends write logsumexp and logaddexp in this form, whose value does not depend on the number that is subtracted. If
-all elements are -inf, x - max is NaN; not in OpenVINO's plugin, where maxima begin at the lowest finite number.
+all elements are -inf, x - max would be NaN. OpenVINO's plugin has no such NaN, since its maxima begin at the lowest
+finite number.
 """
 
 from __future__ import annotations
@@ -26,43 +27,44 @@ def guard_maxima(model: Model) -> None:
 
 
 def _rewrite(model: Model) -> bool:
-    found = any([_rewrite(body) for node in model.ops for body in bodies(node.op)])
+    changed = any([_rewrite(body) for node in model.ops for body in bodies(node.op)])
     users: Users | None = None
     for node in model.ops:
         for total, maximum in operands(node, Add):
-            port = _origin(maximum)
+            port = _strip_reshapes(maximum)
             if not isinstance(port.node.op, (Maximum, ReduceMax)) or port.spec.type.is_dynamic():
                 continue
-            log = _origin(total).node
+            log = _strip_reshapes(total).node
             differences = list(_differences(log.sources[0])) if isinstance(log.op, Log) else []
             readers = {node, *(each for each in differences if each is not None)}
             users = users_of(model) if users is None else users
-            if None in differences or not differences or not _subtract(readers - {node}, port):
+            if None in differences or not differences or not _all_subtract(readers - {node}, port):
                 continue
-            if not set(_maximised(port)) <= {_origin_of(each.sources[0]) for each in readers - {node}}:
+            if not set(_maximised(port)) <= {_strip_optional(each.sources[0]) for each in readers - {node}}:
                 continue  # an infinite maximum of other tensors makes the sum 0 or NaN
+            # No other layer may see that the maximum changes.
             if all(reader in readers for reader in _readers(port, users)):
                 _make_finite(port, users)
-                found = True
+                changed = True
     model.changed()
-    return found
+    return changed
 
 
-def _origin(port: Output) -> Output:
-    """Return the tensor that a port is a reshaped form of."""
+def _strip_reshapes(port: Output) -> Output:
+    """Return the tensor behind a chain of reshapes."""
     while op_of(port.node).is_reshape and port.node.sources[0] is not None:
         port = port.node.sources[0]
     return port
 
 
-def _origin_of(port: Output | None) -> Output | None:
-    return None if port is None else _origin(port)
+def _strip_optional(port: Output | None) -> Output | None:
+    return None if port is None else _strip_reshapes(port)
 
 
 def _maximised(maximum: Output) -> Iterator[Output | None]:
-    """Yield the tensors of whose elements this is the maximum."""
+    """Yield the tensors that the maximum is computed from."""
     for source in maximum.node.sources[: 2 if isinstance(maximum.node.op, Maximum) else 1]:
-        port = _origin_of(source)
+        port = _strip_optional(source)
         if port is not None and isinstance(maximum.node.op, Maximum) and isinstance(port.node.op, Maximum):
             yield from _maximised(port)
         else:
@@ -70,8 +72,8 @@ def _maximised(maximum: Output) -> Iterator[Output | None]:
 
 
 def _differences(port: Output | None) -> Iterator[Node | None]:
-    """Yield the node of each difference whose exponential a sum has, None for a summand of another form."""
-    node = None if port is None else _origin(port).node
+    """Yield, for each term of a sum, the Subtract whose exponential the term is, None for a term of another form."""
+    node = None if port is None else _strip_reshapes(port).node
     if node is not None and isinstance(node.op, (Add, ReduceSum, CumSum)):
         for source in node.sources[: 2 if isinstance(node.op, Add) else 1]:
             yield from _differences(source)
@@ -80,9 +82,9 @@ def _differences(port: Output | None) -> Iterator[Node | None]:
         yield None if source is None or not isinstance(source.node.op, Subtract) else source.node
 
 
-def _subtract(differences: set[Node], maximum: Output) -> bool:
+def _all_subtract(differences: set[Node], maximum: Output) -> bool:
     """Return whether all these nodes subtract the maximum."""
-    return all(node.sources[1] is not None and _origin(node.sources[1]) is maximum for node in differences)
+    return all(node.sources[1] is not None and _strip_reshapes(node.sources[1]) is maximum for node in differences)
 
 
 def _readers(port: Output, users: Users) -> Iterator[Node]:
@@ -95,7 +97,8 @@ def _readers(port: Output, users: Users) -> Iterator[Node]:
 
 
 def _make_finite(port: Output, users: Users) -> None:
-    graph, kind = NodeBuilder(port.node), port.spec.type
-    finite = graph.add(Select(), graph.add(IsFinite(), port), port, graph.constant(0, kind))
+    """Make the users of a maximum take 0 where it is infinite."""
+    graph, dtype = NodeBuilder(port.node), port.spec.type
+    finite = graph.add(Select(), graph.add(IsFinite(), port), port, graph.constant(0, dtype))
     for node in users[port]:
         node.sources = [finite if source is port else source for source in node.sources]

@@ -1,7 +1,7 @@
-"""Variables without a declared rank that keep their initial values -> variables of the rank of these values.
+"""Variables without a declared rank that keep their initial values -> variables with the rank of these values.
 
-The state of cross-attention is exported like this. Without the rank, layers after the variable would become a program
-of their own.
+The state of cross-attention is exported like this. Without the rank, the layers behind the variable would become a
+program of their own.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from ovgpu.types import PartialShape
 
 def infer_state_rank(model: Model) -> None:
     """Declare the ranks in place. Port specs must be inferred beforehand; they are inferred again."""
-    while found := [(node, rank) for node in model.ops if (rank := _initial_rank(model, node)) is not None]:
-        for node, rank in found:
+    while unranked := [(node, rank) for node in model.ops if (rank := _initial_rank(model, node)) is not None]:
+        for node, rank in unranked:
             op: Any = node.op
             node.op = replace(op, variable_shape=PartialShape.dynamic(rank))
-        model.validate_nodes_and_infer_types()  # other initial values may be computed from these
+        # Again, since initial values of other variables may be computed from these.
+        model.validate_nodes_and_infer_types()
 
 
 def _initial_rank(model: Model, node: Node) -> int | None:

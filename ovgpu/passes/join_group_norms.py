@@ -1,12 +1,13 @@
 """Group norms and instance norms -> one GroupNorm with a scale and a shift per channel.
 
-These norms of a tensor ``[N, C, ...]`` are over all elements of a group of channels of an image::
+These norms of a tensor ``[N, C, ...]`` normalise the elements of a group of channels in each image::
 
     Reshape [N, G, ...] -> MVN over the axes after G -> Reshape [N, C, ...] -> Multiply [C, 1, ...] -> Add [C, 1, ...]
                            MVN over the axes after C                        -> Multiply [C, 1, ...] -> Add [C, 1, ...]
 
-Groups may have more axes or share one with the images. Layers that scale and shift them may stand before the second
-Reshape as well, per channel or per group, and several times. An MVN may be decomposed: see `decomposed_norm`.
+Groups may have more axes, or share one with the images. There may be several layers that scale and shift, per channel
+or per group, and they may stand before the second Reshape as well. `join_norms` has made an MVN of smaller layers
+before.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from ovgpu.ops.normalization.group_normalization import GroupNorm
 from ovgpu.ops.normalization.normalization import ScaledRMS
 from ovgpu.passes._graph import NodeBuilder, alike_shapes, broadcasts, constant_of, users_of
 from ovgpu.passes.join_norms import Over
-from ovgpu.passes.scale_norms import normalised
+from ovgpu.passes.scale_norms import match_norm
 from ovgpu.symbolic import Int, Sym, product
 
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def join_group_norms(model: Model) -> None:
@@ -36,7 +37,7 @@ def join_group_norms(model: Model) -> None:
     for node in model.ops:
         for body in bodies(node.op):
             join_group_norms(body)
-        over = None if isinstance(node.op, ScaledRMS) else normalised(node)
+        over = None if isinstance(node.op, ScaledRMS) else match_norm(node)
         if over is None:
             continue
         reshaped = over.x.node.sources[0] if op_of(over.x.node).is_reshape else None
@@ -46,13 +47,13 @@ def join_group_norms(model: Model) -> None:
 
 
 def _rewrite(node: Node, over: Over, data: Output, users: dict[Output, list[Node]]) -> bool:
-    """Make the last layer after a norm the whole GroupNorm, if it is over groups of channels; return whether it is."""
-    groups = _groups(over, data)
-    found = None if groups is None else _affine(node, data, users)
-    if groups is None or found is None:
+    """Make the last layer that scales and shifts a norm a GroupNorm; return whether it is over groups of channels."""
+    groups = _count_groups(over, data)
+    affine = None if groups is None else _match_affine(node, data, users)
+    if groups is None or affine is None:
         return False
     op: Any = node.op
-    last, *terms = found
+    last, *terms = affine
     graph = NodeBuilder(last)
     ports = [graph.constant(values, data.spec.type) for values in terms]
     for port in ports:
@@ -62,7 +63,7 @@ def _rewrite(node: Node, over: Over, data: Output, users: dict[Output, list[Node
     return True
 
 
-def _groups(over: Over, data: Output) -> int | None:
+def _count_groups(over: Over, data: Output) -> int | None:
     """Return the number of channel groups of each image, None if the norm is not over groups of channels."""
     shape, rows = data.spec.shape, over.x.spec.shape
     if shape is None or rows is None or len(shape) < 2 or isinstance(shape[1], Sym):
@@ -78,14 +79,16 @@ def _groups(over: Over, data: Output) -> int | None:
     return int(groups) if equal(groups * shape[0], product(rows[:outer_rank])) else None
 
 
-def _affine(node: Node, data: Output, users: dict[Output, list[Node]]) -> tuple[Node, Numbers, Numbers] | None:
-    """Return the last layer that scales and shifts a norm's result and has the shape of the data, with the scale and
-    the shift of each channel; None if there is none."""
+def _match_affine(node: Node, data: Output, users: dict[Output, list[Node]]) -> tuple[Node, Floats, Floats] | None:
+    """Return the last layer that scales or shifts a norm's result, and the scale and the shift of each channel.
+
+    The layer's result must have the shape of the data. Return None if there is no such layer.
+    """
     assert data.spec.shape is not None
     images, channels = data.spec.shape[:2]
-    port, found = node.ports[0], None
+    port, affine = node.ports[0], None
     scale, shift = np.ones(channels), np.zeros(channels)
-    changed = False
+    has_axes = False  # whether a constant had several elements; the norm becomes a GroupNorm only then
     while len(following := users.get(port, [])) == 1:
         user = following[0]
         shape, result = port.spec.shape, user.ports[0].spec.shape if user.ports else None
@@ -95,29 +98,31 @@ def _affine(node: Node, data: Output, users: dict[Output, list[Node]]) -> tuple[
             position = int(user.sources[0] is port)  # index of the other operand
             same = len(user.sources) == 2 and broadcasts(user) and alike_shapes(shape, result)
             value = constant_of(user.sources[position]) if same else None
-            numbers = None if value is None else _per_channel(value, shape, images, channels)
-            if value is None or numbers is None:
+            per_channel = None if value is None else _per_channel(value, shape, images, channels)
+            if value is None or per_channel is None:
                 break
             if isinstance(user.op, Multiply):
-                scale, shift = scale * numbers, shift * numbers
+                scale, shift = scale * per_channel, shift * per_channel
             elif isinstance(user.op, Add):
-                shift = shift + numbers
+                shift = shift + per_channel
             elif isinstance(user.op, Subtract) and position:
-                shift = shift - numbers
+                shift = shift - per_channel
             else:
                 break
-            changed |= value.size > 1
+            has_axes |= value.size > 1
         elif user.sources[0] is not port:
             break
         port = user.ports[0]
-        if changed and alike_shapes(result, data.spec.shape):
-            found = user, scale, shift
-    return found
+        if has_axes and alike_shapes(result, data.spec.shape):
+            affine = user, scale, shift
+    return affine
 
 
-def _per_channel(value: Any, shape: Sequence[Int], images: Int, channels: int) -> Numbers | None:
-    """Return the number that a constant, broadcast to a tensor of this shape, has for each channel, None if it has
-    several. The tensor's elements are those of [images, channels, ...] in the same order."""
+def _per_channel(value: Any, shape: Sequence[Int], images: Int, channels: int) -> Floats | None:
+    """Return the element that a constant has for each channel, None if it has several for a channel.
+
+    The constant broadcasts to a tensor of this shape, which is a reshaped tensor [images, channels, ...].
+    """
     value = np.asarray(value, np.float64).reshape((1,) * (len(shape) - value.ndim) + value.shape)
     varying = [i for i, extent in enumerate(value.shape) if extent != 1]
     if not varying:

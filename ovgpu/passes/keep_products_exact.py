@@ -1,7 +1,7 @@
 """MatMul of numbers computed from integers alone, such as positions and angles -> ExactMatMul, which is never in TF32.
 
-Rounded to the 11 bits of TF32, position 4097 would be 4096. Pixels of 8 bits, and rows that integers select from a
-constant table, are not concerned.
+TF32 has 11 significant bits, in which position 4097 would be rounded to 4096. Pixels of 8 bits do not count as such
+integers, since TF32 holds them, and neither do rows that are looked up in a constant table.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ def keep_products_exact(model: Model) -> None:
 
 
 def _is_integral(node: Node, integral: set[Output]) -> bool:
-    """Return whether all floats that a layer takes, except constants, were computed from integers."""
-    given = [s for s in node.sources if s is not None and not isinstance(s.node.op, Constant)]
-    floats = [s for s in given if s.spec.type.is_real()]
+    """Return whether the floats that a layer takes or makes are computed from integers and constants alone.
+
+    ``integral``: ports of earlier layers for which this holds.
+    """
+    inputs = [s for s in node.sources if s is not None and not isinstance(s.node.op, Constant)]
+    floats = [s for s in inputs if s.spec.type.is_real()]
     if floats:
         return all(s in integral for s in floats)
     if isinstance(node.op, Convert):
-        return any(s.spec.type.is_integral_number() and s.spec.type.bitwidth > 8 for s in given)
+        return any(s.spec.type.is_integral_number() and s.spec.type.bitwidth > 8 for s in inputs)
     return node.op.name == "Range"

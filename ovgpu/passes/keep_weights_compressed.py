@@ -2,10 +2,10 @@
 
     Constant -> Convert -> [Subtract a zero point] -> [Multiply by a scale] -> [Reshape] -> [Convert] -> MatMul, ...
 
-Such layers become part of the MatMul or Gather along axis 0 whose input they compute, or of the convolution whose
-kernel they compute. The constant is of u8, i8, u4, i4, nf4, f8e4m3, f8e5m2 or f4e2m1, or holds indices of 4 or 8 bits
-into a codebook; for MatMul and Gather it may be of f16 or bf16 with a Convert alone. Scales and zero points belong to
-rows, columns, groups of them, or the whole matrix.
+Such layers become part of the layer that takes their result: a MatMul, a Gather along axis 0, or a convolution with
+this kernel. The constant has type u8, i8, u4, i4, nf4, f8e4m3, f8e5m2 or f4e2m1, or holds indices of 4 or 8 bits into a
+codebook. For MatMul and Gather it may also have type f16 or bf16, with a Convert alone. Scales and zero points belong
+to rows, columns, groups of them, or the whole matrix.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from ovgpu.passes._graph import HALVES, NodeBuilder
 from ovgpu.passes._weights import COMPUTE_TYPES, ConstantCache, weights_of
 from ovgpu.types import Type
 
-TILE = 1 << 19  # codes that NumPy decompresses at a time; with fewer, threads wait for each other at every call
-KERNEL_TILE = 1 << 20  # codes likewise for a convolution, which gathers its columns again for each tile
-DEVICE_TILE = 1 << 22  # codes likewise for a GPU, in whose L2 cache they fit
+# Codes that are decompressed at a time.
+TILE = 1 << 19  # by NumPy; with fewer codes, threads wait for each other at every call
+KERNEL_TILE = 1 << 20  # by NumPy for a convolution, which gathers its columns again for each tile
+DEVICE_TILE = 1 << 22  # by a GPU, in whose L2 cache the tile fits
 
 
 def keep_weights_compressed(model: Model, device: bool, halves: bool, cache: ConstantCache | None = None) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand.
 
-    ``device``: whether it runs on a GPU. Without ``halves``, products with 16-bit weights are left alone, and
-    convolutions with such weights always are. ``cache``: constants that layers with the same weights share.
+    ``device``: whether the model runs on a GPU. Without ``halves``, products with 16-bit weights are left alone;
+    convolutions with 16-bit weights always are. ``cache``: constants that layers with the same weights share.
     """
     cache = {} if cache is None else cache
     for node in model.ops:
@@ -49,7 +50,7 @@ def keep_weights_compressed(model: Model, device: bool, halves: bool, cache: Con
 
 
 def _rewrite_matmul(node: Node, device: bool, halves: bool, cache: ConstantCache) -> None:
-    """Rewrite a MatMul. ``W @ x`` is the transpose of ``x^T @ W^T``."""
+    """Rewrite a MatMul by compressed weights on either side. ``W @ x`` becomes the transpose of ``x^T @ W^T``."""
     op: Any = node.op
     (x, weights), left = (node.sources[0], weights_of(node.sources[1], ranks=(2, 3))), False
     transpose_x, transpose = op.transpose_a, op.transpose_b
@@ -62,7 +63,7 @@ def _rewrite_matmul(node: Node, device: bool, halves: bool, cache: ConstantCache
     if (weights.matrices > 1 and (rank or 4) > 3) or (weights.batch and left and rank is None):
         return
     packed = weights.packed(0 if transpose else 1)
-    if packed is not None and (halves or packed.kind not in HALVES):
+    if packed is not None and (halves or packed.dtype not in HALVES):
         product = CompressedMatMul(
             weights=packed,
             transpose=transpose,
@@ -87,7 +88,7 @@ def _rewrite_gather(node: Node, cache: ConstantCache) -> None:
     packed = None if weights is None else weights.packed(0)
     if weights is not None and packed is not None:
         codes, *quant_params = weights.constants(cache)
-        node.op = CompressedGather(weights=packed, kind=port.spec.type)
+        node.op = CompressedGather(weights=packed, dtype=port.spec.type)
         node.sources = [codes, indices, *quant_params]
 
 
@@ -99,7 +100,7 @@ def _rewrite_convolution(node: Node, device: bool, cache: ConstantCache) -> None
     if weights is None or x is None or x.spec.type not in COMPUTE_TYPES:
         return
     packed = weights.packed(int(isinstance(op, ConvolutionBackpropData)), prod(shape[op.leading :]))
-    if packed is not None and packed.kind not in HALVES:
+    if packed is not None and packed.dtype not in HALVES:
         tile = DEVICE_TILE if device else KERNEL_TILE
         convolution = CompressedConvolution(convolution=op, weights=packed, kernel=shape, tile=tile, device=device)
         inputs = [*weights.constants(cache), *target]

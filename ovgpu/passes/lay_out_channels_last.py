@@ -1,8 +1,8 @@
-"""Convolution -> the same of tensors whose channels are adjacent in memory, where convolutions follow each other.
+"""Successive convolutions -> convolutions of tensors whose channels are adjacent in memory.
 
-Kernels for tensor cores read such tensors. Given others, cuDNN copies them before and after each convolution. The
-layers between these convolutions keep the layout, and the planner copies tensors at the ends of such a part. In 16
-bits, zeros fill up the channels of pictures, and those of a convolution's result, to whole chunks.
+Kernels for tensor cores read such tensors. If tensors have another layout, cuDNN copies them before and after each
+convolution. The layers between these convolutions keep the layout, and the planner copies tensors at the ends of such a
+part of the model. In 16 bits, zeros pad the channels of pictures and of convolutions' results to whole chunks.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from ovgpu.types.mapped import let_go
 def lay_out_channels_last(model: Model, types: Callable[[], Sequence[Type]] = tuple) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand.
 
-    ``types()`` are the element types for which the device's convolutions read adjacent channels; it is called only for
-    models with such convolutions.
+    ``types()`` returns the element types for which the device's convolutions read adjacent channels. It is called only
+    for models with convolutions that this pass could rewrite.
     """
-    laid_out: dict[tuple[int, ...], Output] = {}  # kernels with their channels last, by the constant and its channels
-    padded: dict[Output, Output] = {}  # results of convolutions, and the channels of them that the model has
+    laid_out: dict[tuple[int, ...], Output] = {}  # (id of a kernel, outputs, channels) -> the rewritten kernel
+    unpadded: dict[Output, Output] = {}  # result of a convolution -> the slice of its channels without padding
     for node in model.ops:
         for body in bodies(node.op):
             lay_out_channels_last(body, types)
     candidates = [node for node in model.ops if _is_candidate(node)]
-    found = types() if candidates else ()
-    convolutions = [node for node in candidates if node.ports[0].spec.type in found]
+    dtypes = types() if candidates else ()
+    convolutions = [node for node in candidates if node.ports[0].spec.type in dtypes]
     convolutions += filter(_has_layout, model.ops)
     for part in _parts(model, convolutions):
         for node in part.convolutions if part.pays else ():
             if not _has_layout(node):
-                _rewrite(node, laid_out, padded)
-    redirect(model, padded)
+                _rewrite(node, laid_out, unpadded)
+    redirect(model, unpadded)
     model.changed()
     if laid_out:
         model.validate_nodes_and_infer_types()
@@ -58,9 +58,10 @@ def _has_layout(node: Node) -> bool:
 
 
 def _is_candidate(node: Node) -> bool:
-    """Return whether the node convolves images with a constant kernel, in groups of all channels or of a few.
+    """Return whether the node convolves images with a constant kernel, either ungrouped or with few channels per group.
 
-    Pixels must be, or become, whole chunks, which tensor cores read, but for images of up to three channels.
+    The channels of a pixel must fill whole chunks, perhaps after padding, because kernels read tensors in chunks.
+    Images with up to three channels are excepted.
     """
     op = _convolution_of(node)
     if op is None:
@@ -78,27 +79,31 @@ def _is_candidate(node: Node) -> bool:
 
 
 def _pads_channels(node: Node) -> bool:
-    """Return whether zeros fill up the channels of a convolution's input: in 16 bits, of pictures of fewer channels
-    than a chunk has."""
-    kernel, kind = constant_of(node.sources[1]), node.ports[0].spec.type
+    """Return whether the channels of a convolution's input are padded with zeros.
+
+    This is so in 16 bits for pictures with fewer channels than a chunk has.
+    """
+    kernel, dtype = constant_of(node.sources[1]), node.ports[0].spec.type
     return (
-        kind.bitwidth == 16
+        dtype.bitwidth == 16
         and kernel.ndim == IMAGE_RANK
-        and kernel.shape[1] * kind.bitwidth < CHUNK_BYTES * 8
+        and kernel.shape[1] * dtype.bitwidth < CHUNK_BYTES * 8
         and _is_picture(node.sources[0])
     )
 
 
 def _is_picture(port: Output | None) -> bool:
-    """Return whether an input of the model, perhaps behind elementwise layers, is the tensor."""
+    """Return whether the tensor is an input of the model, or computed from one by elementwise layers."""
     while port is not None and op_of(port.node).keeps_layout and port.node.sources:
         port = port.node.sources[0]
     return port is not None and port.node.op.name == "Parameter"
 
 
 def _pads_outputs(node: Node) -> bool:
-    """Return whether zeros fill up the kernels of a convolution: in 16 bits, and if the other inputs of its epilogue
-    are constants, with a number per channel or a single one."""
+    """Return whether the outputs of a convolution are padded with zeros.
+
+    This is so in 16 bits if all other inputs of its epilogue are constants with one element, or one per channel.
+    """
     kernel, port = constant_of(node.sources[1]), node.ports[0]
     others = [constant_of(source) for source in node.sources[2:]]
     return (
@@ -119,8 +124,10 @@ def _convolution_of(node: Node) -> Convolution | None:
 
 @dataclass
 class _Part:
-    """Convolutions that exchange tensors, perhaps through layers that keep the layout; the tensors in that layout, and
-    those that are copied into it or out of it."""
+    """Part of a model: convolutions connected by tensors, perhaps through layers that keep the layout.
+
+    ``tensors`` get adjacent channels; ``copied`` are tensors that are copied into this layout or out of it.
+    """
 
     convolutions: list[Node]
     tensors: set[Output] = field(default_factory=set)
@@ -128,7 +135,10 @@ class _Part:
 
     @property
     def pays(self) -> bool:
-        """True if there are fewer copies than cuDNN would make: two for each convolution, which take half as long."""
+        """True if there is at most one copy for every two convolutions.
+
+        Without adjacent channels, cuDNN makes two copies for each convolution, which take half as long.
+        """
         return len(self.convolutions) > 1 and 2 * len(self.copied) <= len(self.convolutions)
 
 
@@ -151,11 +161,11 @@ def _parts(model: Model, convolutions: Sequence[Node]) -> Iterator[_Part]:
                     parts[node].copied.add(port)
     for part in {id(part): part for part in parts.values()}.values():
         members = set(part.convolutions)
-        given = {s for node in members for s in node.sources if s is not None and s not in part.tensors}
-        # An elementwise layer writes the layout itself if no one needs another.
+        entering = {s for node in members for s in node.sources if s is not None and s not in part.tensors}
+        # An elementwise layer writes the layout itself if only these convolutions take its result.
         part.copied |= {
             s
-            for s in given
+            for s in entering
             if _is_image(s) and not (op_of(s.node).keeps_layout and members.issuperset(users.get(s, ())))
         }
         yield part
@@ -179,51 +189,55 @@ def _keeps_layout(node: Node) -> bool:
 
 
 def _needs_dense(user: Node) -> bool:
-    """Return whether a tensor is copied for this user, or could otherwise be written there."""
+    """Return whether the user needs a dense tensor: it takes a copy, or is a Result that could be written directly."""
     return user.op.name == "Result" or op_of(user).layout in ("blas", "dense")
 
 
-def _rewrite(node: Node, laid_out: dict[tuple[int, ...], Output], padded: dict[Output, Output]) -> None:
-    graph, kind, port = NodeBuilder(node), node.ports[0].spec.type, node.ports[0]
+def _rewrite(node: Node, laid_out: dict[tuple[int, ...], Output], unpadded: dict[Output, Output]) -> None:
+    """Make the node a convolution of adjacent channels, with padding if needed."""
+    graph, dtype, port = NodeBuilder(node), node.ports[0].spec.type, node.ports[0]
     value = constant_of(node.sources[1])
-    # The order does not matter to kernels of one element, nor to those of groups, which are copied.
+    # Kernels of one element have the same memory layout either way, and those of groups are copied.
     is_moved = max(value.shape[-2:]) > 1 and (value.ndim == IMAGE_RANK or value.shape[1] == value.shape[2] == 1)
     layer = node.op.layer if isinstance(node.op, ConvolutionWithEpilogue) else layer_of(node)
     sources = [source for source in node.sources if source is not None]
-    (outputs, channels), chunk = value.shape[:2], CHUNK_BYTES * 8 // kind.bitwidth
+    (outputs, channels), chunk = value.shape[:2], CHUNK_BYTES * 8 // dtype.bitwidth
     if _pads_channels(node):
         channels = chunk
-        sources[0] = graph.add(PadChannels(channels=chunk, type=kind), _unconverted(sources[0]))
+        sources[0] = graph.add(PadChannels(channels=chunk, type=dtype), _skip_convert(sources[0]))
     if value.ndim == IMAGE_RANK and outputs % chunk:
-        padded[port] = graph.cut(port, 1, 0, outputs)
+        unpadded[port] = graph.cut(port, 1, 0, outputs)
         outputs += -outputs % chunk
-        sources[2:] = [_padded(graph, source, outputs) for source in sources[2:]]
+        sources[2:] = [_pad(graph, source, outputs) for source in sources[2:]]
     node.op = ChannelsLastConvolution(layer=layer, convolution=node.op, moved=is_moved)  # type: ignore[arg-type]
     if is_moved or (outputs, channels) != value.shape[:2]:
         key = id(value), outputs, channels
         if key not in laid_out:
-            laid_out[key] = _laid_out(graph, value, outputs, channels, is_moved)
+            laid_out[key] = _lay_out(graph, value, outputs, channels, is_moved)
         sources[1] = laid_out[key]
     node.sources = [*sources]
 
 
-def _unconverted(port: Output) -> Output:
-    """Return the tensor that a Convert to 16 bits takes, if `PadChannels` takes it as well; else the port."""
+def _skip_convert(port: Output) -> Output:
+    """Return the input of a Convert to 16 bits, if `PadChannels` can convert it as well; else the port."""
     source = port.node.sources[0] if port.node.op.name == "Convert" else None
     return source if source is not None and source.spec.type in (Type.f32, *HALVES) else port
 
 
-def _padded(graph: NodeBuilder, source: Output, channels: int) -> Output:
-    """Return a constant [1, C, 1, 1] with zeros behind its channels; one of a single element as it is."""
+def _pad(graph: NodeBuilder, source: Output, channels: int) -> Output:
+    """Return a constant [1, C, 1, 1] padded with zeros to ``channels``; a constant of one element stays as it is."""
     value = constant_of(source)
     if value.size == 1:
         return source
     return _constant(graph, np.pad(value, [(0, 0), (0, channels - value.size), (0, 0), (0, 0)]))
 
 
-def _laid_out(graph: NodeBuilder, kernel: Array, outputs: int, channels: int, moved: bool) -> Output:
-    """Return the constant of a kernel [O, C, H, W] with zeros in further outputs and channels, as [O, H, W, C] if
-    ``moved``; or of a kernel [G, 1, 1, H, W], as [H, W, G]."""
+def _lay_out(graph: NodeBuilder, kernel: Array, outputs: int, channels: int, moved: bool) -> Output:
+    """Return a kernel as a constant in the layout that the device reads.
+
+    A kernel [O, C, H, W] is padded with zeros to ``outputs`` and ``channels``, and becomes [O, H, W, C] if ``moved``. A
+    grouped kernel [G, 1, 1, H, W] becomes [H, W, G].
+    """
     if kernel.ndim > IMAGE_RANK:
         value = np.moveaxis(kernel, 0, -1).reshape(*kernel.shape[3:], kernel.shape[0])
     else:

@@ -1,8 +1,8 @@
 """MatMul by constant weights -> MatMul by transposed weights where BLAS on the host multiplies by these faster.
 
-For one row, weights are stored along their longer axis: long runs are read up to twice as fast as short ones. For up to
-`FEW_ROWS` rows, weights are stored so that ``transpose_b`` is false: BLAS then packs them in less time, and packing is
-a large part of a product of few rows.
+For products of one row, weights are stored with their longer axis contiguous, because long runs are read up to twice as
+fast as short ones. For products of up to `FEW_ROWS` rows, weights are stored so that ``transpose_b`` is false. BLAS
+then packs them in less time, and packing is a large part of a product with few rows.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ovgpu.types.mapped import let_go
 
 MIN_ELEMENTS = 1 << 16  # smaller weights stay in cache
 FEW_ROWS = 256  # with more rows, packing takes little of the time
-TILE_ROWS, TILE_COLUMNS = 64, 1024  # of a tile of weights that is transposed at a time
-CACHE_LINE = 16  # elements of a cache line, or more
+TILE_ROWS, TILE_COLUMNS = 64, 1024  # size of a tile of weights that is transposed at a time
+CACHE_LINE = 16  # elements: at least a cache line of 64 bytes, for f32 and f64
 
 
 def lay_out_weights(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
-    transposed: dict[int, Output] = {}  # by the id of the original weights, which their constant holds
+    transposed: dict[int, Output] = {}  # by the id of the original weights, which their constant keeps alive
     for node in model.ops:
         for body in bodies(node.op):
             lay_out_weights(body)
         weights = _weights(node)
         if weights is not None:
             if id(weights) not in transposed:
-                transposed[id(weights)] = _transposed(node, weights)
+                transposed[id(weights)] = _add_transposed(node, weights)
             op: Any = node.op
             node.op = replace(op, transpose_b=not op.transpose_b)
             node.sources = [node.sources[0], transposed[id(weights)]]
@@ -61,7 +61,7 @@ def _weights(node: Node) -> Array | None:
     return weights if op.transpose_b and rows <= FEW_ROWS else None
 
 
-def _transposed(node: Node, weights: Array) -> Output:
+def _add_transposed(node: Node, weights: Array) -> Output:
     value = np.empty(weights.shape[::-1], weights.dtype)
     work = workers()
     for worker, rows in zip(work, shares(len(weights), len(work))):
@@ -74,7 +74,7 @@ def _transposed(node: Node, weights: Array) -> Output:
 
 
 def _transpose(source: Array, target: Array) -> None:
-    """Copy the transpose through tiles. Their padded rows do not share few cache sets, as rows of weights often do."""
+    """Copy the transpose by tiles with padded rows. Rows of weights often share few cache sets; padded rows do not."""
     buffer = np.empty((TILE_ROWS, TILE_COLUMNS + CACHE_LINE), source.dtype)
     for row in range(0, source.shape[0], TILE_ROWS):
         for column in range(0, source.shape[1], TILE_COLUMNS):

@@ -1,7 +1,7 @@
-"""Equal layers that compute the masks of several attentions -> one set of layers, whose mask all of them share.
+"""Equal layers that compute the masks of several attentions -> one set of layers, whose mask the attentions share.
 
-Models repeat the layers that prepare a mask for every attention, and so do the passes that rewrite attention. A decode
-step would compute, convert and upload each copy.
+Models repeat the layers that prepare a mask for every attention, and passes that rewrite attention add more. Without
+this pass, a decode step would compute, convert and upload each copy.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ovgpu.ops.infrastructure.graph import Result
 
 
 def merge_masks(model: Model) -> None:
-    """Merge layers that compute the same from the same tensors for masks, in place. Port specs stay valid. Bodies are
-    left alone."""
+    """Merge equal layers in front of masks that take the same tensors, in place. Port specs stay valid. Bodies of
+    layers are left alone."""
     unique: dict[Any, Node] = {}
     moved: dict[Output, Output] = {}
-    masks = _masks(model)
+    masks = _find_mask_nodes(model)
     for node in model.ops if masks else ():
         node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
         first = unique.setdefault(_key(node), node) if node in masks else node
@@ -31,27 +31,27 @@ def merge_masks(model: Model) -> None:
         model.changed()
 
 
-def _masks(model: Model) -> set[Node]:
-    """Return the nodes that attention masks are computed from, and that may be merged."""
+def _find_mask_nodes(model: Model) -> set[Node]:
+    """Return the nodes that attention masks depend on, if they may be merged."""
     stack = [
         node.sources[3]
         for node in model.ops
         if isinstance(node.op, ScaledDotProductAttention) and len(node.sources) > 3
     ]
     seen: set[Node] = set()
-    found: set[Node] = set()
+    mergeable: set[Node] = set()
     while stack:
         port = stack.pop()
         if port is not None and port.node not in seen:
             seen.add(port.node)
             stack += port.node.sources
             if _key(port.node) is not None:
-                found.add(port.node)
-    return found
+                mergeable.add(port.node)
+    return mergeable
 
 
 def _key(node: Node) -> Any:
-    """Return a key that is equal for nodes that compute the same, None for a node that is never merged."""
+    """Return a key that is equal for nodes that compute the same tensors, None for a node that must not be merged."""
     op = op_of(node)
     if isinstance(op, Result) or op.effect or op.updates or not node.sources or not is_own(type(op)):
         return None
@@ -59,15 +59,15 @@ def _key(node: Node) -> Any:
         (name, type(value), repr(value) if isinstance(value, float) else value)
         for name, value in op.attributes().items()
     ]
-    key = (type(op), len(node.ports), *attributes, *map(_source, node.sources))
+    key = (type(op), len(node.ports), *attributes, *map(_source_key, node.sources))
     try:
         hash(key)
-    except TypeError:  # bodies, arrays
+    except TypeError:  # bodies and arrays have no hash
         return None
     return key
 
 
-def _source(port: Output | None) -> Any:
+def _source_key(port: Output | None) -> Any:
     """Return a key that is equal for the same port, and for small constants of equal values."""
     op: Any = None if port is None else port.node.op
     if op is not None and op.name == "Constant" and op.value.size <= SMALL_ELEMENTS and op.value.dtype != object:

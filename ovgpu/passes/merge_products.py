@@ -1,9 +1,9 @@
 """MatMuls of one tensor and several constant matrices -> one MatMul and a VariadicSplit, whose parts are views.
 
-Examples are the projections to queries, keys and values, and the two of a gated layer. Biases are merged as well if
-that saves layers: a MatMul computes the merged bias in its epilogue (see `fuse_matmul_epilogues`); for compressed
-weights it stays a layer, so all products must have a bias. Products stay apart if the layers that take the parts would
-copy at least as many parts as products are saved, or if the results are needed at different times.
+Examples are the projections to queries, keys and values, and the two projections of a gated layer. Biases are merged as
+well if that saves layers. The epilogue of a MatMul adds the merged bias (see `fuse_matmul_epilogues`). With compressed
+weights the bias stays a layer, so there all products must have one. Products stay apart if merging would save no more
+products than it adds copies of parts, or if the results are needed at different times.
 """
 
 from __future__ import annotations
@@ -22,31 +22,42 @@ from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.movement import VariadicSplit
 from ovgpu.passes._graph import NodeBuilder, is_fusable, redirect, users_of
-from ovgpu.passes._merged import Users, at_once, bias_of, copied, joined, needed_by, other_operand, side_by_side
+from ovgpu.passes._merged import (
+    Users,
+    bias_of,
+    count_extra_copies,
+    first_use_depths,
+    group_by_first_use,
+    join_constants,
+    other_operand,
+    views_side_by_side,
+)
 
 
 def merge_products(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
-    if _merged(model):
+    if _merge_all(model):
         model.validate_nodes_and_infer_types()
 
 
-def _merged(model: Model) -> bool:
-    changed = any([_merged(body) for node in model.ops for body in bodies(node.op)])
-    users, needed = users_of(model), needed_by(model)
+def _merge_all(model: Model) -> bool:
+    """Merge products of the model and its bodies; return whether there were any."""
+    changed = any([_merge_all(body) for node in model.ops for body in bodies(node.op)])
+    users, first_use = users_of(model), first_use_depths(model)
     alike: dict[tuple[Any, ...], list[Node]] = {}
     for node in model.ops:
-        kind = _kind(node, users)
-        if kind is not None:
-            alike.setdefault(kind, []).append(node)
-    groups = [group for nodes in alike.values() for group in at_once(nodes, needed) if len(group) > 1]
+        key = _merge_key(node, users)
+        if key is not None:
+            alike.setdefault(key, []).append(node)
+    groups = [group for nodes in alike.values() for group in group_by_first_use(nodes, first_use) if len(group) > 1]
     if not groups:
         return changed
     shape_tensors, moved = shape_tensor_ports(model), dict[Output, Output]()
     for group in groups:
         biases = _biases(group, users, shape_tensors)
         ports = [(bias or node).ports[0] for node, bias in zip(group, biases)]
-        if sum(copied(port, view, users) for port, view in zip(ports, side_by_side(group))) < len(group) - 1:
+        views = views_side_by_side(group)
+        if sum(count_extra_copies(port, view, users) for port, view in zip(ports, views)) < len(group) - 1:
             _merge(group, biases, moved)
     redirect(model, moved)
     model.changed()
@@ -56,7 +67,7 @@ def _merged(model: Model) -> bool:
 # ---- candidates
 
 
-def _kind(node: Node, users: Users) -> tuple[Any, ...] | None:
+def _merge_key(node: Node, users: Users) -> tuple[Any, ...] | None:
     """Return a key that is equal for products that may be merged, None for other nodes."""
     op: Any = node.op
     if not isinstance(op, (MatMul, CompressedMatMul)):
@@ -77,25 +88,25 @@ def _kind(node: Node, users: Users) -> tuple[Any, ...] | None:
     if packed.is_nibbles and packed.rows * packed.columns % 2:
         return None
     quant_params = [None if s is None else (s.spec.type, s.spec.shape[1 - axis]) for s in stored[1:]]  # type: ignore[index]
-    return x, packed.shape[1 - axis], op.transpose, packed.kind, packed.table, *quant_params
+    return x, packed.shape[1 - axis], op.transpose, packed.dtype, packed.table, *quant_params
 
 
 def _axis(op: Any) -> int:
-    """Return the axis of the weights along which the result's columns lie."""
+    """Return the axis of the weights that becomes the columns of the result."""
     return 0 if (op.transpose_b if isinstance(op, MatMul) else op.transpose) else 1
 
 
 def _biases(group: Sequence[Node], users: Users, shape_tensors: set[Output]) -> list[Node | None]:
     """Return the Adds of the products' biases if merging these leaves fewer layers, else None for each product."""
-    found = [bias_of(node.ports[0], users) for node in group]
-    unfused = [
+    biases = [bias_of(node.ports[0], users) for node in group]
+    unfused = [  # biases that would not become part of another elementwise layer
         node
-        for node in found
+        for node in biases
         if node is not None and [is_fusable(u, shape_tensors) for u in users.get(node.ports[0], ())] != [True]
     ]
     if isinstance(group[0].op, MatMul):
-        return found if unfused else [None] * len(group)
-    return found if None not in found and len(unfused) > 1 else [None] * len(group)
+        return biases if unfused else [None] * len(group)
+    return biases if None not in biases and len(unfused) > 1 else [None] * len(group)
 
 
 # ---- merge
@@ -114,8 +125,8 @@ def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[Out
         op = replace(op, weights=replace(packed, rows=extents[0], columns=extents[1]))
         if packed.is_nibbles:
             shapes[0] = (packed.rows, -1) if axis else (-1,)
-    weights = [joined(graph, ports, axis, shape) for ports, shape in zip(stored, shapes)]
-    found = graph.add(op, first.sources[0], *weights)
+    weights = [join_constants(graph, ports, axis, shape) for ports, shape in zip(stored, shapes)]
+    merged = graph.add(op, first.sources[0], *weights)
     last = next((node for node in biases if node is not None), None)
     if last is not None:
         values = [
@@ -124,9 +135,9 @@ def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[Out
             else other_operand(node, product.ports[0])
             for node, product, width in zip(biases, group, widths)
         ]
-        found = NodeBuilder(last).add(op_of(last), found, joined(graph, values, 0, (-1,)))
-    cut = graph.add(VariadicSplit(), found, graph.constant(-1), graph.constant(widths), outputs=len(group))
-    for product, bias, port in zip(group, biases, cut):
+        merged = NodeBuilder(last).add(op_of(last), merged, join_constants(graph, values, 0, (-1,)))
+    parts = graph.add(VariadicSplit(), merged, graph.constant(-1), graph.constant(widths), outputs=len(group))
+    for product, bias, port in zip(group, biases, parts):
         node = bias or product
         port.names = node.ports[0].own_names
         moved[node.ports[0]] = port

@@ -2,10 +2,11 @@
 
     FakeQuantize -> [MaxPool, Reshape, Concat ...] -> Convolution <- Multiply by scales <- Convert <- Constant of i8
 
-Where all levels of a FakeQuantize are whole multiples of one step, it is a Quantize, whose codes are whole numbers, and
-a Dequantize, which multiplies them by the step. Layers that only choose or move elements do so with the codes. Layers
-with weights in 8 bits take the codes, and have the step in their weights; all others take the dequantised values. NumPy
-multiplies codes in f32, a device in i8 where its kernel takes the layer. Other weights are decompressed here.
+If all levels of a FakeQuantize are whole multiples of one step, it is split into a Quantize, whose codes are whole
+numbers, and a Dequantize, which multiplies the codes by the step. Layers that only select or move elements do so with
+codes. Layers with 8-bit weights take codes, and their weights are multiplied by the step. All other layers take the
+dequantised values. NumPy multiplies codes in f32, a device in i8 if its kernel supports the layer. If it does not, the
+layer's weights are decompressed here.
 """
 
 from __future__ import annotations
@@ -39,56 +40,57 @@ from ovgpu.types.mapped import let_go
 
 Array = np.ndarray[Any, Any]
 
-MOVING = (Concat, Slice, Split, StridedSlice, Transpose, VariadicSplit)  # layers that choose or move elements
-MAX_SUMMANDS = 1 << 16  # products of codes whose sum, and the correction, are below 2^31
-OCTET = 8  # outputs of the device's kernel, which reads chunks of 16 channels
-NEAREST = 0.499  # of a step, within which a number certainly gets the code
+MOVING = (Concat, Slice, Split, StridedSlice, Transpose, VariadicSplit)  # layers that select or move elements
+MAX_SUMMANDS = 1 << 16  # products of codes whose sum, and its correction, are certainly below 2^31
+OUTPUT_MULTIPLE = 8  # the device's kernel computes outputs in groups of this many
+NEAREST = 0.499  # of a step: a number this close to a level is certainly rounded to it
 
 
 def quantize_layers(model: Model, device: bool = False, multiplies_i8: Callable[[], bool] = bool) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again.
 
-    ``device``: whether it runs on a GPU. Where that does not multiply i8, the model is left as it is;
-    ``multiplies_i8()`` is called only for models with such layers.
+    ``device``: whether the model runs on a GPU. A GPU that does not multiply i8 leaves the model as it is.
+    ``multiplies_i8()`` is called only for models with layers that could multiply codes.
     """
-    if _rewritten(model, device, multiplies_i8):
+    if _rewrite_all(model, device, multiplies_i8):
         model.validate_nodes_and_infer_types()
 
 
-def _rewritten(model: Model, device: bool, multiplies_i8: Callable[[], bool]) -> bool:
-    changed = any([_rewritten(body, device, multiplies_i8) for node in model.ops for body in bodies(node.op)])
-    kinds = (Type.f32, *HALVES) if device else (Type.f32,)
-    found = dict[Output, Steps]()  # the tensors that have codes
-    products = list[tuple[Node, Weights, Steps]]()
+def _rewrite_all(model: Model, device: bool, multiplies_i8: Callable[[], bool]) -> bool:
+    """Rewrite the model and its bodies; return whether anything changed."""
+    changed = any([_rewrite_all(body, device, multiplies_i8) for node in model.ops for body in bodies(node.op)])
+    dtypes = (Type.f32, *HALVES) if device else (Type.f32,)
+    steps_of = dict[Output, Steps]()  # tensors that can be codes -> their steps
+    products = list[tuple[Node, Weights, Steps]]()  # layers that could multiply codes
     for node in model.ops:
         source: Any = node.sources[0] if node.sources else None
-        steps = _kept(node, found) or Steps.of(node, kinds)
+        steps = _kept_steps(node, steps_of) or Steps.of(node, dtypes)
         if steps is not None:
-            found |= dict.fromkeys(node.ports, steps)
-        elif source in found and (weights := _weights(node, found[source])) is not None:
-            products.append((node, weights, found[source]))
-    of_codes = {node for node, weights, steps in products if not device or _suits_kernel(node, weights, steps)}
-    if not of_codes or (device and not multiplies_i8()):
+            steps_of |= dict.fromkeys(node.ports, steps)
+        elif source in steps_of and (weights := _match_weights(node, steps_of[source])) is not None:
+            products.append((node, weights, steps_of[source]))
+    code_products = {node for node, weights, steps in products if not device or _suits_kernel(node, weights, steps)}
+    if not code_products or (device and not multiplies_i8()):
         return changed
-    moved = _moved({node.sources[0] for node in of_codes}, found)
+    needed = _needed_codes({node.sources[0] for node in code_products}, steps_of)
     users = users_of(model)
     codes, dequantized = dict[Output, Output](), dict[Output, Output]()
-    for port, steps in found.items():
+    for port, steps in steps_of.items():
         node = port.node
-        if port in codes or not (isinstance(node.op, FakeQuantize) or moved.intersection(node.ports)):
+        if port in codes or not (isinstance(node.op, FakeQuantize) or needed.intersection(node.ports)):
             continue
         if len(node.ports) == 1:
             codes[port] = _split(node, steps, codes, users, device)
         else:
-            codes |= _parts(node, steps, codes, dequantized, device)
+            codes |= _split_parts(node, steps, codes, dequantized, device)
     for node, weights, steps in products:
         source = node.sources[0]
-        if node not in of_codes:
-            node.sources[1] = _decompressed(node, weights)
+        if node not in code_products:
+            node.sources[1] = _decompress(node, weights)
         elif device:
             _multiply_codes(node, codes[source], weights, steps)
         else:
-            node.sources = [codes[source], _decompressed(node, weights, steps), *node.sources[2:]]
+            node.sources = [codes[source], _decompress(node, weights, steps), *node.sources[2:]]
     model.changed()
     if dequantized:
         redirect(model, dequantized)
@@ -96,16 +98,18 @@ def _rewritten(model: Model, device: bool, multiplies_i8: Callable[[], bool]) ->
     return True
 
 
-def _kept(node: Node, found: Mapping[Output, Steps]) -> Steps | None:
-    """Return the steps of a layer that gives elements of tensors with codes, or the greatest of some of them; None for
-    other layers."""
-    values = _values(node)
-    steps = found.get(values[0]) if values else None
-    if steps is None or any(s not in found or not steps.equals(found[s]) for s in values):
+def _kept_steps(node: Node, steps_of: Mapping[Output, Steps]) -> Steps | None:
+    """Return the steps of a layer that only selects, moves or max-pools elements of tensors that can be codes.
+
+    Return None for other layers, and if the inputs have different steps.
+    """
+    values = _value_inputs(node)
+    steps = steps_of.get(values[0]) if values else None
+    if steps is None or any(s not in steps_of or not steps.equals(steps_of[s]) for s in values):
         return None
     if isinstance(node.op, MaxPool):
         return steps if len(node.ports) == 1 else None
-    chooses = (
+    selects = (
         isinstance(node.op, MOVING)
         or op_of(node).is_reshape
         or (
@@ -114,32 +118,33 @@ def _kept(node: Node, found: Mapping[Output, Steps]) -> Steps | None:
             and not any((*node.op.pads_begin, *node.op.pads_end))
         )
     )
-    return steps if chooses and not steps.varies else None
+    return steps if selects and not steps.varies else None
 
 
-def _values(node: Node) -> list[Output]:
-    """Return the inputs whose elements a layer may give."""
+def _value_inputs(node: Node) -> list[Output]:
+    """Return the inputs whose elements a layer that only selects or moves elements may return."""
     return [s for s in (node.sources if isinstance(node.op, Concat) else node.sources[:1]) if s is not None]
 
 
-def _weights(node: Node, steps: Steps) -> Weights | None:
-    """Return the weights of a layer with kernels of i8 and scales, in which the steps can be, else None."""
+def _match_weights(node: Node, steps: Steps) -> Weights | None:
+    """Return the i8 weights of a product or convolution, if they have no zero point and can be multiplied by the steps;
+    else None."""
     if isinstance(node.op, MatMul):
-        found = weights_of(node.sources[1])
+        weights = weights_of(node.sources[1])
     elif isinstance(node.op, (Convolution, ConvolutionBackpropData)):
-        found = weights_of(node.sources[1], ranks=range(3, 7), rows=node.op.leading - 1)
+        weights = weights_of(node.sources[1], ranks=range(3, 7), rows=node.op.leading - 1)
     else:
         return None
     if steps.varies and not isinstance(node.op, Convolution):
         return None
-    if found is None or found.zero is not None or found.codes.spec.type != Type.i8:
+    if weights is None or weights.zero is not None or weights.codes.spec.type != Type.i8:
         return None
     shape: Any = node.sources[1].spec.shape  # type: ignore[union-attr]
-    return found if found.extents == shape else _reshaped(node, found, shape)
+    return weights if weights.extents == shape else _reshape(node, weights, shape)
 
 
-def _reshaped(node: Node, weights: Weights, shape: tuple[int, ...]) -> Weights:
-    """Return weights of another shape with the same elements, such as those of groups that POT reshapes."""
+def _reshape(node: Node, weights: Weights, shape: tuple[int, ...]) -> Weights:
+    """Return the weights in another shape. POT, for example, reshapes the weights of grouped convolutions."""
     graph, scale = NodeBuilder(node), weights.scale
     codes = graph.constant(constant_of(weights.codes).reshape(shape), Type.i8)
     if scale is not None:
@@ -152,7 +157,7 @@ def _reshaped(node: Node, weights: Weights, shape: tuple[int, ...]) -> Weights:
 
 
 def _suits_kernel(node: Node, weights: Weights, steps: Steps) -> bool:
-    """Return whether the device's kernel takes the layer: it reads 16 adjacent codes at a time."""
+    """Return whether the device's kernel supports the layer. It reads chunks of 16 adjacent codes."""
     op, shape = node.op, weights.extents
     by_outputs: tuple[int, ...]
     if isinstance(op, MatMul):
@@ -162,74 +167,77 @@ def _suits_kernel(node: Node, weights: Weights, steps: Steps) -> bool:
         (outputs, depth), by_outputs = shape[:2], (shape[0], *(1 for _ in shape[1:]))
         fits = isinstance(op, Convolution) and op.leading == 2 and len(shape) == IMAGE_RANK
     scale = () if weights.scale is None else weights.scale[1].shape
-    fits &= not steps.varies and not outputs % OCTET and not depth % CHUNK_BYTES
+    fits &= not steps.varies and not outputs % OUTPUT_MULTIPLE and not depth % CHUNK_BYTES
     fits &= prod(shape) <= outputs * MAX_SUMMANDS
     return fits and (prod(scale) == 1 or scale == by_outputs)
 
 
-def _moved(ports: Iterable[Output | None], found: Mapping[Output, Steps]) -> set[Output]:
-    """Return the ports, and those that they are moved from, which have codes."""
-    moved, waiting = set[Output](), list(ports)
+def _needed_codes(ports: Iterable[Output | None], steps_of: Mapping[Output, Steps]) -> set[Output]:
+    """Return ``ports`` and the tensors whose codes are needed to compute theirs, as far as they can be codes."""
+    needed, waiting = set[Output](), list(ports)
     while waiting:
         port = waiting.pop()
-        if port is not None and port in found and port not in moved:
-            moved.add(port)
-            waiting += _values(port.node)
-    return moved
+        if port is not None and port in steps_of and port not in needed:
+            needed.add(port)
+            waiting += _value_inputs(port.node)
+    return needed
 
 
 def _split(
     node: Node, steps: Steps, codes: Mapping[Output, Output], users: Mapping[Output, list[Node]], device: bool
 ) -> Output:
-    """Make the node the Dequantize of its codes, and return these."""
+    """Add a layer that computes the node's result as codes, and make the node their Dequantize. Return the codes."""
     source, graph = node.sources[0], NodeBuilder(node)
     assert source is not None
-    zero, kind = (steps.zero, Type.i8) if device else (0, Type.f32)
-    unit, *zeros = _scale(graph, steps, device)
+    zero, dtype = (steps.zero, Type.i8) if device else (0, Type.f32)
+    unit, *zeros = _dequantize_inputs(graph, steps, device)
     if isinstance(node.op, FakeQuantize):
-        if _clips_no_more(source.node.op, steps) and users[source] == [node]:
+        if _is_redundant_clip(source.node.op, steps) and users[source] == [node]:
             source = source.node.sources[0]
-        op = Quantize(low=steps.low + zero, high=steps.high + zero, odd=bool(steps.low % 2), kind=kind)
-        found: Output = graph.add(op, source, graph.constant(1 / steps.step, Type.f32), *zeros)
+        op = Quantize(low=steps.low + zero, high=steps.high + zero, odd=bool(steps.low % 2), dtype=dtype)
+        quantized: Output = graph.add(op, source, graph.constant(1 / steps.step, Type.f32), *zeros)
     else:
-        found = graph.add(op_of(node), *_of_codes(node, codes))
-    node.op, node.sources = Dequantize(kind=node.ports[0].spec.type), [found, unit, *zeros]
-    return found
+        quantized = graph.add(op_of(node), *_with_codes(node, codes))
+    node.op, node.sources = Dequantize(dtype=node.ports[0].spec.type), [quantized, unit, *zeros]
+    return quantized
 
 
-def _of_codes(node: Node, codes: Mapping[Output, Output]) -> list[Output | None]:
-    """Return the inputs of a layer with codes in place of values."""
-    values = _values(node)
+def _with_codes(node: Node, codes: Mapping[Output, Output]) -> list[Output | None]:
+    """Return the inputs of a layer, with codes in place of values."""
+    values = _value_inputs(node)
     return [codes[s] if s in values else s for s in node.sources]
 
 
-def _parts(
+def _split_parts(
     node: Node, steps: Steps, codes: Mapping[Output, Output], dequantized: dict[Output, Output], device: bool
 ) -> dict[Output, Output]:
-    """Return the codes of the results of a layer with several, and add what takes the place of the results."""
+    """Add the layer that computes all results of the node as codes, and return a dict from the results to their codes.
+
+    Add a Dequantize for each result to ``dequantized``, which replaces the result.
+    """
     graph = NodeBuilder(node)
-    found = dict(zip(node.ports, graph.add(op_of(node), *_of_codes(node, codes), outputs=len(node.ports))))
-    for port, part in found.items():
-        dequantized[port] = graph.add(Dequantize(kind=port.spec.type), part, *_scale(graph, steps, device))
-    return found
+    parts = dict(zip(node.ports, graph.add(op_of(node), *_with_codes(node, codes), outputs=len(node.ports))))
+    for port, part in parts.items():
+        dequantized[port] = graph.add(Dequantize(dtype=port.spec.type), part, *_dequantize_inputs(graph, steps, device))
+    return parts
 
 
-def _scale(graph: NodeBuilder, steps: Steps, device: bool) -> list[Output]:
-    """Return the further inputs of a Dequantize: the unit, and the code that stands for 0 if it is another one."""
+def _dequantize_inputs(graph: NodeBuilder, steps: Steps, device: bool) -> list[Output]:
+    """Return the inputs of a Dequantize behind the codes: the unit, and the code that stands for 0 if that is not 0."""
     zeros = [graph.constant(steps.zero, Type.f32)] if device and steps.zero else []
     return [graph.constant(steps.unit, Type.f32), *zeros]
 
 
-def _clips_no_more(op: Any, steps: Steps) -> bool:
-    """Return whether what the activation clips gets the same codes without it."""
+def _is_redundant_clip(op: Any, steps: Steps) -> bool:
+    """Return whether a FakeQuantize with these steps makes the activation ``op`` before it redundant."""
     if isinstance(op, Clamp):
         low, high = op.min / steps.step, op.max / steps.step
         return bool((low < steps.low + NEAREST).all() and (high > steps.high - NEAREST).all())
     return isinstance(op, Relu) and not steps.low
 
 
-def _decompressed(node: Node, weights: Weights, steps: Steps | None = None) -> Output:
-    """Return the weights as a constant of f32, times the steps of the codes that they multiply, if given."""
+def _decompress(node: Node, weights: Weights, steps: Steps | None = None) -> Output:
+    """Return the weights as a constant of the node's type, times the steps of the codes if given."""
     codes = constant_of(weights.codes)
     value = codes * (np.float32(1) if weights.scale is None else decode(weights.scale[1]).astype(np.float32))
     if steps is not None and steps.varies:
@@ -239,28 +247,30 @@ def _decompressed(node: Node, weights: Weights, steps: Steps | None = None) -> O
     elif steps is not None:
         value *= steps.unit
     let_go(codes)
-    kind = node.ports[0].spec.type
-    return NodeBuilder(node).constant(encode(value, kind), kind)
+    dtype = node.ports[0].spec.type
+    return NodeBuilder(node).constant(encode(value, dtype), dtype)
 
 
 def _multiply_codes(node: Node, codes: Output, weights: Weights, steps: Steps) -> None:
-    """Make the node a product of codes of i8, whose weights have the outputs first and the channels last."""
-    op, value, kind = node.op, constant_of(weights.codes), node.ports[0].spec.type
+    """Make the node a product of i8 codes. The kernels read weights whose first axis is the outputs and whose last axis
+    is the channels."""
+    op, value, dtype = node.op, constant_of(weights.codes), node.ports[0].spec.type
     if isinstance(op, Convolution):
-        node.op = QuantizedConvolution(convolution=op, zero=steps.zero, kind=kind)
-        moved = np.ascontiguousarray(np.moveaxis(value, 1, -1))
+        node.op = QuantizedConvolution(convolution=op, zero=steps.zero, dtype=dtype)
+        laid_out = np.ascontiguousarray(np.moveaxis(value, 1, -1))
     elif isinstance(op, MatMul):
-        node.op = QuantizedMatMul(zero=steps.zero, kind=kind)
-        moved = np.ascontiguousarray(value if op.transpose_b else value.T)
+        node.op = QuantizedMatMul(zero=steps.zero, dtype=dtype)
+        laid_out = np.ascontiguousarray(value if op.transpose_b else value.T)
     let_go(value)
-    outputs = len(moved)
+    outputs = len(laid_out)
     scale = np.float32(1) if weights.scale is None else decode(weights.scale[1]).astype(np.float32).ravel()
     factor = np.broadcast_to(scale * np.float32(steps.unit), outputs)
-    correction = steps.zero * moved.reshape(outputs, -1).sum(1, dtype=np.int32)
+    # The kernel multiplies codes without subtracting their zero point; it subtracts this sum afterwards.
+    correction = steps.zero * laid_out.reshape(outputs, -1).sum(1, dtype=np.int32)
     graph = NodeBuilder(node)
     node.sources = [
         codes,
-        graph.constant(moved, Type.i8),
+        graph.constant(laid_out, Type.i8),
         graph.constant(factor, Type.f32),
         graph.constant(correction, Type.i32),
     ]

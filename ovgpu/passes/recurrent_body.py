@@ -1,4 +1,4 @@
-"""Analysis of the body of a TensorIterator or Loop for `recurrent`: its inputs and the states that it carries."""
+"""Analysis of the body of a TensorIterator or Loop for `fuse_recurrent_loops`: its inputs and the states it carries."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from ovgpu.symbolic import Int
 
 @dataclass(frozen=True)
 class Slices:
-    """Slices of extent 1 along ``axis`` of a tensor outside the loop, one for each of ``trips`` iterations. ``shape``
-    is that of the tensor, except for the extent of ``axis``."""
+    """Slices of extent 1 along ``axis`` of ``source``, a tensor outside the loop: one for each of ``trips`` iterations.
+
+    ``shape`` is the shape of the source, except that the extent of ``axis`` may differ.
+    """
 
     source: Output
     shape: tuple[Int, ...]
@@ -43,39 +45,42 @@ class Body:
         self.counter = None if counter is None else self._parameter(counter)
         self._hoisted: dict[Output, Output | None] = {}
 
-    def _parameter(self, number: int) -> Output:
-        return self.model.parameters[number].ports[0]
+    def _parameter(self, index: int) -> Output:
+        return self.model.parameters[index].ports[0]
 
-    def result(self, number: int) -> Output:
+    def result(self, index: int) -> Output:
         """Return the tensor that a result of the body takes, before reshapes."""
-        source = self.model.results[number].sources[0]
+        source = self.model.results[index].sources[0]
         assert source is not None
-        return unwrapped(source)
+        return strip_reshapes(source)
 
     def initial(self, parameter: Output) -> Output | None:
-        """Return the tensor that a parameter is at the first iteration, None if it is a slice."""
+        """Return the tensor that a parameter holds in the first iteration, None if that is a slice."""
         m = self.entering.get(parameter)
         return None if m is None or m.axis is not None else self.loop.sources[m.port]
 
     def slices(self, port: Output) -> Slices | None:
-        """Return the slices of which a port, reshapes aside, is one: cut from an input, or gathered by iteration."""
-        port = unwrapped(port)
+        """Return the slices that a port holds, one in each iteration and perhaps reshaped, else None.
+
+        The loop cuts them from an input, or a Gather takes them by the index of the iteration.
+        """
+        port = strip_reshapes(port)
         m = self.entering.get(port)
         if m is not None and m.axis is not None and port not in self.carried:
-            return self._sliced(m)
+            return self._slices_of_input(m)
         node = port.node
-        if node.op.name != "Gather" or self.counter is None or unwrapped(node.sources[1]) is not self.counter:
+        if node.op.name != "Gather" or self.counter is None or strip_reshapes(node.sources[1]) is not self.counter:
             return None
         table, axis_port = node.sources[0], node.sources[2]
         axis = None if axis_port is None else axis_port.spec.constant
         source = None if table is None or table in self.carried else self.initial(table)
         if source is None or source.spec.shape is None or axis is None or getattr(node.op, "batch_dims", False):
             return None
-        number = int(axis.reshape(-1)[0]) % len(source.spec.shape)
-        whole = equal(source.spec.shape[number], self.trips)
-        return Slices(source, source.spec.shape, number, False, self.trips) if whole else None
+        gather_axis = int(axis.reshape(-1)[0]) % len(source.spec.shape)
+        is_whole = equal(source.spec.shape[gather_axis], self.trips)
+        return Slices(source, source.spec.shape, gather_axis, False, self.trips) if is_whole else None
 
-    def _sliced(self, m: InputMap) -> Slices | None:
+    def _slices_of_input(self, m: InputMap) -> Slices | None:
         source = self.loop.sources[m.port]
         if source is None or source.spec.shape is None or m.axis is None or m.part_size != 1 or abs(m.stride) != 1:
             return None
@@ -93,7 +98,10 @@ class Body:
         return Slices(source, shape, axis, m.stride < 0, self.trips)
 
     def hoisted(self, port: Output) -> Output | None:
-        """Return the port computed outside the loop; None unless it depends on constants and invariant inputs alone."""
+        """Return the tensor of a port computed outside the loop, by copies of its layers.
+
+        Return None unless it depends on constants and invariant inputs alone.
+        """
         if port not in self._hoisted:
             self._hoisted[port] = self._hoist(port)
         return self._hoisted[port]
@@ -113,16 +121,16 @@ class Body:
         return twin.ports[port.index]
 
 
-def is_counted(node: Node) -> bool:
-    """Return whether the node is a loop without Assigns in its body whose number of iterations follows from shapes."""
+def has_trip_count(node: Node) -> bool:
+    """Return whether the node is a loop without Assigns whose number of iterations follows from shapes."""
     op = node.op
     if not isinstance(op, (TensorIterator, Loop)) or op.body.sinks:
         return False
     return op.trips([None if s is None else s.spec for s in node.sources]) is not None
 
 
-def unwrapped(port: Output | None) -> Output:
-    """Return the tensor with the same elements in the same order, before reshapes."""
+def strip_reshapes(port: Output | None) -> Output:
+    """Return the tensor before reshapes, which has the same elements in the same order."""
     assert port is not None
     while (
         port.node.sources

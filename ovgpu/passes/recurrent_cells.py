@@ -1,7 +1,7 @@
-"""Matching of one step of a recurrent layer in the body of a loop: a cell op, or decomposed maths (see `recurrent`).
+"""Matching of one step of a recurrent layer in the body of a loop: a cell op, or its maths in smaller layers.
 
-The maths around a gate decides which gate it is, so that neither the order of the gates in the weights matters, nor
-whether they come from one product or from several.
+It serves `fuse_recurrent_loops`. The maths around a gate decides which gate it is. So the order of the gates in the
+weights does not matter, and the gates may come from one product or from several.
 """
 
 from __future__ import annotations
@@ -21,19 +21,23 @@ from ovgpu.ops.sequence._cells import GRU, LSTM, Recurrent
 from ovgpu.ops.sequence.recurrent import Cell, GRUSequence, LSTMCell1, LSTMSequence, RNNSequence
 from ovgpu.ops.shape.reshape import Reshape
 from ovgpu.passes._graph import broadcasts
-from ovgpu.passes.recurrent_body import Body, Slices, batch_of, is_rows, unwrapped
+from ovgpu.passes.recurrent_body import Body, Slices, batch_of, is_rows, strip_reshapes
 from ovgpu.symbolic import Int
 
 ATTRIBUTES = ("hidden_size", "activations", "activations_alpha", "activations_beta", "clip")
-Kind = tuple[str, float, float]  # an activation with its alpha and beta
+Activation = tuple[str, float, float]  # name, alpha and beta
+# Sequence op, its attributes, and the gates' linear functions of x and of h. They are the same objects, unless a gate
+# keeps the two apart.
 Gates = tuple[type[Recurrent], dict[str, Any], Sequence["Linear"], Sequence["Linear"]]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step that a sequence op of this class and attributes repeats. ``states`` are the body's parameters h (and c),
-    ``new`` their next values. w [G H, D], r [G H, H] and b [G H] or [(G + 1) H] lie outside of the loop. ``features``
-    is D of the frames, ``columns`` is D of w."""
+    """One step of a recurrent layer, as the op ``sequence`` with these ``attributes`` repeats it.
+
+    ``states`` are the body's parameters h (and c), ``new`` their next values. w [G H, D], r [G H, H] and b [G H] or
+    [(G + 1) H] lie outside the loop. ``features`` is the extent D of the frames, ``columns`` the extent D of w.
+    """
 
     sequence: Any
     attributes: dict[str, Any]
@@ -61,7 +65,7 @@ def find_step(body: Body) -> Step | None:
 def _cell(body: Body, h: Output, new: Output) -> Step | None:
     node, op = new.node, op_of(new.node)
     assert isinstance(op, Cell)
-    states = tuple(unwrapped(s) for s in node.sources[1 : 1 + op.states])
+    states = tuple(strip_reshapes(s) for s in node.sources[1 : 1 + op.states])
     results = tuple(node.ports[: op.states])
     if states[0] is not h or any(body.carried.get(s) is not r for s, r in zip(states, results)):
         return None
@@ -89,8 +93,11 @@ def _cell(body: Body, h: Output, new: Output) -> Step | None:
 
 @dataclass(frozen=True)
 class Linear:
-    """Sum of products ``v @ m^T`` and biases. m is [rows, n], and v is "x", "h" or a tensor of the body. Biases are
-    [rows], or of one element, and lie outside of the loop, as m does."""
+    """Sum of products ``v @ m^T`` and biases.
+
+    Each v is "x", "h" or a tensor of the body. Each m is [rows, n]. Each bias has the shape [rows], or one element;
+    its flag is true for [rows]. All m and biases lie outside the loop.
+    """
 
     body: Body
     rows: int
@@ -125,15 +132,15 @@ class Linear:
 class Gate:
     """Activation of a `Linear`."""
 
-    kind: Kind
+    activation: Activation
     linear: Linear
 
     def cut(self, start: int, stop: int) -> Gate:
-        return Gate(self.kind, self.linear.cut(start, stop))
+        return Gate(self.activation, self.linear.cut(start, stop))
 
 
 class _DecomposedStep:
-    """Matcher of a decomposed step; ``h`` is the parameter that the back edge from ``new`` leads to."""
+    """Matcher of a decomposed step; a back edge of the loop leads from ``new`` to the parameter ``h``."""
 
     def __init__(self, body: Body, h: Output, new: Output) -> None:
         self.body, self.h, self.new = body, h, new
@@ -147,9 +154,9 @@ class _DecomposedStep:
             return None
         for read in (self._lstm, self._gru, self._rnn):
             states: list[tuple[Output, Output]] = [(self.h, self.new)]
-            found = read(states)
-            if found is not None:
-                return self._assembled(found, states)
+            gates = read(states)
+            if gates is not None:
+                return self._assemble(gates, states)
         return None
 
     # ---- kinds of cells
@@ -158,7 +165,7 @@ class _DecomposedStep:
         """Match ``c' = f c + i g, h' = o act(c')``."""
         for left, right in _operands(self.new, "Multiply"):
             out, act = self._gate(left), _activation(right)
-            new = None if act is None else unwrapped(right.node.sources[0])
+            new = None if act is None else strip_reshapes(right.node.sources[0])
             if out is None or act is None or new is None or not self._is_rows(new, self.hidden):
                 continue
             for retained, added in _operands(new, "Add"):
@@ -168,11 +175,13 @@ class _DecomposedStep:
                     forget = self._gate(f)
                     for a, b in _operands(added, "Multiply"):
                         i, g = self._gate(a), self._gate(b)
-                        if forget is None or i is None or g is None or not forget.kind == i.kind == out.kind:
+                        if forget is None or i is None or g is None:
+                            continue
+                        if not forget.activation == i.activation == out.activation:
                             continue
                         states.append((c, new))
                         gates = [x.linear for x in (forget, i, g, out)]
-                        return LSTMSequence, _attributes(i.kind, g.kind, act), gates, gates
+                        return LSTMSequence, _attributes(i.activation, g.activation, act), gates, gates
         return None
 
     def _gru(self, states: list[tuple[Output, Output]]) -> Gates | None:
@@ -185,7 +194,7 @@ class _DecomposedStep:
             if inner is not None:  # act(x W^T + (r h) R^T)
                 products = inner.factors() - {"x"}
                 reset = self._reset(next(iter(products))) if len(products) == 1 and "h" not in products else None
-                if reset is not None and reset.kind == update.kind:
+                if reset is not None and reset.activation == update.activation:
                     inner = Linear(
                         self.body,
                         inner.rows,
@@ -193,21 +202,21 @@ class _DecomposedStep:
                         inner.biases,
                     )
                     gates = [update.linear, reset.linear, inner]
-                    return GRUSequence, _attributes(update.kind, act), gates, gates
+                    return GRUSequence, _attributes(update.activation, act), gates, gates
                 continue
             for input_side, reset, recurrent in self._resets(n.node.sources[0]):
-                if reset.kind == update.kind:
-                    attributes = {**_attributes(update.kind, act), "linear_before_reset": True}
+                if reset.activation == update.activation:
+                    attributes = {**_attributes(update.activation, act), "linear_before_reset": True}
                     both = [update.linear, reset.linear]
                     return GRUSequence, attributes, [*both, input_side], [*both, recurrent]
         return None
 
     def _rnn(self, states: list[tuple[Output, Output]]) -> Gates | None:
         gate = self._gate(self.new)
-        return None if gate is None else (RNNSequence, _attributes(gate.kind), [gate.linear], [gate.linear])
+        return None if gate is None else (RNNSequence, _attributes(gate.activation), [gate.linear], [gate.linear])
 
     def _blends(self) -> Iterator[tuple[Output, Output]]:
-        """Yield (z, n) such that the new h is ``(1 - z) n + z h``."""
+        """Yield every (z, n) such that the new h is ``(1 - z) n + z h``."""
         for a, b in _operands(self.new, "Add"):
             for z, h in _operands(a, "Multiply"):
                 if h is self.h:  # z h + (1 - z) n
@@ -220,18 +229,19 @@ class _DecomposedStep:
                     yield z, a
 
     def _reset(self, product: Output) -> Gate | None:
+        """Return the gate that h is multiplied by in the product, else None."""
         return next(
             (gate for a, b in _operands(product, "Multiply") if b is self.h and (gate := self._gate(a)) is not None),
             None,
         )
 
     def _resets(self, port: Output | None) -> Iterator[tuple[Linear, Gate, Linear]]:
-        """Yield (x W^T + b, r, h R^T + b) of ``x W^T + r (h R^T + b) + b``."""
-        terms = list(_terms(unwrapped(port)))
-        for number, term in enumerate(terms):
+        """Yield every (x W^T + b, r, h R^T + b) such that the port is ``x W^T + r (h R^T + b) + b``."""
+        terms = list(_terms(strip_reshapes(port)))
+        for index, term in enumerate(terms):
             for a, b in _operands(term, "Multiply"):
                 reset, recurrent = self._gate(a), self._linear_of(b)
-                rest = self._sum([t for i, t in enumerate(terms) if i != number], unwrapped(port))
+                rest = self._sum([t for i, t in enumerate(terms) if i != index], strip_reshapes(port))
                 if (
                     reset is not None
                     and recurrent is not None
@@ -244,17 +254,17 @@ class _DecomposedStep:
     # ---- parts of cells
 
     def _gate(self, port: Output) -> Gate | None:
-        port = unwrapped(port)
-        kind = _activation(port)
-        if kind is not None:
+        port = strip_reshapes(port)
+        activation = _activation(port)
+        if activation is not None:
             linear = self._linear_of(port.node.sources[0])
-            return None if linear is None else Gate(kind, linear)
+            return None if linear is None else Gate(activation, linear)
         part = _part(port)
         whole = None if part is None else self._gate(part[0])
         return None if whole is None or part is None else whole.cut(*part[1:])
 
     def _linear_of(self, port: Output | None) -> Linear | None:
-        port = unwrapped(port)
+        port = strip_reshapes(port)
         if port not in self._linear:
             self._linear[port] = self._read(port)
         return self._linear[port]
@@ -306,30 +316,33 @@ class _DecomposedStep:
         if not op.transpose_b:
             matrix = g.add(Transpose(), matrix, g.constant([1, 0]))
         assert matrix is not None
-        found = self._factors(unwrapped(left), width)
-        if found is None:
+        factors = self._factors(strip_reshapes(left), width)
+        if factors is None:
             return None
-        if len(found) == 1:
-            return Linear(self.body, rows, ((found[0][0], matrix),))
-        lengths = g.constant([n for _, n in found])
-        parts = g.add(VariadicSplit(), matrix, g.constant(1), lengths, outputs=len(found))
-        return Linear(self.body, rows, tuple((v, m) for (v, _), m in zip(found, parts)))
+        if len(factors) == 1:
+            return Linear(self.body, rows, ((factors[0][0], matrix),))
+        lengths = g.constant([n for _, n in factors])
+        parts = g.add(VariadicSplit(), matrix, g.constant(1), lengths, outputs=len(factors))
+        return Linear(self.body, rows, tuple((v, m) for (v, _), m in zip(factors, parts)))
 
     def _factors(self, port: Output, width: int) -> list[tuple[Any, int]] | None:
-        """Return the factors of a matrix and their widths: x, h, a product with h, or several of them; else None."""
+        """Return the vectors that a matrix is multiplied by, with their widths: x, h, products, or several in a Concat.
+
+        Return None if the port is anything else.
+        """
         node = port.node
         if node.op.name == "Concat":
             rank = _rank(port) or 0
             if node.op.axis % rank != rank - 1:  # type: ignore[attr-defined]
                 return None
-            found: list[tuple[Any, int]] = []
+            factors: list[tuple[Any, int]] = []
             for source in map(_required, node.sources):
                 n = _width(source)
-                factors = None if n is None or not self._is_rows(source, n) else self._factors(unwrapped(source), n)
-                if factors is None:
+                parts = None if n is None or not self._is_rows(source, n) else self._factors(strip_reshapes(source), n)
+                if parts is None:
                     return None
-                found += factors
-            return found
+                factors += parts
+            return factors
         if port is self.h:
             return [("h", width)] if width == self.hidden else None
         if node.op.name == "Multiply":
@@ -345,9 +358,10 @@ class _DecomposedStep:
 
     # ---- weights
 
-    def _assembled(self, found: Gates, states: Sequence[tuple[Output, Output]]) -> Step | None:
-        sequence, attributes, input_side, recurrent = found
-        x, features, hidden, kind = self.x, self.features, self.hidden, self.new.spec.type
+    def _assemble(self, gates: Gates, states: Sequence[tuple[Output, Output]]) -> Step | None:
+        """Return the step, with the weights of its gates joined; None if gates do not take x and h as they have to."""
+        sequence, attributes, input_side, recurrent = gates
+        x, features, hidden, dtype = self.x, self.features, self.hidden, self.new.spec.type
         if x is None or features is None or hidden is None or any(g.rows != hidden for g in (*input_side, *recurrent)):
             return None
         expected = [{"x", "h"} if a is b else {"x"} for a, b in zip(input_side, recurrent)]
@@ -364,7 +378,7 @@ class _DecomposedStep:
         if any(linear.biases for linear in biased):
             totals = []
             for linear in biased:
-                total = g.constant([0] * hidden, kind)
+                total = g.constant([0] * hidden, dtype)
                 for b, _ in linear.biases:
                     total = g.add(Add(), total, b)
                 totals.append(total)
@@ -375,13 +389,13 @@ class _DecomposedStep:
         return Step(sequence, attributes, x, features, features, hidden, before, after, w, r, bias)
 
 
-def _attributes(*kinds: Kind) -> dict[str, Any]:
-    names, alphas, betas = zip(*kinds)
+def _attributes(*activations: Activation) -> dict[str, Any]:
+    names, alphas, betas = zip(*activations)
     return {"activations": names, "activations_alpha": alphas, "activations_beta": betas}
 
 
-def _activation(port: Output) -> Kind | None:
-    """Return the activation whose result the port is, else None."""
+def _activation(port: Output) -> Activation | None:
+    """Return the activation that computes the port, None if another layer does."""
     name = port.node.op.name
     if name in ("Sigmoid", "Tanh", "Relu"):
         return name.lower(), 0.0, 0.0
@@ -394,11 +408,11 @@ def _activation(port: Output) -> Kind | None:
 
 
 def _operands(port: Output, name: str) -> list[tuple[Output, Output]]:
-    """Return both operands of a binary op, reshapes aside, in both orders if it commutes; nothing for other ops."""
-    port = unwrapped(port)
+    """Return the operands of a binary op before reshapes, in both orders if it commutes; none for other ops."""
+    port = strip_reshapes(port)
     if port.node.op.name != name or not broadcasts(port.node):
         return []
-    a, b = (unwrapped(s) for s in port.node.sources)
+    a, b = (strip_reshapes(s) for s in port.node.sources)
     return [(a, b)] if name == "Subtract" else list(permutations((a, b)))  # type: ignore[arg-type]
 
 
@@ -408,11 +422,11 @@ def _terms(port: Output) -> Iterator[Output]:
         yield port
         return
     for source in port.node.sources:
-        yield from _terms(unwrapped(source))
+        yield from _terms(strip_reshapes(source))
 
 
 def _part(port: Output) -> tuple[Output, int, int] | None:
-    """Return (tensor, start, stop) if the port is a part of a tensor along its last axis, else None."""
+    """Return (tensor, start, stop) if the port is this slice of the tensor along its last axis, else None."""
     node = port.node
     if node.op.name not in ("Split", "VariadicSplit", "Slice", "StridedSlice"):
         return None

@@ -1,7 +1,7 @@
-"""Constants that hold the batch of the file -> layers that follow the shapes of inputs, before `Model.reshape`.
+"""Constants that hold the batch size of the file -> layers that follow the shapes of inputs, before `Model.reshape`.
 
-These are the rewrites that OpenVINO calls SmartReshape: a model with a 1 in target shapes takes other batches. Results
-stay the same for the shapes that the model had.
+OpenVINO calls these rewrites SmartReshape: afterwards, a model that has a batch size of 1 in its target shapes takes
+other batch sizes. Results stay the same for the shapes in the file.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from ovgpu.ops.shape.shape import Range4, ShapeOf3
 from ovgpu.passes._graph import constant_integers, constant_of, fixed_nodes, operands
 from ovgpu.types import PartialShape, Type
 
-RANGES = range(6, 500)  # lengths of constants 0, 1, 2 ... that OpenVINO takes for positions
-IMAGE = (3, 4)  # numbers that describe the image of a Proposal
+POSITION_COUNTS = range(6, 500)  # lengths of constants 0, 1, 2 ... that OpenVINO regards as positions
+IMAGE_INFO_WIDTHS = (3, 4)  # how many numbers describe an image in the input of a Proposal
 
 
 def relax_shapes(model: Model) -> None:
@@ -43,7 +43,7 @@ def relax_shapes(model: Model) -> None:
 
 
 class _Rewriting:
-    """The rewrites of one model or body."""
+    """Rewrites of one model or body."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -51,8 +51,8 @@ class _Rewriting:
         self.users = Counter[Output]()
 
     def run(self) -> bool:
-        """Rewrite all layers, and return whether there was anything to rewrite."""
-        found = any([_Rewriting(body).run() for node in self.model.ops for body in bodies(node.op)])
+        """Rewrite all layers; return whether any layer changed."""
+        changed = any([_Rewriting(body).run() for node in self.model.ops for body in bodies(node.op)])
         rewrites: Iterable[Callable[[Node], bool]] = (
             self.flatten,
             self.crop_image,
@@ -68,9 +68,9 @@ class _Rewriting:
         for rewrite in rewrites:
             self.users = Counter(s for node in self.model.ops for s in node.sources if s is not None)
             if any([rewrite(node) for node in self.model.ops]):
-                found = True
+                changed = True
                 self.model.changed()
-        return found
+        return changed
 
     def flatten(self, node: Node) -> bool:
         """Reshape to the constant [K] -> Reshape to [-1]."""
@@ -92,15 +92,15 @@ class _Rewriting:
         if source is not None and isinstance(source.node.op, Convert):
             source = source.node.sources[0]
         shape = None if source is None or not isinstance(source.node.op, Parameter) else source.spec.shape
-        if shape is None or len(shape) != 2 or shape[1] not in IMAGE:
+        if shape is None or len(shape) != 2 or shape[1] not in IMAGE_INFO_WIDTHS:
             return False
-        numbers = (_integers([v]) for v in (0, shape[1], 1))
-        node.sources[2] = _add(StridedSlice(begin_mask=(0,), end_mask=(0,)), vector, *numbers)
+        bounds = (_integers([v]) for v in (0, shape[1], 1))
+        node.sources[2] = _add(StridedSlice(begin_mask=(0,), end_mask=(0,)), vector, *bounds)
         return True
 
     def drop_axes_before(self, node: Node) -> bool:
         """Squeeze -> StridedSlice: StridedSlice alone, which takes the first element of the squeezed axes."""
-        squeeze = self.only_user(node, StridedSlice, Squeeze)
+        squeeze = self.sole_source(node, StridedSlice, Squeeze)
         if squeeze is None:
             return False
         x, axes = squeeze.sources[0], self.axes(squeeze)
@@ -114,7 +114,7 @@ class _Rewriting:
 
     def drop_axes_after(self, node: Node) -> bool:
         """StridedSlice -> Squeeze: StridedSlice alone, which takes one element of the squeezed axes."""
-        sliced = self.only_user(node, Squeeze, StridedSlice)
+        sliced = self.sole_source(node, Squeeze, StridedSlice)
         if sliced is None:
             return False
         x, axes = sliced.sources[0], self.axes(node)
@@ -127,10 +127,10 @@ class _Rewriting:
         spans.write(node, x)
         return True
 
-    def only_user(self, node: Node, kind: type, source_kind: type) -> Node | None:
-        """Return the node of ``source_kind`` whose result this node of ``kind`` alone reads, or None."""
-        source = node.sources[0] if isinstance(node.op, kind) else None
-        is_single = source is not None and isinstance(source.node.op, source_kind) and self.users[source] == 1
+    def sole_source(self, node: Node, op: type, source_op: type) -> Node | None:
+        """Return the node before this one, None if the two do not have these ops or other nodes take its result."""
+        source = node.sources[0] if isinstance(node.op, op) else None
+        is_single = source is not None and isinstance(source.node.op, source_op) and self.users[source] == 1
         return source.node if source is not None and is_single else None
 
     @staticmethod
@@ -159,47 +159,50 @@ class _Rewriting:
         return bool(flags)
 
     def follow_positions(self, node: Node) -> bool:
-        """Broadcast of the constant 0, 1, 2 ... n - 1 -> Broadcast of as many numbers as the target shape asks for."""
+        """Broadcast of the constant 0, 1, 2 ... n - 1 -> Broadcast of a Range up to the extent in the target shape."""
         op: Any = node.op
         positions = constant_of(node.sources[0]) if isinstance(op, Broadcast3) and op.mode == "bidirectional" else None
         target = node.sources[1] if positions is not None else None
         if positions is None or target is None or target.node in self.fixed or positions.dtype.kind not in "iu":
             return False
         count, rank = positions.size, positions.ndim
-        if count not in RANGES or max(positions.shape) != count or (positions.ravel() != np.arange(count)).any():
+        if count not in POSITION_COUNTS or max(positions.shape) != count:
             return False
-        axis, kind = positions.shape.index(count), Type.of(positions.dtype)
+        if (positions.ravel() != np.arange(count)).any():
+            return False
+        axis, dtype = positions.shape.index(count), Type.of(positions.dtype)
         extent = _add(Gather8(), target, _scalar(axis - rank), _scalar(0))
         is_one = _add(Equal(), extent, _scalar(1, target.spec.type))
-        start, stop, step = (_scalar(v, kind) for v in (0, count, 1))
-        stop = _add(Select(), is_one, stop, _add(Convert(destination_type=kind), extent))
-        found = _add(Range4(output_type=kind), start, stop, step)
+        start, stop, step = (_scalar(v, dtype) for v in (0, count, 1))
+        # A target extent of 1 broadcasts the other way, to the length of the constant.
+        stop = _add(Select(), is_one, stop, _add(Convert(destination_type=dtype), extent))
+        relaxed = _add(Range4(output_type=dtype), start, stop, step)
         others = [a for a in range(rank) if a != axis]
-        node.sources[0] = _add(Unsqueeze(), found, _integers(others)) if others else found
+        node.sources[0] = _add(Unsqueeze(), relaxed, _integers(others)) if others else relaxed
         return True
 
     def repeat_states(self, node: Node) -> bool:
-        """Cell or sequence with constant states of one row -> the same with these states for every row."""
+        """Cell or sequence with constant states of one row -> the same with these states repeated for all rows."""
         op: Any = node.op
         x = node.sources[0] if isinstance(op, (Cell, SequenceOfCells)) else None
         if x is None or x.spec.rank is None:
             return False
-        count = 1 + op.states + isinstance(op, SequenceOfCells)  # the lengths
-        return any([_repeat(node, i, x, 0) for i in range(1, count)])
+        stop = 1 + op.states + isinstance(op, SequenceOfCells)  # a sequence has its lengths behind the states
+        return any([_repeat(node, i, x, 0) for i in range(1, stop)])
 
     def repeat_states_of_loop(self, node: Node) -> bool:
-        """The same for states that enter a loop whose body has the cell."""
+        """Loop with such a cell in its body -> the same with its constant initial states repeated for all rows."""
         op: Any = node.op
         if not isinstance(op, (TensorIterator, Loop)):
             return False
         entries = {m.parameter: m for m in op.inputs}
-        found = False
+        changed = False
         for states, parameter, axis in _batches(op.body):
             rows = node.sources[entries[parameter].port] if parameter in entries else None
             for state in states if rows is not None else ():
                 if state in entries and entries[state].axis is None:
-                    found |= _repeat(node, entries[state].port, rows, axis)
-        return found
+                    changed |= _repeat(node, entries[state].port, rows, axis)
+        return changed
 
     def keep_axes(self, node: Node) -> bool:
         """[B, S, K] -> Reshape to [-1, K] -> MatMul (-> Add) -> Reshape to [1, S, O]: both keep the first axes."""
@@ -232,7 +235,7 @@ class _Rewriting:
         return True
 
     def producer(self, node: Node, i: int) -> Node | None:
-        """Return the node whose result is input ``i`` of this node, and of no other; else None."""
+        """Return the node that computes input ``i`` of this node if no other node takes this tensor, else None."""
         source = node.sources[i] if i < len(node.sources) else None
         return source.node if source is not None and self.users[source] == 1 else None
 
@@ -243,7 +246,7 @@ class _Rewriting:
         return any([self.free_rows_of(node, i) for i in range(2)])
 
     def free_rows_of(self, node: Node, i: int) -> bool:
-        """Do so for operand ``i`` of a MatMul."""
+        """Apply `free_rows` to operand ``i`` of a MatMul."""
         op: Any = node.op
         reshape, other = self.producer(node, i), node.sources[1 - i]
         if reshape is None or not isinstance(reshape.op, Reshape) or other is None or other.spec.rank is None:
@@ -271,7 +274,7 @@ class _Rewriting:
 
 
 class _Spans:
-    """Constant bounds of a StridedSlice with steps of 1 and no other masks than those of begin and end."""
+    """Constant bounds of a StridedSlice with steps of 1 and no masks but begin_mask and end_mask."""
 
     def __init__(self, begin: list[int], end: list[int], begin_mask: list[int], end_mask: list[int]) -> None:
         self.begin, self.end, self.begin_mask, self.end_mask = begin, end, begin_mask, end_mask
@@ -279,7 +282,7 @@ class _Spans:
 
     @classmethod
     def of(cls, node: Node) -> _Spans | None:
-        """Return the bounds of a StridedSlice, None if they are not constant or there is more to it."""
+        """Return the bounds of a StridedSlice, None if they are not constant, or if it has other masks or steps."""
         op: Any = node.op
         bounds = [constant_integers(source) for source in node.sources[1:]]
         if None in bounds or any((*op.new_axis_mask, *op.shrink_axis_mask, *op.ellipsis_mask)):
@@ -292,12 +295,12 @@ class _Spans:
         return cls(begin, end, *masks)
 
     def extend(self, rank: int) -> None:
-        """Address all axes of a tensor of that rank."""
+        """Append axes that are taken whole until there are ``rank`` axes."""
         for part, value in ((self.begin, 0), (self.end, 0), (self.begin_mask, 1), (self.end_mask, 1), (self.shrink, 0)):
             part += [value] * (rank - len(part))
 
     def insert(self, axis: int) -> None:
-        """Insert an axis of which the first element is taken."""
+        """Insert an axis whose first element is taken."""
         self.extend(axis)
         for part, value in ((self.begin, 0), (self.end, 1), (self.begin_mask, 0), (self.end_mask, 0), (self.shrink, 1)):
             part.insert(axis, value)
@@ -320,36 +323,40 @@ class _Spans:
 
 
 def _batches(body: Model) -> list[tuple[list[int], int, int]]:
-    """Return for each cell in a body: the numbers of the parameters that are its states, the number of a parameter with
-    its rows, and the axis of the rows there."""
+    """Return, for each cell in a body, the indices of the parameters that are its states, the index of a parameter that
+    has its rows, and the axis of the rows in that parameter."""
+    # With all extents unknown, the rows of a cell are equal only to extents that they are computed from.
     body = body.clone()
     for parameter in body.parameters:
         rank = parameter.ports[0].spec.rank
         shape = PartialShape.dynamic() if rank is None else PartialShape.dynamic(rank)
         parameter.op = replace(parameter.op, shape=shape)  # type: ignore[type-var]
     body.validate_nodes_and_infer_types()
-    numbers = {parameter.ports[0]: i for i, parameter in enumerate(body.parameters)}
-    found = []
+    indices = {parameter.ports[0]: i for i, parameter in enumerate(body.parameters)}
+    batches = []
     for node in body.ops:
         op: Any = node.op
         x = node.sources[0].spec.shape if isinstance(op, Cell) and node.sources[0] is not None else None
         if x is None:
             continue
-        states = [numbers[s] for s in node.sources[1 : 1 + op.states] if s in numbers]
-        places = [(i, axis) for p, i in numbers.items() for axis, d in enumerate(p.spec.shape or ()) if equal(d, x[0])]
+        states = [indices[s] for s in node.sources[1 : 1 + op.states] if s in indices]
+        places = [(i, axis) for p, i in indices.items() for axis, d in enumerate(p.spec.shape or ()) if equal(d, x[0])]
         if states and places:
-            found.append((states, *places[0]))
-    return found
+            batches.append((states, *places[0]))
+    return batches
 
 
-def _repeat(node: Node, number: int, rows: Output | None, axis: int) -> bool:
-    """Broadcast a constant input with one row to as many as ``rows`` has along an axis."""
-    source = node.sources[number]
+def _repeat(node: Node, index: int, rows: Output | None, axis: int) -> bool:
+    """Broadcast input ``index`` of the node, if it is a constant with one row, to the extent of ``axis`` in ``rows``.
+
+    Return whether it is such a constant.
+    """
+    source = node.sources[index]
     value = constant_of(source)
     if source is None or value is None or value.ndim == 0 or len(value) != 1:
         return False
     count = _add(Gather8(), _add(ShapeOf3(), rows), _integers([axis]), _scalar(0))
-    node.sources[number] = _add(Broadcast3(), source, _add(Concat(axis=0), count, _integers(value.shape[1:])))
+    node.sources[index] = _add(Broadcast3(), source, _add(Concat(axis=0), count, _integers(value.shape[1:])))
     return True
 
 
@@ -361,5 +368,5 @@ def _integers(values: Iterable[Any]) -> Output:
     return _add(Constant(element_type=Type.i64, value=np.array(list(values), np.int64)))
 
 
-def _scalar(value: int, kind: Type = Type.i64) -> Output:
-    return _add(Constant(element_type=kind, value=np.array(value, kind.storage)))
+def _scalar(value: int, dtype: Type = Type.i64) -> Output:
+    return _add(Constant(element_type=dtype, value=np.array(value, dtype.storage)))

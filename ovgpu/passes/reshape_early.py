@@ -1,8 +1,8 @@
 """Elementwise -> Reshape or Transpose becomes Reshape or Transpose -> elementwise, so that elementwise layers fuse.
 
-``Reshape(MatMul + bias) + residual`` becomes ``Reshape(MatMul) + bias + residual``: the Reshape of a dense tensor costs
-nothing, and an operand that is broadcast along all but the last axis needs none. A Transpose costs nothing either in
-front of a layer that reads its operands by their strides.
+``Reshape(MatMul + bias) + residual`` becomes ``Reshape(MatMul) + bias + residual``. The Reshape of a dense tensor costs
+nothing, and an operand that is broadcast along all but the last axis needs no Reshape. A Transpose costs nothing
+either, because the elementwise layer behind it reads its operands by their strides.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def reshape_early(model: Model) -> None:
 
 
 def _swap(reshape: Node, users: dict[Output, list[Node]], shape_tensors: set[Output]) -> list[Node]:
-    """Swap a Reshape or Transpose with the elementwise layer before it, if that is possible. Return the nodes that
-    reshape the layer's operands."""
+    """Swap a Reshape or Transpose with the elementwise layer before it, if possible. Return the new nodes that reshape
+    the layer's operands."""
     source = reshape.sources[0] if op_of(reshape).is_reshape or reshape.op.name == "Transpose" else None
     if source is None or not is_fusable(source.node, shape_tensors) or users[source] != [reshape]:
         return []
@@ -47,25 +47,28 @@ def _swap(reshape: Node, users: dict[Output, list[Node]], shape_tensors: set[Out
     if spec.shape is None or spec.value is not None or reshape.ports[0] in shape_tensors:
         return []
     layer = source.node
-    operands = {s: _reshaped(s, source.spec, spec, reshape) for s in layer.sources if s is not None}
-    if any(found is None for found in operands.values()):
+    operands = {s: _reshape(s, source.spec, spec, reshape) for s in layer.sources if s is not None}
+    if any(node is None for node in operands.values()):
         return []
-    for port, found in operands.items():
-        assert found is not None
-        users[port] = [*(u for u in users[port] if u is not layer), *([found] if found.sources else [])]
-        users[found.ports[0]] = [reshape]
+    for port, node in operands.items():
+        assert node is not None
+        users[port] = [*(u for u in users[port] if u is not layer), *([node] if node.sources else [])]
+        users[node.ports[0]] = [reshape]
     reshape.op, reshape.friendly_name, reshape.layer_id = layer.op, layer.friendly_name, layer.layer_id
     reshape.sources = [operands[s].ports[0] for s in layer.sources]  # type: ignore[index, union-attr]
     users[source] = []
     return [node for node in operands.values() if node is not None and node.sources]
 
 
-def _reshaped(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | None:
-    """Return the node that gives the reshaped operand, None if that may take a copy."""
+def _reshape(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | None:
+    """Return a node that computes the reshaped operand, None if that may need a copy.
+
+    ``before`` and ``after`` are the specs of the Reshape's input and result.
+    """
     shape, old, new = port.spec.shape or (), before.shape or (), after.shape or ()
     op: Any = port.node.op
     if isinstance(reshape.op, Transpose):
-        return _transposed(port, reshape)
+        return _transpose(port, reshape)
     if isinstance(op, Constant):
         axis_count = _axis_count(shape, old, new)
         return None if axis_count is None else _constant(port, op.value.reshape(shape[len(shape) - axis_count :]))
@@ -77,8 +80,8 @@ def _reshaped(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | 
     return node
 
 
-def _transposed(port: Output, transpose: Node) -> Node | None:
-    """Return the node that gives the transposed operand, None if there is none."""
+def _transpose(port: Output, transpose: Node) -> Node | None:
+    """Return a node that computes the transposed operand, None if its rank or the order does not allow it."""
     order = constant_integers(transpose.sources[1])
     shape, rank = port.spec.shape or (), transpose.ports[0].spec.rank or 0
     if order is None:
@@ -104,8 +107,11 @@ def _constant(port: Output, value: Any) -> Node:
 
 
 def _axis_count(shape: Sequence[Int], old: Sequence[Int], new: Sequence[Int]) -> int | None:
-    """Return along how many last axes a constant varies: 0 for a number, 1 if its last axis is the last one of the
-    tensor before and after the Reshape. None if it varies along others."""
+    """Return the number of last axes along which a constant varies: 0 for one element, 1 for its last axis.
+
+    Return None if it varies along other axes, or if its last axis is not that of the tensor before and after the
+    Reshape.
+    """
     if all(d == 1 for d in shape):
         return 0
     alike = all(tuple(s[-1:]) == tuple(shape[-1:]) for s in (old, new))  # symbols must be the same ones
@@ -113,7 +119,7 @@ def _axis_count(shape: Sequence[Int], old: Sequence[Int], new: Sequence[Int]) ->
 
 
 def _is_dense(port: Output) -> bool:
-    """Return whether the tensor, reshapes aside, is dense in memory of its own, not a view."""
+    """Return whether the tensor, before reshapes, is dense and not a view."""
     while (op_of(port.node).is_reshape or port.node.op.name == "Identity") and port.node.sources[0] is not None:
         port = port.node.sources[0]
     return type(op_of(port.node)).view is Op.view

@@ -31,18 +31,18 @@ def _scale(node: Node) -> None:
     spec = node.ports[0].spec
     if not isinstance(op, BatchNorm) or spec.type not in (Type.f32, Type.f64) or spec.rank is None:
         return
-    x, *numbers = op.order(node.sources)
-    if any(port.spec.constant is None for port in numbers):
+    x, *parameters = op.order(node.sources)
+    if any(port.spec.constant is None for port in parameters):
         return
-    gamma, beta, mean, variance = (port.spec.constant.astype(np.float64) for port in numbers)
+    gamma, beta, mean, variance = (port.spec.constant.astype(np.float64) for port in parameters)
     scale = gamma / np.sqrt(variance + op.epsilon)
     graph = NodeBuilder(node)
-    product: Output = graph.add(Multiply(), x, _term(graph, scale, spec.type, spec.rank))
+    product: Output = graph.add(Multiply(), x, _channel_constant(graph, scale, spec.type, spec.rank))
     product.spec = spec
-    node.op, node.sources = Add(), [product, _term(graph, beta - mean * scale, spec.type, spec.rank)]
+    node.op, node.sources = Add(), [product, _channel_constant(graph, beta - mean * scale, spec.type, spec.rank)]
 
 
-def _term(graph: NodeBuilder, value: Any, kind: Type, rank: int) -> Output:
-    port = graph.constant(by_channel(value, rank), kind)
+def _channel_constant(graph: NodeBuilder, value: Any, dtype: Type, rank: int) -> Output:
+    port = graph.constant(by_channel(value, rank), dtype)
     port.spec = op_of(port.node).infer_specs()[0]
     return port

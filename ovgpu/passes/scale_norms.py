@@ -1,6 +1,6 @@
 """Layer norm or RMS norm -> Multiply -> Add becomes one ScaledMVN or ScaledRMS with a constant scale and shift.
 
-A norm is an MVN over the last axes, or an RMS norm; `decomposed_norm` makes them of smaller layers.
+A norm is an MVN over the last axes, or an RMS norm. `join_norms` has made them of smaller layers before.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def scale_norms(model: Model) -> None:
     for node in model.ops:
         for body in bodies(node.op):
             scale_norms(body)
-        over = normalised(node)
+        over = match_norm(node)
         extents = [] if over is None else last_extents(*over)
         if over is not None and extents:
             _rewrite(node, over.x, extents, users)
     model.changed()
 
 
-def normalised(node: Node) -> Over | None:
-    """Return the tensor that a node normalises, and the axes, if it is a norm without scale and shift; else None."""
+def match_norm(node: Node) -> Over | None:
+    """Return the tensor and the axes that a node normalises if it is a norm without scale and shift, else None."""
     op: Any = node.op
     x, rank = (node.sources or [None])[0], node.ports[0].spec.rank if node.ports else None
     if x is None or rank is None or not isinstance(op, (MVN, MVN6, ScaledMVN)) or not op.normalize_variance:
@@ -44,12 +44,12 @@ def normalised(node: Node) -> Over | None:
 
 
 def _rewrite(node: Node, x: Output, extents: Sequence[int], users: dict[Output, list[Node]]) -> None:
-    """Make the last of the layers that scale and shift a norm's result the whole norm."""
+    """Make the last layer that scales or shifts a norm's result the whole norm."""
     last, terms = node, list[Output | None]()
     for ops in ((Multiply,), (Add, Subtract)):
-        found = _term(last, users, ops, extents)
-        terms.append(None if found is None else found[1])
-        last = last if found is None else found[0]
+        term = _match_term(last, users, ops, extents)
+        terms.append(None if term is None else term[1])
+        last = last if term is None else term[0]
     if last is not node:
         op: Any = node.op
         cls = ScaledRMS if isinstance(op, ScaledRMS) else ScaledMVN
@@ -57,15 +57,18 @@ def _rewrite(node: Node, x: Output, extents: Sequence[int], users: dict[Output, 
         last.sources = [x, *terms]
 
 
-def _term(
+def _match_term(
     node: Node, users: dict[Output, list[Node]], ops: tuple[type, ...], extents: Sequence[int]
 ) -> tuple[Node, Output] | None:
-    """Return the only user of a norm's result if it is one of these ops with a constant, and that constant with one
-    number per normalised element; else None."""
-    found = users.get(node.ports[0], [])
-    if len(found) != 1 or not isinstance(found[0].op, ops) or not broadcasts(found[0]):
+    """Return the only user of a node's result, and its constant operand with one element per normalised element.
+
+    The constant is negated for a Subtract. Return None if there are several users, the user has none of the ``ops``, or
+    the operand does not have this form.
+    """
+    takers = users.get(node.ports[0], [])
+    if len(takers) != 1 or not isinstance(takers[0].op, ops) or not broadcasts(takers[0]):
         return None
-    user = found[0]
+    user = takers[0]
     position = int(user.sources[0] is node.ports[0])  # index of the other operand
     source = user.sources[position]
     shape = user.ports[0].spec.shape

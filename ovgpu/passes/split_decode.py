@@ -1,9 +1,9 @@
-"""CacheAppend -> CacheWrite in place: a decoder is split into a device part and a host part of its decode steps.
+"""CacheAppend -> CacheWrite in place: decode steps of a decoder are split into a device part and a host part.
 
-The device part takes the caches as inputs, whole, with their spare capacity, and two numbers: how many rows they had,
-and have now. No shape in it depends on these numbers, so that it is bound, and captured, once for all lengths up to the
-capacity. The host part computes tensors whose shapes or values depend on lengths, masks above all, from the inputs and
-the lengths alone.
+The inputs of the device part include the whole caches, with their spare capacity, and two lengths: the numbers of valid
+rows before and after the step. No shape depends on these lengths, so that the part is bound and captured once for all
+lengths up to the capacity. The host part computes tensors whose shapes or values depend on lengths, above all masks. It
+needs only the model's inputs and the lengths.
 """
 
 from __future__ import annotations
@@ -25,11 +25,16 @@ from ovgpu.spec import Spec
 from ovgpu.symbolic import OPAQUE, Atom, Int, Sym, Table, atoms
 from ovgpu.types import PartialShape, Type
 
+MASK_INPUT = 3  # index of the mask among the inputs of an attention
+
 
 @dataclass(frozen=True)
 class Cache:
-    """Variable that grows along ``axis``. ``shape`` is that of its new value, in the extents of the model's inputs,
-    with the number of new rows at the axis."""
+    """Variable that grows along ``axis``.
+
+    ``shape`` is the shape of its new value, in terms of the extents of the model's inputs. At ``axis`` it has the
+    number of new rows.
+    """
 
     name: str
     axis: int
@@ -39,7 +44,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class Feed:
-    """Tensor that the host computes for the device; ``grows`` if its last axis is that of the keys."""
+    """Tensor that the host computes for the device. If it ``grows``, its last axis is the axis of keys."""
 
     port: Output
     grows: bool
@@ -47,10 +52,13 @@ class Feed:
 
 @dataclass(frozen=True)
 class DecodeSplit:
-    """Two parts of a model. ``device`` takes the model's inputs, the feeds, the lengths [2] and the caches. ``host``
-    takes the model's inputs and those caches, numbered in ``shape_caches``, whose shapes it reads. Its results are the
-    feeds, then a flag for each way of reordering caches. The device part may run only if, by all flags, beams are
-    identity."""
+    """The two parts of a model.
+
+    ``device`` takes the model's inputs, the feeds, the lengths [2] and the caches. ``host`` takes the model's inputs
+    and the caches whose shapes it reads; ``shape_caches`` are their indices in ``caches``. Its results are the feeds,
+    then one flag for each tensor of beams that reorders caches. The device part may run only if all flags are true: it
+    leaves out the reordering, so the beams must be the identity.
+    """
 
     device: Model
     host: Model
@@ -59,49 +67,53 @@ class DecodeSplit:
     shape_caches: tuple[int, ...]
 
     def specs(self, table: Table) -> list[Spec]:
-        """Return the specs of the device's parameters; extents known to be equal stay so. All caches have capacity for
-        the same number of rows."""
-        shared = _Shared(table)
+        """Return the specs of the device part's parameters, with extents from ``table``.
+
+        Extents that are equal in the model stay equal. All caches have capacity for the same number of rows.
+        """
+        translator = _ExtentTranslator(table)
         inputs = len(self.device.parameters) - len(self.feeds) - len(self.caches) - 1
-        specs = [shared.declared(p, i) for i, p in enumerate(self.device.parameters[:inputs])]
+        specs = [translator.spec(p, i) for i, p in enumerate(self.device.parameters[:inputs])]
         first = len(self.device.parameters) - len(self.caches)
         rows = table.atom("dim", first, self.caches[0].axis, lo=1)
-        for number, feed in enumerate(self.feeds, inputs):
-            shape = shared.shape(feed.port.spec.shape or (), number)
+        for parameter, feed in enumerate(self.feeds, inputs):
+            shape = translator.shape(feed.port.spec.shape or (), parameter)
             specs.append(Spec(feed.port.spec.type, (*shape[:-1], rows) if feed.grows else shape))
         specs.append(Spec(Type.i64, (2,)))
-        for number, cache in enumerate(self.caches, first):
-            shape = shared.shape(cache.shape, number)
+        for parameter, cache in enumerate(self.caches, first):
+            shape = translator.shape(cache.shape, parameter)
             specs.append(Spec(cache.type, (*shape[: cache.axis], rows, *shape[cache.axis + 1 :])))
         return specs
 
 
-class _Shared:
-    """Translation of extents to another table, as far as they are computed from the inputs' extents."""
+class _ExtentTranslator:
+    """Translator of extents to another table. Extents that do not follow from the inputs' extents become new atoms."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
 
-    def declared(self, parameter: Node, number: int) -> Spec:
+    def spec(self, parameter: Node, index: int) -> Spec:
+        """Return the translated spec of the parameter with this index."""
         spec = parameter.ports[0].spec
-        return Spec(spec.type, self.shape(spec.shape or (), number))
+        return Spec(spec.type, self.shape(spec.shape or (), index))
 
-    def shape(self, shape: Sequence[Int], number: int) -> tuple[Int, ...]:
+    def shape(self, shape: Sequence[Int], index: int) -> tuple[Int, ...]:
+        """Return the translated shape of the parameter with this index."""
         return tuple(
-            self._extent(d) if is_of_inputs(d) else self.table.atom("dim", number, axis) for axis, d in enumerate(shape)
+            self._extent(d) if is_of_inputs(d) else self.table.atom("dim", index, axis) for axis, d in enumerate(shape)
         )
 
-    def _extent(self, value: Int) -> Int:
-        if not isinstance(value, Sym):
-            return value
-        found: Int = 0
-        for monomial, factor in value.terms:
+    def _extent(self, extent: Int) -> Int:
+        if not isinstance(extent, Sym):
+            return extent
+        total: Int = 0
+        for monomial, factor in extent.terms:
             term: Int = factor
             for atom in monomial:
                 args = [self._extent(a) if isinstance(a, Sym) else a for a in atom.args]
                 term = term * self.table.atom(atom.op, *args, lo=atom.lo, hi=atom.hi)
-            found = found + term
-        return found
+            total = total + term
+        return total
 
 
 def is_of_inputs(value: Int) -> bool:
@@ -110,28 +122,34 @@ def is_of_inputs(value: Int) -> bool:
 
 
 def split_decode(model: Model) -> DecodeSplit | None:
-    """Return the two parts of a model whose caches grow, None if it has no such caches or does not split. Port specs
-    must be inferred beforehand."""
+    """Return the two parts of a model whose caches grow, None if it has no such caches or cannot be split.
+
+    Port specs must be inferred beforehand.
+    """
     model = model.clone()
-    found = _Caches(model)
-    return _Split(model, found).run() if found.names and found.splits else None
+    caches = _Caches(model)
+    return _Split(model, caches).run() if caches.names and caches.splits else None
 
 
 class _Caches:
-    """KV caches of a model and the attention to them. ``splits``: whether nothing else takes the caches."""
+    """KV caches of a model and the attention layers that take them.
+
+    ``splits`` is true if each cache is taken by attention layers alone, as keys and values.
+    """
 
     def __init__(self, model: Model) -> None:
         self.users = users_of(model)
         self.appends: list[Node] = []
         self.names: list[str] = []
         self.reads: list[Output] = []
-        self.flags: list[Output] = []  # tensors that tell whether beams are identity
-        self.attention: dict[Node, set[int]] = {}  # attention -> numbers of its inputs that are caches
+        self.flags: list[Output] = []  # tensors that tell whether beams are the identity
+        self.attention: dict[Node, set[int]] = {}  # attention -> indices of its inputs that are caches
         self.path: set[Node] = set()  # nodes that a cache passes through
-        self.splits = all(self._add(sink) for sink in model.sinks if isinstance(_source(sink), CacheAppend))
+        self.splits = all(self._add(sink) for sink in model.sinks if isinstance(_assigned_op(sink), CacheAppend))
         self.splits &= all(inputs == {1, 2} for inputs in self.attention.values())
 
     def _add(self, sink: Node) -> bool:
+        """Record the cache that an Assign sets; return False if the model cannot be split there."""
         node = sink.sources[0].node  # type: ignore[union-attr]
         past = node.sources[0]
         if len(node.sources) != 2 or past is None or past.node in self.appends:
@@ -155,7 +173,10 @@ class _Caches:
         return self._follow(node.ports[0], op.axis % len(node.ports[0].spec.shape or ()), sink)
 
     def _follow(self, port: Output, axis: int, sink: Node | None) -> bool:
-        """Find the attention to a cache that grows along ``axis``; return False if anything else takes it."""
+        """Find the attention layers that take a cache, here as ``port``, which grows along ``axis``.
+
+        Return False if other layers take it.
+        """
         users = [user for user in self.users.get(port, ()) if user is not sink]
         return bool(users) and all(self._takes(user, port, axis) for user in users)
 
@@ -163,10 +184,10 @@ class _Caches:
         op: Any = user.op
         rank = len(port.spec.shape or ())
         if type(op) is ScaledDotProductAttention:
-            numbers = {i for i, source in enumerate(user.sources) if source is port}
-            if op.causal or axis != rank - 2 or not numbers <= {1, 2}:
+            inputs = {i for i, source in enumerate(user.sources) if source is port}
+            if op.causal or axis != rank - 2 or not inputs <= {1, 2}:  # keys and values
                 return False
-            self.attention.setdefault(user, set()).update(numbers)
+            self.attention.setdefault(user, set()).update(inputs)
             return True
         other = user.sources[1] if isinstance(op, (Unsqueeze, Transpose)) and user.sources[0] is port else None
         if other is None or other.spec.constant is None:
@@ -182,15 +203,15 @@ class _Caches:
 
 
 class _Split:
-    """Split of a model, which it changes, into two parts; `run` may be called once."""
+    """Split of a model into two parts. It changes the model, so `run` may be called only once."""
 
-    def __init__(self, model: Model, found: _Caches) -> None:
-        self.model, self.found = model, found
-        self.lengths = self._lengths()
+    def __init__(self, model: Model, caches: _Caches) -> None:
+        self.model, self.caches = model, caches
+        self.lengths = self._find_lengths()
         self.hostable: set[Output] = set()  # ports that the host can compute
-        self.length_dependent: set[Output] = set()  # ports that depend on lengths
+        self.length_dependent: set[Output] = set()  # ports whose shapes or values depend on lengths
         self.feeds: dict[Output, Feed] = {}
-        self.consumers: list[tuple[Node, int, Output]] = []  # (node, number of its input, the feed)
+        self.consumers: list[tuple[Node, int, Output]] = []  # (node, index of its input, port of the feed)
 
     def run(self) -> DecodeSplit | None:
         caches = self._describe_caches()
@@ -198,42 +219,44 @@ class _Split:
             return None
         for node in self.model.ops:
             self._classify(node)
-        if not self._cut():
+        if not self._find_feeds():
             return None
         feeds = tuple(self.feeds.values())
-        reads, results = self.found.reads, [*(f.port for f in feeds), *self.found.flags]
-        numbers = {read: number for number, read in enumerate(reads)}
-        shape_caches = tuple(numbers[port] for port in reached(results, numbers))
-        host = subgraph(self.model, [*self.model.inputs, *(reads[number] for number in shape_caches)], results)
-        return DecodeSplit(self._device(feeds, caches), host, caches, feeds, shape_caches)
+        reads, results = self.caches.reads, [*(f.port for f in feeds), *self.caches.flags]
+        indices = {read: i for i, read in enumerate(reads)}
+        shape_caches = tuple(indices[port] for port in reached(results, indices))
+        host = subgraph(self.model, [*self.model.inputs, *(reads[i] for i in shape_caches)], results)
+        return DecodeSplit(self._make_device_part(feeds, caches), host, caches, feeds, shape_caches)
 
     def _describe_caches(self) -> tuple[Cache, ...] | None:
-        found = []
-        for node, name in zip(self.found.appends, self.found.names):
+        """Return the caches, None if their shapes do not follow from the inputs' shapes."""
+        caches = []
+        for node, name in zip(self.caches.appends, self.caches.names):
             op: Any = node.op
             new, whole = node.sources[1], node.ports[0].spec
             if new is None or new.spec.shape is None or whole.shape is None:
                 return None
             axis = op.axis % len(whole.shape)
-            # Apart from the axis, the new rows have the extents of the whole, which may be only those of the variable.
+            # The new rows have the extents of the whole cache, except at the axis. Theirs replace extents of the whole
+            # cache that follow only from the variable's shape.
             shape = tuple(
                 d if i != axis and is_of_inputs(d) else n for i, (d, n) in enumerate(zip(whole.shape, new.spec.shape))
             )
             if not all(map(is_of_inputs, shape)):
                 return None
-            found.append(Cache(name, axis, whole.type, shape))
-        return tuple(found)
+            caches.append(Cache(name, axis, whole.type, shape))
+        return tuple(caches)
 
-    def _lengths(self) -> set[Atom]:
-        """Return the extents that change from step to step: those of caches, and of masks along the keys."""
+    def _find_lengths(self) -> set[Atom]:
+        """Return the extents that change from step to step: lengths of caches, and extents of masks along the keys."""
         changing: set[Atom] = set()
         fixed: set[Atom] = set()
-        for node, read in zip(self.found.appends, self.found.reads):
+        for node, read in zip(self.caches.appends, self.caches.reads):
             op: Any = node.op
             changing |= _atoms([(read.spec.shape or ())[op.axis]])
             fixed |= _atoms(node.sources[1].spec.shape or ())  # type: ignore[union-attr]
-        for node in self.found.attention:
-            mask = _input(node, 3)
+        for node in self.caches.attention:
+            mask = _input(node, MASK_INPUT)
             if mask is not None and mask.spec.shape:
                 changing |= _atoms(mask.spec.shape[-1:])
             fixed |= _atoms(node.sources[0].spec.shape or ())  # type: ignore[union-attr]
@@ -251,9 +274,9 @@ class _Split:
             if cheap:
                 self.hostable.add(port)
             if value is not None:
-                length_dependent = self._grows(value.ravel().tolist() if value.dtype == object else ())
+                length_dependent = self._have_lengths(value.ravel().tolist() if value.dtype == object else ())
             else:
-                length_dependent = self._grows(port.spec.shape or ()) or (
+                length_dependent = self._have_lengths(port.spec.shape or ()) or (
                     cheap
                     and op.name != "ShapeOf"
                     and any(s is not None and s in self.length_dependent for s in node.sources)
@@ -261,97 +284,104 @@ class _Split:
             if length_dependent:
                 self.length_dependent.add(port)
 
-    def _grows(self, numbers: Iterable[Int]) -> bool:
-        return not self.lengths.isdisjoint(_atoms(numbers))
+    def _have_lengths(self, values: Iterable[Int]) -> bool:
+        """Return whether any of the values depends on lengths."""
+        return not self.lengths.isdisjoint(_atoms(values))
 
-    def _cut(self) -> bool:
-        """Find the tensors that the host has to compute; return whether the rest has shapes that do not change."""
-        sinks = [s for s in self.model.sinks if not isinstance(_source(s), CacheAppend)]
-        stack = [*self.model.results, *sinks, *self.found.attention]
+    def _find_feeds(self) -> bool:
+        """Find the tensors that the host has to compute. Return False if shapes of others depend on lengths."""
+        sinks = [s for s in self.model.sinks if not isinstance(_assigned_op(s), CacheAppend)]
+        stack = [*self.model.results, *sinks, *self.caches.attention]
         seen: set[Node] = set()
         while stack:
             node = stack.pop()
             if node in seen:
                 continue
             seen.add(node)
-            attends = node in self.found.attention
+            attends = node in self.caches.attention
             for i, source in enumerate(node.sources):
                 if source is None or (isinstance(node.op, CacheAppend) and not i):
                     continue
-                if attends and i == 3:
-                    if not self._mask(node, source, stack):
+                if attends and i == MASK_INPUT:
+                    if not self._feed_mask(node, source, stack):
                         return False
                 elif source in self.length_dependent and source in self.hostable:
-                    if self._grows(source.spec.shape or ()):
+                    if self._have_lengths(source.spec.shape or ()):
                         return False
                     self._feed(node, i, source, False)
                 else:
                     stack.append(source.node)
-            if node not in self.found.path and any(
-                p.spec.shape is None or self._grows(p.spec.shape) for p in node.ports
+            if node not in self.caches.path and any(
+                p.spec.shape is None or self._have_lengths(p.spec.shape) for p in node.ports
             ):
                 return False
         return True
 
-    def _mask(self, node: Node, mask: Output, stack: list[Node]) -> bool:
-        """Feed an attention's mask, unless it is the same for all keys; return False if neither is possible."""
-        number = 3
-        while _adds_axes_in_front(mask.node):  # the device adds them, for all layers that share the mask
-            node, number, mask = mask.node, 0, mask.node.sources[0]  # type: ignore[assignment]
+    def _feed_mask(self, node: Node, mask: Output, stack: list[Node]) -> bool:
+        """Feed an attention's mask, unless the device can compute it because it is the same for all keys.
+
+        Return False if neither is possible.
+        """
+        index = MASK_INPUT
+        while _adds_axes_in_front(mask.node):  # the device adds these axes, so that all layers share one feed
+            node, index, mask = mask.node, 0, mask.node.sources[0]  # type: ignore[assignment]
         shape = mask.spec.shape
         if shape is None:
             return False
         if mask in self.length_dependent and mask in self.hostable:
-            self._feed(node, number, mask, self._grows(shape[-1:]))
-            return not self._grows(shape[:-1])
+            self._feed(node, index, mask, self._have_lengths(shape[-1:]))
+            return not self._have_lengths(shape[:-1])
         stack.append(mask.node)
         return not shape or shape[-1] == 1
 
-    def _feed(self, node: Node, number: int, port: Output, grows: bool) -> None:
+    def _feed(self, node: Node, index: int, port: Output, grows: bool) -> None:
         self.feeds.setdefault(port, Feed(port, grows))
-        self.consumers.append((node, number, port))
+        self.consumers.append((node, index, port))
 
-    def _device(self, feeds: Sequence[Feed], caches: Sequence[Cache]) -> Model:
+    def _make_device_part(self, feeds: Sequence[Feed], caches: Sequence[Cache]) -> Model:
         """Change the model into the device part, and return it."""
         fed = {f.port: _parameter(f.port.spec, f.port) for f in feeds}
-        lengths = _parameter(Spec(Type.i64, (2,)), self.found.reads[0])
-        for node, number, port in self.consumers:
-            node.sources[number] = fed[port]
+        lengths = _parameter(Spec(Type.i64, (2,)), self.caches.reads[0])
+        for node, index, port in self.consumers:
+            node.sources[index] = fed[port]
         whole = []
-        for node, read, cache in zip(self.found.appends, self.found.reads, caches):
+        for node, read, cache in zip(self.caches.appends, self.caches.reads, caches):
             whole.append(_parameter(read.spec, read))
             node.op, node.sources = CacheWrite(axis=cache.axis), [whole[-1], node.sources[1], lengths]
-        for node in self.found.attention:
+        for node in self.caches.attention:
             node.op = CachedAttention()
             node.sources = [*node.sources, *[None] * (6 - len(node.sources)), lengths]
         model = self.model
         parameters = [*model.parameters, *(fed[f.port].node for f in feeds), lengths.node, *(p.node for p in whole)]
-        sinks = [s for s in model.sinks if not isinstance(_source(s), CacheWrite)]
+        sinks = [s for s in model.sinks if not isinstance(_assigned_op(s), CacheWrite)]
         device = Model(model.results, sinks, parameters, model.friendly_name, source=model.source)
         device.validate_nodes_and_infer_types()
         return device
 
 
 def _adds_axes_in_front(node: Node) -> bool:
-    """Return whether the node is an Unsqueeze that leaves the last axis where it is."""
+    """Return whether the node is an Unsqueeze that keeps the last axis last."""
     axes = node.sources[1].spec.constant if isinstance(node.op, Unsqueeze) and node.sources[1] is not None else None
     rank = len(node.ports[0].spec.shape or ())
     return axes is not None and rank - 1 not in {int(i) % rank for i in axes.reshape(-1)}
 
 
-def _atoms(numbers: Iterable[Int]) -> set[Atom]:
-    return {a for n in numbers for a in atoms(n) if a.op == "dim"}
+def _atoms(values: Iterable[Int]) -> set[Atom]:
+    """Return the extents of tensors that the values are computed from."""
+    return {a for value in values for a in atoms(value) if a.op == "dim"}
 
 
-def _source(sink: Node) -> Any:
+def _assigned_op(sink: Node) -> Any:
+    """Return the op that computes the value of an Assign."""
     return None if sink.sources[0] is None else sink.sources[0].node.op
 
 
-def _input(node: Node, number: int) -> Output | None:
-    return node.sources[number] if len(node.sources) > number else None
+def _input(node: Node, index: int) -> Output | None:
+    return node.sources[index] if len(node.sources) > index else None
 
 
 def _parameter(spec: Spec, port: Output) -> Output:
+    """Return the output of a new Parameter with this spec and the name of the port's node."""
     shape = PartialShape([d if not isinstance(d, Sym) else -1 for d in spec.shape or ()])
     op: Any = Parameter(element_type=spec.type, shape=shape)
     return Node(op, [], name=port.node.friendly_name, layer_id=port.node.layer_id).ports[0]

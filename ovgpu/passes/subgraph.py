@@ -1,4 +1,4 @@
-"""Extraction of a part of a model as a model of its own."""
+"""Extraction of a part of a model as a separate model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def subgraph(model: Model, inputs: Sequence[Output], outputs: Sequence[Output], 
 
 
 def needed(inputs: Sequence[Output], outputs: Sequence[Output]) -> set[Node]:
-    """Return the nodes that ``outputs`` need, as far back as ``inputs``."""
+    """Return the nodes between ``inputs`` and ``outputs`` that are needed to compute ``outputs``."""
     ends = set(inputs)
     required: set[Node] = set()
     stack = [port for port in outputs if port not in ends]
@@ -41,22 +41,22 @@ def needed(inputs: Sequence[Output], outputs: Sequence[Output]) -> set[Node]:
 
 
 def reached(outputs: Iterable[Output], inputs: Collection[Output]) -> list[Output]:
-    """Return the ports among ``inputs``, in that order, that ``outputs`` are computed from."""
-    found: set[Output] = set()
+    """Return the ports among ``inputs`` that ``outputs`` are computed from, in the order of ``inputs``."""
+    used: set[Output] = set()
     seen: set[Node] = set()
     stack = list(outputs)
     while stack:
         port = stack.pop()
         if port in inputs:
-            found.add(port)
+            used.add(port)
         elif port.node not in seen:
             seen.add(port.node)
             stack += [source for source in port.node.sources if source is not None]
-    return [port for port in inputs if port in found]
+    return [port for port in inputs if port in used]
 
 
 def clone(node: Node, twins: dict[Output, Output]) -> Node:
-    """Return a copy of ``node`` fed by the twins of its inputs, and add those of its outputs to ``twins``."""
+    """Return a copy of ``node`` that takes the twins of its inputs, and add the twins of its outputs to ``twins``."""
     twin = Node(
         node.op,
         [None if s is None else twins[s] for s in node.sources],

@@ -1,6 +1,6 @@
-"""f16 or bf16 models -> f32 models: their inputs and results keep their types, all tensors between them become f32.
+"""f16 or bf16 models -> f32 models: inputs and results keep their types, all tensors between them become f32.
 
-Variables are f32 as well; requests show them in the declared type.
+Variables become f32 as well; requests show them in the declared type.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ovgpu.types import Type
 def upcast_to_f32(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again.
 
-    Layers of constants alone stay as they are, and so do layers that are not ovgpu's own, and random numbers, which
-    depend on their type.
+    Layers of constants alone stay as they are, and so do layers that are not ovgpu's own. Random numbers stay, too,
+    because they depend on the type.
     """
     types = _types(model)
     if types & set(HALVES) and Type.dynamic not in types:
@@ -34,13 +34,13 @@ def upcast_to_f32(model: Model) -> None:
 def _types(model: Model) -> set[Type]:
     """Return the types of tensors that are not computed from constants alone."""
     fixed = fixed_nodes(model)
-    found = {port.spec.type for node in model.ops if node not in fixed for port in node.ports}
-    return found.union(*(_types(body) for node in model.ops for body in bodies(node.op)))
+    types = {port.spec.type for node in model.ops if node not in fixed for port in node.ports}
+    return types.union(*(_types(body) for node in model.ops for body in bodies(node.op)))
 
 
-def _upcast(model: Model, ports: Sequence[Node] = ()) -> None:
-    """Upcast a model or body in place, except for ``ports``: Parameters and Results that keep their types."""
-    unchanged = fixed_nodes(model) | {node for node in (*ports, *filter(_keeps_types, model.ops))}
+def _upcast(model: Model, kept: Sequence[Node] = ()) -> None:
+    """Upcast a model or body in place, except for ``kept``: Parameters and Results that keep their types."""
+    unchanged = fixed_nodes(model) | {node for node in (*kept, *filter(_keeps_types, model.ops))}
     casts: dict[Output, Output] = {}
     for node in model.ops:
         for i, source in enumerate(node.sources):
@@ -65,18 +65,18 @@ def _keeps_types(node: Node) -> bool:
     return not is_own(type(op_of(node))) or isinstance(node.op, RandomUniform)
 
 
-def _cast(port: Output, kind: Type, around: Node) -> Output:
-    found: Output = NodeBuilder(around).add(Convert(destination_type=kind), port)
-    return found
+def _cast(port: Output, dtype: Type, around: Node) -> Output:
+    converted: Output = NodeBuilder(around).add(Convert(destination_type=dtype), port)
+    return converted
 
 
-def _upcast_op(op: Any, kind: Type) -> Any:
-    """Return the op with f32 for all attributes that are f16 or bf16; ``kind`` is the type of its result."""
-    if isinstance(op, SegmentMax) and kind in HALVES:
-        return op.widened(kind)
+def _upcast_op(op: Any, result_type: Type) -> Any:
+    """Return the op with f32 for all attributes that are f16 or bf16; ``result_type`` is the type of its result."""
+    if isinstance(op, SegmentMax) and result_type in HALVES:
+        return op.widened(result_type)
     types = {
         f.name: Type.f32
         for f in (fields(op) if is_dataclass(op) else ())
-        if isinstance(kind := getattr(op, f.name), Type) and kind in HALVES
+        if isinstance(value := getattr(op, f.name), Type) and value in HALVES
     }
     return replace(op, **types) if types else op

@@ -76,11 +76,11 @@ def convert(context: Context, images: Sequence[Output], target: ColorFormat) -> 
     source = context.color
     if source == target:
         return list(images)
-    found = _converted(context, images, source, target)
-    if found is None:
+    converted = _converted(context, images, source, target)
+    if converted is None:
         raise RuntimeError(f"Source color format '{source.name}' is not convertible to '{target.name}'")
     context.color = target
-    return [found]
+    return [converted]
 
 
 def _converted(context: Context, images: Sequence[Output], source: ColorFormat, target: ColorFormat) -> Output | None:
@@ -109,20 +109,20 @@ def reversed_channels(context: Context, x: Output) -> Output:
 
 def _gray(context: Context, x: Output, weights: Sequence[float]) -> Output:
     """Compute a weighted sum of the channels, in f32. Integers are rounded to the nearest, halves to even."""
-    graph, shape, kind = context.graph, x.partial_shape, x.element_type
+    graph, shape, dtype = context.graph, x.partial_shape, x.element_type
     if shape.rank.is_dynamic or len(shape) != 4 or shape[axis(context.layout, "C", shape)] != 3:
         raise RuntimeError(f"only images of rank 4 and 3 channels can be converted to gray, not of shape {shape}")
     channels_last = axis(context.layout, "C", shape) == 3
     if channels_last:
         x = graph.transpose(x, permutation(context.layout, 4, Layout("NC...")) or range(4))
-    if kind.is_integral():
+    if dtype.is_integral():
         x = graph.add("Convert", "opset1", x, destination_type=Type.f32)
     kernel = graph.constant([[[[w]] for w in weights]], Type.f32)
     defaults = {"strides": (1, 1), "pads_begin": (0, 0), "pads_end": (0, 0), "dilations": (1, 1)}
     x = graph.add("Convolution", "opset1", x, kernel, **defaults)
-    if kind.is_integral():
+    if dtype.is_integral():
         x = graph.add("Round", "opset5", x, mode="half_to_even")
-        x = graph.add("Convert", "opset1", x, destination_type=kind)
+        x = graph.add("Convert", "opset1", x, destination_type=dtype)
     if channels_last:
         x = graph.transpose(x, permutation(Layout("NC..."), 4, context.layout) or range(4))
     return x

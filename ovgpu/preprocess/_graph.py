@@ -22,15 +22,15 @@ class NodeFactory:
         self.table = Table()
         self.parameters = 0
 
-    def parameter(self, kind: Type, shape: PartialShape, name: str) -> Output:
-        port = Node(Parameter(element_type=kind, shape=shape), [], 1, name=name).ports[0]
-        port.spec = Spec(kind, dims_of(shape, self.table, "new", self.parameters))
+    def parameter(self, dtype: Type, shape: PartialShape, name: str) -> Output:
+        port = Node(Parameter(element_type=dtype, shape=shape), [], 1, name=name).ports[0]
+        port.spec = Spec(dtype, dims_of(shape, self.table, "new", self.parameters))
         self.parameters += 1
         return port
 
-    def constant(self, value: Any, kind: Type = Type.i64) -> Output:
-        array = np.asarray(value, np.float64 if kind.is_real() else np.int64).astype(kind.storage)
-        return self.with_spec(Node(Constant(element_type=kind, value=array), [], 1).ports[0])
+    def constant(self, value: Any, dtype: Type = Type.i64) -> Output:
+        array = np.asarray(value, np.float64 if dtype.is_real() else np.int64).astype(dtype.storage)
+        return self.with_spec(Node(Constant(element_type=dtype, value=array), [], 1).ports[0])
 
     def add(self, name: str, version: str, *inputs: Output, **attributes: Any) -> Output:
         """Return the output of a new node of the op ``name`` in an opset, such as "opset1"."""

@@ -22,7 +22,7 @@ Log = list[str]
 class PrePostProcessor:
     """Builder of a model with pre- and postprocessing. `build` changes the given model in place and returns it.
 
-    For a model of openvino, it is a `PrePostProcessor` of openvino.
+    For a model of openvino, the call returns a `PrePostProcessor` of openvino.
     """
 
     def __new__(cls, model: Any) -> Any:
@@ -36,11 +36,11 @@ class PrePostProcessor:
         self._outputs = [OutputInfo() for _ in model.results]
 
     def input(self, key: int | str | None = None) -> InputInfo:
-        """Return the input of that number or tensor name; without ``key``, the only input."""
+        """Return the input with an index or tensor name; without ``key``, the only input."""
         return self._inputs[self._model.inputs.index(find_port(self._model.inputs, key, "input"))]
 
     def output(self, key: int | str | None = None) -> OutputInfo:
-        """Return the output of that number or tensor name; without ``key``, the only output."""
+        """Return the output with an index or tensor name; without ``key``, the only output."""
         return self._outputs[self._model.outputs.index(find_port(self._model.outputs, key, "output"))]
 
     def build(self) -> Model:
@@ -74,7 +74,7 @@ class PrePostProcessor:
                 new_parameters == [port.node]
                 and port.spec.partial_shape == parameter.partial_shape
                 and port.element_type == parameter.element_type
-            ):
+            ):  # there are no steps: keep the Parameter
                 new_parameters, port = [parameter], parameter.ports[0]
             for node in self._model.ops:
                 node.sources = [port if source is parameter.ports[0] else source for source in node.sources]
@@ -112,13 +112,13 @@ class PrePostProcessor:
 def new_input(graph: NodeFactory, parameter: Node, info: InputInfo, log: Log) -> tuple[list[Node], Output]:
     """Build an input's steps. Return the new parameters and the tensor that replaces the old one's output."""
     tensor, steps = info.tensor(), info.preprocess()
-    kind, shape = parameter.get_element_type(), parameter.get_partial_shape()
+    dtype, shape = parameter.get_element_type(), parameter.get_partial_shape()
     user_layout, model_layout, user_shape = _user_side(parameter, info)
     planes = []
     for i in range(_color.planes(tensor.color)):
         sub = f"/{tensor.sub_names[i]}" if tensor.sub_names else ""
         port = graph.parameter(
-            tensor.element_type or kind,
+            tensor.element_type or dtype,
             _color.plane_shape(tensor.color, i, user_shape, user_layout),
             parameter.friendly_name + sub,
         )
@@ -130,14 +130,14 @@ def new_input(graph: NodeFactory, parameter: Node, info: InputInfo, log: Log) ->
         if tensor.memory_type:
             port.rt_info["memory_type"] = tensor.memory_type
         planes.append(port)
-    context = Context(graph, user_layout, model_layout, kind, shape, tensor.color)
+    context = Context(graph, user_layout, model_layout, dtype, shape, tensor.color)
     log += [
         f"Input {_quoted(parameter)}:",
         f"    User's input tensor: {_described(context, planes)}",
-        f"    Model's expected tensor: {shape}, {model_layout}, {kind.get_type_name()}",
+        f"    Model's expected tensor: {shape}, {model_layout}, {dtype.get_type_name()}",
     ]
-    found = _run(steps, context, planes, log)
-    if len(found) != 1 or context.color not in (
+    tensors = _run(steps, context, planes, log)
+    if len(tensors) != 1 or context.color not in (
         ColorFormat.UNDEFINED,
         ColorFormat.RGB,
         ColorFormat.BGR,
@@ -146,17 +146,17 @@ def new_input(graph: NodeFactory, parameter: Node, info: InputInfo, log: Log) ->
         raise RuntimeError(
             f"a model takes no images of color format '{context.color.name}': convert them with 'convert_color'"
         )
-    found = _run(_implicit(context, found[0]), context, found, log)
-    if not found[0].partial_shape.compatible(shape):
+    tensors = _run(_implicit(context, tensors[0]), context, tensors, log)
+    if not tensors[0].partial_shape.compatible(shape):
         raise RuntimeError(
-            f"Resulting shape '{found[0].partial_shape}' after preprocessing is not aligned with "
+            f"Resulting shape '{tensors[0].partial_shape}' after preprocessing is not aligned with "
             f"original parameter's shape: {shape}, input parameter: {parameter.friendly_name}"
         )
-    return [port.node for port in planes], found[0]
+    return [port.node for port in planes], tensors[0]
 
 
 def _user_side(parameter: Node, info: InputInfo) -> tuple[Layout, Layout, PartialShape]:
-    """Return the layouts of the user's and of the model's tensor, and the shape of the user's tensor."""
+    """Return the layouts of the user's and the model's tensor, and the shape of the user's tensor."""
     tensor, steps = info.tensor(), info.preprocess()
     layout = tensor.layout or _color.default_layout(tensor.color)
     model_layout = info.model().layout or parameter.get_layout()
@@ -198,12 +198,12 @@ def new_output(graph: NodeFactory, result: Node, info: OutputInfo, log: Log) -> 
         tensor.element_type or source.element_type,
     )
     log += [f"Output {_quoted(result)}:", f"    Model's data tensor: {_described(context, [source])}"]
-    found = _run(info.postprocess(), context, [source], log)
+    tensors = _run(info.postprocess(), context, [source], log)
     if tensor.element_type is None:
-        context.target_type = found[0].element_type
-    found = _run(_implicit(context, found[0]), context, found, log)
-    log.append(f"    User's output tensor: {_described(context, found)}")
-    return found[0], context.layout
+        context.target_type = tensors[0].element_type
+    tensors = _run(_implicit(context, tensors[0]), context, tensors, log)
+    log.append(f"    User's output tensor: {_described(context, tensors)}")
+    return tensors[0], context.layout
 
 
 def _implicit(context: Context, x: Output) -> list[Step]:
@@ -219,16 +219,16 @@ def _implicit(context: Context, x: Output) -> list[Step]:
 
 
 def _run(steps: Iterable[Step], context: Context, planes: Sequence[Output], log: Log) -> list[Output]:
-    found = list(planes)
+    tensors = list(planes)
     for step in steps:
-        before = _described(context, found)
-        found = step.run(context, found)
-        log.append(f"      {step.name}: ({before}) -> ({_described(context, found)})")
-    return found
+        before = _described(context, tensors)
+        tensors = step.run(context, tensors)
+        log.append(f"      {step.name}: ({before}) -> ({_described(context, tensors)})")
+    return tensors
 
 
 def _rename(model: Model, result: Node, source: Output) -> None:
-    """Move the names of ``source``, a result's former input, to its current input, whose node is named after it."""
+    """Give the names of ``source``, a result's former input, to its current input. Name the input's node after it."""
     port = result.sources[0]
     if port is None or port is source:
         return

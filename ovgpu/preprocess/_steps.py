@@ -60,7 +60,8 @@ class Steps:
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
-        self._orders: list[tuple[Layout | None, Order | None]] = []  # of each conversion of layouts: one of the two
+        self._orders: list[tuple[Layout | None, Order | None]] = []
+        # One entry per conversion of layouts: (layout, None) or (None, order).
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self._steps)
@@ -89,7 +90,7 @@ class Steps:
         return self
 
     def convert_layout(self, dst_layout: Layout | str | Order = "") -> Self:
-        """Transpose to a layout (without one, to that at the end of the steps), or by an order of axes."""
+        """Transpose to a layout (by default the layout at the end of the steps), or by an order of axes."""
         if isinstance(dst_layout, Layout | str):
             layout = Layout(dst_layout) if isinstance(dst_layout, str) else dst_layout
             self._orders.append((layout, None))
@@ -149,7 +150,7 @@ class PreProcessSteps(Steps):
         self, pads_begin: Sequence[int], pads_end: Sequence[int], value: float | Sequence[float], mode: PaddingMode
     ) -> Self:
         """Pad each axis; negative numbers crop it. ``value`` is the padding of `PaddingMode.CONSTANT`."""
-        number = value if isinstance(value, int | float) else next(iter(value), 0.0)
+        padding = value if isinstance(value, int | float) else next(iter(value), 0.0)
         return self._add(
             f"pad {tuple(pads_begin), tuple(pads_end)}",
             lambda context, x: context.graph.add(
@@ -158,7 +159,7 @@ class PreProcessSteps(Steps):
                 x,
                 context.graph.constant(pads_begin),
                 context.graph.constant(pads_end),
-                context.graph.constant(number, x.element_type),
+                context.graph.constant(padding, x.element_type),
                 pad_mode=mode.name.lower(),
             ),
         )
@@ -178,13 +179,13 @@ class PreProcessSteps(Steps):
         return self._add("reverse channels", _color.reversed_channels)
 
     def forward_layout(self, layout: Layout) -> Layout:
-        """Return the layout after all conversions of layouts, from the user's."""
+        """Return the layout after all conversions of layouts, for a user's tensor of ``layout``."""
         for to, order in self._orders:
             layout = _layouts.permuted(layout, order) if order is not None else to or Layout()
         return layout
 
     def backward(self, shape: PartialShape, layout: Layout) -> tuple[PartialShape, Layout]:
-        """Return the shape and layout before the conversions by an order of axes, from those after them."""
+        """Undo the conversions by an order of axes: return the shape and layout before them."""
         for order in reversed([order for _, order in self._orders if order is not None]):
             if shape.rank.is_dynamic:
                 break
@@ -193,15 +194,15 @@ class PreProcessSteps(Steps):
         return shape, layout
 
 
-def to_element_type(context: Context, x: Output, kind: Type) -> Output:
+def to_element_type(context: Context, x: Output, dtype: Type) -> Output:
     """Convert a tensor to another element type. RuntimeError if one of the two is dynamic."""
-    if x.element_type.is_dynamic() or kind.is_dynamic():
+    if x.element_type.is_dynamic() or dtype.is_dynamic():
         raise RuntimeError("Can't convert from or to the dynamic element type: set_element_type says which it is")
-    return x if x.element_type == kind else context.graph.add("Convert", "opset1", x, destination_type=kind)
+    return x if x.element_type == dtype else context.graph.add("Convert", "opset1", x, destination_type=dtype)
 
 
 def to_layout(context: Context, x: Output, layout: Layout) -> Output:
-    """Transpose a tensor to a layout, to the target's if it is empty. Missing axes are prepended with extent 1."""
+    """Transpose a tensor to a layout (an empty one means the target's). Prepend missing axes with extent 1."""
     target, rank = context.target_layout if layout.empty else layout, x.partial_shape.rank
     full_layout, new_axes = _layouts.unsqueezed(context.layout, target)
     order = _layouts.permutation(full_layout, None if rank.is_dynamic else rank.get_length() + new_axes, target)

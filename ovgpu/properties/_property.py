@@ -65,12 +65,12 @@ class PropertyEnum(Enum):
         return int(self) >= self._other(other)
 
 
-def instance(kind: type) -> Callable[[Any], Any]:
-    """Return a converter that accepts only instances of `kind`, and raises TypeError for others."""
+def instance(expected: type) -> Callable[[Any], Any]:
+    """Return a converter that accepts only instances of a class, and raises TypeError for others."""
 
     def convert(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
+        if not isinstance(value, expected):
+            raise TypeError(f"expected {expected.__name__}, got {type(value).__name__}")
         return value
 
     return convert
@@ -94,10 +94,10 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
     """Return a converter to an integer of low..high - 1, which raises TypeError for other values."""
 
     def convert(value: Any) -> int:
-        number = operator.index(value)
-        if not low <= number < high:
-            raise TypeError(f"{number} is not in {low}..{high - 1}")
-        return number
+        converted = operator.index(value)
+        if not low <= converted < high:
+            raise TypeError(f"{converted} is not in {low}..{high - 1}")
+        return converted
 
     return convert
 

@@ -26,10 +26,10 @@ def _thresholds(value: Any) -> dict[str, int]:
 
 def _curves(value: Any) -> dict[str, dict[int, float]]:
     if isinstance(value, str):
-        found = {name: dict(_POINT.findall(points)) for name, points in _CURVE.findall(value)}
-        if value and not (found and all(found.values())):
+        curves = {name: dict(_POINT.findall(points)) for name, points in _CURVE.findall(value)}
+        if value and not (curves and all(curves.values())):
             raise RuntimeError(f"PERF_CURVE_TABLE is {{DEVICE:{{utilization:score,...}},...}}, not {value!r}")
-        return {name: {int(use): float(score) for use, score in curve.items()} for name, curve in found.items()}
+        return {name: {int(use): float(score) for use, score in curve.items()} for name, curve in curves.items()}
     return {
         text(name): {unsigned(use): real(score) for use, score in instance(dict)(curve).items()}
         for name, curve in instance(dict)(value).items()

@@ -1,4 +1,4 @@
-"""The properties that can be set, with their defaults and effects. README.md is made of this table.
+"""The properties that can be set, with their defaults and effects. README.md is generated from this table.
 
 All devices accept all of them, so that programs written for OpenVINO's CPU or GPU device need no change. A property
 that has no effect is checked, stored and returned.
@@ -14,9 +14,9 @@ from . import CacheMode, hint, intel_auto, intel_cpu, log
 
 
 class Writable(NamedTuple):
-    """A property that can be set: its default, whose type is that of the property, and what it does.
+    """A property that can be set. The type of its default is the property's type.
 
-    ``effect`` is empty if it has none; then ``ignored`` says why.
+    ``effect`` says what it does. If it has no effect, ``effect`` is empty, and ``ignored`` says why.
     """
 
     default: Any

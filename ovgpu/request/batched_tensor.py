@@ -12,13 +12,13 @@ from ovgpu.errors import Error
 from ovgpu.tensor import Tensor
 from ovgpu.types import Dimension, pack
 
-_NOWHERE = np.empty(0)  # is no memory that a replay finds again
+_NOWHERE = np.empty(0)  # memory that no `Replay` matches
 
 
 class BatchedTensor(Tensor):
     """Tensors of a batch's items. They are gathered at each inference, so that programs may change them in between.
 
-    Its array is on the host. Of items on a device, `DeviceInput` makes one there.
+    Its array is on the host. `DeviceInput` gathers the items on a device instead.
     """
 
     __slots__ = ("_port", "items")
@@ -47,15 +47,15 @@ class BatchedTensor(Tensor):
     @property
     def _array(self) -> Any:
         _check_items(self.items, self._port)
-        found = np.concatenate([item.array for item in self.items])
-        return pack(found, self._element_type) if self._element_type.packed else found
+        gathered = np.concatenate([item.array for item in self.items])
+        return pack(gathered, self._element_type) if self._element_type.packed else gathered
 
 
 NAME = "[Parameter] set_input_tensors/set_tensors"
 
 
 def _check_layout(count: int, port: ConstOutput) -> None:
-    """Raise Error unless the first dimension of an input is a batch of so many items."""
+    """Raise Error unless the first dimension of an input is a batch of ``count`` items."""
     place = f"({port.node.source_location})"
     layout, shape = port.node.get_layout(), port.partial_shape
     if not layout.has_name("N"):
@@ -71,7 +71,7 @@ def _check_layout(count: int, port: ConstOutput) -> None:
 
 
 def _check_items(items: Sequence[Tensor], port: ConstOutput) -> None:
-    """Raise Error unless tensors are of one type and shape, of one item each."""
+    """Raise Error unless all tensors have the same type and shape, and hold one item each."""
     first, place = items[0], f"({port.node.source_location})"
     for item in items:
         if not item.shape or item.shape[0] != 1:

@@ -21,8 +21,8 @@ from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops.base.op import Array
 from ovgpu.request.batched_tensor import BatchedTensor
 from ovgpu.request.downloads import Downloads, ResultTensor, fits_pinned
-from ovgpu.request.inputs import InputSlot
-from ovgpu.request.outputs import OutputSlot
+from ovgpu.request.inputs import RequestInput
+from ovgpu.request.outputs import RequestOutput
 from ovgpu.request.pinned import HostDevicePair, StagedTensor, StagingBuffer
 from ovgpu.request.remote_tensor import RemoteTensor
 from ovgpu.request.results import Deferred
@@ -32,7 +32,7 @@ from ovgpu.tensor import Tensor, on_device
 from ovgpu.types import Shape, Type
 
 MAX_BORROWED_ARRAYS = 8  # cached per input or output
-SAMPLED = 1024  # elements of a result that are looked at
+SAMPLED_ELEMENTS = 1024  # of a result, by `DeviceOutput.looks_finite`
 FLOATS = frozenset({Type.bf16, Type.f16, Type.f32, Type.f64})
 
 
@@ -52,41 +52,41 @@ class BorrowedArrays:
         that come again.
         """
         key = source.data.ptr, source.shape, source.dtype
-        found = self._cached.get(key)
-        if found is None:
+        array = self._cached.get(key)
+        if array is None:
             if at_once or key in self._cached:
-                found = interop.borrowed(source)
-            self._cached[key] = found
+                array = interop.borrowed(source)
+            self._cached[key] = array
             if len(self._cached) > MAX_BORROWED_ARRAYS:
                 self._cached.popitem(last=False)
         self._cached.move_to_end(key)
-        return found
+        return array
 
 
-def make_slots(
+def make_inputs_and_outputs(
     inputs: Iterable[ConstOutput], outputs: Iterable[ConstOutput], backend: Backend
-) -> tuple[list[InputSlot], list[OutputSlot]]:
-    """Return the input and output slots of a request on this backend."""
+) -> tuple[list[RequestInput], list[RequestOutput]]:
+    """Return the inputs and outputs of a request on this backend."""
     if is_remote(backend):
         return [DeviceInput(port, backend) for port in inputs], [DeviceOutput(port, backend) for port in outputs]
-    return [InputSlot(port) for port in inputs], [OutputSlot(port) for port in outputs]
+    return [RequestInput(port) for port in inputs], [RequestOutput(port) for port in outputs]
 
 
-def binding_addresses(pairs: Sequence[HostDevicePair], outputs: Sequence[OutputSlot]) -> tuple[int, ...]:
+def binding_addresses(pairs: Sequence[HostDevicePair], outputs: Sequence[RequestOutput]) -> tuple[int, ...]:
     """Return the device addresses that a binding depends on: those of inputs, and of outputs that the caller bound."""
-    found = [0 if pair.device.dtype == object else pair.device.data.ptr for pair in pairs]
-    return (*found, *(address for output in outputs for address in output.address))
+    addresses = [0 if pair.device.dtype == object else pair.device.data.ptr for pair in pairs]
+    return (*addresses, *(address for output in outputs for address in output.address))
 
 
-def tensor_copy(array: Array, kind: Type, backend: Backend) -> Tensor:
+def tensor_copy(array: Array, element_type: Type, backend: Backend) -> Tensor:
     """Return a copy of a backend array as a tensor. On a device it stays there until its data are read."""
-    if not backend.remote or kind.packed or array.dtype == object:
-        return Tensor.from_array(np.array(backend.to_host(array)), kind)
+    if not backend.remote or element_type.packed or array.dtype == object:
+        return Tensor.from_array(np.array(backend.to_host(array)), element_type)
     copy = backend.xp.empty(array.shape, array.dtype)
     for call in backend.copy(array, copy):
         call()
     backend.synchronize()
-    return RemoteTensor.of(copy, kind, moves=True)
+    return RemoteTensor.of(copy, element_type, moves=True)
 
 
 def backend_array(tensor: Tensor, backend: Backend) -> Array:
@@ -115,7 +115,7 @@ class InputTensor(StagedTensor):
         return host_memory.zeros(tuple(shape), element_type.storage)
 
 
-class DeviceInput(InputSlot):
+class DeviceInput(RequestInput):
     """One input of a request on a CUDA device."""
 
     def __init__(self, port: ConstOutput, backend: RemoteBackend) -> None:
@@ -129,7 +129,7 @@ class DeviceInput(InputSlot):
         self._borrowed_arrays = BorrowedArrays()
 
     def set(self, value: Any, share: bool) -> None:
-        """Set the input's value; see `InputSlot.set`.
+        """Set the input's value; see `RequestInput.set`.
 
         An array on the device is used in place if it is shared, contiguous and of the right type, else copied.
 
@@ -147,7 +147,7 @@ class DeviceInput(InputSlot):
             return
         array = interop.adopt(value)
         self._check_device(array)
-        if self._kind is not None and self._kind.packed:
+        if self._element_type is not None and self._element_type.packed:
             return self._set(interop.to_host(array, value), share)
         if array.ndim == 0 and self._bounds:
             array = array.reshape((1,) * len(self._bounds))
@@ -175,10 +175,10 @@ class DeviceInput(InputSlot):
                 f"{self._backend.number} ({self.port.node.source_location})"
             )
 
-    def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
-        if kind.packed or kind is Type.string:
-            return super()._new_tensor(kind, shape)
-        return InputTensor.of(StagingBuffer(self._backend, self.port.partial_shape.is_dynamic), kind, shape)
+    def _new_tensor(self, element_type: Type, shape: tuple[int, ...]) -> Tensor:
+        if element_type.packed or element_type is Type.string:
+            return super()._new_tensor(element_type, shape)
+        return InputTensor.of(StagingBuffer(self._backend, self.port.partial_shape.is_dynamic), element_type, shape)
 
     @property
     def tensor(self) -> Tensor:
@@ -196,7 +196,7 @@ class DeviceInput(InputSlot):
         return () if self._producer is None else (self._producer,)
 
     def read(self) -> Array:
-        """Return the input as an array on the host or on the device. Raises the errors of `InputSlot.read`."""
+        """Return the input as an array on the host or on the device. Raises the errors of `RequestInput.read`."""
         if self.shared_array is not None:
             return self.shared_array
         if self._tensor is not None and self._tensor.remote:
@@ -208,7 +208,7 @@ class DeviceInput(InputSlot):
         return self._bound()
 
     def _gathered(self, batch: BatchedTensor) -> Array:
-        """Copy the items of a batch, on the device or the host, to device memory of the slot. Return it."""
+        """Copy the items of a batch, on the device or the host, to the input's device memory. Return it."""
         gathered = self._last_copy = self._copies.array(batch._shape, batch.element_type)
         for row, item in enumerate(batch.items):
             if item.remote:
@@ -238,33 +238,33 @@ class DeviceInput(InputSlot):
             return HostDevicePair(device, device)
         if array.dtype == object:
             return HostDevicePair(array, array)
-        kind = self._kind or Type.of(array.dtype)
+        element_type = self._element_type or Type.of(array.dtype)
         if array.nbytes > transfer.POOLED:
-            device = self._last_copy = self._copies.array(array.shape, kind)
+            device = self._last_copy = self._copies.array(array.shape, element_type)
             self._backend.send(np.ascontiguousarray(array), device)
             return HostDevicePair(device, device)
         tensor = self._tensor
         if self.shared_array is None and isinstance(tensor, StagedTensor) and tensor is self._own and tensor.pinned:
             return tensor.pair()
-        pair = self._shared_staging.pair(array.shape, kind)
+        pair = self._shared_staging.pair(array.shape, element_type)
         np.copyto(pair.host, array)
         return pair
 
     def _device_array(self, array: Array) -> Array:
-        found = None
+        borrowed = None
         if array.flags.c_contiguous:
-            found = self._borrowed_arrays.array(array, at_once=self.shared_array is None)
-        return self.staged(array) if found is None else found
+            borrowed = self._borrowed_arrays.array(array, at_once=self.shared_array is None)
+        return self.staged(array) if borrowed is None else borrowed
 
     def staged(self, array: Array) -> Array:
-        """Copy a device array, converted to the input's type, to device memory of the slot. Return the copy."""
-        kind = self._kind or Type.of(array.dtype)
-        copied = self._last_copy = self._copies.array(tuple(array.shape), kind)
+        """Copy a device array, converted to the input's type, to the input's device memory. Return the copy."""
+        element_type = self._element_type or Type.of(array.dtype)
+        copied = self._last_copy = self._copies.array(tuple(array.shape), element_type)
         self._backend.convert(array, copied)
         return copied
 
 
-class DeviceOutput(OutputSlot):
+class DeviceOutput(RequestOutput):
     """One output of a request on a CUDA device.
 
     A result is downloaded if the output's tensor is on the host. Large results stay on the device until they are read,
@@ -299,10 +299,10 @@ class DeviceOutput(OutputSlot):
     def _check_host(self, tensor: Tensor) -> None:
         pass
 
-    def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
-        if kind.packed or kind is Type.string:
-            return super()._new_tensor(kind, shape)
-        return ResultTensor.create(self._staging, self._downloads, kind, shape)
+    def _new_tensor(self, element_type: Type, shape: tuple[int, ...]) -> Tensor:
+        if element_type.packed or element_type is Type.string:
+            return super()._new_tensor(element_type, shape)
+        return ResultTensor.create(self._staging, self._downloads, element_type, shape)
 
     @property
     def address(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -312,26 +312,26 @@ class DeviceOutput(OutputSlot):
         tensor = self._tensor
         return (tensor.producer,) if isinstance(tensor, RemoteTensor) and tensor.remote else ()
 
-    def allocate(self, shape: tuple[int, ...], kind: Type) -> Array:
+    def allocate(self, shape: tuple[int, ...], element_type: Type) -> Array:
         self._host = None
         if self._tensor is not None and self._tensor.remote:
-            array = self._resized_tensor(shape, kind)._array
+            array = self._resized_tensor(shape, element_type)._array
             if array.flags.c_contiguous:
                 self._array = self._borrowed_arrays.array(array, at_once=True)
             else:
-                self._array = self._staging.pair(shape, kind).device
+                self._array = self._staging.pair(shape, element_type).device
             return self._array
-        pinned = fits_pinned(kind, shape)
-        if not (kind.packed or self.bound):
+        pinned = fits_pinned(element_type, shape)
+        if not (element_type.packed or self.bound):
             tensor = self._tensor
             if isinstance(tensor, ResultTensor) and tensor._shape != shape:
                 tensor.set_result(None)
-            tensor = self._resized_tensor(shape, kind)
+            tensor = self._resized_tensor(shape, element_type)
             pinned = isinstance(tensor, ResultTensor) and tensor.choose_memory()
         if pinned:
-            self._host, self._array = self._staging.pair(shape, kind)
+            self._host, self._array = self._staging.pair(shape, element_type)
         else:
-            self._array = self._large.array(shape, kind)
+            self._array = self._large.array(shape, element_type)
         return self._array
 
     def host(self) -> Array | None:
@@ -342,7 +342,7 @@ class DeviceOutput(OutputSlot):
         tensor = self._tensor
         if tensor is not None and tensor.remote:
             if not in_place or not tensor.is_continuous():
-                self._resized_tensor(tuple(result.shape), self._kind_of(result))
+                self._resized_tensor(tuple(result.shape), self._element_type_of(result))
                 self._backend.convert(result, tensor._array)
                 self._backend.synchronize()
         elif not in_place:
@@ -358,8 +358,8 @@ class DeviceOutput(OutputSlot):
 
     def _download(self, result: Array) -> None:
         """Download a large result into the caller's tensor, or into a tensor of a packed type."""
-        kind = self._kind_of(result)
-        tensor = None if kind.packed else self._resized_tensor(tuple(result.shape), kind)
+        element_type = self._element_type_of(result)
+        tensor = None if element_type.packed else self._resized_tensor(tuple(result.shape), element_type)
         if tensor is not None and tensor.is_continuous():
             self._downloads.into(tensor.array, result)
             return
@@ -374,8 +374,8 @@ class DeviceOutput(OutputSlot):
         return interop.overlap(tensor._memory, array)
 
     def value(self, share: bool, decode_strings: bool | None) -> Any:
-        """Return the output as `OutputSlot.value` does; a CuPy array for a tensor on the device, `Deferred` for a large
-        result that was not read yet."""
+        """Return the output as `RequestOutput.value` does: a CuPy array for a tensor on the device, `Deferred` for a
+        large result that was not read yet."""
         tensor = self.tensor
         if tensor.remote:
             return tensor._array
@@ -386,11 +386,11 @@ class DeviceOutput(OutputSlot):
         if tensor.unread is None:
             return self._copy(tensor._buffer.view(tensor.element_type.to_dtype()))
         copy = Deferred(partial(self._downloads.copy, tensor.unread, tensor.element_type))
-        self._unread = [known for known in self._unread if known() is not None] + [ref(copy)]
+        self._unread = [reference for reference in self._unread if reference() is not None] + [ref(copy)]
         return copy
 
     def looks_finite(self) -> bool:
-        """Return whether some elements of the result, which are evenly spaced, are finite or no floats."""
+        """Return whether evenly spaced elements of the result are all finite; True for types not in `FLOATS`."""
         tensor = self._tensor
         if tensor is None or tensor.element_type not in FLOATS:
             return True
@@ -398,12 +398,12 @@ class DeviceOutput(OutputSlot):
         array = unread if unread is not None else tensor._array if tensor.remote else tensor._buffer
         if not array.flags.c_contiguous:
             return True
-        sample = self._backend.to_host(array.reshape(-1)[:: max(1, array.size // SAMPLED)])
+        sample = self._backend.to_host(array.reshape(-1)[:: max(1, array.size // SAMPLED_ELEMENTS)])
         return bool(np.isfinite(sample.astype(np.float32, copy=False)).all())
 
     def preserve(self) -> None:
-        for known in self._unread:
-            copy = known()
+        for reference in self._unread:
+            copy = reference()
             if copy is not None:
                 copy.get()
         self._unread.clear()

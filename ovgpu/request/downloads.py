@@ -34,16 +34,16 @@ class Downloads:
         with self.located():
             self._backend.fetch(source, target)
 
-    def copy(self, source: Array, kind: Type) -> Array:
+    def copy(self, source: Array, element_type: Type) -> Array:
         """Return a host copy of a contiguous device array, in the dtype of `Tensor.data`."""
-        return self.part(source).view(kind.to_dtype())
+        return self.part(source).view(element_type.to_dtype())
 
     def part(self, source: Array) -> Array:
         """Return a host copy of a part of a device array, in its dtype."""
         with self.located():
             if not source.flags.c_contiguous:
-                found: Array = self._backend.to_host(source)
-                return found
+                copy: Array = self._backend.to_host(source)
+                return copy
             target = host_memory.empty(source.shape, source.dtype)
         self.into(target, source)
         return target
@@ -58,9 +58,9 @@ class Downloads:
             raise OpError(text).at("Result", self._location) from e
 
 
-def fits_pinned(kind: Type, shape: tuple[int, ...]) -> bool:
+def fits_pinned(element_type: Type, shape: tuple[int, ...]) -> bool:
     """Return whether a tensor is small enough for pinned memory."""
-    return prod(shape) * kind.storage.itemsize <= transfer.POOLED
+    return prod(shape) * element_type.storage.itemsize <= transfer.POOLED
 
 
 class ResultTensor(StagedTensor):
@@ -78,11 +78,13 @@ class ResultTensor(StagedTensor):
     _unread: Array | None
 
     @classmethod
-    def create(cls, staging: StagingBuffer, downloads: Downloads, kind: Type, shape: tuple[int, ...]) -> ResultTensor:
+    def create(
+        cls, staging: StagingBuffer, downloads: Downloads, element_type: Type, shape: tuple[int, ...]
+    ) -> ResultTensor:
         """Return a tensor of zeros of this type and shape."""
         tensor = cls.__new__(cls)
         tensor._staging, tensor._downloads, tensor._exposed, tensor._unread = staging, downloads, False, None
-        tensor._hold(tensor._new(kind, Shape(shape)), kind, shape, owned=True)
+        tensor._hold(tensor._new(element_type, Shape(shape)), element_type, shape, owned=True)
         return tensor
 
     def choose_memory(self) -> bool:
@@ -95,9 +97,9 @@ class ResultTensor(StagedTensor):
             self._hold(memory, self._element_type, self._shape, owned=True)
         return self.pinned
 
-    def _should_pin(self, kind: Type, shape: tuple[int, ...]) -> bool:
-        small = prod(shape) * kind.storage.itemsize <= LARGE_BYTES
-        return small or (self._exposed and fits_pinned(kind, shape))
+    def _should_pin(self, element_type: Type, shape: tuple[int, ...]) -> bool:
+        small = prod(shape) * element_type.storage.itemsize <= LARGE_BYTES
+        return small or (self._exposed and fits_pinned(element_type, shape))
 
     def _new(self, element_type: Type, shape: Shape) -> Array:
         if self._should_pin(element_type, tuple(shape)):

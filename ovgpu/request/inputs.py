@@ -1,6 +1,6 @@
 """Inputs of a request, and the conversion of the values that a caller passes.
 
-A caller passes inputs as a dict by port, number or tensor name, as a list or tuple in order, or as the single value of
+A caller passes inputs as a dict by port, index or tensor name, as a list or tuple in order, or as the single value of
 a model with one input. A value is a Tensor, whose type must be the model's, or anything that NumPy converts to an
 array. An array is silently converted to the model's type, as in OpenVINO's Python API.
 """
@@ -30,7 +30,7 @@ SCALAR_TYPES = (str, float, int, bytes)
 
 
 def numbered(ports: PortList, inputs: Any) -> Iterable[tuple[int, Any]]:
-    """Return pairs (number of the input, value) for all inputs that the caller passes.
+    """Return pairs (index of the input, value) for all inputs that the caller passes.
 
     Raises: RuntimeError for an input that does not exist, TypeError for keys of another kind.
     """
@@ -39,14 +39,14 @@ def numbered(ports: PortList, inputs: Any) -> Iterable[tuple[int, Any]]:
     if isinstance(inputs, OVDict):
         inputs = inputs.to_tuple()
     elif isinstance(inputs, Mapping):
-        return [(_number(ports, key), value) for key, value in inputs.items()]
+        return [(_index(ports, key), value) for key, value in inputs.items()]
     if isinstance(inputs, (list, tuple)) and not (
         isinstance(inputs, list) and len(ports) == 1 and inputs and _is_data(inputs)
     ):
-        return [(ports.number(number), value) for number, value in enumerate(inputs)]
+        return [(ports.index_of(index), value) for index, value in enumerate(inputs)]
     if not _is_value(inputs):
         raise TypeError(f"Incompatible inputs of type: {type(inputs)}")
-    return [(ports.number(), inputs)]
+    return [(ports.index_of(), inputs)]
 
 
 def _is_value(value: Any) -> bool:
@@ -56,10 +56,10 @@ def _is_value(value: Any) -> bool:
     )
 
 
-def _number(ports: PortList, key: Any) -> int:
+def _index(ports: PortList, key: Any) -> int:
     if key is None:
         raise TypeError("Incompatible key type for input: None")
-    return ports.number(key)
+    return ports.index_of(key)
 
 
 def _is_data(values: list[Any]) -> bool:
@@ -70,14 +70,14 @@ def _is_data(values: list[Any]) -> bool:
     )
 
 
-class InputSlot:
+class RequestInput:
     """One input of a request: its own tensor, or a tensor or array that the caller shares."""
 
     def __init__(self, port: ConstOutput) -> None:
         self.port = port
-        kind = port.element_type
-        self._kind = None if kind.is_dynamic() else kind  # None: any type
-        self._dtype = None if self._kind is None else self._kind.storage
+        element_type = port.element_type
+        self._element_type = None if element_type.is_dynamic() else element_type  # None: any type
+        self._dtype = None if self._element_type is None else self._element_type.storage
         shape = port.partial_shape
         self._bounds = (
             [(d.min_length, d.max_length if d.max_length >= 0 else None) for d in shape]
@@ -89,7 +89,7 @@ class InputSlot:
         self.shared_array: Array | None = None
         self._own: Tensor | None = None
         self._staged: Array | None = None
-        self.private = True  # True if the array of the last `read` is the slot's own memory
+        self.private = True  # True if the array of the last `read` is the input's own memory
 
     # ---- setting
 
@@ -111,7 +111,7 @@ class InputSlot:
             return None
         bound = self._tensor
         if bound is not None and bound is not self._own and self._takes_copies(bound, value):
-            with suppress(RuntimeError):  # if the memory is too small, OpenVINO raises: here the own tensor serves
+            with suppress(RuntimeError):  # too small: OpenVINO raises, ovgpu uses the own tensor
                 return bound.write(array)
         own = self._own_tensor(array)
         if own is None:
@@ -139,11 +139,11 @@ class InputSlot:
 
     def bind(self, tensor: Tensor) -> None:
         """Make inferences read this tensor. Raise Error for another type, or a shape that the input cannot have."""
-        if self._kind is not None and tensor.element_type is not self._kind:
+        if self._element_type is not None and tensor.element_type is not self._element_type:
             raise Error(
                 f"[Parameter] Failed to set tensor for input with precision: "
                 f"{tensor.element_type.get_type_name()}, since the model input tensor precision is: "
-                f"{self._kind.get_type_name()} ({self.port.node.source_location})"
+                f"{self._element_type.get_type_name()} ({self.port.node.source_location})"
             )
         self._check_host(tensor)
         self._check(tuple(tensor.shape))
@@ -168,15 +168,15 @@ class InputSlot:
             array = _as_array(value)
         if array.dtype == self._dtype and array.dtype != object:
             pass
-        elif self._kind is None:
+        elif self._element_type is None:
             array = array.astype(Type.of(array.dtype).storage, copy=False)
-        elif self._kind is Type.string:
+        elif self._element_type is Type.string:
             array = Tensor(array).array if array.dtype.kind in "US" else _encoded(array)
         elif array.dtype.kind in "US":
             array = array.astype(self._dtype)  # parse numbers; other strings raise ValueError
-        elif self._kind.packed:
+        elif self._element_type.packed:
             array = self._unpacked(array)
-        elif array.dtype == self._kind.to_dtype():
+        elif array.dtype == self._element_type.to_dtype():
             array = array.view(self._dtype)  # bits, as `Tensor.data` shows them: float16 for bf16, uint8 for f8
         if array.ndim == 0 and self._bounds:
             array = array.reshape((1,) * len(self._bounds))
@@ -184,31 +184,31 @@ class InputSlot:
 
     def _unpacked(self, array: Array) -> Array:
         """Convert an array to the storage dtype of the input's packed type. Raise Error for integers out of range."""
-        kind = self._kind
-        assert kind is not None
-        if not kind.integral_number:
-            return array.astype(kind.storage)
+        element_type = self._element_type
+        assert element_type is not None
+        if not element_type.integral_number:
+            return array.astype(element_type.storage)
         codes = array if array.dtype.kind in "iuV" else array.astype(np.int64)
         try:
-            return unpack(pack(np.ascontiguousarray(codes), kind), kind, array.shape)
+            return unpack(pack(np.ascontiguousarray(codes), element_type), element_type, array.shape)
         except ValueError as e:
             raise Error(f"[Parameter] {e} ({self.port.node.source_location})") from None
 
     def replace_own(self, tensor: Tensor) -> None:
-        """Let this tensor, which has the contents of the slot's own, be it from now on, and be read."""
+        """Replace the input's own tensor by this one, which has the same contents, and read it from now on."""
         self._own = self._tensor = tensor
 
     def _own_tensor(self, array: Array) -> Tensor | None:
-        """Return the slot's own tensor, made for this array at first; None for packed and dynamic types, which use
+        """Return the input's own tensor, made for this array at first; None for packed and dynamic types, which use
         arrays."""
-        if self._kind is None or self._kind.packed:
+        if self._element_type is None or self._element_type.packed:
             return None
         if self._own is None:
-            self._own = self._new_tensor(self._kind, array.shape)
+            self._own = self._new_tensor(self._element_type, array.shape)
         return self._own
 
-    def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
-        return Tensor(kind, shape)
+    def _new_tensor(self, element_type: Type, shape: tuple[int, ...]) -> Tensor:
+        return Tensor(element_type, shape)
 
     def _check(self, shape: tuple[int, ...]) -> None:
         if shape == self._accepted or self._bounds is None:
@@ -226,17 +226,17 @@ class InputSlot:
 
     @property
     def own(self) -> Tensor | None:
-        """The slot's own tensor, or None if it has none yet."""
+        """The input's own tensor, or None if it has none yet."""
         return self._own
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor that is read. At first it is the slot's own, with zeros, and extent 0 for dynamic dimensions."""
+        """The tensor that is read. At first it is the input's own, with zeros, and extent 0 for dynamic dimensions."""
         if self._tensor is None:
             if self.shared_array is not None:
-                kind = Type.of(self.shared_array.dtype) if self._kind is None else self._kind
-                self._tensor = Tensor.from_array(self.shared_array, kind)
-            elif self._kind is None:
+                element_type = Type.of(self.shared_array.dtype) if self._element_type is None else self._element_type
+                self._tensor = Tensor.from_array(self.shared_array, element_type)
+            elif self._element_type is None:
                 raise Error(
                     f"[Parameter] the input has no element type before its tensor is set "
                     f"({self.port.node.source_location})"
@@ -244,7 +244,7 @@ class InputSlot:
             else:
                 bounds = [(0, 0)] if self._bounds is None else self._bounds
                 shape = [low if low == high else 0 for low, high in bounds]
-                self._tensor = self._own = self._new_tensor(self._kind, tuple(shape))
+                self._tensor = self._own = self._new_tensor(self._element_type, tuple(shape))
         return self._tensor
 
     def read(self) -> Array:
@@ -281,7 +281,7 @@ class InputSlot:
         return HostDevicePair(array, array)
 
     def staged(self, array: Array) -> Array:
-        """Copy the array to memory of the slot. Return the copy."""
+        """Copy the array to the input's memory. Return the copy."""
         staged = self._staged
         if staged is None or staged.shape != array.shape or staged.dtype != array.dtype:
             staged = self._staged = host_memory.empty(array.shape, array.dtype)

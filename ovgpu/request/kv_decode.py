@@ -1,4 +1,4 @@
-"""Decode steps: inferences that append a few rows to KV caches in place, see `ovgpu.passes.split_decode`.
+"""Decode steps: inferences that append a few tokens to KV caches in place, see `ovgpu.passes.split_decode`.
 
 A decode step computes masks on the host, writes them and two lengths to memory that the device reads, and runs a
 program in which nothing else has changed since the last step. All other inferences run the model's own program, such as
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cpu import CpuBackend
-from ovgpu.compile.decode_programs import MAX_APPENDED_ROWS, DecodePrograms, Shapes
+from ovgpu.compile.decode_programs import MAX_APPENDED_TOKENS, DecodePrograms, Shapes
 from ovgpu.compile.interval_analysis import Intervals, Unknown
 from ovgpu.lowering.program_for import program_for
 from ovgpu.ops.base.op import Array
@@ -56,7 +56,7 @@ class DecodeSteps:
         return StagingBuffer(self._backend, False).pair((2,), Type.i64)
 
     def prepare(self, hosts: Sequence[Array]) -> list[HostDevicePair] | None:
-        """Prepare a decode step, after which the caches have `rows` rows. Return None if the inference is not one.
+        """Prepare a decode step, after which the caches have `tokens` tokens. Return None if the inference is not one.
 
         ``hosts`` are the model's inputs; only inputs in ``programs.used`` have to be uploaded. The returned pairs are
         the arguments that the executor takes after these inputs: feeds, lengths and caches.
@@ -64,12 +64,15 @@ class DecodeSteps:
         for x in hosts:
             if not isinstance(x, np.ndarray) or x.dtype == object:
                 return None
-        whole_caches = self._reserve_rows([x.shape for x in hosts])
+        whole_caches = self._reserve_tokens([x.shape for x in hosts])
         if whole_caches is None:
             return None
         parts = self.programs.parts
-        past_rows, keys = self._lengths.host.tolist()
-        inputs = [*hosts, *[placeholder(whole_caches[i].shape, past_rows, parts.caches[i]) for i in parts.shape_caches]]
+        past_tokens, keys = self._lengths.host.tolist()
+        inputs = [
+            *hosts,
+            *[placeholder(whole_caches[i].shape, past_tokens, parts.caches[i]) for i in parts.shape_caches],
+        ]
         part, capacity = self._host_part(inputs), whole_caches[0].shape[parts.caches[0].axis]
         count = len(parts.feeds)
         uniform = part.uniform(inputs)
@@ -80,12 +83,12 @@ class DecodeSteps:
                 return None
             feed_pairs = [feed.fill(shape, value, capacity) for feed, (shape, value) in zip(self._feeds, uniform)]
         else:
-            found = part.executor.run(inputs, {}, FreshMemory(HOST_BACKEND))
-            if not all(map(bool, found[count:])) or any(
-                f.grows and x.shape[-1] != keys for f, x in zip(parts.feeds, found)
+            results = part.executor.run(inputs, {}, FreshMemory(HOST_BACKEND))
+            if not all(map(bool, results[count:])) or any(
+                f.grows and x.shape[-1] != keys for f, x in zip(parts.feeds, results)
             ):
                 return None  # a mask for another number of keys: the model's own program broadcasts it or raises
-            feed_pairs = [feed.copy(value, capacity) for feed, value in zip(self._feeds, found)]
+            feed_pairs = [feed.copy(value, capacity) for feed, value in zip(self._feeds, results)]
         if self._cache_arguments is None or self._cache_arguments[0] is not whole_caches:
             self._cache_arguments = (
                 whole_caches,
@@ -96,41 +99,41 @@ class DecodeSteps:
     def _host_part(self, inputs: Sequence[Array]) -> HostPart:
         """Return the host part for inputs of these ranks and types."""
         key = tuple([(x.ndim, x.dtype) for x in inputs])
-        found = self._host_parts.get(key)
-        if found is None:
+        part = self._host_parts.get(key)
+        if part is None:
             program = program_for(self.programs.parts.host, inputs, self.programs.hosts)
-            found = self._host_parts[key] = HostPart(Executor(program, HOST_BACKEND, self._host_constants))
-        return found
+            part = self._host_parts[key] = HostPart(Executor(program, HOST_BACKEND, self._host_constants))
+        return part
 
-    def _reserve_rows(self, shapes: Shapes) -> list[Array] | None:
-        """Return the caches with their spare capacity, and set `_lengths`; None if the new rows do not fit."""
+    def _reserve_tokens(self, shapes: Shapes) -> list[Array] | None:
+        """Return the caches with their spare capacity, and set `_lengths`; None if the new tokens do not fit."""
         append_shapes, first = self.programs.shapes(shapes), self.programs.parts.caches[0].axis
-        rows, past_rows = append_shapes[0][first], int(self._lengths.host[1])
-        if self._last is None or self._last[0] != append_shapes or self._variables.now.rows != past_rows:
-            past_rows = self._cached_rows()
+        new_tokens, past_tokens = append_shapes[0][first], int(self._lengths.host[1])
+        if self._last is None or self._last[0] != append_shapes or self._variables.now.tokens != past_tokens:
+            past_tokens = self._cached_tokens()
             self._last = (
-                self._inspect_caches(append_shapes, past_rows, rows)
-                if past_rows and 0 < rows <= MAX_APPENDED_ROWS
+                self._inspect_caches(append_shapes, past_tokens, new_tokens)
+                if past_tokens and 0 < new_tokens <= MAX_APPENDED_TOKENS
                 else None
             )
-        if self._last is None or past_rows + rows > self._last[2]:
+        if self._last is None or past_tokens + new_tokens > self._last[2]:
             self._last = None
             return None
-        self._lengths.host[:] = past_rows, past_rows + rows
+        self._lengths.host[:] = past_tokens, past_tokens + new_tokens
         return self._last[1]
 
-    def _cached_rows(self) -> int:
-        """Return the number of rows of the first cache."""
+    def _cached_tokens(self) -> int:
+        """Return the number of tokens in the first cache."""
         cache = self.programs.parts.caches[0]
         now = self._variables.value(cache.name).array
         return 0 if now is None else now.shape[cache.axis]
 
     def _inspect_caches(
-        self, append_shapes: Shapes, past_rows: int, rows: int
+        self, append_shapes: Shapes, past_tokens: int, new_tokens: int
     ) -> tuple[Shapes, list[Array], int] | None:
-        """Return (append_shapes, caches with their spare capacity, maximum number of rows).
+        """Return (append_shapes, caches with their spare capacity, maximum number of tokens).
 
-        Return None if the caches differ in rows or capacity, or if a variable does not admit ``rows`` more.
+        Return None if the caches differ in tokens or capacity, or if a variable does not admit ``new_tokens`` more.
         """
         whole_caches, extents, bounds = list[Array](), set[int](), list[int]()
         for cache, shape in zip(self.programs.parts.caches, append_shapes):
@@ -140,9 +143,9 @@ class DecodeSteps:
             if (
                 now is None
                 or whole is None
-                or shape[axis] != rows
-                or now.shape != (*shape[:axis], past_rows, *shape[axis + 1 :])
-                or not variable.admits((*shape[:axis], past_rows + rows, *shape[axis + 1 :]))
+                or shape[axis] != new_tokens
+                or now.shape != (*shape[:axis], past_tokens, *shape[axis + 1 :])
+                or not variable.admits((*shape[:axis], past_tokens + new_tokens, *shape[axis + 1 :]))
             ):
                 return None
             whole_caches.append(whole)
@@ -155,8 +158,8 @@ class DecodeSteps:
         if self._cached_replay is None:
             return None
         arrays, replay = self._cached_replay
-        for number, array in zip(self.programs.used, arrays):
-            if pairs[number].device is not array:
+        for index, array in zip(self.programs.used, arrays):
+            if pairs[index].device is not array:
                 return None
         return replay if replay.matches() else None
 
@@ -165,11 +168,11 @@ class DecodeSteps:
         program = self.executor.program
         self._cached_replay = None
         if replay is not None and not program.states and not program.assigns:
-            self._cached_replay = [pairs[number].device for number in self.programs.used], replay
+            self._cached_replay = [pairs[index].device for index in self.programs.used], replay
 
     @property
-    def rows(self) -> int:
-        """The number of rows that the caches have after the step prepared by `prepare`."""
+    def tokens(self) -> int:
+        """The number of tokens in the caches after the step prepared by `prepare`."""
         return int(self._lengths.host[1])
 
 
@@ -187,17 +190,17 @@ class HostPart:
         if self._intervals is None:
             return None
         self.executor.set_inputs(inputs, {})
-        slots, _ = self.executor.program.segments[0].shape_function(self.executor.arrays)
-        return self._intervals.uniform(slots, inputs)
+        symbol_values, _ = self.executor.program.segments[0].shape_function(self.executor.arrays)
+        return self._intervals.uniform(symbol_values, inputs)
 
 
 class _FeedMemory:
-    """Staging buffer of one feed. If the feed's last axis grows, the buffer has as many columns as the caches have rows
-    of capacity, and the device reads only the columns of existing keys."""
+    """Staging buffer of one feed. If the feed's last axis grows, the buffer has a column for each token of the caches'
+    capacity, and the device reads only the columns of existing keys."""
 
     def __init__(self, backend: Backend, feed: Feed) -> None:
         self._staging, self._grows, self._type = StagingBuffer(backend, True), feed.grows, feed.port.spec.type
-        # the array filled last, the number that fills it, and the end of the filled columns
+        # the array filled last, its value, and the end of the filled columns
         self._filled: tuple[HostDevicePair, Any, int] | None = None
 
     def copy(self, value: Array, capacity: int) -> HostDevicePair:
@@ -206,17 +209,17 @@ class _FeedMemory:
         np.copyto(pair.host[..., : value.shape[-1]] if self._grows else pair.host, value)
         return pair
 
-    def fill(self, shape: tuple[int, ...], number: Any, capacity: int) -> HostDevicePair:
-        """Return the feed filled with one number; only columns that do not have it yet are written."""
+    def fill(self, shape: tuple[int, ...], value: Any, capacity: int) -> HostDevicePair:
+        """Return the feed filled with one value; only columns that do not have it yet are written."""
         pair, columns = self._pair(shape, capacity), shape[-1] if self._grows else 0
         filled, begin = self._filled, 0
-        if filled is not None and filled[0] is pair and filled[1] == number:
+        if filled is not None and filled[0] is pair and filled[1] == value:
             begin = filled[2]
             if begin >= columns:
                 return pair
-        self._filled = None
-        (pair.host[..., begin:columns] if self._grows else pair.host).fill(number)
-        self._filled = pair, number, columns
+        self._filled = None  # stays None if the fill is interrupted
+        (pair.host[..., begin:columns] if self._grows else pair.host).fill(value)
+        self._filled = pair, value, columns
         return pair
 
     def _pair(self, shape: tuple[int, ...], capacity: int) -> HostDevicePair:
@@ -226,8 +229,8 @@ class _FeedMemory:
 HOST_BACKEND = CpuBackend()
 
 
-def placeholder(whole: tuple[int, ...], rows: int, cache: Cache) -> Array:
-    """Return an array with type and shape of a cache of ``rows`` rows. Its elements are never read."""
+def placeholder(whole: tuple[int, ...], tokens: int, cache: Cache) -> Array:
+    """Return an array with type and shape of a cache of ``tokens`` tokens. Its elements are never read."""
     dtype = cache.type.storage
-    shape = (*whole[: cache.axis], rows, *whole[cache.axis + 1 :])
+    shape = (*whole[: cache.axis], tokens, *whole[cache.axis + 1 :])
     return np.ndarray(shape, dtype, bytes(dtype.itemsize), 0, (0,) * len(shape))

@@ -14,8 +14,8 @@ from ovgpu.types import Shape, Type
 class LiveTensor(Tensor):
     """Tensor in the memory of an `openvino.Tensor` that a program holds.
 
-    The program may give it another shape or other strings at any time, which may move its memory. Hence they are looked
-    up at each use. Strings are copied then.
+    The program may give it another shape or other strings at any time, which may move its memory. Hence its shape and
+    memory are looked up at each use. Strings are copied at each use.
     """
 
     __slots__ = ("wrapped",)

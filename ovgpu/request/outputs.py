@@ -16,10 +16,10 @@ from ovgpu.tensor import Tensor
 from ovgpu.types import PartialShape, Type
 
 
-class OutputSlot:
+class RequestOutput:
     """One output of a request. An inference writes to its tensor's memory directly."""
 
-    shared_array = None  # outputs have no shared array; `InputSlot` has the same attribute
+    shared_array = None  # outputs have no shared array; `RequestInput` has the same attribute
     address: tuple[int, ...] = ()
     """Device address of the tensor that the caller has bound; empty if it is not on a device."""
 
@@ -33,11 +33,11 @@ class OutputSlot:
     def tensor(self) -> Tensor:
         """The output tensor. Before the first inference it holds zeros; dynamic dimensions have extent 0."""
         if self._tensor is None:
-            kind, shape = self.port.element_type, self.port.partial_shape
+            element_type, shape = self.port.element_type, self.port.partial_shape
             extents = [d.get_length() if d.is_static else 0 for d in shape] if shape.rank.is_static else [0]
-            if kind.is_dynamic():
+            if element_type.is_dynamic():
                 raise Error("[Result] the output has no element type before the first inference")
-            self._tensor = self._new_tensor(kind, tuple(extents))
+            self._tensor = self._new_tensor(element_type, tuple(extents))
         return self._tensor
 
     def bind(self, tensor: Tensor) -> None:
@@ -45,12 +45,12 @@ class OutputSlot:
 
         Raises: Error for another element type, or a shape that the output cannot have (an empty tensor is accepted).
         """
-        kind, location = self.port.element_type, self.port.node.source_location
-        if not kind.is_dynamic() and tensor.element_type is not kind:
+        element_type, location = self.port.element_type, self.port.node.source_location
+        if not element_type.is_dynamic() and tensor.element_type is not element_type:
             raise Error(
                 f"[Result] Failed to set tensor for output with precision: "
                 f"{tensor.element_type.get_type_name()}, if model output tensor precision is: "
-                f"{kind.get_type_name()} ({location})"
+                f"{element_type.get_type_name()} ({location})"
             )
         if tensor.size and not self.port.partial_shape.compatible(PartialShape(list(tensor.shape))):
             raise Error(
@@ -66,27 +66,27 @@ class OutputSlot:
                 f"[Result] the tensor is on a CUDA device, the model on the CPU ({self.port.node.source_location})"
             )
 
-    def allocate(self, shape: tuple[int, ...], kind: Type) -> Array:
+    def allocate(self, shape: tuple[int, ...], element_type: Type) -> Array:
         """Return the array to write a result of this shape to: the same array as before if the shape is the same."""
-        if not kind.packed:
-            tensor = self._resized_tensor(shape, kind)
+        if not element_type.packed:
+            tensor = self._resized_tensor(shape, element_type)
             if tensor.is_continuous():
                 return tensor.array
-        if self._array is None or self._array.shape != shape or self._array.dtype != kind.storage:
-            self._array = host_memory.empty(shape, kind.storage)
+        if self._array is None or self._array.shape != shape or self._array.dtype != element_type.storage:
+            self._array = host_memory.empty(shape, element_type.storage)
         return self._array
 
     def host(self) -> Array | None:
         """Return the host array that an inference downloads the result to, or None if it downloads nothing."""
         return None
 
-    def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
-        return Tensor(kind, shape)
+    def _new_tensor(self, element_type: Type, shape: tuple[int, ...]) -> Tensor:
+        return Tensor(element_type, shape)
 
-    def _resized_tensor(self, shape: tuple[int, ...], kind: Type) -> Tensor:
+    def _resized_tensor(self, shape: tuple[int, ...], element_type: Type) -> Tensor:
         tensor = self._tensor
-        if tensor is None or (tensor.element_type is not kind and not self.bound):
-            tensor = self._tensor = self._new_tensor(kind, shape)
+        if tensor is None or (tensor.element_type is not element_type and not self.bound):
+            tensor = self._tensor = self._new_tensor(element_type, shape)
         if tensor._shape != shape:
             try:
                 tensor.set_shape(shape)
@@ -105,20 +105,20 @@ class OutputSlot:
 
     def _fill(self, result: Array) -> None:
         """Copy a result on the host into the tensor."""
-        kind = self._kind_of(result)
-        tensor = self._resized_tensor(tuple(result.shape), kind)
-        if kind.packed:
-            tensor.copy_from(Tensor.from_array(result, kind))
+        element_type = self._element_type_of(result)
+        tensor = self._resized_tensor(tuple(result.shape), element_type)
+        if element_type.packed:
+            tensor.copy_from(Tensor.from_array(result, element_type))
         else:
             np.copyto(tensor.array if self.bound else tensor._buffer, result)
 
-    def _kind_of(self, result: Array) -> Type:
-        kind = self.port.element_type
-        return Type.of(result.dtype) if kind.is_dynamic() else kind
+    def _element_type_of(self, result: Array) -> Type:
+        element_type = self.port.element_type
+        return Type.of(result.dtype) if element_type.is_dynamic() else element_type
 
     @property
     def own(self) -> Tensor | None:
-        """The tensor if it belongs to the slot, else None."""
+        """The tensor if it is the output's own, else None."""
         return None if self.bound else self._tensor
 
     def producers(self) -> Sequence[Any]:
@@ -166,14 +166,16 @@ class OutputSlot:
 class RequestMemory:
     """`binding.MemoryProvider` of a request: results go to its outputs, new values to the buffers of its variables."""
 
-    def __init__(self, outputs: Sequence[OutputSlot], variables: Variables) -> None:
+    def __init__(self, outputs: Sequence[RequestOutput], variables: Variables) -> None:
         self._outputs, self._variables = outputs, variables
 
-    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        return self._outputs[number].allocate(shape, kind)
+    def output(self, index: int, shape: tuple[int, ...], element_type: Type) -> Array:
+        return self._outputs[index].allocate(shape, element_type)
 
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
-        return self._variables.write(name, shape, kind, strides, append)
+    def variable(
+        self, name: str, shape: tuple[int, ...], element_type: Type, strides: tuple[int, ...], append: bool
+    ) -> Array:
+        return self._variables.write(name, shape, element_type, strides, append)
 
-    def host(self, number: int) -> Array | None:
-        return self._outputs[number].host()
+    def host(self, index: int) -> Array | None:
+        return self._outputs[index].host()

@@ -28,17 +28,17 @@ class StagingBuffer:
         # Bound methods would refer to the staging buffer, and only the garbage collector could free the cycle.
         self._block = Block(partial(_allocate, backend), partial(_dense, backend), dynamic)
 
-    def pair(self, shape: tuple[int, ...], kind: Type) -> HostDevicePair:
+    def pair(self, shape: tuple[int, ...], dtype: Type) -> HostDevicePair:
         """Return the host and device arrays of this shape and type."""
-        return self._block.array(shape, kind)
+        return self._block.array(shape, dtype)
 
 
 def _allocate(backend: Backend, nbytes: int) -> tuple[Any, Any]:
     return backend.pinned(nbytes), backend.allocate(nbytes)
 
 
-def _dense(backend: Backend, memory: tuple[Any, Any], shape: tuple[int, ...], kind: Type) -> HostDevicePair:
-    return HostDevicePair(np.ndarray(shape, kind.storage, memory[0]), backend.dense(memory[1], shape, kind))
+def _dense(backend: Backend, memory: tuple[Any, Any], shape: tuple[int, ...], dtype: Type) -> HostDevicePair:
+    return HostDevicePair(np.ndarray(shape, dtype.storage, memory[0]), backend.dense(memory[1], shape, dtype))
 
 
 class StagedTensor(Tensor):
@@ -50,11 +50,11 @@ class StagedTensor(Tensor):
     """True if the elements lie in the staging buffer's pinned memory."""
 
     @classmethod
-    def of(cls, staging: StagingBuffer, kind: Type, shape: tuple[int, ...]) -> StagedTensor:
+    def of(cls, staging: StagingBuffer, dtype: Type, shape: tuple[int, ...]) -> StagedTensor:
         """Return a tensor of zeros; its type must be neither packed nor string."""
         tensor = cls.__new__(cls)
         tensor._staging = staging
-        tensor._hold(tensor._new(kind, Shape(shape)), kind, shape, owned=True)
+        tensor._hold(tensor._new(dtype, Shape(shape)), dtype, shape, owned=True)
         return tensor
 
     def _new(self, element_type: Type, shape: Shape) -> Array:

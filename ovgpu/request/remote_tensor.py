@@ -47,27 +47,30 @@ class RemoteTensor(Tensor):
         if shape is not None:
             raise TypeError("the memory of a device array is taken as it is: give neither shape nor type")
         adopted = interop.adopt(array)
-        kind = Type.of(adopted.dtype)
+        element_type = Type.of(adopted.dtype)
         if shared_memory and not adopted.flags.c_contiguous:
             raise Error("memory to share must be C-contiguous")
         self._producer = array if shared_memory else None
         self._hold(
-            adopted if shared_memory else interop.copied(adopted, array), kind, tuple(adopted.shape), owned=False
+            adopted if shared_memory else interop.copied(adopted, array),
+            element_type,
+            tuple(adopted.shape),
+            owned=False,
         )
 
     @classmethod
     def of(
-        cls, array: Any, kind: Type, *, producer: Any = None, owned: bool = False, moves: bool = False
+        cls, array: Any, element_type: Type, *, producer: Any = None, owned: bool = False, moves: bool = False
     ) -> RemoteTensor:
-        """Return a tensor that shares a CuPy array of ``kind.storage``; `set_shape` may replace ``owned`` memory."""
+        """Return a tensor in the memory of a CuPy array of this type; `set_shape` may replace ``owned`` memory."""
         tensor = cls.__new__(cls)
         tensor._producer, tensor._moves = producer, moves
-        tensor._hold(array, kind, tuple(array.shape), owned=owned)
+        tensor._hold(array, element_type, tuple(array.shape), owned=owned)
         return tensor
 
     def _new(self, element_type: Type, shape: Shape) -> Array:
-        found: Array = interop.zeros(tuple(shape), element_type.storage, self._array.data.device_id)
-        return found
+        array: Array = interop.zeros(tuple(shape), element_type.storage, self._array.data.device_id)
+        return array
 
     @property
     def remote(self) -> bool:
@@ -88,12 +91,12 @@ class RemoteTensor(Tensor):
         """The elements on the host, in their storage dtype."""
         if not self.remote:
             return self._array
-        found = interop.to_host(self._array, self.producer)
+        copy = interop.to_host(self._array, self.producer)
         if self._moves:
-            self._hold(found, self._element_type, self._shape, owned=False)
+            self._hold(copy, self._element_type, self._shape, owned=False)
         else:
-            found.flags.writeable = False
-        return found
+            copy.flags.writeable = False
+        return copy
 
     @property
     def data(self) -> Array:
@@ -104,8 +107,8 @@ class RemoteTensor(Tensor):
     def read(self, index: Any = ...) -> Array:
         if not self.remote:
             return super().read(index)
-        found: Array = interop.to_host(self._array[basic_index(index)], self.producer)
-        return found
+        copy: Array = interop.to_host(self._array[basic_index(index)], self.producer)
+        return copy
 
     def copy_from(self, source: Any) -> None:
         """Copy elements and shape of a tensor, array or list of the same element type, on the host or a device.
@@ -126,8 +129,8 @@ class RemoteTensor(Tensor):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._array.__cuda_array_interface__
-        return found
+        interface: dict[str, Any] = self._array.__cuda_array_interface__
+        return interface
 
     def get_device_name(self) -> str:
         """Return the name of the device that the memory belongs to."""
@@ -166,20 +169,20 @@ class RemoteContext(Unpicklable):
 
         Raises: RuntimeError for packed types, strings, and any ``properties``.
         """
-        kind = Type(type)
-        if kind.packed or kind is Type.string:
-            raise Error(f"a tensor of {kind.type_name} cannot be on a device")
+        element_type = Type(type)
+        if element_type.packed or element_type is Type.string:
+            raise Error(f"a tensor of {element_type.type_name} cannot be on a device")
         if properties:
             raise Error("memory of others is taken as it is: Tensor(array, shared_memory=True)")
-        array = interop.zeros(tuple(Shape(shape)), kind.storage, self._backend.number)
-        return RemoteTensor.of(array, kind, owned=True)
+        array = interop.zeros(tuple(Shape(shape)), element_type.storage, self._backend.number)
+        return RemoteTensor.of(array, element_type, owned=True)
 
     def create_host_tensor(self, type: Any, shape: Any) -> Tensor:
         """Return a tensor of zeros on the host, in pinned memory unless the type is packed or string."""
-        kind = Type(type)
-        if kind.packed or kind is Type.string:
-            return Tensor(kind, shape)
-        return StagedTensor.of(StagingBuffer(self._backend, True), kind, tuple(Shape(shape)))
+        element_type = Type(type)
+        if element_type.packed or element_type is Type.string:
+            return Tensor(element_type, shape)
+        return StagedTensor.of(StagingBuffer(self._backend, True), element_type, tuple(Shape(shape)))
 
     def __repr__(self) -> str:
         return f"<RemoteContext: {self._device}>"

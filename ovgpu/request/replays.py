@@ -15,8 +15,8 @@ import numpy as np
 from ovgpu.ops.base.op import Array
 from ovgpu.request.batched_tensor import BatchedTensor
 from ovgpu.request.downloads import ResultTensor
-from ovgpu.request.inputs import InputSlot
-from ovgpu.request.outputs import OutputSlot
+from ovgpu.request.inputs import RequestInput
+from ovgpu.request.outputs import RequestOutput
 from ovgpu.request.pinned import HostDevicePair, StagedTensor
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.state import Snapshot, Variable, Variables, VariableValue
@@ -24,9 +24,9 @@ from ovgpu.runtime.state import Snapshot, Variable, Variables, VariableValue
 CACHED_REPLAYS = 4  # per request; states alternate between two buffers, so one kind of inference needs two
 
 TensorLocation = tuple[Any, Any, int, Any, Any]
-"""Location of a tensor: its slot, the array if it is the request's, else None and address, shape, strides."""
+"""Location of a tensor: (its input or output, the request's own array or None, address, shape, strides)."""
 Change = tuple[Variable, Array, int, VariableValue]
-"""A variable, its value before an inference, the number of that value's buffer, and the value after the inference."""
+"""A variable, its value before an inference, the index of that value's buffer, and the value after the inference."""
 
 
 class Replay:
@@ -49,34 +49,34 @@ class Replay:
     def of(
         executor: Executor,
         pairs: Sequence[HostDevicePair],
-        inputs: Sequence[InputSlot],
-        outputs: Sequence[OutputSlot],
+        inputs: Sequence[RequestInput],
+        outputs: Sequence[RequestOutput],
         results: Sequence[Array],
         transition: Transition | None = None,
     ) -> Replay | None:
         """Return the replay of the last inference; None if it is not captured, or depends on more than locations."""
         if not executor.depends_on_addresses_only or not executor.captured:
             return None
-        locations = [_location_of(slot) for slot in (*inputs, *outputs)]
+        locations = [_location_of(io) for io in (*inputs, *outputs)]
         if None in locations:
             return None
-        for slot, pair in zip(inputs, pairs):
-            if pair.device is getattr(slot, "_last_copy", None):
+        for input_, pair in zip(inputs, pairs):
+            if pair.device is getattr(input_, "_last_copy", None):
                 return None  # the device array is a copy of the input
-        if any(result is not slot._array for slot, result in zip(outputs, results)):
+        if any(result is not output._array for output, result in zip(outputs, results)):
             return None
         large = [
-            (slot._tensor, result)
-            for slot, result in zip(outputs, results)
-            if isinstance(slot._tensor, ResultTensor) and slot.host() is None
+            (output._tensor, result)
+            for output, result in zip(outputs, results)
+            if isinstance(output._tensor, ResultTensor) and output.host() is None
         ]
         return Replay(executor, locations, large, transition)  # type: ignore[arg-type]
 
     def matches(self) -> bool:
         """Return whether the replay is valid for the next inference: tensors and states are at the same locations."""
-        for slot, own, address, shape, strides in self._locations:
-            tensor = slot._tensor
-            if tensor is None or slot.shared_array is not None:
+        for io, own, address, shape, strides in self._locations:
+            tensor = io._tensor
+            if tensor is None or io.shared_array is not None:
                 return False
             array = tensor._buffer
             if own is not None:
@@ -98,7 +98,7 @@ class Replay:
         with np.errstate(all="ignore"):
             binding = self._binding()
             assert binding is not None  # it was alive when `matches` returned True
-            self.executor.replay(self.executor.program.segments[0].steps, binding)
+            self.executor.run_recording(self.executor.program.segments[0].steps, binding)
 
     def publish(self) -> None:
         """Set the results of the output tensors, after the inference has succeeded."""
@@ -146,17 +146,17 @@ class Transition:
         return True
 
 
-def _location_of(slot: Any) -> TensorLocation | None:
-    """Return the location of the slot's tensor; None if inferences copy it instead of reading or writing it there."""
-    tensor = slot._tensor
-    if tensor is None or slot.shared_array is not None:
+def _location_of(io: Any) -> TensorLocation | None:
+    """Return the location of an input's or output's tensor; None if inferences do not read or write it in place."""
+    tensor = io._tensor
+    if tensor is None or io.shared_array is not None:
         return None
     large = isinstance(tensor, ResultTensor)  # downloaded when it is read
-    if tensor is slot.own and isinstance(tensor, StagedTensor) and (tensor.pinned or large):
-        return slot, tensor._buffer, 0, None, None
+    if tensor is io.own and isinstance(tensor, StagedTensor) and (tensor.pinned or large):
+        return io, tensor._buffer, 0, None, None
     if not tensor.remote or isinstance(tensor, BatchedTensor):
         return None
     array = tensor._array
-    if not array.flags.c_contiguous or not array.size or slot.port.element_type.is_dynamic():
+    if not array.flags.c_contiguous or not array.size or io.port.element_type.is_dynamic():
         return None
-    return slot, None, array.data.ptr, array.shape, array.strides
+    return io, None, array.data.ptr, array.shape, array.strides

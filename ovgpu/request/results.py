@@ -1,4 +1,4 @@
-"""Class OVDict: the results of an inference by port, number or name."""
+"""Class OVDict: the results of an inference by port, index or name."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Deferred:
             return self._value
 
 
-def as_numbers(value: Any, kind: Type) -> Any:
-    """Return a result whose elements have the dtype that stores them, such as that of ml_dtypes for bf16, in place of
-    that of `Tensor.data`. Packed types, strings and arrays on a device stay as they are."""
-    if kind.packed or kind is Type.string or kind.storage == kind.to_dtype():
+def as_numbers(value: Any, element_type: Type) -> Any:
+    """Return a result in the storage dtype of its element type, such as bfloat16 of ml_dtypes, instead of the dtype of
+    `Tensor.data`. Packed types, strings and arrays on a device stay as they are."""
+    if element_type.packed or element_type is Type.string or element_type.storage == element_type.to_dtype():
         return value
     if isinstance(value, Deferred):
-        return Deferred(lambda: value.get().view(kind.storage))
-    return value.view(kind.storage) if isinstance(value, np.ndarray) else value
+        return Deferred(lambda: value.get().view(element_type.storage))
+    return value.view(element_type.storage) if isinstance(value, np.ndarray) else value
 
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +48,7 @@ Array = np.ndarray[Any, Any]
 class OVDict(Mapping[Any, Array]):
     """Immutable mapping of outputs to arrays, in the model's order.
 
-    Its keys are ports of the compiled model. Look-ups also accept ports of the model that was compiled, output numbers
+    Its keys are ports of the compiled model. Look-ups also accept ports of the model that was compiled, output indices
     and tensor names; they raise KeyError for a key that does not exist and TypeError for a key of another kind. Large
     results of a CUDA device are downloaded when they are first read.
     """
@@ -60,8 +60,8 @@ class OVDict(Mapping[Any, Array]):
         self._names: tuple[set[str], ...] | None = None
 
     def __getitem__(self, key: Output | int | str) -> Array:
-        found: Array = self._value(self._port(key))
-        return found
+        array: Array = self._value(self._port(key))
+        return array
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -71,15 +71,15 @@ class OVDict(Mapping[Any, Array]):
         return True
 
     def _port(self, key: Any) -> Any:
-        """Return the key of ``_dict`` for a port, number or tensor name."""
+        """Return the key of ``_dict`` for a port, index or tensor name."""
         if isinstance(key, Output):
             if key in self._dict:
                 return key
             names = key.get_names() if owns(key) else ()
-            found = next((port for name in names for port in self._dict if name in port.get_names()), None)
-            if found is None:
+            match = next((port for name in names for port in self._dict if name in port.get_names()), None)
+            if match is None:
                 raise KeyError(key)
-            return found
+            return match
         if isinstance(key, int):
             try:
                 return list(self._dict)[key]

@@ -1,4 +1,4 @@
-"""Class Session: what one request runs inferences with, without threads and callbacks."""
+"""Class Session: the part of a request that runs inferences, without threads and callbacks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ovgpu.debug import DEBUG, NVTX, STOP_AT, run_watched
 from ovgpu.errors import DeviceError, Error, is_out_of_memory
 from ovgpu.lowering.program import Program
 from ovgpu.ops.base.op import Array
-from ovgpu.request.device_io import binding_addresses, make_slots
-from ovgpu.request.inputs import InputSlot, numbered
+from ovgpu.request.device_io import binding_addresses, make_inputs_and_outputs
+from ovgpu.request.inputs import RequestInput, numbered
 from ovgpu.request.kv_decode import DecodeSteps
-from ovgpu.request.outputs import OutputSlot, RequestMemory
+from ovgpu.request.outputs import RequestMemory, RequestOutput
 from ovgpu.request.pinned import HostDevicePair
 from ovgpu.request.replays import CACHED_REPLAYS, Replay, Transition
 from ovgpu.request.results import OVDict, as_numbers
@@ -43,7 +43,7 @@ class Session:
     `state`. Without that assignment, the variables keep their values, as if there had been no inference.
 
     `run` takes the first of three ways that is open: a replay of an earlier inference, if tensors and states are at the
-    same addresses as then; a decode step, which appends a few rows to KV caches, and may itself be a replay
+    same addresses as then; a decode step, which appends a few tokens to KV caches, and may itself be a replay
     (`DecodeSteps`); the model's own program.
     """
 
@@ -51,16 +51,16 @@ class Session:
     """The compilation that inferences run. It changes when the model is compiled again in a wider type."""
     backend: Backend
     """The device, with a stream of the session's own. Work on arrays is done ``with backend.active()``."""
-    inputs: list[InputSlot]
+    inputs: list[RequestInput]
     """The inputs, in the order of the model's."""
-    outputs: list[OutputSlot]
+    outputs: list[RequestOutput]
     """The outputs, in the order of the model's."""
     variables: Variables
     """The variables, and the buffers that hold their values."""
     initial: InitialValues
     """The initial values of the variables."""
     cancellation: Cancellation
-    """The wish to end the running inference."""
+    """The flag that cancels the running inference."""
     profiler: Profiler | None
     """The times of the last inference's steps, if the model was compiled with ``enable_profiling``."""
     last: Executor | None = None
@@ -71,7 +71,7 @@ class Session:
     def __init__(self, compilation: Compilation) -> None:
         self.compilation = compilation
         self.backend = compilation.backend.for_request()
-        self.inputs, self.outputs = make_slots(compilation.inputs, compilation.outputs, self.backend)
+        self.inputs, self.outputs = make_inputs_and_outputs(compilation.inputs, compilation.outputs, self.backend)
         self.variables = Variables(compilation.initial.infos, self.backend)
         self.cancellation = Cancellation()
         self._memory = RequestMemory(self.outputs, self.variables)
@@ -103,14 +103,14 @@ class Session:
     # ---- an inference
 
     def set_inputs(self, inputs: Any, share: bool) -> None:
-        """Set inputs; see `InferRequest.infer`. Raises: RuntimeError and TypeError for what cannot be inputs."""
-        for number, value in numbered(self.compilation.inputs, inputs):
-            self.inputs[number].set(value, share)
+        """Set inputs; see `InferRequest.infer`. Raises: RuntimeError and TypeError for values that cannot be inputs."""
+        for index, value in numbered(self.compilation.inputs, inputs):
+            self.inputs[index].set(value, share)
 
     def wait_for_producers(self) -> None:
         """Make the inference wait for work that this thread has enqueued on device arrays of inputs and outputs."""
         if self.backend.remote:
-            owners = [owner for slot in self.inputs for owner in slot.producers()]
+            owners = [owner for input_ in self.inputs for owner in input_.producers()]
             owners += [owner for output in self.outputs for owner in output.producers()]
             if owners:
                 self.backend.order(owners)
@@ -130,8 +130,8 @@ class Session:
             if not self.backend.remote:
                 after = self._infer_now(infer)
             else:
-                for slot in self.outputs:
-                    slot.preserve()
+                for output in self.outputs:
+                    output.preserve()
                 with self.backend.active():
                     try:
                         after = self._infer_in_range(infer)
@@ -150,11 +150,11 @@ class Session:
         """Infer. If activations leave the range of f16, compile the model in a wider type, and infer again.
 
         The first run of each program is watched for that. A later run is repeated under watch if its results are not
-        finite. If f16 is not the reason then, results that are not finite are taken as they are from now on.
+        finite. If it stays within the range then, f16 is not the reason, and such results are accepted from now on.
         """
         try:
             after = self._infer_with_retry(infer)
-            if not self._doubts_results or all([slot.looks_finite() for slot in self.outputs]):
+            if not self._doubts_results or all([output.looks_finite() for output in self.outputs]):
                 return after
             self._doubts_results = False
             self.forget()
@@ -223,32 +223,32 @@ class Session:
             return None
         used, observed = decode.programs.used, self._is_observed()
         pairs = [
-            slot.pair(array) if number in used else HostDevicePair(array, array)
-            for number, (slot, array) in enumerate(zip(self.inputs, arrays))
+            input_.pair(array) if index in used else HostDevicePair(array, array)
+            for index, (input_, array) in enumerate(zip(self.inputs, arrays))
         ]
         pairs += appending
         replay = None if observed else decode.replay(pairs)
         if replay is not None:
             self._replay(replay)
-            return self.variables.after({}, decode.rows)
+            return self.variables.after({}, decode.tokens)
         executor = decode.executor
         key = self.binding_key([pairs[i] for i in decode.programs.read])
         results = self.execute(executor, pairs, self._states(executor, arrays, None), key)
-        after = self.variables.after(executor.assigned() if self.variables.all else {}, decode.rows)
+        after = self.variables.after(executor.assigned() if self.variables.all else {}, decode.tokens)
         if not observed:
             decode.store(pairs, Replay.of(executor, (), (), self.outputs, results))
         return after
 
     def _run_model(self, arrays: Sequence[Array]) -> Snapshot:
         """Run an inference by the model's own program, and keep it as a replay if it can be one."""
-        pairs = [slot.pair(array) for slot, array in zip(self.inputs, arrays)]
+        pairs = [input_.pair(array) for input_, array in zip(self.inputs, arrays)]
         executor = self.executor(self.compilation.program(arrays))
         key = self.binding_key(pairs)
         states = self._states(executor, arrays, pairs)
         results = self.execute(executor, pairs, states, key)
         assigned = executor.assigned() if self.variables.all else {}
         after = self.variables.after(assigned, 0)
-        if self.backend.replays and not self._is_observed():
+        if self.backend.captures_graphs and not self._is_observed():
             transition = Transition.of(self.variables, states, assigned, after)
             if transition is not None:
                 replay = Replay.of(executor, pairs, self.inputs, self.outputs, results, transition)
@@ -263,7 +263,7 @@ class Session:
         replay.publish()
 
     def _is_observed(self) -> bool:
-        """Return whether inferences run step by step, to be measured or looked at."""
+        """Return whether inferences run step by step, to be timed, printed or marked for profiling tools."""
         return bool(self.profiler is not None or DEBUG.value or STOP_AT.value or NVTX.value)
 
     # ---- programs
@@ -282,8 +282,8 @@ class Session:
     ) -> Sequence[Array]:
         """Run a program on inputs that are on the host and the device, and put its results into the outputs.
 
-        ``key`` tells inputs apart that need bindings of their own, see `binding_key`. The run is measured, printed
-        (`OVGPU_DEBUG`), or watched for results outside of the range of f16, as the session was made for.
+        ``key`` tells inputs apart that need bindings of their own, see `binding_key`. The run is also timed by the
+        `profiler`, printed (`OVGPU_DEBUG`), or watched for results outside of the range of f16.
         """
         self.last = executor
         hosts = [pair.host for pair in pairs] if self.backend.remote else None
@@ -303,13 +303,13 @@ class Session:
         self.backend.synchronize()
         if self.profiler is not None:
             self.compilation.last_profiler = self.profiler
-        for slot, result in zip(self.outputs, results):
-            slot.store(result)
+        for output, result in zip(self.outputs, results):
+            output.store(result)
         return results
 
     def binding_key(self, read: Sequence[HostDevicePair]) -> tuple[int, ...]:
-        """Return what tells bindings of a program apart: the buffers of the variables and, on a device, the addresses
-        of the inputs that it reads and of bound outputs."""
+        """Return the key that tells bindings of a program apart: the buffers of the variables and, on a device, the
+        addresses of the inputs that it reads and of bound outputs."""
         key = self.variables.key
         return (*key, *binding_addresses(read, self.outputs)) if self.backend.remote else key
 
@@ -322,11 +322,11 @@ class Session:
 
     def _read_inputs(self) -> list[Array]:
         """Return the inputs as arrays. An input that an output overlaps is copied."""
-        arrays = [slot.read() for slot in self.inputs]
+        arrays = [input_.read() for input_ in self.inputs]
         bound = any([out.bound for out in self.outputs])
-        for number, slot in enumerate(self.inputs):
-            if (bound or not slot.private) and any(out.overlaps(arrays[number]) for out in self.outputs):
-                arrays[number] = slot.staged(arrays[number])
+        for index, input_ in enumerate(self.inputs):
+            if (bound or not input_.private) and any(out.overlaps(arrays[index]) for out in self.outputs):
+                arrays[index] = input_.staged(arrays[index])
         return arrays
 
     def _states(
@@ -353,7 +353,7 @@ class Session:
 
     def _initial_for(self, arrays: Sequence[Array], pairs: Sequence[HostDevicePair] | None) -> Callable[[str], Array]:
         if pairs is None:
-            pairs = [slot.pair(array) for slot, array in zip(self.inputs, arrays)]
+            pairs = [input_.pair(array) for input_, array in zip(self.inputs, arrays)]
         hosts = [pair.host for pair in pairs] if self.backend.remote else None
         return self.initial.compute([pair.device for pair in pairs], hosts)
 
@@ -361,9 +361,11 @@ class Session:
 
     def results(self, share: bool, decode_strings: bool | None, ml_dtypes: bool = False) -> OVDict:
         """Return the outputs as arrays; see `InferRequest.infer` for the arguments."""
-        values = {slot.port: slot.value(share, decode_strings) for slot in self.outputs}
+        values = {output.port: output.value(share, decode_strings) for output in self.outputs}
         if ml_dtypes:
-            values = {slot.port: as_numbers(values[slot.port], slot.tensor.element_type) for slot in self.outputs}
+            values = {
+                output.port: as_numbers(values[output.port], output.tensor.element_type) for output in self.outputs
+            }
         return OVDict(values)
 
     def profiling_info(self) -> list[ProfilingInfo]:
@@ -402,14 +404,14 @@ class Session:
         if len(self.inputs) == 1 and isinstance(shapes, (list, tuple)) and all(isinstance(d, int) for d in shapes):
             shapes = [shapes]
         pairs = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
-        shapes_by_number: dict[int, Iterable[int]] = {
-            self.compilation.inputs.number(key): shape for key, shape in pairs
+        shapes_by_index: dict[int, Iterable[int]] = {
+            self.compilation.inputs.index_of(key): shape for key, shape in pairs
         }
         arrays: list[Any] = []
-        for number, slot in enumerate(self.inputs):
-            if number not in shapes_by_number and slot.port.partial_shape.is_dynamic:
-                raise RuntimeError(f"input {number} has the dynamic shape {slot.port.partial_shape}: give its shape")
-            arrays.append(slot.zeros(shapes_by_number.get(number, slot.port.partial_shape)))
+        for index, input_ in enumerate(self.inputs):
+            if index not in shapes_by_index and input_.port.partial_shape.is_dynamic:
+                raise RuntimeError(f"input {index} has the dynamic shape {input_.port.partial_shape}: give its shape")
+            arrays.append(input_.zeros(shapes_by_index.get(index, input_.port.partial_shape)))
         program = self.compilation.program(arrays)
         with self.backend.active():
             executor = Executor(program, self.backend, self.compilation.constants)

@@ -20,7 +20,7 @@ from ovgpu.runtime.state import Variables
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
 
-CHUNK = 1 << 20  # bytes that are compared at a time
+COMPARED_BYTES = 1 << 20  # at a time
 
 
 class InitialValues:
@@ -55,22 +55,22 @@ class InitialValues:
         fixed, *others = self._programs.stages
         if self._fixed is None:
             self._fixed = self._run(fixed, (), None)
-        found = dict(self._fixed)
+        values = dict(self._fixed)
         if inputs is not None:
             for stage in others:
-                read = [self._value(name, found) for name in stage.reads]
-                found.update(self._run(stage, [*inputs, *read], None if hosts is None else [*hosts, *read]))
-        return lambda name: found[name] if name in found else self._zeros(name)
+                read = [self._value(name, values) for name in stage.reads]
+                values.update(self._run(stage, [*inputs, *read], None if hosts is None else [*hosts, *read]))
+        return lambda name: values[name] if name in values else self._zeros(name)
 
     def release_memory(self) -> None:
         """Free the memory of intermediate results."""
         self._executors.clear()
 
-    def _value(self, name: str, found: dict[str, Array]) -> Array:
+    def _value(self, name: str, initial: dict[str, Array]) -> Array:
         """Return a variable's value as a dense array; that of a growing variable is strided over its spare capacity."""
         value = self._variables.value(name).array
         if value is None:
-            return found.get(name, self._zeros(name))
+            return initial.get(name, self._zeros(name))
         if value.flags.c_contiguous:
             return value
         dense: Array = self._backend.xp.empty(value.shape, value.dtype)
@@ -83,13 +83,13 @@ class InitialValues:
             return {}
         with self._lock:
             program = program_for(stage.model, inputs, stage.programs, uploads=self._backend.remote)
-        found = self._executors.get(id(program))
-        if found is None:
-            found = self._executors[id(program)] = (
+        entry = self._executors.get(id(program))
+        if entry is None:
+            entry = self._executors[id(program)] = (
                 Executor(program, self._backend, self._constants, self._cancellation),
                 ReusedMemory(self._backend),
             )
-        executor, memory = found
+        executor, memory = entry
         return dict(zip(stage.names, executor.run(inputs, {}, memory, hosts=hosts)))
 
     def _zeros(self, name: str) -> Array:
@@ -102,7 +102,7 @@ class InitialValues:
 
 
 def take_writes(variables: Variables, names: Collection[str]) -> None:
-    """Give variables the values that users have written into the data of copies since these were made."""
+    """Set variables to their copies from `VariableState.state` if users have written into the data of the copies."""
     for name in list(names):
         tensor = variables.handed_out.pop(name, None)
         variable, value = variables.all[name], variables.value(name).array
@@ -117,7 +117,9 @@ def take_writes(variables: Variables, names: Collection[str]) -> None:
 
 def _same_bytes(a: Array, b: Array) -> bool:
     a, b = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
-    return all(np.array_equal(a[i : i + CHUNK], b[i : i + CHUNK]) for i in range(0, len(a), CHUNK))
+    return all(
+        np.array_equal(a[i : i + COMPARED_BYTES], b[i : i + COMPARED_BYTES]) for i in range(0, len(a), COMPARED_BYTES)
+    )
 
 
 class VariableState:
@@ -139,8 +141,8 @@ class VariableState:
     def state(self) -> Tensor:
         """A copy of the value. If it is not set: the initial value, or zeros if that depends on inputs.
 
-        The copy of a variable on a device stays on the device until its data are read. What is written into its data
-        becomes the variable's value, as in OpenVINO, if the variable has one and until it gets another one.
+        The copy of a variable on a device stays on the device until its data are read. As in OpenVINO, writing into its
+        data changes the variable's value, if the variable is set, and until it gets another value.
         """
         self._check_idle()
         take_writes(self._variables, [self._name])

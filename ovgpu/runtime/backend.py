@@ -57,7 +57,7 @@ def counts(calls: Sequence[Call], captured: bool) -> Counts:
 
 
 class Uncaptured(Exception):
-    """Error for a recording that cannot be captured. ``__cause__`` is the reason. It runs call by call from now on."""
+    """Error for a recording that cannot be captured, and runs call by call from now on. ``__cause__`` is the reason."""
 
 
 class Recording(Protocol):
@@ -91,11 +91,11 @@ class Clock(Protocol):
 class Slicing(Protocol):
     """Copier between fixed addresses and the parts of a loop's sliced and concatenated tensors.
 
-    The iteration number lies in device memory, so that the same calls serve every iteration.
+    The iteration's index lies in device memory, so that the same calls serve every iteration.
     """
 
-    def number(self, kind: Type, shape: tuple[int, ...]) -> Array | None:
-        """Return the iteration number as a device array, or None if the backend has none of that type."""
+    def number(self, dtype: Type, shape: tuple[int, ...]) -> Array | None:
+        """Return the iteration's index as a device array, or None if the backend has none of that type."""
 
     def begin(
         self, trips: int, first: Sequence[Array], second: Sequence[Array], parts: Sequence[Array]
@@ -119,8 +119,8 @@ class Backend(Protocol):
     remote: bool
     """True if the device has memory of its own: inputs are uploaded, and results downloaded."""
 
-    replays: bool
-    """True if the backend runs recordings faster than call by call."""
+    captures_graphs: bool
+    """True if the backend captures recordings as graphs, whose launches are faster than single calls."""
 
     def channels_last(self) -> Sequence[Type]:
         """Return the element types for which convolutions are faster where the channels of a pixel are adjacent."""
@@ -142,11 +142,11 @@ class Backend(Protocol):
         """Raise MemoryError, which states the free memory, if ``nbytes`` more do not fit."""
 
     def make_array(
-        self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type
+        self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Type
     ) -> Array:
         """Return an array in a block; offset and strides are in bytes."""
 
-    def dense(self, block: Any, shape: tuple[int, ...], kind: Type) -> Array:
+    def dense(self, block: Any, shape: tuple[int, ...], dtype: Type) -> Array:
         """Return a contiguous array at the beginning of a block."""
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
@@ -195,8 +195,8 @@ class Backend(Protocol):
         """Return the `Slicing` for a loop with these numbers of sliced and concatenated tensors, or None if the device
         cannot copy their parts."""
 
-    def replay(self, recording: Recording) -> bool:
-        """Run a recording as a whole. Return whether it ran; if not, the caller runs its calls one by one.
+    def launch(self, recording: Recording) -> bool:
+        """Run a recording as graphs. Return whether it ran; if not, the caller runs its calls one by one.
 
         Raise Uncaptured, once and before anything has run, if the recording can never be captured.
         """
@@ -205,7 +205,7 @@ class Backend(Protocol):
         """Return whether calls of `bind` and `copy` would run at once, and not wait for a compiler."""
 
     def finish_compiling(self) -> None:
-        """Wait until what the calls so far need is compiled. Calls raise the errors, not this."""
+        """Wait until the kernels of all calls bound so far are compiled. The calls raise the compiler's errors."""
 
     def export_kernels(self) -> dict[str, bytes]:
         """Return the machine code of the kernels that the compiled model launches, by file name."""
@@ -232,7 +232,7 @@ class Backend(Protocol):
 class RemoteBackend(Backend, Protocol):
     """Backend of a device that has memory of its own."""
 
-    number: int  # of the device
+    number: int  # the device's number, as CUDA counts devices
     stream: Any
 
     def send(self, source: Any, target: Array) -> None:
@@ -257,11 +257,11 @@ class FreshMemory:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
 
-    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        return self.backend.xp.empty(shape, kind.storage)
+    def output(self, index: int, shape: tuple[int, ...], dtype: Type) -> Array:
+        return self.backend.xp.empty(shape, dtype.storage)
 
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
+    def variable(self, name: str, shape: tuple[int, ...], dtype: Type, strides: tuple[int, ...], append: bool) -> Array:
         raise AssertionError("neither a body nor an initial value sets a variable")
 
-    def host(self, number: int) -> None:
+    def host(self, index: int) -> None:
         return None

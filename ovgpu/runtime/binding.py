@@ -1,4 +1,4 @@
-"""Bindings: the arrays and calls of a segment for one set of slots, and the host values that steps take."""
+"""Bindings: the arrays and calls of a segment for one set of symbol values, and the host values that steps take."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class MemoryProvider(Protocol):
     `host` returns the host array to download an output to, or None if it is not downloaded.
     """
 
-    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array: ...
+    def output(self, index: int, shape: tuple[int, ...], element_type: Type) -> Array: ...
     def variable(
-        self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool
+        self, name: str, shape: tuple[int, ...], element_type: Type, strides: tuple[int, ...], append: bool
     ) -> Array: ...
-    def host(self, number: int) -> Array | None: ...
+    def host(self, index: int) -> Array | None: ...
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Binding:
-    """Segment bound to a set of slots: arrays by position in `Segment.values`, calls by position in `Segment.steps`."""
+    """Segment bound to one set of symbol values: arrays in the order of `Segment.values`, calls in that of `steps`."""
 
-    slots: tuple[int, ...]
+    symbol_values: tuple[int, ...]
     hosts: list[Any]  # see `host_values`
     outside: dict[int, Array]  # the arrays that come from outside the segment, by value id
     layout: Layout
@@ -63,12 +63,14 @@ def host_values(segment: Segment, hosts: Sequence[Any]) -> list[Any]:
     return [np.array(h) if i in segment.read_host_nodes else None for i, h in enumerate(hosts)]
 
 
-def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return a host input's value for these slots and results of host nodes."""
+def host_value(
+    segment: Segment, given: HostInput, symbol_values: Sequence[int], hosts: Sequence[Any]
+) -> np.ndarray[Any, Any]:
+    """Return a host input's value for these symbol values and results of host nodes."""
     if given.constant is not None:
         return given.constant
     if given.ints is not None:
-        values = [segment.resolve(i, slots) for i in given.ints]
+        values = [segment.resolve(i, symbol_values) for i in given.ints]
         return np.array(values, given.type.storage).reshape(given.shape)
-    found: np.ndarray[Any, Any] = hosts[given.host_node]
-    return decode(found) if found.dtype.kind == "V" else found
+    result: np.ndarray[Any, Any] = hosts[given.host_node]
+    return decode(result) if result.dtype.kind == "V" else result

@@ -29,15 +29,15 @@ class Block(Generic[T]):
         self._size = 0
         self._arrays: OrderedDict[tuple[tuple[int, ...], Type], T] = OrderedDict()
 
-    def array(self, shape: tuple[int, ...], kind: Type) -> T:
+    def array(self, shape: tuple[int, ...], dtype: Type) -> T:
         """Return the array of this shape and type, and grow the memory if needed."""
-        found = self._arrays.get((shape, kind))
-        if found is None:
-            self._reserve(prod(shape) * kind.storage.itemsize)
-            found = self._arrays[shape, kind] = self._dense(self._memory, shape, kind)
+        array = self._arrays.get((shape, dtype))
+        if array is None:
+            self._reserve(prod(shape) * dtype.storage.itemsize)
+            array = self._arrays[shape, dtype] = self._dense(self._memory, shape, dtype)
             if len(self._arrays) > CACHED_SHAPES:
                 self._arrays.popitem(last=False)
-        return found
+        return array
 
     def _reserve(self, nbytes: int) -> None:
         if self._memory is None or nbytes > self._size:
@@ -54,9 +54,9 @@ class ReusedMemory(FreshMemory):
         super().__init__(backend)
         self._blocks: dict[int, Block[Array]] = {}
 
-    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        if kind is Type.string:
-            return super().output(number, shape, kind)
-        if number not in self._blocks:
-            self._blocks[number] = Block(self.backend.allocate, self.backend.dense, True)
-        return self._blocks[number].array(shape, kind)
+    def output(self, index: int, shape: tuple[int, ...], dtype: Type) -> Array:
+        if dtype is Type.string:
+            return super().output(index, shape, dtype)
+        if index not in self._blocks:
+            self._blocks[index] = Block(self.backend.allocate, self.backend.dense, True)
+        return self._blocks[index].array(shape, dtype)

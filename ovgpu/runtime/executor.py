@@ -1,8 +1,8 @@
-"""Execution of a program: the shape function computes slots, arrays and calls are bound to them, and the calls run.
+"""Execution of a program: compute symbol values, bind arrays and calls to them, run the calls.
 
-A `Binding` is a segment specialised for one set of slots: its arrays and its calls. Bindings are cached by their
-slots (LRU). A new binding is derived from the last one, so that a model that meets a new length at every call only
-rebinds the steps that depend on the length.
+A `Binding` is a segment specialised for one set of symbol values: its arrays and its calls. Bindings are cached by
+these values (LRU). A new binding is derived from the last one: if a model meets a new length at every call, only the
+steps that depend on the length are bound again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ovgpu.runtime.binding import Binding, Constants, MemoryProvider, Recorded, 
 from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.loops import bind, dynamic
-from ovgpu.runtime.loops.replayed import LoopCache
+from ovgpu.runtime.loops.repeated import LoopCache
 from ovgpu.runtime.loops.unrolled import failing_step
 from ovgpu.runtime.memory import Layout, lay_out, reserve
 from ovgpu.spec import Spec
@@ -38,6 +38,7 @@ from ovgpu.types import Type
 from ovgpu.types.mapped import check_unchanged
 
 CACHED_BINDINGS = 8  # bindings per segment
+CACHED_CHANGES = 8 * CACHED_BINDINGS  # results of `Executor._affected`
 Observe = Callable[[Step, Sequence[Call]], None]
 MIN_OVERLAPPED_STEPS = 16  # with this many steps to bind, the device runs each one while the host binds the next
 
@@ -56,11 +57,11 @@ class Executor:
         for value in program.values:
             if value.memory == "constant" and value.is_root:
                 source = value.source
-                found = constants.get(id(source))
-                if found is None:  # the entry also holds the source, so that its id is not reused
+                entry = constants.get(id(source))
+                if entry is None:  # the entry also holds the source, so that its id is not reused
                     check_unchanged([source])
-                    found = constants[id(source)] = source, backend.constant(source)
-                self.arrays[value.id] = found[1]
+                    entry = constants[id(source)] = source, backend.constant(source)
+                self.arrays[value.id] = entry[1]
         self.constants = constants
         self.arenas: list[Any] = [None] * len(program.segments)
         self.layouts: list[Layout | None] = [None] * len(program.segments)
@@ -91,13 +92,15 @@ class Executor:
         Args:
             key: distinguishes bindings for different state buffers.
             hosts: the inputs on the host, where ``inputs`` are their copies on a device.
-            observe: runs the calls of each step, to time or print them; steps are then not replayed as graphs.
+            observe: runs the calls of each step, to time or print them; no graph is launched then.
         """
         A, self._observe = self.arrays, observe
         self.set_inputs(inputs, states, hosts)
         with np.errstate(all="ignore"):
-            for number, segment in enumerate(self.program.segments):
-                binding = self._binding_for(number, segment, memory, key, observe is None and self.backend.replays)
+            for segment_index, segment in enumerate(self.program.segments):
+                binding = self._binding_for(
+                    segment_index, segment, memory, key, observe is None and self.backend.captures_graphs
+                )
                 if binding.started:
                     binding.started = False
                 else:
@@ -127,24 +130,24 @@ class Executor:
         A, self.hosts = self.arrays, hosts
         for i, array in zip(self.program.inputs, inputs, strict=True):
             A[i] = array
-        for number in self.program.host_parameters:
-            A[len(self.program.values) + number] = (inputs if hosts is None else hosts)[number]
+        for index in self.program.host_parameters:
+            A[len(self.program.values) + index] = (inputs if hosts is None else hosts)[index]
         for name, i in self.program.states.items():
             A[i] = states[name]
 
     def assigned(self) -> dict[str, Array]:
         """Return the new values of the variables after `run`."""
-        found = {name: self.arrays[i] for name, i in self.program.assigns.items()}
+        values = {name: self.arrays[i] for name, i in self.program.assigns.items()}
         if self.program.deferred is not None:
-            found.update(self.children["deferred"].assigned())
-        return found
+            values.update(self.children["deferred"].assigned())
+        return values
 
     def child(self, key: Any, program: Program) -> Executor:
         """Return the executor of a nested program, such as a body's, created on first use."""
-        found = self.children.get(key)
-        if found is None:
-            found = self.children[key] = Executor(program, self.backend, self.constants, self.cancellation)
-        return found
+        executor = self.children.get(key)
+        if executor is None:
+            executor = self.children[key] = Executor(program, self.backend, self.constants, self.cancellation)
+        return executor
 
     # ---- bindings
 
@@ -163,25 +166,25 @@ class Executor:
             value = self.program.values[i]
             if any(a.op == "stride" for s in value.view.strides if isinstance(s, Sym) for a in atoms(s)):
                 A[i] = memory.output(value.source, (), value.type)
-        slots, hosts = segment.shape_function(A)
-        binding = self._derive(0, segment, slots, hosts, memory, base)
+        symbol_values, hosts = segment.shape_function(A)
+        binding = self._derive(0, segment, symbol_values, hosts, memory, base)
         self._publish(segment, binding)
         return binding
 
     def _binding_for(
-        self, number: int, segment: Segment, memory: MemoryProvider, key: Any, start: bool = False
+        self, segment_index: int, segment: Segment, memory: MemoryProvider, key: Any, start: bool = False
     ) -> Binding:
         """Return the segment's binding for the current arrays. With ``start`` a new one runs while it is bound."""
-        slots, hosts = segment.shape_function(self.arrays)
-        cached = self.bindings[number]
-        full_key = (slots, key, *(hosts[i].tobytes() for i in segment.read_host_nodes))
+        symbol_values, hosts = segment.shape_function(self.arrays)
+        cached = self.bindings[segment_index]
+        full_key = (symbol_values, key, *(hosts[i].tobytes() for i in segment.read_host_nodes))
         base = cached.get(full_key)
-        if base is None:
+        if base is None:  # the last binding for other lengths, but for the same buffers of the variables
             base = next((b for k, b in reversed(cached.items()) if k[1] == key), None)
         try:
-            binding = self._derive(number, segment, slots, hosts, memory, base, start)
+            binding = self._derive(segment_index, segment, symbol_values, hosts, memory, base, start)
         except MemoryError as e:
-            raise self._out_of_memory(segment, slots, e) from None
+            raise self._out_of_memory(segment, symbol_values, e) from None
         if binding is not base:
             cached[full_key] = binding
             if len(cached) > CACHED_BINDINGS:
@@ -190,7 +193,7 @@ class Executor:
             binding.started = False  # an interrupted inference may have left it set
             self._publish(segment, binding)
         cached.move_to_end(full_key)
-        if not number:
+        if not segment_index:
             self.bound = full_key, binding
         return binding
 
@@ -228,9 +231,9 @@ class Executor:
 
     def _derive(
         self,
-        number: int,
+        segment_index: int,
         segment: Segment,
-        slots: tuple[int, ...],
+        symbol_values: tuple[int, ...],
         hosts: list[Any],
         memory: MemoryProvider,
         base: Binding | None,
@@ -239,44 +242,55 @@ class Executor:
         A, values = self.arrays, self.program.values
         for i, geometry in segment.caller_roots.items():
             value = values[i]
-            shape, strides, _ = geometry(slots)
+            shape, strides, _ = geometry(symbol_values)
             try:
                 A[i] = (
                     memory.output(value.source, shape, value.type)
                     if value.memory == "output"
                     else memory.variable(
-                        value.source, shape, value.type, strides, self._appends(segment, value.source, slots, hosts)
+                        value.source,
+                        shape,
+                        value.type,
+                        strides,
+                        self._appends(segment, value.source, symbol_values, hosts),
                     )
                 )
             except (TypeError, ValueError, OverflowError) as e:  # no array can have these extents
                 raise MemoryError from e
         outside = {i: A[i] for i in segment.external_users}
-        layout = self._lay_out(number, segment, slots)
+        layout = self._lay_out(segment_index, segment, symbol_values)
         todo_values: Sequence[int]
         todo_steps: Sequence[int]
         if base is None or base.layout is not layout:
             todo_values, todo_steps = range(len(segment.values)), range(len(segment.steps))
             binding = Binding(
-                slots, host_values(segment, hosts), outside, layout, [None] * len(todo_values), [()] * len(todo_steps)
+                symbol_values,
+                host_values(segment, hosts),
+                outside,
+                layout,
+                [None] * len(todo_values),
+                [()] * len(todo_steps),
             )
         else:
-            changed = tuple(compress(count(), map(ne, base.slots, slots)))
+            changed = tuple(compress(count(), map(ne, base.symbol_values, symbol_values)))
             moved = tuple([i for i, array in outside.items() if array is not base.outside[i]])
             reported = any([hosts[i].tobytes() != base.hosts[i].tobytes() for i in segment.read_host_nodes])
             if not changed and not moved and not reported:
                 return base
-            todo_values, todo_steps = self._affected(number, segment, changed, moved, reported)
-            binding = Binding(slots, host_values(segment, hosts), outside, layout, list(base.arrays), list(base.calls))
-        arrays, arena, offsets = binding.arrays, self.arenas[number], layout.offsets
+            todo_values, todo_steps = self._affected(segment_index, segment, changed, moved, reported)
+            binding = Binding(
+                symbol_values, host_values(segment, hosts), outside, layout, list(base.arrays), list(base.calls)
+            )
+        arrays, arena, offsets = binding.arrays, self.arenas[segment_index], layout.offsets
         make_array, view = self.backend.make_array, self.backend.view
         for position in todo_values:
-            geometry, root, buffer, kind = segment.geometries[position]
-            shape, strides, offset = geometry(slots)
+            geometry, root, buffer, element_type = segment.geometries[position]
+            shape, strides, offset = geometry(symbol_values)
             try:
                 arrays[position] = (
                     view(A[root], offset, shape, strides)
                     if buffer < 0
-                    else make_array(arena, offsets[buffer] + offset, shape, strides, kind)
+                    else make_array(arena, offsets[buffer] + offset, shape, strides, element_type)
                 )
             except (ValueError, OverflowError) as e:  # no array can have these extents
                 raise MemoryError from e
@@ -286,7 +300,7 @@ class Executor:
         else:
             for position in todo_steps:
                 binding.calls[position] = self._bind_step(
-                    segment, segment.steps[position], slots, binding.hosts, memory
+                    segment, segment.steps[position], symbol_values, binding.hosts, memory
                 )
         binding.flat = list(chain.from_iterable(binding.calls))
         return binding
@@ -300,7 +314,9 @@ class Executor:
         for position, step in enumerate(segment.steps):
             while bound < len(calls) and (bound == position or not self.backend.ready(calls[position])):
                 if bound in todo:
-                    calls[bound] = self._bind_step(segment, segment.steps[bound], binding.slots, binding.hosts, memory)
+                    calls[bound] = self._bind_step(
+                        segment, segment.steps[bound], binding.symbol_values, binding.hosts, memory
+                    )
                 bound += 1
             try:
                 for call in calls[position]:
@@ -309,19 +325,19 @@ class Executor:
                 raise self._step_error(e, step) from e
         binding.runs, binding.started = 1, True
 
-    def _appends(self, segment: Segment, variable: str, slots: tuple[int, ...], hosts: list[Any]) -> bool:
+    def _appends(self, segment: Segment, variable: str, symbol_values: tuple[int, ...], hosts: list[Any]) -> bool:
         """Return whether a variable's new value begins with the old one."""
         if variable not in self.program.appended:
             return False
         given = self.program.appended[variable]
-        return given is None or bool(host_value(segment, given, slots, hosts))
+        return given is None or bool(host_value(segment, given, symbol_values, hosts))
 
-    def _out_of_memory(self, segment: Segment, slots: tuple[int, ...], error: MemoryError) -> Error:
+    def _out_of_memory(self, segment: Segment, symbol_values: tuple[int, ...], error: MemoryError) -> Error:
         """Return the error for a segment that does not fit in memory. It names the step with the largest result, and
         the bytes that the segment needs."""
 
         def shape(i: int) -> list[int]:
-            return [segment.resolve(d, slots) for d in self.program.values[i].view.shape]
+            return [segment.resolve(d, symbol_values) for d in self.program.values[i].view.shape]
 
         def size(i: int) -> int:
             return prod(shape(i)) * self.program.values[i].type.storage.itemsize
@@ -338,7 +354,7 @@ class Executor:
         largest, step = max(made, key=lambda pair: size(pair[0]))
         arena = lay_out(
             segment.buffers,
-            [segment.resolve(b.nbytes, slots) for b in segment.buffers],
+            [segment.resolve(b.nbytes, symbol_values) for b in segment.buffers],
             [isinstance(b.nbytes, Sym) for b in segment.buffers],
         )
         reported = self.backend.explain(error).removeprefix("out of memory: ")
@@ -352,46 +368,51 @@ class Executor:
         )
 
     def _affected(
-        self, number: int, segment: Segment, changed: tuple[int, ...], moved: tuple[int, ...], reported: bool
+        self, segment_index: int, segment: Segment, changed: tuple[int, ...], moved: tuple[int, ...], reported: bool
     ) -> tuple[list[int], list[int]]:
-        """Return the positions of the values and steps that a new binding cannot take from its base. The ``changed``
-        slots and the ``moved`` outside arrays differ from the base; with ``reported``, results of host nodes do."""
-        key = (number, changed, moved, reported)
-        found = self.affected.get(key)
-        if found is None:
+        """Return the positions of the values and steps that a new binding cannot take from its base.
+
+        The ``changed`` symbols and the ``moved`` arrays from outside differ; with ``reported``, results of host nodes
+        do as well.
+        """
+        key = (segment_index, changed, moved, reported)
+        affected = self.affected.get(key)
+        if affected is None:
             values: set[int] = set()
             steps: set[int] = set()
-            for slot in changed:
-                values.update(segment.value_deps.get(slot, ()))
-                steps.update(segment.step_deps.get(slot, ()))
+            for symbol in changed:
+                values.update(segment.value_deps.get(symbol, ()))
+                steps.update(segment.step_deps.get(symbol, ()))
             for i in moved:
                 values.update(segment.external_users[i][0])
                 steps.update(segment.external_users[i][1])
             if reported:
                 steps.update(i for i, s in enumerate(segment.steps) if any(h.host_node >= 0 for h in s.host.values()))
-            found = self.affected[key] = (sorted(values), sorted(steps))
-            if len(self.affected) > CACHED_BINDINGS * 8:
+            affected = self.affected[key] = (sorted(values), sorted(steps))
+            if len(self.affected) > CACHED_CHANGES:
                 del self.affected[next(iter(self.affected))]
-        return found
+        return affected
 
-    def _lay_out(self, number: int, segment: Segment, slots: tuple[int, ...]) -> Layout:
-        layout = self.layouts[number]
-        if layout is None or not all([slots[s] <= layout.capacities[i] for i, s in segment.dynamic_sizes]):
-            sizes = [segment.resolve(b.nbytes, slots) for b in segment.buffers]
+    def _lay_out(self, segment_index: int, segment: Segment, symbol_values: tuple[int, ...]) -> Layout:
+        layout = self.layouts[segment_index]
+        if layout is None or not all([symbol_values[s] <= layout.capacities[i] for i, s in segment.dynamic_sizes]):
+            sizes = [segment.resolve(b.nbytes, symbol_values) for b in segment.buffers]
             dynamic = [isinstance(b.nbytes, Sym) for b in segment.buffers]
             wanted = needed = lay_out(segment.buffers, sizes, dynamic)
             if layout is not None:  # sizes that have grown will likely grow again: dynamic ones get 50 % more
                 sizes = [max(s + s // 2, c) if d else s for s, c, d in zip(sizes, layout.capacities, dynamic)]
                 wanted = lay_out(segment.buffers, sizes, dynamic)
-            self.layouts[number] = self.arenas[number] = None  # free the old arena first, even if allocation then fails
-            self.bindings[number].clear()
+            self.layouts[segment_index] = self.arenas[segment_index] = (
+                None  # free the old arena first, even if allocation then fails
+            )
+            self.bindings[segment_index].clear()
             self.bound = None
-            self.arenas[number], size = reserve(self.backend.allocate, wanted.nbytes, needed.nbytes)
-            layout = self.layouts[number] = wanted if size == wanted.nbytes else needed
+            self.arenas[segment_index], size = reserve(self.backend.allocate, wanted.nbytes, needed.nbytes)
+            layout = self.layouts[segment_index] = wanted if size == wanted.nbytes else needed
         return layout
 
     def _bind_step(
-        self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any], memory: MemoryProvider
+        self, segment: Segment, step: Step, symbol_values: tuple[int, ...], hosts: list[Any], memory: MemoryProvider
     ) -> Sequence[Call]:
         if step.kind == "eager":
             return ()
@@ -403,9 +424,11 @@ class Executor:
             return () if same_memory(source, target) else self.backend.copy(source, target)
         outputs = [A[i] for i in step.outputs]
         try:
-            inputs = self._inputs(segment, step, slots, hosts) if step.host else [A[i] for i in step.inputs]
+            inputs = self._inputs(segment, step, symbol_values, hosts) if step.host else [A[i] for i in step.inputs]
             if step.kind == "control":
-                return bind.bind(self, step, inputs, outputs, self._host(segment, step, TRIP_COUNT_KEY, slots, hosts))
+                return bind.bind(
+                    self, step, inputs, outputs, self._host(segment, step, TRIP_COUNT_KEY, symbol_values, hosts)
+                )
             return self.backend.bind(step.op, inputs, outputs, [A[i] for i in step.workspace], step.types)
         except MemoryError:
             raise
@@ -414,24 +437,28 @@ class Executor:
 
     def _transfer(self, step: Step, memory: MemoryProvider) -> Sequence[Call]:
         """Return the calls that upload an input or download a result; none if it needs no copy."""
-        number = step.outputs[0] if step.kind == "upload" else step.inputs[0]
-        array, source = self.arrays[number], self.program.values[number].source
+        value_id = step.outputs[0] if step.kind == "upload" else step.inputs[0]
+        array, source = self.arrays[value_id], self.program.values[value_id].source
         if step.kind == "upload":
-            given = array if self.hosts is None else self.hosts[source]
-            return () if given is array else self.backend.upload(given, array)
-        wanted = memory.host(source)
-        return () if wanted is None else self.backend.download(array, wanted)
+            host_array = array if self.hosts is None else self.hosts[source]
+            return () if host_array is array else self.backend.upload(host_array, array)
+        target = memory.host(source)
+        return () if target is None else self.backend.download(array, target)
 
-    def _inputs(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any]) -> list[Array | None]:
+    def _inputs(
+        self, segment: Segment, step: Step, symbol_values: tuple[int, ...], hosts: list[Any]
+    ) -> list[Array | None]:
         A = self.arrays
         inputs = [A[i] for i in step.inputs]
         for i, given in step.host.items():
             if i >= 0:
-                inputs[i] = host_value(segment, given, slots, hosts)
+                inputs[i] = host_value(segment, given, symbol_values, hosts)
         return inputs
 
-    def _host(self, segment: Segment, step: Step, number: int, slots: tuple[int, ...], hosts: list[Any]) -> Any:
-        return host_value(segment, step.host[number], slots, hosts) if number in step.host else None
+    def _host(
+        self, segment: Segment, step: Step, input_index: int, symbol_values: tuple[int, ...], hosts: list[Any]
+    ) -> Any:
+        return host_value(segment, step.host[input_index], symbol_values, hosts) if input_index in step.host else None
 
     # ---- running
 
@@ -444,13 +471,13 @@ class Executor:
                     except Exception as e:
                         raise self._step_error(e, step) from e
             return
-        self.replay(segment.steps, binding)
+        self.run_recording(segment.steps, binding)
 
-    def replay(self, steps: Sequence[Step], recording: Recorded) -> None:
-        """Run a recording of calls of these steps, as graphs if the backend can replay it, else call by call."""
-        replayed = False
+    def run_recording(self, steps: Sequence[Step], recording: Recorded) -> None:
+        """Run a recording of calls of ``steps``: launch its graphs if the backend captures it, else run each call."""
+        launched = False
         try:
-            replayed = self.backend.replay(recording)
+            launched = self.backend.launch(recording)
         except Uncaptured as e:
             assert isinstance(e.__cause__, Exception)
             reason = self._step_error(e.__cause__, failing_step(steps, recording.calls, recording.number))
@@ -458,7 +485,7 @@ class Executor:
             warnings.warn(f"runs call by call, as it cannot be captured: {reason}", RuntimeWarning, 2)
         except Exception as e:
             raise self._step_error(e, failing_step(steps, recording.calls, recording.number)) from e
-        if not replayed:
+        if not launched:
             self.run_flat(steps, recording)
             recording.runs += 1
 
@@ -471,8 +498,8 @@ class Executor:
                     break
                 call()
         except Exception as e:
-            number = len(recording.flat) - length_hint(rest) - 1
-            raise self._step_error(e, failing_step(steps, recording.calls, number)) from e
+            call_index = len(recording.flat) - length_hint(rest) - 1
+            raise self._step_error(e, failing_step(steps, recording.calls, call_index)) from e
         cancellation.check()
 
     def _step_error(self, error: Exception, step: Step) -> Exception:
@@ -491,7 +518,7 @@ class Executor:
         A, values = self.arrays, self.program.values
         segment = next(s for s in self.program.segments if s.steps and s.steps[-1] is step)
         self.cancellation.check()
-        inputs = self._inputs(segment, step, binding.slots, binding.hosts)
+        inputs = self._inputs(segment, step, binding.symbol_values, binding.hosts)
         types = [values[i].type for i in step.outputs]
         try:
             if step.bodies:
@@ -512,8 +539,8 @@ class Executor:
         specs = [
             None
             if port is None or x is None
-            else Spec(port.spec.type, tuple(x.shape), x if number in step.host else None)
-            for number, (port, x) in enumerate(zip(step.node.sources, inputs))
+            else Spec(port.spec.type, tuple(x.shape), x if index in step.host else None)
+            for index, (port, x) in enumerate(zip(step.node.sources, inputs))
         ]
         with Table():
             step.op.infer_specs(*specs)
@@ -521,7 +548,7 @@ class Executor:
     def _stable_copy(self, i: int, result: Array) -> Array:
         """Copy an eager result that later segments read to the memory of earlier results of its shape, so that bindings
         and captured graphs can be reused."""
-        if not self.backend.replays or result.dtype == object:
+        if not self.backend.captures_graphs or result.dtype == object:
             return result
         if not any(any(segment.external_users.get(i, ())) for segment in self.program.segments):
             return result

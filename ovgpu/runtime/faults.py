@@ -23,9 +23,9 @@ def fault(doing: str, error: Exception) -> Error:
 
 def _node(traceback: TracebackType | None) -> Node | None:
     """Return the layer in the variable ``node`` of the innermost frame that has one."""
-    found: Node | None = None
+    innermost: Node | None = None
     while traceback is not None:
         local: Any = traceback.tb_frame.f_locals.get("node")
-        found = local if isinstance(local, Node) else found
+        innermost = local if isinstance(local, Node) else innermost
         traceback = traceback.tb_next
-    return found
+    return innermost

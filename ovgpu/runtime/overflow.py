@@ -20,14 +20,14 @@ from ovgpu.types import Type
 
 
 class Overflow(Error):
-    """A tensor in f16 has an element that is infinite, or the largest one of its type, to which others are clamped."""
+    """Error for a tensor in f16 with an infinite element, or the largest number, to which larger ones are clamped."""
 
 
 class OverflowWatch:
     """Observer of a run: it runs the calls of each step, and raises `Overflow` if the results leave the range of f16.
 
     Products and sums may overflow either way. Other layers also make masks, which have -inf or the lowest number on
-    purpose: of their results, only large positive ones count. The run waits for the device after each step in f16.
+    purpose, so only large positive elements of their results count. The run waits for the device after each f16 step.
     """
 
     def __init__(self, executor: Executor, observe: Observe | None = None) -> None:

@@ -1,7 +1,7 @@
 """Plan of a program as plain data: its steps, the memory of their operands, and the bytes that they move.
 
 `plan_of` takes an executor, whose last inference (or binding) gives exact shapes, locations and calls;
-`plan_of_program` takes a program and the slots of its segments, as far as they are known.
+`plan_of_program` takes a program and the symbol values of its segments, as far as they are known.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ovgpu.runtime.executor import Executor
 
 Kind = Literal["bound", "copy", "eager", "control", "host", "view", "upload", "download"]
-Slots = Sequence["tuple[int, ...] | None"]
+SymbolValues = Sequence["tuple[int, ...] | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,10 @@ class PlanState:
 class Plan:
     """Rows of a program in order of execution, and the memory that they use.
 
-    ``arenas``: bytes per segment; ``constants``, ``state``: bytes in all, bodies included; ``slots``: (expression,
-    number) per segment; ``captured``: whether each segment is replayed as graphs; ``uncaptured``: reasons why segments
-    cannot be captured; ``counts``: launches and kernels of one run per segment, 0 if the run did not reach it.
+    ``arenas``: bytes per segment; ``constants``, ``state``: bytes in all, bodies included; ``symbol_values``:
+    (expression, number) per segment; ``captured``: whether each segment runs as graphs; ``uncaptured``: reasons
+    why segments cannot be captured; ``counts``: launches and kernels of one run per segment, 0 if the run did not reach
+    it.
     """
 
     device: str
@@ -145,7 +146,7 @@ class Plan:
     arenas: tuple[int | None, ...]
     constants: int
     state: int
-    slots: tuple[tuple[tuple[str, int | None], ...], ...]
+    symbol_values: tuple[tuple[tuple[str, int | None], ...], ...]
     captured: tuple[bool, ...]
     counts: tuple[Counts, ...]
     uncaptured: tuple[str, ...] = ()
@@ -220,12 +221,15 @@ class Plan:
 
 
 def plan_of(executor: Executor, seconds: Mapping[tuple[int, int], float] | None = None) -> Plan:
-    """Return the plan of an executor's last run. A segment that did not run yet has only numbers known beforehand.
+    """Return the plan of an executor's last run. Of a segment that has not run yet, it has only the static numbers.
 
     ``seconds`` are the times of steps by segment and position, see `ovgpu.runtime.timing`.
     """
     plan = _Planner(
-        executor.program, [_slots(executor, n) for n in range(len(executor.program.segments))], executor, seconds or {}
+        executor.program,
+        [_symbol_values_of(executor, i) for i in range(len(executor.program.segments))],
+        executor,
+        seconds or {},
     ).plan()
     deferred = executor.children.get("deferred")
     if deferred is None or executor.program.deferred is None:
@@ -233,9 +237,9 @@ def plan_of(executor: Executor, seconds: Mapping[tuple[int, int], float] | None 
     return _joined(plan, plan_of(deferred), executor.program.deferred.inputs)
 
 
-def plan_of_program(program: Program, slots: Slots = ()) -> Plan:
-    """Return the plan of a program for the given slots, one tuple or None per segment; numbers of calls are unknown."""
-    return _Planner(program, [*slots, *[None] * (len(program.segments) - len(slots))], None, {}).plan()
+def plan_of_program(program: Program, symbol_values: SymbolValues = ()) -> Plan:
+    """Return the plan of a program for symbol values, a tuple or None per segment. Numbers of calls are unknown."""
+    return _Planner(program, [*symbol_values, *[None] * (len(program.segments) - len(symbol_values))], None, {}).plan()
 
 
 def distinct(shape: Sequence[int], strides: Sequence[Int]) -> int:
@@ -250,23 +254,23 @@ def traffic(step: Step, inputs: Mapping[int, int], outputs: Sequence[int]) -> tu
     """Return (bytes read, bytes written) by a step, from the bytes of its inputs (by value id) and of its outputs."""
     read, written = sum(inputs.values()), sum(outputs)
     if step.op.updates:
-        changed = {number: (step.inputs[i], step.inputs[j]) for number, (i, j) in step.op.updates.items()}
+        changed = {index: (step.inputs[i], step.inputs[j]) for index, (i, j) in step.op.updates.items()}
         read -= 0 if step.op.reads_updated else sum(inputs[i] for i, _ in changed.values())
-        written = sum(inputs[changed[n][1]] if n in changed else size for n, size in enumerate(outputs))
-    for number in {step.inputs[i] for i in step.op.partial_inputs}:
-        read -= max(0, inputs.get(number, 0) - written)
+        written = sum(inputs[changed[index][1]] if index in changed else size for index, size in enumerate(outputs))
+    for value in {step.inputs[i] for i in step.op.partial_inputs}:
+        read -= max(0, inputs.get(value, 0) - written)
     return read, written
 
 
-def _slots(executor: Executor, number: int) -> tuple[int, ...] | None:
-    segment = executor.program.segments[number]
-    cached = executor.bindings[number]
+def _symbol_values_of(executor: Executor, segment_index: int) -> tuple[int, ...] | None:
+    segment = executor.program.segments[segment_index]
+    cached = executor.bindings[segment_index]
     if cached:
-        slots: tuple[int, ...] = next(reversed(cached.values())).slots
-        return slots
-    if not segment.slots:
+        symbol_values: tuple[int, ...] = next(reversed(cached.values())).symbol_values
+        return symbol_values
+    if not segment.symbols:
         return ()
-    if number == 0 and all(executor.arrays[i] is not None for i in executor.program.inputs):
+    if segment_index == 0 and all(executor.arrays[i] is not None for i in executor.program.inputs):
         return segment.shape_function(executor.arrays)[0]  # an unrolled body: the loop holds the bindings
     return None
 
@@ -274,7 +278,7 @@ def _slots(executor: Executor, number: int) -> tuple[int, ...] | None:
 def _joined(plan: Plan, rest: Plan, values: Sequence[int]) -> Plan:
     """Return a plan extended by the plan of the separate program that follows a result of unknown rank.
 
-    ``values`` are those of the plan that the program takes as its inputs.
+    ``values`` are the values of ``plan`` that the separate program takes as its inputs.
     """
     segments = len(plan.captured)
     first = sum(step.number is not None for step in plan.steps)
@@ -306,7 +310,7 @@ def _joined(plan: Plan, rest: Plan, values: Sequence[int]) -> Plan:
         plan,
         steps=(*plan.steps, *shifted),
         arenas=plan.arenas + rest.arenas,
-        slots=plan.slots + rest.slots,
+        symbol_values=plan.symbol_values + rest.symbol_values,
         constants=plan.constants + rest.constants,
         captured=plan.captured + rest.captured,
         counts=plan.counts + rest.counts,
@@ -330,14 +334,18 @@ def layers_of(op: Op) -> tuple[Layer, ...]:
 
 
 class _Planner:
-    """Builder of a plan from a program, the slots of its segments and, if there is one, an executor's bindings."""
+    """Builder of a plan from a program, symbol values per segment and, if there is one, an executor's bindings."""
 
     def __init__(
-        self, program: Program, slots: Slots, executor: Executor | None, seconds: Mapping[tuple[int, int], float]
+        self,
+        program: Program,
+        symbol_values: SymbolValues,
+        executor: Executor | None,
+        seconds: Mapping[tuple[int, int], float],
     ) -> None:
-        self.program, self.slots, self.executor, self.seconds = program, slots, executor, seconds
+        self.program, self.symbol_values, self.executor, self.seconds = program, symbol_values, executor, seconds
         self.bindings = [next(reversed(cached.values()), None) for cached in executor.bindings] if executor else []
-        self.layouts = [self._layout(number, segment) for number, segment in enumerate(program.segments)]
+        self.layouts = [self._layout(i, segment) for i, segment in enumerate(program.segments)]
         self.operands: dict[int, Operand] = {}
         self.first_host = 0  # number of the segment's first host step
 
@@ -354,8 +362,8 @@ class _Planner:
                 rows.append(self._step(i, position, step))
             steps += rows + [self._view(i, view) for view in views]
         bindings = self.bindings or [None] * len(program.segments)
-        number = itertools.count()
-        numbered = [step if step.kind == "view" else replace(step, number=next(number)) for step in steps]
+        numbers = itertools.count()
+        numbered = [step if step.kind == "view" else replace(step, number=next(numbers)) for step in steps]
         return Plan(
             device=self.executor.backend.name if self.executor else "",
             source=program.source,
@@ -364,50 +372,50 @@ class _Planner:
             constants=sum(int(array.nbytes) for array in constants(program).values()),
             state=sum(
                 self._operand(v).nbytes or 0
-                for v in (*program.states.values(), *(program.inputs[number] for number in program.caches))
+                for v in (*program.states.values(), *(program.inputs[index] for index in program.caches))
             ),
-            slots=tuple(
-                tuple((repr(slot), None if known is None else known[i]) for i, slot in enumerate(segment.slots))
-                for segment, known in zip(program.segments, self.slots)
+            symbol_values=tuple(
+                tuple((repr(symbol), None if known is None else known[i]) for i, symbol in enumerate(segment.symbols))
+                for segment, known in zip(program.segments, self.symbol_values)
             ),
             captured=tuple(b is not None and bool(b.graph) for b in bindings),
             counts=tuple(Counts(0, 0) if b is None else counts(b.flat, bool(b.graph)) for b in bindings),
             uncaptured=tuple(b.reason for b in bindings if b is not None and b.reason),
             inputs=tuple(
-                PlanPort(program.values[i].name or f"input {number}", self._operand(i))
-                for number, i in enumerate(program.inputs)
-                if number not in program.caches
+                PlanPort(program.values[i].name or f"input {index}", self._operand(i))
+                for index, i in enumerate(program.inputs)
+                if index not in program.caches
             ),
             results=tuple(
-                PlanPort(program.values[i].name or f"output {number}", self._operand(i))
-                for number, i in enumerate(program.results)
+                PlanPort(program.values[i].name or f"output {index}", self._operand(i))
+                for index, i in enumerate(program.results)
             ),
             states=tuple(self._states()),
         )
 
     def _states(self) -> Iterator[PlanState]:
         program = self.program
-        for number, name in program.caches.items():
-            yield PlanState(name, self._operand(program.inputs[number]), None)
+        for index, name in program.caches.items():
+            yield PlanState(name, self._operand(program.inputs[index]), None)
         for name in dict.fromkeys((*program.states, *program.assigns)):
             values = program.states.get(name), program.assigns.get(name)
             yield PlanState(name, *(None if i is None else self._operand(i) for i in values))
 
     # ---- rows
 
-    def _step(self, number: int, position: int, step: Step) -> PlanStep:
-        segment = self.program.segments[number]
+    def _step(self, segment_index: int, position: int, step: Step) -> PlanStep:
+        segment = self.program.segments[segment_index]
         fused = tuple(layer.name for layer in layers_of(step.op))
         inputs = tuple(self._operand(i) if i >= 0 else None for i in step.inputs)
         outputs = tuple(self._operand(i) for i in step.outputs)
-        bodies = tuple(self._bodies(number, position, step))
+        bodies = tuple(self._bodies(segment_index, position, step))
         if bodies and all(b.trips is not None for b in bodies):
             read = sum(b.plan.bytes_read * (b.trips or 0) for b in bodies)
             written = sum(b.plan.bytes_written * (b.trips or 0) for b in bodies)
         else:
             sizes = {i: x.nbytes or 0 for i, x in zip(step.inputs, inputs) if x is not None}
             read, written = traffic(step, sizes | self._attended_bytes(step), [x.nbytes or 0 for x in outputs])
-        binding = self.bindings[number] if self.bindings else None
+        binding = self.bindings[segment_index] if self.bindings else None
         calls = 1 if step.kind == "eager" else None if binding is None else len(binding.calls[position])
         tf32 = binding is not None and any(isinstance(call, RoundingCall) for call in binding.calls[position])
         if calls == 0 and not bodies:  # the step has nothing to do
@@ -419,7 +427,7 @@ class _Planner:
         name = step.name or self.program.values[(step.outputs or step.inputs)[0]].name
         return PlanStep(
             0,
-            number,
+            segment_index,
             step.kind,
             step.op.name,
             step.op.version,
@@ -433,7 +441,7 @@ class _Planner:
             bodies,
             fused,
             self._host_inputs(step.host.values()),
-            self.seconds.get((number, position)),
+            self.seconds.get((segment_index, position)),
             tf32,
         )
 
@@ -450,20 +458,20 @@ class _Planner:
             if i >= 0 and self._operand(i).shape[-1 if i == mask else -2] == capacity
         }
 
-    def _view(self, number: int, view: ElidedNode) -> PlanStep:
+    def _view(self, segment_index: int, view: ElidedNode) -> PlanStep:
         inputs = tuple(self._operand(i) if i >= 0 else None for i in view.inputs)
         outputs = tuple(self._operand(i) for i in view.outputs)
         op: Any = view.node.op
-        return PlanStep(None, number, "view", op.name, op.version, view.node.friendly_name, inputs, outputs)
+        return PlanStep(None, segment_index, "view", op.name, op.version, view.node.friendly_name, inputs, outputs)
 
-    def _host(self, number: int, node: HostNode) -> PlanStep:
+    def _host(self, segment_index: int, node: HostNode) -> PlanStep:
         inputs = tuple(self._operand(i) if isinstance(i, int) else None for i in node.inputs)
         read = sum(x.nbytes or 0 for x in inputs if x is not None)
         layer = node.source_location.split(", id ")[0].removeprefix("layer ").strip("'")
         name = "Fetch" if isinstance(node.op, Copy) else node.op.name
         return PlanStep(
             0,
-            number,
+            segment_index,
             "host",
             name,
             node.op.version,
@@ -477,11 +485,11 @@ class _Planner:
     def _host_inputs(self, given: Iterable[HostInput]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(self.first_host + x.host_node for x in given if x.host_node >= 0))
 
-    def _bodies(self, number: int, position: int, step: Step) -> Iterator[BodyPlan]:
+    def _bodies(self, segment_index: int, position: int, step: Step) -> Iterator[BodyPlan]:
         names = ("then", "else") if isinstance(step.op, If) else ("body",)
         children = self.executor.children if self.executor else {}
-        trips = self._trips(number, step)
-        binding = self.bindings[number] if self.bindings else None
+        trips = self._trips(segment_index, step)
+        binding = self.bindings[segment_index] if self.bindings else None
         calls = binding.calls[position] if binding is not None else ()
         bound = calls.child if isinstance(calls, Calls) else None
         for branch, (name, body) in enumerate(zip(names, step.bodies)):
@@ -493,7 +501,7 @@ class _Planner:
             elif body.program is not None:
                 yield BodyPlan(name, trips[branch], plan_of_program(body.program))
 
-    def _trips(self, number: int, step: Step) -> Sequence[int | None]:
+    def _trips(self, segment_index: int, step: Step) -> Sequence[int | None]:
         """Return the trip count of each body, None if unknown."""
         if step.kind != "control" and not isinstance(step.op, If):
             return (None,)
@@ -503,8 +511,8 @@ class _Planner:
         if given is not None and given.constant is not None:
             count = int(np.asarray(given.constant).reshape(-1)[0])
         elif given is not None and given.ints is not None:
-            count = self._number(given.ints[0])
-        elif given is not None and self.bindings and (binding := self.bindings[number]) is not None:
+            count = self._known(given.ints[0])
+        elif given is not None and self.bindings and (binding := self.bindings[segment_index]) is not None:
             count = int(np.asarray(binding.hosts[given.host_node]).reshape(-1)[0])
         if not isinstance(step.op, If):
             return (count,)
@@ -524,15 +532,15 @@ class _Planner:
 
     def _shape(self, value: Value) -> tuple[int | None, ...]:
         array = self.executor.arrays[value.id] if self.executor else None
-        return tuple(map(self._number, value.view.shape)) if array is None else tuple(array.shape)
+        return tuple(map(self._known, value.view.shape)) if array is None else tuple(array.shape)
 
-    def _number(self, number: Int) -> int | None:
-        """Return the number of an extent from any segment whose slots are known, else None."""
-        if not isinstance(number, Sym):
-            return int(number)
-        for segment, slots in zip(self.program.segments, self.slots):
-            if slots is not None and number.index in segment.index:
-                return slots[segment.index[number.index]]
+    def _known(self, extent: Int) -> int | None:
+        """Return the value of an extent if the symbol values of any segment give it, else None."""
+        if not isinstance(extent, Sym):
+            return int(extent)
+        for segment, symbol_values in zip(self.program.segments, self.symbol_values):
+            if symbol_values is not None and extent.index in segment.index:
+                return symbol_values[segment.index[extent.index]]
         return None
 
     def _location(self, value: Value) -> str:
@@ -547,15 +555,15 @@ class _Planner:
         for segment, layout in zip(self.program.segments, self.layouts):
             position = segment.position_of.get(value.root)
             if position is not None and layout is not None:
-                offset = self._number(value.view.offset)
+                offset = self._known(value.view.offset)
                 if offset is not None:
                     return f"arena+{layout.offsets[position] + offset * value.type.storage.itemsize}"
         return "arena"
 
-    def _layout(self, number: int, segment: Segment) -> Layout | None:
-        if self.executor is not None and self.executor.layouts[number] is not None:
-            return self.executor.layouts[number]
-        sizes = [self._number(b.nbytes) for b in segment.buffers]
+    def _layout(self, segment_index: int, segment: Segment) -> Layout | None:
+        if self.executor is not None and self.executor.layouts[segment_index] is not None:
+            return self.executor.layouts[segment_index]
+        sizes = [self._known(b.nbytes) for b in segment.buffers]
         if None in sizes:
             return None
         return lay_out(segment.buffers, sizes, [isinstance(b.nbytes, Sym) for b in segment.buffers])  # type: ignore[arg-type]

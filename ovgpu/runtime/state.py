@@ -3,9 +3,9 @@
 The values of all variables are one `Snapshot`. An inference that succeeds replaces it by one assignment. One that
 fails, or is interrupted at any point, leaves it and the memory of its arrays unchanged.
 
-The buffer of a growing variable, such as a KV cache, has spare capacity behind its rows. A cache append writes there,
-behind the current value, and the value includes the new rows once the inference has succeeded. When the capacity is
-exhausted, the value moves to the other buffer.
+A growing variable, such as a KV cache, grows along one axis. The positions on this axis are called tokens. Its buffer
+has spare capacity behind the tokens. A cache append writes there, behind the current value, and the value includes the
+new tokens once the inference has succeeded. When the capacity is exhausted, the value moves to the other buffer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class VariableInfo:
     name: str
     type: Type
     shape: PartialShape
-    axis: int = 0  # axis along which it grows, 0 if it does not grow; with axis 0 there are no gaps between rows
+    axis: int = 0  # axis along which it grows; 0 if none, and also for axis 0, where tokens stay adjacent
     public_type: Type = Type.dynamic  # the type that users see, if it differs from ``type``
 
 
@@ -48,11 +48,11 @@ class VariableValue(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Values of all variables. If ``rows`` is not 0, the growing variables have that many rows, and their arrays may
-    show fewer: new arrays are made only when somebody reads the state, which few decode steps need."""
+    """Values of all variables. If ``tokens`` is not 0, the growing variables have that many tokens, and their arrays
+    may show fewer. New arrays are made only when the state is read, which is rare between decode steps."""
 
     values: tuple[VariableValue, ...]
-    rows: int = 0
+    tokens: int = 0
 
 
 class Buffer:
@@ -72,8 +72,8 @@ FLOATS = (Type.f32, Type.f16, Type.bf16)
 
 
 def _converts(given: Type, seen: Type) -> bool:
-    """Return whether a value is converted to the type of a variable: as in OpenVINO's plugin, where floats are rounded
-    to integers. f16 is refused for bf16, since the data of a bf16 tensor look like f16."""
+    """Return whether a value of the type ``given`` is converted to the type ``seen`` of a variable, as in OpenVINO's
+    plugin, which rounds floats to integers. f16 is refused for bf16, since the data of a bf16 tensor look like f16."""
     if given == seen or (given, seen) == (Type.f16, Type.bf16):
         return given == seen
     if seen in FLOATS:
@@ -96,9 +96,9 @@ class Variable:
 
     def in_public_type(self, value: Array) -> tuple[Array, Type]:
         """Return a value in the type that users see, and that type."""
-        kind = self.type_of(value)
-        if self.info.public_type in (Type.dynamic, kind):
-            return value, kind
+        element_type = self.type_of(value)
+        if self.info.public_type in (Type.dynamic, element_type):
+            return value, element_type
         return converted(self.backend.xp, value, self.info.public_type), self.info.public_type
 
     def accept(self, value: Array) -> Array:
@@ -129,7 +129,9 @@ class Variable:
         high = -1 if self._extents is None else self._extents[axis][1]
         return sys.maxsize if high < 0 else high
 
-    def write(self, current: int, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
+    def write(
+        self, current: int, shape: tuple[int, ...], element_type: Type, strides: tuple[int, ...], append: bool
+    ) -> Array:
         """Return an array for the new value. Raise Error if the variable does not allow its shape.
 
         ``current`` is the index of the current value's buffer; ``strides`` (bytes) matter only for growing variables.
@@ -142,35 +144,35 @@ class Variable:
             append
             and last is not None
             and last.strides == strides
-            and last.dtype == kind.storage
+            and last.dtype == element_type.storage
             and last.size
             and (last.shape[: self.info.axis] == shape[: self.info.axis])
         ):
             self._check(shape, NEW_VALUE)
-            buffer.last = self._array(buffer, shape, strides, kind)
+            buffer.last = self._array(buffer, shape, strides, element_type)
             return buffer.last
-        return self._allocate_array(1 - current, shape, kind, NEW_VALUE, strides)
+        return self._allocate_array(1 - current, shape, element_type, NEW_VALUE, strides)
 
     def with_spare_capacity(self, value: Array | None, current: int) -> Array | None:
-        """Return the value of a growing variable including the spare capacity behind its rows, or None if the value is
-        not in its buffer. The array is the same object as long as the value does not move."""
+        """Return the value of a growing variable including the spare capacity behind its tokens, or None if the value
+        is not in its buffer. The array is the same object as long as the value does not move."""
         buffer, axis = self.buffers[current], self.info.axis
         if value is None or not axis or not any([value is array for array in buffer.arrays.values()]):
             return None
-        rows = value.strides[axis - 1] // max(prod(value.shape[axis + 1 :]) * value.dtype.itemsize, 1)
-        shape = (*value.shape[:axis], rows, *value.shape[axis + 1 :])
+        max_tokens = value.strides[axis - 1] // max(prod(value.shape[axis + 1 :]) * value.dtype.itemsize, 1)
+        shape = (*value.shape[:axis], max_tokens, *value.shape[axis + 1 :])
         whole = buffer.whole
         if whole is None or whole.shape != shape or whole.dtype != value.dtype:
             whole = self.backend.make_array(buffer.memory, 0, shape, value.strides, Type.of(value.dtype))
             buffer.whole = whole
         return whole
 
-    def extended(self, value: Array, current: int, rows: int) -> Array:
-        """Return a growing value together with the rows that were written behind it: ``rows`` rows in all."""
+    def extended(self, value: Array, current: int, tokens: int) -> Array:
+        """Return a growing value together with the tokens that were written behind it: ``tokens`` in all."""
         buffer, axis = self.buffers[current], self.info.axis
-        shape = (*value.shape[:axis], rows, *value.shape[axis + 1 :])
-        buffer.last = found = self._array(buffer, shape, value.strides, Type.of(value.dtype))
-        return found
+        shape = (*value.shape[:axis], tokens, *value.shape[axis + 1 :])
+        buffer.last = array = self._array(buffer, shape, value.strides, Type.of(value.dtype))
+        return array
 
     def after(self, value: Array, current: Array | None, buffer: int) -> VariableValue:
         """Return the new value of a variable whose ``current`` value is in ``buffer``. It stays there if it is the
@@ -179,62 +181,67 @@ class Variable:
             return VariableValue(value, buffer)
         return VariableValue(self.copy_to_buffer(1 - buffer, value, NEW_VALUE), 1 - buffer)
 
-    def copy_to_buffer(self, number: int, value: Array, description: str) -> Array:
+    def copy_to_buffer(self, index: int, value: Array, description: str) -> Array:
         """Copy a value to one of the buffers, unless it is there already. Raise Error, which begins with
         ``description``, if the variable does not allow its shape."""
-        if value is self.buffers[number].last:
+        if value is self.buffers[index].last:
             return value
-        target = self._allocate_array(number, value.shape, self.type_of(value), description)
+        target = self._allocate_array(index, value.shape, self.type_of(value), description)
         for call in self.backend.copy(value, target):
             call()
         return target
 
     def _allocate_array(
-        self, number: int, shape: tuple[int, ...], kind: Type, description: str, strides: tuple[int, ...] | None = None
+        self,
+        index: int,
+        shape: tuple[int, ...],
+        element_type: Type,
+        description: str,
+        strides: tuple[int, ...] | None = None,
     ) -> Array:
         """Return an array for a new value in one of the buffers, which is replaced if it is too small."""
-        buffer, axis = self.buffers[number], self.info.axis
+        buffer, axis = self.buffers[index], self.info.axis
         array = buffer.last
         if (
             array is not None
             and array.shape == shape
-            and array.dtype == kind.storage
+            and array.dtype == element_type.storage
             and (not axis or strides is None or array.strides == strides)
         ):
             return array
         self._check(shape, description)
-        strides = self._strides(array, shape, kind) if strides is None else strides
-        nbytes = prod(shape[:axis]) * strides[axis - 1] if axis else prod(shape) * kind.storage.itemsize
+        strides = self._strides(array, shape, element_type) if strides is None else strides
+        nbytes = prod(shape[:axis]) * strides[axis - 1] if axis else prod(shape) * element_type.storage.itemsize
         if buffer.memory is None or buffer.size < nbytes:
             grown = buffer.memory is not None and not axis  # it will likely grow again
             size = capacity(2 * nbytes if grown else nbytes, self.info.shape.is_dynamic)
             self.buffer_replaced |= buffer.memory is not None
-            buffer = self.buffers[number] = Buffer(*reserve(self.backend.allocate, size, nbytes))
-        buffer.last = array = self._array(buffer, shape, strides, kind)
+            buffer = self.buffers[index] = Buffer(*reserve(self.backend.allocate, size, nbytes))
+        buffer.last = array = self._array(buffer, shape, strides, element_type)
         return array
 
-    def _array(self, buffer: Buffer, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
+    def _array(self, buffer: Buffer, shape: tuple[int, ...], strides: tuple[int, ...], element_type: Type) -> Array:
         """Return the array at the beginning of a buffer. The last few shapes have cached arrays, as steps are bound to
         arrays."""
-        cached, key = buffer.arrays, (shape, strides, kind)
-        found = cached.get(key)
-        if found is None:
-            found = cached[key] = (
-                self.backend.make_array(buffer.memory, 0, shape, strides, kind)
+        cached, key = buffer.arrays, (shape, strides, element_type)
+        array = cached.get(key)
+        if array is None:
+            array = cached[key] = (
+                self.backend.make_array(buffer.memory, 0, shape, strides, element_type)
                 if self.info.axis
-                else self.backend.dense(buffer.memory, shape, kind)
+                else self.backend.dense(buffer.memory, shape, element_type)
             )
             if len(cached) > CACHED_ARRAYS:
                 del cached[next(iter(cached))]
-        return found
+        return array
 
-    def _strides(self, last: Array | None, shape: tuple[int, ...], kind: Type) -> tuple[int, ...]:
+    def _strides(self, last: Array | None, shape: tuple[int, ...], element_type: Type) -> tuple[int, ...]:
         """Return the strides in bytes of a user's value, with the capacity of the ``last`` array if it fits."""
-        axis, size = self.info.axis, kind.storage.itemsize
+        axis, size = self.info.axis, element_type.storage.itemsize
         old_capacity = last.strides[axis - 1] // size if axis and last is not None and last.ndim == len(shape) else 0
-        needed, row = prod(shape[axis:]), max(prod(shape[axis + 1 :]), 1)
+        needed, token_size = prod(shape[axis:]), max(prod(shape[axis + 1 :]), 1)
         if axis:
-            strides = View.with_capacity(shape, axis, cache_capacity(needed, old_capacity, row)).strides
+            strides = View.with_capacity(shape, axis, cache_capacity(needed, old_capacity, token_size)).strides
         else:
             strides = dense_strides(shape)
         return tuple([s * size for s in strides])
@@ -265,7 +272,7 @@ class Variables:
         self.now = Snapshot((VariableValue(None, 0),) * len(infos))
         self.handed_out: dict[str, Any] = {}  # tensors of values that users may have written into since
         self.has_outgrown_buffers = False  # whether variables have outgrown buffers, which `release` frees
-        self._numbers = {name: number for number, name in enumerate(infos)}
+        self._indices = {name: index for index, name in enumerate(infos)}
 
     @property
     def grown(self) -> bool:
@@ -278,10 +285,10 @@ class Variables:
         return tuple([value.buffer for value in self.now.values])
 
     def value(self, name: str) -> VariableValue:
-        """Return a variable's current value, with all its rows."""
-        value, rows = self.now.values[self._numbers[name]], self.now.rows
-        if rows and value.array is not None and self.all[name].info.axis:
-            return VariableValue(self.all[name].extended(value.array, value.buffer, rows), value.buffer)
+        """Return a variable's current value, with all its tokens."""
+        value, tokens = self.now.values[self._indices[name]], self.now.tokens
+        if tokens and value.array is not None and self.all[name].info.axis:
+            return VariableValue(self.all[name].extended(value.array, value.buffer, tokens), value.buffer)
         return value
 
     def begin(self, name: str, initial: Array) -> Array:
@@ -289,44 +296,46 @@ class Variables:
         The variable itself stays without a value."""
         return self.all[name].copy_to_buffer(self.value(name).buffer, initial, "[ReadValue] the initial value")
 
-    def write(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
+    def write(
+        self, name: str, shape: tuple[int, ...], element_type: Type, strides: tuple[int, ...], append: bool
+    ) -> Array:
         """Return an array for a new value, see `Variable.write`."""
-        return self.all[name].write(self.now.values[self._numbers[name]].buffer, shape, kind, strides, append)
+        return self.all[name].write(self.now.values[self._indices[name]].buffer, shape, element_type, strides, append)
 
-    def after(self, assigned: dict[str, Array], rows: int = 0) -> Snapshot:
+    def after(self, assigned: dict[str, Array], tokens: int = 0) -> Snapshot:
         """Return the snapshot after an inference, which the caller assigns to ``now``. It has the ``assigned`` values,
-        copied to a buffer where needed, which may raise. Growing variables have ``rows`` rows, unless it is 0."""
-        now = self.now if rows else self._extended_snapshot()
+        copied to a buffer where needed, which may raise. Growing variables have ``tokens`` tokens, unless it is 0."""
+        now = self.now if tokens else self._extended_snapshot()
         if not assigned:
-            return now if now.rows == rows else Snapshot(now.values, rows)
+            return now if now.tokens == tokens else Snapshot(now.values, tokens)
         values = list(now.values)
         for name, value in assigned.items():
-            number, variable = self._numbers[name], self.all[name]
-            array, buffer = values[number]
-            values[number] = after = variable.after(value, array, buffer)
+            index, variable = self._indices[name], self.all[name]
+            array, buffer = values[index]
+            values[index] = after = variable.after(value, array, buffer)
             if variable.buffer_replaced or (after[1] != buffer and variable.outgrown(after[1])):
                 self.has_outgrown_buffers = True
-        return Snapshot(tuple(values), rows)
+        return Snapshot(tuple(values), tokens)
 
     def set(self, name: str, value: Array) -> None:
         """Copy a user's value to the current buffer, so that bindings stay valid. Raise Error if type or shape do not
         match."""
         variable = self.all[name]
         value = variable.accept(value)
-        self.now = self._extended_snapshot()  # arrays show all rows from here on, as the buffer may be replaced
+        self.now = self._extended_snapshot()  # arrays show all tokens from here on, as the buffer may be replaced
         buffer = self.value(name).buffer
         self._replace(name, VariableValue(variable.copy_to_buffer(buffer, value, NEW_VALUE), buffer))
 
     def change(self, infos: dict[str, VariableInfo]) -> None:
         """Replace the declarations, and convert the values to the new types."""
-        found, values = dict[str, Variable](), list[VariableValue]()
+        variables, values = dict[str, Variable](), list[VariableValue]()
         for name, info in infos.items():
             variable, value = Variable(info, self.all[name].backend), self.value(name).array
             if value is not None:
                 value = variable.copy_to_buffer(0, converted(variable.backend.xp, value, info.type), NEW_VALUE)
-            found[name] = variable
+            variables[name] = variable
             values.append(VariableValue(value, 0))
-        self.all, self.now = found, Snapshot(tuple(values))
+        self.all, self.now = variables, Snapshot(tuple(values))
 
     def reset(self, name: str) -> None:
         """Reset a variable to its initial value."""
@@ -344,12 +353,12 @@ class Variables:
         self.has_outgrown_buffers = False
 
     def _extended_snapshot(self) -> Snapshot:
-        """Return the current snapshot with arrays that show all rows."""
-        if not self.now.rows:
+        """Return the current snapshot with arrays that show all tokens."""
+        if not self.now.tokens:
             return self.now
         return Snapshot(tuple([self.value(name) for name in self.all]))
 
     def _replace(self, name: str, value: VariableValue) -> None:
         values = list(self.now.values)
-        values[self._numbers[name]] = value
-        self.now = Snapshot(tuple(values), self.now.rows)
+        values[self._indices[name]] = value
+        self.now = Snapshot(tuple(values), self.now.tokens)

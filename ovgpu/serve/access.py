@@ -34,26 +34,28 @@ class Token:
 def resolve(host: str) -> str:
     """Return the address of a host. Raise Error if it has none."""
     try:
-        found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise Error(f"host {host!r} has no address: {error}") from None
-    address: str = found[0][4][0]  # type: ignore[assignment]
+    address: str = addresses[0][4][0]  # type: ignore[assignment]
     return address
 
 
 def check_exposure(address: str, token: Token | None, insecure: bool) -> None:
-    """Raise Error if anyone on a network could call the server, and that was not asked for."""
+    """Raise Error if anyone on a network could call the server, unless ``insecure`` allows it."""
     if not ip_address(address).is_loopback and token is None and not insecure:
         raise Error(f"{address} can be reached from other machines: set --token-file, or --insecure if that is meant")
 
 
 def check_certificate(certificate: Path | None, key: Path | None) -> None:
-    """Raise Error unless both or neither are given, and fit each other. The key must not be encrypted."""
+    """Raise Error if only one of them is given, or if they do not fit each other. The key must not be encrypted."""
     if certificate is None and key is None:
         return
     if certificate is None or key is None:
         raise Error("--tls-cert and --tls-key need each other")
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: "")  # else it asks for one
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            certificate, key, lambda: ""
+        )  # no password: else it asks for one
     except OSError as error:
         raise Error(f"{certificate} and {key} are no certificate and its key: {error}") from None

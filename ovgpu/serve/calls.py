@@ -26,7 +26,7 @@ except ImportError:
 
 
 def tracer() -> Any:
-    """Return the tracer of spans, None where OpenTelemetry is not installed or not set up."""
+    """Return the tracer of spans, or None if OpenTelemetry is not installed or not set up."""
     if not has_opentelemetry or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return None
     return trace.get_tracer("ovgpu.serve")
@@ -43,13 +43,13 @@ class Call:
         self.error = ""
 
     def fail(self, error: Exception) -> ServeError:
-        """Return an error of the call as its client may see it. Errors of the server are logged."""
-        found = public(error)
-        self.status, self.error = found.status, str(found)
-        if found.status is Status.INTERNAL:
+        """Set the call's status from an error. Return the error as the client may see it, and log internal ones."""
+        answer = public(error)
+        self.status, self.error = answer.status, str(answer)
+        if answer.status is Status.INTERNAL:
             log.error("%s of model '%s' failed", self.method, self.model, exc_info=error)
-        error.__traceback__ = None  # whose frames hold the body, and this error: a cycle
-        return found
+        error.__traceback__ = None  # its frames hold the body and the error itself: the cycle would keep the body
+        return answer
 
 
 @contextmanager
@@ -86,11 +86,11 @@ def _line(call: Call, seconds: float) -> str:
 
 @contextmanager
 def _span(call: Call, headers: Mapping[str, str]) -> Iterator[None]:
-    found = tracer()
-    if found is None:
+    spans = tracer()
+    if spans is None:
         yield
         return
-    with found.start_as_current_span(
+    with spans.start_as_current_span(
         f"{call.interface} {call.method}", propagate.extract(dict(headers)), kind=trace.SpanKind.SERVER
     ) as span:
         try:

@@ -1,6 +1,6 @@
 """Descriptions of the server and its models: metadata, configuration and statistics, as in KServe v2 and Triton.
 
-They are dictionaries of JSON, and the arguments of the messages of gRPC.
+They are JSON objects as dicts, which are also the arguments of gRPC's messages.
 """
 
 from __future__ import annotations
@@ -39,48 +39,48 @@ def _port(port: Port) -> dict[str, Any]:
 def config(version: Version) -> dict[str, Any]:
     """Return the configuration of a model, as a ModelConfig of Triton. Shapes have their batch axis."""
     engine = version.engine
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": version.name,
         "platform": PLATFORM,
         "backend": "ovgpu",
         "max_batch_size": 0,
-        "input": [_config_port(port, number in engine.optional_inputs) for number, port in enumerate(engine.inputs)],
+        "input": [_config_port(port, i in engine.optional_inputs) for i, port in enumerate(engine.inputs)],
         "output": [_config_port(port) for port in engine.outputs],
         "parameters": {"engine": {"string_value": engine.description}},
     }
     if engine.stateful:
-        found["sequence_batching"] = {"oldest": {"max_candidate_sequences": engine.max_batch_size}}
+        fields["sequence_batching"] = {"oldest": {"max_candidate_sequences": engine.max_batch_size}}
     elif engine.max_batch_size > 1:
-        found["dynamic_batching"] = {}
-    return found
+        fields["dynamic_batching"] = {}
+    return fields
 
 
 def _config_port(port: Port, optional: bool = False) -> dict[str, Any]:
-    kind = "STRING" if port.datatype == "BYTES" else port.datatype
-    found = {"name": port.name, "data_type": f"TYPE_{kind}", "dims": _port(port)["shape"]}
-    return {**found, "optional": True} if optional else found
+    datatype = "STRING" if port.datatype == "BYTES" else port.datatype
+    fields = {"name": port.name, "data_type": f"TYPE_{datatype}", "dims": _port(port)["shape"]}
+    return {**fields, "optional": True} if optional else fields
 
 
 def statistics(version: Version) -> dict[str, Any]:
     """Return the statistics of a model, as a ModelStatistics of Triton: counts, and times in nanoseconds."""
-    found = version.statistics
-    with found.lock:
-        inferences = found.waited.count
+    measured = version.statistics
+    with measured.lock:
+        inferences = measured.waited.count
         return {
             "name": version.name,
             "version": version.number,
-            "last_inference": found.last_inference,
+            "last_inference": measured.last_inference,
             "inference_count": inferences,
-            "execution_count": found.computed.count,
+            "execution_count": measured.computed.count,
             "inference_stats": {
-                "success": {"count": found.succeeded, "ns": found.nanoseconds[0]},
-                "fail": {"count": found.failed, "ns": found.nanoseconds[1]},
-                "queue": {"count": inferences, "ns": found.queue_nanoseconds},
-                "compute_infer": {"count": inferences, "ns": found.inference_nanoseconds},
+                "success": {"count": measured.succeeded, "ns": measured.nanoseconds[0]},
+                "fail": {"count": measured.failed, "ns": measured.nanoseconds[1]},
+                "queue": {"count": inferences, "ns": measured.queue_nanoseconds},
+                "compute_infer": {"count": inferences, "ns": measured.inference_nanoseconds},
             },
             "batch_stats": [
                 {"batch_size": rows, "compute_infer": {"count": size.count, "ns": size.nanoseconds}}
-                for rows, size in sorted(found.sizes.items())
+                for rows, size in sorted(measured.sizes.items())
             ],
         }
 

@@ -1,7 +1,7 @@
-"""Engines: a compiled model and the way in which inferences of many clients reach it.
+"""Engines: compiled models that run the inferences of many clients.
 
-Models whose rows are independent run in batches (`ovgpu.batching`). Others run one inference at a time for each of
-several requests; with states, each sequence has a request of its own.
+Models whose rows are independent run in batches (`ovgpu.batching`). Other models run without batches, by several
+requests that run one inference at a time each. If they have states, each sequence has a request of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ovgpu.types import Type
 log = logging.getLogger(__name__)
 
 Inputs = Mapping[int, Any]
-"""Values of inputs by number."""
+"""Values of inputs by index."""
 
 State = Mapping[str, Tensor]
 
@@ -55,34 +55,35 @@ class Port:
 
     name: str
     names: frozenset[str]
-    kind: Type
+    dtype: Type
     shape: tuple[int, ...] | None
-    datatype: str  # the element type in the protocol
+    datatype: str  # the name of the element type in the protocol
 
 
-def ports(found: Any, batch_axes: tuple[int | None, ...] | None = None) -> tuple[Port, ...]:
-    """Return the ports of a compiled model. Of ``batch_axes``, by port, the extents are 1: a step has one row.
+def ports(compiled_ports: Any, batch_axes: tuple[int | None, ...] | None = None) -> tuple[Port, ...]:
+    """Return the inputs or outputs of a compiled model. For a model with states, ``batch_axes`` has the batch axis of
+    each port, on which the extent is 1, since a step has one row.
 
     Raises: Error for an element type that the protocol lacks.
     """
-    ported = []
-    for number, port in enumerate(found):
+    described = []
+    for i, port in enumerate(compiled_ports):
         names = frozenset(port.get_names())
         name = min(names, default=port.get_node().get_friendly_name())
         shape = None
         if not port.get_partial_shape().rank.is_dynamic:
             extents = [d.get_length() if d.is_static else -1 for d in port.get_partial_shape()]
-            axis = batch_axes[number] if batch_axes else None
+            axis = batch_axes[i] if batch_axes else None
             if axis is not None:
                 extents[axis] = 1
             shape = tuple(extents)
-        kind: Type = getattr(Type, port.get_element_type().get_type_name())
-        ported.append(Port(name, names | {name}, kind, shape, datatype(f"'{name}'", kind)))
-    return tuple(ported)
+        dtype: Type = getattr(Type, port.get_element_type().get_type_name())
+        described.append(Port(name, names | {name}, dtype, shape, datatype(f"'{name}'", dtype)))
+    return tuple(described)
 
 
 class EngineSequence(ABC):
-    """Sequence of an engine. Its steps are submitted one after the other."""
+    """Handle of a sequence of an engine. The next step is submitted after the last one has ended."""
 
     @abstractmethod
     def submit(self, inputs: Inputs) -> Future[Any]:
@@ -123,47 +124,47 @@ class Engine(ABC):
         raise NotImplementedError
 
     def together(self) -> AbstractContextManager[Any]:
-        """Return a context in which inferences or steps are submitted that run in one batch, as far as they fit. Do not
-        wait for their results in it."""
+        """Return a context for submitting inferences or steps. They run in one batch, as far as they fit, when the
+        context ends. Do not wait for their results in it."""
         return nullcontext()
 
     @property
     def slots(self) -> tuple[int, int]:
-        """The number of sequences, and of batch slots that hold them."""
+        """The number of open sequences, and the number of slots of the batch."""
         return 0, 0
 
     @abstractmethod
     def memory(self) -> dict[str, int]:
-        """Return the bytes that this process has on each device that is a card."""
+        """Return the bytes that this process holds on each card, by device name."""
 
     @abstractmethod
     def warm_up(self) -> None:
-        """Run the inferences that clients may request first, as far as shapes are known."""
+        """Run inferences of the usual sizes with zeros, as far as shapes are known."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the inferences that were submitted, and free the model."""
+        """Wait for the inferences that were submitted, and free the model."""
 
     def zeros(self, rows: int = 1) -> dict[int, Any]:
         """Return zeros for all inputs, with 1 for dynamic extents, and ``rows`` rows. Raise Error for strings."""
-        found = {}
-        for number, port in enumerate(self.inputs):
-            if port.shape is None or port.kind is Type.string:
+        values = {}
+        for i, port in enumerate(self.inputs):
+            if port.shape is None or port.dtype is Type.string:
                 raise Error(f"input '{port.name}' has no usual value")
             shape = [1 if extent < 0 else extent for extent in port.shape]
-            axis = self.batch_axis(number)
+            axis = self.batch_axis(i)
             if axis is not None:
                 shape[axis] = rows
-            found[number] = np.zeros(shape, port.kind.storage)
-        return found
+            values[i] = np.zeros(shape, port.dtype.storage)
+        return values
 
-    def batch_axis(self, number: int) -> int | None:
-        """Return the axis of an input on which an inference may have several rows, None if there is none."""
+    def batch_axis(self, input_index: int) -> int | None:
+        """Return the axis of an input on which an inference may have several rows, or None if there is none."""
         return None
 
 
 class DynamicEngine(Engine):
-    """Engine of a model without states, whose inferences share batches."""
+    """Engine of a model without states. Inferences share batches."""
 
     def __init__(self, model: Any, options: EngineOptions, observer: Observer) -> None:
         self._batcher = DynamicBatcher(
@@ -188,8 +189,8 @@ class DynamicEngine(Engine):
     def together(self) -> AbstractContextManager[Any]:
         return self._batcher.together()
 
-    def batch_axis(self, number: int) -> int | None:
-        return self._batcher.batch_axes[number]
+    def batch_axis(self, input_index: int) -> int | None:
+        return self._batcher.batch_axes[input_index]
 
     def memory(self) -> dict[str, int]:
         return _memory(self._batcher.compiled_model)
@@ -203,7 +204,7 @@ class DynamicEngine(Engine):
 
 
 class SequenceEngine(Engine):
-    """Engine of a model with states, whose sequences have slots of a batch."""
+    """Engine of a model with states. Sequences have slots of a batch."""
 
     stateful = True
 
@@ -240,7 +241,7 @@ class SequenceEngine(Engine):
 
     def warm_up(self) -> None:
         count, zeros = 1, self.zeros()
-        while True:
+        while True:  # for each number of slots, which are powers of two
             sequences = [self._batcher.open() for _ in range(count)]
             try:
                 for step in [sequence.submit(zeros) for sequence in sequences]:
@@ -257,7 +258,7 @@ class SequenceEngine(Engine):
 
 
 class SlotSequence(EngineSequence):
-    """Sequence in a slot of a batch."""
+    """Handle of a sequence in a slot of a batch."""
 
     def __init__(self, sequence: BatchedSequence) -> None:
         self._sequence = sequence
@@ -276,9 +277,10 @@ class SlotSequence(EngineSequence):
 
 
 class RequestEngine(Engine):
-    """Engine that runs one inference at a time for each of its requests, so many per device, or of its sequences.
+    """Engine without batches.
 
-    ``compiled`` is a `CompiledModel`, or has the same methods.
+    A model without states has ``options.requests`` requests per device, which run one inference at a time each. A model
+    with states has a request for each sequence. ``compiled`` is a `CompiledModel`, or has the same methods.
     """
 
     def __init__(self, compiled: Any, options: EngineOptions, observer: Observer) -> None:
@@ -290,8 +292,9 @@ class RequestEngine(Engine):
         request = compiled.create_infer_request()
         self.stateful = bool(request.query_state())
         if not self.stateful:
-            for found in (request, *(compiled.create_infer_request() for _ in range(self._requests - 1))):
-                self._idle.put(found)
+            self._idle.put(request)
+            for _ in range(self._requests - 1):
+                self._idle.put(compiled.create_infer_request())
         self._pool = ThreadPoolExecutor(self._requests, "ovgpu-requests")
         self._open = 0
         self.description = (
@@ -304,7 +307,7 @@ class RequestEngine(Engine):
         return self.run(self._infer_idle, inputs)
 
     def run(self, infer: Callable[[Inputs, float], Any], inputs: Inputs) -> Future[Any]:
-        """Submit a call of a function with the inputs and this time. Inputs are dropped if it is cancelled."""
+        """Submit the call ``infer(inputs, time of submission)``. If it is cancelled, the inputs are freed at once."""
         kept, submitted = [inputs], time.perf_counter()
         future = self._pool.submit(lambda: infer(kept[0], submitted))
         future.add_done_callback(lambda _: kept.clear())
@@ -318,7 +321,7 @@ class RequestEngine(Engine):
             self._idle.put(request)
 
     def infer(self, request: Any, inputs: Inputs, submitted: float) -> Any:
-        """Run an inference with a request, and report it."""
+        """Run an inference with a request, and report it to the observer."""
         started = time.perf_counter()
         outputs = request.infer(inputs, decode_strings=None)
         outputs.to_tuple()  # large results are downloaded when they are read
@@ -332,7 +335,7 @@ class RequestEngine(Engine):
         return RequestSequence(self, self._compiled.create_infer_request())
 
     def closed(self) -> None:
-        """Count a sequence that has ended."""
+        """Count a sequence as ended."""
         self._open -= 1
 
     @property
@@ -358,7 +361,7 @@ class RequestEngine(Engine):
 
 
 class RequestSequence(EngineSequence):
-    """Sequence with a request of its own."""
+    """Handle of a sequence with a request of its own."""
 
     def __init__(self, engine: RequestEngine, request: Any) -> None:
         self._engine, self._request = engine, request
@@ -400,12 +403,12 @@ def _memory(compiled: Any) -> dict[str, int]:
 
 
 def open_engine(path: Path, options: EngineOptions, observer: Observer) -> Engine:
-    """Read and compile a model, and return its engine. Models that have no batch are logged with the reason."""
+    """Read and compile a model, and return its engine; see `engine_of`."""
     return engine_of(Core().read_model(path), str(path), options, observer)
 
 
 def engine_of(model: Any, name: str, options: EngineOptions, observer: Observer) -> Engine:
-    """Compile a model, and return its engine. A model that has no batch is logged by its name, with the reason."""
+    """Compile a model, and return its engine. If it cannot run in batches, log the reason with ``name``."""
     stateful = any(node.get_type_name() == "ReadValue" for node in model.get_ops())
     if options.batching:
         try:

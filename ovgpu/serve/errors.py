@@ -1,4 +1,4 @@
-"""Errors of calls, with the status codes of gRPC and HTTP, and without the paths of files."""
+"""Errors of calls, with status codes of gRPC and HTTP. Their texts have no paths of files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def invalid(message: str) -> ServeError:
 
 
 def public(error: BaseException) -> ServeError:
-    """Return an exception as an error that a client may see: no paths, and nothing about errors of the server."""
+    """Return an exception as an error that a client may see, without paths, and without details of internal errors."""
     if isinstance(error, ServeError):
         return error
     text = PATH.sub("", str(error))

@@ -1,4 +1,7 @@
-"""Answer to messages of gRPC that cannot be decoded: INVALID_ARGUMENT. grpc itself answers UNKNOWN."""
+"""Class DecodingInterceptor: answers gRPC messages that cannot be decoded with INVALID_ARGUMENT.
+
+The package grpc itself answers them with UNKNOWN.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-MALFORMED = object()  # in place of a message
+MALFORMED = object()  # stands for a message that cannot be decoded
 TEXT = "the message is malformed"
 
 
 class DecodingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Interceptor of all methods."""
+    """Interceptor that wraps the handlers of all methods."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        """Return the handler of a method. It is called with decoded messages only."""
+        """Return the handler of a method, wrapped so that it gets decoded messages only."""
         handler = await continuation(details)
         if handler is None:  # there is no such method
             return None

@@ -1,4 +1,4 @@
-"""Inferences in the messages of gRPC, which the package tritonclient carries."""
+"""Requests and responses in the messages of gRPC, whose classes are in the package tritonclient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ovgpu.serve.rest import MAX_TENSORS, check_parameters, deadline
 from ovgpu.serve.tensors import NAMES, Array, check_shape, element_type, from_bytes, objects, shaped, to_bytes
 from ovgpu.types import Type
 
-messages: Any = service_pb2  # whose classes are made when it is imported
+messages: Any = service_pb2  # Any, because the module makes its classes when it is imported
 
 FIELDS = {
     Type.boolean: "bool_contents",
@@ -31,7 +31,7 @@ FIELDS = {
     Type.f64: "fp64_contents",
     Type.string: "bytes_contents",
 }
-WIDE = {"int_contents": np.int32, "uint_contents": np.uint32}  # types of fields for several element types
+WIDE = {"int_contents": np.int32, "uint_contents": np.uint32}  # types of the fields that serve several element types
 
 
 def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
@@ -44,15 +44,15 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
     if raw and len(raw) != len(message.inputs):
         raise invalid(f"the request has {len(message.inputs)} inputs, but raw contents of {len(raw)}")
     inputs = []
-    for number, tensor in enumerate(message.inputs):
+    for i, tensor in enumerate(message.inputs):
         check_parameters(_parameters(tensor))
-        kind, shape = element_type(tensor.name, tensor.datatype), check_shape(tensor.name, list(tensor.shape))
+        dtype, shape = element_type(tensor.name, tensor.datatype), check_shape(tensor.name, list(tensor.shape))
         array = (
-            from_bytes(tensor.name, kind, shape, raw[number])
+            from_bytes(tensor.name, dtype, shape, raw[i])
             if raw
-            else _from_contents(tensor.name, kind, shape, tensor.contents)
+            else _from_contents(tensor.name, dtype, shape, tensor.contents)
         )
-        inputs.append(NamedTensor(tensor.name, kind, array))
+        inputs.append(NamedTensor(tensor.name, dtype, array))
     for output in message.outputs:
         check_parameters(_parameters(output))
     parameters = _parameters(message)
@@ -64,24 +64,25 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
 
 
 def _parameters(message: Any) -> dict[str, Any]:
-    found = {}
+    parameters = {}
     for name, parameter in message.parameters.items():
         field = parameter.WhichOneof("parameter_choice")
-        found[name] = getattr(parameter, field) if field else None
-    return found
+        parameters[name] = getattr(parameter, field) if field else None
+    return parameters
 
 
-def _from_contents(name: str, kind: Type, shape: tuple[int, ...], contents: Message) -> Array:
-    field = FIELDS.get(kind)
+def _from_contents(name: str, dtype: Type, shape: tuple[int, ...], contents: Message) -> Array:
+    """Return an input from the field of ``contents`` for its element type. Raises: ServeError as `from_bytes` does."""
+    field = FIELDS.get(dtype)
     if field is None:
-        raise invalid(f"input '{name}' of {NAMES[kind]} must have raw contents")
+        raise invalid(f"input '{name}' of {NAMES[dtype]} must have raw contents")
     values = getattr(contents, field)
-    if kind is Type.string:
+    if dtype is Type.string:
         return shaped(name, shape, objects(values))
-    found = np.fromiter(values, WIDE.get(field, kind.storage), len(values))
-    array = found.astype(kind.storage)
-    if kind.integral and not np.array_equal(array, found):
-        raise invalid(f"input '{name}' has a number out of the range of {NAMES[kind]}")
+    wide = np.fromiter(values, WIDE.get(field, dtype.storage), len(values))
+    array = wide.astype(dtype.storage)
+    if dtype.integral and not np.array_equal(array, wide):
+        raise invalid(f"input '{name}' has a number out of the range of {NAMES[dtype]}")
     return shaped(name, shape, array)
 
 
@@ -99,6 +100,6 @@ def format(response: InferenceResponse) -> Any:
         else:
             parameter.string_param = value
     for tensor in response.outputs:
-        message.outputs.add(name=tensor.name, datatype=NAMES[tensor.kind], shape=tensor.array.shape)
-        message.raw_output_contents.append(to_bytes(tensor.array, tensor.kind))
+        message.outputs.add(name=tensor.name, datatype=NAMES[tensor.dtype], shape=tensor.array.shape)
+        message.raw_output_contents.append(to_bytes(tensor.array, tensor.dtype))
     return message

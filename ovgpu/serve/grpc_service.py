@@ -39,13 +39,13 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
         """Run the inferences of a stream, side by side, and yield their responses in the order of the requests."""
         await self._check_token("ModelStreamInfer", context)
         answers = asyncio.Queue[asyncio.Task[Any] | None]()
-        room = asyncio.Semaphore(MAX_OUTSTANDING)
+        capacity = asyncio.Semaphore(MAX_OUTSTANDING)
         running = set[asyncio.Task[Any]]()
 
         async def read() -> None:
             try:
                 while True:
-                    await room.acquire()
+                    await capacity.acquire()
                     task = asyncio.create_task(self._streamed(await anext(requests), context))
                     running.add(task)
                     task.add_done_callback(running.discard)
@@ -61,18 +61,18 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
         try:
             while (task := await answers.get()) is not None:
                 yield await task
-                room.release()
+                capacity.release()
         finally:
             for task in (reader, *running):
                 task.cancel()
 
     def end_streams(self) -> None:
-        """Read no more requests from streams; they end with the responses to those that were read."""
+        """Read no more requests from streams. They end with the responses to the requests that were read."""
         for reader in self._readers:
             reader.cancel()
 
     async def _streamed(self, request: Any, context: Any) -> Any:
-        """Return the response to an inference of a stream; an error is part of it."""
+        """Return the response to an inference of a stream, which has a field for an error."""
         with recorded(INTERFACE, "ModelStreamInfer", context.peer(), _metadata(context)) as call:
             call.model, call.id = request.model_name, request.id
             try:
@@ -84,8 +84,8 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
     async def _infer(self, request: Any, context: Any | None, call: Call) -> Any:
         size, left = request.ByteSize(), None if context is None else context.time_remaining()
         with self._held.holding(size):
-            found = parse(request, left) if size < LARGE else await asyncio.to_thread(parse, request, left)
-            response = await self._service.infer(found, INTERFACE, call.method)
+            inference = parse(request, left) if size < LARGE else await asyncio.to_thread(parse, request, left)
+            response = await self._service.infer(inference, INTERFACE, call.method)
         call.version, call.sequence = response.version, response.parameters.get("sequence_id", "")
         return format(response)
 
@@ -190,7 +190,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
         return await self._answer(method, request, context, answer)
 
     async def _answer(self, method: str, request: Any, context: Any, answer: Callable[[Call], Awaitable[Any]]) -> Any:
-        """Return the response of a call, which is logged. End the call with the status of an error."""
+        """Return the response to a call, or abort it with the status of an error. Record the call."""
         await self._check_token(method, context)
         with recorded(INTERFACE, method, context.peer(), _metadata(context)) as call:
             call.model = getattr(request, "model_name", "") or getattr(request, "name", "")
@@ -198,11 +198,11 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
             try:
                 return await answer(call)
             except Exception as error:
-                found = call.fail(error)
+                failure = call.fail(error)
             except asyncio.CancelledError:
                 call.status = Status.CANCELLED
                 raise
-        await _abort(context, found)
+        await _abort(context, failure)
 
     async def _check_token(self, method: str, context: Any) -> None:
         if self._token is not None and not self._token.allows(_metadata(context).get("authorization", "")):

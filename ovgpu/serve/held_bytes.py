@@ -1,4 +1,4 @@
-"""Class HeldBytes: a limit for the requests that a server holds at a time."""
+"""Class HeldBytes: a limit for the memory of the requests that a server holds at a time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ovgpu.serve.errors import ServeError, Status
 
 
 class HeldBytes:
-    """Number of bytes that requests may take together, of all interfaces. It belongs to one thread."""
+    """Limit for the bytes that requests of all interfaces take together. All methods are called on one thread."""
 
     def __init__(self, limit: int) -> None:
         self.free = limit
 
     def reserve(self, size: int) -> None:
-        """Count bytes that are held. Raise ServeError if there are too many."""
+        """Count bytes as held. Raise ServeError if this exceeds the limit."""
         if size > self.free:
             raise ServeError(Status.UNAVAILABLE, "the server holds as many bytes of requests as it may", 1)
         self.free -= size
 
     def release(self, size: int) -> None:
-        """Count bytes that are no longer held."""
+        """Count bytes as no longer held."""
         self.free += size
 
     @contextmanager

@@ -27,8 +27,8 @@ from ovgpu.serve.status_page import status_page
 INTERFACE = "REST"
 JSON_LENGTH = "inference-header-content-length"
 LARGE = 1 << 18  # bytes: more than these are converted on another thread than the event loop's
-JSON_FACTOR = 8  # bytes of Python's objects for a byte of JSON, while it is read
-BODY_SECONDS = 60.0  # in which a body must arrive
+JSON_FACTOR = 8  # bytes of Python's objects per byte of JSON that is parsed
+BODY_SECONDS = 60.0  # within which a body must arrive
 PIECE = 1 << 20  # bytes that are decompressed at a time
 
 Handler = Callable[[Request, Call], Awaitable[Response]]
@@ -39,7 +39,7 @@ class TooLargeError(ServeError):
 
 
 class HttpApp:
-    """Application of ASGI. ``body_bytes`` limits a request's body, ``held`` all that are held at a time."""
+    """ASGI application. ``body_bytes`` limits the body of one request, ``held`` the bodies of all requests together."""
 
     def __init__(self, service: Service, token: Token | None, body_bytes: int, held: HeldBytes) -> None:
         self._service, self._models, self._token = service, service.models, token
@@ -47,7 +47,7 @@ class HttpApp:
         self._metrics = Metrics(service.models)
         model = "/v2/models/{model}"
         self.asgi = Starlette(
-            routes=[  # are tried one after the other: those that are used most come first
+            routes=[  # Starlette tries them in this order: the most used routes come first
                 *[
                     self._route("POST", path + "/infer", "ModelInfer", self._infer)
                     for path in (model, model + "/versions/{version}")
@@ -90,7 +90,7 @@ class HttpApp:
         return Route(path, endpoint, methods=[verb])
 
     async def _answer(self, request: Request, method: str, handler: Handler, guarded: bool) -> Response:
-        """Return the response to a request, which is logged, or to its error."""
+        """Return the response to a request, or to its error. Record the call."""
         peer = "" if request.client is None else f"{request.client.host}:{request.client.port}"
         with recorded(INTERFACE, method, peer, request.headers) as call:
             call.model = request.path_params.get("model", "")
@@ -106,12 +106,12 @@ class HttpApp:
                 call.status = Status.CANCELLED
                 return Response(status_code=Status.CANCELLED.value)
             except Exception as error:
-                found = call.fail(error)
-        headers = {} if found.retry_after is None else {"Retry-After": str(found.retry_after)}
-        if found.status is Status.UNAUTHENTICATED:
+                failure = call.fail(error)
+        headers = {} if failure.retry_after is None else {"Retry-After": str(failure.retry_after)}
+        if failure.status is Status.UNAUTHENTICATED:
             headers["WWW-Authenticate"] = "Bearer"
-        code = 413 if isinstance(found, TooLargeError) else found.status.value
-        return JSONResponse({"error": str(found)}, code, headers)
+        code = 413 if isinstance(failure, TooLargeError) else failure.status.value
+        return JSONResponse({"error": str(failure)}, code, headers)
 
     # ---- inference
 
@@ -131,7 +131,7 @@ class HttpApp:
         return Response(content, media_type="application/octet-stream", headers={JSON_LENGTH: str(length)})
 
     async def _run(self, request: Request, inference: InferenceRequest, call: Call) -> InferenceResponse:
-        """Run an inference. Cancel it if the client goes."""
+        """Run an inference. Cancel it if the client disconnects."""
         call.id = inference.id
         running = asyncio.ensure_future(self._service.infer(inference, INTERFACE, call.method))
         gone = asyncio.ensure_future(request.receive())
@@ -157,18 +157,18 @@ class HttpApp:
     async def _predict(self, request: Request, call: Call) -> Response:
         with self._body() as body:
             await body.read(request)
-            engine = self._found(request).engine
+            engine = self._version(request).engine
             with self._held.holding(JSON_FACTOR * len(body.data)):
-                found = await _call(len(body.data), rest.load, body.data)
-                inference, rows = await _call(len(body.data), predict.parse, found, engine, *self._names(request))
+                document = await _call(len(body.data), rest.load, body.data)
+                inference, rows = await _call(len(body.data), predict.parse, document, engine, *self._names(request))
             response = await self._run(request, inference, call)
         return JSONResponse(await _call(_bytes(response), predict.format, response, rows))
 
     async def _predict_status(self, request: Request, call: Call) -> Response:
-        return JSONResponse(predict.status(self._found(request)))
+        return JSONResponse(predict.status(self._version(request)))
 
     async def _predict_metadata(self, request: Request, call: Call) -> Response:
-        return JSONResponse(predict.metadata(self._found(request)))
+        return JSONResponse(predict.metadata(self._version(request)))
 
     # ---- server and models
 
@@ -187,24 +187,24 @@ class HttpApp:
 
     async def _model_ready(self, request: Request, call: Call) -> Response:
         ready = self._service.ready
-        return JSONResponse({"name": self._found(request).name, "ready": ready}, 200 if ready else 503)
+        return JSONResponse({"name": self._version(request).name, "ready": ready}, 200 if ready else 503)
 
     async def _server_metadata(self, request: Request, call: Call) -> Response:
         return JSONResponse(descriptions.server())
 
     async def _metadata(self, request: Request, call: Call) -> Response:
-        return JSONResponse(descriptions.model(self._found(request)))
+        return JSONResponse(descriptions.model(self._version(request)))
 
     async def _config(self, request: Request, call: Call) -> Response:
-        return JSONResponse(descriptions.config(self._found(request)))
+        return JSONResponse(descriptions.config(self._version(request)))
 
     async def _statistics(self, request: Request, call: Call) -> Response:
-        found = (
-            (descriptions.statistics(self._found(request)),)
+        statistics = (
+            (descriptions.statistics(self._version(request)),)
             if request.path_params
             else (descriptions.all_statistics(self._models))
         )
-        return JSONResponse({"model_stats": found})
+        return JSONResponse({"model_stats": statistics})
 
     async def _index(self, request: Request, call: Call) -> Response:
         return JSONResponse(descriptions.index(self._models, bool((await self._json(request)).get("ready"))))
@@ -219,12 +219,12 @@ class HttpApp:
         await self._models.unload(request.path_params["model"])
         return JSONResponse({})
 
-    def _found(self, request: Request) -> Version:
+    def _version(self, request: Request) -> Version:
         return self._models.find(*self._names(request))
 
     @staticmethod
     def _names(request: Request) -> tuple[str, str]:
-        """Return the names of model and version in a path; version 0 is the current one."""
+        """Return the names of the model and the version in a path. Version 0 is the current one."""
         version = request.path_params.get("version", "")
         return request.path_params["model"], "" if version == "0" else version
 
@@ -235,13 +235,13 @@ class HttpApp:
 
 
 class _Body:
-    """Body of a request, whose bytes are reserved before they are held."""
+    """Body of a request. Its bytes are reserved in ``held`` before they are stored."""
 
     def __init__(self, held: HeldBytes, limit: int) -> None:
         self._held, self._limit = held, limit
         self.data = bytearray()
         self.reserved = 0
-        self._received = 0  # bytes as they are sent
+        self._received = 0  # compressed bytes
 
     async def read(self, request: Request) -> None:
         """Read and decompress the body. Raise ServeError if it is too large, malformed, or takes too long."""
@@ -268,7 +268,7 @@ class _Body:
 
     def _decompress(self, decoder: Any, chunk: bytes) -> None:
         self._received += len(chunk)
-        if self._received > self._limit:  # without that many bytes coming out of it
+        if self._received > self._limit:  # even if they decompress to fewer bytes
             raise self._too_large()
         while chunk and not decoder.eof:
             self._add(decoder.decompress(chunk, PIECE))
@@ -292,7 +292,7 @@ class _Body:
 
 
 async def _call(size: int, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function, on another thread than the event loop's if it has many bytes to convert."""
+    """Call a function. If it has many bytes (``size``) to convert, call it on another thread than the event loop's."""
     return function(*args) if size < LARGE else await asyncio.to_thread(function, *args)
 
 

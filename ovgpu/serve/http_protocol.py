@@ -1,4 +1,4 @@
-"""Class HttpProtocol: limits for the heads of HTTP requests, which uvicorn has none for."""
+"""Class HttpProtocol: limits for the heads of HTTP requests, which uvicorn does not have."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD = 1 << 16  # bytes
-HEAD_SECONDS = 30.0  # in which a head must arrive
+HEAD_SECONDS = 30.0  # within which a head must arrive
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Connection of HTTP/1.1. It is closed if a head, or what follows a body, is too long or takes too long."""
+    """Connection of HTTP/1.1. It is closed if the head of a request, or data after a body, is too long or too slow."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -47,15 +47,15 @@ class Metrics(Collector):
         )
         devices: dict[str, int] = {}
         versions = {(version.name, version.number): version for version in reversed(self._models.versions())}
-        for version in versions.values():  # of versions with the same number, the current one
+        for version in versions.values():  # only the current one of versions with the same number
             labels = [version.name, version.number]
             statistics = version.statistics
             with statistics.lock:
-                for (interface, method), found in statistics.interfaces.items():
+                for (interface, method), calls in statistics.interfaces.items():
                     call = [interface, method, *labels]
-                    succeeded.add_metric(call, found.succeeded)
-                    failed.add_metric(call, found.failed)
-                    _add(request, call, found.microseconds)
+                    succeeded.add_metric(call, calls.succeeded)
+                    failed.add_metric(call, calls.failed)
+                    _add(request, call, calls.microseconds)
                 for family, histogram in (
                     (waited, statistics.waited),
                     (computed, statistics.computed),

@@ -1,4 +1,4 @@
-"""Models that are served: versions that are loaded beside each other, and replaced without losing a request."""
+"""Models that are served. New versions are loaded beside old ones, and replace them without losing a request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OpenEngine = Callable[[Path, Observer], Engine]
 
 
 class Version:
-    """A version of a model that is loaded. It is closed when it is retired, and nobody uses it any more."""
+    """Loaded version of a model. After it was retired, it is closed as soon as nobody uses it any more."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Version:
     ) -> None:
         self.name, self.number, self.files = files.name, str(files.version), files
         self.engine, self.statistics = engine, statistics
-        self.in_flight = 0  # inferences
+        self.in_flight = 0  # inferences that wait or run
         self.sequences = 0
         self._max_queue, self._forget = max_queue, forget
         self._retired = False
@@ -41,7 +41,7 @@ class Version:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Count an inference in the block. Raise ServeError if too many wait already."""
+        """Return a context for an inference, which is counted. Raise ServeError if too many wait already."""
         if self.in_flight >= self._max_queue:
             raise ServeError(Status.UNAVAILABLE, f"{self.in_flight} inferences of model '{self.name}' wait already", 1)
         self.in_flight += 1
@@ -52,11 +52,11 @@ class Version:
             self._close_if_unused()
 
     def add_sequence(self) -> None:
-        """Count a sequence, which keeps the version."""
+        """Count a sequence. The version stays open until it has ended."""
         self.sequences += 1
 
     def remove_sequence(self) -> None:
-        """Count a sequence that has ended."""
+        """Count a sequence as ended."""
         self.sequences -= 1
         self._close_if_unused()
 
@@ -73,16 +73,16 @@ class Version:
 
 
 class Models:
-    """Models of a repository, of each the newest version."""
+    """Models of a repository, each in its newest version."""
 
     def __init__(self, repository: Repository, open_engine: OpenEngine, max_queue: int) -> None:
         self._repository, self._open_engine, self._max_queue = repository, open_engine, max_queue
         self.current: dict[str, Version] = {}
-        self.retired: set[Version] = set()  # which have inferences or sequences
-        self.failures: dict[str, str] = {}  # reasons, by model
+        self.retired: set[Version] = set()  # versions that still have inferences or sequences
+        self.failures: dict[str, str] = {}  # reasons why models were not loaded, by name
         self._tried: dict[str, ModelFiles] = {}  # files of the last attempt
         self._seen: dict[str, ModelFiles] = {}  # files of the last scan
-        self._unloaded: set[str] = set()  # by clients
+        self._unloaded: set[str] = set()  # models that clients have unloaded
         self._changing = asyncio.Lock()
 
     def find(self, name: str, number: str = "") -> Version:
@@ -99,7 +99,7 @@ class Models:
         return version
 
     def versions(self) -> list[Version]:
-        """Return all versions that are loaded, also those that end."""
+        """Return all loaded versions, including retired ones."""
         return [*self.current.values(), *self.retired]
 
     def index(self) -> list[tuple[str, str, str, str]]:
@@ -120,27 +120,27 @@ class Models:
     async def refresh(self, settled: bool = True) -> None:
         """Load models that are new or have changed, and retire those whose files are gone.
 
-        With ``settled``, files must have been the same in the last scan: they may be written right now.
+        With ``settled``, files are left out that have changed since the last scan: they may be written right now.
         """
         async with self._changing:
-            found = await asyncio.to_thread(self._repository.scan)
-            seen, self._seen = self._seen, found
-            for name, files in found.items():
+            scanned = await asyncio.to_thread(self._repository.scan)
+            seen, self._seen = self._seen, scanned
+            for name, files in scanned.items():
                 if (
                     files != self._tried.get(name)
                     and name not in self._unloaded
                     and (not settled or seen.get(name) == files)
                 ):
                     await self._load(files)
-            for name in self.current.keys() - found.keys():
+            for name in self.current.keys() - scanned.keys():
                 log.info("model '%s' is gone", name)
                 self._retire(name)
-            self._tried = {name: files for name, files in self._tried.items() if name in found}
-            self.failures = {name: reason for name, reason in self.failures.items() if name in found}
-            self._unloaded &= found.keys()
+            self._tried = {name: files for name, files in self._tried.items() if name in scanned}
+            self.failures = {name: reason for name, reason in self.failures.items() if name in scanned}
+            self._unloaded &= scanned.keys()
 
     async def load(self, name: str) -> None:
-        """Load the newest version of a model, again if it is loaded. Raise ServeError if that fails."""
+        """Load the newest version of a model, even if it is loaded already. Raise ServeError if that fails."""
         async with self._changing:
             self._seen = await asyncio.to_thread(self._repository.scan)
             if name not in self._seen:
@@ -151,7 +151,7 @@ class Models:
                 raise ServeError(Status.INVALID_ARGUMENT, f"model '{name}' was not loaded: {self.failures[name]}")
 
     async def unload(self, name: str) -> None:
-        """Unload a model until `load` is called. Its inferences and sequences go on until they end."""
+        """Unload a model until `load` is called. Its inferences and sequences continue until they end."""
         async with self._changing:
             if name not in self._seen and name not in self.current:
                 raise ServeError(Status.NOT_FOUND, f"there is no model '{name}' in the repository")
@@ -161,9 +161,9 @@ class Models:
 
     @asynccontextmanager
     async def ending(self, name: str, number: str) -> AsyncIterator[Version | None]:
-        """Give a version for sequences that began on it, None if it cannot be loaded.
+        """Return a context with the version on which sequences began, or with None if it cannot be loaded.
 
-        It is loaded if it is not the current one, and closed when its sequences have ended.
+        A version that is not the current one is loaded for this, and closed when its sequences have ended.
         """
         current = self.current.get(name)
         if current is not None and current.number == number:
@@ -172,7 +172,7 @@ class Models:
         files = await asyncio.to_thread(self._repository.version, name, number)
         try:
             version = None if files is None else await self._version(files)
-        except Exception:  # is logged
+        except Exception:  # `_version` has logged it
             version = None
         yield version
         if version is not None:
@@ -187,7 +187,7 @@ class Models:
             await version.closed.wait()
 
     async def _load(self, files: ModelFiles) -> None:
-        """Load a version, and let it take over when it is warm. If it fails, the current version stays."""
+        """Load and warm up a version, and make it the current one. If that fails, the current version stays."""
         self._tried[files.name] = files
         try:
             version = await self._version(files)
@@ -199,7 +199,7 @@ class Models:
         self.current[files.name] = version
 
     async def _version(self, files: ModelFiles) -> Version:
-        """Load a version. Its errors are logged."""
+        """Load and warm up a version. Errors are logged and raised."""
         log.info("loading version %d of model '%s'", files.version, files.name)
         statistics = Statistics()
         try:
@@ -211,7 +211,7 @@ class Models:
         return Version(files, engine, statistics, self._max_queue, self.retired.discard)
 
     def _opened(self, files: ModelFiles, statistics: Statistics) -> Engine:
-        """Return the engine of a version, after it ran inferences of the usual sizes."""
+        """Return the engine of a version, after its warm-up, which does not count in the statistics."""
         warming = True
         engine = self._open_engine(files.path, lambda run: None if warming else statistics.add_batch(run))
         try:

@@ -36,22 +36,23 @@ DTYPES = {
 }
 
 
-def parse(found: dict[str, Any], engine: Engine, model: str, version: str) -> tuple[InferenceRequest, bool]:
+def parse(document: dict[str, Any], engine: Engine, model: str, version: str) -> tuple[InferenceRequest, bool]:
     """Return the request in a JSON object, and whether it has rows ("instances") instead of columns ("inputs").
 
     Raises: ServeError for an object that does not follow the API.
     """
-    rows = "instances" in found
-    if rows == ("inputs" in found):
+    rows = "instances" in document
+    if rows == ("inputs" in document):
         raise invalid("the request has neither or both of 'inputs' and 'instances'")
-    columns = _columns(found["instances"]) if rows else found["inputs"]
+    columns = _columns(document["instances"]) if rows else document["inputs"]
     if not isinstance(columns, dict) or set(columns) == {"b64"}:
         columns = {engine.inputs[0].name: columns}
     return InferenceRequest(model, version, [_tensor(name, value, engine) for name, value in columns.items()]), rows
 
 
 def _columns(instances: Any) -> Any:
-    """Return the columns of rows, which are objects with the same names, or the values of the only input."""
+    """Return the columns of rows if they are objects with the same names. Other rows, the values of the only input, are
+    returned as they are."""
     if not isinstance(instances, list) or not instances:
         raise invalid("'instances' is no list of rows")
     if not all(isinstance(row, dict) and set(row) != {"b64"} for row in instances):
@@ -66,13 +67,13 @@ def _tensor(name: str, value: Any, engine: Engine) -> NamedTensor:
     if port is None and name not in (CONTROL, CONTROL_ID):
         known = ", ".join(port.name for port in engine.inputs)
         raise invalid(f"the model has no input '{name}'; it has {known}")
-    kind = Type.u64 if port is None else port.kind
+    dtype = Type.u64 if port is None else port.dtype
     data = value if isinstance(value, list) else [value]
     shape = _shape(name, data)
-    if kind is Type.string:
+    if dtype is Type.string:
         strings = objects([_string(name, element) for element in np.array(data, object).flat])
-        return NamedTensor(name, kind, shaped(name, shape, strings))
-    return NamedTensor(name, kind, from_json(name, kind, shape, data))
+        return NamedTensor(name, dtype, shaped(name, shape, strings))
+    return NamedTensor(name, dtype, from_json(name, dtype, shape, data))
 
 
 def _shape(name: str, data: Any, depth: int = 0) -> tuple[int, ...]:
@@ -88,7 +89,7 @@ def _shape(name: str, data: Any, depth: int = 0) -> tuple[int, ...]:
 
 
 def _string(name: str, element: Any) -> bytes:
-    """Return a string, or one in base64."""
+    """Return the bytes of a string, or of an object with base64."""
     if isinstance(element, str):
         return element.encode()
     if isinstance(element, dict) and set(element) == {"b64"} and isinstance(element["b64"], str):
@@ -110,11 +111,11 @@ def format(response: InferenceResponse, rows: bool) -> dict[str, Any]:
 
 
 def _nested(tensor: NamedTensor) -> Any:
-    """Return an output as nested lists. Of a tensor of strings, bytes that are no UTF-8 are in base64, as in inputs."""
-    if tensor.kind is Type.string:
+    """Return an output as nested lists. Strings that are no UTF-8 become objects with base64, as in inputs."""
+    if tensor.dtype is Type.string:
         elements = [_text(string_bytes(element)) for element in tensor.array.flat]
     else:
-        elements = to_json(tensor.array, tensor.kind)
+        elements = to_json(tensor.array, tensor.dtype)
     flat = np.array([*elements, None], object)[:-1]
     return flat.reshape(tensor.array.shape).tolist()
 
@@ -141,7 +142,7 @@ def metadata(version: Version) -> dict[str, Any]:
     def described(ports: tuple[Port, ...]) -> dict[str, Any]:
         return {
             port.name: {
-                "dtype": DTYPES[port.kind],
+                "dtype": DTYPES[port.dtype],
                 "name": port.name,
                 "tensorShape": {
                     "dim": [{"size": str(extent), "name": ""} for extent in port.shape or ()],

@@ -1,4 +1,4 @@
-"""Inferences as REST and gRPC describe them, in one form for both."""
+"""Requests and responses of inferences, in one form for REST and gRPC."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class NamedTensor:
     """Input or output with its name, element type and values."""
 
     name: str
-    kind: Type
+    dtype: Type
     array: Array
 
 
 @dataclass(frozen=True)
 class SequenceStep:
-    """Place of an inference in its sequence.
+    """Step of a sequence: its id, and whether an inference starts and ends it.
 
-    ``strict`` is True for the control inputs of OpenVINO Model Server, which refuse to start an id that is in use; an
-    ``id`` of 0 then asks for a new one. Triton's parameters start it anew.
+    ``strict`` is True for the control inputs of OpenVINO Model Server. With them, it is an error to start an id that is
+    in use, and an ``id`` of 0 asks for a new id. With Triton's parameters, the sequence then begins anew.
     """
 
     id: SequenceId
@@ -42,9 +42,9 @@ class SequenceStep:
 
 @dataclass
 class InferenceRequest:
-    """Request for an inference. ``outputs`` are the names of outputs that are wanted, none for all of them.
+    """Request for an inference. ``outputs`` are the names of the wanted outputs; an empty tuple means all of them.
 
-    ``parameters`` are the request's own, such as ``sequence_id``; ``deadline`` is a time of `time.monotonic`.
+    ``parameters`` are those of the request, such as ``sequence_id``; ``deadline`` is a time of `time.monotonic`.
     """
 
     model: str
@@ -56,7 +56,7 @@ class InferenceRequest:
     deadline: float | None = None
 
     def sequence(self, names: frozenset[str]) -> SequenceStep | None:
-        """Return the request's place in a sequence, None if it has none. ``names`` are those of the model's inputs.
+        """Return the step of a sequence that the request asks for, or None. ``names`` are those of the model's inputs.
 
         Raises: ServeError for parameters or control inputs of a wrong type.
         """
@@ -65,26 +65,27 @@ class InferenceRequest:
             controls = {tensor.name: tensor for tensor in given}
             if len(controls) < len(given):
                 raise invalid(f"input '{given[0].name}' or '{given[-1].name}' is given twice")
-            number = _scalar(controls.get(CONTROL_ID))
-            if number < 0:
-                raise invalid(f"{CONTROL_ID} {number} is negative")
+            control_id = _scalar(controls.get(CONTROL_ID))
+            if control_id < 0:
+                raise invalid(f"{CONTROL_ID} {control_id} is negative")
             control = _scalar(controls.get(CONTROL))
             if not NO_CONTROL <= control <= END:
                 raise invalid(f"{CONTROL} is {control}, not 0, 1 (start) or 2 (end)")
-            return SequenceStep(number, control == START, control == END, True)
-        found = self.parameters.get("sequence_id", 0)
-        if isinstance(found, bool) or not isinstance(found, (int, str)):
-            raise invalid(f"sequence_id {found!r} is neither a number nor a string")
+            return SequenceStep(control_id, control == START, control == END, True)
+        sequence_id = self.parameters.get("sequence_id", 0)
+        if isinstance(sequence_id, bool) or not isinstance(sequence_id, (int, str)):
+            raise invalid(f"sequence_id {sequence_id!r} is neither a number nor a string")
         flags = [self.parameters.get(name, False) for name in ("sequence_start", "sequence_end")]
         if any(not isinstance(flag, bool) for flag in flags):
             raise invalid("sequence_start and sequence_end are true or false")
-        return SequenceStep(found, *flags) if found not in (0, "") else None
+        return SequenceStep(sequence_id, *flags) if sequence_id not in (0, "") else None
 
 
 def _scalar(tensor: NamedTensor | None) -> int:
+    """Return the integer in a control input, or 0 without the input."""
     if tensor is None:
         return 0
-    if not tensor.kind.integral or tensor.kind is Type.string or tensor.array.size != 1:
+    if not tensor.dtype.integral or tensor.dtype is Type.string or tensor.array.size != 1:
         raise invalid(f"input '{tensor.name}' is not one integer")
     return int(tensor.array.reshape(()))
 

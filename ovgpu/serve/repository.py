@@ -1,4 +1,4 @@
-"""Files of models: one model, or a repository of folders ``name/version/model.xml``, as other servers have it."""
+"""Files of models: one model, or a repository of folders ``name/version/model.xml``, as for other servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Signature = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Files of one version of a model. The signature, (name, bytes, time of change) of each, changes with them."""
+    """Files of one version of a model. The signature has (name, bytes, time of the last change) of each file."""
 
     name: str
     version: int
@@ -44,15 +44,15 @@ class Repository:
     def scan(self) -> dict[str, ModelFiles]:
         """Return the newest version of each model that exists now, by name."""
         if self._single:
-            found = _files(self._name, 1, self.path)
-            return {self._name: found} if found else {}
+            files = _files(self._name, 1, self.path)
+            return {self._name: files} if files else {}
         models = {}
         for folder in sorted(_folders(self.path)):
             newest = next(
                 (
-                    found
+                    files
                     for version in sorted(_versions(folder), reverse=True)
-                    if (found := _files(folder.name, version, folder / str(version)))
+                    if (files := _files(folder.name, version, folder / str(version)))
                 ),
                 None,
             )
@@ -63,10 +63,10 @@ class Repository:
     def version(self, name: str, number: str) -> ModelFiles | None:
         """Return a version of a model, also one that is not the newest; None if it does not exist."""
         if self._single:
-            found = self.scan().get(name)
-            return found if number == "1" else None
+            files = self.scan().get(name)
+            return files if number == "1" else None
         folder = self.path / name
-        if name not in {found.name for found in _folders(self.path)} or number not in map(str, _versions(folder)):
+        if name not in {model.name for model in _folders(self.path)} or number not in map(str, _versions(folder)):
             return None
         return _files(name, int(number), folder / number)
 
@@ -84,7 +84,7 @@ def _versions(folder: Path) -> Iterator[int]:
 
 
 def _model_file(folder: Path) -> Path | None:
-    """Return the file of a model in its folder: ``model.xml`` if there are several, else the only one of a format."""
+    """Return the file of a model in its folder: the only one of a format, or ``model.xml`` if there are several."""
     for suffix in FORMATS:
         files = sorted(folder.glob(f"*{suffix}"))
         named = [file for file in files if file.stem in ("model", "openvino_model")]
@@ -94,7 +94,7 @@ def _model_file(folder: Path) -> Path | None:
 
 
 def _files(name: str, version: int, path: Path) -> ModelFiles | None:
-    """Return the files of a version; None if there are none, or if they vanish."""
+    """Return the files of a version, or None if there are none, or if they are deleted meanwhile."""
     try:
         file = _model_file(path) if path.is_dir() else path
         if file is None:

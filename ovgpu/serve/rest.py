@@ -1,4 +1,4 @@
-"""Inferences in JSON, and with the binary extension: tensors as bytes behind the JSON."""
+"""Requests and responses in JSON, also with the binary extension, in which bytes of tensors follow the JSON."""
 
 from __future__ import annotations
 
@@ -13,62 +13,65 @@ from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTenso
 from ovgpu.serve.tensors import NAMES, check_shape, element_type, from_bytes, from_json, to_bytes, to_json
 
 MAX_TENSORS = 1024
-MAX_TIMEOUT = 10**15  # us: longer ones have no end
+MAX_TIMEOUT = 10**15  # us: longer timeouts are cut to this one, which never ends
 UNSUPPORTED = ("shared_memory_region", "classification")  # parameters of tensors
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Form of a response: the outputs that are sent as bytes, by name, and the others."""
+    """Form of a response: whether an output is sent as bytes, by name, and by default."""
 
     binary: dict[str, bool]
     binary_by_default: bool
 
 
 def parse(body: bytearray, json_length: int | None, model: str, version: str) -> tuple[InferenceRequest, Wanted]:
-    """Return the request in a body, of which the first ``json_length`` bytes are JSON, and the response's form.
+    """Return the request in a body, and the form of the response.
+
+    The first ``json_length`` bytes of the body are JSON, or all if it is None.
 
     Raises: ServeError for a body that does not follow the protocol.
     """
     if json_length is not None and not 0 <= json_length <= len(body):
         raise invalid(f"the header's length of {json_length} bytes does not fit a body of {len(body)} bytes")
-    found = load(body if json_length is None else body[:json_length])
+    document = load(body if json_length is None else body[:json_length])
     data = memoryview(body)[json_length:] if json_length is not None else memoryview(b"")
-    tensors = _objects(found, "inputs")
+    tensors = _objects(document, "inputs")
     if not tensors:
         raise invalid("the request has no inputs")
-    inputs, at = [], 0
+    inputs, offset = [], 0
     for tensor in tensors:
         name = _text(tensor, "name")
-        kind, shape = element_type(name, tensor.get("datatype")), check_shape(name, tensor.get("shape", ()))
+        dtype, shape = element_type(name, tensor.get("datatype")), check_shape(name, tensor.get("shape", ()))
         parameters = _parameters(tensor)
         size = parameters.get("binary_data_size")
         if size is None:
-            array = from_json(name, kind, shape, tensor.get("data"))
+            array = from_json(name, dtype, shape, tensor.get("data"))
         else:
-            if type(size) is not int or not 0 <= size <= len(data) - at:
+            left = len(data) - offset
+            if type(size) is not int or not 0 <= size <= left:
                 raise invalid(
-                    f"binary_data_size {size!r} of input '{name}' does not fit the {len(data) - at} bytes that are left"
+                    f"binary_data_size {size!r} of input '{name}' does not fit the {left} bytes that are left"
                 )
-            array = from_bytes(name, kind, shape, data[at : at + size])
-            at += size
-        inputs.append(NamedTensor(name, kind, array))
-    if at != len(data):
-        raise invalid(f"the body has {len(data) - at} bytes that belong to no input")
-    parameters = _parameters(found)
-    outputs = _objects(found, "outputs")
+            array = from_bytes(name, dtype, shape, data[offset : offset + size])
+            offset += size
+        inputs.append(NamedTensor(name, dtype, array))
+    if offset != len(data):
+        raise invalid(f"the body has {len(data) - offset} bytes that belong to no input")
+    parameters = _parameters(document)
+    outputs = _objects(document, "outputs")
     binary = {_text(output, "name"): _parameters(output).get("binary_data") for output in outputs}
     wanted = Wanted(
         {name: bool(value) for name, value in binary.items() if value is not None},
         bool(parameters.get("binary_data_output", False)),
     )
     return InferenceRequest(
-        model, version, inputs, tuple(binary), _text(found, "id", ""), parameters, deadline(parameters)
+        model, version, inputs, tuple(binary), _text(document, "id", ""), parameters, deadline(parameters)
     ), wanted
 
 
 def deadline(parameters: Mapping[str, Any]) -> float | None:
-    """Return the time at which a request's timeout, in microseconds, ends."""
+    """Return the time at which a request's parameter ``timeout``, in microseconds, ends; None without a timeout."""
     timeout = parameters.get("timeout")
     if timeout is None:
         return None
@@ -80,30 +83,30 @@ def deadline(parameters: Mapping[str, Any]) -> float | None:
 def load(text: bytearray) -> dict[str, Any]:
     """Return the JSON object in a text; empty for an empty text. Raise ServeError for anything else."""
     try:
-        found = json.loads(text) if text else {}
+        document = json.loads(text) if text else {}
     except (ValueError, RecursionError) as error:
         raise invalid(f"the body is no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise invalid("the body is no JSON object")
-    return found
+    return document
 
 
-def _objects(found: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    objects = found.get(key, [])
+def _objects(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    objects = document.get(key, [])
     if not isinstance(objects, list) or len(objects) > MAX_TENSORS or not all(isinstance(x, dict) for x in objects):
         raise invalid(f"'{key}' is not a list of at most {MAX_TENSORS} objects")
     return objects
 
 
-def _text(found: dict[str, Any], key: str, default: str | None = None) -> str:
-    text = found.get(key, default)
+def _text(document: dict[str, Any], key: str, default: str | None = None) -> str:
+    text = document.get(key, default)
     if not isinstance(text, str):
         raise invalid(f"'{key}' is no string")
     return text
 
 
-def _parameters(found: dict[str, Any]) -> dict[str, Any]:
-    parameters = found.get("parameters", {})
+def _parameters(document: dict[str, Any]) -> dict[str, Any]:
+    parameters = document.get("parameters", {})
     if not isinstance(parameters, dict):
         raise invalid("'parameters' is no object")
     check_parameters(parameters)
@@ -111,33 +114,33 @@ def _parameters(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise ServeError for parameters that would change the meaning of a request, and are not supported."""
+    """Raise ServeError for parameters that are not supported, but would change the meaning of a request."""
     for name in UNSUPPORTED:
         if parameters.get(name):
             raise ServeError(Status.UNIMPLEMENTED, f"the parameter {name} is not supported")
 
 
 def format(response: InferenceResponse, wanted: Wanted) -> tuple[bytes, int | None]:
-    """Return the body of a response, and the length of the JSON in it if bytes follow."""
+    """Return the body of a response, and the length of its JSON, or None if no bytes follow the JSON."""
     outputs, parts = [], []
     for tensor in response.outputs:
-        output: dict[str, Any] = {"name": tensor.name, "datatype": NAMES[tensor.kind], "shape": tensor.array.shape}
+        output: dict[str, Any] = {"name": tensor.name, "datatype": NAMES[tensor.dtype], "shape": tensor.array.shape}
         if wanted.binary.get(tensor.name, wanted.binary_by_default):
-            parts.append(to_bytes(tensor.array, tensor.kind))
+            parts.append(to_bytes(tensor.array, tensor.dtype))
             output["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
             try:
-                output["data"] = to_json(tensor.array, tensor.kind)
+                output["data"] = to_json(tensor.array, tensor.dtype)
             except UnicodeDecodeError:
                 raise invalid(
                     f"output '{tensor.name}' has bytes that are no UTF-8, which JSON cannot hold: "
                     "ask for it with the parameter binary_data"
                 ) from None
         outputs.append(output)
-    found: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": outputs}
+    document: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": outputs}
     if response.id:
-        found["id"] = response.id
+        document["id"] = response.id
     if response.parameters:
-        found["parameters"] = response.parameters
-    head = json.dumps(found, separators=(",", ":")).encode()
+        document["parameters"] = response.parameters
+    head = json.dumps(document, separators=(",", ":")).encode()
     return b"".join([head, *parts]), len(head) if parts else None

@@ -1,4 +1,4 @@
-"""Open sequences of clients, by model and id."""
+"""Class OpenSequences: the open sequences of clients, by model and id."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ Key = tuple[str, SequenceId]
 
 
 class ClientSequence:
-    """Sequence of a client. It ends on the version of the model on which it began."""
+    """Sequence of a client. It stays on the version of the model on which it began."""
 
     def __init__(self, version: Version, id: SequenceId) -> None:
         self.version, self.id = version, id
-        self.slot: EngineSequence | None = None  # None until it begins and after its end
-        self.turn = asyncio.Lock()  # whose waiters take turns in their order
+        self.handle: EngineSequence | None = None  # None before the beginning and after the end
+        self.turn = asyncio.Lock()  # serves waiting steps in the order in which they came
         self.waiting = 0  # steps that wait or run
         self.used = time.monotonic()
 
     def begin(self, version: Version) -> None:
         """Begin anew, on a version. Raise BatchFullError if too many sequences are open."""
         self.end()
-        self.slot, self.version = version.engine.open(), version
+        self.handle, self.version = version.engine.open(), version
         version.add_sequence()
 
     def end(self) -> None:
-        """Free the slot."""
-        if self.slot is not None:
-            self.slot.close()
-            self.slot = None
+        """Close the handle, if there is one."""
+        if self.handle is not None:
+            self.handle.close()
+            self.handle = None
             self.version.remove_sequence()
 
 
 class OpenSequences:
-    """Sequences that are open, of all models. It belongs to the thread of the event loop.
+    """Open sequences of all models. All methods are called on the thread of the event loop.
 
     Sequences without steps for ``idle`` seconds end.
     """
@@ -53,7 +53,7 @@ class OpenSequences:
     def __init__(self, idle: float) -> None:
         self._idle = idle
         self._open: dict[Key, ClientSequence] = {}
-        self._numbers = count(1)
+        self._ids = count(1)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -63,24 +63,24 @@ class OpenSequences:
         return [(model, sequence) for (model, _), sequence in self._open.items()]
 
     def version_of(self, model: str, step: SequenceStep) -> Version | None:
-        """Return the version on which a sequence goes on, None if it is not open or starts."""
-        found = self._open.get((model, step.id))
-        return None if found is None or step.start else found.version
+        """Return the version on which a sequence continues, or None if it is not open or starts anew."""
+        sequence = self._open.get((model, step.id))
+        return None if sequence is None or step.start else sequence.version
 
-    def numbered(self, model: str, step: SequenceStep) -> SequenceStep:
-        """Return the step with an id: a start with control inputs may leave it to the server."""
+    def identified(self, model: str, step: SequenceStep) -> SequenceStep:
+        """Return the step with an id. The server chooses one if a start with control inputs has none."""
         if step.id or not step.strict:
             return step
         if not step.start:
             raise ServeError(Status.INVALID_ARGUMENT, "the inference has no sequence_id")
-        return SequenceStep(next(n for n in self._numbers if (model, n) not in self._open), True, step.end, True)
+        return SequenceStep(next(id for id in self._ids if (model, id) not in self._open), True, step.end, True)
 
     async def infer(self, version: Version, model: str, step: SequenceStep, inputs: Inputs) -> Any:
-        """Run a step of a sequence after its earlier ones, and return the outputs.
+        """Run a step of a sequence after its earlier steps, and return the outputs.
 
-        A step that fails leaves the sequence as it was; one that should have started it does not.
+        A step that fails leaves the sequence as it was, but a first step that fails ends it.
 
-        Raises: ServeError for a sequence that is not open, or, with ``strict``, that is open already.
+        Raises: ServeError for a step of a sequence that is not open, or for a ``strict`` start of an open one.
         """
         key = (model, step.id)
         sequence = self._open.get(key)
@@ -97,7 +97,7 @@ class OpenSequences:
         finally:
             sequence.waiting -= 1
             sequence.used = time.monotonic()
-            if sequence.slot is None and not sequence.waiting:
+            if sequence.handle is None and not sequence.waiting:
                 self._forget(model, sequence)
 
     async def _run(
@@ -105,11 +105,11 @@ class OpenSequences:
     ) -> Any:
         if step.start:
             sequence.begin(version)
-        elif sequence.slot is None:  # an earlier step ended it, or did not start it
+        elif sequence.handle is None:  # while this step waited, another one ended the sequence or failed to start it
             raise self._missing(model, step)
-        assert sequence.slot is not None
+        assert sequence.handle is not None
         try:
-            outputs = await outputs_of(sequence.slot.submit(inputs))
+            outputs = await outputs_of(sequence.handle.submit(inputs))
         except BaseException:
             if step.start:
                 sequence.end()
@@ -129,7 +129,7 @@ class OpenSequences:
             del self._open[model, sequence.id]
 
     def restore(self, version: Version, model: str, id: SequenceId) -> ClientSequence:
-        """Return a new sequence with its slot, of which the state is to be set."""
+        """Open a sequence and return it. The caller then sets the state by its handle."""
         sequence = ClientSequence(version, id)
         sequence.begin(version)
         self._open[model, id] = sequence

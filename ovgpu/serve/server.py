@@ -1,4 +1,4 @@
-"""Class Server: the sockets, the event loop, and the life of a server from its start to its last response."""
+"""Class Server: the sockets, the event loop, and the start and stop of a server."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from ovgpu.serve.states import StateFolder
 log = logging.getLogger(__name__)
 
 MIB = 1 << 20
-MAX_MESSAGE = 2**31 - 1  # bytes, of gRPC
-KEEP_ALIVE_SECONDS = 75
-BACKLOG = 4096
+MAX_MESSAGE = 2**31 - 1  # bytes: the largest limit that gRPC takes, an int of 32 bits
+KEEP_ALIVE_SECONDS = 75  # after which an idle connection of HTTP is closed
+BACKLOG = 4096  # connections that wait to be accepted
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class Server:
                 self._loop.call_soon_threadsafe(self._stop.set)
 
     async def run(self, ready: asyncio.Event | None = None) -> None:
-        """Serve until `stop`, SIGTERM or SIGINT. Then new inferences are refused, and those that run end first.
+        """Serve until `stop`, SIGTERM or SIGINT. Then refuse new inferences, and wait for running ones to end.
 
-        ``ready`` is set when the models are loaded. A second signal ends inferences as well.
+        ``ready`` is set when the models are loaded. A second signal ends running inferences as well.
         """
         options = self._options
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -143,9 +143,9 @@ class Server:
 
     def _handle_signals(self) -> None:
         assert self._loop is not None and self._stop is not None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with suppress(ValueError, RuntimeError):  # of a loop that is not on the main thread
-                self._loop.add_signal_handler(number, self._signalled)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(ValueError, RuntimeError):  # raised if the loop is not on the main thread
+                self._loop.add_signal_handler(signal_number, self._signalled)
 
     def _signalled(self) -> None:
         assert self._stop is not None
@@ -155,13 +155,13 @@ class Server:
         self._stop.set()
 
     async def _end_idle(self, service: Service) -> None:
-        """End idle sequences, again and again."""
+        """End idle sequences regularly."""
         while True:
             await asyncio.sleep(min(self._options.idle_seconds / 4, 1.0))
             service.sequences.end_idle()
 
     async def _poll(self, models: Models) -> None:
-        """Look for new models, again and again."""
+        """Look for new models regularly."""
         while self._options.poll_seconds:
             await asyncio.sleep(self._options.poll_seconds)
             try:
@@ -208,10 +208,10 @@ class Server:
         return _HttpServer(config)
 
     async def _grpc_server(self, service: Service) -> tuple[GrpcService, Any]:
-        """Return the service of gRPC, and its server if there is to be one."""
-        options, found = self._options, GrpcService(service, self._token, self.held)
+        """Return the service of gRPC, and its server, or None if gRPC is switched off."""
+        options, grpc_service = self._options, GrpcService(service, self._token, self.held)
         if options.grpc_port is None:
-            return found, None
+            return grpc_service, None
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", min(options.body_mib * MIB, MAX_MESSAGE)),
@@ -220,7 +220,7 @@ class Server:
             ],
             interceptors=[DecodingInterceptor()],
         )
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(found, server)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(grpc_service, server)
         address = _shown(self._address, options.grpc_port)
         try:
             if options.tls_cert and options.tls_key:
@@ -231,7 +231,7 @@ class Server:
         except RuntimeError as error:
             raise Error(f"gRPC cannot listen on {address}: {error}") from None
         await server.start()
-        return found, server
+        return grpc_service, server
 
 
 class _HttpServer(uvicorn.Server):
@@ -266,7 +266,7 @@ def _open_engine(options: EngineOptions, path: Path, observer: Any) -> Any:
 
 
 def _allow_open_files() -> None:
-    """Raise the number of open files, and so of connections, to what the system allows."""
+    """Raise the limit of open files, which also limits connections, to the maximum that the system allows."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,4 +1,4 @@
-"""Class Service: the inferences of all interfaces, from a request to its response."""
+"""Class Service: the inferences of all interfaces, from requests to responses."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 
 class Service:
-    """Models, the sequences of clients, and the way of an inference through them.
+    """Models and the sequences of clients, and the inferences that use them.
 
-    It belongs to the thread of an event loop.
+    All methods are called on the thread of one event loop.
     """
 
     def __init__(self, models: Models, sequences: OpenSequences, states: StateFolder | None = None) -> None:
         self.models, self.sequences, self._states = models, sequences, states
         self.stopping = asyncio.Event()
-        self.loaded = False  # whether the models of the repository have been loaded once
+        self.loaded = False  # True after the models of the repository have been loaded once
         self.started = time.time()
 
     @property
@@ -40,7 +40,7 @@ class Service:
         return self.loaded and not self.stopping.is_set()
 
     async def infer(self, request: InferenceRequest, interface: str, method: str) -> InferenceResponse:
-        """Run an inference, which `interface` and `method` have asked for.
+        """Run an inference. ``interface`` and ``method`` say how the client called it, for statistics.
 
         If the task is cancelled, or the deadline passes, an inference that has not begun is not computed.
         """
@@ -60,7 +60,7 @@ class Service:
         return response
 
     def _version(self, request: InferenceRequest) -> tuple[Version, SequenceStep | None]:
-        """Return the version of a model that runs an inference, and the place of the inference in its sequence."""
+        """Return the version that runs an inference, and the step of a sequence that it is, or None."""
         current = self.models.current.get(request.model)
         names = frozenset[str]().union(*(port.names for port in current.engine.inputs)) if current else frozenset()
         step = request.sequence(names)
@@ -88,23 +88,23 @@ class Service:
                 elif step is None:
                     raise invalid(f"model '{request.model}' has states: an inference needs a sequence_id")
                 else:
-                    step = self.sequences.numbered(request.model, step)
+                    step = self.sequences.identified(request.model, step)
                     parameters = {"sequence_id": step.id, "sequence_start": step.start, "sequence_end": step.end}
                     outputs = await self.sequences.infer(version, request.model, step, inputs)
         except TimeoutError:
             raise ServeError(Status.DEADLINE_EXCEEDED, "the deadline of the inference has passed") from None
-        found = [named_output(engine.outputs[number], outputs[number]) for number in wanted]
+        named = [named_output(engine.outputs[i], outputs[i]) for i in wanted]
         if controlled and step is not None:
-            found.append(NamedTensor(CONTROL_ID, Type.u64, np.array([step.id], np.uint64)))
-        return InferenceResponse(request.model, version.number, request.id, found, parameters)
+            named.append(NamedTensor(CONTROL_ID, Type.u64, np.array([step.id], np.uint64)))
+        return InferenceResponse(request.model, version.number, request.id, named, parameters)
 
     # ---- start and stop
 
     async def start(self) -> None:
         """Load the models, and open the sequences that were saved."""
         await self.models.refresh(settled=False)
-        saved = sorted(self._states.load(), key=lambda found: (found.model, found.version)) if self._states else []
-        for (model, number), sequences in groupby(saved, lambda found: (found.model, found.version)):
+        saved = sorted(self._states.load(), key=lambda stored: (stored.model, stored.version)) if self._states else []
+        for (model, number), sequences in groupby(saved, lambda stored: (stored.model, stored.version)):
             async with self.models.ending(model, number) as version:
                 for sequence in sequences:
                     try:
@@ -117,24 +117,24 @@ class Service:
         if version is None or not version.engine.stateful:
             raise Error(f"its version {saved.version} is not loaded")
         sequence = self.sequences.restore(version, saved.model, saved.id)
-        assert sequence.slot is not None
+        assert sequence.handle is not None
         try:
-            await asyncio.to_thread(sequence.slot.write, saved.state)
+            await asyncio.to_thread(sequence.handle.write, saved.state)
         except Exception:
             self.sequences.end(saved.model, sequence)
             raise
         saved.file.unlink(missing_ok=True)
 
     async def stop(self, grace: float) -> None:
-        """Refuse new inferences, wait up to ``grace`` seconds for those that run, save and end the sequences."""
+        """Refuse new inferences, wait up to ``grace`` seconds for running ones, and save and end the sequences."""
         self.stopping.set()
         deadline = time.monotonic() + grace
         while any(version.in_flight for version in self.models.versions()) and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         for model, sequence in self.sequences.all():
-            if self._states and sequence.slot is not None:
+            if self._states and sequence.handle is not None:
                 try:
-                    state = await asyncio.to_thread(sequence.slot.read)
+                    state = await asyncio.to_thread(sequence.handle.read)
                     await asyncio.to_thread(self._states.save, model, sequence.version.number, sequence.id, state)
                 except Exception as error:
                     log.error("sequence %r of model '%s' is not saved: %s", sequence.id, model, error)

@@ -23,7 +23,7 @@ from ovgpu.types import Type
 
 log = logging.getLogger(__name__)
 
-HEADER = "sequence"  # entry with JSON; the others are bytes of variables, by number
+HEADER = "sequence"  # name of the entry with JSON; the other entries have the bytes of variables, by index
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class StateFolder:
     def save(self, model: str, version: str, id: SequenceId, state: State) -> None:
         """Write a sequence. Raise Error for a state of strings, OSError if the file cannot be written."""
         variables, arrays = [], dict[str, Any]()
-        for number, (name, tensor) in enumerate(state.items()):
-            kind = tensor.element_type
-            if kind is Type.string:
+        for i, (name, tensor) in enumerate(state.items()):
+            dtype = tensor.element_type
+            if dtype is Type.string:
                 raise Error(f"variable '{name}' has strings, which are not saved")
-            variables.append({"name": name, "type": datatype(f"variable '{name}'", kind), "shape": list(tensor.shape)})
-            arrays[str(number)] = np.frombuffer(tensor.read().tobytes(), np.uint8)
+            variables.append({"name": name, "type": datatype(f"variable '{name}'", dtype), "shape": list(tensor.shape)})
+            arrays[str(i)] = np.frombuffer(tensor.read().tobytes(), np.uint8)
         header = {"model": model, "version": version, "id": id, "variables": variables}
         arrays[HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
         name = sha256(json.dumps([model, id]).encode()).hexdigest()[:32]
@@ -73,8 +73,8 @@ class StateFolder:
         with np.load(file, allow_pickle=False) as arrays:
             header = json.loads(arrays[HEADER].tobytes())
             state = {}
-            for number, variable in enumerate(header["variables"]):
-                kind = DATATYPES[variable["type"]]
-                array = np.frombuffer(arrays[str(number)], kind.storage).reshape(variable["shape"])
-                state[variable["name"]] = Tensor.from_array(array.copy(), kind)
+            for i, variable in enumerate(header["variables"]):
+                dtype = DATATYPES[variable["type"]]
+                array = np.frombuffer(arrays[str(i)], dtype.storage).reshape(variable["shape"])
+                state[variable["name"]] = Tensor.from_array(array.copy(), dtype)
         return StoredSequence(header["model"], header["version"], header["id"], state, file)

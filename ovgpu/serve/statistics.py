@@ -12,7 +12,7 @@ from ovgpu.batching.gathering import BatchRun
 from ovgpu.serve.errors import Status
 
 TIMES = tuple([round(10 * 1.8**i) for i in range(30)])  # upper bounds of times in us, up to 4 minutes
-SIZES = tuple([1 << i for i in range(13)])
+SIZES = tuple([1 << i for i in range(13)])  # upper bounds of rows in a batch
 RECENT = 20_000  # requests whose latencies are kept
 
 
@@ -58,13 +58,14 @@ class Statistics:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.interfaces: dict[tuple[str, str], Interface] = defaultdict(Interface)  # by interface and method
-        self.waited, self.computed = Histogram(TIMES), Histogram(TIMES)  # us of each inference, of each batch
-        self.rows = Histogram(SIZES)  # of each batch
-        self.sizes: dict[int, Size] = defaultdict(Size)  # by rows
-        self.succeeded = self.failed = 0  # inferences
-        self.nanoseconds = [0, 0]  # of inferences that succeeded and failed
+        self.waited = Histogram(TIMES)  # time of each inference in the queue, in us
+        self.computed = Histogram(TIMES)  # time of each batch, in us
+        self.rows = Histogram(SIZES)  # rows of each batch
+        self.sizes: dict[int, Size] = defaultdict(Size)  # by number of rows
+        self.succeeded = self.failed = 0  # numbers of inferences
+        self.nanoseconds = [0, 0]  # total times of inferences that succeeded, and that failed
         self.inference_nanoseconds = self.queue_nanoseconds = 0  # summed over inferences
-        self.last_inference = 0  # in ms since 1970
+        self.last_inference = 0  # time of the last success, in ms since 1970
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (time.monotonic() at the end, seconds)
 
     def add_batch(self, run: BatchRun) -> None:
@@ -84,15 +85,15 @@ class Statistics:
         """Add a call, with its time from the arrival of the request to the response."""
         succeeded = status is Status.OK
         with self.lock:
-            found = self.interfaces[interface, method]
-            found.microseconds.observe(1e6 * seconds)
+            calls = self.interfaces[interface, method]
+            calls.microseconds.observe(1e6 * seconds)
             if succeeded:
-                found.succeeded += 1
+                calls.succeeded += 1
                 self.succeeded += 1
                 self.last_inference = time.time_ns() // 1_000_000
                 self.recent.append((time.monotonic(), seconds))
             else:
-                found.failed += 1
+                calls.failed += 1
                 self.failed += 1
             self.nanoseconds[not succeeded] += round(1e9 * seconds)
 
@@ -104,5 +105,5 @@ class Statistics:
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """Return the least of sorted values that ``percent`` of them do not exceed; 0 without values."""
+    """Return a percentile of values, which are sorted, or 0 if there are none."""
     return values[min(int(len(values) * percent / 100), len(values) - 1)] if values else 0.0

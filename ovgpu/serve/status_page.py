@@ -1,4 +1,4 @@
-"""Status page: models, sequences, throughput, and latencies as a picture."""
+"""Status page: models, sequences, throughput, and a picture of latencies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ovgpu.serve.service import Service
 from ovgpu.serve.statistics import percentile
 from ovgpu.version import OWN
 
-SECONDS = 300  # that the picture shows
-BINS = 60
+SECONDS = 300  # time span of the picture
+BINS = 60  # points of a curve in this span
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 720, 180, 60, 10, 24
 CURVES = ((50, "#2a7"), (90, "#27a"), (99, "#c33"))  # percentiles and their colours
 
@@ -30,9 +30,9 @@ def status_page(service: Service) -> str:
         for version in versions
     ]
     rows += [
-        f'<tr><td>{escape(name)}</td><td>{escape(number)}</td><td class="f" colspan="8">'
+        f'<tr><td>{escape(name)}</td><td>{escape(version_number)}</td><td class="f" colspan="8">'
         f"{escape(state.lower())}: {escape(reason)}</td></tr>"
-        for name, number, state, reason in service.models.index()
+        for name, version_number, state, reason in service.models.index()
         if state != "READY"
     ]
     state = "stopping" if service.stopping.is_set() else "ready" if service.ready else "loading models"
@@ -58,14 +58,14 @@ def _row(version: Version, current: bool) -> str:
     latencies = sorted(latency for _, latency in recent)
     span = max((age for age, _ in recent), default=0.0)
     used, slots = version.engine.slots
-    numbers = [
+    texts = [
         f"{len(recent) / max(span, 1.0):,.1f}",
         *(f"{1e3 * percentile(latencies, percent):,.1f}" for percent, _ in CURVES),
         str(version.in_flight),
         str(used) if version.engine.stateful else "",
         str(slots) if version.engine.stateful else "",
     ]
-    cells = "".join(f'<td class="n">{number}</td>' for number in numbers)
+    cells = "".join(f'<td class="n">{text}</td>' for text in texts)
     ending = "" if current else " <small>(until its sequences end)</small>"
     return (
         f"<tr><td>{escape(version.name)}</td><td>{escape(version.number)}{ending}</td>"
@@ -80,9 +80,9 @@ def _picture(version: Version) -> str:
         bins[BINS - 1 - min(int(age * BINS / SECONDS), BINS - 1)].append(1e3 * latency)
     if not any(bins):
         return "<p><small>No inferences yet.</small></p>"
-    for found in bins:
-        found.sort()
-    highest = _round_up(max(percentile(found, 99) for found in bins))
+    for latencies in bins:
+        latencies.sort()
+    highest = _round_up(max(percentile(latencies, 99) for latencies in bins))
     step = (WIDTH - LEFT) / BINS
     parts = []
     for fraction in (0, 0.5, 1):
@@ -92,17 +92,17 @@ def _picture(version: Version) -> str:
             f'y="{y + 4}" text-anchor="end">{highest * fraction:g} ms</text>'
         )
     parts.append(f'<text x="{WIDTH}" y="{TOP + HEIGHT + 20}" text-anchor="end">now</text>')
-    for number, (percent, colour) in enumerate(CURVES):
+    for curve, (percent, colour) in enumerate(CURVES):
         path, drawing = "", False
-        for index, found in enumerate(bins):
-            if found:
-                x = LEFT + (index + 0.5) * step
-                y = TOP + HEIGHT * (1 - percentile(found, percent) / highest)
+        for i, latencies in enumerate(bins):
+            if latencies:
+                x = LEFT + (i + 0.5) * step
+                y = TOP + HEIGHT * (1 - percentile(latencies, percent) / highest)
                 path += f"{'L' if drawing else 'M'}{x:.1f} {y:.1f}h.1"
-            drawing = bool(found)
+            drawing = bool(latencies)
         parts.append(
             f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-linecap="round"/>'
-            f'<text x="{LEFT + 70 * number}" y="{TOP + HEIGHT + 20}" fill="{colour}">p{percent}</text>'
+            f'<text x="{LEFT + 70 * curve}" y="{TOP + HEIGHT + 20}" fill="{colour}">p{percent}</text>'
         )
     return (
         f'<svg viewBox="0 0 {WIDTH} {TOP + HEIGHT + BOTTOM}" role="img" font-size="12" fill="currentColor">'

@@ -29,10 +29,10 @@ DATATYPES = {
     "FP64": Type.f64,
     "BYTES": Type.string,
 }
-NAMES = {kind: name for name, kind in DATATYPES.items()}
+NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 MAX_RANK = 32
-MAX_EMPTY = 1 << 24  # product of the other extents of an input without elements: results may have as many
-LENGTH = struct.Struct("<I")  # of an element of BYTES, before it
+MAX_EMPTY = 1 << 24  # product of an empty input's extents other than 0: results may have as many elements
+LENGTH = struct.Struct("<I")  # the length in bytes, which precedes each element of BYTES
 
 Array = np.ndarray[Any, Any]
 
@@ -50,26 +50,26 @@ def check_shape(name: str, shape: Sequence[Any]) -> tuple[int, ...]:
 
 def element_type(name: str, datatype: Any) -> Type:
     """Return the element type of a datatype. Raise ServeError if there is no such datatype."""
-    kind = DATATYPES.get(datatype) if isinstance(datatype, str) else None
-    if kind is None:
+    dtype = DATATYPES.get(datatype) if isinstance(datatype, str) else None
+    if dtype is None:
         raise invalid(f"input '{name}' has the unknown datatype {datatype!r}; there are {', '.join(DATATYPES)}")
-    return kind
+    return dtype
 
 
-def from_bytes(name: str, kind: Type, shape: tuple[int, ...], data: bytes | memoryview) -> Array:
-    """Return an input from its elements in memory, little-endian and row by row. It may share ``data``.
+def from_bytes(name: str, dtype: Type, shape: tuple[int, ...], data: bytes | memoryview) -> Array:
+    """Return an input from the bytes of its elements, little-endian and in row-major order. It may share ``data``.
 
     Raises: ServeError unless ``data`` has as many bytes as the shape needs.
     """
     count = prod(shape)
-    if kind is Type.string:
+    if dtype is Type.string:
         return objects(list(_strings(name, memoryview(data), count))).reshape(shape)
-    needed = count * kind.size
+    needed = count * dtype.size
     if len(data) != needed:
         raise invalid(f"input '{name}' of shape {list(shape)} needs {needed} bytes, but has {len(data)}")
-    if kind is Type.boolean:
+    if dtype is Type.boolean:
         return np.frombuffer(data, np.uint8).reshape(shape).astype(bool)
-    return np.frombuffer(data, kind.storage).reshape(shape)
+    return np.frombuffer(data, dtype.storage).reshape(shape)
 
 
 def _strings(name: str, data: memoryview, count: int) -> Iterator[bytes]:
@@ -87,59 +87,61 @@ def _strings(name: str, data: memoryview, count: int) -> Iterator[bytes]:
         raise invalid(f"input '{name}' has more than {count} strings")
 
 
-def from_json(name: str, kind: Type, shape: tuple[int, ...], data: Any) -> Array:
+def from_json(name: str, dtype: Type, shape: tuple[int, ...], data: Any) -> Array:
     """Return an input from a list of its elements, flat or nested.
 
-    Raises: ServeError for elements that are not of the type, or are more or fewer than the shape needs.
+    Raises: ServeError for elements of another type, or for more or fewer elements than the shape needs.
     """
     if not isinstance(data, list):
         raise invalid(f"the data of input '{name}' is no list")
-    allowed = (
-        {str} if kind is Type.string else {bool} if kind is Type.boolean else {int} if kind.integral else {int, float}
-    )
+    allowed: set[type] = {int} if dtype.integral else {int, float}
+    if dtype is Type.string:
+        allowed = {str}
+    elif dtype is Type.boolean:
+        allowed = {bool}
     try:
         # An array of numbers and a string, without this dtype, would make all elements as long as the string.
         elements = np.array(data, object).reshape(-1)
         if not set(map(type, elements)) <= allowed:
-            raise invalid(f"the data of input '{name}' has elements that are not {NAMES[kind]}")
-        if kind is Type.string:
+            raise invalid(f"the data of input '{name}' has elements that are not {NAMES[dtype]}")
+        if dtype is Type.string:
             return shaped(name, shape, objects([element.encode() for element in elements]))
         with np.errstate(over="ignore"):  # as infinity
-            return shaped(name, shape, elements.astype(kind.storage))
+            return shaped(name, shape, elements.astype(dtype.storage))
     except (ValueError, OverflowError) as error:
-        raise invalid(f"the data of input '{name}' cannot be read as {NAMES[kind]}: {error}") from None
+        raise invalid(f"the data of input '{name}' cannot be read as {NAMES[dtype]}: {error}") from None
 
 
 def objects(elements: Sequence[Any]) -> Array:
-    """Return an array of Python's objects."""
+    """Return a one-dimensional array of Python's objects."""
     array = np.empty(len(elements), object)
     array[:] = elements
     return array
 
 
 def shaped(name: str, shape: tuple[int, ...], array: Array) -> Array:
-    """Return an input of this shape. Raise ServeError if it has more elements, or fewer."""
+    """Return an input in a shape. Raise ServeError if it has more or fewer elements than the shape."""
     if array.size != prod(shape):
         raise invalid(f"input '{name}' of shape {list(shape)} has {array.size} elements, not {prod(shape)}")
     return array.reshape(shape)
 
 
-def to_bytes(array: Array, kind: Type) -> bytes:
-    """Return the elements of an output in memory."""
-    if kind is Type.string:
+def to_bytes(array: Array, dtype: Type) -> bytes:
+    """Return the bytes of an output's elements; see `from_bytes`."""
+    if dtype is Type.string:
         encoded = [string_bytes(element) for element in array.flat]
         return b"".join([part for element in encoded for part in (LENGTH.pack(len(element)), element)])
-    return np.ascontiguousarray(array, kind.storage).tobytes()
+    return np.ascontiguousarray(array, dtype.storage).tobytes()
 
 
-def to_json(array: Array, kind: Type) -> list[Any]:
+def to_json(array: Array, dtype: Type) -> list[Any]:
     """Return the elements of an output as a flat list. Raise UnicodeDecodeError for bytes that are no UTF-8."""
-    if kind is Type.string:
+    if dtype is Type.string:
         return [string_bytes(element).decode() for element in array.flat]
-    if kind in (Type.f16, Type.bf16):
+    if dtype in (Type.f16, Type.bf16):
         array = array.astype(np.float32)
-    found: list[Any] = array.reshape(-1).tolist()
-    return found
+    elements: list[Any] = array.reshape(-1).tolist()
+    return elements
 
 
 def string_bytes(element: str | bytes) -> bytes:
@@ -147,8 +149,8 @@ def string_bytes(element: str | bytes) -> bytes:
     return element.encode() if isinstance(element, str) else bytes(element)
 
 
-def datatype(what: str, kind: Type) -> str:
+def datatype(what: str, dtype: Type) -> str:
     """Return the datatype of an element type. Raise Error if the protocol has none."""
-    if kind not in NAMES:
-        raise Error(f"{what} has the type {kind.get_type_name()}, which the protocol lacks")
-    return NAMES[kind]
+    if dtype not in NAMES:
+        raise Error(f"{what} has the type {dtype.get_type_name()}, which the protocol lacks")
+    return NAMES[dtype]

@@ -55,7 +55,7 @@ _ROWS: dict[str, _Row] = {
 
 _QUANTIZED = {"i4", "i8", "i32", "u8", "nf4", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0"}
 
-# Further names of types in the port precisions of IR versions, in lower case.
+# Further names of types in IR files, as precisions of ports, in lower case.
 _LEGACY_NAMES = {
     "undefined": "dynamic",
     "unspecified": "dynamic",
@@ -160,10 +160,10 @@ class Type:
         dtype = np.dtype(dtype)
         if dtype.kind in "UST":
             return Type.string
-        found = _BY_DTYPE.get(dtype.newbyteorder("=") if dtype.kind in "iuf" else dtype)
-        if found is None:
+        element_type = _BY_DTYPE.get(dtype.newbyteorder("=") if dtype.kind in "iuf" else dtype)
+        if element_type is None:
             raise RuntimeError(f"Unsupported data type: {dtype}")
-        return found
+        return element_type
 
     @property
     def storage(self) -> np.dtype[Any]:
@@ -206,23 +206,23 @@ class Type:
         return self is Type.dynamic
 
     def is_real(self) -> bool:
-        """Return whether it is one of floating-point numbers."""
+        """Return whether the elements are floating-point numbers."""
         return self.real
 
     def is_integral(self) -> bool:
-        """Return whether it is one of integers, boolean among them."""
+        """Return whether the elements are integers or booleans."""
         return self.integral
 
     def is_integral_number(self) -> bool:
-        """Return whether it is one of integers other than boolean."""
+        """Return whether the elements are integers, and not booleans."""
         return self.integral_number
 
     def is_signed(self) -> bool:
-        """Return whether it has negative numbers."""
+        """Return whether the type has negative values."""
         return self.signed
 
     def is_quantized(self) -> bool:
-        """Return whether it is one of quantised numbers."""
+        """Return whether the elements are quantised numbers."""
         return self.quantized
 
     def compatible(self, other: Type) -> bool:

@@ -101,7 +101,7 @@ def pack(array: Array, type: Type) -> Array:
 
 
 def _as_storage(array: Array, type: Type) -> Array:
-    # Bytes with codes of a type may exceed its bits.
+    # A structured dtype has a byte per element, whose code may be too large for the type's bits.
     numbers = array.view(np.uint8) if array.dtype.names and array.dtype == type.storage else array
     if type.integral_number and type is not Type.string and numbers.dtype.kind in "iu":
         low = -(1 << (type.bitwidth - 1)) if type.signed else 0

@@ -22,8 +22,8 @@ def _check_class(value: object, expected: type) -> None:
 class Dimension:
     """The extent of an axis, known or bounded: `Dimension(3)`, `Dimension(1, 8)`, `Dimension("3..")`, `Dimension()`.
 
-    The value -1 means an unknown extent, the bound -1 that there is none, and the text "" 0. Immutable,
-    except for the symbol.
+    As a value, -1 means an unknown extent; as a bound, that there is no bound. The text "" means 0. A dimension is
+    immutable except for its symbol.
 
     Raises: TypeError for an argument that is no int or str, RuntimeError for invalid text or bounds.
     """
@@ -101,7 +101,7 @@ class Dimension:
         self._symbol = symbol
 
     def has_symbol(self) -> bool:
-        """Return whether the dimension has a symbol, as equal unknown lengths do."""
+        """Return whether the dimension has a symbol, which unknown lengths share if they are equal."""
         return self.get_symbol() is not None
 
     def compatible(self, dim: Dimension) -> bool:
@@ -168,12 +168,12 @@ def _interval(low: int, high: int) -> Dimension:
 
 
 def _extent(value: SupportsIndex) -> int:
-    number = operator.index(value)
-    if number > UNBOUNDED:
-        raise TypeError(f"dimension {number} does not fit into 64 bits")
-    if number < -1:
-        raise RuntimeError(f"dimension {number} is negative")
-    return number
+    extent = operator.index(value)
+    if extent > UNBOUNDED:
+        raise TypeError(f"dimension {extent} does not fit into 64 bits")
+    if extent < -1:
+        raise RuntimeError(f"dimension {extent} is negative")
+    return extent
 
 
 def _parse_bounds(text: str) -> tuple[int, int]:
@@ -273,10 +273,10 @@ class Strides(_IntList):
 
 
 def _natural(value: SupportsIndex) -> int:
-    number = operator.index(value)
-    if not 0 <= number < 2**64:
-        raise TypeError(f"expected a non-negative integer of at most 64 bits, got {number}")
-    return number
+    integer = operator.index(value)
+    if not 0 <= integer < 2**64:
+        raise TypeError(f"expected a non-negative integer of at most 64 bits, got {integer}")
+    return integer
 
 
 class PartialShape:

@@ -1,4 +1,4 @@
-"""Decorators of ``openvino.utils.decorators``: that of preprocessing functions is ovgpu's, others are openvino's."""
+"""Decorators of ``openvino.utils.decorators``: `custom_preprocess_function` is ovgpu's, others are openvino's."""
 
 from __future__ import annotations
 

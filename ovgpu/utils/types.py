@@ -1,4 +1,4 @@
-"""Element types of Python types and of NumPy's dtypes, and back."""
+"""Conversion of Python types and NumPy's dtypes to element types, and back."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TensorShape: TypeAlias = list[int]
 log = logging.getLogger(__name__)
 
 _TYPES = {
-    np.dtype(kind.to_dtype()): kind
-    for kind in (
+    np.dtype(element_type.to_dtype()): element_type
+    for element_type in (
         Type.boolean,
         Type.f16,
         Type.f32,
@@ -51,14 +51,14 @@ def get_element_type(data_type: Any) -> Type:
         return Type.i32 if data_type is int else Type.f32
     if data_type in (str, bytes, np.str_, np.bytes_):
         return Type.string
-    found = _TYPES.get(np.dtype(data_type)) if isinstance(data_type, (type, np.dtype)) else None
-    if found is None:
+    element_type = _TYPES.get(np.dtype(data_type)) if isinstance(data_type, (type, np.dtype)) else None
+    if element_type is None:
         raise OVTypeError(f"there is no element type for {data_type!r}")
-    return found
+    return element_type
 
 
 def get_element_type_str(data_type: Any) -> str:
-    """Return the name of `get_element_type`."""
+    """Return the name of an element type, see `get_element_type`."""
     return get_element_type(data_type).get_type_name()
 
 

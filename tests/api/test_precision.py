@@ -211,10 +211,12 @@ def test_options_are_exported(emulated: str) -> None:
 @pytest.mark.parametrize("kind", ["u8", "i8", "u4", "i4"])
 def test_types_of_caches_that_are_not_stored(kind: str) -> None:
     """8-bit and 4-bit caches are announced as what they are, whether the program or the model asks for them."""
-    with pytest.warns(RuntimeWarning, match=f"KV_CACHE_PRECISION {kind}: ovgpu stores keys and values in f32"):
+    match = f"KV_CACHE_PRECISION {kind}: ovgpu stores keys and values in f32"
+    with pytest.warns(RuntimeWarning, match=match) as warned:
         found = ov.Core().compile_model(with_options(ov, {}), "CPU", {CACHE: kind})
+    assert warned[0].filename == __file__
     assert found.get_property(CACHE) == ov.Type.f32
-    with pytest.warns(RuntimeWarning, match=f"KV_CACHE_PRECISION {kind}: ovgpu stores keys and values in f32"):
+    with pytest.warns(RuntimeWarning, match=match):
         found = ov.Core().compile_model(with_options(ov, {CACHE: kind}), "CPU")
     assert found.get_property(CACHE) == ov.Type.f32
 

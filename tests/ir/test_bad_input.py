@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import ovgpu
 from ovgpu._util import openvino_package
 from ovgpu.errors import Error, ModelError, OpError
 from ovgpu.ir import _files, read_model
@@ -380,10 +381,10 @@ def test_folders_without_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["m.onnx", "m.pdmodel", "m.tflite", "m.pb"])
 def test_other_formats(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match=f"openvino cannot read {name}: "):
-        read_model(name)
+        ovgpu.read_model(name)
     monkeypatch.setattr(openvino_package, "package", lambda: None)
     with pytest.raises(ModelError, match=rf"{name} is no OpenVINO IR; .*: {re.escape(openvino_package.HINT)}"):
-        read_model(name)
+        ovgpu.read_model(name)
 
 
 def test_objects_that_are_no_models() -> None:

@@ -27,7 +27,7 @@ def stored(packed: Packed, scale: tuple[int, int] | None, zero: tuple[int, int] 
     count = packed.rows * packed.columns
     codes = RNG.integers(0, 255, -(-count // 2) if packed.is_nibbles else (packed.rows, packed.columns), np.uint8)
     return [
-        codes.view(np.int8) if packed.kind == Type.i8 else codes,
+        codes.view(np.int8) if packed.dtype == Type.i8 else codes,
         None if scale is None else RNG.uniform(0.01, 0.1, scale).astype(np.float16),
         None if zero is None else RNG.integers(3, 12, zero, np.uint8),
     ]
@@ -112,7 +112,7 @@ def test_batches(of_x: int, backend: CudaBackend) -> None:
 def test_gather(backend: CudaBackend) -> None:
     packed = nibbles(7, 33)
     weights, indices = stored(packed, (7, 1), (7, 1)), np.array([[6, -7, 7], [-8, 0, 2**40]])
-    op = CompressedGather(weights=packed, kind=Type.f16)
+    op = CompressedGather(weights=packed, dtype=Type.f16)
     out = cupy_emu.empty((2, 3, 33), np.float16)
     launcher = Launcher(backend.stream, backend.blas)
     codes, *terms = map(cupy_emu.asarray, weights)
@@ -129,7 +129,7 @@ def test_gather(backend: CudaBackend) -> None:
 def test_gather_nothing(terms: tuple[int, int]) -> None:
     packed, indices = nibbles(7, 33), np.zeros((4, 0), np.int64)
     codes, *affine = stored(packed, terms, terms)
-    (found,) = CompressedGather(weights=packed, kind=Type.f16).evaluate(NUMPY, codes, indices, *affine)
+    (found,) = CompressedGather(weights=packed, dtype=Type.f16).evaluate(NUMPY, codes, indices, *affine)
     assert found.shape == (4, 0, 33) and found.dtype == np.float16
 
 

@@ -320,7 +320,7 @@ def test_nodes_are_limited(emulated: str, monkeypatch: pytest.MonkeyPatch) -> No
     def replayed(*recordings: Recorded) -> list[bool]:
         found = []
         for recording in recordings:
-            found.append(backend.replay(recording))
+            found.append(backend.launch(recording))
             recording.runs += not found[-1]  # else its calls run one by one
         return found
 
@@ -345,5 +345,5 @@ def test_another_error_than_an_exception_ends_the_capture(backend: CudaBackend) 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        backend.replay(Recorded([interrupt], runs=1))
+        backend.launch(Recorded([interrupt], runs=1))
     assert not backend.stream.is_capturing()

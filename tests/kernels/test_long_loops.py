@@ -12,7 +12,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.lowering.program import Copy
-from ovgpu.runtime.loops import bind, replayed
+from ovgpu.runtime.loops import bind, repeated
 from ovgpu.types import Type
 from tests.control_flow import test_slices, test_tensor_iterator
 from tests.control_flow.loop_nets import ONES, X, looped
@@ -128,7 +128,7 @@ def test_cached_cycles_hold_their_inputs(
 ) -> None:
     """The cache finds cycles by the ids of input arrays. It holds the arrays, also of loops that cannot be repeated, so
     that no other array gets one of these ids."""
-    monkeypatch.setattr(replayed, "MAX_CYCLE_ITERATIONS", replayed.MAX_CYCLE_ITERATIONS if repeats else -1)
+    monkeypatch.setattr(repeated, "MAX_CYCLE_ITERATIONS", repeated.MAX_CYCLE_ITERATIONS if repeats else -1)
     run = Run(looped(halved, [ONES], [(0, None)], trips=50), emulated)
     run(X[0])
     (cache,) = run.request._session.last.loops.values()
@@ -142,12 +142,12 @@ def test_cached_cycles_hold_their_inputs(
 def test_the_first_few_trip_counts_are_unrolled(emulated: str, captures: list[Any]) -> None:
     """Later trip counts use the cycle, so that captures stop."""
     run = Run(looped(counted, [ONES], [(0, 0)], trips="n"), emulated)
-    for trips in range(3, 3 + replayed.CACHED_CYCLES):
+    for trips in range(3, 3 + repeated.CACHED_CYCLES):
         for n in range(2):
             counters = run(X[n], np.array(trips))
         assert (counters.graph_launches, counters.launches) == (1, 0)
     first = len(captures)
-    assert first == replayed.CACHED_CYCLES
+    assert first == repeated.CACHED_CYCLES
     for trips in range(20, 40):
         run(X[0], np.array(trips))
     assert len(captures) <= first + 4  # cycles, of different lengths

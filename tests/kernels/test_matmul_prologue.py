@@ -105,7 +105,7 @@ def run(
         product=product,
         gate=gate,
         weights=len(weights),
-        kind=Type.of(np.dtype(kind)),
+        dtype=Type.of(np.dtype(kind)),
         before=getattr(prologue, "layers", ()),
         layer=layer,
     )

@@ -38,7 +38,7 @@ def codes(kind: Any, factor: bool = False, zero: int | None = None, low: int = -
     inputs = 1 + factor
     parts, value = list[Part](), 0
     wanted: list[tuple[Any, tuple[int, ...]]] = [
-        (Quantize(low=low, high=high, kind=Type.i8), tuple(range(inputs, inputs + len(literals))))
+        (Quantize(low=low, high=high, dtype=Type.i8), tuple(range(inputs, inputs + len(literals))))
     ]
     if factor:
         wanted.insert(0, (Multiply(), (1,)))

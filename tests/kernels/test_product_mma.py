@@ -40,7 +40,7 @@ def packed(kind: Type, rows: int, columns: int, matrices: int = 1) -> Packed:
 
 def stored(weights: Packed, scale: tuple[int, int] | None, zero: tuple[int, int] | None, scale_type: Any) -> list[Any]:
     """Return random codes, scales, and zero points; codes and zero points take all values of their type."""
-    count, signed = weights.rows * weights.columns, weights.kind in (Type.i4, Type.i8)
+    count, signed = weights.rows * weights.columns, weights.dtype in (Type.i4, Type.i8)
     codes = RNG.integers(0, 256, count // 2 if weights.is_nibbles else (weights.rows, weights.columns), np.uint8)
     low, high = (
         (-8, 8)
@@ -50,7 +50,7 @@ def stored(weights: Packed, scale: tuple[int, int] | None, zero: tuple[int, int]
         else ((0, 16) if weights.is_nibbles else (0, 256))
     )
     return [
-        codes.view(np.int8) if weights.kind == Type.i8 else codes,
+        codes.view(np.int8) if weights.dtype == Type.i8 else codes,
         None if scale is None else RNG.uniform(0.01, 0.1, scale).astype(scale_type),
         None if zero is None else RNG.integers(low, high, zero, np.int8 if signed else np.uint8),
     ]

@@ -33,8 +33,8 @@ def uniform_values(make: Callable[[Net, Port], Port], *inputs: np.ndarray[Any, A
     executor = Executor(program, CpuBackend(), {})
     for x in inputs:
         executor.set_inputs([x], {})
-        slots, _ = program.segments[0].shape_function(executor.arrays)
-        known = intervals.uniform(slots, [x])
+        symbol_values, _ = program.segments[0].shape_function(executor.arrays)
+        known = intervals.uniform(symbol_values, [x])
         (expected,) = executor.run([x], {}, FreshMemory(CpuBackend()))
         if known is None:
             found.append(None)

@@ -86,7 +86,7 @@ def test_shapes_and_slots_of_the_last_inference() -> None:
     model = compiled(models.loop())
     model([np.ones((3, 4), "f4")])
     assert model.plan().steps[0].outputs[0].shape == (3, 4)
-    assert 3 in [value for _, value in model.plan().slots[0]]
+    assert 3 in [value for _, value in model.plan().symbol_values[0]]
     model([np.ones((5, 4), "f4")])
     assert model.plan().steps[0].bodies[0].trips == 5
     assert model.plan({"x": [2, 4]}).steps[0].bodies[0].trips == 2
@@ -140,13 +140,13 @@ def test_plan_of_a_program_without_executor() -> None:
     assert unknown.steps[0].outputs[0].shape == (None, 3)
     assert unknown.steps[0].outputs[0].nbytes is None and unknown.arenas == (None,)
     segment = program.segments[0]
-    slots, _ = segment.shape_function([np.empty((2, 3), "f4")])
-    known = plan_of_program(program, [slots])
+    symbol_values, _ = segment.shape_function([np.empty((2, 3), "f4")])
+    known = plan_of_program(program, [symbol_values])
     assert known.bytes_moved == 160 and known.arena >= 24 and known.steps[0].calls is None
 
 
 def test_a_captured_segment_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def replay(self: CpuBackend, recording: Any) -> bool:
+    def launch(self: CpuBackend, recording: Any) -> bool:
         """Replay as a backend with graphs, which captures at the second run."""
         recording.runs += 1
         recording.graph = recording.runs > 1 or None
@@ -154,7 +154,7 @@ def test_a_captured_segment_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> No
             call()
         return True
 
-    monkeypatch.setattr(CpuBackend, "replay", replay)
+    monkeypatch.setattr(CpuBackend, "launch", launch)
     model, x = compiled(models.loop()), np.ones((4, 4), "f4")
     model([x])
     assert model.plan().captured == (False,) and model.plan().launches == 4 * 2 + 1

@@ -21,8 +21,8 @@ from ovgpu.runtime.profile import HostClock
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
-ALIGNMENT_BYTES = 64
-PIECE_BYTES = 1 << 22  # of a constant that a worker copies at a time
+ALIGNMENT_BYTES = 64  # of memory blocks
+PIECE_BYTES = 1 << 22  # of a constant, which a worker copies at a time
 
 
 class _Memory:
@@ -49,7 +49,7 @@ class CpuBackend:
     fuses = False
     xp = NUMPY
     remote = False
-    replays = False
+    captures_graphs = False
 
     def for_request(self) -> CpuBackend:
         return self
@@ -65,14 +65,14 @@ class CpuBackend:
         host_memory.require(nbytes)
 
     def make_array(
-        self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type
+        self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Type
     ) -> Array:
         if 0 in shape:
-            return np.empty(shape, kind.storage)
-        return np.ndarray(shape, kind.storage, block, offset, strides)
+            return np.empty(shape, dtype.storage)
+        return np.ndarray(shape, dtype.storage, block, offset, strides)
 
-    def dense(self, block: Any, shape: tuple[int, ...], kind: Type) -> Array:
-        return np.ndarray(shape, kind.storage, block)
+    def dense(self, block: Any, shape: tuple[int, ...], dtype: Type) -> Array:
+        return np.ndarray(shape, dtype.storage, block)
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         if array.shape == shape and array.strides == strides and not offset:
@@ -88,21 +88,21 @@ class CpuBackend:
         return np.asarray(_Memory(array, offset, shape, strides)).view(array.dtype)
 
     def constant(self, value: Any) -> Array:
-        (found,), copy = self.constants([value])
+        (array,), copy = self.constants([value])
         copy()
-        return found
+        return array
 
     def constants(self, values: Sequence[Any]) -> tuple[Sequence[Array], Callable[[], None]]:
-        found = [self._constant_memory(value) for value in values]
-        copies = [(target, value) for target, value in zip(found, values) if target is not value]
+        arrays = [self._constant_memory(value) for value in values]
+        copies = [(target, value) for target, value in zip(arrays, values) if target is not value]
         work = workers(sum(target.nbytes for target, _ in copies) > PIECE_BYTES)
         pieces = (piece for target, value in copies for piece in _pieces(target, value))
         for worker, piece in zip(cycle(work), pieces):
             worker(_move, *piece)
-        return found, partial(record, call, work)
+        return arrays, partial(record, call, work)
 
     def _constant_memory(self, value: Array) -> Array:
-        """Return the constant itself if it is aligned and dense, else memory for a copy that is."""
+        """Return the constant itself if it is aligned and dense, else memory for an aligned and dense copy."""
         if value.flags.aligned and value.flags.c_contiguous:
             return value
         if not value.nbytes:
@@ -136,7 +136,7 @@ class CpuBackend:
     def slicing(self, incoming: int, outgoing: int) -> None:
         return None
 
-    def replay(self, recording: Recording) -> bool:
+    def launch(self, recording: Recording) -> bool:
         return False
 
     def ready(self, calls: Sequence[Call]) -> bool:

@@ -39,13 +39,13 @@ class CudaBackend:
 
     Each request has its own stream, cuBLAS and cuDNN handles, and cuFFT plans. The requests of a compiled model share
     the store of its ``kernels`` and the cuDNN ``plans``. ``tf32``: products, convolutions and attention may round f32
-    to TF32. ``choices``: among kernels; by default those that `ovgpu tune` measured on the card.
+    to TF32. ``choices`` among kernels are by default those that `ovgpu tune` measured on the card.
     """
 
     name = "NVIDIA"
     remote = True
     fuses = True
-    replays = True
+    captures_graphs = True
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class CudaBackend:
                 raise errors.OutOfMemory(errors.out_of_memory(f"{nbytes:,} bytes were asked for"))
 
     def make_array(
-        self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type
+        self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Type
     ) -> Array:
-        return self.cupy.ndarray(shape, kind.storage, memptr=block + offset, strides=strides)
+        return self.cupy.ndarray(shape, dtype.storage, memptr=block + offset, strides=strides)
 
-    def dense(self, block: Any, shape: tuple[int, ...], kind: Type) -> Array:
-        return self.cupy.ndarray(shape, kind.storage, memptr=block)
+    def dense(self, block: Any, shape: tuple[int, ...], dtype: Type) -> Array:
+        return self.cupy.ndarray(shape, dtype.storage, memptr=block)
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         if array.shape == shape and array.strides == strides and not offset:
@@ -119,8 +119,8 @@ class CudaBackend:
 
         with self.active():
             arrays, upload = slab([value for value in values if value.dtype != object], self.stream)
-        found = iter(arrays)
-        return [value if value.dtype == object else next(found) for value in values], copy
+        on_device = iter(arrays)
+        return [value if value.dtype == object else next(on_device) for value in values], copy
 
     def to_host(self, array: Array) -> Any:
         if isinstance(array, np.ndarray):
@@ -178,7 +178,7 @@ class CudaBackend:
         workspace: Sequence[Array],
         choices: Choices,
     ) -> Sequence[Call] | None:
-        """Return the calls of a step's kernels, or None if there are none for it."""
+        """Return the calls of a step's kernels, or None if the step has no kernels."""
         launcher = Launcher(self.stream, self.blas, self.dnn, self.ffts, choices)
         with suppress(NoKernelError):
             if op.cuda is not None and op.cuda(launcher, inputs, outputs, workspace) is not NotImplemented:
@@ -220,8 +220,8 @@ class CudaBackend:
     def slicing(self, incoming: int, outgoing: int) -> Slicing | None:
         return Slicing(self.cupy, self.stream, incoming, outgoing) if incoming + outgoing <= MAX_PARTS else None
 
-    def replay(self, recording: Recording) -> bool:
-        return self.graphs.replay(recording)
+    def launch(self, recording: Recording) -> bool:
+        return self.graphs.launch(recording)
 
     def ready(self, calls: Sequence[Call]) -> bool:
         kernels = (getattr(call, "func", None) for call in calls)

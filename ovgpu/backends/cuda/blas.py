@@ -20,7 +20,7 @@ WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for Hopper
 
 
 class Blas:
-    """A cuBLAS handle on a stream. Sums are in f32, in f64 for f64. Only if ``tf32``, f32 may be rounded to TF32."""
+    """A cuBLAS handle on a stream. Sums are in f32, or in f64 for f64. f32 may be rounded to TF32 only if ``tf32``."""
 
     def __init__(self, stream: Any, tf32: bool = False) -> None:
         self.cublas = rt.cublas()
@@ -44,7 +44,7 @@ class Blas:
         return Lt(handle, self.stream, self.workspace, WORKSPACE_BYTES)
 
     def matmul(self, a: Array, b: Array, out: Array, exact: bool = False) -> list[Callable[[], None]] | None:
-        """Return the calls of ``out = a @ b``, see `Batches.of`; None if cuBLAS does not support it.
+        """Return the calls of ``out = a @ b``, see `Batches.of`; None if cuBLAS does not support the product.
 
         ``exact``: f32 is not rounded to TF32.
         """
@@ -90,10 +90,10 @@ class Blas:
         operation = self.cublas.Operation
         one, zero = sums.one.ctypes.data, sums.zero.ctypes.data
         settings = (getattr(self.cublas.ComputeType, sums.compute), self.cublas.GemmAlgo.DEFAULT)
-        kind, out_kind = (getattr(rt.cupy().cuda.runtime, CUDA_TYPES[x.dtype.name]) for x in (arrays[0], arrays[2]))
+        in_type, out_type = (getattr(rt.cupy().cuda.runtime, CUDA_TYPES[x.dtype.name]) for x in (arrays[0], arrays[2]))
         ta, tb = (operation.T if x.transposed else operation.N for x in (gemm.a, gemm.b))
         shape = (handle, tb, ta, gemm.n, gemm.m, gemm.k)
-        right, left, result = (b, kind, gemm.b.leading), (a, kind, gemm.a.leading), (out, out_kind, gemm.leading)
+        right, left, result = (b, in_type, gemm.b.leading), (a, in_type, gemm.a.leading), (out, out_type, gemm.leading)
         if count == 1:
             self.cublas.gemm_ex(*shape, one, *right, *left, zero, *result, *settings)
         else:

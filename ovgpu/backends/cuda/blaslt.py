@@ -28,11 +28,11 @@ GELU_CAPABILITIES, GELU_TYPES = ("9", "10"), ("float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Key of a cached cuBLASLt plan: a product of matrices of dtype ``kind``, the library's name of its epilogue, the
+    """Key of a cached cuBLASLt plan: a product of matrices of a dtype, the library's name of its epilogue, the
     alignments of a, b, the addend and the result in bytes, and whether f32 may be rounded to TF32."""
 
     gemm: Gemm
-    kind: str
+    dtype: str
     epilogue: str
     alignments: tuple[int, ...]
     tf32: bool
@@ -40,7 +40,7 @@ class Problem:
     @property
     def sums(self) -> ComputeType:
         """The compute type."""
-        return compute_type_of(np.dtype(self.kind), self.tf32)
+        return compute_type_of(np.dtype(self.dtype), self.tf32)
 
 
 class Lt:
@@ -63,8 +63,8 @@ class Lt:
         """Return the call of ``out = activation(a @ b + bias + residual)``, see `Batches.of` for a, b and out.
 
         The bias is [N]; the residual has out's shape, but is not out. All have one dtype. Activations are "", "relu",
-        and "gelu" in its tanh approximation. ``tf32``: f32 may be rounded to TF32. None if cuBLASLt is not installed,
-        would take several calls, or its heuristic finds no algorithm.
+        and "gelu" in its tanh approximation. ``tf32``: f32 may be rounded to TF32. Return None if cuBLASLt is not
+        installed, would take several calls, or its heuristic finds no algorithm.
         """
         lt = rt.cublaslt()
         others = [x for x in (bias, residual) if x is not None]
@@ -74,13 +74,13 @@ class Lt:
             return None
         if residual is not None and residual.shape != out.shape:
             return None
-        found = Batches.of(a, b, out) if residual is None else Batches.of(a, b, out, residual)
-        if found is None or found.extents or found.transposed:  # transposed, the bias would be along the other axis
-            return None
+        batches = Batches.of(a, b, out) if residual is None else Batches.of(a, b, out, residual)
+        if batches is None or batches.extents or batches.transposed:
+            return None  # if transposed, the bias would be along the other axis
         added = out if residual is None else residual
         epilogue = "_".join(filter(None, (activation.upper(), "BIAS" if bias is not None else ""))) or "DEFAULT"
         rounds = tf32 and a.dtype == np.float32
-        problem = Problem(found.gemm, a.dtype.name, epilogue, tuple(map(_alignment, (a, b, added, out))), rounds)
+        problem = Problem(batches.gemm, a.dtype.name, epilogue, tuple(map(_alignment, (a, b, added, out))), rounds)
         operation = _operation(lt, problem, bias)
         plan = self._plan(problem, operation)
         record = RoundingCall if rounds else partial
@@ -149,9 +149,9 @@ def build(problem: Problem, operation: Descriptor, handle: Any, nbytes: int) -> 
         (gemm.m, gemm.n, Operand(False, added)),
         (gemm.m, gemm.n, Operand(False, gemm.leading)),
     )
-    layouts = tuple(_layout(lt, problem.kind, *matrix) for matrix in matrices)
+    layouts = tuple(_layout(lt, problem.dtype, *matrix) for matrix in matrices)
     left, right, addends, target = (layout.address for layout in layouts)
-    found, count = np.zeros(1, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
+    result, count = np.zeros(1, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
     preference = _preference(lt, problem, nbytes)
     try:
         lt.matmul_algo_get_heuristic(
@@ -163,25 +163,25 @@ def build(problem: Problem, operation: Descriptor, handle: Any, nbytes: int) -> 
             target,
             preference.address,
             1,
-            found.ctypes.data,
+            result.ctypes.data,
             count.ctypes.data,
         )
     except lt.cuBLASLtError as e:
         if "NOT_SUPPORTED" in str(e):
             return None
         raise
-    if not count[0] or found["state"][0]:
+    if not count[0] or result["state"][0]:
         return None
     beta = sums.one if gemm.addends else sums.zero
-    return BlasLtPlan(layouts, sums.one.ctypes.data, beta.ctypes.data, found)  # the result begins with the algorithm
+    return BlasLtPlan(layouts, sums.one.ctypes.data, beta.ctypes.data, result)  # which begins with the algorithm
 
 
 def _operation(lt: Any, problem: Problem, bias: Array | None) -> Descriptor:
     """Create the descriptor of ``out^T = b^T @ a^T``. The library's bias has one element per row of out^T."""
     sums, names, operations = problem.sums, lt.MatmulDescAttribute, rt.cublas().Operation
-    kind = getattr(rt.cupy().cuda.runtime, sums.kind)
+    scale_type = getattr(rt.cupy().cuda.runtime, sums.scale_type)
     descriptor = Descriptor(
-        lt.matmul_desc_create(getattr(rt.cublas().ComputeType, sums.compute), kind), lt.matmul_desc_destroy
+        lt.matmul_desc_create(getattr(rt.cublas().ComputeType, sums.compute), scale_type), lt.matmul_desc_destroy
     )
     values = {
         names.TRANSA: operations.T if problem.gemm.b.transposed else operations.N,
@@ -195,9 +195,9 @@ def _operation(lt: Any, problem: Problem, bias: Array | None) -> Descriptor:
     return descriptor
 
 
-def _layout(lt: Any, kind: str, rows: int, columns: int, operand: Operand) -> Descriptor:
+def _layout(lt: Any, dtype: str, rows: int, columns: int, operand: Operand) -> Descriptor:
     shape = (rows, columns) if operand.transposed else (columns, rows)
-    address = lt.matrix_layout_create(getattr(rt.cupy().cuda.runtime, CUDA_TYPES[kind]), *shape, operand.leading)
+    address = lt.matrix_layout_create(getattr(rt.cupy().cuda.runtime, CUDA_TYPES[dtype]), *shape, operand.leading)
     return Descriptor(address, lt.matrix_layout_destroy)
 
 
@@ -222,14 +222,14 @@ def _set(
     function: Callable[..., None], descriptor: Descriptor, name: Any, value: int, dtype_of: Callable[[int], Any]
 ) -> None:
     """Set an attribute, in the dtype that the bindings declare for it."""
-    number = np.array(value, dtype_of(name))
-    function(descriptor.address, name, number.ctypes.data, number.nbytes)
+    stored = np.array(value, dtype_of(name))
+    function(descriptor.address, name, stored.ctypes.data, stored.nbytes)
 
 
-def _supports(activation: str, kind: str) -> bool:
+def _supports(activation: str, dtype: str) -> bool:
     if activation != "gelu":
         return True
-    return kind in GELU_TYPES and str(rt.cupy().cuda.Device().compute_capability)[:-1] in GELU_CAPABILITIES
+    return dtype in GELU_TYPES and str(rt.cupy().cuda.Device().compute_capability)[:-1] in GELU_CAPABILITIES
 
 
 def _is_bias(x: Array, out: Array) -> bool:

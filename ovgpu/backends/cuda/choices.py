@@ -19,7 +19,7 @@ from ovgpu.version import OWN
 
 
 class Choices:
-    """Names of answers, by question; a question without one, or with an unknown name, gets the first answer."""
+    """Names of the chosen answers by question. A question without a known name gets the first answer."""
 
     def __init__(self, known: Mapping[str, str] | None = None) -> None:
         self.known = dict(known or {})
@@ -48,10 +48,10 @@ def measured(kernels: KernelStore, number: int) -> Choices:
     import json  # here, since few programs need it
 
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if found["version"] == OWN:
-            return Choices({str(question): str(name) for question, name in found["choices"].items()})
-        reason = f"is of ovgpu {found['version']}"
+        contents = json.loads(file.read_text(encoding="utf-8"))
+        if contents["version"] == OWN:
+            return Choices({str(question): str(name) for question, name in contents["choices"].items()})
+        reason = f"is of ovgpu {contents['version']}"
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as e:
         reason = f"cannot be read ({type(e).__name__}: {e})"
     warnings.warn(f"{file} {reason}: usual kernels are used; `ovgpu tune` measures again", RuntimeWarning, 2)

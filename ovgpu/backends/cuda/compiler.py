@@ -1,10 +1,10 @@
 """Compilation of kernels by NVRTC, on threads.
 
-Requested kernels wait in one queue for the threads that compile. A thread takes the kernel with the longest source, as
-it takes longest, and with it others that fit into the same program: instances of the same file, or generated kernels.
-A program takes some 40 ms however small, so that kernels in one program take less of the processors' time; kernels in
-several programs are done sooner if there are threads for them. A thread therefore takes all that fit if no other one
-is idle, and otherwise its share.
+Requested kernels wait in one queue for the threads that compile. A thread takes the kernel with the longest source,
+which takes longest, and with it others that fit into the same program: instances of the same file, or generated
+kernels. A program takes some 40 ms even if it is small. One program for several kernels therefore takes less processor
+time, but several programs are done sooner if there are threads for them. So a thread takes all kernels that fit if no
+other thread is idle, and otherwise its share.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MAX_KERNELS = 8  # of one program: the cache keeps the whole program for each of
 
 @dataclass(frozen=True)
 class Code:
-    """A kernel's source, its name, and the compiler's flags. An ``exported`` one is an ``extern "C"`` function, whose
-    source defines nothing else and includes only headers; others are instances of templates."""
+    """A kernel's source, its name, and the compiler's flags. An ``exported`` kernel is an ``extern "C"`` function, and
+    its source defines nothing else and includes only headers; other kernels are instances of templates."""
 
     source: str
     name: str
@@ -74,7 +74,7 @@ class Queue:
         self._threads = 0
 
     def submit(self, code: Code, key: str, target: Target, threads: int) -> Future[Binary]:
-        """Compile a kernel and cache it: on one of at most ``threads`` threads, or here and now if that is 0."""
+        """Compile a kernel and cache it: on one of at most ``threads`` threads, or in this thread if that is 0."""
         from concurrent.futures import Future  # here, since it loads logging
 
         job = Job(code, key, target, Future())
@@ -102,7 +102,7 @@ class Queue:
             compile_jobs(jobs)
 
     def _take(self, threads: int) -> list[Job]:
-        """Remove jobs for one program from the queue. If there are none, the thread that asks ends."""
+        """Remove jobs for one program from the queue. If the queue is empty, count one thread less: the caller ends."""
         with self._lock:
             if not self._waiting:
                 self._threads -= 1
@@ -122,7 +122,7 @@ queue = Queue()
 
 
 def default_threads() -> int:
-    """Return the number of threads that compile; 0 if kernels are compiled where they are asked for."""
+    """Return the number of threads that compile; 0 if the thread that requests a kernel compiles it."""
     return 0 if rt.replaced() else min(cores(), MAX_THREADS)
 
 
@@ -139,13 +139,13 @@ def compile_jobs(jobs: Sequence[Job]) -> None:
         left = [job for job in jobs if not job.done.done()]
         if len(left) == 1:
             left[0].done.set_exception(e)
-        else:  # which one is wrong?
+        else:  # compile them one by one, so that only those that are wrong fail
             for job in left:
                 compile_jobs([job])
 
 
 def program(cupy: Any, codes: Sequence[Code]) -> list[Binary]:
-    """Return machine code for the current device of kernels that join; all have that of the whole program.
+    """Compile kernels that `join` as one program for the current device. Each result has the code of the whole program.
 
     Raises CuPy's CompileException with NVRTC's log if a source is wrong.
     """

@@ -12,7 +12,7 @@ from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vect
 
 Launch = tuple[str, tuple[int, ...], tuple[int, ...], Sequence[Any]]  # expression, grid, block, arguments
 
-MIN_TRANSPOSE_EXTENT = 8  # of both axes: from here on, a transposition through shared memory pays
+MIN_TRANSPOSE_EXTENT = 8  # elements of both axes, from which on a transposition through shared memory pays
 NUMBERS_PER_LAUNCH = (16, 400)  # capacities of write_numbers; arguments are limited to 4 KB
 MAX_NUMBERS = 1600  # elements of a target that are passed by value; more are uploaded
 
@@ -20,17 +20,17 @@ MAX_NUMBERS = 1600  # elements of a target that are passed by value; more are up
 def launches(source: Array, target: Array) -> list[Launch] | None:
     """Return the launches that copy ``source``, broadcast, into ``target`` of its dtype.
 
-    A source on the host is passed by value, with 400 elements of the target per launch. None if there are too many
-    axes.
+    A source on the host is passed by value, with up to 400 elements of the target per launch. Return None if there are
+    too many axes.
     """
     if isinstance(source, np.ndarray):
         return _write_numbers(np.broadcast_to(source, target.shape), target)
-    found = _in_target_order(target.shape, strides_of(source, target.shape), strides_of(target))
+    collapsed = _in_target_order(target.shape, strides_of(source, target.shape), strides_of(target))
     addresses = (source.data.ptr, target.data.ptr)
-    if found.strides == ((1,), (1,)) and not any(a % 16 for a in addresses):
+    if collapsed.strides == ((1,), (1,)) and not any(a % 16 for a in addresses):
         nbytes = target.nbytes
         return [("copy_dense", blocks(max(nbytes // 16, 1)), (THREADS,), (source, target, np.int64(nbytes)))]
-    axes, width = vectorized(found, target.dtype.itemsize, addresses)
+    axes, width = vectorized(collapsed, target.dtype.itemsize, addresses)
     source_axis = next((i for i, s in enumerate(axes.strides[0]) if s == 1), -1)  # the source's dense axis
     if (
         0 <= source_axis < len(axes.extents) - 1
@@ -75,12 +75,12 @@ def _write_numbers(values: np.ndarray[Any, Any], target: Array) -> list[Launch] 
     flat = np.ascontiguousarray(values).reshape(-1).view(f"u{size}")
     capacity = NUMBERS_PER_LAUNCH[0] if flat.size <= NUMBERS_PER_LAUNCH[0] else NUMBERS_PER_LAUNCH[1]
     expression = f"write_numbers<{bits(size)}, {capacity}, {axes.rank}>"
-    found: list[Launch] = []
+    writes: list[Launch] = []
     for first in range(0, flat.size, capacity):
         part = flat[first : first + capacity]
         numbers = np.zeros(capacity, flat.dtype)
         numbers[: part.size] = part
-        found.append(
+        writes.append(
             (
                 expression,
                 blocks(part.size, THREADS),
@@ -88,4 +88,4 @@ def _write_numbers(values: np.ndarray[Any, Any], target: Array) -> list[Launch] 
                 (target, axes.packed(), numbers, np.int32(first), np.int32(part.size)),
             )
         )
-    return found
+    return writes

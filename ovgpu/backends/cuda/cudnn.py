@@ -25,8 +25,8 @@ from ovgpu.types import Type
 
 MAX_WORKSPACE_BYTES = 256 << 20  # that a plan may use
 MAX_PLANS = 256  # cached per compiled model
-ALIGNMENT_BYTES = 16  # of all arrays: cuDNN may read so many bytes at once
-X, KERNEL, OUT, BIAS, RESIDUAL = 1, 2, 3, 4, 5  # the tensors' numbers in a plan
+ALIGNMENT_BYTES = 16  # of all arrays: cuDNN may read 16 bytes at once
+X, KERNEL, OUT, BIAS, RESIDUAL = 1, 2, 3, 4, 5  # identifiers of the tensors in a plan
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
 
@@ -35,7 +35,8 @@ class CudnnEpilogue:
     """Layers that cuDNN computes along with a convolution in f32, or one in 16 bits whose channels are adjacent.
 
     It adds a tensor of the strides ``residual``, if not None, and a bias per channel. A Relu follows if ``relu``. The
-    layers are computed in f32, and the result is rounded once. A Clamp took cuDNN ten times as long on an H100.
+    layers are computed in f32, and the result is rounded once. Clamp is not among them: it took cuDNN ten times as long
+    on an H100.
     """
 
     residual: tuple[int, ...] | None
@@ -49,7 +50,7 @@ class CudnnEpilogue:
         arrays: dict[int, Array] = {}
         if not (c.out.dtype.name == "float32" or _strides(c.out)[1] == 1) or c.transposed or chain.literals:
             return None
-        for number, part in enumerate(chain.parts, chain.inputs):
+        for value_index, part in enumerate(chain.parts, chain.inputs):
             others = [i for i in part.operands if i != last]
             if relu or len(part.operands) != len(others) + 1:
                 return None
@@ -63,7 +64,7 @@ class CudnnEpilogue:
                 relu = True
             else:
                 return None
-            last = number
+            last = value_index
         tensor_strides = _strides(arrays[RESIDUAL]) if RESIDUAL in arrays else None
         if (
             BIAS not in arrays
@@ -79,11 +80,11 @@ class Problem:
     """Key of a cached cuDNN plan: a convolution of arrays [N, C, ...] with two or three spatial axes.
 
     ``x``, ``kernel`` and ``out`` are shapes, which have strides in elements; ``begin`` and ``end`` are padding. A
-    transposed convolution is computed as the data gradient of a convolution, whose padding is that of ``out``.
+    transposed convolution is computed as the data gradient of a convolution; the padding then belongs to ``out``.
     ``tf32``: f32 may be rounded to TF32.
     """
 
-    kind: str
+    dtype: str
     transposed: bool
     x: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -102,23 +103,22 @@ class Problem:
     def of(c: Convolved, epilogue: CudnnEpilogue | None = None, tf32: bool = False) -> Problem | None:
         """Describe a convolution. None if cuDNN does not support it: other dtypes, arrays that are broadcast, reversed,
         unaligned or empty, or an output shape that no padding at the end yields."""
-        kind = c.out.dtype.name
-        if kind not in _TYPES or not prod(c.x.shape) * prod(c.kernel.shape) * prod(c.out.shape):
+        dtype = c.out.dtype.name
+        if dtype not in _TYPES or not prod(c.x.shape) * prod(c.kernel.shape) * prod(c.out.shape):
             return None
         if any(a.data.ptr % ALIGNMENT_BYTES for a in (c.x, c.kernel, c.out)):
             return None
         whole, sparse = (c.out, c.x) if c.transposed else (c.x, c.out)
         ends = [
-            _end(*numbers)
-            for numbers in zip(whole.shape[2:], sparse.shape[2:], c.taps, c.strides, c.dilations, c.begin)
+            _end(*sizes) for sizes in zip(whole.shape[2:], sparse.shape[2:], c.taps, c.strides, c.dilations, c.begin)
         ]
         end = tuple(n for n in ends if n is not None)
         x_strides, out_strides = _strides(c.x), _strides(c.out)
         if len(end) < len(ends) or min(*x_strides, *out_strides) <= 0:
             return None
         kernel = (c.groups * c.kernel.shape[1], *c.kernel.shape[2:])
-        found = Problem(
-            kind,
+        problem = Problem(
+            dtype,
             c.transposed,
             c.x.shape,
             kernel,
@@ -131,9 +131,9 @@ class Problem:
             tuple(c.strides),
             tuple(c.dilations),
             epilogue,
-            tf32 and kind == "float32",
+            tf32 and dtype == "float32",
         )
-        return found if len(end) > 1 else found.with_unit_axis()
+        return problem if len(end) > 1 else problem.with_unit_axis()
 
     def with_unit_axis(self) -> Problem:
         """Insert a spatial axis of extent 1 before the only one: cuDNN has no convolutions along one axis."""
@@ -152,7 +152,7 @@ class Problem:
         if epilogue is not None and residual is not None:
             epilogue = replace(epilogue, residual=residual_strides)
         return Problem(
-            self.kind,
+            self.dtype,
             self.transposed,
             x,
             kernel,
@@ -170,8 +170,7 @@ class Problem:
 
 
 class Dnn:
-    """The cuDNN handle of a request, on its stream. It accumulates in f32. Only if ``tf32``, f32 may be rounded to
-    TF32."""
+    """The cuDNN handle of a request, on its stream. Sums are in f32. f32 may be rounded to TF32 only if ``tf32``."""
 
     def __init__(self, stream: Any, plans: Plans | None = None, tf32: bool = False) -> None:
         self.stream, self.tf32 = stream, tf32
@@ -187,7 +186,7 @@ class Dnn:
         return handle
 
     def channels_last(self, capability: int) -> Sequence[Type]:
-        """Return the types that tensor cores multiply, for which cuDNN's or ovgpu's kernels read adjacent channels."""
+        """Return the types that tensor cores multiply, for which kernels of cuDNN or ovgpu read adjacent channels."""
         if rt.cudnn() is None:
             return (Type.f16, Type.bf16) if capability >= CAPABILITY else ()
         bf16, f32 = capability >= 80, capability >= 80 and self.tf32
@@ -197,12 +196,12 @@ class Dnn:
         """Return the calls of a convolution and its epilogue; None if cuDNN is missing or does not support them."""
         if rt.cudnn() is None:
             return None
-        found: Any = (None, {}) if c.epilogue is None else CudnnEpilogue.of(c)
-        problem = None if found is None else Problem.of(c, found[0], self.tf32)
+        layers: Any = (None, {}) if c.epilogue is None else CudnnEpilogue.of(c)  # the epilogue, and its arrays
+        problem = None if layers is None else Problem.of(c, layers[0], self.tf32)
         plan = None if problem is None else self.plans.find(problem, lambda: self.handle)
         if problem is None or plan is None:
             return None
-        arrays = {X: c.x, KERNEL: c.kernel, OUT: c.out, **found[1]}
+        arrays = {X: c.x, KERNEL: c.kernel, OUT: c.out, **layers[1]}
         record = RoundingCall if problem.tf32 else partial
         return [record(plan, arrays, self._scratch(plan.nbytes), self.handle)]
 
@@ -266,14 +265,14 @@ def build(problem: Problem, handle: Any) -> CudnnPlan:
     """Build the plan that cuDNN ranks first among the deterministic ones that accumulate in f32. If there is none,
     cuDNN's bindings raise exceptions of several types."""
     cudnn = rt.cudnn()
-    kind, sums = getattr(cudnn.data_type, _TYPES[problem.kind]), cudnn.data_type.FLOAT
+    dtype, sums = getattr(cudnn.data_type, _TYPES[problem.dtype]), cudnn.data_type.FLOAT
     notes = cudnn.numerical_note
     deselected = [notes.REDUCED_PRECISION_REDUCTION, notes.NONDETERMINISTIC, notes.DOWN_CONVERT_INPUTS]
-    if problem.kind == "float32" and not problem.tf32:
-        deselected.append(notes.TENSOR_CORE)  # which round f32 to TF32
-    graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=sums, compute_data_type=sums, handle=handle)
-    x = graph.tensor(dim=problem.x, stride=problem.x_strides, data_type=kind, uid=X)
-    kernel = graph.tensor(dim=problem.kernel, stride=problem.kernel_strides, data_type=kind, uid=KERNEL)
+    if problem.dtype == "float32" and not problem.tf32:
+        deselected.append(notes.TENSOR_CORE)  # tensor cores round f32 to TF32
+    graph = cudnn.pygraph(io_data_type=dtype, intermediate_data_type=sums, compute_data_type=sums, handle=handle)
+    x = graph.tensor(dim=problem.x, stride=problem.x_strides, data_type=dtype, uid=X)
+    kernel = graph.tensor(dim=problem.kernel, stride=problem.kernel_strides, data_type=dtype, uid=KERNEL)
     record = graph.conv_dgrad if problem.transposed else graph.conv_fprop
     out = record(
         x,
@@ -285,8 +284,8 @@ def build(problem: Problem, handle: Any) -> CudnnPlan:
         compute_data_type=sums,
     )
     if problem.epilogue is not None:
-        out = _append_epilogue(graph, problem, out, kind)
-    out.set_uid(OUT).set_output(True).set_data_type(kind).set_dim(problem.out).set_stride(problem.out_strides)
+        out = _append_epilogue(graph, problem, out, dtype)
+    out.set_uid(OUT).set_output(True).set_data_type(dtype).set_dim(problem.out).set_stride(problem.out_strides)
     graph.validate()
     graph.build_operation_graph()
     graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
@@ -297,15 +296,15 @@ def build(problem: Problem, handle: Any) -> CudnnPlan:
     return CudnnPlan(graph)
 
 
-def _append_epilogue(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:
+def _append_epilogue(graph: Any, problem: Problem, out: Any, dtype: Any) -> Any:
     """Append the epilogue to ``out`` in the order for which cuDNN has engines. Return its result."""
     epilogue, sums = problem.epilogue, rt.cudnn().data_type.FLOAT
     assert epilogue is not None
     if epilogue.residual is not None:
-        residual = graph.tensor(dim=problem.out, stride=epilogue.residual, data_type=kind, uid=RESIDUAL)
+        residual = graph.tensor(dim=problem.out, stride=epilogue.residual, data_type=dtype, uid=RESIDUAL)
         out = graph.add(out, residual, compute_data_type=sums)
     channels = (1, problem.out[1], *(1 for _ in problem.out[2:]))
-    bias = graph.tensor(dim=channels, stride=_dense(channels), data_type=kind, uid=BIAS)
+    bias = graph.tensor(dim=channels, stride=_dense(channels), data_type=dtype, uid=BIAS)
     out = graph.bias(out, bias, compute_data_type=sums)
     return graph.relu(out, compute_data_type=sums) if epilogue.relu else out
 
@@ -339,16 +338,16 @@ def _is_bias(x: Array, out: Array) -> bool:
 
 
 def _strides(x: Array) -> tuple[int, ...]:
-    """Return strides in elements. Axes of extent 1 get those of a dense array, or of one whose channels are adjacent:
-    cuDNN does not accept 0, and tells the layout by the strides."""
+    """Return strides in elements. Axes of extent 1 get the strides of a dense array, or of an array whose channels are
+    adjacent: cuDNN does not accept 0, and recognises the layout by the strides."""
     given, axes = strides_of(x), list(range(x.ndim))
     if x.ndim > 2 and given[1] == 1 and max(x.shape[2:]) > 1:
         axes = [0, *axes[2:], 1]
-    found, dense = dict[int, int](), 1
+    strides, dense = dict[int, int](), 1
     for axis in reversed(axes):
-        found[axis] = dense if x.shape[axis] == 1 else given[axis]
-        dense = found[axis] * x.shape[axis]
-    return tuple(found[axis] for axis in range(x.ndim))
+        strides[axis] = dense if x.shape[axis] == 1 else given[axis]
+        dense = strides[axis] * x.shape[axis]
+    return tuple(strides[axis] for axis in range(x.ndim))
 
 
 def _dense(shape: Sequence[int]) -> tuple[int, ...]:

@@ -59,12 +59,12 @@ def count() -> int:
     """Return the number of GPUs, at least one. DeviceError that states the reason if CUDA finds none."""
     runtime = rt.cupy().cuda.runtime
     try:
-        found = int(runtime.getDeviceCount())
+        cards = int(runtime.getDeviceCount())
     except runtime.CUDARuntimeError as e:
         raise DeviceError(_reason(runtime, e)) from None
-    if not found:
+    if not cards:
         raise DeviceError(_no_card())
-    return found
+    return cards
 
 
 def card(number: int) -> Card:
@@ -74,27 +74,27 @@ def card(number: int) -> Card:
         existing = "is one GPU, NVIDIA.0" if cards == 1 else f"are {cards} GPUs, NVIDIA.0 to NVIDIA.{cards - 1}"
         raise DeviceError(f"there {existing}{_visible()}")
     with errors.translated():
-        found = rt.cupy().cuda.runtime.getDeviceProperties(number)
+        properties = rt.cupy().cuda.runtime.getDeviceProperties(number)
     return Card(
         number,
-        found["name"].decode(),
-        (found["major"], found["minor"]),
-        found["totalGlobalMem"],
-        found["multiProcessorCount"],
-        bool(found["integrated"]),
+        properties["name"].decode(),
+        (properties["major"], properties["minor"]),
+        properties["totalGlobalMem"],
+        properties["multiProcessorCount"],
+        bool(properties["integrated"]),
     )
 
 
 def check(number: int) -> None:
     """Raise DeviceError that states the reason if the GPU of this number, or a required library, cannot be used."""
-    found = card(number)
+    gpu = card(number)
     version = rt.cupy().cuda.runtime.runtimeGetVersion() // 1000
     needed = MIN_CAPABILITY.get(version, max(MIN_CAPABILITY.values()))
-    if found.capability < needed:
-        by_cuda12 = found.capability >= MIN_CAPABILITY[12]
+    if gpu.capability < needed:
+        by_cuda12 = gpu.capability >= MIN_CAPABILITY[12]
         raise DeviceError(
             "{} has compute capability {}.{}, CUDA {} takes {}.{} at least".format(
-                found.name, *found.capability, version, *needed
+                gpu.name, *gpu.capability, version, *needed
             )
             + (f"; {install_command('cuda12')}" if by_cuda12 else "")
         )
@@ -127,10 +127,10 @@ def uuid(number: int) -> str:
 
     CuPy truncates it at the first zero byte; NVIDIA's bindings do not.
     """
-    found: bytes = rt.cupy().cuda.runtime.getDeviceProperties(number)["uuid"]
-    if len(found) != 16:
-        found = import_module("cuda.bindings.runtime").cudaGetDeviceProperties(number)[1].uuid.bytes
-    return found.hex()
+    raw: bytes = rt.cupy().cuda.runtime.getDeviceProperties(number)["uuid"]
+    if len(raw) != 16:
+        raw = import_module("cuda.bindings.runtime").cudaGetDeviceProperties(number)[1].uuid.bytes
+    return raw.hex()
 
 
 def memory(number: int) -> dict[str, int]:
@@ -146,18 +146,18 @@ def memory(number: int) -> dict[str, int]:
 def libraries() -> str:
     """Return the versions of the CUDA libraries that can be loaded, as one text."""
     runtime = rt.cupy().cuda.runtime
-    found = [f"CuPy {rt.cupy().__version__}", f"CUDA {version_text(runtime.runtimeGetVersion())}"]
+    versions = [f"CuPy {rt.cupy().__version__}", f"CUDA {version_text(runtime.runtimeGetVersion())}"]
     for name, version in (("NVRTC", nvrtc_version), ("cuBLAS", cublas_version)):
         with contextlib.suppress(DeviceError):
-            found.append(f"{name} {version()}")
+            versions.append(f"{name} {version()}")
     cudnn = rt.cudnn()
     if cudnn is not None:
-        found.append(f"cuDNN {cudnn.backend_version_string()}")
-    return ", ".join(found)
+        versions.append(f"cuDNN {cudnn.backend_version_string()}")
+    return ", ".join(versions)
 
 
 def driver() -> str:
-    """Return the version of the driver, where the system reports it, and that of the CUDA that it supports."""
+    """Return the version of CUDA that the driver supports, and the driver's version if the system reports it."""
     supported = f"for CUDA {version_text(rt.cupy().cuda.runtime.driverGetVersion())}"
     try:
         match = re.search(r"\d{3,}\.[\d.]*\d", DRIVER_FILE.read_text())
@@ -209,9 +209,9 @@ def _visible() -> str:
     return "" if chosen is None else f" (CUDA_VISIBLE_DEVICES is '{chosen}')"
 
 
-def version_text(number: int) -> str:
+def version_text(version: int) -> str:
     """Return a version number of CUDA in its usual form: 12090 is 12.9."""
-    return f"{number // 1000}.{number % 1000 // 10}"
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _line(error: Exception) -> str:

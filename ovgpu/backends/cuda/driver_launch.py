@@ -1,14 +1,17 @@
-"""Launches with attributes that CuPy's lack, through NVIDIA's bindings of the driver, from compute capability 9.0 on.
+"""Kernel launches with attributes that CuPy cannot set, through NVIDIA's bindings of the driver, from compute
+capability 9.0 on.
 
-Early launches (programmatic dependent launch) may begin before the ones before them have ended. The next kernel's
-blocks start as soon as multiprocessors have room for them. They compute addresses and load what no launch of an
-inference writes, such as weights, while the blocks before them finish; then they wait for these
-(`cuda_kernels/ptx.cuh`). Multiprocessors divide their memory into shared memory and L1 cache in the same way for all of
-them: blocks that need another division wait until a multiprocessor is idle. ``OVGPU_EARLY_LAUNCHES=0`` turns it off.
+Early launches (programmatic dependent launch) may begin before the launches before them have ended: their blocks start
+as soon as multiprocessors have room for them. They compute addresses and load memory that no launch of an inference
+writes, such as weights, while the blocks of earlier launches finish; then they wait for those
+(`cuda_kernels/ptx.cuh`). Early launches prefer the same division of a multiprocessor's memory into shared memory and
+L1 cache: a block that needs another division waits until a multiprocessor is idle. ``OVGPU_EARLY_LAUNCHES=0`` turns
+early launches off.
 
-An early launch may begin once the one before it has begun, and so on back to the last one that was not early. That one,
-and copies, begin when all before them has ended. An early launch therefore never overlaps with another inference of its
-request, which begins with copies of its inputs.
+An early launch may begin once the launch before it has begun. If that one is early as well, the same holds for it, and
+so on back to the last launch that is not early. Launches that are not early, and copies, begin when all work before
+them has ended. An inference begins with copies of its inputs, so that its early launches never overlap with another
+inference of the request.
 
 The blocks of a cluster run at the same time, and store to each other's shared memory. They share a part of the device
 (a GPC), whose multiprocessors must have room for all of them; MIG slices and cut-down devices have smaller parts. So
@@ -33,9 +36,9 @@ DRIVER_VERSION = 12030  # of CUDA, the first whose graphs have early launches
 SWITCH = "OVGPU_EARLY_LAUNCHES"
 INVALID_VALUE, NOT_SUPPORTED, INVALID_CLUSTER_SIZE = 1, 801, 912  # CUresult
 Calls = Sequence[Callable[[], Any]]
-_in_order: set[int] = set()  # handles of functions, early launches of which the driver has refused
-_carveouts: dict[int, bool] = {}  # as set, by handles of functions
-_unsupported: list[str] = []  # errors of drivers that have no early launches; none is tried after that
+_in_order: set[int] = set()  # handles of functions that the driver has refused to launch early
+_carveouts: dict[int, bool] = {}  # the carveout that was set, by the handle of a function
+_unsupported: list[str] = []  # errors of a driver without early launches; after the first error, none is tried
 
 
 def begins_early(capability: int) -> bool:
@@ -98,11 +101,11 @@ class DriverLaunch:
         shared: int,
         stream: Any,
     ) -> bool:
-        """Launch CuPy's ``function`` on a stream, always with the same values of what follows it. Arguments are arrays
-        of the device, None, NumPy scalars, and structs as NumPy arrays of one element.
+        """Launch CuPy's ``function`` on a stream. All calls for a function must pass the same other arguments. Kernel
+        arguments are arrays of the device, None, NumPy scalars, and structs as NumPy arrays of one element.
 
-        Return False if the driver refuses to launch early, now or before; a cluster is launched in order then. Raises
-        CuPy's CUDADriverError if the launch fails otherwise.
+        Return False if the launch has no clusters, and the driver refuses to launch it early, now or before; with
+        clusters, it is launched in order then. Raises CuPy's CUDADriverError if the launch fails for another reason.
         """
         if self._calls is not None:
             return self._launch_instead()
@@ -156,8 +159,8 @@ class DriverLaunch:
 
 
 def _prefer_shared_memory(function: Any, most: bool) -> None:
-    """Ask for as much shared memory, and as little L1 cache, as a multiprocessor has, or leave it to the driver, which
-    may decline."""
+    """Ask for as much shared memory as a multiprocessor has, and as little L1 cache, if ``most``; otherwise leave the
+    division to the driver. The driver may decline."""
     driver = rt.driver()
     carveout = driver.CUshared_carveout
     driver.cuFuncSetAttribute(
@@ -176,20 +179,20 @@ def _allow_large_clusters(function: Any) -> bool:
 
 
 def _attributes(early: bool, cluster: int) -> list[Any]:
-    driver, found = rt.driver(), []
+    driver, attributes = rt.driver(), []
     names = driver.CUlaunchAttributeID
     if early:
         attribute = driver.CUlaunchAttribute()
         attribute.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         attribute.value.programmaticStreamSerializationAllowed = 1
-        found.append(attribute)
+        attributes.append(attribute)
     if cluster > 1:
         attribute = driver.CUlaunchAttribute()
         attribute.id = names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         extents = attribute.value.clusterDim
         extents.x, extents.y, extents.z = cluster, 1, 1
-        found.append(attribute)
-    return found
+        attributes.append(attribute)
+    return attributes
 
 
 def _prepared(

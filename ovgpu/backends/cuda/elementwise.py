@@ -22,7 +22,7 @@ from ovgpu.ops.base.elementwise import cuda_body
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, strides_of
-from ovgpu.ops.fused._elementwise import Chain, cuda_literal, number_literals
+from ovgpu.ops.fused._elementwise import Chain, cuda_literal, f32_literals
 from ovgpu.types import Type
 
 _C = {
@@ -42,7 +42,7 @@ _C = {
 Launch = tuple[Any, tuple[int, ...], tuple[int, ...], Sequence[Any]]  # kernel, grid, block, arguments
 
 MAX_VECTOR = 8  # elements
-MIN_VECTORIZED_ELEMENTS = 1 << 16  # below, each thread takes one element, so that all multiprocessors have threads
+MIN_VECTORIZED_ELEMENTS = 1 << 16  # with fewer, each thread takes one element, so that all multiprocessors get threads
 MIN_UNROLLED_ELEMENTS = 1 << 22  # from here on, each thread takes several vectors
 
 
@@ -72,7 +72,7 @@ class Form:
 
 
 class Generated(Kernel):
-    """A generated kernel. `form` serves inspection only. Its operations are rounded one by one, without fused
+    """A generated kernel. ``form`` is only for inspection. Its operations are rounded one by one, without fused
     multiply-adds."""
 
     def __init__(self, name: str, source: str, form: Form) -> None:
@@ -149,7 +149,7 @@ def _kernel(chain: Chain, inputs: tuple[np.dtype[Any], ...], output: np.dtype[An
 
 def source(name: str, chain: Chain, inputs: Sequence[np.dtype[Any]], output: np.dtype[Any], form: Form) -> str:
     """Return the kernel's CUDA C++ source, which defines nothing else: a program may have several."""
-    kinds = [Type.of(dtype) for dtype in inputs]
+    dtypes = [Type.of(dtype) for dtype in inputs]
     parameters = [f"const {c_type(d)}* p{i}" for i, d in enumerate(inputs)] + [f"{c_type(output)}* out"]
     widths = [1 if b else form.vector for b in form.broadcast]
     values = [f"x{i}[u][{0 if b else 'e'}]" for i, b in enumerate(form.broadcast)]
@@ -158,7 +158,7 @@ def source(name: str, chain: Chain, inputs: Sequence[np.dtype[Any]], output: np.
     loads = [
         f"load(p{i} + offset(axes, at[u], {i}), {'1' if b else 'n'}, x{i}[u]);" for i, b in enumerate(form.broadcast)
     ]
-    steps = statements(chain, kinds, values)
+    steps = statements(chain, dtypes, values)
     return f"""#include "elementwise.cuh"
 
 extern "C" __global__ void __launch_bounds__({THREADS})
@@ -219,7 +219,7 @@ def functor(
     """
     value_type, result_type = c_type(inputs[0]), c_type(inputs[0] if result is None else result)
     values = ["x", *(f"static_cast<const {c_type(d)}*>(p{i})[at({i})]" for i, d in enumerate(inputs[1:]))]
-    given = {i: f"at.number({n})" for n, i in enumerate(number_literals(chain)[:numbers])}
+    given = {i: f"at.number({n})" for n, i in enumerate(f32_literals(chain)[:numbers])}
     steps = statements(chain, [Type.of(dtype) for dtype in inputs], values, "y", given)
     return f"""#include "{header}"
 
@@ -239,24 +239,24 @@ struct {name} {{
 
 def statements(
     chain: Chain,
-    kinds: Sequence[Type],
+    dtypes: Sequence[Type],
     values: Sequence[str],
     target: str = "y[e]",
     given: dict[int, str] | None = None,
 ) -> list[str]:
-    """Return the C++ statements that compute ``target`` from the inputs' elements, the expressions ``values``, and from
-    the chain's literals, for some of which expressions are ``given``.
+    """Return the C++ statements that compute ``target``. ``values`` are the expressions of the inputs' elements;
+    ``given`` has expressions that replace some of the chain's literals, by the index of the literal.
 
     Each op's statements are a block of their own, and must not use the names `in_0`, `v_0`, ... of the chain.
     """
-    lines = [f"const {c_type(kind.storage)} in_{i} = {value};" for i, (kind, value) in enumerate(zip(kinds, values))]
-    variables = [(kind, f"in_{i}") for i, kind in enumerate(kinds)]
-    literals = {i: cuda_literal(data, kind) for i, (kind, data) in enumerate(chain.literals)} | (given or {})
-    variables += [(kind, literals[i]) for i, (kind, _) in enumerate(chain.literals)]
-    for number, part in enumerate(chain.parts):
+    lines = [f"const {c_type(dtype.storage)} in_{i} = {value};" for i, (dtype, value) in enumerate(zip(dtypes, values))]
+    variables = [(dtype, f"in_{i}") for i, dtype in enumerate(dtypes)]
+    literals = {i: cuda_literal(data, dtype) for i, (dtype, data) in enumerate(chain.literals)} | (given or {})
+    variables += [(dtype, literals[i]) for i, (dtype, _) in enumerate(chain.literals)]
+    for index, part in enumerate(chain.parts):
         arguments = [variables[i] for i in part.operands]
-        kind = part.type_of([k for k, _ in arguments])
-        body = cuda_body(part.op, [k for k, _ in arguments], [v for _, v in arguments], f"v_{number}")
-        lines += [f"{c_type(kind.storage)} v_{number};  // {part.op.name}", f"{{ {body} }}"]
-        variables.append((kind, f"v_{number}"))
+        dtype = part.type_of([d for d, _ in arguments])
+        body = cuda_body(part.op, [d for d, _ in arguments], [v for _, v in arguments], f"v_{index}")
+        lines += [f"{c_type(dtype.storage)} v_{index};  // {part.op.name}", f"{{ {body} }}"]
+        variables.append((dtype, f"v_{index}"))
     return [*lines, f"{target} = {variables[-1][1]};"]

@@ -50,7 +50,7 @@ def explained(error: BaseException) -> str | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise the block's CUDA errors as DeviceError, and those for lack of memory as OutOfMemory."""
+    """Raise the block's CUDA errors as DeviceError, or as OutOfMemory if memory is lacking."""
     try:
         yield
     except Exception as e:
@@ -60,12 +60,12 @@ def translated() -> Iterator[None]:
 
 def _raise_translated(error: BaseException) -> None:
     """Raise the `_translation` of an error, if it has one."""
-    found = _translation(error)
+    translation = _translation(error)
     try:
-        if found is not None:
-            raise found from error
+        if translation is not None:
+            raise translation from error
     finally:
-        del found, error  # the traceback holds this frame, which would keep the error and all its arrays alive
+        del translation, error  # the traceback holds this frame, which would keep the error and all its arrays alive
 
 
 def _translation(error: BaseException) -> DeviceError | None:
@@ -78,9 +78,9 @@ def _translation(error: BaseException) -> DeviceError | None:
 class Active:
     """Make a device and a stream current in this thread, so that CuPy allocates and computes on them in the block.
 
-    Kernels of the block belong to the store ``kernels``; CUDA's errors are `translated`. This happens outside of the
-    generator: from Python 3.13 on, contextlib keeps an error alive that a generator replaces, and with it all arrays of
-    the frames that it has passed.
+    Kernels of the block belong to the store ``kernels``; CUDA's errors are `translated`. They are translated outside of
+    the generator: from Python 3.13 on, contextlib keeps an error alive that a generator replaces, and with it all
+    arrays of the frames that the error has passed.
     """
 
     def __init__(self, device: Any, stream: Any, kernels: KernelStore) -> None:
@@ -94,11 +94,11 @@ class Active:
             raise
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             try:
-                self._entered.__exit__(kind, error, trace)
+                self._entered.__exit__(error_type, error, trace)
             except BaseException as e:
                 _raise_translated(e)
                 raise
@@ -150,7 +150,7 @@ def _log(error: Exception) -> str:
 
 
 def out_of_memory(message: str) -> str:
-    """Return the text of an error: the size asked for, or ``message``, and how much memory the device has."""
+    """Return the text of an error: the requested size, or ``message``, and how much memory the device has."""
     asked = re.search(r"allocating ([\d,]+) bytes", message)
     text = f"{asked[1]} bytes were asked for" if asked else message
     with contextlib.suppress(Exception):

@@ -16,10 +16,10 @@ CUDA_TYPES = {"float32": "CUDA_R_32F", "float16": "CUDA_R_16F", "bfloat16": "CUD
 
 @dataclass(frozen=True, eq=False)
 class ComputeType:
-    """Compute type of a product and its scale type ``kind``, by cuBLAS's names, and the scalars 1 and 0 on the host."""
+    """Compute type and scale type of a product, by cuBLAS's names, and the scalars 1 and 0 on the host."""
 
     compute: str
-    kind: str
+    scale_type: str
     one: np.ndarray[Any, Any]
     zero: np.ndarray[Any, Any]
 
@@ -30,7 +30,7 @@ _F64 = ComputeType("COMPUTE_64F", "CUDA_R_64F", np.array(1, np.float64), np.arra
 
 
 def compute_type_of(dtype: np.dtype[Any], tf32: bool = False) -> ComputeType:
-    """Return the compute type for matrices of a dtype: f64 for f64, else f32, from f32 in TF32 if ``tf32``."""
+    """Return the compute type for matrices of a dtype: f64 for f64, else f32. ``tf32``: f32 may be rounded to TF32."""
     if dtype == np.float64:
         return _F64
     return _TF32 if tf32 and dtype == np.float32 else _F32
@@ -62,8 +62,8 @@ class Gemm:
 class Batches:
     """Batched product: ``gemm`` for every index of batch axes.
 
-    ``extents`` are those of the batch axes. ``batch_strides`` are those of each array, in elements: a, b, out, addends.
-    If ``transposed``, a and b are swapped, and the product is the transposed result.
+    ``extents`` are the extents of the batch axes; ``batch_strides`` are the strides along them of each array (a, b,
+    out, addends), in elements. If ``transposed``, a and b are swapped, and the product is the transposed result.
     """
 
     gemm: Gemm
@@ -76,8 +76,9 @@ class Batches:
     def of(a: Array, b: Array, out: Array, *addends: Array) -> Batches | None:
         """Describe ``out [..., M, N] = a [..., M, K] @ b [..., K, N]``, plus ``addends`` of the shape of out.
 
-        Batch axes broadcast to those of ``out``, which is not empty. a and b have one real dtype; out has the same or
-        the compute type. None if cuBLAS does not support it: other dtypes, negative strides, no unit stride, K = 0.
+        Batch axes broadcast to the batch axes of ``out``, which is not empty. a and b have one real dtype; out has the
+        same or the compute type. Return None if cuBLAS does not support the product: other dtypes, negative strides, no
+        unit stride, K = 0.
         """
         if a.dtype.name not in CUDA_TYPES or a.dtype != b.dtype or not a.shape[-1]:
             return None
@@ -97,7 +98,7 @@ class Batches:
         extents, batch_strides = list(axes.extents), [list(s) for s in axes.strides]
         rows = [[s[-2], s[-1]] for s in strides]
         with_m_rows = [i for i in range(len(arrays)) if i != 1]  # indices of the arrays with M rows
-        # Batches that share b, and continue the rows of the one before, become rows of a single product.
+        # Batches that share b become rows of a single product if their rows continue those of the batch before.
         while (
             extents
             and not batch_strides[1][-1]

@@ -2,8 +2,8 @@
 
 A recording is captured at its second run; the first one has loaded the modules of its kernels. Its calls hold the
 arrays that the graph reads and writes, so that these live as long as the graph. The graphs of one request may have
-`MAX_NODES` nodes. Beyond that, the least recently used ones are dropped; they are captured again at the second run
-after that. A recording of more nodes runs call by call.
+`MAX_NODES` nodes. Beyond that, the least recently used graphs are dropped; they are captured again at the second run
+after that. A recording with more nodes runs call by call.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from ovgpu.runtime.backend import Call, HostCall, Recording, Uncaptured
 
 MAX_NODES = 1 << 16  # per request: some 64 MB, as a kernel node takes about 1 KB of host and device memory
 MAX_ATTEMPTS = 2  # to capture a segment
-NO_CAPTURE_RUNS = -(1 << 62)  # `Recording.runs` of one that is never captured again
+NO_CAPTURE_RUNS = -(1 << 62)  # `Recording.runs` of a recording that is never captured again
 _capturing = threading.Lock()  # one capture at a time in this process
 
 
 class CapturedGraph:
-    """Launches of a recording. ``runs`` has (number of the first call, launch or eager call); empty once dropped."""
+    """Captured graphs of a recording, and the eager calls between them.
+
+    ``runs`` has, in order, a pair for each graph (index of its first call, its launch) and for each eager call (its
+    index, the call). It is empty once the graphs are dropped.
+    """
 
     __slots__ = ("__weakref__", "nodes", "runs", "used")
 
@@ -51,10 +55,11 @@ class Graphs:
         """The number of nodes in all graphs."""
         return sum(graph.nodes for graph in self._alive)
 
-    def replay(self, recording: Recording) -> bool:
-        """Launch the recording's graphs, captured if need be. Return False if it is to run call by call.
+    def launch(self, recording: Recording) -> bool:
+        """Launch the recording's graphs, and capture them before if need be. Return False if the recording must run
+        call by call.
 
-        Raises Uncaptured, before anything has run, if it cannot be captured.
+        Raises Uncaptured, before anything has run, if the recording cannot be captured.
         """
         graph: CapturedGraph | None = recording.graph
         if not graph:
@@ -62,8 +67,8 @@ class Graphs:
                 return False
             graph = recording.graph = self._capture_recording(recording)
         graph.used = next(self._clock)
-        for number, run in graph.runs:
-            recording.number = number
+        for index, run in graph.runs:
+            recording.number = index
             run()
         return True
 
@@ -76,15 +81,16 @@ class Graphs:
         return graph
 
     def _segments(self, recording: Recording) -> Iterator[tuple[int, Call]]:
-        """Yield a graph's launch for each segment of calls that only launch work, and the eager calls between."""
-        number = 0
+        """Yield the pairs of `CapturedGraph.runs`: a graph for each segment of calls that only launch work, and the
+        eager calls between the segments."""
+        first = 0
         for eager, group in groupby(recording.flat, lambda call: isinstance(call, HostCall)):
             run = list(group)
             if eager:
-                yield from enumerate(run, number)
+                yield from enumerate(run, first)
             else:
-                yield number, self._capture(recording, run, number)
-            number += len(run)
+                yield first, self._capture(recording, run, first)
+            first += len(run)
 
     def _capture(self, recording: Recording, calls: Sequence[Call], first: int) -> Call:
         """Return the launch of a graph of these calls. Retry, since another thread may invalidate a capture."""

@@ -30,8 +30,8 @@ def adopt(owner: Any) -> Array:
         return owner
     try:
         if hasattr(owner, "__dlpack__"):
-            number = owner.__dlpack_device__()[1] if hasattr(owner, "__dlpack_device__") else cupy.cuda.get_device_id()
-            with cupy.cuda.Device(number), _import_stream(cupy, number):
+            device = owner.__dlpack_device__()[1] if hasattr(owner, "__dlpack_device__") else cupy.cuda.get_device_id()
+            with cupy.cuda.Device(device), _import_stream(cupy, device):
                 return cupy.from_dlpack(owner)
         interface = owner.__cuda_array_interface__
         shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
@@ -42,10 +42,10 @@ def adopt(owner: Any) -> Array:
 
 @cache
 def _import_stream(cupy: Any, device: int) -> Any:
-    """Return a stream that runs no work, of ``device``, which must be current.
+    """Return a stream of ``device``, which must be current. The stream runs no work.
 
-    `from_dlpack` makes the current stream wait for the owner's. Otherwise that would be the default stream, for which
-    all others wait.
+    `from_dlpack` makes the current stream wait for the owner's stream. Without this one, the current stream would be
+    the default stream, for which all other streams wait.
     """
     return cupy.cuda.Stream(non_blocking=True)
 
@@ -73,11 +73,11 @@ def _array(
 class _Stream:
     """A stream by its handle, in the ``__cuda_stream__`` protocol of CUDA libraries."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._number
+        return 0, self._handle
 
 
 def order(owner: Any, stream: Any) -> None:
@@ -87,8 +87,8 @@ def order(owner: Any, stream: Any) -> None:
         stream.wait_event(cupy.cuda.get_current_stream(owner.data.device_id).record())
     elif hasattr(owner, "__dlpack__"):
         owner.__dlpack__(stream=stream.ptr)
-    elif (number := owner.__cuda_array_interface__.get("stream")) is not None:
-        stream.wait_event(cupy.cuda.Stream.from_external(_Stream(number)).record())
+    elif (handle := owner.__cuda_array_interface__.get("stream")) is not None:
+        stream.wait_event(cupy.cuda.Stream.from_external(_Stream(handle)).record())
 
 
 class StreamWaiter:
@@ -99,7 +99,7 @@ class StreamWaiter:
         self._event: Any = None
 
     def order(self, owners: Sequence[Any]) -> None:
-        """Do the same as the function `order` for several arrays.
+        """Make the stream wait for the work on several arrays; see the function `order`.
 
         CuPy arrays on the stream's device share one current stream, for which it waits once.
         """
@@ -136,7 +136,7 @@ def to_host(array: Array, owner: Any) -> np.ndarray[Any, Any]:
 
 
 def to_device(host: np.ndarray[Any, Any], device: int) -> Array:
-    """Copy a contiguous host array to the GPU of that number."""
+    """Copy a contiguous host array to the GPU number ``device``."""
     with rt.cupy().cuda.Device(device), _stream_after() as stream:
         array = empty(host.shape, host.dtype)
         array.set(host, stream=stream)
@@ -168,7 +168,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Array:
-    """Return an array of zeros of any dtype on the GPU of that number."""
+    """Return an array of zeros of any dtype on the GPU number ``device``."""
     with rt.cupy().cuda.Device(device), _stream_after() as stream:
         array = empty(shape, dtype)
         if array.nbytes:

@@ -31,7 +31,7 @@ class Binary:
 
     @staticmethod
     def parse(payload: bytes) -> Binary:
-        """Return the kernel whose `payload` this is."""
+        """Return the kernel with this `payload`."""
         symbol, _, code = payload.partition(b"\0")
         return Binary(symbol.decode(errors="replace"), code)  # a wrong symbol is not found, and the kernel is compiled
 
@@ -88,9 +88,9 @@ def entered() -> int:
     return len(_stores.entered)
 
 
-def leave(number: int) -> None:
-    """Restore this thread's stack of stores to the depth ``number``."""
-    del _stores.entered[number:]
+def leave(depth: int) -> None:
+    """Restore this thread's stack of stores to a depth."""
+    del _stores.entered[depth:]
 
 
 def current() -> KernelStore:

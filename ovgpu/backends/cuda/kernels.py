@@ -18,7 +18,7 @@ from ovgpu.backends.cuda.kernel_cache import Binary
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-DEFAULT_SHARED_BYTES = 48 << 10  # of a block, static and dynamic, without opting in to more
+DEFAULT_SHARED_BYTES = 48 << 10  # per block, static and dynamic; a kernel must opt in to more
 FLAGS = ("-std=c++17",)
 # By default, NVRTC contracts a product and a sum into a fused multiply-add, which rounds once. NO_FMA_FLAGS prevent it
 # where the last bit decides (which element is read, which box overlaps): results must match other implementations.
@@ -37,7 +37,7 @@ NO_FMA_FILES = frozenset(
     }
 )
 CLUSTERS = (16, 8, 4, 2)  # sizes of clusters, in blocks
-CACHED_KERNELS = 1 << 12  # `Kernel` objects of files, with and without a prelude; modules
+CACHED_KERNELS = 1 << 12  # maximum number of cached `Kernel` objects of files, and of cached modules
 _refused: dict[tuple[str, int, int], None] = {}  # see `refused_clusters`
 Device = tuple[int, int]  # the id of a CuPy module, which the emulator replaces, and a device's number
 
@@ -46,7 +46,7 @@ class Kernel:
     """A ``__global__`` function, called with grid, block and arguments.
 
     name      a C++ name expression (``softmax_rows<float, false, 4, 1>``), or the name of an ``extern "C"`` function
-    where     the kernel as error messages call it
+    where     the name of the kernel in error messages
     exported  whether it is an ``extern "C"`` function; see `compiler.Code`
     flags     the compiler's flags
     cooperative  whether it is launched cooperatively: all its blocks run at the same time
@@ -67,9 +67,9 @@ class Kernel:
         self._lock = threading.RLock()  # held while the next ones change
         self._compiling: dict[Device, Future[Binary]] = {}
         self._functions: dict[Device, Any] = {}
-        self._shared_bytes: dict[Device, int] = {}  # dynamic, wanted for launches so far
-        self._allowed_bytes: dict[Device, int] = {}  # likewise, allowed by the driver
-        self._clusters: dict[tuple[Device, int, int, int], bool] = {}  # threads, shared memory, blocks: do they fit?
+        self._shared_bytes: dict[Device, int] = {}  # of dynamic shared memory that the launches so far want
+        self._allowed_bytes: dict[Device, int] = {}  # of dynamic shared memory that the driver allows
+        self._clusters: dict[tuple[Device, int, int, int], bool] = {}  # by threads, shared memory, blocks: do they fit?
 
     def key(self) -> str:
         """Return the key of the kernel's machine code for the current device; see `kernel_cache`."""
@@ -84,7 +84,7 @@ class Kernel:
         """Have the kernel compiled, if need be, for launches with ``shared`` bytes of dynamic shared memory.
 
         This does not wait for threads that compile; `function` does. The limit of shared memory never shrinks.
-        OpError if the kernel does not compile and that is known already.
+        Raises OpError if the kernel is already known not to compile.
         """
         kernel_cache.current().used[self] = None
         here = _here()
@@ -112,7 +112,7 @@ class Kernel:
             compiling.exception()
 
     def function(self) -> Any:
-        """Return CuPy's function on the current device. OpError if the kernel does not compile."""
+        """Return CuPy's function on the current device. Raises OpError if the kernel does not compile."""
         here = _here()
         return self._functions.get(here) or self._wait(here)
 
@@ -123,7 +123,7 @@ class Kernel:
             try:
                 self._load(self._compiled(compiling), here)
             finally:
-                self._compiling.pop(here, None)  # what does not compile may do so the next time
+                self._compiling.pop(here, None)  # if it has not compiled, the next call tries again
         return self._functions[here]
 
     def _start(self, here: Device) -> Future[Binary] | None:
@@ -194,7 +194,7 @@ class Kernel:
 
     @cached_property
     def label(self) -> str:
-        """The name, and a hash of the source: those of one name differ in what they compute."""
+        """The name and a hash of the source: kernels of the same name may compute different things."""
         return f"{self.name} {zlib.crc32(self.code.source.encode()):08x}"
 
     def __call__(
@@ -225,14 +225,14 @@ def nothing() -> Kernel:
 
 
 def largest_cluster() -> int:
-    """Return the most blocks of a cluster on the current device, each of which has a multiprocessor of its own."""
+    """Return the maximum number of blocks of a cluster on the current device, with a multiprocessor for each block."""
     return _largest_cluster(_here())
 
 
 @lru_cache
 def _largest_cluster(here: Device) -> int:
     kernel, limit = nothing(), int(rt.cupy().cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
-    shared = limit // 2 + 1024  # two blocks do not fit on a multiprocessor
+    shared = limit // 2 + 1024  # bytes, more than half of a multiprocessor's: two blocks do not fit on one
     return next((blocks for blocks in CLUSTERS if kernel.fits_cluster((32,), shared, blocks)), 1)
 
 
@@ -261,7 +261,7 @@ def _here() -> Device:
 
 @lru_cache(CACHED_KERNELS)
 def _module(cupy: Any, device: int, code: bytes) -> Any:
-    """Return machine code loaded as CuPy's module on a device, the current one."""
+    """Load machine code on ``device``, which is current. Return CuPy's module."""
     module = cupy.cuda.function.Module()
     module.load(code)
     return module

@@ -148,12 +148,12 @@ class Launcher(KernelRecorder):
             return
         if isinstance(source, np.ndarray) and target.size > copy.MAX_NUMBERS:
             source = self.table(np.ascontiguousarray(source))
-        found = copy.launches(source, target)
-        if found is None:  # more axes than copy.cu is compiled for: a generated kernel copies the bits
+        launches = copy.launches(source, target)
+        if launches is None:  # more axes than copy.cu is compiled for: a generated kernel copies the bits
             bits = Type.of(np.dtype(f"u{target.dtype.itemsize}"))
             self.elementwise(Convert(destination_type=bits), [source.view(bits.storage)], target.view(bits.storage))
             return
-        for launch in found:
+        for launch in launches:
             self.kernel("copy.cu", *launch, early=True)
 
     def scratch(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

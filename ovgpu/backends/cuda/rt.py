@@ -102,9 +102,9 @@ def cudnn() -> Any:
 def _import_cudnn() -> Any:
     """Import cuDNN's bindings. Return False if that fails, and warn unless they are just not installed."""
     try:
-        found = import_module("cudnn")
-        found.backend_version()  # raises if the library is missing
-        return found
+        bindings = import_module("cudnn")
+        bindings.backend_version()  # raises if the library is missing
+        return bindings
     except Exception as e:
         if not isinstance(e, ModuleNotFoundError) or e.name != "cudnn":
             warnings.warn(

@@ -14,7 +14,7 @@ from ovgpu.runtime.backend import Call
 from ovgpu.types import Type
 
 MAX_PARTS = 16  # as in cuda_kernels/loop.cu
-MAX_BLOCKS = 256  # per part; their threads loop over larger parts
+MAX_BLOCKS = 256  # per part; if it is larger, their threads loop over it
 HEADER_WORDS, TENSOR_WORDS = 3, 5  # 64-bit words of loop.cu's structs Iteration and SlicedTensor
 
 
@@ -27,24 +27,25 @@ class Slicing:
         self.table = cupy.empty((HEADER_WORDS + TENSOR_WORDS * self.count,), np.int64)
         self.counting = self.count > 0  # whether anything uses the iteration number
 
-    def number(self, kind: Type, shape: tuple[int, ...]) -> Array | None:
-        byte_offsets = {Type.i64: 0, Type.i32: 16}
-        if kind not in byte_offsets:
+    def number(self, dtype: Type, shape: tuple[int, ...]) -> Array | None:
+        byte_offsets = {Type.i64: 0, Type.i32: 16}  # of the number in loop.cu's struct Iteration
+        if dtype not in byte_offsets:
             return None
         self.counting = True
-        return self.cupy.ndarray(shape, kind.storage, memptr=self.table.data + byte_offsets[kind])
+        return self.cupy.ndarray(shape, dtype.storage, memptr=self.table.data + byte_offsets[dtype])
 
     def begin(
         self, trips: int, first: Sequence[Array], second: Sequence[Array], parts: Sequence[Array]
     ) -> Sequence[Call] | None:
         if not self.counting:
             return ()
+        # Iteration -1 precedes the first one. The third word holds -1 as i32, and then 0 blocks that have arrived.
         words = [-1, trips, 0xFFFFFFFF]
         for a, b in zip(first, second, strict=True):
-            found = _describe_rows(a)
-            if found is None:
+            rows = _describe_rows(a)
+            if rows is None:
                 return None
-            words += [a.data.ptr, b.data.ptr - a.data.ptr, *found]
+            words += [a.data.ptr, b.data.ptr - a.data.ptr, *rows]
         launcher = Launcher(self.stream, None)
         launcher.copy(np.array(words, np.int64), self.table)
         return [*launcher.calls, *self.advance(parts)]

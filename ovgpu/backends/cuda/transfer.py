@@ -53,7 +53,7 @@ def pinned(nbytes: int) -> Array:
 def slab(values: Sequence[Array], stream: Any) -> tuple[list[Array], Callable[[], None]]:
     """Return device arrays for host arrays in one block of memory, and the function that copies them and waits.
 
-    Each is read once.
+    Each host array is read once.
     """
     if not values:
         return [], lambda: None
@@ -78,8 +78,8 @@ def _upload(values: Sequence[Array], offsets: Sequence[int], target: Any, stream
     staging = _staging(offsets[-1], CHUNK)
     copied: list[Any] = [None] * len(staging)  # the event of each buffer's last copy
     with _draining(stream):
-        for number, (begin, parts) in enumerate(_chunks(values, offsets)):
-            slot = number % len(staging)
+        for index, (begin, parts) in enumerate(_chunks(values, offsets)):
+            slot = index % len(staging)
             if copied[slot] is not None:
                 copied[slot].synchronize()
             end = 0
@@ -100,9 +100,9 @@ def fetch(source: Array, target: Array, stream: Any) -> None:
     staging = _staging(remaining.size, DOWNLOAD_CHUNK)
     pending: Any = None
     with _draining(stream):
-        for number, begin in enumerate(range(0, remaining.size, DOWNLOAD_CHUNK)):
+        for index, begin in enumerate(range(0, remaining.size, DOWNLOAD_CHUNK)):
             destination = remaining[begin : begin + DOWNLOAD_CHUNK]
-            chunk = staging[number % len(staging)][: destination.size]
+            chunk = staging[index % len(staging)][: destination.size]
             (source.data + begin).copy_to_host_async(chunk.ctypes.data, chunk.size, stream)
             copied = stream.record()
             _receive(pending)

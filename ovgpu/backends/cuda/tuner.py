@@ -17,7 +17,7 @@ from ovgpu.types import Type
 
 ROUNDS = 20  # runs of a step's kernels in a graph
 REPEATS = 5  # launches of the graph, of which the shortest counts
-MIN_GAIN = 0.97  # of the first answer's time, below which another answer is preferred to it
+MIN_GAIN = 0.97  # another answer is chosen if it takes less than this share of the first answer's time
 
 
 @dataclass
@@ -31,8 +31,8 @@ class Measured:
 class Tuner(CudaBackend):
     """Backend that measures the answers to a step's questions when the step runs for the first time.
 
-    Each answer's kernels run on the step's own inputs, with a cache that does not have them; so a step may change its
-    inputs several times, and the results of the inference are of no use. ``found`` is shared by all requests.
+    Each answer's kernels run on the step's own inputs, which are not in the cache. A step may thus change its inputs
+    several times, so that the results of the inference are useless. All requests share ``found``.
     """
 
     def __init__(self, backend: CudaBackend, found: Measured | None = None) -> None:
@@ -56,8 +56,8 @@ class Tuner(CudaBackend):
         return [HostCall(self._measure, record)] if asked.names else super().bind(op, inputs, outputs, workspace, types)
 
     def _measure(self, record: Callable[[Choices], Sequence[Call]]) -> None:
-        """Measure the answers to questions that are not measured yet, then run the step with the chosen ones. An answer
-        may lead to further questions."""
+        """Measure the answers to questions that have not been measured, then run the step with the chosen answers. An
+        answer may lead to further questions."""
         known = self.choices.known
         while True:
             asked = _Asked(known)
@@ -69,7 +69,7 @@ class Tuner(CudaBackend):
             launched = set[Any]()
             for name in asked.names[question]:
                 answered = record(Choices({**known, question: name}))
-                if _launches(answered) not in launched:  # answers that cannot be taken give others' kernels
+                if _launches(answered) not in launched:  # an answer that is not available gives another one's kernels
                     launched.add(_launches(answered))
                     times[name] = self._seconds(answered)
             usual, best = next(iter(times)), min(times, key=times.__getitem__)
@@ -94,7 +94,7 @@ class Tuner(CudaBackend):
         times = []
         for _ in range(REPEATS + 1):
             start = clock.mark()
-            if not self._replay(recording):
+            if not self._launch_graph(recording):
                 for call in calls:
                     call()
             end = clock.mark()
@@ -102,24 +102,24 @@ class Tuner(CudaBackend):
             times.append(clock.seconds(start, end))
         return min(times[1:])
 
-    def _replay(self, recording: _Calls) -> bool:
+    def _launch_graph(self, recording: _Calls) -> bool:
         """Launch a graph of the calls. Return False if they cannot be captured."""
         try:
-            return self.graphs.replay(recording)
+            return self.graphs.launch(recording)
         except Uncaptured:
             return False
 
 
 def _launches(calls: Sequence[Call]) -> tuple[Any, ...]:
-    """Return the functions that are called; for kernels, also grid, block, and what early launches prefer. The operands
-    of a step are the same."""
-    found = list[tuple[Any, ...]]()
+    """Return the called functions; for kernels, also grid, block, and the carveout of early launches. Operands are left
+    out, since all answers have the same ones."""
+    launches = list[tuple[Any, ...]]()
     for call in calls:
         if isinstance(call, partial) and isinstance(call.func, Kernel):
-            found.append((call.func, *call.args[:2], getattr(call.keywords.get("driver"), "carveout", None)))
+            launches.append((call.func, *call.args[:2], getattr(call.keywords.get("driver"), "carveout", None)))
         else:
-            found.append((getattr(call, "func", call),))
-    return tuple(found)
+            launches.append((getattr(call, "func", call),))
+    return tuple(launches)
 
 
 class _Asked(Choices):

@@ -1,4 +1,4 @@
-"""The command ``ovgpu benchmark``: its steps and its lines, which are those of benchmark_app."""
+"""The command ``ovgpu benchmark``: its steps and its output, whose lines are benchmark_app's."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def warn(text: str) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run the benchmark. Raises ValueError for flags that contradict each other.
 
-    A report that was asked for is also written if the benchmark fails; it has the error.
+    If the benchmark fails, a report that was asked for is written all the same, with the error.
     """
     benchmark = _Benchmark(args)
     try:
@@ -245,7 +245,7 @@ class _Benchmark:
         )
         by_input = tensors(args, compiled.inputs, self.inputs, warn, info)
         groups = [
-            {i: some[n % len(some)] for i, some in enumerate(by_input)}
+            {i: arrays[n % len(arrays)] for i, arrays in enumerate(by_input)}
             for n in range(max(map(len, by_input), default=1))
         ]
         self.group_names = [
@@ -261,7 +261,7 @@ class _Benchmark:
         requests = [compiled.create_infer_request() for _ in range(count)]
         states = len(requests[0].query_state())
         static = all(entry.shape.is_static for entry in self.inputs)
-        only = args.inference_only if args.inference_only is not None else static
+        inference_only = args.inference_only if args.inference_only is not None else static
         feeds = [
             [Feed(compiled.inputs, arrays, bool(states), args.prompt) for arrays in groups]
             for _ in range(count if states else 1)
@@ -270,7 +270,8 @@ class _Benchmark:
         if args.inference_only and not same_shapes:
             raise ValueError("-inference_only: inputs of several shapes have to be set for every inference")
         continues = any(feed.length for feed in feeds[0])
-        sources = [Source(some, frames, bool(states), not only or continues) for some in feeds]
+        fill = not inference_only or continues
+        sources = [Source(request_feeds, frames, bool(states), fill) for request_feeds in feeds]
         if states:
             info(f"State: {counted(states, 'variable')}, reset after every {SEQUENCE_INFERENCES} inferences")
         self.inference_only = not sources[0].fill
@@ -280,7 +281,7 @@ class _Benchmark:
         args = self.args
         seconds = args.time or (0 if args.number_iterations else DEFAULT_SECONDS)
         requested = args.number_iterations or 0
-        by, kind, unit = (
+        by, basis, unit = (
             (groups, "number of input shapes", "input shapes")
             if groups > requests
             else (requests, "request number", "requests")
@@ -288,7 +289,7 @@ class _Benchmark:
         rounded = requested if args.api_type == "sync" else -(-requested // by) * by
         if rounded != requested:
             warn(
-                f"Number of iterations was aligned by {kind} from {requested} to {rounded} using number of {unit} {by}"
+                f"Number of iterations was aligned by {basis} from {requested} to {rounded} using number of {unit} {by}"
             )
         return Limits(rounded, float(seconds), args.maximum_inference_rate)
 
@@ -303,9 +304,9 @@ class _Benchmark:
         if self.args.no_warmup:
             info("Skipping warmup inference due to -no_warmup flag")
             return
-        for number, (request, source) in enumerate(zip(requests, sources)):
+        for index, (request, source) in enumerate(zip(requests, sources)):
             request.infer(source.next(request))
-            if number == 0:
+            if index == 0:
                 info(f"First inference took {request.latency:.2f} ms")
                 self.report.results.append(("first inference time (ms)", f"{request.latency:.2f}"))
                 plan = request.plan()
@@ -371,10 +372,10 @@ class _Recorder:
         self.trace = Trace(", ".join(compiled.get_property("EXECUTION_DEVICES")))
         self.counts = [0] * len(requests)
 
-    def __call__(self, number: int) -> None:
-        self.counts[number] += 1
-        if self.counts[number] <= TRACED_INFERENCES:
-            self.trace.add(self.requests[number].timeline(), number)
+    def __call__(self, request_index: int) -> None:
+        self.counts[request_index] += 1
+        if self.counts[request_index] <= TRACED_INFERENCES:
+            self.trace.add(self.requests[request_index].timeline(), request_index)
 
     def save(self) -> None:
         self.trace.save(self.path)
@@ -402,6 +403,6 @@ def _layout(port: Output) -> str:
 
 def _download_results(request: InferRequest) -> None:
     """Make inferences download all results. Large ones otherwise stay on the device until they are read."""
-    for number, port in enumerate(request.model_outputs):
+    for index, port in enumerate(request.model_outputs):
         if not port.element_type.is_dynamic():
-            _ = request.get_output_tensor(number).array
+            _ = request.get_output_tensor(index).array

@@ -18,7 +18,7 @@ HINTS = {"tput": "THROUGHPUT", "ctput": "CUMULATIVE_THROUGHPUT"}
 
 
 def configuration(args: argparse.Namespace, warn: Callable[[str], None]) -> Properties:
-    """Return the properties for compiling the model: those of -load_config, and over them those of the flags.
+    """Return the properties for compiling the model: those of -load_config, overridden by those of the flags.
 
     Raises: ValueError for a value per device that names none of the target devices.
     """
@@ -59,7 +59,7 @@ def per_device(text: str | None, target: str, flag: str) -> str | None:
     base, _, listed = target.partition(":")
     targets = [base, *(name.lstrip("-") for name in listed.split(",") if name)]
     chosen = devices.resolve(target)
-    found = None
+    matched = None
     for part in filter(None, (text or "").split(",")):
         name, separator, value = part.partition(":")
         if not separator:
@@ -67,12 +67,12 @@ def per_device(text: str | None, target: str, flag: str) -> str | None:
         if name not in (*targets, *map(devices.family, targets), chosen, devices.family(chosen)):
             raise ValueError(f"{flag} {text}: {name} is none of the devices {', '.join(targets)}")
         if name in (target, base, chosen, devices.family(chosen)):
-            found = value
-    return found
+            matched = value
+    return matched
 
 
 def loaded(path: str, target: str) -> Properties:
-    """Return the properties for a device in a file: those of its own section, or of its kind (NVIDIA for NVIDIA.0)."""
+    """Return the properties for a device in a file, from its section or its family's (NVIDIA for NVIDIA.0)."""
     document = json.loads(Path(path).read_text(encoding="utf-8"))
     base = target.partition(":")[0]
     section: Any = next((document[name] for name in (target, base, devices.family(base)) if name in document), {})
@@ -97,7 +97,7 @@ def property_text(value: Any) -> str:
 
 
 def _profiled(args: argparse.Namespace, config: Properties, warn: Callable[[str], None]) -> bool:
-    """Return whether every layer is timed, and warn of the reason if no flag asks for it itself."""
+    """Return whether every layer is timed. Warn of the reason unless the flag -pc decides it."""
     if any(argument.partition("=")[0] in ("-pc", "--perf_counts") for argument in args.argv):
         return bool(args.perf_counts)
     if str(config.get("PERF_COUNT", "NO")).upper() in ("YES", "TRUE"):

@@ -50,12 +50,12 @@ def shares(infos: Sequence[ProfilingInfo], order: str) -> list[Share]:
     """Return the shares of the layers in an order of -pcsort: "no_sort", "sort" (by time), or "simple_sort" (by time,
     only layers that were executed)."""
     total = totals(infos)[0]
-    found = [
+    unsorted = [
         Share(info, info.real_time / total if total else 0.0)
         for info in infos
         if order != "simple_sort" or info.status is ProfilingInfo.Status.EXECUTED
     ]
-    return found if order == "no_sort" else sorted(found, key=lambda share: share.info.real_time, reverse=True)
+    return unsorted if order == "no_sort" else sorted(unsorted, key=lambda share: share.info.real_time, reverse=True)
 
 
 def milliseconds(time: timedelta) -> str:
@@ -70,8 +70,8 @@ def totals(infos: Sequence[ProfilingInfo]) -> tuple[timedelta, timedelta]:
 
 def print_counters(requests: Sequence[Sequence[ProfilingInfo]], info: Callable[[str], None]) -> None:
     """Print the times per layer of every request."""
-    for number, infos in enumerate(requests):
-        info(f"Performance counts for {number}-th infer request")
+    for index, infos in enumerate(requests):
+        info(f"Performance counts for {index}-th infer request")
         for layer in infos:
             print(_line(layer))
         _print_totals(infos)
@@ -79,14 +79,14 @@ def print_counters(requests: Sequence[Sequence[ProfilingInfo]], info: Callable[[
 
 def print_shares(requests: Sequence[Sequence[ProfilingInfo]], order: str, info: Callable[[str], None]) -> list[Share]:
     """Print the times per layer of every request with their shares, and return those of the last request."""
-    found: list[Share] = []
-    for number, infos in enumerate(requests):
-        info(f"Performance counts sorted for {number}-th infer request")
-        found = shares(infos, order)
-        for share in found:
+    layer_shares: list[Share] = []
+    for index, infos in enumerate(requests):
+        info(f"Performance counts sorted for {index}-th infer request")
+        layer_shares = shares(infos, order)
+        for share in layer_shares:
             print(f"{_line(share.info)}proportion: {share.text:<8}")
         _print_totals(infos)
-    return found
+    return layer_shares
 
 
 def _line(info: ProfilingInfo) -> str:

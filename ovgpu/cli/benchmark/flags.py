@@ -220,14 +220,14 @@ def check_flags(args: argparse.Namespace) -> None:
 
 def given_flags(argv: list[str]) -> list[tuple[str, str]]:
     """Return the flags of a command line with their last values, as benchmark_app's report lists them."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for argument in argv:
         if argument.startswith("-"):
             name, _, value = argument.partition("=")
-            found.append((name, value))
-        elif found:
-            found[-1] = (found[-1][0], argument)
-    return found
+            pairs.append((name, value))
+        elif pairs:
+            pairs[-1] = (pairs[-1][0], argument)
+    return pairs
 
 
 def _natural(text: str) -> int:

@@ -47,7 +47,7 @@ class Input:
 
     @property
     def shapes(self) -> list[Shape]:
-        """The shapes of the data; none if they are those of files."""
+        """The shapes of the data; none if files determine them."""
         return self.data_shapes if self.shape.is_dynamic else [tuple(self.shape.to_shape())]
 
     @property
@@ -56,7 +56,7 @@ class Input:
 
     @property
     def is_image_info(self) -> bool:
-        """True if the input is for the height and width of the image, as models like Faster R-CNN have it."""
+        """True if the input takes the height and width of the image, as in Faster R-CNN."""
         return self.axes == "NC" and self.shape[1].get_max_length() >= 2
 
     def batch(self, shape: PartialShape | Shape) -> Any:
@@ -75,22 +75,22 @@ def describe(args: argparse.Namespace, ports: Sequence[Output], decodes: bool, w
     """
     shapes = parse_shapes([args.shape] if args.shape else [], ports)
     named = layouts(args.layout)
-    found = []
-    for number, port in enumerate(ports):
-        shape = PartialShape(shapes[number][0] if number in shapes else port.partial_shape)
+    described = []
+    for index, port in enumerate(ports):
+        shape = PartialShape(shapes[index][0] if index in shapes else port.partial_shape)
         axes = next(
             (named[name] for name in (*sorted(port.get_names()), port.node.friendly_name, "") if name in named), None
         )
-        found.append(Input(port, image_layout(port, shape) if axes is None else axes, shape))
+        described.append(Input(port, image_layout(port, shape) if axes is None else axes, shape))
     if args.batch_size:
-        _set_batch(found, Dimension(args.batch_size), bool(args.data_shape), warn)
-    _set_data_shapes(found, _data_shapes(args.data_shape, ports), decodes, warn)
-    for kind in ("mean", "scale"):
-        for name, numbers in parse_numbers(getattr(args, f"{kind}_values")).items():
-            for entry in found:
+        _set_batch(described, Dimension(args.batch_size), bool(args.data_shape), warn)
+    _set_data_shapes(described, _data_shapes(args.data_shape, ports), decodes, warn)
+    for statistic in ("mean", "scale"):
+        for name, numbers in parse_numbers(getattr(args, f"{statistic}_values")).items():
+            for entry in described:
                 if name in entry.names if name else entry.is_image:
-                    setattr(entry, kind, numbers)
-    return found
+                    setattr(entry, statistic, numbers)
+    return described
 
 
 def layouts(text: str) -> dict[str, str]:
@@ -106,10 +106,10 @@ def layouts(text: str) -> dict[str, str]:
 
 def batch_size(inputs: Sequence[Input]) -> Dimension:
     """Return the batch size of all inputs, 1 without a batch axis. Raises ValueError if the inputs differ in it."""
-    found = {str(size): size for entry in inputs if (size := entry.batch(entry.shape)) is not None}
-    if len(found) > 1:
-        raise ValueError(f"the inputs have different batch sizes: {', '.join(found)}; see -layout")
-    return next(iter(found.values()), Dimension(1))
+    sizes = {str(size): size for entry in inputs if (size := entry.batch(entry.shape)) is not None}
+    if len(sizes) > 1:
+        raise ValueError(f"the inputs have different batch sizes: {', '.join(sizes)}; see -layout")
+    return next(iter(sizes.values()), Dimension(1))
 
 
 def _set_batch(inputs: Sequence[Input], batch: Dimension, with_data: bool, warn: Warn) -> None:
@@ -143,17 +143,17 @@ def _data_shapes(text: str, ports: Sequence[Output]) -> dict[int, list[PartialSh
 def _set_data_shapes(
     inputs: Sequence[Input], given: Mapping[int, Sequence[PartialShape]], decodes: bool, warn: Warn
 ) -> None:
-    for number, entry in enumerate(inputs):
-        if number in given and entry.shape.is_static:
+    for index, entry in enumerate(inputs):
+        if index in given and entry.shape.is_static:
             warn(f"Input '{entry.name}' has static shape. Provided data shapes for this input will be ignored.")
-        elif number in given:
-            for shape in given[number]:
+        elif index in given:
+            for shape in given[index]:
                 if shape.is_dynamic or not entry.shape.compatible(shape):
                     raise ValueError(
                         f"-data_shape: {shape} for input '{entry.name}' of shape {entry.shape} "
                         + ("is dynamic" if shape.is_dynamic else "does not fit")
                     )
-            entry.data_shapes = [tuple(shape.to_shape()) for shape in given[number]]
+            entry.data_shapes = [tuple(shape.to_shape()) for shape in given[index]]
         elif decodes and entry.shape.is_dynamic:
             entry.data_shapes = [tuple(one_token(entry.port).to_shape())]
 
@@ -168,22 +168,22 @@ def preprocess(model: Model, args: argparse.Namespace, inputs: Sequence[Input]) 
     """
     processor = PrePostProcessor(model)
     types = dict(_types(args.input_output_precision))
-    for number, entry in enumerate(inputs):
+    for index, entry in enumerate(inputs):
         named = next((types.pop(name) for name in entry.names if name in types), None)
         chosen = named or (_type(args.input_precision) if args.input_precision else Type.u8 if entry.is_image else None)
         if chosen is not None:
-            processor.input(number).tensor().set_element_type(chosen)
-        for kind in ("mean", "scale"):
-            if values := getattr(entry, kind):
-                getattr(processor.input(number).preprocess().convert_element_type(Type.f32), kind)(list(values))
+            processor.input(index).tensor().set_element_type(chosen)
+        for statistic in ("mean", "scale"):
+            if values := getattr(entry, statistic):
+                getattr(processor.input(index).preprocess().convert_element_type(Type.f32), statistic)(list(values))
         if entry.axes:
-            processor.input(number).model().set_layout(Layout(entry.axes))
-    for number, port in enumerate(model.outputs):
+            processor.input(index).model().set_layout(Layout(entry.axes))
+    for index, port in enumerate(model.outputs):
         names = (*sorted(port.get_names()), port.tensor_port.node.friendly_name)
         named = next((types.pop(name) for name in names if name in types), None)
         chosen = named or (_type(args.output_precision) if args.output_precision else None)
         if chosen is not None:
-            processor.output(number).tensor().set_element_type(chosen)
+            processor.output(index).tensor().set_element_type(chosen)
     if types:
         raise RuntimeError(f"-iop: the model has no input or output '{next(iter(types))}'")
     return processor.build()
@@ -191,17 +191,17 @@ def preprocess(model: Model, args: argparse.Namespace, inputs: Sequence[Input]) 
 
 def _types(text: str) -> Iterator[tuple[str, Type]]:
     for part in filter(None, text.replace(" ", "").split(",")):
-        name, separator, kind = part.rpartition(":")
+        name, separator, type_name = part.rpartition(":")
         if not separator:
             raise ValueError(f"-iop {text}: write 'input:f16,output:f16'")
-        yield name, _type(kind)
+        yield name, _type(type_name)
 
 
 def _type(name: str) -> Type:
     if name not in TYPES:
         raise ValueError(f"-iop: there is no type {name!r}; there are {', '.join(TYPES)}")
-    found: Type = Type.boolean if name == "bool" else getattr(Type, name)
-    return found
+    element_type: Type = Type.boolean if name == "bool" else getattr(Type, name)
+    return element_type
 
 
 # ---- tensors
@@ -210,7 +210,7 @@ def _type(name: str) -> Type:
 def tensors(
     args: argparse.Namespace, ports: Sequence[Output], inputs: Sequence[Input], warn: Warn, info: Callable[[str], None]
 ) -> list[list[Array]]:
-    """Return the tensors of each input, which inferences take in turns: those of files, else random ones.
+    """Return the tensors of each input, which inferences take in turns: from files, else random ones.
 
     Raises: ValueError for files that do not fit, and for a dynamic input without files or -data_shape.
     """
@@ -221,10 +221,10 @@ def tensors(
         if entry.is_image and entry.shape.is_static
     }
     random = np.random.default_rng(0)
-    found = []
-    for number, (entry, port) in enumerate(zip(inputs, ports)):
-        if number in files:
-            found.append(_of_files(files[number], entry, port, info))
+    arrays = []
+    for index, (entry, port) in enumerate(zip(inputs, ports)):
+        if index in files:
+            arrays.append(_of_files(files[index], entry, port, info))
         elif not entry.shapes:
             raise ValueError(
                 f"input '{entry.name}' has the dynamic shape {entry.shape}: give the shape of its data "
@@ -232,41 +232,41 @@ def tensors(
             )
         elif entry.is_image_info and len(images) == 1:
             size = next(iter(images))
-            found.append([_image_info(shape, size).astype(port.element_type.storage) for shape in entry.shapes])
+            arrays.append([_image_info(shape, size).astype(port.element_type.storage) for shape in entry.shapes])
         else:
             is_random = port.element_type.is_real() or entry.is_image
-            kind = "random values" if is_random else "ones" if "mask" in entry.name else "zeros"
-            warn(f"No input files were given for input '{entry.name}'!. This input will be filled with {kind}!")
+            filling = "random values" if is_random else "ones" if "mask" in entry.name else "zeros"
+            warn(f"No input files were given for input '{entry.name}'!. This input will be filled with {filling}!")
             content = "random" if entry.is_image else None
-            found.append([fill(port, shape, content, random) for shape in entry.shapes])
-    return found
+            arrays.append([fill(port, shape, content, random) for shape in entry.shapes])
+    return arrays
 
 
 def _of_files(paths: Sequence[Path], entry: Input, port: Output, info: Callable[[str], None]) -> list[Array]:
-    """Return the tensors that files of one kind fill, at least one per shape of the data."""
+    """Return tensors with the contents of files of one kind, at least one per shape of the data."""
     if paths[0].suffix.lower() not in SUFFIXES:
         shapes: Sequence[Shape] = entry.shapes or [()]
-        found = [
+        arrays = [
             read_array(paths[i % len(paths)], port, shapes[i % len(shapes)])
             for i in range(max(len(paths), len(shapes)))
         ]
-        for path, array in zip(paths, found):
+        for path, array in zip(paths, arrays):
             if not entry.shape.compatible(PartialShape(array.shape)):
                 raise ValueError(f"{path} has shape {list(array.shape)}, and input '{entry.name}' {entry.shape}")
     else:
         open_shapes = [PartialShape(shape) for shape in entry.shapes] or [entry.shape]
         batches = [int(entry.batch(s).get_length()) if "N" in entry.axes and s.is_static else 1 for s in open_shapes]
-        found, first = [], 0
-        while len(found) < len(open_shapes) or first < len(paths):
-            number = len(found) % len(open_shapes)
-            some = [paths[(first + i) % len(paths)] for i in range(batches[number])]
-            array, note = image_tensor(some, port, open_shapes[number], Preparation(bgr=True), entry.axes)
+        arrays, first = [], 0
+        while len(arrays) < len(open_shapes) or first < len(paths):
+            shape_index = len(arrays) % len(open_shapes)
+            batch_paths = [paths[(first + i) % len(paths)] for i in range(batches[shape_index])]
+            array, note = image_tensor(batch_paths, port, open_shapes[shape_index], Preparation(bgr=True), entry.axes)
             info(f"Prepare image {note}")
-            found.append(array)
-            first += batches[number]
+            arrays.append(array)
+            first += batches[shape_index]
     if not entry.shapes:
-        entry.data_shapes = [array.shape for array in found]
-    return found
+        entry.data_shapes = [array.shape for array in arrays]
+    return arrays
 
 
 def _files(texts: Sequence[str], inputs: Sequence[Input], warn: Warn) -> dict[int, list[Path]]:
@@ -277,7 +277,7 @@ def _files(texts: Sequence[str], inputs: Sequence[Input], warn: Warn) -> dict[in
     """
     by_input: dict[int, list[Path]] = {}
     unnamed: list[Path] = []
-    names = {name: number for number, entry in reversed(list(enumerate(inputs))) for name in entry.names}
+    names = {name: index for index, entry in reversed(list(enumerate(inputs))) for name in entry.names}
     splitter = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     for text in texts:
         head, *named = re.split(rf"(?:^|,)({splitter}):", text)
@@ -286,7 +286,7 @@ def _files(texts: Sequence[str], inputs: Sequence[Input], warn: Warn) -> dict[in
         unnamed += _listed(head)
         for name, paths in zip(named[::2], named[1::2]):
             by_input.setdefault(names[name], []).extend(_listed(paths))
-    free = [number for number, entry in enumerate(inputs) if not entry.is_image_info] or list(range(len(inputs)))
+    free = [index for index, entry in enumerate(inputs) if not entry.is_image_info] or list(range(len(inputs)))
     if unnamed and len(inputs) > 1:
         warn(
             f"Model has {len(inputs)} inputs. It's recommended to use name mapping to specify parameters for each "
@@ -294,28 +294,28 @@ def _files(texts: Sequence[str], inputs: Sequence[Input], warn: Warn) -> dict[in
         )
     for position, path in enumerate(unnamed):
         by_input.setdefault(free[position % len(free)], []).append(path)
-    return {number: _of_one_kind(paths, warn) for number, paths in by_input.items()}
+    return {index: _of_one_kind(paths, warn) for index, paths in by_input.items()}
 
 
 def _listed(text: str) -> list[Path]:
-    found: list[Path] = []
+    listed: list[Path] = []
     for part in filter(None, text.strip(",").split(",")):
         path = Path(part)
-        found += sorted(path.iterdir()) if path.is_dir() else [path]
-    return found
+        listed += sorted(path.iterdir()) if path.is_dir() else [path]
+    return listed
 
 
 def _of_one_kind(paths: Sequence[Path], warn: Warn) -> list[Path]:
     for suffixes in (SUFFIXES, (".npy",), (".bin",)):
-        if found := sorted(path for path in paths if path.suffix.lower() in suffixes):
+        if chosen := sorted(path for path in paths if path.suffix.lower() in suffixes):
             if ignored := [path.name for path in paths if path.suffix.lower() not in suffixes]:
                 warn(f"These files are ignored: {', '.join(ignored)}")
-            return found
+            return chosen
     raise ValueError(f"-i {paths[0]}: inputs are read from images ({', '.join(SUFFIXES)}), .npy and .bin files")
 
 
 def _image_info(shape: Shape, size: tuple[int, ...]) -> Array:
     """Return rows of the image's height, its width, and ones."""
-    found = np.ones(shape)
-    found[:, :2] = size
-    return found
+    rows = np.ones(shape)
+    rows[:, :2] = size
+    return rows

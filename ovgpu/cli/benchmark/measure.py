@@ -48,7 +48,7 @@ class Limits:
         )
 
     def wait(self, frames: int, seconds: float) -> None:
-        """Sleep until so many frames may have been computed."""
+        """Sleep until ``frames`` frames in ``seconds`` seconds are within the rate."""
         if self.rate > 0:
             time.sleep(max(0.0, frames / self.rate - seconds))
 
@@ -70,8 +70,11 @@ class Latencies:
 
 @dataclass
 class Measurement(Latencies):
-    """Result of a measurement. Latencies are in the order of completion: ``prompts`` are those of inferences that began
-    a sequence with a prompt, ``latencies`` all others, and ``groups`` the same by the number of the inputs in turn."""
+    """Result of a measurement, with latencies in the order of completion.
+
+    ``prompts`` has the latencies of inferences that began a sequence with a prompt, ``latencies`` those of all others,
+    and ``groups`` both by the index of the feed.
+    """
 
     prompts: list[float] = field(default_factory=list)
     groups: dict[int, Latencies] = field(default_factory=dict)
@@ -97,9 +100,10 @@ class Measurement(Latencies):
 
 
 class Source:
-    """Source of inputs, which take turns. Several requests may share one, unless the model keeps a state.
+    """Source of inputs from feeds that take turns. Several requests may share one, unless the model keeps a state.
 
-    ``frames`` are those of each feed's inputs. Without ``fill``, a request keeps the inputs that it was given first.
+    ``frames`` has the number of frames in each feed's inputs. Without ``fill``, a request keeps the inputs that it was
+    given first.
     """
 
     def __init__(self, feeds: Sequence[Feed], frames: Sequence[int], stateful: bool, fill: bool) -> None:
@@ -120,7 +124,7 @@ class Source:
         return self.count == 1 and any(feed.prompt for feed in self.feeds)
 
     def next(self, request: InferRequest) -> dict[int, Array] | None:
-        """Return the inputs of a request's next inference, None if it keeps its inputs. `group` is their number."""
+        """Return the inputs of a request's next inference, None if it keeps its inputs. Set `group`, a feed's index."""
         if self.stateful and self.count == SEQUENCE_INFERENCES:
             self.restart(request)
         keeps = not self.fill and request in self.groups
@@ -153,34 +157,36 @@ def measure_sync(
 def measure_async(
     requests: Sequence[InferRequest], sources: Sequence[Source], limits: Limits, on_inference: OnInference | None = None
 ) -> Measurement:
-    """Run as many inferences at a time as there are requests. ``on_inference`` is called with the index of the
-    request after each inference. Raises the error of a failed inference."""
+    """Keep all requests busy. After each inference, ``on_inference`` is called with the index of its request.
+
+    Raises: the error of a failed inference.
+    """
     result = Measurement()
     done: SimpleQueue[tuple[int, int, BaseException | None]] = SimpleQueue()
     idle, started, frames = list(range(len(requests))), 0, 0
 
     def complete() -> None:
-        number, group, error = done.get()
+        index, group, error = done.get()
         if error is not None:
             raise error
-        result.add(requests[number].latency, group, sources[number].frames[group])
+        result.add(requests[index].latency, group, sources[index].frames[group])
         if on_inference is not None:
-            on_inference(number)
-        idle.append(number)
+            on_inference(index)
+        idle.append(index)
 
-    def on_done(number: int, group: int, error: BaseException | None) -> None:
-        done.put((number, group, error))
+    def on_done(index: int, group: int, error: BaseException | None) -> None:
+        done.put((index, group, error))
 
     start = time.perf_counter()
     with _progress(limits) as advance:
         while not limits.reached(started, time.perf_counter() - start):
             if not idle:
                 complete()
-            number = idle.pop(0)
-            inputs = sources[number].next(requests[number])
-            group = sources[number].group
-            requests[number].start(inputs, True, partial(on_done, number, group), Claim())
-            started, frames = started + 1, frames + sources[number].frames[group]
+            index = idle.pop(0)
+            inputs = sources[index].next(requests[index])
+            group = sources[index].group
+            requests[index].start(inputs, True, partial(on_done, index, group), Claim())
+            started, frames = started + 1, frames + sources[index].frames[group]
             elapsed = time.perf_counter() - start
             limits.wait(frames, elapsed)
             advance(result.iterations, elapsed)
@@ -202,7 +208,7 @@ def peak_memory() -> int:
 
 @contextmanager
 def _progress(limits: Limits) -> Iterator[Callable[[int, float], None]]:
-    """Show a progress bar on stderr if that is a terminal. Yields the function that advances it."""
+    """Show a progress bar on stderr if that is a terminal. Yield the function that advances it."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda iterations, seconds: None

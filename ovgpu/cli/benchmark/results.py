@@ -15,14 +15,14 @@ Print = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Results:
-    """A measurement, and what is said about it.
+    """Rows and lines that report a measurement.
 
     ``percentile`` is reported in place of the median. ``groups`` are the names of the groups of inputs whose latencies
     are reported, if there are several. An inference computes ``tokens`` tokens (0 unless the model is a language model
     with a state), one that begins a sequence ``prompt`` tokens.
     """
 
-    found: Measurement
+    measurement: Measurement
     percentile: int
     groups: Sequence[str]
     tokens: int
@@ -30,68 +30,68 @@ class Results:
 
     def rows(self) -> Rows:
         """Return the rows of the report, with benchmark_app's keys."""
-        found, p = self.found, self.percentile
+        measurement, p = self.measurement, self.percentile
         rows = [
-            ("total execution time (ms)", f"{found.seconds * 1000:.2f}"),
-            ("total number of iterations", str(found.iterations)),
-            ("latency (ms)" if p == 50 else f"latency ({p} percentile) (ms)", f"{found.percentile(p):.2f}"),
-            *_latency_rows(found),
+            ("total execution time (ms)", f"{measurement.seconds * 1000:.2f}"),
+            ("total number of iterations", str(measurement.iterations)),
+            ("latency (ms)" if p == 50 else f"latency ({p} percentile) (ms)", f"{measurement.percentile(p):.2f}"),
+            *_latency_rows(measurement),
         ]
         for name, latencies in self._groups():
             rows += [("group", name), *_latency_rows(latencies)]
-        rows.append(("throughput", f"{found.frames_per_second:.2f}"))
+        rows.append(("throughput", f"{measurement.frames_per_second:.2f}"))
         return rows + [(f"{name} (tokens/s)", f"{rate:.2f}") for name, rate, _ in self._rates()]
 
     def print_latencies(self, print_line: Print) -> None:
         """Print count, duration, latencies and throughput."""
-        found = self.found
-        print_line(f"Count:            {found.iterations} iterations")
-        print_line(f"Duration:         {found.seconds * 1000:.2f} ms")
+        measurement = self.measurement
+        print_line(f"Count:            {measurement.iterations} iterations")
+        print_line(f"Duration:         {measurement.seconds * 1000:.2f} ms")
         print_line("Latency:")
-        self._print(found, 15, print_line)
+        self._print(measurement, 15, print_line)
         groups = self._groups()
         if groups:
             print_line("Latency for each data shape group:")
-        for number, (name, latencies) in enumerate(groups, 1):
-            print_line(f"{number}. {name}")
+        for index, (name, latencies) in enumerate(groups, 1):
+            print_line(f"{index}. {name}")
             self._print(latencies, 12, print_line)
-        print_line(f"Throughput:   {found.frames_per_second:.2f} FPS")
+        print_line(f"Throughput:   {measurement.frames_per_second:.2f} FPS")
         if self.tokens:
-            print_line(f"Tokens:       {found.per_second * self.tokens:.2f} tokens/s")
+            print_line(f"Tokens:       {measurement.per_second * self.tokens:.2f} tokens/s")
         for name, rate, time in self._rates():
             print_line(f"   {name.capitalize() + ':':<11}{rate:.2f} tokens/s, {time:.2f} ms")
 
     def percentiles_text(self) -> str:
         """Return the larger percentiles of the latencies as text."""
-        return ", ".join(f"{q}%: {self.found.percentile(q):.3f}" for q in PERCENTILES) + " ms"
+        return ", ".join(f"{q}%: {self.measurement.percentile(q):.3f}" for q in PERCENTILES) + " ms"
 
     def _groups(self) -> list[tuple[str, Latencies]]:
         if len(self.groups) < 2:
             return []
-        return [(self.groups[group], latencies) for group, latencies in sorted(self.found.groups.items())]
+        return [(self.groups[group], latencies) for group, latencies in sorted(self.measurement.groups.items())]
 
     def _rates(self) -> list[tuple[str, float, float]]:
         """Return (name, tokens per second, milliseconds) of prefill and decode, by median latencies."""
-        if not self.found.prompts:
+        if not self.measurement.prompts:
             return []
-        parts = ("prefill", self.prompt, self.found.prompts), ("decode", self.tokens, self.found.latencies)
+        parts = ("prefill", self.prompt, self.measurement.prompts), ("decode", self.tokens, self.measurement.latencies)
         return [(name, 1000 * tokens / median(times), median(times)) for name, tokens, times in parts]
 
-    def _print(self, found: Latencies, columns: int, print_line: Print) -> None:
-        unit, factor = ("us", 1000) if found.average < 1 else ("ms", 1)
+    def _print(self, latencies: Latencies, columns: int, print_line: Print) -> None:
+        unit, factor = ("us", 1000) if latencies.average < 1 else ("ms", 1)
         p = self.percentile
         for title, value in (
-            ("Median:" if p == 50 else f"{p} percentile:     ", found.percentile(p)),
-            ("Average:", found.average),
-            ("Min:", min(found.latencies)),
-            ("Max:", max(found.latencies)),
+            ("Median:" if p == 50 else f"{p} percentile:     ", latencies.percentile(p)),
+            ("Average:", latencies.average),
+            ("Min:", min(latencies.latencies)),
+            ("Max:", max(latencies.latencies)),
         ):
             print_line(f"   {title:<{columns}}{value * factor:.2f} {unit}")
 
 
-def _latency_rows(found: Latencies) -> Rows:
+def _latency_rows(latencies: Latencies) -> Rows:
     return [
-        ("avg latency", f"{found.average:.2f}"),
-        ("min latency", f"{min(found.latencies):.2f}"),
-        ("max latency", f"{max(found.latencies):.2f}"),
+        ("avg latency", f"{latencies.average:.2f}"),
+        ("min latency", f"{min(latencies.latencies):.2f}"),
+        ("max latency", f"{max(latencies.latencies):.2f}"),
     ]

@@ -83,7 +83,7 @@ class OpenVINOEngine:
         self.port_keys = [(port.get_node().get_friendly_name(), port.get_index()) for port in ports]
         if ports:
             model.add_results([openvino.opset1.result(port) for port in ports])
-            model.set_rt_info(11, "version")  # of version 10, it would refuse these Results for their names
+            model.set_rt_info(11, "version")  # in version 10, the names of these Results are refused
         self.request = core.compile_model(model, "CPU", F32 if int8 else F32 | NO_INT8).create_infer_request()
 
     def infer(self, inputs: Mapping[int, Array]) -> dict[OutputKey, Array]:
@@ -98,18 +98,18 @@ class OpenVINOEngine:
         self.request.infer({i: self._tensor(x, self.element_types[i]) for i, x in inputs.items()})
         return [_array(tensor) for tensor in self.request.output_tensors]
 
-    def _tensor(self, x: Array, kind: Any) -> Any:
+    def _tensor(self, x: Array, element_type: Any) -> Any:
         if x.dtype == object:
             return self.openvino.Tensor(strings_as_bytes(x))
         if x.dtype.isbuiltin == 1:
             return self.openvino.Tensor(np.ascontiguousarray(x))
-        tensor = self.openvino.Tensor(kind, self.openvino.Shape(x.shape))  # NumPy lacks the type
-        tensor.data.reshape(-1).view(np.uint8)[...] = pack(x, getattr(Type, kind.get_type_name()))
+        tensor = self.openvino.Tensor(element_type, self.openvino.Shape(x.shape))  # NumPy lacks the type
+        tensor.data.reshape(-1).view(np.uint8)[...] = pack(x, getattr(Type, element_type.get_type_name()))
         return tensor
 
 
 def _array(tensor: Any) -> Array:
-    """Return a copy of the values of a tensor of openvino, which gives those that NumPy lacks as other types."""
+    """Return a copy of a tensor of openvino in the storage dtype of its element type."""
     name = tensor.element_type.get_type_name()
     if name == "string":
         return np.array(tensor.bytes_data)

@@ -18,7 +18,7 @@ from ovgpu.ops.base.storage import decode
 from ovgpu.runtime.printing import counted
 from ovgpu.types import Type
 
-MIN_TOLERANCE = {Type.f16: 2e-3, Type.bf16: 1.6e-2}  # the least tolerance for types with so few bits
+MIN_TOLERANCE = {Type.f16: 2e-3, Type.bf16: 1.6e-2}  # the least tolerance for types of 16 bits
 MAX_ROWS = 20
 
 
@@ -144,10 +144,10 @@ class Comparison:
         self.layerwise = self.first is None
 
     def differs(self, output_key: OutputKey, error: Error | None) -> bool:
-        kind = self.layers[output_key[0]].ports[output_key[1]].element_type
-        if error is None or kind.is_integral():
+        dtype = self.layers[output_key[0]].ports[output_key[1]].element_type
+        if error is None or dtype.is_integral():
             return error is not None
-        return error.relative > max(self.tolerance, MIN_TOLERANCE.get(kind, 0.0))
+        return error.relative > max(self.tolerance, MIN_TOLERANCE.get(dtype, 0.0))
 
     def print(self, out: Any, worst: bool) -> None:
         if self.first is None:
@@ -208,8 +208,8 @@ class Comparison:
         return (self._name(output_key), *cells, "yes" if error is None else f"within {error.relative:.2g}")
 
     def _name(self, output_key: OutputKey) -> str:
-        name, number = output_key
-        return name if len(self.layers[name].ports) == 1 else f"{name}.{number}"
+        name, output_index = output_key
+        return name if len(self.layers[name].ports) == 1 else f"{name}.{output_index}"
 
     def _type(self, output_key: OutputKey) -> str:
         port = self.layers[output_key[0]].ports[output_key[1]]

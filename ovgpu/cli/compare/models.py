@@ -27,20 +27,20 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--time-limit must be above 0, and --tolerance at least 0")
     if not files(folder):
         raise ModelError(f"there is no OpenVINO IR in the folder {folder} or below it")
-    Core().get_property(args.device, "SUPPORTED_PROPERTIES")  # raises the error of a device that is not there
-    found = print_outcomes(outcomes(folder, args.device, args.seed, args.tolerance, limit))
-    return int(any(outcome.result in FAULTS for outcome in found))
+    Core().get_property(args.device, "SUPPORTED_PROPERTIES")  # raises an error if there is no such device
+    compared = print_outcomes(outcomes(folder, args.device, args.seed, args.tolerance, limit))
+    return int(any(outcome.result in FAULTS for outcome in compared))
 
 
 def print_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Print a line for each outcome as it comes, then a table. Return them."""
-    out, found = console(), []
+    out, printed = console(), []
     for outcome in outcomes:
-        found.append(outcome)
+        printed.append(outcome)
         out.print(f"{outcome.name}: {outcome.result}", outcome.text, markup=False, soft_wrap=True)
-    out.print(table("Models", COLUMNS, [outcome.cells() for outcome in found], right=(1, 4, 5, 6)))
-    out.print(", ".join(f"{count} {result}" for result, count in Counter(o.result for o in found).most_common()))
-    return found
+    out.print(table("Models", COLUMNS, [outcome.cells() for outcome in printed], right=(1, 4, 5, 6)))
+    out.print(", ".join(f"{count} {result}" for result, count in Counter(o.result for o in printed).most_common()))
+    return printed
 
 
 def outcomes(
@@ -57,8 +57,8 @@ def files(folder: Path) -> list[Path]:
 
     Pipes, devices, and links to nothing do not count.
     """
-    every = [path for path in sorted(folder.rglob("*.xml")) if path.is_file() and _may_be_ir(path)]
-    return [path for path in every if path.name not in TOKENIZERS] or every
+    xml_files = [path for path in sorted(folder.rglob("*.xml")) if path.is_file() and _may_be_ir(path)]
+    return [path for path in xml_files if path.name not in TOKENIZERS] or xml_files
 
 
 def _may_be_ir(path: Path) -> bool:
@@ -78,8 +78,8 @@ def _in_a_process(compare: Callable[[], Outcome], time_limit: float, start: Call
     sender.close()
     try:
         if receiver.poll(time_limit):
-            found: Outcome = receiver.recv()
-            return found
+            outcome: Outcome = receiver.recv()
+            return outcome
         return Outcome("", text=f"after {time_limit:g} s")
     except EOFError:
         process.join()

@@ -23,8 +23,8 @@ from ovgpu.ops.base.storage import decode
 from ovgpu.types import PartialShape
 
 SCALES = (255, 1)  # the largest value of the pixels, in each inference
-QUANTIZED_SCALES = (255, 1, 255, 1)  # a rounding that falls to the other side moves the few outputs of one inference
-NO_FARTHER = 1.25  # distance of an int8 model from OpenVINO in f32, relative to that of OpenVINO in int8
+QUANTIZED_SCALES = (255, 1, 255, 1)  # more inferences, as one rounding to another code may move all outputs of one
+NO_FARTHER = 1.25  # largest distance of an int8 model from OpenVINO in f32, relative to that of OpenVINO in int8
 EQUAL, UNFUSED, DIFFERS, ONLY_OPENVINO, ONLY_OVGPU, NEITHER, ENDED = (
     "equal",
     "equal to OpenVINO without fusions",
@@ -108,8 +108,8 @@ def _compared(
     tolerance: float,
     refusals: Refusals,
 ) -> Distances:
-    """Return the distances of some inferences, which end at the first that one of both refuses."""
-    request, random, found = (
+    """Return the distances of some inferences. Stop at the first one that ovgpu or OpenVINO refuses."""
+    request, random, distances = (
         compiled.create_infer_request(),
         np.random.default_rng(seed),
         Distances(tolerance, int8 is not None),
@@ -119,9 +119,9 @@ def _compared(
     feed = Feed(ports, inputs_of(ports, stateful, random), stateful)
     for scale in SCALES if int8 is None else QUANTIZED_SCALES:
         inputs = feed.next()
-        for number in images:
-            pixels: Array = random.uniform(0, scale, tuple(inputs[number].shape))
-            inputs[number] = pixels.astype(np.float32).astype(inputs[number].dtype)
+        for index in images:
+            pixels: Array = random.uniform(0, scale, tuple(inputs[index].shape))
+            inputs[index] = pixels.astype(np.float32).astype(inputs[index].dtype)
         with refusals.of("ovgpu"):
             request.infer(dict(inputs))
             results = [np.array(tensor.array) for tensor in request.output_tensors]
@@ -129,8 +129,8 @@ def _compared(
             expected = reference.outputs(inputs)
         if refusals.texts:
             break
-        found.add(results, expected, None if int8 is None else int8.outputs(inputs))
-    return found
+        distances.add(results, expected, None if int8 is None else int8.outputs(inputs))
+    return distances
 
 
 class Refusals:
@@ -142,7 +142,7 @@ class Refusals:
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Keep an error of the block as one of ``name``."""
+        """Record an error that the block raises, as an error of ``name``."""
         try:
             yield
         except (RuntimeError, ValueError, TypeError, OSError, MemoryError) as e:
@@ -167,22 +167,22 @@ def inputs_of(ports: Sequence[Output], stateful: bool, random: np.random.Generat
 
     Dynamic dimensions are 1, and 224 for the height and width of images.
     """
-    found, tokens = {}, token_input(ports)
-    for number, port in enumerate(ports):
+    arrays, tokens = {}, token_input(ports)
+    for index, port in enumerate(ports):
         chosen = one_token(port) if is_decoder(ports, stateful) else port.partial_shape
         shape = tuple(PartialShape(example_shape(chosen)).to_shape())
-        if number == tokens and port.element_type.is_integral():
-            found[number] = random.integers(0, 10, shape).astype(port.element_type.storage)
+        if index == tokens and port.element_type.is_integral():
+            arrays[index] = random.integers(0, 10, shape).astype(port.element_type.storage)
         else:
-            found[number] = fill(port, shape, None, random)
-    return found
+            arrays[index] = fill(port, shape, None, random)
+    return arrays
 
 
 class Distances:
     """Distances of outputs from those of OpenVINO in f32; for a quantized model, also those of OpenVINO in 8 bits.
 
-    ``error`` is the largest difference, relative to 1 and the largest value. ``texts`` describe differences above the
-    tolerance, which may be the effect of roundings in 8 bits, and ``faults`` other types, shapes and strings.
+    ``error`` is the largest difference, divided by 1 + the largest value. ``texts`` describe differences above the
+    tolerance, which roundings in 8 bits may cause. ``faults`` describe wrong types, shapes and strings.
     """
 
     def __init__(self, tolerance: float, quantized: bool) -> None:
@@ -207,15 +207,15 @@ class Distances:
 
     def add(self, results: Sequence[Array], expected: Sequence[Array], in_int8: Sequence[Array] | None) -> None:
         """Add the outputs of an inference."""
-        for number, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
+        for index, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
             fault = _fault(ours, theirs)
             if fault:
                 self.faults.append(fault)
-                self.texts.append(f"output {number}: {fault}")
+                self.texts.append(f"output {index}: {fault}")
             elif ours.dtype != object:
-                self._add_numbers(number, ours, theirs, None if in_int8 is None else in_int8[number])
+                self._add_numbers(index, ours, theirs, None if in_int8 is None else in_int8[index])
 
-    def _add_numbers(self, number: int, ours: Array, theirs: Array, in_int8: Array | None) -> None:
+    def _add_numbers(self, output_index: int, ours: Array, theirs: Array, in_int8: Array | None) -> None:
         is_real = theirs.dtype.kind not in "iub"
         ours, theirs = (decode(x).astype(np.float64) for x in (ours, theirs))
         error, largest = _error(ours, theirs), float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0))
@@ -224,11 +224,13 @@ class Distances:
             self.squares += _rms(ours, theirs) ** 2
             self.int8_squares += _rms(decode(in_int8).astype(np.float64), theirs) ** 2
         if error > (self.tolerance * (1 + largest) if is_real else 0):
-            self.texts.append(f"output {number}: an error of {error:.3g}, where the largest value is {largest:.3g}")
+            self.texts.append(
+                f"output {output_index}: an error of {error:.3g}, where the largest value is {largest:.3g}"
+            )
 
 
 def _fault(ours: Array, theirs: Array) -> str:
-    """Describe another shape, type or string."""
+    """Return a text about a wrong shape, type or string; "" if there is none."""
     if ours.shape != theirs.shape:
         return f"shape {list(ours.shape)} instead of {list(theirs.shape)}"
     if ours.dtype == object or theirs.dtype.kind in "OUS":

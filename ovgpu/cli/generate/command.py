@@ -25,7 +25,7 @@ from ovgpu.runtime.printing import counted
 
 WARM_UP_TOKENS = 4  # the prompt, and decode steps that are bound, captured and replayed
 PARTS = ("openvino_encoder_model.xml", "openvino_language_model.xml")
-"""Files of models that generate text together with others."""
+"""Files of models that consist of several parts, which generate does not run."""
 
 
 def add_to(commands: Any) -> None:
@@ -59,7 +59,7 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Generate, print the text as it comes, then the figures. Return the exit code: 130 if Ctrl-C ended the text."""
     out = console(error=True)
-    if args.json:  # before the work
+    if args.json:  # fail before the work, not after it
         check_writable(Path(args.json))
     folder = _folder(Path(args.model))
     settings = read_settings(folder, args)
@@ -132,7 +132,7 @@ def _prompt(args: argparse.Namespace, folder: Path, tokenizer: Any) -> list[int]
         text = sys.stdin.read().removesuffix("\n")
     if args.chat:
         text = chat_prompt(folder, text, args.system)
-    tokens: list[int] = tokenizer.encode(text, add_special_tokens=not args.chat).ids  # the template has them
+    tokens: list[int] = tokenizer.encode(text, add_special_tokens=not args.chat).ids  # the template has special tokens
     if not tokens:
         raise ValueError("the prompt has no tokens")
     return tokens
@@ -151,7 +151,7 @@ def _limit(settings: Settings, prompt: int) -> int:
 
 
 def _compile(args: argparse.Namespace) -> tuple[CompiledModel, int]:
-    """Return the compiled model, rewritten for one text, and the number of its output of logits."""
+    """Return the compiled model, rewritten for one text, and the index of its logits output."""
     core = Core()
     model = core.read_model(args.model)
     logits = prepare(model)

@@ -19,7 +19,7 @@ EXPORT = "export it with `optimum-cli export openvino --task text-generation-wit
 
 
 def prepare(model: Model) -> int:
-    """Check that a model generates text, and rewrite it in place for that. Return the number of the output of logits.
+    """Check that a model generates text, and rewrite it in place for that. Return the index of its logits output.
 
     Raises: ValueError for a model without state, with other inputs than `INPUTS`, or without logits.
     """
@@ -36,18 +36,18 @@ def prepare(model: Model) -> int:
     outputs = port_names(model.outputs)
     if "logits" not in outputs and len(outputs) > 1:
         raise ValueError(f"the model has no output logits, only {', '.join(outputs)}")
-    number = outputs.index("logits") if "logits" in outputs else 0
-    shape = model.outputs[number].partial_shape
+    logits = outputs.index("logits") if "logits" in outputs else 0
+    shape = model.outputs[logits].partial_shape
     if shape.rank.is_static and len(shape) != 3:
-        raise ValueError(f"output '{outputs[number]}' has the shape {shape}: logits have [batch, length, vocabulary]")
+        raise ValueError(f"output '{outputs[logits]}' has the shape {shape}: logits have [batch, length, vocabulary]")
     fix_batch(model)
-    keep_last_logits(model, number)
-    return number
+    keep_last_logits(model, logits)
+    return logits
 
 
 @dataclass
 class Record:
-    """Tokens of a generation, and the seconds that each of them took, of which the first one includes the prompt.
+    """Tokens of a generation, and the seconds that each of them took; those of the first include the prompt.
 
     ``reason`` says why the generation ended: "end" (a token that ends the text), "length" or, if the caller sets it,
     "context" or "interrupted".
@@ -67,26 +67,26 @@ class DecoderInputs:
         self._past = 0
 
     def next(self, tokens: Sequence[int]) -> dict[int, Array]:
-        """Return the arrays by input number, for tokens that follow all earlier ones."""
+        """Return the arrays by input index, for tokens that follow all earlier ones."""
         count = len(tokens)
         begin, self._past = self._past, self._past + count
         arrays: dict[int, Array] = {}
-        for number, (name, port) in enumerate(self._ports):
+        for index, (name, port) in enumerate(self._ports):
             dtype = np.dtype(np.int64) if port.element_type.is_dynamic() else port.element_type.storage
             if name == "input_ids":
-                arrays[number] = np.array([tokens], dtype)
+                arrays[index] = np.array([tokens], dtype)
             elif name == "attention_mask":
-                arrays[number] = np.ones((1, self._past), dtype)
+                arrays[index] = np.ones((1, self._past), dtype)
             elif name == "position_ids":  # [3, 1, count] in Qwen-VL, whose three positions of a text are equal
                 first = [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
-                arrays[number] = np.resize(np.arange(begin, self._past, dtype=dtype), (*first, 1, count))
+                arrays[index] = np.resize(np.arange(begin, self._past, dtype=dtype), (*first, 1, count))
             else:
-                arrays[number] = np.zeros((1,) if name == "beam_idx" else (1, count), dtype)
+                arrays[index] = np.zeros((1,) if name == "beam_idx" else (1, count), dtype)
         return arrays
 
 
 class Generator:
-    """Generation on one request of a compiled model; ``record`` belongs to the last one."""
+    """Generator on one request of a compiled model; ``record`` is that of the last generation."""
 
     def __init__(self, compiled: Any, logits: int) -> None:
         self.request = compiled.create_infer_request()

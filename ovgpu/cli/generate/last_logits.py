@@ -27,13 +27,13 @@ def fix_batch(model: Model) -> bool:
     has to be copied.
     """
     shapes = {}
-    for number, (name, port) in enumerate(zip(port_names(model.inputs), model.inputs)):
+    for index, (name, port) in enumerate(zip(port_names(model.inputs), model.inputs)):
         shape = port.partial_shape
         if shape.rank.is_dynamic:
             return False
         batch = len(shape) - 2 if name == "position_ids" else 0  # [3, batch, length] in Qwen-VL
-        shapes[number] = PartialShape([1 if axis == batch else extent for axis, extent in enumerate(shape)])
-        if not shape.compatible(shapes[number]):
+        shapes[index] = PartialShape([1 if axis == batch else extent for axis, extent in enumerate(shape)])
+        if not shape.compatible(shapes[index]):
             return False
     with suppress(Error):
         model.reshape(shapes)
@@ -41,13 +41,13 @@ def fix_batch(model: Model) -> bool:
     return False
 
 
-def keep_last_logits(model: Model, number: int) -> bool:
-    """Reduce output ``number`` from [batch, length, vocabulary] to [batch, 1, vocabulary], the last position, in place.
+def keep_last_logits(model: Model, output_index: int) -> bool:
+    """Reduce an output in place from [batch, length, vocabulary] to [batch, 1, vocabulary], the last position.
 
     The product of hidden states and weights then computes one row instead of a row for each token of a prompt. Return
-    False, and change nothing, unless the output is such a product, with elementwise layers after it at most.
+    False, and change nothing, unless the output is such a product, followed by elementwise layers at most.
     """
-    product = _product(model, number)
+    product = _product(model, output_index)
     hidden = None if product is None else product.sources[0]
     if product is None or hidden is None:
         return False
@@ -58,9 +58,9 @@ def keep_last_logits(model: Model, number: int) -> bool:
     return True
 
 
-def _product(model: Model, number: int) -> Node | None:
-    """Return the MatMul that computes an output, if the output's rows depend on the same rows of its first input."""
-    port = model.results[number].sources[0]
+def _product(model: Model, output_index: int) -> Node | None:
+    """Return the MatMul that computes an output; None unless a row depends only on that row of its first input."""
+    port = model.results[output_index].sources[0]
     while port is not None and port.spec.rank == 3 and len(port.get_target_inputs()) == 1:
         node = port.node
         if node.op.name == "MatMul":
@@ -75,7 +75,7 @@ def _product(model: Model, number: int) -> Node | None:
 
 
 def _is_for_all_rows(port: Output | None) -> bool:
-    """Return whether an operand of rank 3 or less broadcasts along axis 1 of three."""
+    """Return whether an operand is the same for all rows: it broadcasts along axis 1 of a tensor of rank 3."""
     shape = None if port is None else port.spec.shape
     return shape is not None and (len(shape) < 2 or (len(shape) <= 3 and shape[-2] == 1))
 

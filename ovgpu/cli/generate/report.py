@@ -23,7 +23,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Report:
-    """Figures of a generation. ``limit`` and ``context`` are the limits of its tokens, ``states`` the bytes of each."""
+    """Figures of a generation. ``limit`` and ``context`` limit its tokens. ``states`` has the bytes of each state."""
 
     record: Record
     text: str
@@ -49,7 +49,7 @@ class Report:
 
     @property
     def _later(self) -> dict[str, Any]:
-        """Figures of the after the first token, empty if there are none."""
+        """Figures of the tokens after the first one, empty if there are none."""
         seconds = self.record.seconds[1:]
         if not seconds:
             return {}

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Sampling:
-    """Rules for the next token: the most likely one, or with ``sample`` a random one of those that the others leave.
+    """Rules for the next token: the most likely one, or with ``sample`` a random one that the other rules allow.
 
     Neutral values are 0 for ``top_k`` and 1 for all others. Raises: ValueError for a value out of range.
     """
@@ -88,8 +88,8 @@ def penalised(scores: Array, seen: Sequence[int], penalty: float) -> Array:
     score is multiplied instead.
     """
     tokens, scores = np.array(seen, np.int64), scores.copy()
-    found = scores[tokens]
-    scores[tokens] = np.where(found < 0, found * penalty, found / penalty)
+    earlier = scores[tokens]
+    scores[tokens] = np.where(earlier < 0, earlier * penalty, earlier / penalty)
     return scores
 
 

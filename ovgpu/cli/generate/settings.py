@@ -60,9 +60,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "What is not given comes from generation_config.json, with the "
         "defaults of transformers. The rules are applied in this order.",
     )
-    how = group.add_mutually_exclusive_group()
-    how.add_argument("--sample", action="store_true", help="draw the next token at random")
-    how.add_argument(
+    mode = group.add_mutually_exclusive_group()
+    mode.add_argument("--sample", action="store_true", help="draw the next token at random")
+    mode.add_argument(
         "--greedy", action="store_true", help="take the most likely token (default, unless the file sets do_sample)"
     )
     group.add_argument("--repetition-penalty", type=float, metavar="P", help="divide the scores of earlier tokens by P")
@@ -87,19 +87,21 @@ def read_settings(folder: Path, args: argparse.Namespace) -> Settings:
     """
     config = read_json(folder / "config.json")
     path = folder / "generation_config.json"
-    found = read_json(path) if path.is_file() else config
-    limit = args.max_new_tokens if args.max_new_tokens is not None else found.get("max_new_tokens") or NEW_TOKENS
+    generation = read_json(path) if path.is_file() else config
+    limit = args.max_new_tokens if args.max_new_tokens is not None else generation.get("max_new_tokens") or NEW_TOKENS
     if limit < 1:
         raise ValueError(f"--max-new-tokens must be at least 1, not {limit}")
     text = config.get("text_config")
     configs = [config, text] if isinstance(text, dict) else [config]
     contexts = [c[name] for c in configs for name in CONTEXT_NAMES if isinstance(c.get(name), int)]
     ignored = tuple(
-        f"{name} = {found[name]}" for name, neutral in NEUTRAL.items() if found.get(name) not in (None, neutral)
+        f"{name} = {generation[name]}"
+        for name, neutral in NEUTRAL.items()
+        if generation.get(name) not in (None, neutral)
     )
     return Settings(
-        _sampling(found, args),
-        frozenset() if args.ignore_eos else _ends([found, *configs]),
+        _sampling(generation, args),
+        frozenset() if args.ignore_eos else _ends([generation, *configs]),
         limit,
         contexts[0] if contexts else None,
         ignored,
@@ -111,24 +113,24 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        contents = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as e:
         raise ValueError(f"{path} is not JSON: {e}") from None
-    if not isinstance(found, dict):
+    if not isinstance(contents, dict):
         raise ValueError(f"{path} has no JSON object")
-    return found
+    return contents
 
 
-def _sampling(found: Mapping[str, Any], args: argparse.Namespace) -> Sampling:
+def _sampling(generation: Mapping[str, Any], args: argparse.Namespace) -> Sampling:
     options = {name: value for name in SAMPLING_NAMES if (value := getattr(args, name)) is not None}
     drawn = [name for name in ("temperature", "top_k", "top_p") if name in options]
     if args.greedy and drawn:
         raise ValueError(f"--greedy takes the most likely token: leave out --{drawn[0].replace('_', '-')}")
-    values = {name: found[name] for name in SAMPLING_NAMES if found.get(name) is not None}
-    if "top_k" in found:
-        values["top_k"] = found["top_k"] or 0
+    values = {name: generation[name] for name in SAMPLING_NAMES if generation.get(name) is not None}
+    if "top_k" in generation:
+        values["top_k"] = generation["top_k"] or 0
     values |= options
-    sample = args.sample or (not args.greedy and bool(drawn or found.get("do_sample")))
+    sample = args.sample or (not args.greedy and bool(drawn or generation.get("do_sample")))
     if values.get("temperature") == 0:
         del values["temperature"]
         sample = False
@@ -137,5 +139,5 @@ def _sampling(found: Mapping[str, Any], args: argparse.Namespace) -> Sampling:
 
 def _ends(configs: list[Any]) -> frozenset[int]:
     """Return the tokens that end a text: ``eos_token_id``, a number or a list, of the first file that has it."""
-    found: Any = next((c["eos_token_id"] for c in configs if c.get("eos_token_id") is not None), [])
-    return frozenset(found if isinstance(found, list) else [found])
+    tokens: Any = next((c["eos_token_id"] for c in configs if c.get("eos_token_id") is not None), [])
+    return frozenset(tokens if isinstance(tokens, list) else [tokens])

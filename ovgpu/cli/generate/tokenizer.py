@@ -1,4 +1,4 @@
-"""Tokenizer of a model's folder: tokens of a prompt, text of tokens as they come, and the template of a chat."""
+"""Tokenizer of a model's folder: tokens of a prompt, the text of generated tokens, and the chat template."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def load_tokenizer(folder: Path) -> Any:
 class TextStream:
     """Text of tokens that come one by one after a prompt; special tokens have no text.
 
-    A piece of text is the difference that a token makes to the text of the tokens before it, because decoders strip
-    spaces from the first token, and characters consist of several tokens. Text is held back while it ends in U+FFFD,
-    which stands for an incomplete character.
+    Tokens are not decoded one by one, because decoders strip spaces from the first token, and a character may consist
+    of several tokens. A piece of text is what a token adds to the text of the tokens before it. Text is held back while
+    it ends in U+FFFD, which stands for an incomplete character.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int]) -> None:
         self._decode: Callable[[list[int]], str] = tokenizer.decode
-        self._tokens = list(prompt)  # the prompt, later the tokens of the last piece, and then those held back
+        self._tokens = list(prompt)  # the prompt, later the tokens of the last piece; after them, those held back
         self._known = self._decode(self._tokens)
         self._written = len(self._tokens)
 
@@ -110,22 +110,22 @@ def chat_prompt(folder: Path, message: str, system: str | None = None) -> str:
 
 def _template(folder: Path, config: dict[str, Any]) -> str:
     """Return the chat template of a folder. Raises ValueError if there is none."""
-    path, found = folder / "chat_template.jinja", config.get("chat_template")
+    path, template = folder / "chat_template.jinja", config.get("chat_template")
     if path.is_file():
-        found = path.read_text(encoding="utf-8")
-    elif isinstance(found, list):
-        named = {entry.get("name"): entry.get("template") for entry in found}
-        found = named.get("default") or next(iter(named.values()), None)
-    if not isinstance(found, str):
+        template = path.read_text(encoding="utf-8")
+    elif isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template}
+        template = named.get("default") or next(iter(named.values()), None)
+    if not isinstance(template, str):
         raise ValueError(
             f"{folder} has no chat template, neither chat_template.jinja nor chat_template in "
             "tokenizer_config.json: the model may not be made for chats; leave out --chat"
         )
-    # transformers has a statement that marks the model's own messages
+    # transformers adds the statement {% generation %} to jinja2, which marks the model's own messages.
     return re.sub(
         r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})",
         lambda match: f"{match[1]}{'endif' if match[2] else 'if true'}{match[3]}",
-        found,
+        template,
     )
 
 

@@ -67,7 +67,7 @@ def render(dot: str, path: Path) -> bytes:
             f"(apt install graphviz), or write {path.stem}.dot"
         )
     try:
-        found = subprocess.run(
+        completed = subprocess.run(
             [program, f"-T{path.suffix[1:].lower()}"], input=dot.encode(), capture_output=True, timeout=TIMEOUT_SECONDS
         )
     except subprocess.TimeoutExpired:
@@ -75,9 +75,9 @@ def render(dot: str, path: Path) -> bytes:
             f"Graphviz did not draw {path.name} in {TIMEOUT_SECONDS} s; {path.stem}.dot has the graph "
             "for other programs"
         ) from None
-    if found.returncode:
-        raise ValueError(f"Graphviz cannot draw {path.name}: {found.stderr.decode(errors='replace').strip()}")
-    return found.stdout
+    if completed.returncode:
+        raise ValueError(f"Graphviz cannot draw {path.name}: {completed.stderr.decode(errors='replace').strip()}")
+    return completed.stdout
 
 
 def _legend(drawing: Drawing) -> Iterator[str]:
@@ -116,8 +116,8 @@ def _box(box: Box, linked: bool) -> Iterator[str]:
         f'"{box.name}" [shape={SHAPES.get(box.kind, "box")}, fillcolor="{fill}", color="{border}", '
         f"{link if linked and box.kind not in SHAPES else ''}label={_label(box.title, box.lines)}];"
     )
-    for number, body in enumerate(box.bodies):
-        yield f'subgraph "cluster_{box.name}_body{number}" {{'
+    for body_index, body in enumerate(box.bodies):
+        yield f'subgraph "cluster_{box.name}_body{body_index}" {{'
         yield f'  label={_label(body.title)}; style="rounded"; color="{border}";'
         yield from (f"  {line}" for line in _content(body, linked))
         yield "}"
@@ -126,7 +126,7 @@ def _box(box: Box, linked: bool) -> Iterator[str]:
         if first:
             yield (
                 f'"{box.name}" -> "{first}" [style=dotted, arrowhead=none, color="{border}", '
-                f'lhead="cluster_{box.name}_body{number}"];'
+                f'lhead="cluster_{box.name}_body{body_index}"];'
             )
 
 

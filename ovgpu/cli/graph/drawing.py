@@ -21,14 +21,14 @@ BoxKind = Literal[
 ]
 EdgeKind = Literal["tensor", "next", "host"]
 Source = int | str
-"""Number of the step that computes a value, or name of the box of an input or state."""
+"""Index of the step that computes a value, or name of the box of an input or state."""
 
 
 @dataclass
 class Box:
-    """A step, or a tensor that outlives a run. ``times`` counts the equal ones that the box stands for.
+    """Box of a step, or of a tensor that outlives a run.
 
-    ``nbytes``: the bytes that one of them moves.
+    It stands for ``times`` equal ones, each of which moves ``nbytes``.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Edge:
 class Block:
     """Boxes that stand for ``count`` equal blocks of steps, which move ``nbytes`` together.
 
-    ``first`` and ``last``: the layers of the first and of the last step.
+    ``first`` and ``last`` are the layers of the first and the last step.
     """
 
     count: int
@@ -71,8 +71,8 @@ class Block:
 class Drawing:
     """Boxes in order of execution, edges, and blocks.
 
-    ``steps`` counts the boxes of steps, without those of bodies. ``names``: the box of each step of the plan, without
-    views.
+    ``steps`` counts the boxes of steps, without those of bodies. ``names`` has the name of the box of each step of the
+    plan except views.
     """
 
     title: str
@@ -126,36 +126,39 @@ class _Drawer:
             if step.kind == "view"
             for x in step.outputs
         }
-        self.inputs = {port.operand.value: f"{prefix}i{number}" for number, port in enumerate(plan.inputs)}
+        self.inputs = {port.operand.value: f"{prefix}i{i}" for i, port in enumerate(plan.inputs)}
         self.made: dict[int, Source] = dict(self.inputs)
         self.made |= {
-            state.read.value: f"{prefix}v{number}" for number, state in enumerate(plan.states) if state.read is not None
+            state.read.value: f"{prefix}v{i}" for i, state in enumerate(plan.states) if state.read is not None
         }
         self.writers: dict[int, list[Source]] = {}  # root -> steps that write to its memory
-        for number, step in enumerate(self.steps):
+        for index, step in enumerate(self.steps):
             for x in step.outputs:
-                self.made[x.value] = number
-                self.writers.setdefault(x.root, []).append(number)
+                self.made[x.value] = index
+                self.writers.setdefault(x.root, []).append(index)
         reads = [[self._sources(x, step.kind == "host") for x in step.inputs] for step in self.steps]
-        numbers = [
-            [*([s for s in sources if isinstance(s, int)] for sources in of), *([n] for n in step.host_inputs)]
-            for of, step in zip(reads, self.steps)
+        step_reads = [
+            [*([s for s in sources if isinstance(s, int)] for sources in operands), *([n] for n in step.host_inputs)]
+            for operands, step in zip(reads, self.steps)
         ]
-        found = folds([_signature(step) for step in self.steps], numbers) if fold else []
+        all_folds = folds([_signature(step) for step in self.steps], step_reads) if fold else []
         self.place = {
-            step: (i, number) for i, of in enumerate(found) for number, block in enumerate(of) for step in block
+            step: (fold_index, block_index)
+            for fold_index, blocks in enumerate(all_folds)
+            for block_index, block in enumerate(blocks)
+            for step in block
         }
-        self.names = [f"{prefix}s{number}" for number in range(len(self.steps))]
-        for blocks in found:
+        self.names = [f"{prefix}s{i}" for i in range(len(self.steps))]
+        for blocks in all_folds:
             self._add_block(blocks)
         self._add_steps()
         self.tensors: dict[tuple[str, str, EdgeKind], dict[str, None]] = {}
-        for number, (step, of) in enumerate(zip(self.steps, reads)):
-            for operand, sources in zip(step.inputs, of):
+        for index, (step, operands) in enumerate(zip(self.steps, reads)):
+            for operand, sources in zip(step.inputs, operands):
                 for source in sources:
-                    self._connect(source, number, operand)
+                    self._connect(source, index, operand)
             for source in step.host_inputs:
-                self._connect(source, number)
+                self._connect(source, index)
         self._add_ports()
         self._add_states()
         self.drawing.edges = [
@@ -215,10 +218,10 @@ class _Drawer:
         )
 
     def _add_ports(self) -> None:
-        uploads = {step.outputs[0].value: number for number, step in enumerate(self.steps) if step.kind == "upload"}
+        uploads = {step.outputs[0].value: index for index, step in enumerate(self.steps) if step.kind == "upload"}
         downloads = {
-            x.value: number
-            for number, step in enumerate(self.steps)
+            x.value: index
+            for index, step in enumerate(self.steps)
             if step.kind == "download"
             for x in step.inputs
             if x is not None
@@ -228,8 +231,8 @@ class _Drawer:
             self.drawing.boxes[name] = Box(name, "input", _short(port.name), [str(port.operand)])
             if port.operand.value in uploads:
                 self._connect(name, uploads[port.operand.value], port.operand)
-        for number, port in enumerate(self.plan.results):
-            name = f"{self.prefix}r{number}"
+        for index, port in enumerate(self.plan.results):
+            name = f"{self.prefix}r{index}"
             self.drawing.boxes[name] = Box(name, "result", _short(port.name), [str(port.operand)])
             download = downloads.get(port.operand.value)
             for source in self._sources(port.operand) if download is None else [download]:
@@ -238,8 +241,8 @@ class _Drawer:
     def _add_states(self) -> None:
         """Add a box for each group of variables that the same boxes read and write, as in the blocks of a fold."""
         groups: dict[tuple[object, ...], list[tuple[str, str, Operand]]] = {}
-        for number, state in enumerate(self.plan.states):
-            name, operand = f"{self.prefix}v{number}", state.read or state.assigned
+        for index, state in enumerate(self.plan.states):
+            name, operand = f"{self.prefix}v{index}", state.read or state.assigned
             if operand is None:
                 continue
             written = {} if state.read is None else dict.fromkeys(self.writers.get(state.read.root, ()))
@@ -266,8 +269,8 @@ class _Drawer:
     # ---- edges
 
     def _sources(self, operand: Operand | None, on_host: bool = False) -> list[Source]:
-        """Return what computes a tensor: more than one step if it is a concatenation, none if it is a constant."""
-        found: dict[Source, None] = {}
+        """Return the steps or boxes that compute a tensor: several for a concatenation, none for a constant."""
+        sources: dict[Source, None] = {}
         waiting, visited = [] if operand is None else [operand], set[int]()
         while waiting:
             x = waiting.pop()
@@ -275,28 +278,28 @@ class _Drawer:
                 continue
             visited.add(x.value)
             if on_host and x.value in self.inputs:
-                found[self.inputs[x.value]] = None
+                sources[self.inputs[x.value]] = None
             elif x.value in self.made:
-                found[self.made[x.value]] = None
+                sources[self.made[x.value]] = None
             elif x.value in self.views:
                 waiting += reversed(self.views[x.value])
             else:
-                found |= dict.fromkeys(self.writers.get(x.root, ()))
-        return list(found)
+                sources |= dict.fromkeys(self.writers.get(x.root, ()))
+        return list(sources)
 
     def _connect(self, source: Source, target: Source, operand: Operand | None = None) -> None:
         """Add an edge for a tensor, or for a number on the host if there is no operand."""
         kind: EdgeKind = "host" if operand is None else "tensor"
         if isinstance(source, int) and isinstance(target, int) and source in self.place and target in self.place:
-            (of, number), (in_, reader) = self.place[source], self.place[target]
-            kind = "next" if of == in_ and number != reader else kind
+            (source_fold, source_block), (target_fold, target_block) = self.place[source], self.place[target]
+            kind = "next" if source_fold == target_fold and source_block != target_block else kind
         start, end = (self.names[x] if isinstance(x, int) else x for x in (source, target))
         size = "" if operand is None or not operand.nbytes else f" {bytes_text(operand.nbytes)}"
         self.tensors.setdefault((start, end, kind), {}).update({f"{operand}{size}": None} if operand else {})
 
 
 def _signature(step: PlanStep) -> tuple[object, ...]:
-    """Return what two steps share if they do the same with other tensors."""
+    """Return a key that is equal for steps that do the same with different tensors."""
     inputs = tuple(None if x is None else (str(x), x.memory == "constant") for x in step.inputs)
     bodies = tuple((body.name, body.trips, *map(_signature, body.plan.steps)) for body in step.bodies)
     return (

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise, before the work, ValueError for another kind of file, and OSError for one that cannot be written."""
+    """Check the options before the work: ValueError for an unknown suffix, OSError for a file that is not writable."""
     if args.graph and Path(args.graph).suffix.lower() not in (*DOT_SUFFIXES, *FORMATS):
         raise ValueError(f"--graph {args.graph}: the graph is written as {', '.join((*DOT_SUFFIXES, *FORMATS))}")
     check_writable(*(Path(file) for file in (args.graph, args.html) if file))

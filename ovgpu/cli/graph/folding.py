@@ -19,7 +19,7 @@ Fold = list[list[int]]
 
 
 class Link(NamedTuple):
-    """Relation of two positions: ``slot`` and ``part`` tell which read of ``reader`` has the result of ``read``."""
+    """Link of two steps, given by position: part ``part`` of input ``slot`` of ``reader`` is the result of ``read``."""
 
     reader: int
     slot: int
@@ -33,8 +33,8 @@ def folds(signatures: Sequence[object], reads: Sequence[Sequence[Sequence[int]]]
     Equal steps have equal signatures. ``reads`` lists, for each input of each step, the steps that compute it. The run
     that saves the most steps is taken first, then those before and after it.
     """
-    numbers: dict[object, int] = {}
-    codes = np.array([numbers.setdefault(s, len(numbers)) for s in signatures], np.int64)
+    code_of: dict[object, int] = {}
+    codes = np.array([code_of.setdefault(s, len(code_of)) for s in signatures], np.int64)
     return sorted(_Folder(codes, reads).folds(list(range(len(codes)))), key=lambda fold: fold[0])
 
 
@@ -74,7 +74,7 @@ class _Folder:
         return best
 
     def _grow(self, blocks: Fold, free: set[int]) -> tuple[tuple[int, int, int], Fold]:
-        """Return the blocks with further equal ones around them, after the rank of this fold among others.
+        """Add equal blocks before and after the given ones. Return the rank of this fold among others, and all blocks.
 
         Folds with more blocks rank higher, then those whose blocks read fewer steps of the block before, then those
         that begin earlier.
@@ -90,7 +90,7 @@ class _Folder:
         return (len(blocks), -len({link.read for link in shape.across}), -blocks[0][0]), blocks
 
     def _read_by(self, block: list[int], shape: _Shape) -> dict[int, int]:
-        """Return what a block reads, as the steps of the block before it by position."""
+        """Return the steps of the previous block, by position, that ``block`` reads."""
         return {
             link.read: parts[link.part]
             for link in shape.across
@@ -98,9 +98,9 @@ class _Folder:
         }
 
     def _readers_of(self, block: list[int], shape: _Shape, free: set[int]) -> dict[int, int]:
-        """Return what reads a block, as the steps of the block after it by position."""
-        found = {link.reader: self._users(block[link.read], link, shape, free) for link in shape.across}
-        return {position: users[0] for position, users in found.items() if len(users) == 1}
+        """Return the steps of the next block, by position, that read ``block``."""
+        candidates = {link.reader: self._users(block[link.read], link, shape, free) for link in shape.across}
+        return {position: users[0] for position, users in candidates.items() if len(users) == 1}
 
     def _users(self, step: int, link: Link, shape: _Shape, free: set[int]) -> list[int]:
         return [
@@ -110,8 +110,8 @@ class _Folder:
         ]
 
     def _block(self, known: Mapping[int, int], shape: _Shape, free: set[int]) -> list[int] | None:
-        """Return the block that has the known steps at their positions; None if it has other steps or links."""
-        found, waiting = dict(known), list(known.items())
+        """Return the block with the known steps at their positions; None if its steps or links differ."""
+        placed, waiting = dict(known), list(known.items())
         while waiting:
             position, step = waiting.pop()
             if step not in free or self.codes[step] != shape.codes[position]:
@@ -123,16 +123,16 @@ class _Folder:
                         return None
                 else:
                     other, steps = link.reader, self._users(step, link, shape, free)
-                    if found.get(other, -1) in steps:
+                    if placed.get(other, -1) in steps:
                         continue
                 if len(steps) != 1:
                     continue
-                if other not in found:
-                    found[other] = steps[0]
+                if other not in placed:
+                    placed[other] = steps[0]
                     waiting.append((other, steps[0]))
-                elif found[other] != steps[0]:
+                elif placed[other] != steps[0]:
                     return None
-        block = [found.get(position, -1) for position in range(len(shape.codes))]
+        block = [placed.get(position, -1) for position in range(len(shape.codes))]
         return None if -1 in block or len(set(block)) < len(block) else block
 
 

@@ -12,7 +12,7 @@ from ovgpu.runtime.plan import Plan, PlanStep
 from ovgpu.runtime.printing import bytes_text, counted, legend, memory_text, shapes_text
 
 COLUMNS = ("#", "kind", "op", "layer", "shapes", "memory", "read", "written", "share", "calls", "us")
-NUMBERS = {"#", "read", "written", "share", "calls", "us"}  # columns that are sorted by their numbers
+NUMBERS = {"#", "read", "written", "share", "calls", "us"}  # columns that are sorted as numbers
 
 STYLE = """
 :root { color-scheme: light dark; font: 14px system-ui, sans-serif; }
@@ -103,7 +103,7 @@ ZOOM = (
 def as_html(plan: Plan, drawing: Drawing, svg: str = "") -> str:
     """Return the page, which needs no other file and no network. ``svg`` is the drawing as an image, if there is one.
 
-    Rows of equal blocks but the first, and views, are hidden at first.
+    The page opens without the rows of views, and of equal blocks after the first one.
     """
     head = "".join(
         f'<th class="{"n" if name in NUMBERS else ""}"{" aria-sort=ascending" if name == "#" else ""}>{name}</th>'
@@ -141,7 +141,7 @@ def _summary(plan: Plan) -> str:
 class Line(NamedTuple):
     """A row of the table: a step that runs ``runs`` times per inference, and its box in the drawing, if it has one.
 
-    ``first``: whether the box stands for this step, not for an equal one.
+    ``first`` is true if the box stands for this step, false if it stands for an equal one before it.
     """
 
     step: PlanStep
@@ -189,12 +189,12 @@ def _row(position: int, line: Line, plan: Plan, linked: bool) -> str:
         (calls, "" if calls < 0 else calls),
         (-1, "") if step.seconds is None else (step.seconds, f"{1e6 * step.seconds:.1f}"),
     ]
-    found = "".join(
+    cells_html = "".join(
         f'<td class="{"n" if name in NUMBERS else ""}" data-key="{escape(str(key))}">{text}</td>'
         for name, (key, text) in zip(COLUMNS, cells)
     )
     anchor = f' id="{row_of(box.name)}"' if box and first else ""
-    return f'<tr class="{step.kind}{"" if first else " again"}"{anchor}>{found}</tr>'
+    return f'<tr class="{step.kind}{"" if first else " again"}"{anchor}>{cells_html}</tr>'
 
 
 def _names(step: PlanStep) -> str:

@@ -8,8 +8,8 @@
     ovgpu.install(instead_of=["AUTO", "GPU"])
     compiled = ov.Core().compile_model("model.xml", "GPU")
 
-Programs and libraries that use openvino then run on an NVIDIA card by the name of the device alone. Models of all
-formats that openvino reads, and models in memory, are compiled by ovgpu; everything else stays openvino's.
+Programs and libraries that use openvino then need only the name of the device to run on an NVIDIA card. ovgpu compiles
+models of all formats that openvino reads, and models in memory; everything else stays openvino's.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _lock = threading.Lock()
 def install(instead_of: str | Iterable[str] = ()) -> None:
     """Add the devices NVIDIA and NVIDIA.n to `openvino.Core`. Calling it again adds names.
 
-    ``instead_of`` has names of openvino's devices that mean a card, too: any of AUTO, GPU and CPU, in a list or
+    ``instead_of`` has names of openvino's devices that are to mean a card, too: any of AUTO, GPU and CPU, in a list or
     separated by commas. ``GPU.n`` is the card ``NVIDIA.n``. Models that ovgpu cannot run go on to openvino's own
     device, with a warning. ``CPU`` computes in f32 unless the program sets another precision.
 
-    Nothing is done where ovgpu has openvino's name; see `replace_openvino`.
+    The function does nothing if `replace_openvino` was called before.
 
     Raises: ImportError if openvino is not installed, ValueError for another name.
     """

@@ -2,8 +2,8 @@
 
 An object of ovgpu that a program gets is a real instance of `openvino.CompiledModel`, `InferRequest` or
 `AsyncInferQueue`, so that ``type(x)`` is that class, its constructor takes it, and programs may subclass the class. The
-C++ object in it is a stand-in of Parameters and Results alone. The methods of these classes are replaced by ones that
-ask for the object's *facade*, which is in its dictionary, and call that, or else openvino's method.
+C++ object in it is a stand-in of Parameters and Results alone. The methods of these classes are replaced. If an object
+has a *facade* in its dictionary, a replaced method calls the facade's method, else openvino's method.
 """
 
 from __future__ import annotations
@@ -13,31 +13,35 @@ from functools import wraps
 from typing import Any
 from weakref import ref
 
-FACADE = "_ovgpu"  # name of the attribute
+FACADE = "_ovgpu"  # key of the facade in the object's dictionary
 SPECIAL = ("__call__", "__len__", "__iter__", "__getitem__", "__repr__")
 
 _patched: set[Any] = set()
 
 
 def facade_of(value: Any) -> Any:
-    """Return the facade in an object of one of openvino's classes, None for an object of openvino itself."""
+    """Return the facade in an object of one of openvino's classes, or None for an object of openvino itself."""
     return getattr(value, "__dict__", {}).get(FACADE)
 
 
 def expose(facade: Any) -> Any:
     """Return a facade as an object of openvino's class ``facade.stands_for``."""
-    found = facade.stands_for(facade.stand_in())
-    _give(found, facade)
-    return found
+    shown = facade.stands_for(facade.stand_in())
+    _give(shown, facade)
+    return shown
 
 
-def _give(found: Any, facade: Any) -> None:
-    found.__dict__[FACADE] = facade
-    facade.shown = ref(found)
+def _give(shown: Any, facade: Any) -> None:
+    """Give a facade to an object of openvino's class, by which programs see it."""
+    shown.__dict__[FACADE] = facade
+    facade.shown = ref(shown)
 
 
 def patch(facades: Iterable[Any]) -> None:
-    """Replace the methods of the classes that classes of facades stand for. They stay replaced: objects may live on."""
+    """Replace the methods of the classes that ``facades``, also classes, stand for.
+
+    They stay replaced, also after `ovgpu.uninstall`, because objects with facades may still be in use.
+    """
     for facade in facades:
         cls = facade.stands_for
         if cls in _patched:

@@ -1,4 +1,4 @@
-"""Device NVIDIA in `openvino.Core`: its methods, replaced by ones that hand calls for this device over to ovgpu."""
+"""Device NVIDIA in `openvino.Core`: replacements of its methods, which hand calls for this device over to ovgpu."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ Method = Callable[..., Any]
 
 
 def ovgpu_core(core: openvino.Core, asked: str = "NVIDIA") -> ovgpu.Core:
-    """Return the ovgpu Core with the properties of a device of one openvino Core: NVIDIA, or one that ``asked`` names
-    and ovgpu replaces. The replaced CPU computes in f32, as programs that name it expect."""
+    """Return the ovgpu Core that has the properties of one device of an openvino Core.
+
+    ``asked`` is NVIDIA, or the name of a device that ovgpu replaces. The replaced CPU computes in f32, as programs that
+    name it expect.
+    """
     cores: dict[str, ovgpu.Core] | None = core.__dict__.get("_ovgpu_cores")
     if cores is None:
         cores = {name: ovgpu.Core() for name in ("NVIDIA", *REPLACEABLE)}
@@ -97,27 +100,28 @@ def compile_model(
 
 
 def _compile(original: Method, self: Any, attempt: Attempt, model: Any, weights: Any) -> Any:
-    """Compile a model for one device. Raises: ovgpu.Error only if it is one of ovgpu."""
+    """Compile a model for one device. Raises: ovgpu.Error only for a device of ovgpu."""
     if attempt.target is None:
         return original(self, model, attempt.device, attempt.config, weights=weights)
     core, name = ovgpu_core(self, attempt.target.asked), attempt.target.device
     config = properties_to_ovgpu(attempt.config)
-    compile_with = partial(core._compile_by, partial(read_for_ovgpu, self), model, weights)
-    return expose(CompiledModel(core._compile_for(name, core._resolve_devices(name, config), config, compile_with)))
+    candidates, read = core._resolve_devices(name, config), partial(read_for_ovgpu, self)
+    return expose(CompiledModel(core._compile_for(name, candidates, config, model, weights, read)))
 
 
-def _priorities(self: Any, kind: str) -> Any:
+def _priorities(self: Any, selector: str) -> Any:
     """Return the list that was set as a property of AUTO, MULTI or HETERO."""
-    return ovgpu_core(self).get_property(kind, PRIORITIES)
+    return ovgpu_core(self).get_property(selector, PRIORITIES)
 
 
 def read_model(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the model that openvino reads, which says so if it comes from ONNX; see `mark_onnx`."""
+    """Return the model that openvino reads. A model that comes from ONNX is marked; see `mark_onnx`."""
     return mark_onnx(args[0] if args else kwargs.get("model"), original(self, *args, **kwargs))
 
 
 def available_devices(original: Method, self: Any) -> list[str]:
-    """Return the names of openvino's devices, and of the usable cards, also as GPUs if ovgpu replaces these."""
+    """Return the names of openvino's devices and of the usable cards. If ovgpu replaces GPU, the cards are listed as
+    GPUs as well, and openvino's GPUs are not."""
     cards = devices.cards()
     gpus = [name.replace("NVIDIA", "GPU") for name in cards] if "GPU" in replaced else []
     theirs = [name for name in original(self) if not gpus or devices.family(name) != "GPU"]
@@ -129,26 +133,26 @@ def get_property(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
     device, name = _device_and_value(args, kwargs)
     return _by(
         device,
-        lambda found: property_to_openvino(ovgpu_core(self, found.asked).get_property(found.device, name)),
+        lambda card: property_to_openvino(ovgpu_core(self, card.asked).get_property(card.device, name)),
         lambda: original(self, *args, **kwargs),
     )
 
 
 def set_property(original: Method, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Set properties of a device, or of all devices. ovgpu takes the common ones that it knows.
+    """Set properties of a device, or of all devices. For all devices, ovgpu takes the properties that it knows.
 
-    Properties of a replaced device are also set for openvino's, which runs what ovgpu cannot run.
+    Properties of a replaced device are also set for openvino's device, which runs what ovgpu cannot run.
     """
     device, values = _device_and_value(args, kwargs)
-    found = target(device)
-    if found is not None:
+    card = target(device)
+    if card is not None:
         try:
-            ovgpu_core(self, found.asked).set_property(found.device, properties_to_ovgpu(values))
+            ovgpu_core(self, card.asked).set_property(card.device, properties_to_ovgpu(values))
         except RuntimeError:
-            if not found.is_replaced:
+            if not card.is_replaced:
                 raise
         else:
-            if found.is_replaced:
+            if card.is_replaced:
                 with suppress(RuntimeError):
                     original(self, *args, **kwargs)
             return
@@ -168,14 +172,15 @@ def _device_and_value(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple
 
 
 def _by(device: Any, own: Callable[[Target], Any], theirs: Callable[[], Any]) -> Any:
-    """Call ``own`` for a device of ovgpu, and ``theirs`` for one of openvino, also where ovgpu replaces it in vain."""
-    found = target(device)
-    if found is None:
+    """Call ``own`` for a device of ovgpu, and ``theirs`` for a device of openvino, or for a replaced one if ``own``
+    fails."""
+    card = target(device)
+    if card is None:
         return theirs()
     try:
-        return own(found)
+        return own(card)
     except RuntimeError as e:
-        if not found.is_replaced:
+        if not card.is_replaced:
             raise
         refused = e
     try:
@@ -189,9 +194,9 @@ def query_model(
 ) -> dict[str, str]:
     """Return a dict from friendly name to device for the nodes that the device can run."""
 
-    def own(found: Target) -> dict[str, str]:
-        names = ovgpu_core(self).query_model(read_for_ovgpu(self, model), found.device)
-        return dict.fromkeys(names, device_name) if found.is_replaced else names
+    def own(card: Target) -> dict[str, str]:
+        names = ovgpu_core(self).query_model(read_for_ovgpu(self, model), card.device)
+        return dict.fromkeys(names, device_name) if card.is_replaced else names
 
     result: dict[str, str] = _by(device_name, own, lambda: original(self, model, device_name, config))
     return result
@@ -203,9 +208,9 @@ def import_model(
     """Return a compiled model that was exported for the device."""
     return _by(
         device_name,
-        lambda found: expose(
+        lambda card: expose(
             CompiledModel(
-                ovgpu_core(self, found.asked).import_model(model_stream, found.device, properties_to_ovgpu(config))
+                ovgpu_core(self, card.asked).import_model(model_stream, card.device, properties_to_ovgpu(config))
             )
         ),
         lambda: original(self, model_stream, device_name, config),
@@ -214,18 +219,18 @@ def import_model(
 
 def get_versions(original: Method, self: Any, device_name: str) -> Any:
     """Return the version of a device's backend by device name."""
-    found = target(device_name)
-    own = {} if found is None else ovgpu_core(self).get_versions(found.device)
-    if found is None or (not own and found.is_replaced):
+    card = target(device_name)
+    own = {} if card is None else ovgpu_core(self).get_versions(card.device)
+    if card is None or (not own and card.is_replaced):
         return original(self, device_name)
-    return dict.fromkeys([device_name], next(iter(own.values()))) if found.is_replaced else own
+    return dict.fromkeys([device_name], next(iter(own.values()))) if card.is_replaced else own
 
 
 def unload_plugin(original: Method, self: Any, device_name: str) -> None:
     """Unload openvino's plugin, or reset the properties that were set for a device of ovgpu."""
     _by(
         device_name,
-        lambda found: ovgpu_core(self, found.asked).unload_plugin(found.device),
+        lambda card: ovgpu_core(self, card.asked).unload_plugin(card.device),
         lambda: original(self, device_name),
     )
 
@@ -234,7 +239,7 @@ def get_default_context(original: Method, self: Any, device_name: str) -> Any:
     """Return a device's context for remote tensors."""
     return _by(
         device_name,
-        lambda found: RemoteContext(ovgpu_core(self).get_default_context(found.device)),
+        lambda card: RemoteContext(ovgpu_core(self).get_default_context(card.device)),
         lambda: original(self, device_name),
     )
 
@@ -243,7 +248,7 @@ def create_context(original: Method, self: Any, device_name: str, *args: Any, **
     """Create a device's context for remote tensors."""
     return _by(
         device_name,
-        lambda found: RemoteContext(ovgpu_core(self).create_context(found.device, *args, **kwargs)),
+        lambda card: RemoteContext(ovgpu_core(self).create_context(card.device, *args, **kwargs)),
         lambda: original(self, device_name, *args, **kwargs),
     )
 
@@ -265,11 +270,11 @@ METHODS: tuple[Method, ...] = (
 # ---- installation
 
 _originals: dict[tuple[Any, str], Any] = {}
-"""The original attributes of openvino's classes, by class and name; a missing one is inherited."""
+"""The original attributes of openvino's classes, by class and name; None if the class inherits the attribute."""
 
 
 def install(instead_of: str | Iterable[str] = ()) -> None:
-    """Replace the methods, unless they are replaced already, and names of openvino's devices."""
+    """Replace the methods of Core, unless they are replaced already, and let the names ``instead_of`` mean a card."""
     replace_names(instead_of)
     if _originals:
         return
@@ -283,7 +288,7 @@ def install(instead_of: str | Iterable[str] = ()) -> None:
 
 
 def uninstall() -> None:
-    """Restore the methods. Compiled models keep working, in queues that exist too."""
+    """Restore the methods of Core. Compiled models and queues that exist keep working."""
     replaced.clear()
     while _originals:
         (cls, name), original = _originals.popitem()

@@ -1,4 +1,4 @@
-"""Facades of `classes`: compiled models, requests and queues of ovgpu behind the interface of openvino's classes."""
+"""Facades (see `classes`): compiled models, requests and queues of ovgpu with the interface of openvino's classes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ovgpu.request.live_tensor import LiveTensor
 
 
 class VariableState:
-    """Variable of a request; see `ovgpu.VariableState`. `isinstance` takes it for one of openvino, whose constructor
+    """Variable of a request; see `ovgpu.VariableState`. `isinstance` takes it for openvino's class, whose constructor
     wants a C++ object."""
 
     @property  # type: ignore[misc]
@@ -107,21 +107,21 @@ class InferRequest:
 
     def get_tensor(self, name_or_port: Any = None, *, name: Any = None, port: Any = None) -> Any:
         key = self._compiled._key(one_of(name_or_port, name, port))
-        number = self._compiled.live_inputs.get(key)
-        return value_to_program(self._request.get_tensor(key)) if number is None else self._input_tensor(number)
+        index = self._compiled.live_inputs.get(key)
+        return value_to_program(self._request.get_tensor(key)) if index is None else self._input_tensor(index)
 
-    def _input_tensor(self, number: int | None) -> Any:
-        """Return an input's tensor as one of openvino, whose strings or dynamic shape the program may change."""
-        tensor, slot = self._request.get_input_tensor(number), self._request._session.inputs[number or 0]
+    def _input_tensor(self, index: int | None) -> Any:
+        """Return an input's tensor as one of openvino. The program may change its strings or dynamic shape."""
+        tensor, request_input = self._request.get_input_tensor(index), self._request._session.inputs[index or 0]
         if isinstance(tensor, LiveTensor):
             return tensor.wrapped
         given = value_to_program(tensor)
-        if tensor.remote or not _is_live(slot.port):
+        if tensor.remote or not _is_live(request_input.port):
             return given
-        if tensor is slot.own and tensor.element_type != ovgpu.Type.string:
-            slot.replace_own(live := LiveTensor.copy_of(given))
+        if tensor is request_input.own and tensor.element_type != ovgpu.Type.string:
+            request_input.replace_own(live := LiveTensor.copy_of(given))
         else:
-            slot.bind(live := LiveTensor(given))
+            request_input.bind(live := LiveTensor(given))
         return live.wrapped
 
     def set_tensor(self, name_or_port: Any = None, tensor: Any = None, *, name: Any = None, port: Any = None) -> None:
@@ -155,7 +155,7 @@ class InferRequest:
         self._request.set_input_tensors(*map(_items, args), **kwargs)
 
     def set_output_tensors(self, outputs: Mapping[int, Any]) -> None:
-        self._request.set_output_tensors({number: value_from_program(value) for number, value in outputs.items()})
+        self._request.set_output_tensors({i: value_from_program(value) for i, value in outputs.items()})
 
     @property
     def input_tensors(self) -> list[Any]:
@@ -201,7 +201,7 @@ class InferRequest:
 
 
 class CompiledModel:
-    """Model compiled by ovgpu; see `ovgpu.CompiledModel`. ``ports`` are those of an equal compiled model."""
+    """Model compiled by ovgpu; see `ovgpu.CompiledModel`. ``ports`` may be taken from an equal compiled model."""
 
     stands_for: ClassVar[Any] = openvino.CompiledModel
 
@@ -211,11 +211,8 @@ class CompiledModel:
         self._request: InferRequest | None = None
         self.shown: Callable[[], Any] = lambda: None  # returns the object of openvino that this is the facade of
         self._request_to_stand_in: Any = None
-        self.live_inputs: dict[Any, int] = {  # numbers of inputs that have a `LiveTensor`, by port, name and number
-            key: number
-            for number, port in enumerate(compiled.inputs)
-            if _is_live(port)
-            for key in (port, *port.get_names(), number)
+        self.live_inputs: dict[Any, int] = {  # indices of inputs that have a `LiveTensor`, by port, name and index
+            key: i for i, port in enumerate(compiled.inputs) if _is_live(port) for key in (port, *port.get_names(), i)
         }
 
     def stand_in(self) -> Any:
@@ -227,7 +224,7 @@ class CompiledModel:
         return self._request_to_stand_in
 
     def made_from(self, weights: Any = None) -> CompiledModel:
-        """Return the facade of ``openvino.CompiledModel(compiled)``, which has a private request of its own."""
+        """Return the facade of ``openvino.CompiledModel(compiled)``, which does not share the private request."""
         return CompiledModel(ovgpu.CompiledModel(self._compiled), self._ports)
 
     # ---- ports
@@ -250,15 +247,15 @@ class CompiledModel:
         return key_to_ovgpu((self._ports.inputs, self._ports.outputs), key)
 
     def _inputs(self, values: Any) -> Any:
-        """Return the inputs of an inference, or tensors by key, with ovgpu's keys and tensors."""
+        """Return ``values``, inputs of an inference or tensors by key, with ovgpu's keys and tensors."""
         if isinstance(values, Mapping):
             return dict(self._item(key, value) for key, value in values.items())
         if isinstance(values, (list, tuple)):
-            return [self._item(number, value)[1] for number, value in enumerate(values)]
+            return [self._item(i, value)[1] for i, value in enumerate(values)]
         return self._item(0, values)[1]
 
     def _item(self, key: Any, value: Any) -> tuple[Any, Any]:
-        """Return the key of an input or output, and its value, as ovgpu's."""
+        """Return ovgpu's key and value for the key and value of an input or output."""
         return self._key(key), input_from_program(value)
 
     def _results(self, results: ovgpu.OVDict) -> OVDict:
@@ -303,14 +300,14 @@ class CompiledModel:
         self._compiled.set_property(properties_to_ovgpu(properties))
 
     def get_runtime_model(self) -> openvino.Model:
-        found = self._compiled.get_runtime_model()
+        graph = self._compiled.get_runtime_model()
         described = {}
-        for node in found.ops:  # openvino cannot read an execution graph
+        for node in graph.ops:  # openvino cannot read an execution graph: the info is set after the conversion
             info = {key: value for key, value in node.rt_info.plain().items() if isinstance(value, str)}
             described[node.friendly_name] = info
             for key in info:
                 del node.rt_info[key]
-        model = to_openvino_model(found)
+        model = to_openvino_model(graph)
         for node in model.get_ops():
             for key, value in described.get(node.get_friendly_name(), {}).items():
                 node.set_rt_info(value, key)
@@ -375,22 +372,22 @@ class AsyncInferQueue:
 
 
 def _is_live(port: ovgpu.ConstOutput) -> bool:
-    """Return whether a program may change more than the numbers in the tensor of an input."""
+    """Return whether a program may change the shape or the strings of an input's tensor, and not only its numbers."""
     return port.partial_shape.is_dynamic or port.element_type == ovgpu.Type.string
 
 
 def _profiling_info(info: ovgpu.ProfilingInfo) -> Any:
-    found = openvino.ProfilingInfo()
+    converted = openvino.ProfilingInfo()
     for field in fields(info):
         value = getattr(info, field.name)
-        setattr(
-            found, field.name, getattr(openvino.ProfilingInfo.Status, value.name) if field.name == "status" else value
-        )
-    return found
+        if field.name == "status":
+            value = getattr(openvino.ProfilingInfo.Status, value.name)
+        setattr(converted, field.name, value)
+    return converted
 
 
 def _items(tensors: Any) -> Any:
-    """Return the tensors of a batch, or a dict of tensors, as ovgpu's."""
+    """Return the tensors of a batch, or a dict of tensors, as tensors of ovgpu."""
     if isinstance(tensors, openvino._pyopenvino.TensorVector):
         tensors = list(tensors)
     if isinstance(tensors, list):

@@ -29,13 +29,13 @@ class PairedPorts:
         return self._to_openvino[port]
 
     def to_ovgpu(self, port: Any) -> Output | None:
-        """Return ovgpu's port, None if an openvino port is not one of these."""
+        """Return ovgpu's port, or None if the openvino port is not one of these."""
         return self._to_ovgpu.get(port)
 
 
 @dataclass(frozen=True)
 class PortsOfModel:
-    """Ports of a compiled model, and the `openvino.CompiledModel` that they belong to, which stands in for it."""
+    """Ports of a compiled model, and the `openvino.CompiledModel` to which they belong, its stand-in."""
 
     inputs: PairedPorts
     outputs: PairedPorts
@@ -45,9 +45,10 @@ class PortsOfModel:
 def make_ports(compiled: CompiledModel) -> PortsOfModel:
     """Return the inputs and outputs of a compiled model.
 
-    openvino makes such ports only for models that it has compiled. It gets one of Parameters and Results alone, which
-    takes a few milliseconds, with the names, types and shapes of this model. Its CPU plugin rejects inputs of some
-    packed types; then the ports are those of the model itself, of class `openvino.Output`.
+    openvino makes such ports only for models that it has compiled. It therefore compiles a stand-in: a model of
+    Parameters and Results alone, with the names, types and shapes of this model, which takes a few milliseconds. Its
+    CPU plugin rejects inputs of some packed types. In this case, the ports are those of the stand-in before its
+    compilation, of class `openvino.Output`.
     """
     parameters = {port.source: _parameter(port) for port in compiled.inputs}
     for port, parameter in zip(compiled.inputs, parameters.values()):
@@ -61,41 +62,40 @@ def make_ports(compiled: CompiledModel) -> PortsOfModel:
         result = ops.result(parameters[source])
         result.set_friendly_name(port.node.friendly_name)
         results.append(result)
-    found = openvino.Model(results, list(parameters.values()), "ports")
+    with_ports = openvino.Model(results, list(parameters.values()), "ports")
     try:
-        found = stand_in = own_core().compile_model(found, "CPU")
+        with_ports = stand_in = own_core().compile_model(with_ports, "CPU")
     except RuntimeError:
         stand_in = _empty()
     return PortsOfModel(
-        PairedPorts(found.inputs[: len(compiled.inputs)], compiled.inputs),
-        PairedPorts(found.outputs, compiled.outputs),
+        PairedPorts(with_ports.inputs[: len(compiled.inputs)], compiled.inputs),
+        PairedPorts(with_ports.outputs, compiled.outputs),
         stand_in,
     )
 
 
 @cache
 def _empty() -> Any:
-    """Return a compiled model of one input of no elements."""
+    """Return a compiled model with one input, which has no elements."""
     nothing = ops.parameter([0], np.float32)
     return own_core().compile_model(openvino.Model([nothing], [nothing], "empty"), "CPU")
 
 
 def _parameter(port: Output) -> Any:
-    found = ops.parameter(openvino.PartialShape(str(port.partial_shape)), to_openvino_type(port.element_type))
-    found.output(0).get_tensor().set_names(port.get_names())
-    return found
+    parameter = ops.parameter(openvino.PartialShape(str(port.partial_shape)), to_openvino_type(port.element_type))
+    parameter.output(0).get_tensor().set_names(port.get_names())
+    return parameter
 
 
 def key_to_ovgpu(ports: Sequence[PairedPorts], key: Any) -> Any:
-    """Return a key of ovgpu's for a number, a name, a port of the compiled model, or a port of another model, which
-    stands for the port of the same name."""
+    """Return ovgpu's key for an index, a name or a port. A port of another model stands for the port of that name."""
     if isinstance(key, np.integer):
         return int(key)
     if not hasattr(key, "get_any_name"):
         return key
-    for some in ports:
-        found = some.to_ovgpu(key)
-        if found is not None:
-            return found
+    for pairs in ports:
+        port = pairs.to_ovgpu(key)
+        if port is not None:
+            return port
     names = key.get_names()
     return min(names) if names else key.get_node().get_friendly_name()

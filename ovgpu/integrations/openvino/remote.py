@@ -12,9 +12,10 @@ from ovgpu.interop.values import tensor_to_openvino, to_openvino, to_ovgpu
 
 
 class Converted:
-    """Object of ovgpu whose methods take openvino's values, and return them.
+    """Wrapper of an object of ovgpu, whose methods take and return openvino's values.
 
-    `isinstance` takes it for one of openvino's class `stands_for`, whose constructor wants a C++ object.
+    `isinstance` takes it for an object of openvino's class `stands_for`. It is none, because the constructor of that
+    class wants a C++ object.
     """
 
     stands_for: ClassVar[Any]
@@ -55,7 +56,7 @@ class RemoteContext(Converted):
 
 
 def value_to_program(value: Any) -> Any:
-    """Return a value of ovgpu as one of openvino. Tensors share their memory, also those on a card."""
+    """Return a value of ovgpu as one of openvino. Tensors share their memory, on a card as well."""
     if isinstance(value, ovgpu.Tensor):
         return RemoteTensor(value) if value.remote else tensor_to_openvino(value)
     return to_openvino(value)
@@ -68,7 +69,6 @@ def value_from_program(value: Any) -> Any:
 
 
 def input_from_program(value: Any) -> Any:
-    """Return the value of an input: the ovgpu tensor in an object of this module. Requests of ovgpu take other values
-    as they are."""
+    """Return the ovgpu tensor in an object of this module, or any other value as it is, since requests take it."""
     own = value.__dict__.get("_own") if isinstance(value, (openvino.RemoteTensor, openvino.RemoteContext)) else None
     return value if own is None else own

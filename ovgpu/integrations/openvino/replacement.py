@@ -1,4 +1,4 @@
-"""ovgpu by openvino's name: `import openvino` imports ovgpu, which keeps openvino itself for what it hands over."""
+"""ovgpu in openvino's place: `import openvino` imports ovgpu, which hands over to openvino itself what it lacks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ovgpu._util import openvino_package
 from ovgpu.interop.names import MODULES
 
 OWN = frozenset({*MODULES, "exceptions", "helpers", "layout_helpers", "passes", "preprocess", "properties", "utils"})
-"""Modules of openvino that ovgpu has as well. Other modules of ovgpu are its own affair."""
+"""Modules of openvino that ovgpu has as well. Other modules of ovgpu cannot be imported by openvino's name."""
 
-PROGRAM = "openvino.tools.benchmark"  # benchmark_app, which runs on the package that has openvino's name
+PROGRAM = "openvino.tools.benchmark"  # openvino's benchmark_app: it imports openvino, and so runs on ovgpu
 
 _lock = threading.Lock()
 

@@ -1,8 +1,9 @@
 """Call `ovgpu.install()`, or `ovgpu.replace_openvino()`, when a program imports openvino.
 
-A wheel has this file as ``_ovgpu_startup.py`` beside the package, and a file ``ovgpu.pth``, by which Python imports it
-at its start if the environment variable OVGPU_INSTALL or OVGPU_REPLACE is 1, or if OVGPU_INSTALL_AS has names of
-openvino's devices that are to mean a card, such as AUTO,GPU. It imports the standard library alone.
+A wheel has this file as ``_ovgpu_startup.py`` beside the package, and a file ``ovgpu.pth``. Python reads ``ovgpu.pth``
+when it starts. That file imports this one if the environment variable OVGPU_INSTALL or OVGPU_REPLACE is 1, or if
+OVGPU_INSTALL_AS has names of openvino's devices that are to mean a card, such as AUTO,GPU. This file imports the
+standard library alone.
 """
 
 import os
@@ -12,8 +13,10 @@ from importlib.machinery import ModuleSpec
 
 
 class Finder(MetaPathFinder):
-    """Finder of openvino that lets its loader install ovgpu after it has loaded the package. It stays in place, since
-    programs also look for openvino without importing it."""
+    """Finder of openvino, whose loader installs ovgpu after it has loaded the package.
+
+    It stays in place, since programs also look for openvino without importing it.
+    """
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "openvino":
@@ -47,7 +50,7 @@ class InstallingLoader(Loader):
 
 
 class ReplacingLoader(Loader):
-    """Loader of ovgpu by openvino's name."""
+    """Loader that imports ovgpu in openvino's place."""
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Let Python create a module, which `exec_module` replaces."""

@@ -1,9 +1,9 @@
 """Ray: models that map datasets, and deployments of models. It needs ``pip install ".[ray]"``.
 
-`predictor` is for Ray Data: `columns` and `runners` are the ways from a batch of columns through a model and back.
-`replica` is for Ray Serve, `client` for its callers. `sequences` has the sequences on a replica, and `directory` the
-actor that knows where each of them is. `states` has those that no replica has, which `standby` keeps a second time.
-`models` sends models to workers.
+`predictor` is for Ray Data. It uses `columns`, which converts between columns and a model's inputs and outputs, and
+`runners`, which runs the rows. `replica` is for Ray Serve, `client` for its callers. `sequences` manages the sequences
+on a replica. `directory` is an actor that knows which replica has each sequence. It keeps the states (`states`) of
+sequences that no replica has, and `standby` is an actor with a copy of them. `models` sends models to workers.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from ovgpu.integrations.ray.directory import SequenceLostError
 from ovgpu.integrations.ray.sequences import StepNumberError
 from ovgpu.integrations.ray.states import SequenceId
 
-PATIENCE_SECONDS = 120.0  # for a new replica
+PATIENCE_SECONDS = 120.0  # for which a step waits for a new replica
 FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0  # seconds between attempts
 
 Calls = Generator[Any, Any, Any]
-"""Generator that yields responses of Ray Serve and seconds to wait, and is sent the results."""
+"""Generator that yields calls: responses of Ray Serve, or seconds to wait. It is sent their results."""
 
 
 class Sequence:
@@ -30,18 +30,18 @@ class Sequence:
             for frame in frames:
                 outputs = sequence.infer({"frame": frame})
 
-    ``handle`` is a result of `serve.run`. If a replica dies, the sequence goes on from its last checkpoint with the
-    inputs that it has kept since. A step that is interrupted, or cancelled, counts as made. One thread or task uses a
-    sequence at a time.
+    ``handle`` is a result of `serve.run`. If a replica dies, the sequence continues from its last checkpoint, and
+    repeats the steps since then with their inputs, which it has kept. A step that is interrupted or cancelled counts as
+    made. One thread or task uses a sequence at a time.
 
     Raises: SequenceLostError if a replica has died and there is no checkpoint, BatchFullError if no slot is free.
     """
 
     def __init__(self, handle: Any, id: SequenceId | None = None) -> None:
         self.id: SequenceId = uuid4().hex if id is None else id
-        self._handle = handle.options(session_id=str(self.id))
+        self._deployment = handle.options(session_id=str(self.id))
         self._steps = 0
-        self._kept: deque[tuple[int, Any]] = deque()  # (number, inputs) of the steps since the last checkpoint
+        self._kept: deque[tuple[int, Any]] = deque()  # (step number, inputs) of the steps since the last checkpoint
 
     def infer(self, inputs: Any) -> dict[str, Any]:
         """Run a step. Return the outputs by name."""
@@ -72,23 +72,23 @@ class Sequence:
         await self.close_async()
 
     def _infer(self, inputs: Any) -> Calls:
-        number = self._steps + 1
-        self._kept.append((number, inputs))
+        step = self._steps + 1
+        self._kept.append((step, inputs))
         try:
-            return (yield from self._until_done(number))
-        except RayActorError:  # the step may have run
-            self._steps = number
+            return (yield from self._until_done(step))
+        except RayActorError:  # the step may have run: it counts
+            self._steps = step
             raise
-        except Exception:
+        except Exception:  # the step has failed, and left the sequence as it was
             self._kept.pop()
             raise
-        except BaseException:
-            self._steps = number
+        except BaseException:  # the step was interrupted, but may still run: it counts
+            self._steps = step
             raise
 
-    def _until_done(self, number: int) -> Calls:
-        """Run the last of the kept steps and, if its replica dies, those that the sequence has lost."""
-        deadline, pause, first = time.monotonic() + PATIENCE_SECONDS, FIRST_PAUSE, number
+    def _until_done(self, step: int) -> Calls:
+        """Run the last of the kept steps. If its replica dies, run the steps again that the sequence has lost."""
+        deadline, pause, first = time.monotonic() + PATIENCE_SECONDS, FIRST_PAUSE, step
         while True:
             try:
                 return (yield from self._steps_from(first))
@@ -101,15 +101,16 @@ class Sequence:
                 yield pause
                 pause = min(2 * pause, LAST_PAUSE)
                 with suppress(RayActorError):
-                    first = min(1 + (yield from self._resumed(number)), number)
+                    # If the last step has run as well, it is called again: the replica returns the same outputs.
+                    first = min(1 + (yield from self._resumed(step)), step)
 
-    def _resumed(self, number: int) -> Calls:
-        """Return how many steps the sequence has made, according to the replica that has it.
+    def _resumed(self, step: int) -> Calls:
+        """Return the number of steps that the sequence has made, according to the replica that has it now.
 
-        Raises: SequenceLostError if the steps since then are not kept.
+        Raises: SequenceLostError if the inputs of the steps after these are not kept.
         """
         try:
-            done: int = 0 if number == 1 else (yield self._handle.resume.remote(self.id))
+            done: int = 0 if step == 1 else (yield self._deployment.resume.remote(self.id))  # step 1 starts it anew
         except SequenceLostError:
             done = 0
         if done < self._kept[0][0] - 1:
@@ -120,11 +121,11 @@ class Sequence:
         return done
 
     def _steps_from(self, first: int) -> Calls:
-        """Run the kept steps from this number on. Return the outputs of the last one."""
+        """Run the kept steps from step ``first`` on. Return the outputs of the last one."""
         outputs, saved = None, None
-        for number, inputs in list(self._kept):
-            if number >= first:
-                outputs, saved = yield self._handle.step.remote(inputs, self.id, number)
+        for step, inputs in list(self._kept):
+            if step >= first:
+                outputs, saved = yield self._deployment.step.remote(inputs, self.id, step)
         self._steps = self._kept[-1][0]
         while self._kept and (saved is None or self._kept[0][0] <= saved):
             self._kept.popleft()
@@ -135,13 +136,13 @@ class Sequence:
             self._steps = 0
             self._kept.clear()
             try:
-                yield self._handle.end.remote(self.id)
+                yield self._deployment.end.remote(self.id)
             except RayActorError:  # its replica has died, and the sequence with it
                 pass
 
 
 def _run(calls: Calls) -> Any:
-    """Run the calls of a generator, and return its result."""
+    """Run the calls of a generator one after the other, and return its result. Errors of calls are raised in it."""
     send, value = calls.send, None
     while True:
         try:
@@ -159,7 +160,7 @@ def _wait(call: Any) -> Any:
 
 
 async def _run_async(calls: Calls) -> Any:
-    """Run the calls of a generator, and return its result."""
+    """Do as `_run`, but wait without blocking the event loop."""
     send, value = calls.send, None
     while True:
         try:

@@ -34,9 +34,9 @@ ARROW_TYPES = {
 class Columns:
     """Columns of the inputs and outputs of a model.
 
-    ``inputs`` and ``outputs`` have columns by name or number of a port. Inputs in ``constants`` have none, and those
-    in ``optional``, by number, only if ``inputs`` names it. ``keep`` has the columns that results have besides the
-    outputs, by default those that are no inputs.
+    ``inputs`` and ``outputs`` map ports, by name or index, to columns. Inputs in ``constants`` have no columns. Inputs
+    in ``optional``, by index, have columns only if ``inputs`` maps them. ``keep`` lists the columns that results have
+    besides the outputs, by default those that are no inputs.
 
     Raises: RuntimeError for a port that the model does not have, or an output of a type that no column can have.
     """
@@ -51,44 +51,44 @@ class Columns:
         keep: Sequence[str] | None,
     ) -> None:
         ports: list[ConstOutput] = compiled.outputs
-        self.constants = {_number(compiled.inputs, key): value for key, value in constants.items()}
-        named = {_number(compiled.inputs, key): column for key, column in (inputs or {}).items()}
+        self.constants = {_port_index(compiled.inputs, key): value for key, value in constants.items()}
+        named = {_port_index(compiled.inputs, key): column for key, column in (inputs or {}).items()}
         self._inputs = {
-            number: (named.get(number), port)
-            for number, port in enumerate(compiled.inputs)
-            if number not in self.constants and (number in named or number not in optional)
+            i: (named.get(i), port)
+            for i, port in enumerate(compiled.inputs)
+            if i not in self.constants and (i in named or i not in optional)
         }
         self.outputs = (
-            {number: port_name(port) for number, port in enumerate(ports)}
+            {i: port_name(port) for i, port in enumerate(ports)}
             if outputs is None
-            else {_number(ports, key): column for key, column in outputs.items()}
+            else {_port_index(ports, key): column for key, column in outputs.items()}
         )
         doubled = {name for name in self.outputs.values() if list(self.outputs.values()).count(name) > 1}
         if doubled:
             raise Error(f"several outputs would be column '{min(doubled)}'")
-        for number in self.outputs:
-            kind: Type = getattr(Type, ports[number].element_type.get_type_name())
-            if kind.packed:
+        for i in self.outputs:
+            dtype: Type = getattr(Type, ports[i].element_type.get_type_name())
+            if dtype.packed:
                 raise Error(
-                    f"output '{port_name(ports[number])}' has the type {kind.get_type_name()}, of which no "
+                    f"output '{port_name(ports[i])}' has the type {dtype.get_type_name()}, of which no "
                     f"column can be: name others in 'outputs'"
                 )
         self._keep = keep
 
     def inputs(self, batch: Mapping[str, Array]) -> tuple[dict[int, Array], Batch]:
-        """Return the columns of the inputs by number, and those that are kept.
+        """Return the columns of the inputs by index, and the columns that are kept.
 
-        Raises: Error if a column is missing, has text for an input of numbers or numbers for one of text, or would be
-        kept under the name of an output.
+        Raises: Error if a column is missing, if it has text for an input of numbers or numbers for an input of text, or
+        if a kept column has the name of an output.
         """
         if not isinstance(batch, Mapping):
             raise TypeError(f"a batch is a dict of arrays, not {type(batch).__name__}: use batch_format='numpy'")
         for name, column in batch.items():
             if not isinstance(column, np.ndarray) or not column.ndim:
                 raise TypeError(f"column '{name}' is no array of rows, but {type(column).__name__}")
-        names = {number: self._column(given, port, batch) for number, (given, port) in self._inputs.items()}
-        for number, name in names.items():
-            _check_kind(name, batch[name], self._inputs[number][1])
+        names = {i: self._column(given, port, batch) for i, (given, port) in self._inputs.items()}
+        for i, name in names.items():
+            _check_kind(name, batch[name], self._inputs[i][1])
         kept = [name for name in batch if name not in names.values()] if self._keep is None else self._keep
         for name in kept:
             if name not in batch:
@@ -98,19 +98,20 @@ class Columns:
                     f"column '{name}' would be replaced by an output: leave it out of 'keep', or give the "
                     f"output another column in 'outputs'"
                 )
-        return {number: batch[name] for number, name in names.items()}, {name: batch[name] for name in kept}
+        return {i: batch[name] for i, name in names.items()}, {name: batch[name] for name in kept}
 
     def _column(self, given: str | None, port: ConstOutput, batch: Mapping[str, Array]) -> str:
+        """Return the name of an input's column: the one ``given``, or one of the port's names, or the only column."""
         candidates = [given] if given is not None else [port_name(port), *sorted(port.get_names())]
-        found = next((name for name in candidates if name in batch), None)
-        if found is None and given is None and len(self._inputs) == 1 and len(batch) == 1:
+        name = next((name for name in candidates if name in batch), None)
+        if name is None and given is None and len(self._inputs) == 1 and len(batch) == 1:
             return next(iter(batch))
-        if found is None:
+        if name is None:
             raise Error(
                 f"the batch has no column '{candidates[0]}' for the input of that name; it has "
                 f"{', '.join(batch) or 'none'}: name the columns in 'inputs'"
             )
-        return found
+        return name
 
 
 def _check_kind(name: str, column: Array, port: ConstOutput) -> None:
@@ -119,51 +120,49 @@ def _check_kind(name: str, column: Array, port: ConstOutput) -> None:
         return
     first = np.asarray(column[0])
     is_text = first.dtype.kind in "US" or (first.dtype == object and isinstance(next(first.flat, None), (str, bytes)))
-    kind = port.element_type.get_type_name()
-    if is_text != (kind == "string"):
+    dtype = port.element_type.get_type_name()
+    if is_text != (dtype == "string"):
         raise Error(
             f"column '{name}' has {'text' if is_text else 'numbers'}, but the input '{port_name(port)}' is of "
-            f"type {kind}"
+            f"type {dtype}"
         )
 
 
 def column_values(port: ConstOutput, array: Array) -> Array:
-    """Return an output in a type that Arrow has: floats of 8 bits and bf16 become f32; strings are text, or bytes if
-    one of them is no UTF-8."""
-    kind: Type = getattr(Type, port.element_type.get_type_name())
-    if kind is Type.string:
+    """Return an output in a type that Arrow has. Floats of 8 bits and bf16 become f32. Strings become text, or stay
+    bytes if one of them is no UTF-8."""
+    dtype: Type = getattr(Type, port.element_type.get_type_name())
+    if dtype is Type.string:
         return _texts(array)
-    if kind in ARROW_TYPES:
+    if dtype in ARROW_TYPES:
         return array
-    return array.view(kind.storage).astype(np.float32)  # results show the bits of bf16 as float16
+    return array.view(dtype.storage).astype(np.float32)  # results show the bits of bf16 as float16
 
 
 def _texts(array: Array) -> Array:
     try:
-        texts = [element.decode() for element in array.flat]
+        decoded = [element.decode() for element in array.flat]
     except UnicodeDecodeError:
         return array
-    found = np.empty(len(texts), object)
-    found[:] = texts
-    return found.reshape(array.shape)
+    texts = np.empty(len(decoded), object)
+    texts[:] = decoded
+    return texts.reshape(array.shape)
 
 
 def no_rows(port: ConstOutput, batch_axis: int | None, has_steps: bool) -> Array:
-    """Return an output of no rows. Dynamic extents are 0, and so is the number of steps, whose axis is in front."""
+    """Return an output with zero rows. Dynamic extents are 0, and so is the number of steps, the extent of axis 1."""
     shape = [] if port.partial_shape.rank.is_dynamic else list(port.partial_shape)
     extents = [d.get_length() if d.is_static else 0 for axis, d in enumerate(shape) if axis != batch_axis]
-    kind: Type = getattr(Type, port.element_type.get_type_name())
-    return column_values(port, np.empty((0, *[0] * has_steps, *extents), kind.storage))
+    dtype: Type = getattr(Type, port.element_type.get_type_name())
+    return column_values(port, np.empty((0, *[0] * has_steps, *extents), dtype.storage))
 
 
 def row_groups(columns: Mapping[int, Array], rows: int) -> Iterator[tuple[Array, dict[int, Array]]]:
-    """Yield (row numbers, stacked values of these rows) of the rows whose values have equal shapes.
+    """Yield (indices of rows, stacked values of these rows) for each group of rows whose values have equal shapes.
 
-    Columns of lists and of tensors of different shapes have objects as elements.
+    Columns of lists, and of tensors of different shapes, are arrays of objects.
     """
-    ragged = {
-        number: [np.asarray(value) for value in column] for number, column in columns.items() if column.dtype == object
-    }
+    ragged = {i: [np.asarray(value) for value in column] for i, column in columns.items() if column.dtype == object}
     groups: dict[Any, list[int]] = {}
     for row in range(rows):
         groups.setdefault(tuple(values[row].shape for values in ragged.values()), []).append(row)
@@ -172,18 +171,18 @@ def row_groups(columns: Mapping[int, Array], rows: int) -> Iterator[tuple[Array,
         yield (
             chosen,
             {
-                number: np.stack([ragged[number][row] for row in members])
-                if number in ragged
+                i: np.stack([ragged[i][row] for row in members])
+                if i in ragged
                 else column
                 if len(members) == rows
                 else column[chosen]
-                for number, column in columns.items()
+                for i, column in columns.items()
             },
         )
 
 
 def assembled(parts: Sequence[tuple[Array, Array]], rows: int) -> Array:
-    """Return a column of parts (numbers of rows, their values): an array, or objects if the shapes differ."""
+    """Return a column made of parts (indices of rows, their values). It has objects as elements if shapes differ."""
     if len({values.shape[1:] for _, values in parts}) == 1:
         column = np.empty((rows, *parts[0][1].shape[1:]), np.result_type(*{values.dtype for _, values in parts}))
         for chosen, values in parts:
@@ -197,12 +196,12 @@ def assembled(parts: Sequence[tuple[Array, Array]], rows: int) -> Array:
 
 
 def stacked(values: Sequence[Array]) -> Array:
-    """Return arrays as elements of one array: of objects if their shapes differ."""
+    """Return an array with these arrays as elements. It is an array of objects if their shapes differ."""
     return assembled([(np.array([i]), value[None]) for i, value in enumerate(values)], len(values))
 
 
 def row_count(columns: Mapping[int, Array]) -> int:
-    """Return the number of rows. Raise Error for columns that are no arrays of equally many rows."""
+    """Return the number of rows of columns. Raise Error if it differs between them, or if there are no columns."""
     counts = {len(column) for column in columns.values()}
     if len(counts) != 1:
         raise Error(
@@ -214,12 +213,12 @@ def row_count(columns: Mapping[int, Array]) -> int:
 
 
 def port_name(port: ConstOutput) -> str:
-    """Return the name of a port: the first of its tensor's names, or that of its node."""
+    """Return the name of a port: the alphabetically first name of its tensor, or the name of its node."""
     return min(port.get_names(), default=port.node.friendly_name)
 
 
-def _number(ports: Sequence[ConstOutput], key: Any) -> int:
-    for number, port in enumerate(ports):
-        if key in (number, port.node.friendly_name) or key in port.get_names():
-            return number
+def _port_index(ports: Sequence[ConstOutput], key: Any) -> int:
+    for i, port in enumerate(ports):
+        if key in (i, port.node.friendly_name) or key in port.get_names():
+            return i
     raise Error(f"the model has no port {key!r}; it has {', '.join(map(port_name, ports))}")

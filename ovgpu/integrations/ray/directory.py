@@ -1,4 +1,4 @@
-"""The directory of a deployment's sequences: an actor that knows which replica holds each of them."""
+"""The directory of a deployment's sequences: an actor that knows which replica has each sequence."""
 
 from __future__ import annotations
 
@@ -19,61 +19,62 @@ from ovgpu.integrations.ray.standby import MirroredStates, on_head_node, open_st
 from ovgpu.integrations.ray.states import Claim, KeptState, SavedSequence, SequenceId
 
 POLL_SECONDS = 10.0  # after which a poll without news returns
-JOIN_SECONDS = 5.0  # in which replicas join a new directory
-PATIENCE_SECONDS = 60.0  # for a replica to hand over a sequence
-CHECK_SECONDS = 1.0  # between questions whether a replica is alive
-SWEEP_SECONDS = 10.0
+JOIN_SECONDS = 5.0  # that replicas have to join a new directory
+PATIENCE_SECONDS = 60.0  # that a replica has to hand over a sequence
+CHECK_SECONDS = 1.0  # without a change before a replica is checked, and that it has to answer
+SWEEP_SECONDS = 10.0  # between checks for dead replicas and idle sequences
 
 
 class SequenceLostError(Error):
-    """Error of a step of a sequence that is not open: it did not start, has ended, or its replica has died."""
+    """Error for a sequence that is not open: it was not started, has ended, or its replica has died."""
 
 
 class NotJoinedError(Error):
-    """Error of a call for a replica that the directory does not know."""
+    """Error for a call of a replica that has not joined the directory."""
 
 
 @dataclass
 class _Replica:
-    """A replica: its actor, and the news for it."""
+    """A replica: its actor, and the news that its next poll returns."""
 
     actor: Any
-    wanted: list[Claim] = field(default_factory=list)
-    dropped: list[Claim] = field(default_factory=list)
+    wanted: list[Claim] = field(default_factory=list)  # sequences to hand over
+    dropped: list[Claim] = field(default_factory=list)  # sequences that have started anew elsewhere
 
 
 @dataclass
 class _Owner:
     replica: str
     epoch: int
-    asked: bool = False  # to hand the sequence over
+    asked: bool = False  # True if the replica was asked to hand the sequence over
 
 
 class Directory:
-    """Actor that knows the replica of each open sequence, and keeps the states of sequences that are on none.
+    """Actor that knows which replica has each open sequence, and keeps the states of sequences that no replica has.
 
-    Each time a replica gets a sequence is an epoch, so that late messages about earlier ones have no effect. Replicas
-    poll for sequences to hand over. The actor ends when there are neither replicas nor states.
+    An epoch of a sequence begins whenever a replica gets it. Late messages about earlier epochs have no effect.
+    Replicas poll for sequences that they are to hand over. The actor ends when there are neither replicas nor states.
 
-    If it dies, the next one gets the states from the standby, and replicas join it with the sequences that they hold.
-    States that are handed over meanwhile may be old, and go to no replica before all have had the time to join.
+    If it dies, the next directory gets the states from the standby, and replicas join it with the sequences that they
+    have. Until all replicas have had the time to join, one of them may have a newer state of a sequence than the
+    directory, which therefore gives out no states until then.
     """
 
     def __init__(self, idle: float, open_standby: Callable[[], Any]) -> None:
         self._idle = idle
         self._kept = MirroredStates(open_standby)
-        self._epochs = count(time.time_ns())  # later than those of a directory before
+        self._epochs = count(time.time_ns())  # greater than the epochs of earlier directories
         self._changed = asyncio.Condition()
         self._replicas: dict[str, _Replica] = {}
         self._owners: dict[SequenceId, _Owner] = {}
         self._started = time.monotonic()
-        self._is_successor = False  # of a directory that has died
+        self._is_successor = False  # True if a directory before this one has died
         self._sweeping: asyncio.Task[None] | None = None
 
     # ---- replicas
 
     async def join(self, replica: str, actor: Any, held: Sequence[Claim], again: bool = False) -> None:
-        """Register a replica, which may have joined a directory before, and the sequences that it holds."""
+        """Register a replica and the sequences that it has. ``again`` is True if it had joined another directory."""
         await self._kept.connect()
         async with self._changed:
             self._sweeping = self._sweeping or asyncio.create_task(self._sweep())
@@ -88,7 +89,7 @@ class Directory:
             self._changed.notify_all()
 
     def _epoch(self, id: SequenceId) -> int:
-        """Return the last epoch of a sequence that is known, 0 if there is none."""
+        """Return the last known epoch of a sequence, or 0."""
         return max(
             self._owners[id].epoch if id in self._owners else 0,
             self._kept.parked[id].epoch if id in self._kept.parked else 0,
@@ -96,30 +97,31 @@ class Directory:
 
     @property
     def _all_joined(self) -> bool:
-        """True if replicas that had sequences under the directory before this one have told about them."""
+        """True if the replicas of an earlier directory have had the time to join this one."""
         return time.monotonic() > self._started + JOIN_SECONDS
 
     async def poll(self, replica: str) -> tuple[list[Claim], list[Claim]]:
-        """Wait for news. Return the claims that a replica is to hand over, and those that it is to drop."""
-        found = self._replica(replica)
+        """Wait for news. Return the claims that a replica is to hand over, and the claims that it is to drop."""
+        joined = self._joined(replica)
         async with self._changed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
-                    await self._changed.wait_for(lambda: found.wanted or found.dropped)
-            news = found.wanted, found.dropped
-            found.wanted, found.dropped = [], []
+                    await self._changed.wait_for(lambda: joined.wanted or joined.dropped)
+            news = joined.wanted, joined.dropped
+            joined.wanted, joined.dropped = [], []
         return news
 
     async def leave(self, replica: str) -> None:
-        """Remove a replica, which has handed over its sequences."""
+        """Remove a replica that has handed over its sequences."""
         async with self._changed:
             self._remove(replica)
 
-    def _replica(self, replica: str) -> _Replica:
-        found = self._replicas.get(replica)
-        if found is None:
-            raise NotJoinedError(f"replica {replica} has not joined")
-        return found
+    def _joined(self, name: str) -> _Replica:
+        """Return a replica that has joined. Raise NotJoinedError for others."""
+        replica = self._replicas.get(name)
+        if replica is None:
+            raise NotJoinedError(f"replica {name} has not joined")
+        return replica
 
     def _remove(self, replica: str) -> None:
         self._replicas.pop(replica, None)
@@ -131,7 +133,7 @@ class Directory:
     async def start(self, replica: str, id: SequenceId) -> int:
         """Make a replica the owner of a sequence that starts, and return the epoch.
 
-        If the sequence is open on another replica, that one drops it.
+        If the sequence is open on another replica, the other replica drops it.
         """
         async with self._changed:
             owner = self._owners.get(id)
@@ -147,12 +149,12 @@ class Directory:
     async def claim(self, replica: str, id: SequenceId, recover: bool = False) -> tuple[SavedSequence, int]:
         """Make a replica the owner of an open sequence. Return the sequence and the epoch.
 
-        The replica that holds the sequence hands it over. With ``recover``, a sequence whose replica has died goes on
-        from its last checkpoint. A replica that asks again, since the directory died, gets the same state again.
+        The replica that has the sequence hands it over. With ``recover``, a sequence whose replica has died continues
+        from its last checkpoint. A replica that repeats its claim because the directory died gets the same state again.
 
         Raises: SequenceLostError if the sequence is not open, or lost.
         """
-        self._replica(replica)
+        self._joined(replica)
         deadline = time.monotonic() + PATIENCE_SECONDS
         async with self._changed:
             while id not in self._kept.parked or (self._is_successor and not self._all_joined):
@@ -178,14 +180,14 @@ class Directory:
         return saved, epoch
 
     def _own(self, replica: str, id: SequenceId) -> int:
-        """Make a replica the owner of a sequence. Raise NotJoinedError if it has died, or left, in the meantime."""
-        self._replica(replica)
+        """Make a replica the owner of a sequence. Raise NotJoinedError if it has died or left in the meantime."""
+        self._joined(replica)
         owner = self._owners[id] = _Owner(replica, next(self._epochs))
         self._changed.notify_all()
         return owner.epoch
 
     async def _news(self) -> bool:
-        """Wait for a change, with the condition held. Return whether there was one in time."""
+        """Wait up to CHECK_SECONDS for a change, with the condition held. Return whether there was one."""
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 return await self._changed.wait()
@@ -206,16 +208,16 @@ class Directory:
             self._remove(name)
 
     async def park(self, replica: str, claim: Claim, saved: SavedSequence | None) -> None:
-        """Take a sequence from its replica; None if the sequence is not there."""
+        """Take a sequence from its replica. ``saved`` is None if the replica does not have its state."""
         async with self._changed:
             if self._disown(replica, claim) and saved is not None:
                 self._kept.park(claim[0], KeptState(claim[1], saved))
         await self._kept.flush()
 
     async def checkpoint(self, replica: str, claim: Claim, saved: SavedSequence) -> bool:
-        """Keep a copy of a sequence, from which it can go on if its replica dies.
+        """Keep a copy of a sequence, from which it can continue if its replica dies.
 
-        Return False if the sequence has another owner.
+        Return False if the claim is not valid, because the sequence has another owner.
         """
         async with self._changed:
             if not self._owns(replica, claim):
@@ -249,12 +251,15 @@ class Directory:
         return True
 
     async def counts(self) -> tuple[int, int, int]:
-        """Return the numbers of replicas, of sequences on them, and of sequences on none, which the standby has too."""
+        """Return the numbers of replicas, of sequences on replicas, and of parked sequences.
+
+        The standby then has all states as well.
+        """
         await self._kept.check()
         return len(self._replicas), len(self._owners), len(self._kept.parked)
 
     async def _sweep(self) -> None:
-        """Remove dead replicas and idle sequences from time to time, and end when there are neither."""
+        """Remove dead replicas and idle sequences regularly. End the actor when no replicas and no states are left."""
         while True:
             await asyncio.sleep(min(SWEEP_SECONDS, self._idle / 2))
             async with self._changed:
@@ -270,7 +275,7 @@ class Directory:
 
 
 async def _alive(actor: Any) -> bool:
-    """Return False if an actor has died."""
+    """Return False if an actor has died. One that does not answer in time, or cannot be reached now, is alive."""
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             await actor.__ray_ready__.remote()
@@ -282,7 +287,8 @@ async def _alive(actor: Any) -> bool:
 
 
 def open_directory(name: str, idle: float) -> Any:
-    """Return the directory of this name, which is made on the head node if there is none."""
+    """Return the directory named ``name``. Create it on the head node if it does not exist."""
+    # Polls and claims wait inside the actor, so that it runs as many calls at a time as there are replicas and claims.
     return on_head_node(Directory, name, max_concurrency=100_000).remote(
         idle, partial(open_standby, f"{name}/standby", idle)
     )

@@ -54,7 +54,7 @@ def _put(path: Path) -> SharedModel:
 
 
 def read(model: Any) -> Any:
-    """Return a model: that of a `SharedModel`, that of a file, or ``model`` itself."""
+    """Return the model of a `SharedModel` or of a file, or ``model`` itself."""
     if isinstance(model, SharedModel):
         return model.read()
     return model if hasattr(model, "get_ops") else Core().read_model(model)

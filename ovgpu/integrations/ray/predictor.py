@@ -22,22 +22,22 @@ class Predictor:
     ``model`` is a file that every node can read, a result of `ovgpu.ray.share`, or a model. On an actor with a GPU, the
     device AUTO is that GPU.
 
-    ``inputs`` and ``outputs`` map ports, by name or number, to columns, which by default have the names of the ports;
-    outputs that ``outputs`` leaves out are not returned. ``constants`` has the value of one row for inputs that are the
-    same in all rows. ``keep`` lists the columns that are returned as well, by default those that are no inputs. Outputs
-    of types that Arrow lacks, such as bf16, become f32.
+    ``inputs`` and ``outputs`` map ports, by name or index, to columns, which by default have the names of the ports;
+    outputs that ``outputs`` leaves out are not returned. ``constants`` maps inputs that are the same in all rows to
+    their value for one row. ``keep`` lists columns of the dataset that are returned as well, by default all that are no
+    inputs. Outputs of types that Arrow lacks, such as bf16, become f32.
 
     A row has no batch axis: for an input [N, 3, 224, 224] a column has elements of shape (3, 224, 224). Rows of
     different shapes run in different inferences. Inferences have up to ``max_batch_size`` rows, and ``requests`` of
-    them run in parallel, by default 2 on a card and else 1. Each row must be computed from that row alone, which is
-    proven; see `DynamicBatcher` for this and for ``batch_axes``.
+    them run in parallel, by default 2 on a card and else 1. The model must compute each row from that row alone; see
+    `DynamicBatcher`, which proves this, also for ``batch_axes``.
 
-    A row of a model with states is a whole sequence, of any length, which begins with the initial state: the elements
+    If the model has states, a row is a whole sequence of any length, which begins with the initial state. The elements
     of its columns have an axis of steps in front, and so have its outputs. Up to ``max_sequences`` rows run side by
     side; see `SequenceBatcher`.
 
-    With ``batching=False``, any model runs, one row at a time: values get a batch axis of 1 if they lack the first axis
-    of their input, and each output is returned as the model computes it.
+    With ``batching=False``, any model runs, one row at a time. Values that lack the first axis of their input get a
+    batch axis of 1, and each output is returned as the model computes it.
 
     Raises: RuntimeError for a model that cannot be batched, and in a call for columns that are missing or do not fit.
     """
@@ -85,10 +85,10 @@ class Predictor:
         self._columns = Columns(self._runner.compiled, inputs, outputs, constants or {}, self._runner.optional, keep)
 
     def __call__(self, batch: Mapping[str, Array]) -> Batch:
-        """Return the columns of the outputs, and those that are kept, of a batch of columns."""
+        """Run a batch of columns. Return the columns of the outputs, and the columns that are kept."""
         columns, kept = self._columns.inputs(batch)
         outputs = self._runner.run(columns, self._columns.constants, list(self._columns.outputs))
-        return {**kept, **{self._columns.outputs[number]: column for number, column in outputs.items()}}
+        return {**kept, **{self._columns.outputs[i]: column for i, column in outputs.items()}}
 
     def close(self) -> None:
         """End the threads of the predictor."""

@@ -1,4 +1,4 @@
-"""Deployments of models with Ray Serve: the application, and what each replica does."""
+"""Deployments of models with Ray Serve: the application, and its replicas."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def deployment(
         outputs = await handle.infer.remote({"x": x})
 
     ``model`` is a file that every node can read, a result of `ovgpu.ray.share`, or a model. Each replica runs batches
-    as ``ovgpu serve`` does: without states up to ``max_batch_size`` inferences, with states up to ``max_sequences``
-    sequences in the slots of a batch. ``options`` are those of `ray.serve.deployment`, such as ``num_replicas``,
-    ``autoscaling_config`` and ``ray_actor_options``.
+    as ``ovgpu serve`` does: up to ``max_batch_size`` inferences of a model without states, or up to ``max_sequences``
+    sequences of a model with states, in the slots of a batch. ``options`` are those of `ray.serve.deployment`, such as
+    ``num_replicas``, ``autoscaling_config`` and ``ray_actor_options``.
 
-    Sequences of a model with states belong to a `Sequence`, which names them, and every step goes to the replica that
-    has the state. If replicas come or go, states are handed over. The state is lost if a replica dies, unless
-    ``checkpoint_steps`` has all sequences copied every so many steps, from where `Sequence` repeats the steps that are
-    missing. Sequences without steps for ``idle_seconds`` end.
+    For a model with states, callers use `Sequence`. Each sequence has an id, by which every step goes to the replica
+    that has the state. If replicas come or go, states are handed over. If a replica dies, its states are lost, unless
+    ``checkpoint_steps`` is set: then all sequences are copied every ``checkpoint_steps`` steps, and `Sequence` repeats
+    the steps since the last copy. Sequences without steps for ``idle_seconds`` end.
 
     Over HTTP, replicas take the inferences of KServe v2, with ``sequence_id``, ``sequence_start`` and ``sequence_end``.
     The header ``x-session-id`` must have the sequence's id, so that every step goes to the same replica.
@@ -99,7 +99,7 @@ class Replica:
         )
 
     async def infer(self, inputs: Any) -> Outputs:
-        """Run an inference of a model without states. ``inputs`` is a dict by name or number, or the only input."""
+        """Run an inference of a model without states. ``inputs`` is a dict by name or index, or the only input."""
         if self._engine.stateful:
             raise Error(f"model '{self._name}' has states: run it by a Sequence")
         return self._named(await outputs_of(self._engine.submit(self._numbered(inputs))))
@@ -111,7 +111,7 @@ class Replica:
         return self._named(outputs), saved
 
     async def resume(self, id: SequenceId) -> int:
-        """Return how many steps a sequence has made; see `ReplicaSequences.resume`."""
+        """Return the number of steps that a sequence has made; see `ReplicaSequences.resume`."""
         self._check_stateful()
         return await self._sequences.resume(id)
 
@@ -129,10 +129,10 @@ class Replica:
         try:
             return await self._answer(request)
         except Exception as error:
-            found = public(error)
-            if found.status is Status.INTERNAL:
+            answer = public(error)
+            if answer.status is Status.INTERNAL:
                 log.exception("an inference of model '%s' failed", self._name)
-            return JSONResponse({"error": str(found)}, found.status.value)
+            return JSONResponse({"error": str(answer)}, answer.status.value)
 
     async def _answer(self, request: Request) -> Response:
         if request.method != "POST" or not request.url.path.endswith("/infer"):
@@ -156,8 +156,8 @@ class Replica:
                 outputs, _ = await self._sequences.infer(step.id, inputs, step.start, step.end)
             except SequenceLostError as error:
                 raise ServeError(Status.NOT_FOUND, str(error)) from None
-        found = [named_output(self._engine.outputs[number], outputs[number]) for number in chosen]
-        content, json_length = rest.format(InferenceResponse(self._name, "1", inference.id, found, parameters), wanted)
+        named = [named_output(self._engine.outputs[i], outputs[i]) for i in chosen]
+        content, json_length = rest.format(InferenceResponse(self._name, "1", inference.id, named, parameters), wanted)
         if json_length is None:
             return Response(content, media_type="application/json")
         return Response(content, media_type="application/octet-stream", headers={JSON_LENGTH: str(json_length)})
@@ -172,18 +172,18 @@ class Replica:
             raise Error(f"model '{self._name}' has no states: use infer")
 
     def _numbered(self, inputs: Any) -> Inputs:
-        """Return inputs by number. Raise Error for an input that the model does not have."""
+        """Return inputs by index. Raise Error for an input that the model does not have."""
         ports = self._engine.inputs
         given = inputs if isinstance(inputs, Mapping) else {0: inputs} if len(ports) == 1 else None
         if given is None:
             raise Error(f"model '{self._name}' takes {len(ports)} inputs, as a dict by name")
-        found = {}
+        numbered = {}
         for key, value in given.items():
-            number = key if key in range(len(ports)) else next((i for i, p in enumerate(ports) if key in p.names), None)
-            if number is None:
+            index = key if key in range(len(ports)) else next((i for i, p in enumerate(ports) if key in p.names), None)
+            if index is None:
                 raise Error(f"model '{self._name}' has no input {key!r}; it has {', '.join(p.name for p in ports)}")
-            found[number] = value
-        return found
+            numbered[index] = value
+        return numbered
 
     def _named(self, outputs: Any) -> Outputs:
         return {port.name: named_output(port, array).array for port, array in zip(self._engine.outputs, outputs)}

@@ -1,4 +1,4 @@
-"""Ways in which the rows of a batch of columns run through a model."""
+"""Runners: three ways to run a model for the rows of a batch of columns."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ovgpu.integrations.ray.columns import (
 )
 
 Values = Mapping[int, Any]
-"""Values of inputs by number."""
+"""Values of inputs by index."""
 
 Part = tuple[Array, Sequence[Array]]
-"""Numbers of rows, and the outputs of these rows: arrays whose first axis is the rows."""
+"""Indices of rows, and the outputs of these rows: arrays whose first axis is the rows."""
 
 
 class Runner(ABC):
-    """Compiled model, and the way in which it runs rows."""
+    """Compiled model, and a way to run it for rows."""
 
     compiled: CompiledModel
     optional = frozenset[int]()
@@ -43,27 +43,24 @@ class Runner(ABC):
 
     @abstractmethod
     def parts(self, columns: Mapping[int, Array], rows: int, constants: Values) -> list[Part]:
-        """Run all rows. ``columns`` has the values of inputs, by number; ``constants`` has those of every row."""
+        """Run all rows. ``columns`` are inputs by index; ``constants`` are inputs with the same value in all rows."""
 
     @abstractmethod
     def close(self) -> None:
         """End all threads."""
 
     def run(self, columns: Mapping[int, Array], constants: Values, wanted: Sequence[int]) -> dict[int, Array]:
-        """Return the ``wanted`` outputs, by number, of all rows."""
+        """Return the ``wanted`` outputs of all rows, by index."""
         rows = row_count(columns)
         if not rows:
-            return {
-                number: no_rows(self.compiled.outputs[number], self.output_axes[number], self.has_steps)
-                for number in wanted
-            }
+            return {i: no_rows(self.compiled.outputs[i], self.output_axes[i], self.has_steps) for i in wanted}
         parts = self.parts(columns, rows, constants)
         return {
-            number: assembled(
-                [(chosen, column_values(self.compiled.outputs[number], outputs[number])) for chosen, outputs in parts],
+            i: assembled(
+                [(chosen, column_values(self.compiled.outputs[i], outputs[i])) for chosen, outputs in parts],
                 rows,
             )
-            for number in wanted
+            for i in wanted
         }
 
 
@@ -78,7 +75,7 @@ class BatchRunner(Runner):
         for chosen, values in row_groups(columns, rows):
             for start in range(0, len(chosen), self._batcher.max_batch_size):
                 part = slice(start, start + self._batcher.max_batch_size)
-                inputs = {number: self._moved(number, array[part]) for number, array in values.items()}
+                inputs = {i: self._moved(i, array[part]) for i, array in values.items()}
                 submitted.append(
                     (chosen[part], self._batcher.submit({**inputs, **self._repeated(constants, len(chosen[part]))}))
                 )
@@ -94,16 +91,16 @@ class BatchRunner(Runner):
         ]
 
     def _repeated(self, constants: Values, rows: int) -> Values:
-        """Return the values of a row as those of so many, except inputs that all rows of a batch share."""
-        shared = [number for number, axis in enumerate(self._batcher.batch_axes) if axis is None]
+        """Return the values of one row, repeated for ``rows`` rows, except for inputs that all rows share."""
+        shared = [i for i, axis in enumerate(self._batcher.batch_axes) if axis is None]
         return {
-            number: value if number in shared else self._moved(number, np.broadcast_to(value, (rows, *np.shape(value))))
-            for number, value in constants.items()
+            i: value if i in shared else self._moved(i, np.broadcast_to(value, (rows, *np.shape(value))))
+            for i, value in constants.items()
         }
 
-    def _moved(self, number: int, rows: Array) -> Array:
-        """Return rows of an input with the rows on its batch axis."""
-        axis = _batch_axis(self.compiled, self._batcher.batch_axes, number)
+    def _moved(self, input_index: int, rows: Array) -> Array:
+        """Return values of an input with their first axis, the rows, moved to the input's batch axis."""
+        axis = _batch_axis(self.compiled, self._batcher.batch_axes, input_index)
         return np.moveaxis(rows, 0, axis) if axis < rows.ndim else rows
 
     def close(self) -> None:
@@ -120,17 +117,17 @@ class SequenceRunner(Runner):
         self.output_axes = batcher.output_batch_axes
 
     def parts(self, columns: Mapping[int, Array], rows: int, constants: Values) -> list[Part]:
-        found: list[Part] = []
-        running: dict[Future[Any], tuple[int, BatchedSequence, list[Future[Any]]]] = {}  # by the last step
+        parts: list[Part] = []
+        running: dict[Future[Any], tuple[int, BatchedSequence, list[Future[Any]]]] = {}  # by the last step's future
         try:
             for row in range(rows):
                 while len(running) == self._batcher.max_sequences:
-                    found += self._ended(running)
+                    parts += self._ended(running)
                 sequence, futures = self._begun(steps_of(columns, row), constants)
                 running[futures[-1]] = row, sequence, futures
             while running:
-                found += self._ended(running)
-            return found
+                parts += self._ended(running)
+            return parts
         finally:
             for _, sequence, _ in running.values():
                 sequence.close()
@@ -139,29 +136,27 @@ class SequenceRunner(Runner):
         """Return a new sequence, and the futures of its steps."""
         axes = self._batcher.batch_axes
         fixed = {
-            number: value if axes[number] is None else self._with_batch(number, np.asarray(value))
-            for number, value in constants.items()
+            i: value if axes[i] is None else self._with_batch(i, np.asarray(value)) for i, value in constants.items()
         }
         sequence = self._batcher.open()
         try:
             return sequence, [
-                sequence.submit(
-                    {**fixed, **{number: self._with_batch(number, value) for number, value in step.items()}}
-                )
+                sequence.submit({**fixed, **{i: self._with_batch(i, value) for i, value in step.items()}})
                 for step in steps
             ]
         except BaseException:
             sequence.close()
             raise
 
-    def _with_batch(self, number: int, value: Array) -> Array:
-        """Return a row's value of an input with a batch axis of 1."""
-        axis = _batch_axis(self.compiled, self._batcher.batch_axes, number)
+    def _with_batch(self, input_index: int, value: Array) -> Array:
+        """Return the value of an input for one row, with a batch axis of 1."""
+        axis = _batch_axis(self.compiled, self._batcher.batch_axes, input_index)
         return np.expand_dims(value, axis) if axis <= value.ndim else value
 
     def _ended(self, running: dict[Future[Any], tuple[int, BatchedSequence, list[Future[Any]]]]) -> list[Part]:
-        """Wait until sequences have ended. Return their outputs, and remove them from those that run."""
-        found = []
+        """Wait until a sequence has ended. Close all that have ended, remove them from ``running``, and return their
+        outputs."""
+        parts = []
         for last in wait(running, return_when=FIRST_COMPLETED).done:
             row, sequence, futures = running[last]
             steps = [
@@ -170,8 +165,8 @@ class SequenceRunner(Runner):
             ]
             sequence.close()
             del running[last]
-            found.append(_row(row, [stacked(values) for values in zip(*steps)]))
-        return found
+            parts.append(_row(row, [stacked(values) for values in zip(*steps)]))
+        return parts
 
     def close(self) -> None:
         self._batcher.close()
@@ -191,16 +186,16 @@ class SingleRunner(Runner):
     def _outputs(self, columns: Mapping[int, Array], row: int, constants: Values) -> list[Array]:
         """Return the outputs of a row."""
         if not self.has_steps:
-            return self._infer({number: np.asarray(column[row]) for number, column in columns.items()}, constants)
+            return self._infer({i: np.asarray(column[row]) for i, column in columns.items()}, constants)
         self._request.reset_state()
         return [stacked(values) for values in zip(*(self._infer(step, constants) for step in steps_of(columns, row)))]
 
     def _infer(self, values: Mapping[int, Array], constants: Values) -> list[Array]:
         inputs = {}
-        for number, value in {**values, **constants}.items():
-            shape = self.compiled.inputs[number].partial_shape
+        for i, value in {**values, **constants}.items():
+            shape = self.compiled.inputs[i].partial_shape
             lacks_batch = not shape.rank.is_dynamic and len(shape) == np.ndim(value) + 1
-            inputs[number] = np.asarray(value)[None] if lacks_batch else value
+            inputs[i] = np.asarray(value)[None] if lacks_batch else value
         return list(self._request.infer(inputs, decode_strings=None).to_tuple())
 
     def close(self) -> None:
@@ -208,22 +203,22 @@ class SingleRunner(Runner):
 
 
 def steps_of(columns: Mapping[int, Array], row: int) -> list[dict[int, Array]]:
-    """Return the inputs of each step of a row, whose values have an axis of steps in front.
+    """Return the inputs of each step of a row. The first axis of a row's values is its steps.
 
-    Raises: Error if there are no steps, or the columns have different numbers of them.
+    Raises: Error if there are no steps, or if the columns have different numbers of steps.
     """
-    values = {number: np.asarray(column[row]) for number, column in columns.items()}
+    values = {i: np.asarray(column[row]) for i, column in columns.items()}
     counts = {value.shape[0] if value.ndim else 0 for value in values.values()}
     if len(counts) != 1 or not all(counts):
         raise Error(f"the columns of row {row} have {' and '.join(map(str, sorted(counts)))} steps")
-    return [{number: value[step] for number, value in values.items()} for step in range(counts.pop())]
+    return [{i: value[step] for i, value in values.items()} for step in range(counts.pop())]
 
 
-def _batch_axis(compiled: CompiledModel, axes: Sequence[int | None], number: int) -> int:
-    axis = axes[number]
+def _batch_axis(compiled: CompiledModel, axes: Sequence[int | None], input_index: int) -> int:
+    axis = axes[input_index]
     if axis is None:
         raise Error(
-            f"input '{port_name(compiled.inputs[number])}' has no batch axis: give its value in 'constants', "
+            f"input '{port_name(compiled.inputs[input_index])}' has no batch axis: give its value in 'constants', "
             f"or its axis in 'batch_axes'"
         )
     return axis

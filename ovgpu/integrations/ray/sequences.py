@@ -1,4 +1,4 @@
-"""Sequences on a replica of a deployment, which are handed over to other replicas and taken from them."""
+"""Sequences on a replica of a deployment. Replicas hand sequences over to each other by way of the directory."""
 
 from __future__ import annotations
 
@@ -20,54 +20,56 @@ from ovgpu.types import Type
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.2
+RETRY_SECONDS = 0.2  # before another call after the directory has died
 
 
 class StepNumberError(Error):
-    """Error of a numbered step that is not the next one of its sequence."""
+    """Error for a step whose number is not the next one of its sequence."""
 
 
 class _Open:
     """Sequence on this replica, and the steps that wait for it."""
 
     def __init__(self) -> None:
-        self.slot: EngineSequence | None = None  # None until it is here, and after it has gone
-        self.epoch = 0  # in which this replica got it; 0 if it belongs to none, or to another
-        self.turn = asyncio.Lock()  # whose waiters take turns in their order
-        self.waiting = 0
+        self.handle: EngineSequence | None = None  # None unless this replica has the state
+        self.epoch = 0  # began when this replica got the sequence; 0 if the sequence does not belong to this replica
+        self.turn = asyncio.Lock()  # serves waiters in the order in which they came
+        self.waiting = 0  # users of the sequence that wait for their turn, or have it
         self.used = time.monotonic()
         self.steps = 0
-        self.saved_steps = 0  # in the last checkpoint of this replica
-        self.outputs: Any = None  # of the last step, if it had a number
+        self.saved_steps = 0  # steps in the last checkpoint that this replica made
+        self.outputs: Any = None  # outputs of the last step, if it had a number
 
     def free(self) -> None:
-        """Free the slot, and give up the sequence."""
+        """Give up the sequence, and close its handle."""
         self.epoch = 0
-        if self.slot is not None:
-            self.slot.close()
-            self.slot = None
+        if self.handle is not None:
+            self.handle.close()
+            self.handle = None
 
     def saved(self) -> SavedSequence:
         """Return the sequence as it is. May wait for an inference."""
-        assert self.slot is not None
+        assert self.handle is not None
         return SavedSequence(
             self.steps,
-            {name: (tensor.element_type.get_type_name(), tensor.read()) for name, tensor in self.slot.read().items()},
+            {name: (tensor.element_type.get_type_name(), tensor.read()) for name, tensor in self.handle.read().items()},
             self.outputs,
         )
 
-    def restore(self, slot: EngineSequence, saved: SavedSequence) -> None:
-        """Continue a saved sequence in a slot. May wait for an inference."""
-        slot.write({name: Tensor.from_array(array, getattr(Type, kind)) for name, (kind, array) in saved.state.items()})
-        self.slot, self.steps, self.saved_steps, self.outputs = slot, saved.steps, 0, saved.outputs
+    def restore(self, handle: EngineSequence, saved: SavedSequence) -> None:
+        """Continue a saved sequence by a new handle of the engine. May wait for an inference."""
+        handle.write(
+            {name: Tensor.from_array(array, getattr(Type, dtype)) for name, (dtype, array) in saved.state.items()}
+        )
+        self.handle, self.steps, self.saved_steps, self.outputs = handle, saved.steps, 0, saved.outputs
 
 
 class ReplicaSequences:
-    """Sequences on a replica. It belongs to the thread of an event loop.
+    """Sequences on a replica. All methods are called on the thread of one event loop.
 
-    A step of a sequence that is on another replica takes the sequence from there. With ``checkpoint_steps``, the
-    directory gets a copy of each sequence every so many steps. Sequences without steps for ``idle`` seconds end.
-    ``replica`` is the name of the replica and ``actor`` its actor; ``open_directory`` returns that of the directory.
+    If a sequence is on another replica, its next step here takes it from there. Every ``checkpoint_steps`` steps (0:
+    never), the directory gets a copy of the sequence. Sequences without steps for ``idle`` seconds end. ``replica`` is
+    the name of the replica and ``actor`` its actor; ``open_directory`` returns the actor of the directory.
     """
 
     def __init__(
@@ -88,11 +90,11 @@ class ReplicaSequences:
         self._tasks = set[asyncio.Task[Any]]()
 
     def __len__(self) -> int:
-        return sum(sequence.slot is not None for sequence in self._sequences.values())
+        return sum(sequence.handle is not None for sequence in self._sequences.values())
 
     @asynccontextmanager
     async def _turn(self, id: SequenceId) -> AsyncIterator[_Open]:
-        """Give a sequence to one step at a time."""
+        """Return a context in which the caller alone uses a sequence. Callers get their turns in order."""
         sequence = self._sequences.setdefault(id, _Open())
         sequence.waiting += 1
         try:
@@ -101,17 +103,18 @@ class ReplicaSequences:
         finally:
             sequence.waiting -= 1
             sequence.used = time.monotonic()
-            if sequence.slot is None and not sequence.waiting:
+            if sequence.handle is None and not sequence.waiting:
                 del self._sequences[id]
 
     async def infer(
         self, id: SequenceId, inputs: Inputs, start: bool = False, end: bool = False, number: int | None = None
     ) -> tuple[Any, int | None]:
-        """Run a step after the earlier ones of its sequence.
+        """Run a step after the earlier steps of its sequence.
 
         Return the outputs, and the number of steps in the last checkpoint, None if there are no checkpoints. A step
-        that fails leaves the sequence as it was; one that should have started it does not. If the step has a
-        ``number``, from 1 on, it must be the next one, or the last one again, which returns the same outputs.
+        that fails leaves the sequence as it was, but a first step that fails ends it. ``number`` counts the steps of a
+        sequence from 1 on. A step with a number must be the next one, or the last one again: then it returns the same
+        outputs.
 
         Raises: SequenceLostError for a sequence that is not open, StepNumberError for another number, BatchFullError.
         """
@@ -120,7 +123,7 @@ class ReplicaSequences:
             try:
                 outputs = await asyncio.shield(step)
             except asyncio.CancelledError:
-                await asyncio.gather(step, return_exceptions=True)  # a step that runs counts without its client, too
+                await asyncio.gather(step, return_exceptions=True)  # the step still counts, so it keeps its turn
                 raise
             return outputs, sequence.saved_steps if self._checkpoint_steps else None
 
@@ -129,15 +132,15 @@ class ReplicaSequences:
     ) -> Any:
         if start:
             await self._start(id, sequence)
-        elif sequence.slot is None:
+        elif sequence.handle is None:
             await self._take(id, sequence, False)
         if number is not None and number == sequence.steps and sequence.outputs is not None:
             return sequence.outputs
         if number is not None and number != sequence.steps + 1:
             raise StepNumberError(f"step {number} of sequence {id!r} follows step {sequence.steps}")
-        assert sequence.slot is not None
+        assert sequence.handle is not None
         try:
-            outputs = (await asyncio.wrap_future(sequence.slot.submit(inputs))).to_tuple()
+            outputs = (await asyncio.wrap_future(sequence.handle.submit(inputs))).to_tuple()
         except BaseException:
             if start:
                 await self._end(id, sequence)
@@ -151,56 +154,56 @@ class ReplicaSequences:
         return outputs
 
     async def resume(self, id: SequenceId) -> int:
-        """Take a sequence, from its last checkpoint if its replica has died. Return how many steps it has made."""
+        """Take a sequence, from its last checkpoint if its replica has died. Return the number of steps it has made."""
         async with self._turn(id) as sequence:
-            if sequence.slot is None:
+            if sequence.handle is None:
                 await self._take(id, sequence, True)
             return sequence.steps
 
     async def end(self, id: SequenceId) -> None:
         """End a sequence, wherever it is. Nothing happens if it is not open."""
         async with self._turn(id) as sequence:
-            if sequence.slot is None:
-                sequence.epoch = await self._call("start", id)  # the replica that holds it drops it
+            if sequence.handle is None:
+                sequence.epoch = await self._call("start", id)  # the replica that has it drops it
             await self._end(id, sequence)
 
     async def close(self) -> None:
-        """Hand over all sequences, and leave."""
+        """Hand over all sequences to the directory, and leave it."""
         if self._directory is not None:
             await asyncio.gather(*(self._hand_over((id, sequence.epoch)) for id, sequence in self._sequences.items()))
             await self._call("leave")
         for task in self._tasks:
             task.cancel()
 
-    # ---- slots
+    # ---- handles
 
     async def _start(self, id: SequenceId, sequence: _Open) -> None:
-        """Begin a sequence, anew if it is open."""
-        if sequence.slot is not None:
+        """Begin a sequence. If it is open, it begins anew."""
+        if sequence.handle is not None:
             await self._end(id, sequence)
-        slot = self._engine.open()
+        handle = self._engine.open()
         try:
             sequence.epoch = await self._call("start", id)
         except BaseException:
-            slot.close()
+            handle.close()
             raise
-        sequence.slot, sequence.steps, sequence.saved_steps, sequence.outputs = slot, 0, 0, None
+        sequence.handle, sequence.steps, sequence.saved_steps, sequence.outputs = handle, 0, 0, None
 
     async def _take(self, id: SequenceId, sequence: _Open, recover: bool) -> None:
         """Take a sequence from another replica, or from the directory."""
-        slot = self._engine.open()
+        handle = self._engine.open()
         try:
             saved, sequence.epoch = await self._call("claim", id, recover)
             try:
-                await asyncio.to_thread(sequence.restore, slot, saved)
+                await asyncio.to_thread(sequence.restore, handle, saved)
             except BaseException:
                 await self._call("park", (id, sequence.epoch), saved)
                 sequence.epoch = 0
                 raise
         except BaseException:
-            slot.close()
+            handle.close()
             raise
-        if not self._checkpoint_steps:
+        if not self._checkpoint_steps:  # the directory still has the state, in case it did not arrive here
             self._task(self._call("forget_checkpoint", (id, sequence.epoch)))
 
     async def _checkpoint(self, id: SequenceId, sequence: _Open) -> None:
@@ -214,7 +217,7 @@ class ReplicaSequences:
 
     async def _end_idle(self, id: SequenceId) -> None:
         async with self._turn(id) as sequence:
-            if sequence.slot is not None and self._is_idle(sequence):
+            if sequence.handle is not None and self._is_idle(sequence):
                 log.info("sequence %r ends after %d idle seconds", id, self._idle)
                 await self._end(id, sequence)
 
@@ -222,21 +225,21 @@ class ReplicaSequences:
         return time.monotonic() - sequence.used > self._idle
 
     async def _hand_over(self, claim: Claim) -> None:
-        """Give a sequence to the directory, after the steps that wait."""
+        """Give a sequence to the directory, after the steps that already wait for it."""
         id, epoch = claim
         async with self._turn(id) as sequence:
             saved = None
-            if sequence.slot is not None and sequence.epoch == epoch:
+            if sequence.handle is not None and sequence.epoch == epoch:
                 try:
                     saved = await asyncio.to_thread(sequence.saved)
                 except Error as error:
                     log.error("sequence %r is lost: its state cannot be read: %s", id, error)
-            await self._call("park", claim, saved)  # again, if the directory dies: the state is still here
-            if sequence.epoch == epoch:
+            await self._call("park", claim, saved)
+            if sequence.epoch == epoch:  # freed only after `_call`, which sends the state again if the directory dies
                 sequence.free()
 
     async def _drop(self, claim: Claim) -> None:
-        """Free the slot of a sequence that has started anew on another replica."""
+        """Give up a sequence that has started anew on another replica."""
         async with self._turn(claim[0]) as sequence:
             if sequence.epoch == claim[1]:
                 sequence.free()
@@ -250,7 +253,7 @@ class ReplicaSequences:
         return task
 
     async def _call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the directory for this replica. If the directory has died, a new one takes its place."""
+        """Call a method of the directory for this replica. If the directory has died, call the method of a new one."""
         while True:
             directory = self._directory
             try:
@@ -263,10 +266,10 @@ class ReplicaSequences:
                     self._directory = None
                 await asyncio.sleep(RETRY_SECONDS)
             except RayTaskError as error:
-                raise error.cause from None  # without the traceback of the directory in its text
+                raise error.cause from None  # Ray's error has the directory's traceback in its text
 
     async def _connected(self) -> Any:
-        """Join the directory, with the sequences that are here."""
+        """Return the directory, after joining it with the sequences that are on this replica."""
         async with self._connecting:
             if self._directory is None:
                 directory = await asyncio.to_thread(self._open_directory)

@@ -1,4 +1,4 @@
-"""The standby of the directory: an actor with the same states, from which the next directory goes on."""
+"""The standby of the directory: an actor with a copy of its states, from which a new directory starts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ray.exceptions import RayActorError
 from ovgpu.integrations.ray.states import KeptState, SequenceId, States
 
 NAMESPACE = "ovgpu"
-CHECK_SECONDS = 1.0  # between questions whether the standby is alive
-RETRY_SECONDS = 0.1
+CHECK_SECONDS = 1.0  # between checks whether the standby is alive
+RETRY_SECONDS = 0.1  # before another attempt after the standby has died
 
 
 class Standby:
-    """Actor with copies of the directory's states, which the next directory gets if this one dies.
+    """Actor with a copy of the directory's states. If the directory dies, the next directory gets them.
 
-    It runs calls in their order. ``directory`` is the number of the caller; calls of directories before the last one
-    to read or write have no effect.
+    It runs calls in order. ``directory`` identifies the calling directory. The last directory that called `read` or
+    `write` is the valid one: calls of other directories to `change` and `use` have no effect.
     """
 
     def __init__(self, idle: float) -> None:
@@ -33,23 +33,23 @@ class Standby:
         self._watching: threading.Thread | None = None
 
     def read(self, directory: int) -> States:
-        """Return the states to a new directory."""
+        """Return the states to a new directory, which is valid from now on."""
         self._directory, self._used = directory, time.monotonic()
         return self._states.copy()
 
     def write(self, directory: int, states: States) -> None:
-        """Take the states of a directory whose standby has died."""
+        """Replace the states by those of a directory whose last standby has died."""
         self._directory, self._used = directory, time.monotonic()
         self._states = states.copy()
 
     def change(self, directory: int, method: Callable[..., None], *arguments: Any) -> None:
-        """Change the states by a method of `States`."""
+        """Change the states by calling a method of `States`."""
         if directory == self._directory:
             self._used = time.monotonic()
             method(self._states, *arguments)
 
     def use(self, directory: int) -> None:
-        """Let the time until the actor ends begin anew."""
+        """Count as a call, so that the actor does not end as idle."""
         if directory == self._directory:
             self._used = time.monotonic()
 
@@ -67,14 +67,18 @@ class Standby:
 
 
 def open_standby(name: str, idle: float) -> Any:
-    """Return the standby of this name, which is made on the head node if there is none."""
+    """Return the standby named ``name``. Create it on the head node if it does not exist."""
     standby = on_head_node(Standby, name).remote(idle)
     standby.end_when_idle.remote()
     return standby
 
 
 def on_head_node(actor: type, name: str, **options: Any) -> Any:
-    """Return a class of actors. The one of this name is made on the head node if there is none."""
+    """Return an actor class. Its `remote` returns the actor named ``name``, or creates it on the head node.
+
+    The actor outlives the process that creates it. It reserves no CPU; the resource, which every head node of Ray has,
+    only selects the node.
+    """
     return ray.remote(actor).options(
         name=name,
         namespace=NAMESPACE,
@@ -87,25 +91,25 @@ def on_head_node(actor: type, name: str, **options: Any) -> Any:
 
 
 class MirroredStates(States):
-    """States of the directory, which its standby has too. ``open_standby`` returns the standby.
+    """States of the directory, with a copy on its standby. ``open_standby`` returns the standby.
 
-    Changes are made here at once, and on the standby until `flush` returns.
+    Changes are made here at once, and sent to the standby. `flush` waits until the standby has made them.
     """
 
     def __init__(self, open_standby: Callable[[], Any]) -> None:
         super().__init__()
         self._open_standby = open_standby
-        self._directory = time.time_ns()
+        self._directory = time.time_ns()  # differs from that of any other directory
         self._standby: Any = None
         self._sent: asyncio.Future[Any] | None = None  # the last call of the standby
         self._connecting = asyncio.Lock()
         self._checking: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
-        """Get the standby if there is none: at first with the states of a directory before this one.
+        """Connect to the standby if there is no connection.
 
-        If the standby has died, the new one gets the states of this directory. Nothing may be changed before the first
-        call.
+        The first call takes the states of an earlier directory from the standby, so nothing may be changed before it.
+        Later calls are for a standby that has died: the new one gets the states of this directory.
         """
         async with self._connecting:
             while self._standby is None:
@@ -117,7 +121,7 @@ class MirroredStates(States):
                         await asyncio.sleep(RETRY_SECONDS)
                         continue
                     self.parked, self.checkpoints = states.parked, states.checkpoints
-                    self._checking = asyncio.create_task(self._check_from_time_to_time())
+                    self._checking = asyncio.create_task(self._check_regularly())
                     self._standby = standby
                 else:
                     self._standby = standby
@@ -145,7 +149,7 @@ class MirroredStates(States):
             self._send("change", method, id, *arguments)
 
     async def flush(self) -> None:
-        """Wait until the standby has all changes. If it has died, a new one takes its place."""
+        """Wait until the standby has all changes. Replace it if it has died."""
         while True:
             await self.connect()
             standby, sent = self._standby, self._sent
@@ -161,21 +165,22 @@ class MirroredStates(States):
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def check(self) -> None:
-        """Wait until the standby has all changes and answers. If it has died, a new one takes its place."""
+        """Call the standby, and wait until it has answered and has all changes. Replace it if it has died."""
         if self._standby is not None:
             self._send("use")
             await self.flush()
 
-    async def _check_from_time_to_time(self) -> None:
+    async def _check_regularly(self) -> None:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             await self.check()
 
     def _send(self, method: str, *arguments: Any) -> None:
         self._sent = asyncio.ensure_future(getattr(self._standby, method).remote(self._directory, *arguments))
-        self._sent.add_done_callback(lambda sent: sent.cancelled() or sent.exception())  # `flush` sees the last only
+        # `flush` waits for the last call only. Asking for the exceptions of others keeps asyncio from logging them.
+        self._sent.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
 
     def close(self) -> None:
-        """End the standby, and its states with it."""
+        """End the standby. Its states are lost."""
         if self._standby is not None:
             ray.kill(self._standby)

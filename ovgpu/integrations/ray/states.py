@@ -1,4 +1,4 @@
-"""States of sequences outside of the replicas that run them."""
+"""States of sequences that are kept outside the replicas."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 SequenceId = int | str
 Claim = tuple[SequenceId, int]
-"""A sequence, and the epoch in which a replica got it."""
+"""A sequence, and the epoch that began when a replica got it."""
 
 
 @dataclass(frozen=True)
 class SavedSequence:
     """Sequence between two steps: the number of steps, and the state by variable as (element type, array).
 
-    ``outputs`` are those of the last step, if the steps are numbered.
+    ``outputs`` are the outputs of the last step if it had a number, so that they can be returned again, else None.
     """
 
     steps: int
@@ -28,7 +28,8 @@ class SavedSequence:
 
 @dataclass(frozen=True)
 class KeptState:
-    """State of a sequence at the end of an epoch, or during it. If it went to a replica, ``receiver`` is its name."""
+    """State of a sequence, saved during an epoch or at its end. ``receiver`` is the name of the replica that it was
+    given to, if any."""
 
     epoch: int
     saved: SavedSequence
@@ -37,7 +38,7 @@ class KeptState:
 
 
 class States:
-    """States of the sequences that no replica has, and checkpoints of those that are on a replica."""
+    """States of sequences: ``parked`` if no replica has the sequence, ``checkpoints`` if it is on a replica."""
 
     def __init__(
         self, parked: dict[SequenceId, KeptState] | None = None, checkpoints: dict[SequenceId, KeptState] | None = None
@@ -45,7 +46,7 @@ class States:
         self.parked, self.checkpoints = parked or {}, checkpoints or {}
 
     def copy(self) -> States:
-        """Return states that do not change with these."""
+        """Return a copy, which later changes of this object do not affect."""
         return States(dict(self.parked), dict(self.checkpoints))
 
     def __contains__(self, id: SequenceId) -> bool:
@@ -55,11 +56,11 @@ class States:
         return len(self.parked.keys() | self.checkpoints.keys())
 
     def __iter__(self) -> Iterator[SequenceId]:
-        """Return the sequences that have a state."""
+        """Iterate over the sequences that have a state."""
         return iter(self.parked.keys() | self.checkpoints.keys())
 
     def since(self, id: SequenceId) -> float:
-        """Return the time of a sequence's last state."""
+        """Return the time at which the last state of a sequence was saved."""
         return max(states[id].since for states in (self.parked, self.checkpoints) if id in states)
 
     def park(self, id: SequenceId, kept: KeptState) -> None:
@@ -67,16 +68,16 @@ class States:
         self.parked[id] = kept
 
     def give(self, id: SequenceId, replica: str) -> None:
-        """Make a parked state a checkpoint, since a replica gets the sequence."""
+        """Turn the parked state of a sequence into a checkpoint, because ``replica`` gets the sequence."""
         if id in self.parked:
             self.checkpoints[id] = replace(self.parked.pop(id), receiver=replica)
 
     def checkpoint(self, id: SequenceId, kept: KeptState) -> None:
-        """Keep the last checkpoint of a sequence."""
+        """Keep a checkpoint of a sequence in place of the last one."""
         self.checkpoints[id] = kept
 
     def outdate(self, id: SequenceId, epoch: int) -> None:
-        """Forget the states of epochs before this one."""
+        """Forget the states of a sequence from epochs before ``epoch``."""
         for states in (self.parked, self.checkpoints):
             if id in states and states[id].epoch < epoch:
                 del states[id]

@@ -33,7 +33,7 @@ class TritonOptions:
 
 
 def model_config(name: str, engine: Engine, options: TritonOptions) -> dict[str, Any]:
-    """Return the configuration of a model as a dict by fields. Values of enumerations are of the class `Name`.
+    """Return the configuration of a model as a dict of its fields. Values of enumerations are of the class `Name`.
 
     Raises: Error for a port that Triton cannot have, or an option that does not fit the model.
     """
@@ -42,16 +42,15 @@ def model_config(name: str, engine: Engine, options: TritonOptions) -> dict[str,
     if options.device_tensors:
         for port in (*engine.inputs, *engine.outputs):
             if port.datatype in SPECIAL:
-                raise Error(f"'{port.name}' is {port.kind.get_type_name()}, which cannot stay in the memory of a card")
+                raise Error(f"'{port.name}' is {port.dtype.get_type_name()}, which cannot stay in the memory of a card")
     rows = max_rows(engine, options)
     config: dict[str, Any] = {
         "name": name,
         "backend": "python",
         "max_batch_size": rows,
-        "input": [_input(engine, number, rows > 0, options) for number in range(len(engine.inputs))],
+        "input": [_input(engine, i, rows > 0, options) for i in range(len(engine.inputs))],
         "output": [
-            _port(port, _batch_axis(engine.output_batch_axes, number), rows > 0)
-            for number, port in enumerate(engine.outputs)
+            _port(port, _batch_axis(engine.output_batch_axes, i), rows > 0) for i, port in enumerate(engine.outputs)
         ],
         "instance_group": [_instances(options.device)],
     }
@@ -75,9 +74,10 @@ def model_config(name: str, engine: Engine, options: TritonOptions) -> dict[str,
 
 
 def max_rows(engine: Engine, options: TritonOptions) -> int:
-    """Return the most requests of a batch; 0 if Triton makes no batches: a batch axis must be the first of all ports.
+    """Return the most rows of a batch that Triton gathers, or 0 if it gathers none.
 
-    A request to a decoupled model has a row for each step, so that the model makes the batches.
+    It can gather requests only if the batch axis is the first axis of all ports. A request to a decoupled model has a
+    row for each step, so that the model gathers the batches.
     """
     axes = {*(engine.batch_axes or (None,)), *engine.output_batch_axes}
     return engine.max_batch_size if axes == {0} and not options.decoupled else 0
@@ -88,22 +88,23 @@ def triton_type(port: Port) -> str:
     return SPECIAL.get(port.datatype, f"TYPE_{port.datatype}")
 
 
-def _input(engine: Engine, number: int, batched: bool, options: TritonOptions) -> dict[str, Any]:
-    axis = _batch_axis(engine.batch_axes or (), number)
-    found = _port(engine.inputs[number], axis, batched, options.decoupled)
-    if number in engine.optional_inputs:
-        found["optional"] = True
-    if batched and -1 in found["dims"]:  # requests of all shapes come together: the engine sorts them
-        found["allow_ragged_batch"] = True
-    return found
+def _input(engine: Engine, index: int, batched: bool, options: TritonOptions) -> dict[str, Any]:
+    """Return the fields of an input; see `_port`."""
+    axis = _batch_axis(engine.batch_axes or (), index)
+    fields = _port(engine.inputs[index], axis, batched, options.decoupled)
+    if index in engine.optional_inputs:
+        fields["optional"] = True
+    if batched and -1 in fields["dims"]:  # Triton gathers requests of different shapes: the engine sorts them
+        fields["allow_ragged_batch"] = True
+    return fields
 
 
-def _batch_axis(axes: Sequence[int | None], number: int) -> int | None:
-    return axes[number] if axes else None
+def _batch_axis(axes: Sequence[int | None], index: int) -> int | None:
+    return axes[index] if axes else None
 
 
 def _port(port: Port, axis: int | None, batched: bool, steps: bool = False) -> dict[str, Any]:
-    """Return a port's fields. ``batched`` ports leave out the batch axis; with ``steps``, its extent is dynamic."""
+    """Return the fields of a port, without the batch axis if ``batched``, else with a dynamic one if ``steps``."""
     if port.shape is None:
         raise Error(f"'{port.name}' has a dynamic rank, which Triton's configuration cannot express")
     dims = list(port.shape)
@@ -120,16 +121,16 @@ def _port(port: Port, axis: int | None, batched: bool, steps: bool = False) -> d
 
 
 def _instances(device: str) -> dict[str, Any]:
-    """Return the instances for a device: one, or one for each card of several."""
+    """Return the field ``instance_group`` for a device: one instance, or one for each of several cards."""
     if device == "AUTO":
         return {"kind": Name("KIND_AUTO"), "count": 1}
     if device == "CPU":
         return {"kind": Name("KIND_CPU"), "count": 1}
     cards = [card.strip() for card in device.removeprefix("MULTI:").split(",")]
-    numbers = [card.partition(".")[2] for card in cards]
-    if any(card.partition(".")[0] != "NVIDIA" for card in cards) or not all(n.isdecimal() or not n for n in numbers):
+    indices = [card.partition(".")[2] for card in cards]
+    if any(card.partition(".")[0] != "NVIDIA" for card in cards) or not all(i.isdecimal() or not i for i in indices):
         raise Error(f"a model for Triton has the device AUTO, CPU, NVIDIA[.n] or MULTI:NVIDIA.0,NVIDIA.1, not {device}")
-    gpus = [int(number) for number in numbers if number]
+    gpus = [int(index) for index in indices if index]
     return {"kind": Name("KIND_GPU"), "count": 1, **({"gpus": gpus} if gpus else {})}
 
 

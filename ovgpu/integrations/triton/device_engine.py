@@ -1,4 +1,4 @@
-"""Engine whose inputs and outputs may stay in the memory of a card, where other models of Triton use them."""
+"""Class DeviceEngine, whose inputs and outputs may stay in the memory of a card for other models of Triton."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class DeviceEngine(RequestEngine):
         self._context = core.get_default_context(options.device)
 
     def infer(self, request: Any, inputs: Inputs, submitted: float) -> OVDict:
-        for number, port in enumerate(self.outputs):
-            if port.kind is not Type.string:
+        for i, port in enumerate(self.outputs):
+            if port.dtype is not Type.string:
                 extents = [max(extent, 0) for extent in port.shape or ()]
-                request.set_output_tensor(number, self._context.create_tensor(port.kind, extents))
+                request.set_output_tensor(i, self._context.create_tensor(port.dtype, extents))
         super().infer(request, inputs, submitted)
-        return OVDict({number: request.get_output_tensor(number) for number in range(len(self.outputs))})
+        return OVDict({i: request.get_output_tensor(i) for i in range(len(self.outputs))})
 
 
 def open_device_engine(path: Path, options: EngineOptions, observer: Observer) -> DeviceEngine:

@@ -20,7 +20,7 @@ from ovgpu.integrations.triton.model import TritonPythonModel  # noqa: F401
 def write_folder(repository: Path, files: ModelFiles, version: int, options: TritonOptions) -> tuple[Path, Engine]:
     """Write a version of a model. Return its folder, and an engine that shows how it will run.
 
-    Another version's ``config.pbtxt`` is kept if it is the same.
+    All versions of a model share one ``config.pbtxt``.
 
     Raises: Error if the version exists, if another version has a different ``config.pbtxt``, or if the model cannot run
     in Triton.
@@ -51,12 +51,12 @@ def write_folder(repository: Path, files: ModelFiles, version: int, options: Tri
 
 
 def _engine(path: Path, options: TritonOptions) -> tuple[Engine, TritonOptions]:
-    """Return an engine of the CPU with the ports that Triton will have, and the options for it."""
+    """Return an engine on the CPU with the ports that Triton will have, and the options with which it was made."""
     if options.device_tensors:
         options = replace(options, batching=False)
     wanted = EngineOptions("CPU", {}, options.batching, options.max_batch_size, options.max_sequences, 0)
     engine = open_engine(path, wanted, lambda run: None)
     if engine.batch_axes is not None and not engine.stateful and not max_rows(engine, options):
-        engine.close()  # Triton cannot batch it, so that requests may have any number of rows
+        engine.close()  # Triton cannot batch the model: each request runs alone, with any number of rows
         return open_engine(path, replace(wanted, batching=False), lambda run: None), replace(options, batching=False)
     return engine, options

@@ -1,4 +1,4 @@
-"""Class TritonPythonModel, which Triton's Python backend runs: the ``model.py`` that ``ovgpu triton`` writes has it."""
+"""Class TritonPythonModel, which Triton's Python backend runs: the ``model.py`` of ``ovgpu triton`` imports it."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ CODES = {
     Status.CANCELLED: "CANCELLED",
     Status.RESOURCE_EXHAUSTED: "UNAVAILABLE",
 }
-PENDING = 2  # requests of a decoupled model for each slot, before Triton has to keep further ones
-SLOTS = 2  # for each sequence of Triton: those that it has ended keep theirs until they have been idle for long enough
-OTHERS = {"batching", "EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}  # parameters, no properties
+PENDING = 2  # requests of a decoupled model for each sequence, before Triton has to keep further ones
+# Sequences of the engine for each sequence that Triton may have open. Sequences that Triton has ended without telling
+# stay open here until they have been idle for long enough.
+SEQUENCES = 2
+OTHERS = {"batching", "EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}  # parameters that are no properties
 
 Request = Any
 Response = Any
 
 
 class TritonPythonModel:
-    """A model for Triton's Python backend: the file beside ``model.py``, configured by ``config.pbtxt``.
+    """Model for Triton's Python backend: the file beside ``model.py``, configured by ``config.pbtxt``.
 
     Requests that Triton batches run in one batch of the engine. Sequences have slots of a batch, where their states
-    stay. A decoupled model answers every step of a request, a row of its inputs, as soon as it is computed.
+    stay. A request to a decoupled model may have several steps, one in each row of its inputs. The model answers each
+    step as soon as it is computed.
     """
 
     def initialize(self, args: dict[str, str]) -> None:
@@ -54,7 +57,7 @@ class TritonPythonModel:
             raise triton.TritonModelException(f"model '{args['model_name']}': {error}") from error
 
     def execute(self, requests: Sequence[Request]) -> list[Response] | Coroutine[Any, Any, None]:
-        """Return the responses; for a decoupled model, a coroutine that sends them."""
+        """Return the responses, or, for a decoupled model, a coroutine that sends them."""
         if not self._decoupled:
             return self._answered(requests)
         for _ in requests:
@@ -67,10 +70,10 @@ class TritonPythonModel:
 
     def _start(self, args: dict[str, str], config: dict[str, Any]) -> None:
         folder = Path(args["model_repository"], args["model_version"])
-        found = Repository(folder).scan()
-        if not found:
+        models = Repository(folder).scan()
+        if not models:
             raise Error(f"there is no model in {folder}")
-        (files,) = found.values()
+        (files,) = models.values()
         parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
         batcher = config.get("sequence_batching", {})
         oldest = batcher.get("oldest", {})
@@ -80,7 +83,7 @@ class TritonPythonModel:
             {key: value for key, value in parameters.items() if key not in OTHERS},
             parameters.get("batching") != "no",
             max(int(config["max_batch_size"]), 1),
-            min(SLOTS * max(int(oldest.get("max_candidate_sequences", 0)), 1), MAX_SEQUENCES),
+            min(SEQUENCES * max(int(oldest.get("max_candidate_sequences", 0)), 1), MAX_SEQUENCES),
             # Requests that Triton has batched need not wait for others.
             int(oldest.get("max_queue_delay_microseconds", 0)) / 1000 if self._decoupled else 0,
         )
@@ -119,14 +122,14 @@ class TritonPythonModel:
         return responses
 
     def _submitted(self, request: Request) -> tuple[Future[Any] | Exception, OpenSequence | None]:
-        """Submit a request. Return its future, or the error that prevents it, and its sequence."""
+        """Submit a request. Return its future, or the error that prevented it, and its sequence if it has one."""
         sequence = None
         try:
             if self._engine.stateful:
                 sequence = self._sequence(request)
             if request.is_cancelled():
                 raise CancelledError
-            submit = self._engine.submit if sequence is None else self._sequences.slot(sequence).submit
+            submit = self._engine.submit if sequence is None else self._sequences.handle(sequence).submit
             return submit(inputs_of(self._engine, request)), sequence
         except Exception as error:
             return error, sequence
@@ -145,22 +148,22 @@ class TritonPythonModel:
         await asyncio.gather(*[self._send_steps(request) for request in requests])
 
     async def _send_steps(self, request: Request) -> None:
-        """Answer a request step by step. An error ends it; its further steps do not run."""
+        """Answer a request step by step. An error ends the request: its further steps do not run."""
         sender = request.get_response_sender()
         final = triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         sequence = None
         try:
             sequence = self._sequence(request)
             async with sequence.turn:
-                slot = await self._free_slot(sequence)
+                handle = await self._handle(sequence)
                 steps = steps_of(self._engine, request)
-                for number, step in enumerate(steps):
+                for i, step in enumerate(steps):
                     if sender.is_cancelled():
                         raise asyncio.CancelledError
-                    found = response(self._engine, request, await outputs_of(slot.submit(step)))
-                    if number + 1 < len(steps):
-                        sender.send(found)
-                sender.send(found, final)
+                    answer = response(self._engine, request, await outputs_of(handle.submit(step)))
+                    if i + 1 < len(steps):
+                        sender.send(answer)
+                sender.send(answer, final)
         except asyncio.CancelledError:
             sender.send(_error(CancelledError()), final)
         except Exception as error:
@@ -171,11 +174,11 @@ class TritonPythonModel:
             self._answer_sent.set()
             self._pending.release()
 
-    async def _free_slot(self, sequence: OpenSequence) -> EngineSequence:
-        """Return the slot of a sequence. If all are taken, wait until a sequence that ends has left its slot."""
+    async def _handle(self, sequence: OpenSequence) -> EngineSequence:
+        """Return the handle of a sequence. If too many are open, wait until a sequence that ends is closed."""
         while True:
             try:
-                return self._sequences.slot(sequence)
+                return self._sequences.handle(sequence)
             except BatchFullError:
                 self._answer_sent.clear()
                 await self._answer_sent.wait()
@@ -183,16 +186,16 @@ class TritonPythonModel:
 
 def _error(error: BaseException) -> Response:
     """Return the response for an error. Errors of the server itself are logged."""
-    found = public(error)
-    if found.status is Status.INTERNAL:
+    answer = public(error)
+    if answer.status is Status.INTERNAL:
         triton.Logger.log_error("".join(traceback.format_exception(error)))
     return triton.InferenceResponse(
-        error=triton.TritonError(str(found), getattr(triton.TritonError, CODES.get(found.status, "INTERNAL")))
+        error=triton.TritonError(str(answer), getattr(triton.TritonError, CODES.get(answer.status, "INTERNAL")))
     )
 
 
 def _check(configured: Sequence[dict[str, Any]], ports: Sequence[Port]) -> None:
-    """Raise Error if ports in the configuration are not those of the model."""
+    """Raise Error if the model does not have the ports of the configuration, with their types."""
     for fields in configured:
         port = next((port for port in ports if fields["name"] in port.names), None)
         if port is None:

@@ -1,4 +1,4 @@
-"""Tensors of Triton's Python backend as inputs of an engine, and outputs as such tensors."""
+"""Conversion of tensors of Triton's Python backend to inputs of an engine, and of outputs to such tensors."""
 
 from __future__ import annotations
 
@@ -19,46 +19,41 @@ from ovgpu.types import Type
 
 
 def inputs_of(engine: Engine, request: Any, steps: bool = False) -> Inputs:
-    """Return the inputs of a request by number, in the memory of its tensors.
+    """Return the inputs of a request by index, in the memory of its tensors.
 
-    With ``steps``, the batch axis may have any extent: a row for each step.
+    With ``steps``, the batch axis may have any extent: it has a row for each step.
 
     Raises: ServeError for inputs that do not fit the model.
     """
-    found = {}
+    inputs = {}
     for tensor in request.inputs():
-        number = next((i for i, port in enumerate(engine.inputs) if tensor.name() in port.names), None)
-        if number is None:  # Triton adds inputs that its configuration has, such as controls
+        index = next((i for i, port in enumerate(engine.inputs) if tensor.name() in port.names), None)
+        if index is None:  # Triton adds inputs of its configuration, such as controls, that the model does not have
             continue
-        port = engine.inputs[number]
-        axis = engine.batch_axes[number] if steps and engine.batch_axes else engine.batch_axis(number)
+        port = engine.inputs[index]
+        axis = engine.batch_axes[index] if steps and engine.batch_axes else engine.batch_axis(index)
         value = _value(port, tensor)
         if not fits(tuple(value.shape), port, axis):
             raise invalid(f"input '{port.name}' has the shape {list(port.shape or ())}, not {list(value.shape)}")
-        found[number] = value
-    return found
+        inputs[index] = value
+    return inputs
 
 
 def steps_of(engine: Engine, request: Any) -> list[Inputs]:
-    """Return the inputs of each step of a request: a row of all inputs with a batch axis.
+    """Return the inputs of each step of a request: one row of all inputs that have a batch axis.
 
-    Raises: ServeError for inputs that do not fit the model, or that have different numbers of rows, or none.
+    Raises: ServeError for inputs that do not fit the model, or that have different numbers of rows, or no rows.
     """
     inputs = inputs_of(engine, request, steps=True)
-    axes = {
-        number: axis for number, axis in enumerate(engine.batch_axes or ()) if axis is not None and number in inputs
-    }
+    axes = {i: axis for i, axis in enumerate(engine.batch_axes or ()) if axis is not None and i in inputs}
     if not axes:
         return [inputs]
-    rows = [inputs[number].shape[axis] for number, axis in axes.items()]
+    rows = [inputs[i].shape[axis] for i, axis in axes.items()]
     if len(set(rows)) > 1 or not rows[0]:
-        found = ", ".join(f"{count} of '{engine.inputs[number].name}'" for number, count in zip(axes, rows))
-        raise invalid(f"all inputs of a request have a row for each step, not {found}")
+        counts = ", ".join(f"{count} of '{engine.inputs[i].name}'" for i, count in zip(axes, rows))
+        raise invalid(f"all inputs of a request have a row for each step, not {counts}")
     return [
-        {
-            number: value[part(axes[number], slice(step, step + 1))] if number in axes else value
-            for number, value in inputs.items()
-        }
+        {i: value[part(axes[i], slice(step, step + 1))] if i in axes else value for i, value in inputs.items()}
         for step in range(rows[0])
     ]
 
@@ -67,8 +62,8 @@ def _value(port: Port, tensor: Any) -> Any:
     """Return the value of an input, which shares the memory of its tensor."""
     if not tensor.is_cpu():
         return Tensor(tensor, shared_memory=True)
-    array = tensor.as_numpy() if port.kind is Type.string else np.from_dlpack(tensor)  # DLPack has no strings
-    if port.kind is Type.bf16:  # f32 at Triton
+    array = tensor.as_numpy() if port.dtype is Type.string else np.from_dlpack(tensor)  # DLPack has no strings
+    if port.dtype is Type.bf16:  # f32 at Triton
         array = array.astype(Type.bf16.storage)
     return array.reshape(()) if port.shape == () and array.size == 1 else array
 
@@ -86,11 +81,11 @@ def _tensor(port: Port, value: Any, name: str) -> Any:
     if isinstance(value, Tensor):  # in device memory
         return triton.Tensor.from_dlpack(name, value)
     array = np.atleast_1d(value)  # Triton has no scalars
-    if port.kind is Type.bf16:  # results show its bits as float16
+    if port.dtype is Type.bf16:  # results show its bits as float16
         array = array.view(Type.bf16.storage).astype(np.float32)
-    if port.kind is Type.string:
+    if port.dtype is Type.string:
         array = objects([string_bytes(text) for text in array.flat]).reshape(array.shape)
-    if port.kind is Type.string or not array.size:  # Triton refuses NumPy's strides of empty arrays
+    if port.dtype is Type.string or not array.size:  # Triton refuses NumPy's strides of empty arrays
         return triton.Tensor(name, array)
     capsule = np.require(array, requirements=["C", "W"]).__dlpack__()
     tensor = triton.Tensor.from_dlpack(name, capsule)

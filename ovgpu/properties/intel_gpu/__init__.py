@@ -1,4 +1,4 @@
-"""Properties of OpenVINO's GPU device. Those of a card that ovgpu has too are the same for NVIDIA."""
+"""Properties of OpenVINO's GPU device. NVIDIA has some of its read-only properties, under the same keys."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Execution of the bodies of TensorIterator, Loop and If: unrolled, replayed, or iteration by iteration."""
+"""Execution of the bodies of TensorIterator, Loop and If: unrolled, repeated, or iteration by iteration."""

@@ -1,7 +1,7 @@
 """Binding of TensorIterator, Loop and If whose bodies are static: no shape changes from iteration to iteration.
 
 The trip count follows from shapes and host values. All iterations are bound ahead (`unrolled`), or, for a long loop, a
-few that are repeated (`replayed`). Iterations of a long loop that cannot be repeated are bound one by one while it
+few that are repeated (`repeated`). Iterations of a long loop that cannot be repeated are bound one by one while it
 runs. `dynamic` runs bodies that are not static.
 """
 
@@ -15,7 +15,7 @@ from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.shapes import first
 from ovgpu.ops.infrastructure.control_flow import If, Loop, TensorIterator
 from ovgpu.runtime.backend import Call, HostCall
-from ovgpu.runtime.loops import replayed
+from ovgpu.runtime.loops import repeated
 from ovgpu.runtime.loops.unrolled import Iterations, Maps
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def bind(
 ) -> Sequence[Call]:
     """Return the calls of a control step whose bodies are static. ``count`` is a loop's trip count, as an array.
 
-    If the backend replays recordings, only the first few trip counts of a loop are unrolled, since each one makes a
-    new recording.
+    If the backend captures graphs, only the first few trip counts of a loop are unrolled, since each one needs graphs
+    of its own.
     """
     op, backend = step.op, executor.backend
     if isinstance(op, If):
@@ -42,18 +42,18 @@ def bind(
         op.inputs, op.outputs, [(b.result, b.parameter) for b in op.back_edges], getattr(op, "current_iteration", None)
     )
     loop, n = Iterations(_child(executor, step, 0), maps), int(count.reshape(-1)[0])
-    found: Sequence[Call] | None = None
-    if backend.replays:
-        unrolled = executor.loops.setdefault(id(step), replayed.LoopCache()).unrolled
-        if n in unrolled or len(unrolled) < replayed.CACHED_CYCLES:
-            found = loop.calls(inputs, outputs, n, MAX_UNROLLED_CALLS)
-        if found is not None:
+    calls: Sequence[Call] | None = None
+    if backend.captures_graphs:
+        unrolled = executor.loops.setdefault(id(step), repeated.LoopCache()).unrolled
+        if n in unrolled or len(unrolled) < repeated.CACHED_CYCLES:
+            calls = loop.calls(inputs, outputs, n, MAX_UNROLLED_CALLS)
+        if calls is not None:
             unrolled.add(n)
         else:
-            found = replayed.calls(executor, step, maps, inputs, outputs, n)
+            calls = repeated.calls(executor, step, maps, inputs, outputs, n)
     elif n * max(1, len(loop.child.program.steps)) <= MAX_UNROLLED_CALLS:
-        found = loop.calls(inputs, outputs, n)
-    return [HostCall(loop.run, list(inputs), list(outputs), n)] if found is None else found
+        calls = loop.calls(inputs, outputs, n)
+    return [HostCall(loop.run, list(inputs), list(outputs), n)] if calls is None else calls
 
 
 def _child(executor: Executor, step: Step, branch: int) -> Executor:

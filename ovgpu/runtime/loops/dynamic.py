@@ -112,18 +112,18 @@ class Stepwise:
     def _run(
         self, executor: Executor, model: Model, given: list[Any], counter: int | None = None, i: int = 0
     ) -> Sequence[Array]:
-        """Run a body and return its results. Parameter ``counter`` gets the iteration number ``i`` on the host and, if
+        """Run a body and return its results. Parameter ``counter`` gets the iteration's index ``i`` on the host and, if
         the program uses it there, on the device."""
-        number, hosts = None, None
+        iteration, hosts = None, None
         if counter is not None:
             op: Any = model.parameters[counter].op
-            given[counter] = number = np.full((1,) if len(op.shape) else (), i, op.element_type.storage)
+            given[counter] = iteration = np.full((1,) if len(op.shape) else (), i, op.element_type.storage)
         program, child = self._child(executor, model, given)
         if counter is not None:
             hosts = list(given)
             if _is_read_on_device(program, program.inputs[counter]):
-                given[counter] = self._block("counter", 0).array(number.shape, Type.of(number.dtype))  # type: ignore[union-attr]
-                for call in self.backend.upload(number, given[counter]):
+                given[counter] = self._block("counter", 0).array(iteration.shape, Type.of(iteration.dtype))  # type: ignore[union-attr]
+                for call in self.backend.upload(iteration, given[counter]):
                     call()
         self.block_of_result = {}
         return child.run(given, {}, self, tuple(sorted(self.block_of_parameter.items())), hosts=hosts)
@@ -140,9 +140,9 @@ class Stepwise:
         for r, x in carried_results.items():
             if x.dtype == object:
                 continue
-            shape, kind, block_of_result = tuple(x.shape), Type.of(x.dtype), self.block_of_result.get(r)
-            if block_of_result is None or x is not self.blocks[block_of_result].array(shape, kind):
-                carried_results[r] = self.output(r, shape, kind)
+            shape, element_type, block_of_result = tuple(x.shape), Type.of(x.dtype), self.block_of_result.get(r)
+            if block_of_result is None or x is not self.blocks[block_of_result].array(shape, element_type):
+                carried_results[r] = self.output(r, shape, element_type)
                 for call in self.backend.copy(x, carried_results[r]):
                     call()
         self.block_of_parameter = {p: self.block_of_result[r] for r, p in back if r in self.block_of_result}
@@ -161,29 +161,31 @@ class Stepwise:
             call()
         return target
 
-    def _block(self, name: Any, number: int) -> Block[Array]:
-        block = self.blocks.get((name, number))
+    def _block(self, name: Any, index: int) -> Block[Array]:
+        block = self.blocks.get((name, index))
         if block is None:
-            block = self.blocks[name, number] = Block(self.backend.allocate, self.backend.dense, True)
+            block = self.blocks[name, index] = Block(self.backend.allocate, self.backend.dense, True)
         return block
 
-    # ---- binding.Memory
+    # ---- binding.MemoryProvider
 
-    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
+    def output(self, result: int, shape: tuple[int, ...], element_type: Type) -> Array:
         """Return an array for a result, in a block whose value the iteration does not read."""
         used = set(self.block_of_parameter.values())
-        key = self.block_of_result[number] = next((number, k) for k in count() if (number, k) not in used)
-        return self._block(*key).array(shape, kind)
+        key = self.block_of_result[result] = next((result, k) for k in count() if (result, k) not in used)
+        return self._block(*key).array(shape, element_type)
 
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
+    def variable(
+        self, name: str, shape: tuple[int, ...], element_type: Type, strides: tuple[int, ...], append: bool
+    ) -> Array:
         raise AssertionError("a body sets no variable")
 
-    def host(self, number: int) -> None:
+    def host(self, index: int) -> None:
         return None
 
 
 def _loop_limits(op: Any, inputs: Sequence[Any]) -> tuple[int, int | None, int | None]:
-    """Return (maximum trip count, negative if unlimited; parameter for the iteration number; condition result)."""
+    """Return (maximum trip count, negative if unlimited; parameter for the iteration's index; condition result)."""
     if isinstance(op, TensorIterator):
         counts = [m.trips(inputs[m.port].shape[m.axis]) for m in op.inputs if m.axis is not None]
         return counts[0] if counts else 1, None, None

@@ -41,21 +41,21 @@ class Calls(list[Call]):
         self.extend(calls)
 
 
-def failing_step(steps: Sequence[Step], calls: Sequence[Sequence[Call]], number: int) -> Step:
-    """Return the step that call ``number`` belongs to, also inside bodies. ``calls`` has the calls of each step."""
+def failing_step(steps: Sequence[Step], calls: Sequence[Sequence[Call]], call_index: int) -> Step:
+    """Return the step of the call at ``call_index``, also inside bodies. ``calls`` has the calls of each step."""
     for step, step_calls in zip(steps, calls):
-        if number < len(step_calls):
+        if call_index < len(step_calls):
             for start, inner, binding in reversed(step_calls.parts if isinstance(step_calls, Calls) else []):
-                if start <= number < start + len(binding.flat):
-                    return failing_step(inner, binding.calls, number - start)
+                if start <= call_index < start + len(binding.flat):
+                    return failing_step(inner, binding.calls, call_index - start)
             return step
-        number -= len(step_calls)
+        call_index -= len(step_calls)
     return steps[-1]
 
 
 @dataclass(frozen=True)
 class Maps:
-    """Port maps of a body, its back edges (result, parameter), and the parameter that gets the iteration number."""
+    """Port maps of a body, its back edges (result, parameter), and the parameter that gets the iteration's index."""
 
     inputs: Sequence[InputMap]
     outputs: Sequence[OutputMap]
@@ -79,13 +79,13 @@ class Iterations:
         self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int, limit: float = inf
     ) -> Calls | None:
         """Return the calls of ``n`` iterations, or None if there are more than ``limit``."""
-        found = Calls(self.child)
+        calls = Calls(self.child)
         for binding in self._bindings(inputs, outputs, n):
             if max(1, len(binding.flat)) * n > limit:
                 return None
-            found.add(binding)
-        found += self._final_copies(inputs, outputs, n)
-        return found
+            calls.add(binding)
+        calls += self._final_copies(inputs, outputs, n)
+        return calls
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> None:
         """Bind each iteration just before it runs, so that memory does not grow with ``n``."""
@@ -110,9 +110,9 @@ class Iterations:
                 )
             if self.maps.counter is not None:
                 value = program.values[program.inputs[self.maps.counter]]
-                number = np.full([1] * len(value.view.shape), i, value.type.storage)
-                given[self.maps.counter] = self._counter_array(number)
-                hosts = [number if p == self.maps.counter else x for p, x in enumerate(given)]
+                iteration = np.full([1] * len(value.view.shape), i, value.type.storage)
+                given[self.maps.counter] = self._counter_array(iteration)
+                hosts = [iteration if p == self.maps.counter else x for p, x in enumerate(given)]
             self.buffer_of_result = {}
             binding = self.child.bind(given, _IterationMemory(self, outputs, i, n), binding, hosts)
             self.results = [self.child.arrays[v] for v in program.results]
@@ -127,9 +127,9 @@ class Iterations:
         """Return the array that a parameter without a carried value reads in iteration ``i``."""
         return part_of(array, m, i)
 
-    def _counter_array(self, number: Any) -> Array | None:
-        """Return the iteration number as an array for the body."""
-        return self.backend.constant(number)
+    def _counter_array(self, iteration: Any) -> Array | None:
+        """Return the iteration's index as an array for the body."""
+        return self.backend.constant(iteration)
 
     def _buffer_of(self, value: int) -> tuple[int, int] | None:
         """Return the spare buffer of a result: the one it was written to, or that of the parameter it is a view of."""
@@ -141,7 +141,7 @@ class Iterations:
 
     def _final_copies(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> list[Call]:
         """Return the calls that copy final values to the outputs that they were not written to directly."""
-        found: list[Call] = []
+        calls: list[Call] = []
         initial = {m.parameter: inputs[m.port] for m in self.maps.inputs if m.axis is None}
         for m in self.maps.outputs:
             if m.axis is None:
@@ -149,10 +149,10 @@ class Iterations:
                     raise no_value(m)
                 value = self.results[m.result] if n else initial[self.back[m.result]]
                 if value is not outputs[m.port]:
-                    found += self.backend.copy(value, outputs[m.port])
+                    calls += self.backend.copy(value, outputs[m.port])
             else:
-                found += self._complete_concatenation(m, outputs, n)
-        return found
+                calls += self._complete_concatenation(m, outputs, n)
+        return calls
 
     def _complete_concatenation(self, m: OutputMap, outputs: Sequence[Array], n: int) -> Sequence[Call]:
         """Return the calls that fill a concatenated output. The body writes the first output of a result itself; the
@@ -166,26 +166,26 @@ class Iterations:
         return [call for source, target in parts for call in self.backend.copy(source, target)]
 
     def memory(
-        self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int, n: float
+        self, outputs: Sequence[Array], result: int, shape: tuple[int, ...], element_type: Type, i: int, n: float
     ) -> Array:
-        """Return the array for result ``number`` of iteration ``i``: part of an output, an output or a spare buffer."""
+        """Return the array for a result of iteration ``i``: part of an output, an output or a spare buffer."""
         for m in self.maps.outputs:
-            if m.result == number and m.axis is not None:
+            if m.result == result and m.axis is not None:
                 return part_of(outputs[m.port], m, i, int(n))
         if i == n - 1:
             for m in self.maps.outputs:
-                if m.result == number:
+                if m.result == result:
                     return outputs[m.port]
-        return self._spare(number, shape, kind)
+        return self._spare(result, shape, element_type)
 
-    def _spare(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
+    def _spare(self, result: int, shape: tuple[int, ...], element_type: Type) -> Array:
         """Return a spare buffer whose value this iteration does not read."""
         used = set(self.buffer_of_parameter.values())
-        key = self.buffer_of_result[number] = next((number, k) for k in count() if (number, k) not in used)
+        key = self.buffer_of_result[result] = next((result, k) for k in count() if (result, k) not in used)
         spare = self.spare.get(key)
         if spare is None or spare.shape != shape:
-            block = self.backend.allocate(prod(shape) * kind.storage.itemsize)
-            spare = self.spare[key] = self.backend.dense(block, shape, kind)
+            block = self.backend.allocate(prod(shape) * element_type.storage.itemsize)
+            spare = self.spare[key] = self.backend.dense(block, shape, element_type)
         return spare
 
 
@@ -198,13 +198,15 @@ class _IterationMemory:
     i: int
     n: float
 
-    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        return self.loop.memory(self.outputs, number, shape, kind, self.i, self.n)
+    def output(self, result: int, shape: tuple[int, ...], element_type: Type) -> Array:
+        return self.loop.memory(self.outputs, result, shape, element_type, self.i, self.n)
 
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
+    def variable(
+        self, name: str, shape: tuple[int, ...], element_type: Type, strides: tuple[int, ...], append: bool
+    ) -> Array:
         raise AssertionError("a body has no variables")
 
-    def host(self, number: int) -> None:
+    def host(self, index: int) -> None:
         return None
 
 

@@ -1,4 +1,4 @@
-"""The class of an inference's results, where openvino has it too."""
+"""`OVDict`, the class of an inference's results, which programs also import from openvino's module of this name."""
 
 from ovgpu.request.results import OVDict
 

@@ -1,9 +1,9 @@
-"""Long loops on a device that replays recordings: a few iterations are bound, and repeated for all the others.
+"""Long loops on a device that captures graphs: a few iterations are bound, and repeated for all the others.
 
 Buffers of back edges alternate, so that after a few iterations one begins with the same buffers as an earlier one. The
-iterations between them are a cycle. It is recorded once and replayed, several cycles per launch while enough are left.
-Parts of sliced inputs and of concatenated outputs lie at fixed addresses; the device copies them, indexed by an
-iteration number in its memory. So captured graphs depend neither on the trip count nor on the sliced tensors.
+iterations between them are a cycle. It is captured once, and one launch runs several cycles while enough are left.
+Parts of sliced inputs and of concatenated outputs lie at fixed addresses; the device copies them, indexed by the
+iteration's index in its memory. So captured graphs depend neither on the trip count nor on the sliced tensors.
 """
 
 from __future__ import annotations
@@ -109,15 +109,15 @@ class ReplayedIterations(Iterations):
         self.bound: list[tuple[Calls, list[Array]]] = []  # (calls, results) of the iterations before and in the cycle
         self.first = 0  # index in `bound` of the cycle's first iteration
         self.cycles: list[tuple[Cycle, int]] = []  # (recording, number of iterations), the longest one first
-        self.number: Array | None = None
+        self.device_iteration: Array | None = None  # the iteration's index in device memory
 
     def bind(self, inputs: Sequence[Array | None]) -> bool:
         """Bind iterations until one repeats. Return whether the loop can be repeated."""
         if self.slicing is None or not self._supports_counter():
             return False
-        starts: dict[Any, int] = {(): 0}  # buffers of the carried values when an iteration begins -> its number
-        for number, binding in enumerate(self._bindings(inputs, (), inf)):
-            if number > MAX_CYCLE_ITERATIONS:
+        starts: dict[Any, int] = {(): 0}  # buffers of carried values as an iteration begins -> its index
+        for iteration, binding in enumerate(self._bindings(inputs, (), inf)):
+            if iteration > MAX_CYCLE_ITERATIONS:
                 return False
             body = Calls(self.child)
             body.add(binding)
@@ -127,10 +127,10 @@ class ReplayedIterations(Iterations):
             if begin in starts:
                 self.first = starts[begin]
                 break
-            starts[begin] = number + 1
+            starts[begin] = iteration + 1
         bodies = [body for body, _ in self.bound[self.first :]]
         repetitions = max(1, CHUNK_CALLS // max(1, sum(map(len, bodies))))
-        while repetitions:
+        while repetitions:  # chunks of fewer and fewer repetitions, so that any trip count takes few launches
             chunk = Calls(self.child)
             for body in bodies * repetitions:
                 chunk.add_all(body)
@@ -142,34 +142,34 @@ class ReplayedIterations(Iterations):
         self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int, limit: float = inf
     ) -> Calls | None:
         assert self.slicing is not None
-        found = Calls(self.child)
-        found.keep_alive = self
+        calls = Calls(self.child)
+        calls.keep_alive = self
         if n:
             wholes = [(inputs[m.port], m) for m in self.sliced] + [(outputs[m.port], m) for m in self.concatenated]
             first_two = [[part_of(x, m, min(i, n - 1), n) for x, m in wholes] for i in range(2)]
             begin = self.slicing.begin(n, first_two[0], first_two[1], self._part_arrays(self.bound[0][1]))
             if begin is None:
                 return None
-            found += begin
+            calls += begin
         lead = min(n, self.first)
         for k in range(lead):
-            found.add_all(self.bound[k][0])
+            calls.add_all(self.bound[k][0])
         rest = n - lead
         for cycle, length in self.cycles:
             times, rest = divmod(rest, length)
             if times:
-                found.append(Repeat(self._run, cycle, times))
+                calls.append(Repeat(self._run, cycle, times))
         for k in range(rest):
-            found.add_all(self.bound[self.first + k][0])
+            calls.add_all(self.bound[self.first + k][0])
         if n:
             self.results = self.bound[self._equivalent(n - 1)][1]
-        found += self._final_copies(inputs, outputs, n)
-        return found
+        calls += self._final_copies(inputs, outputs, n)
+        return calls
 
     def _run(self, cycle: Cycle, times: int) -> None:
         for _ in range(times):
             self.child.cancellation.check()
-            self.child.replay([self.step], cycle)
+            self.child.run_recording([self.step], cycle)
 
     def _equivalent(self, i: int) -> int:
         """Return the index of the bound iteration that stands for iteration ``i``."""
@@ -182,28 +182,28 @@ class ReplayedIterations(Iterations):
         if m.axis is None or array is None:
             return array
         if m.parameter not in self.parts:
-            shape, kind = _part_shape(array, m), Type.of(array.dtype)
-            block = self.backend.allocate(prod(shape) * kind.storage.itemsize)
-            self.parts[m.parameter] = self.backend.dense(block, shape, kind)
+            shape, element_type = _part_shape(array, m), Type.of(array.dtype)
+            block = self.backend.allocate(prod(shape) * element_type.storage.itemsize)
+            self.parts[m.parameter] = self.backend.dense(block, shape, element_type)
         return self.parts[m.parameter]
 
     def _supports_counter(self) -> bool:
-        """Return whether the body does not use the iteration number, or the device can provide it."""
+        """Return whether the body does not use the iteration's index, or the device can provide it."""
         program, counter = self.child.program, self.maps.counter
         if counter is not None and program.inputs[counter] in program.segments[0].external_users:
             value = program.values[program.inputs[counter]]
             assert self.slicing is not None
-            self.number = self.slicing.number(value.type, (1,) * len(value.view.shape))
-            return self.number is not None
+            self.device_iteration = self.slicing.number(value.type, (1,) * len(value.view.shape))
+            return self.device_iteration is not None
         return True
 
-    def _counter_array(self, number: Any) -> Array | None:
-        return self.number
+    def _counter_array(self, iteration: Any) -> Array | None:
+        return self.device_iteration
 
     def memory(
-        self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int, n: float
+        self, outputs: Sequence[Array], result: int, shape: tuple[int, ...], element_type: Type, i: int, n: float
     ) -> Array:
-        return self._spare(number, shape, kind)
+        return self._spare(result, shape, element_type)
 
     def _complete_concatenation(self, m: OutputMap, outputs: Sequence[Array], n: int) -> Sequence[Call]:
         return ()
