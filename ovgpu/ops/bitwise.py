@@ -18,8 +18,8 @@ class BitwiseNot(Unary):
     def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.invert(x)
 
-    def cuda_expression(self, kind: Type) -> str:
-        return "!x" if kind == Type.boolean else "~x"
+    def cuda_expression(self, dtype: Type) -> str:
+        return "!x" if dtype == Type.boolean else "~x"
 
 
 @op("BitwiseAnd", "opset13", "bitwise/bitwise-and-13")

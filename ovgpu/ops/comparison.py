@@ -30,11 +30,12 @@ from ovgpu.types import Type
 
 
 class Comparison(Binary):
-    """Base of relations of two tensors of any one type. As in IEEE 754, all but NotEqual are false if one is NaN."""
+    """Base of relations of two tensors of the same type. As in IEEE 754, relations with NaN are false, except
+    NotEqual."""
 
     position_independent = True
 
-    def result_type(self, kind: Type) -> Type:
+    def result_type(self, dtype: Type) -> Type:
         return Type.boolean
 
 
@@ -136,7 +137,7 @@ class FloatTest(Unary):
 
     types = "real"
 
-    def result_type(self, kind: Type) -> Type:
+    def result_type(self, dtype: Type) -> Type:
         return Type.boolean
 
 
@@ -174,7 +175,7 @@ class IsInf(FloatTest):
             return x == float("inf")
         return x == float("-inf") if self.detect_negative else x < float("-inf")  # the latter is always false
 
-    def cuda_expression(self, kind: Type) -> str:
+    def cuda_expression(self, dtype: Type) -> str:
         signs = ["x > 0"] * self.detect_positive + ["x < 0"] * self.detect_negative
         return f"isinf(x) && ({' || '.join(signs) or 'false'})"
 
@@ -235,8 +236,8 @@ class Xor(LogicalXor):
 
 @op("LogicalNot", "opset1", "logical/logical-not-1")
 class LogicalNot(Unary):
-    """The logical not of x. Beyond the specification, which allows booleans alone, numbers give 0 or 1 of their type,
-    as in OpenVINO."""
+    """The logical not of x. The specification allows only booleans; as in OpenVINO, numbers are taken too, and give 0
+    or 1 in their type."""
 
     supports_symbolic = True
     cuda_expr = "!x"
@@ -276,8 +277,8 @@ class Select(Elementwise):
     def infer_specs(self, cond: Spec, then: Spec, otherwise: Spec) -> tuple[Spec, ...]:
         if cond.type not in (Type.boolean, Type.dynamic):
             raise OpError(f"element type of the condition is {cond.type.get_type_name()}, not boolean")
-        kind = merge_types([then, otherwise])
-        return (Spec(kind, self.broadcast([cond.shape, then.shape, otherwise.shape])),)
+        dtype = merge_types([then, otherwise])
+        return (Spec(dtype, self.broadcast([cond.shape, then.shape, otherwise.shape])),)
 
     def broadcast(self, shapes: Sequence[tuple[Int, ...] | None]) -> tuple[Int, ...] | None:
         cond, then, otherwise = shapes
@@ -289,7 +290,8 @@ class Select(Elementwise):
         if self.auto_broadcast == "none":
             shape = equal_shape(then, otherwise)
             return shape if cond is None else equal_shape(shape, cond)
-        # The specification only broadcasts cond to the others. Models (masks of two scalars) and OpenVINO do both ways.
+        # By the specification, only cond broadcasts. In OpenVINO all three do, and models rely on that: they select
+        # between two scalars to make masks.
         return None if cond is None else broadcast_shapes(then, otherwise, cond)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:

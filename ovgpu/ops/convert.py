@@ -55,11 +55,11 @@ class Convert(Unary):
     def symbolic(self, x: Any) -> Any:
         return decide("ne", lambda a, b: a != b, x, 0) if self.destination_type == Type.boolean else x
 
-    def cuda_expression(self, kind: Type) -> str:
+    def cuda_expression(self, dtype: Type) -> str:
         target = self.destination_type
         if target == Type.boolean:
             return "x != 0"
-        if kind.is_real() and target.is_integral() and target.bitwidth < 32:  # the low bits; 0 if it is no int
+        if dtype.is_real() and target.is_integral() and target.bitwidth < 32:  # the low bits of an int; 0 if none fits
             return "x >= T(-2147483648.0) && x < T(2147483648.0) ? int(x) : 0"
         return "x"
 
@@ -78,15 +78,18 @@ class Convert(Unary):
         if not axes.rank:
             return NotImplemented
         source, target = Type.of(x.dtype), self.destination_type
-        form = f"{axes.index}, {axes.rank}>"
+        axes_arguments = f"{axes.index}, {axes.rank}>"
         numbers: list[Any]
         if not is_plain(x.dtype):
-            name, numbers = f"decode<{bits(y.dtype.itemsize)}, {form}", [_values(source, target)]
+            name, numbers = f"decode<{bits(y.dtype.itemsize)}, {axes_arguments}", [_values(source, target)]
         elif is_float(target):
-            name, numbers = f"encode<{k.c_type(x.dtype)}, {form}", [_steps(target)]
+            name, numbers = f"encode<{k.c_type(x.dtype)}, {axes_arguments}", [_steps(target)]
         else:
             mask = (1 << target.bitwidth) - 1
-            name, numbers = f"encode_low<{k.c_type(x.dtype)}, {form}", [_values(Type.u8, target), np.uint32(mask)]
+            name, numbers = (
+                f"encode_low<{k.c_type(x.dtype)}, {axes_arguments}",
+                [_values(Type.u8, target), np.uint32(mask)],
+            )
         if y.size:
             k.kernel(
                 "convert.cu", name, blocks(y.size), (THREADS,), (x, y, *numbers, axes.packed(), *axes.numbers(y.size))
@@ -101,7 +104,8 @@ class Convert(Unary):
 
 @internal_op
 class ConvertDown(Convert):
-    """Downcast to a 16-bit type that keeps finite numbers finite: those beyond its range become its largest ones."""
+    """Downcast to a 16-bit type that keeps finite numbers finite: numbers beyond its range become its largest finite
+    ones."""
 
     name: ClassVar[str] = "Convert"
     version: ClassVar[str] = "ovgpu"
@@ -112,7 +116,7 @@ class ConvertDown(Convert):
         finite = abs(x) < np.inf
         return xp.where(finite, xp.clip(x, -largest, largest), x).astype(self.destination_type.storage)
 
-    def cuda_expression(self, kind: Type) -> str:
+    def cuda_expression(self, dtype: Type) -> str:
         largest = f"{LARGEST[self.destination_type]!r}f"
         return f"x - x != 0 ? x : x > {largest} ? {largest} : x < -{largest} ? -{largest} : x"
 
@@ -126,17 +130,17 @@ LARGEST = {Type.f16: 65504.0, Type.bf16: 2.0**128 - 2.0**120}
 
 @cache
 def _values(source: Type, target: Type) -> np.ndarray[Any, Any]:
-    """Return the bits in ``target`` of each of the 256 codes of ``source``."""
-    every = np.arange(256, dtype=np.uint8).view(source.storage)
+    """Return for each of the 256 codes of ``source`` the bits of its value in ``target``."""
+    codes = np.arange(256, dtype=np.uint8).view(source.storage)
     with np.errstate(all="ignore"):
-        target_bits: np.ndarray[Any, Any] = converted(NUMPY, every, target).view(f"u{target.storage.itemsize}")
+        target_bits: np.ndarray[Any, Any] = converted(NUMPY, codes, target).view(f"u{target.storage.itemsize}")
     return target_bits
 
 
 @cache
 def _steps(target: Type) -> np.ndarray[Any, Any]:
     """Return the struct Steps of ``cuda_kernels/convert.cu``: the floats at which the rounded code of ``target``
-    changes (found by bisection), the codes, and the code of NaN."""
+    changes, the codes from there on, and the code of NaN. Bisection over the ordered bits of all floats finds them."""
 
     def codes(keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         floats = (keys ^ (keys >> 31 & 0x7FFFFFFF)).astype(np.int32).view(np.float32)
@@ -186,8 +190,8 @@ class ConvertPromoteTypes(Op):
     def infer_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         if Type.string in (a.type, b.type):
             raise OpError("element type string is not a number")
-        kind = self._common(a, b)
-        return Spec(kind, a.shape), Spec(kind, b.shape)
+        dtype = self._common(a, b)
+        return Spec(dtype, a.shape), Spec(dtype, b.shape)
 
     def _common(self, a: Spec, b: Spec) -> Type:
         if a.type == b.type:
@@ -198,19 +202,19 @@ class ConvertPromoteTypes(Op):
             if a.rank is None or b.rank is None:
                 return Type.dynamic
             if (a.rank == 0) != (b.rank == 0):
-                kind, scalar = (b.type, a.type) if a.rank == 0 else (a.type, b.type)
-                fits = promoted(kind, scalar, self.u64_integer_promotion_target) == kind
+                dtype, scalar = (b.type, a.type) if a.rank == 0 else (a.type, b.type)
+                fits = promoted(dtype, scalar, self.u64_integer_promotion_target) == dtype
                 if not (fits or self.promote_unsafe):
-                    raise OpError(f"a scalar of {scalar.get_type_name()} may not fit {kind.get_type_name()}")
-                return kind
-        kind = promoted(a.type, b.type, self.u64_integer_promotion_target)
+                    raise OpError(f"a scalar of {scalar.get_type_name()} may not fit {dtype.get_type_name()}")
+                return dtype
+        dtype = promoted(a.type, b.type, self.u64_integer_promotion_target)
         if not self.promote_unsafe:
-            _check_safe(a.type, b.type, kind)
-        return kind
+            _check_safe(a.type, b.type, dtype)
+        return dtype
 
     def evaluate(self, xp: Adapter, a: Array, b: Array) -> tuple[Array, ...]:
-        kind = self._common(Spec(_type_of(a), a.shape), Spec(_type_of(b), b.shape))
-        return converted(xp, a, kind), converted(xp, b, kind)
+        dtype = self._common(Spec(_type_of(a), a.shape), Spec(_type_of(b), b.shape))
+        return converted(xp, a, dtype), converted(xp, b, dtype)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         for x, y in zip(inputs, outputs):
@@ -223,13 +227,14 @@ def _type_of(x: Any) -> Type:
     return Type.string if x.dtype == object else Type.of(x.dtype)
 
 
-def _rank_of_class(kind: Type) -> int:
-    """Return the rank of a type's class, the higher of which wins: 0 for booleans, 1 for integers, 2 for floats."""
-    return 2 if is_float(kind) else 1 if kind.is_integral_number() else 0
+def _rank_of_class(dtype: Type) -> int:
+    """Return the rank of a type's class: 0 for booleans, 1 for integers, 2 for floats. The higher one decides the
+    common type."""
+    return 2 if is_float(dtype) else 1 if dtype.is_integral_number() else 0
 
 
 def promoted(a: Type, b: Type, u64_target: Type) -> Type:
-    """Return the common type: the type of the higher class, or the narrowest one of the class that holds both types.
+    """Return the common type: the type of the higher class, or within a class the narrowest type that holds both.
 
     ``u64_target`` is the common type of u64 and a signed integer.
     """
@@ -250,12 +255,12 @@ def promoted(a: Type, b: Type, u64_target: Type) -> Type:
     return next(t for t in (Type.i4, Type.i8, Type.i16, Type.i32, Type.i64) if t.bitwidth >= 2 * unsigned.bitwidth)
 
 
-def _check_safe(a: Type, b: Type, kind: Type) -> None:
+def _check_safe(a: Type, b: Type, common: Type) -> None:
     pair = f"{a.get_type_name()} and {b.get_type_name()}"
-    if kind not in (a, b):
-        raise OpError(f"{pair} need the wider {kind.get_type_name()}, and promote_unsafe is false")
-    other = b if kind == a else a
-    if kind.is_real() and other.is_integral_number() and kind.bitwidth < 2 * other.bitwidth:
+    if common not in (a, b):
+        raise OpError(f"{pair} need the wider {common.get_type_name()}, and promote_unsafe is false")
+    other = b if common == a else a
+    if common.is_real() and other.is_integral_number() and common.bitwidth < 2 * other.bitwidth:
         raise OpError(f"{pair}: the integer may lose its precision, and promote_unsafe is false")
 
 

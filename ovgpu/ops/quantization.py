@@ -1,5 +1,5 @@
-"""Simulated quantisation, whose results stay in floating point: FakeQuantize, FakeConvert. Its two halves, Quantize and
-Dequantize, have codes in between."""
+"""Simulated quantisation, whose results are floating-point: FakeQuantize and FakeConvert. Quantize and Dequantize are
+the two halves of a FakeQuantize, with codes in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from ovgpu.types import Type
 
 
 class _Fake(Elementwise):
-    """Base of both ops: the other inputs broadcast to the first one, whose shape and type the result has."""
+    """Base of FakeQuantize and FakeConvert. The result has the shape and type of the first input; the others broadcast
+    to it."""
 
     types = "real"
 
@@ -38,7 +39,7 @@ class _Fake(Elementwise):
 
 
 def _check_onto(shape: Sequence[Int], x: Sequence[Int]) -> None:
-    """Raise OpError unless ``shape`` broadcasts to the shape ``x``; it may have more axes of extent 1 in front."""
+    """Raise OpError unless ``shape`` broadcasts to the shape ``x``; it may have further leading axes of extent 1."""
     extra = max(len(shape) - len(x), 0)
     for dim in shape[:extra]:
         onto(dim, 1)
@@ -51,8 +52,8 @@ class FakeQuantize(_Fake):
     """Quantisation and dequantisation: ``x`` is clamped to the input range, rounded to the nearest of ``levels`` values
     there (ties to the even level), and mapped to the output range. The ranges broadcast to ``x``.
 
-    The steps and their order are those of the specification's formula, as in OpenVINO's reference. Its CPU plugin
-    multiplies by reciprocals, which differs in the last bits, and clamps NaN to the range.
+    The specification's formula is computed step by step, as in OpenVINO's reference. Its CPU plugin multiplies by
+    reciprocals, whose results differ in the last bits, and clamps NaN to the range.
     """
 
     levels: int
@@ -88,7 +89,7 @@ class FakeQuantize(_Fake):
         value = xp.where(x > xp.maximum(in_low, in_high), out_high, value)
         return xp.where(x <= xp.minimum(in_low, in_high), out_low, value)
 
-    def cuda_expression(self, kind: Type) -> str:
+    def cuda_expression(self, dtype: Type) -> str:
         steps = f"T({self.levels - 1})"
         level = f"T(rint((x - in_low) / (in_high - in_low) * {steps}))"
         return (
@@ -97,32 +98,35 @@ class FakeQuantize(_Fake):
         )
 
 
-ROUND = (
-    3 << 22
-)  # 1.5 * 2^23: adding it to a small f32 rounds to a whole number, in the low bits; ties make the sum even
+# 1.5 * 2^23. Adding it to a small f32 rounds that to a whole number, which is then in the low bits of the sum. Ties
+# make the sum even.
+ROUND = 3 << 22
 
 
 @internal_op
 class _Coded(Elementwise):
-    """Base of the halves of a FakeQuantize, whose levels lie at whole multiples of ``step``. They give ``kind``; the
-    other inputs, of f32, broadcast to the first one."""
+    """Base of the two halves of a FakeQuantize whose levels are whole multiples of a step.
 
-    kind: Type
+    ``dtype`` is the element type of the output. The other inputs, in f32, broadcast to the first one.
+    """
+
+    dtype: Type
 
     types = "number"
 
     def infer_specs(self, x: Spec, *others: Spec) -> tuple[Spec, ...]:
         self.check_inputs(1 + len(others))
         self.check_type(x.type)
-        return (Spec(self.kind, x.shape),)
+        return (Spec(self.dtype, x.shape),)
 
 
 @internal_op
 class Quantize(_Coded):
-    """The codes ``clip(round(x * reciprocal) + zero, low, high)``, where ties are rounded to even, or to ``odd`` whole
-    numbers: a FakeQuantize rounds to even levels, which it counts from the lowest one.
+    """The codes ``clip(round(x * reciprocal) + zero, low, high)``.
 
-    ``kind`` is i8; or f32, where codes are whole numbers and ``zero`` is left out.
+    Ties are rounded to even whole numbers, or with ``odd`` to odd ones. A FakeQuantize rounds ties to even levels, and
+    counts these from the lowest one, whose code may be odd. ``dtype`` is i8, or f32: then codes are whole numbers in
+    f32, and ``zero`` is left out.
     """
 
     low: int
@@ -133,23 +137,23 @@ class Quantize(_Coded):
 
     def fn(self, xp: Namespace, x: Array, reciprocal: Array, zero: Array = 0) -> Array:
         code = xp.rint(x * reciprocal) if not self.odd else x * reciprocal + (ROUND + 1) - (ROUND + 1)
-        if self.kind.is_real():
+        if self.dtype.is_real():
             return xp.clip(code, self.low, self.high)
-        return xp.clip(code + zero, self.low, self.high).astype(self.kind.storage)
+        return xp.clip(code + zero, self.low, self.high).astype(self.dtype.storage)
 
-    def cuda_expression(self, kind: Type) -> str:
-        # Conversions are issued at a quarter of the rate of additions.
+    def cuda_expression(self, dtype: Type) -> str:
+        # Adding `shift` rounds in place of a conversion, which is issued at a quarter of the rate of additions.
         shift = f"{ROUND + self.odd}.f"
         rounded = f"(fminf(fmaxf(x * reciprocal, {self.low}.f - zero), {self.high}.f - zero) + {shift})"
-        if self.kind.is_real():
+        if self.dtype.is_real():
             return f"{rounded} - {shift}"
         return f"static_cast<signed char>(__float_as_int({rounded}) + static_cast<int>(zero) - {int(self.odd)})"
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Codes i8 that a kernel writes into ``array``: those of ``quantize`` for its results, rounded to their type and
-    multiplied by the array ``factor`` f32, which is optional."""
+    """Codes i8 that a kernel writes into ``array`` in place of its results. Results are rounded to their type,
+    multiplied by the array ``factor`` f32 unless it is None, and converted to codes by ``quantize``."""
 
     array: Array
     factor: Array | None
@@ -161,20 +165,20 @@ class Codes:
         """Return the arguments of a kernel: the factor, and a `Quantizer` (cuda_kernels/quantizer.cuh)."""
         op = self.quantize
         limits = op.low - self.zero, op.high - self.zero
-        numbers = np.array([self.reciprocal, *limits, ROUND + op.odd], np.float32)
-        return self.factor, np.append(numbers.view(np.int32), np.int32(self.zero - op.odd))
+        floats = np.array([self.reciprocal, *limits, ROUND + op.odd], np.float32)
+        return self.factor, np.append(floats.view(np.int32), np.int32(self.zero - op.odd))
 
 
 @internal_op
 class Dequantize(_Coded):
-    """The values ``(codes - zero) * step`` of codes."""
+    """The values of codes: ``(codes - zero) * step``."""
 
     name = "Dequantize"
 
     def fn(self, xp: Namespace, codes: Array, step: Array, zero: Array = 0) -> Array:
         return codes * step if codes.dtype.kind == "f" else (codes.astype(step.dtype) - zero) * step
 
-    def cuda_expression(self, kind: Type) -> str:
+    def cuda_expression(self, dtype: Type) -> str:
         return "(codes - zero) * step"
 
 
@@ -186,8 +190,8 @@ _F8 = {"f8e4m3": (ml_dtypes.float8_e4m3fn, 448, 3, -6), "f8e5m2": (ml_dtypes.flo
 class FakeConvert(_Fake):
     """Rounding to an 8-bit float type: ``(f8(data * scale - shift) + shift) / scale``.
 
-    As in OpenVINO's CPU plugin, numbers are rounded to f16 first, and those beyond the type's largest number become
-    it. NaN stays NaN; the plugin turns it into a number.
+    As in OpenVINO's CPU plugin, numbers are first rounded to f16, then clamped to the type's largest number. NaN stays
+    NaN; the plugin turns it into a number.
     """
 
     destination_type: Literal["f8e4m3", "f8e5m2"]
@@ -206,6 +210,6 @@ class FakeConvert(_Fake):
         cut = xp.minimum(xp.maximum(half, -largest), largest)
         return (cut.astype(np.dtype(dtype)).astype(data.dtype) + shift) / scale
 
-    def cuda_expression(self, kind: Type) -> str:
+    def cuda_expression(self, dtype: Type) -> str:
         _, largest, bits, least = _F8[self.destination_type]
         return f"(nearest_f8(__fsub_rn(__fmul_rn(data, scale), shift), {largest}.f, {bits}, {least}) + shift) / scale"

@@ -20,7 +20,7 @@ from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, bounds, maximum, minimum, unknown
 from ovgpu.types import Type
 
-COLUMN_ELEMENTS = 4  # that a thread loads at once
+COLUMN_ELEMENTS = 4  # elements of a column that a thread loads at once
 
 
 def reduced_shape(shape: Shape, axes: Spec, keep_dims: bool) -> Shape:
@@ -78,7 +78,7 @@ class Reduction(Op):
     strided_outputs = True
     fold: ClassVar[np.ufunc]
     fold_name: ClassVar[str]
-    """The array libraries' function that applies `fold` over axes."""
+    """The name of the function of NumPy and CuPy that applies `fold` over axes."""
     kernel: ClassVar[str]
     """The name of the reduction in reduction.cu."""
 
@@ -87,34 +87,34 @@ class Reduction(Op):
         check_integers(axes, "axes", ranks=(0, 1))
         return (Spec(x.type, reduced_shape(x.shape, axes, self.keep_dims)),)
 
-    def check_type(self, kind: Type) -> None:
-        if kind in (Type.boolean, Type.string):
-            raise OpError(f"element type {kind.get_type_name()} is not numeric")
+    def check_type(self, dtype: Type) -> None:
+        if dtype in (Type.boolean, Type.string):
+            raise OpError(f"element type {dtype.get_type_name()} is not numeric")
 
     def identity(self, dtype: np.dtype[Any]) -> Any:
         """Return the result over no elements."""
         return self.fold.identity
 
     def before(self, xp: Adapter, x: Array) -> Array:
-        """Return the values to fold, computed from the input."""
+        """Compute the values to fold from the input."""
         return x
 
     def after(self, xp: Adapter, total: Array, count: int) -> Array:
-        """Return the output, computed from the folds over ``count`` elements each."""
+        """Compute the output from the folds of ``count`` elements each."""
         return total
 
     def evaluate(self, xp: Adapter, x: Array, axes: Array) -> tuple[Array, ...]:
         reduced = tuple(self.axes(x, axes))
         count = prod(x.shape[i] for i in reduced)
-        kind = x.dtype
-        saturates = kind.kind in "iu" and kind.itemsize == 1
+        dtype = x.dtype
+        saturates = dtype.kind in "iu" and dtype.itemsize == 1
         folded = self.before(xp, x.astype(np.int32) if saturates else x)
         if count == 0:
             shape = [1 if i in reduced else d for i, d in enumerate(x.shape) if self.keep_dims or i not in reduced]
-            total = xp.full(shape, self.identity(kind), kind)
+            total = xp.full(shape, self.identity(dtype), dtype)
         elif not reduced:
             total = folded.copy()
-        elif kind.kind == "O":
+        elif dtype.kind == "O":
             total = np.asarray(
                 SYMBOLIC_FOLDS.get(self.fold, self.fold).reduce(folded, reduced, keepdims=self.keep_dims)
             )
@@ -122,8 +122,8 @@ class Reduction(Op):
             total = getattr(xp, self.fold_name)(folded, axis=reduced, keepdims=self.keep_dims)
         result = self.after(xp, total, count)
         if saturates:
-            limits = np.iinfo(kind)
-            result = xp.clip(result, limits.min, limits.max).astype(kind)
+            limits = np.iinfo(dtype)
+            result = xp.clip(result, limits.min, limits.max).astype(dtype)
         return (xp.asarray(result),)
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
@@ -144,17 +144,18 @@ class Reduction(Op):
 
     def reduced(self, x: Any, axes: Any, out: Any) -> list[int]:
         """Return the axes that are reduced. Raises OpError if the output was inferred to have fewer axes."""
-        found = self.axes(x, axes)
-        if not self.keep_dims and x.ndim - len(found) != out.ndim:
+        reduced = self.axes(x, axes)
+        if not self.keep_dims and x.ndim - len(reduced) != out.ndim:
             raise OpError(f"axes {integers(axes)} name an axis twice")
-        return found
+        return reduced
 
     def supports(self, dtype: np.dtype[Any]) -> bool:
         """Return whether the `numpy` form computes in this dtype."""
         return is_float(dtype) or (dtype.kind in "iu" and dtype.itemsize >= 4)
 
     def record(self, k: HostRecorder, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
-        """Record the `numpy` form, or return NotImplemented; ``axes`` is not empty, and ``count`` is not 0."""
+        """Record the `numpy` form, or return NotImplemented. ``axes`` is not empty, and ``count``, the number of
+        elements per result, is not 0."""
         k(self.fold.reduce, x, axes, out.dtype, out, self.keep_dims)
         return None
 
@@ -183,8 +184,8 @@ class Reduction(Op):
 def reduce(
     k: KernelRecorder, function: str, x: Any, out: Any, retained: Sequence[launch.Axis], folded: Sequence[launch.Axis]
 ) -> None:
-    """Record a reduction of reduction.cu over the axes ``folded``; in two launches, of parts and of their results, if
-    there are too few results to occupy the device."""
+    """Record a reduction of reduction.cu over the axes ``folded``. If there are too few results to occupy the device,
+    a first launch reduces parts, and a second one the results of the parts."""
     rows, n = launch.size(retained), launch.size(folded)
     along_rows = folded[-1][1] == 1 or retained[-1][1] != 1
     vector = 1 if along_rows else _vector(x, retained, folded)
@@ -218,7 +219,8 @@ def _total(dtype: np.dtype[Any], function: str) -> np.dtype[Any]:
 
 
 def _vector(x: Any, retained: Sequence[launch.Axis], folded: Sequence[launch.Axis]) -> int:
-    """Return how many neighbouring columns a thread reduces: 16 bytes of them, of floats, or one."""
+    """Return the number of neighbouring columns that a thread reduces: 16 bytes of floats if strides and address allow
+    it, else one."""
     vector: int = CHUNK_BYTES // x.itemsize
     *outer, (columns, _, _) = retained
     strides = (columns, *(step for _, step, _ in (*outer, *folded)))
@@ -251,8 +253,8 @@ def _launch(
     count: int,
     vector: int = 1,
 ) -> None:
-    """Record one launch that reduces ``count`` elements per result, in parts of ``chunk``; threads have ``vector``
-    columns each."""
+    """Record one launch that reduces ``count`` elements per result, in parts of ``chunk``. A thread has ``vector``
+    columns."""
     *outer, (columns, _, written) = retained
     if vector > 1:
         retained = [*outer, (columns // vector, vector, vector * written)]
@@ -285,7 +287,7 @@ def _launch(
     )
 
 
-# Substitutes for ufuncs that compare, for folds of symbolic integers.
+# Ufuncs that fold symbolic integers, in place of those that compare elements
 SYMBOLIC_FOLDS: dict[np.ufunc, np.ufunc] = {
     np.maximum: np.frompyfunc(maximum, 2, 1),
     np.minimum: np.frompyfunc(minimum, 2, 1),
@@ -362,8 +364,8 @@ class ReduceMax(_Extreme):
 class ReduceMin(_Extreme):
     """The least element; over no elements, infinity, or for integers the greatest value.
 
-    ONNX requires infinity, and OpenVINO's reference gives it. So does its CPU plugin if the axes are not constants;
-    else it gives the greatest finite value.
+    ONNX requires infinity, and OpenVINO's reference gives it. Its CPU plugin gives it only if the axes are not
+    constants, else the greatest finite value.
     """
 
     fold = np.minimum
@@ -429,9 +431,9 @@ class _Logical(Reduction):
 
     host_in_decode = True
 
-    def check_type(self, kind: Type) -> None:
-        if kind not in (Type.boolean, Type.dynamic):
-            raise OpError(f"element type {kind.get_type_name()} is not boolean")
+    def check_type(self, dtype: Type) -> None:
+        if dtype not in (Type.boolean, Type.dynamic):
+            raise OpError(f"element type {dtype.get_type_name()} is not boolean")
 
     def supports(self, dtype: np.dtype[Any]) -> bool:
         return dtype.kind == "b"

@@ -40,12 +40,12 @@ class Parametrised(Elementwise):
     def infer_specs(self, x: Spec, *parameters: Spec | None) -> tuple[Spec, ...]:
         self.check_inputs(1 + len(parameters))
         present = [p for p in parameters if p is not None]
-        kind = merge_types([x, *present])
-        self.check_type(kind)
+        dtype = merge_types([x, *present])
+        self.check_type(dtype)
         for p, name in zip(present, ("second", "third")):
             for extent in p.shape or ():
                 same(extent, 1, f"the {name} input must be a scalar, but it has an axis of {{0}} elements")
-        return (Spec(kind, x.shape),)
+        return (Spec(dtype, x.shape),)
 
     def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
         x, *parameters = inputs
@@ -88,13 +88,13 @@ class PRelu(Elementwise):
         return xp.where(x < 0, x * slope, x)
 
     def infer_specs(self, x: Spec, slope: Spec) -> tuple[Spec, ...]:
-        kind = merge_types([x, slope])
-        self.check_type(kind)
+        dtype = merge_types([x, slope])
+        self.check_type(dtype)
         if x.shape is not None and slope.shape is not None:
             if not _maybe_channels(x.shape, slope.shape):
                 for a, b in zip_longest(reversed(slope.shape), reversed(x.shape), fillvalue=1):
                     onto(a, b, "the slope's dimension {0} does not broadcast to {1}")
-        return (Spec(kind, x.shape),)
+        return (Spec(dtype, x.shape),)
 
     def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
         x, slope = inputs
@@ -113,7 +113,7 @@ class Elu(Activation):
 
     alpha: float
 
-    cuda_expr = "x > 0 ? x : alpha * expm1(x) + T(0)"  # which makes a zero positive, as `fn` does
+    cuda_expr = "x > 0 ? x : alpha * expm1(x) + T(0)"  # adding 0 makes a negative zero positive, as in `fn`
     half_precision = "promoted"
 
     def fn(self, xp: Namespace, x: Array) -> Array:
@@ -167,12 +167,12 @@ class Clamp(Unary):
     def fn(self, xp: Namespace, x: Array) -> Array:
         return xp.clip(x, *self._limits(x.dtype))
 
-    def cuda_expression(self, kind: Type) -> str:
-        if kind.is_real():
+    def cuda_expression(self, dtype: Type) -> str:
+        if dtype.is_real():
             return "x < T(min) ? T(min) : x > T(max) ? T(max) : x"
-        low, high = self._limits(kind.storage)
-        least = f"T({low + 1}ll - 1)" if kind.is_signed() else f"T({low}ull)"  # C++ has no literal for -2**63
-        most = f"T({high}ll)" if kind.is_signed() else f"T({high}ull)"
+        low, high = self._limits(dtype.storage)
+        least = f"T({low + 1}ll - 1)" if dtype.is_signed() else f"T({low}ull)"  # C++ has no literal for -2**63
+        most = f"T({high}ll)" if dtype.is_signed() else f"T({high}ull)"
         return f"x < {least} ? {least} : x > {most} ? {most} : x"
 
 
@@ -321,7 +321,7 @@ class Gelu7(Gelu):
     def fn(self, xp: Namespace, x: Array) -> Array:
         return gelu_erf(xp, x) if self.approximation_mode == "erf" else gelu_tanh(xp, x)
 
-    def cuda_expression(self, kind: Type) -> str:
+    def cuda_expression(self, dtype: Type) -> str:
         if self.approximation_mode == "erf":
             return self.cuda_expr
         return "T(0.5) * x * (T(1) + tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x)))"

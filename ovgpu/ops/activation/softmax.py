@@ -25,7 +25,7 @@ ONE_PASS_ELEMENTS = 4096  # with fewer elements, a maximum over rows is faster t
 
 
 def block_rows(rows: Int, columns: Int) -> Int:
-    """Return how many rows to work on at a time so that they stay in cache."""
+    """Return the number of rows to work on at a time so that they stay in cache."""
     return minimum(rows, maximum(TILE // maximum(columns, 1), 1))
 
 
@@ -62,7 +62,7 @@ class _Softmax(Op):
         return (0,)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        kind, shape = outputs[0].type, outputs[0].shape
+        dtype, shape = outputs[0].type, outputs[0].shape
         assert shape is not None
         if not shape:
             return ()
@@ -70,10 +70,10 @@ class _Softmax(Op):
         n = shape[axis]
         if axis < len(shape) - 1:
             statistics = (*shape[:axis], 1, *shape[axis + 1 :])
-            return ((kind, statistics), (kind, shape)) if self.log else ((kind, statistics),)
+            return ((dtype, statistics), (dtype, shape)) if self.log else ((dtype, statistics),)
         rows = block_rows(product(shape[:axis]), n)
-        columns = ((kind, (rows, 1)), (Type.i64, (rows,)))
-        return (*columns, (kind, (rows, n))) if self.log else columns
+        columns = ((dtype, (rows, 1)), (Type.i64, (rows,)))
+        return (*columns, (dtype, (rows, n))) if self.log else columns
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
@@ -110,9 +110,9 @@ class _Softmax(Op):
         n, stride = x.shape[axis], prod(x.shape[axis + 1 :])
         columns = x.size // n
         template_arguments = f"{k.c_type(x.dtype)}, {str(self.log).lower()}"
-        found = launch.registers(k.multiprocessors, x, out, columns, n) if stride == 1 else None
-        if found is not None:
-            block, vector, vectors = found
+        in_registers = launch.registers(k.multiprocessors, x, out, columns, n) if stride == 1 else None
+        if in_registers is not None:
+            block, vector, vectors = in_registers
             k.kernel(
                 "softmax.cu",
                 f"softmax_rows<{template_arguments}, {vector}, {vectors}>",
@@ -135,18 +135,19 @@ class _Softmax(Op):
         return None
 
     def _in_parts(self, k: KernelRecorder, x: Any, out: Any, rows: int, n: int) -> bool:
-        """Record two kernels, between whose blocks long rows are divided. Return False if there are rows enough."""
+        """Record two kernels that divide long rows among blocks. Return False if rows are short, or enough to keep the
+        device busy with a block each."""
         vector = launch.vector_elements(n, x, out)
         chunk = launch.part_elements(k.multiprocessors, rows, n, vector)
         if chunk == n:
             return False
         grid, block = (launch.ceildiv(n, chunk), rows), (launch.PART_THREADS,)
         parts = k.scratch((rows, grid[0], 2), launch.real(0, x).dtype)
-        numbers, kind = (np.uint32(n), np.uint32(chunk)), k.c_type(x.dtype)
-        k.kernel("softmax.cu", f"softmax_parts<{kind}, {vector}>", grid, block, (x, parts, *numbers))
+        numbers, element = (np.uint32(n), np.uint32(chunk)), k.c_type(x.dtype)
+        k.kernel("softmax.cu", f"softmax_parts<{element}, {vector}>", grid, block, (x, parts, *numbers))
         k.kernel(
             "softmax.cu",
-            f"softmax_join<{kind}, {str(self.log).lower()}, {vector}>",
+            f"softmax_join<{element}, {str(self.log).lower()}, {vector}>",
             grid,
             block,
             (x, out, parts, *numbers),

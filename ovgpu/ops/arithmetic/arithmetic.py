@@ -119,7 +119,7 @@ class Minimum(Arithmetic):
 
 
 def _truncation_is_floor(a: Int, b: Int) -> bool:
-    """Return whether truncated and floor division are known to agree: a >= 0 and b > 0."""
+    """Return whether truncated and floor division are known to agree, because a >= 0 and b > 0."""
     return bounds(a)[0] >= 0 and bounds(b)[0] > 0
 
 
@@ -127,8 +127,8 @@ def _truncation_is_floor(a: Int, b: Int) -> bool:
 class Divide(Arithmetic):
     """``a / b``; the quotient of integers is floored if ``m_pythondiv``, else truncated.
 
-    OpenVINO's plugins truncate always. The specification decides for a file; models that are read from ONNX, which
-    truncates, have no ``m_pythondiv`` here.
+    OpenVINO's plugins always truncate. For IR files the specification decides here. Models that are read from ONNX,
+    whose quotients are truncated, are read without ``m_pythondiv``.
     """
 
     m_pythondiv: bool = True
@@ -145,12 +145,12 @@ class Divide(Arithmetic):
             return 0
         return a // b if self.m_pythondiv or _truncation_is_floor(a, b) else apply("truncdiv", a, b)
 
-    def cuda_expression(self, kind: Type) -> str:
-        if kind.is_real():
+    def cuda_expression(self, dtype: Type) -> str:
+        if dtype.is_real():
             return "a / b"
-        if self.m_pythondiv and kind.is_signed():
+        if self.m_pythondiv and dtype.is_signed():
             return "b == 0 ? T(0) : b == -1 ? T(0 - a) : T(a / b - (a % b != 0 && (a < 0) != (b < 0)))"
-        if kind.is_signed():
+        if dtype.is_signed():
             return "b == 0 ? T(0) : b == -1 ? T(0 - a) : T(a / b)"
         return "b == 0 ? T(0) : T(a / b)"
 
@@ -167,10 +167,10 @@ class Mod(Arithmetic):
             return 0
         return a % b if _truncation_is_floor(a, b) else apply("fmod", a, b)
 
-    def cuda_expression(self, kind: Type) -> str:
-        if kind.is_real():
+    def cuda_expression(self, dtype: Type) -> str:
+        if dtype.is_real():
             return "fmod(a, b)"
-        return "b == 0 || b == T(-1) ? T(0) : T(a % b)" if kind.is_signed() else "b == 0 ? T(0) : T(a % b)"
+        return "b == 0 || b == T(-1) ? T(0) : T(a % b)" if dtype.is_signed() else "b == 0 ? T(0) : T(a % b)"
 
 
 @op("FloorMod", "opset1", "arithmetic/floormod-1")
@@ -178,16 +178,16 @@ class FloorMod(Arithmetic):
     """Remainder of floor division, with the sign of the divisor; a zero is positive, as in OpenVINO."""
 
     def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
-        found = xp.remainder(a, b)
-        return found + 0.0 if a.dtype.kind == "f" else found
+        remainder = xp.remainder(a, b)
+        return remainder + 0.0 if a.dtype.kind == "f" else remainder  # -0.0 + 0.0 is 0.0
 
     def symbolic(self, a: Any, b: Any) -> Any:
         return a % b if isinstance(b, Sym) or b else 0
 
-    def cuda_expression(self, kind: Type) -> str:
-        if kind.is_real():
+    def cuda_expression(self, dtype: Type) -> str:
+        if dtype.is_real():
             return "fmod(a, b) + (fmod(a, b) != 0 && (fmod(a, b) < 0) != (b < 0) ? b : T(0))"
-        if kind.is_signed():
+        if dtype.is_signed():
             return "b == 0 || b == T(-1) ? T(0) : T(a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : T(0)))"
         return "b == 0 ? T(0) : T(a % b)"
 
@@ -204,9 +204,9 @@ class Power(Arithmetic):
         units = xp.where((a == 1) | ((a == -1) & (b & 1 == 0)), a * a, a * (a == -1))
         return xp.where(b < 0, units, xp.power(a, xp.maximum(b, 0)))
 
-    def cuda_expression(self, kind: Type) -> str:
+    def cuda_expression(self, dtype: Type) -> str:
         # not pow of doubles: on a GPU it may fall just short of an integer, and truncation would give one less
-        return "pow(a, b)" if kind.is_real() else "integer_power(a, b)"
+        return "pow(a, b)" if dtype.is_real() else "integer_power(a, b)"
 
 
 # ---- one tensor
@@ -245,8 +245,8 @@ class Abs(Number):
     def symbolic(self, x: Any) -> Any:
         return decide("abs", abs, x)
 
-    def cuda_expression(self, kind: Type) -> str:
-        return "abs(x)" if kind.is_signed() else "x"
+    def cuda_expression(self, dtype: Type) -> str:
+        return "abs(x)" if dtype.is_signed() else "x"
 
 
 @op("Sign", "opset1", "arithmetic/sign-1")
@@ -268,8 +268,8 @@ class Rounding(Number):
     def symbolic(self, x: Any) -> Any:
         return x
 
-    def cuda_expression(self, kind: Type) -> str:
-        return f"{self.cuda_function}(x)" if kind.is_real() else "x"
+    def cuda_expression(self, dtype: Type) -> str:
+        return f"{self.cuda_function}(x)" if dtype.is_real() else "x"
 
 
 @op("Floor", "opset1", "arithmetic/floor-1")
@@ -309,8 +309,8 @@ class Round(Rounding):
         half = float(np.nextafter(x.dtype.type(0.5), x.dtype.type(0)))
         return xp.trunc(x + xp.copysign(half, x))
 
-    def cuda_expression(self, kind: Type) -> str:
-        if not kind.is_real():
+    def cuda_expression(self, dtype: Type) -> str:
+        if not dtype.is_real():
             return "x"
         return "rint(x)" if self.mode == "half_to_even" else "round(x)"
 

@@ -21,7 +21,8 @@ from ovgpu.types import Type
 class CumSum(Op):
     """``x [...], axis [] -> [...]``: the cumulative sums along the axis.
 
-    ``exclusive`` leaves out the element itself, ``reverse`` begins at the end. Integers wrap around.
+    With ``exclusive``, a sum leaves out the element at its own position. With ``reverse``, sums begin at the end.
+    Integers wrap around.
     """
 
     exclusive: bool = False
@@ -43,28 +44,28 @@ class CumSum(Op):
     def evaluate(self, xp: Adapter, x: Array, axis: Array) -> tuple[Array, ...]:
         if x.ndim == 0:
             return (self.evaluate(xp, x.reshape(1), axis)[0].reshape(()),)
-        along = one_axis(integers(axis), x.ndim)
-        x = xp.flip(x, along) if self.reverse else x
+        scan_axis = one_axis(integers(axis), x.ndim)
+        x = xp.flip(x, scan_axis) if self.reverse else x
         if self.exclusive:
             total = xp.zeros_like(x)
-            first, rest = _ends(along)
-            total[rest] = xp.cumsum(x[first], axis=along, dtype=x.dtype)
+            first, rest = _ends(scan_axis)
+            total[rest] = xp.cumsum(x[first], axis=scan_axis, dtype=x.dtype)
         else:
-            total = xp.cumsum(x, axis=along, dtype=x.dtype)
-        return (xp.flip(total, along) if self.reverse else total,)
+            total = xp.cumsum(x, axis=scan_axis, dtype=x.dtype)
+        return (xp.flip(total, scan_axis) if self.reverse else total,)
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         x, out = inputs[0], outputs[0]
         if x.ndim == 0 or out.dtype.kind not in "iuf" or (out.dtype.kind == "f" and out.dtype.itemsize < 4):
             return NotImplemented
-        along = one_axis(integers(inputs[1]), x.ndim)
+        scan_axis = one_axis(integers(inputs[1]), x.ndim)
         if self.reverse:
-            x, out = np.flip(x, along), np.flip(out, along)
+            x, out = np.flip(x, scan_axis), np.flip(out, scan_axis)
         if self.exclusive:
-            first, rest = _ends(along)
-            k(out[(slice(None),) * along + (slice(1),)].fill, 0)
+            first, rest = _ends(scan_axis)
+            k(out[(slice(None),) * scan_axis + (slice(1),)].fill, 0)
             x, out = x[first], out[rest]
-        k(np.add.accumulate, x, along, out.dtype, out)
+        k(np.add.accumulate, x, scan_axis, out.dtype, out)
         return None
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
@@ -87,7 +88,7 @@ class CumSum(Op):
         along_rows = abs(step) == 1 or outer[-1][1] != 1
         if along_rows:
             block = max(launch.row_block(k.multiprocessors, rows, n), (32, 8))
-        else:  # few columns need several threads each, which read the column twice
+        else:  # few columns need several threads each to occupy the device; these read the column twice
             few = rows < k.multiprocessors * launch.THREADS
             block = launch.column_block(k.multiprocessors, rows, n // 8 if few else 1)
         k.kernel(

@@ -1,7 +1,7 @@
 """Attention on CUDA devices: the choice of a kernel.
 
-`cuda_kernels/attention.cu` has a kernel for few queries, which splits the keys, and one for many. Kernels on tensor
-cores (`_tensor_cores.py`) take the place of both where they can.
+`cuda_kernels/attention.cu` has a kernel for few queries, which splits the keys, and one for many queries. Kernels on
+tensor cores (`_tensor_cores.py`) replace both where they take the operands.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.attention import _tensor_cores
-from ovgpu.ops.attention._operands import NewRows, Operands, has_unit_stride
+from ovgpu.ops.attention._operands import NewToken, Operands, has_unit_stride
 from ovgpu.ops.attention._splits import WARPS, Splits
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder, first_of
 from ovgpu.ops.quantization import Codes
 
 TILE_QUERIES = 64  # queries per block of the kernel for many queries
-SPLIT_QUERIES = 8  # queries up to which the kernel that splits the keys is used
-MAX_WIDTH = 256  # elements of a row of q, k, v or out, at most
+SPLIT_QUERIES = 8  # the most queries for the kernel that splits the keys
+MAX_WIDTH = 256  # the most elements of a query, key, value or row of out
 BLOCKS_PER_SM = 4  # blocks per multiprocessor that splitting the keys aims at
-MIN_SPLIT_KEYS = 64  # keys of each split, at least
-MIN_CAPABILITY = 80  # first compute capability whose tensor cores are used
+MIN_SPLIT_KEYS = 64  # the least keys per split
+MIN_CAPABILITY = 80  # the least compute capability whose tensor cores are used
 
 
 def attend(
@@ -33,15 +33,15 @@ def attend(
     out: Array,
     causal: bool,
     length: Array | None = None,
-    fresh: NewRows | None = None,
+    new_token: NewToken | None = None,
     codes: Codes | None = None,
 ) -> Any:
-    """Record the kernel that computes attention. Return NotImplemented for long rows and unsupported layouts.
+    """Record the kernel that computes attention. Return NotImplemented for arrays that no kernel takes.
 
     ``inputs`` are q, k and v, then mask, scale and sink or None, all f32, f16, bf16 or f64 except a boolean mask.
-    ``length`` [1], i64 on the device, is the number of keys to attend to; None stands for all keys. ``fresh``: the last
-    of these keys, and its value, which only the kernel that streams keys appends. ``codes``: ``out`` has these codes,
-    which only the kernels on tensor cores write; their factor is [.., 1, Ev].
+    ``length`` [1], i64 on the device, is the number of keys to attend to; None stands for all keys. ``new_token`` has
+    the last of these keys, and its value; only the kernel that streams keys appends them to the caches. With ``codes``,
+    codes are written to ``out``, which only kernels on tensor cores do; the codes' factor is [..., 1, Ev].
     """
     q, key, v, *others = inputs
     if codes is not None and not (key.shape[-2] and all(map(has_unit_stride, (q, key, v)))):
@@ -52,24 +52,24 @@ def attend(
         return None
     if max(q.shape[-1], out.shape[-1]) > MAX_WIDTH or not has_unit_stride(out):
         return NotImplemented
-    if fresh is not None and (causal or not fresh.fit(out.shape[-2], (q, key, v))):
+    if new_token is not None and (causal or not new_token.fit(out.shape[-2], (q, key, v))):
         return NotImplemented
     arrays = [_with_unit_stride(k, x) for x in (q, key, v)]
-    x = Operands.of((*arrays, *others), out, causal, length, fresh, codes)
+    x = Operands.of((*arrays, *others), out, causal, length, new_token, codes)
     if x.queries == 1 and x.sharing > 1:
         x = x.with_heads_as_queries()
-    elif fresh is not None and x.batch[-1:] > (1,) and not x.strides[1][-3]:
-        return NotImplemented  # heads would append different rows to one cache
+    elif new_token is not None and x.batch[-1:] > (1,) and not x.strides[1][-3]:
+        return NotImplemented  # heads would append different tokens to one cache
     return _record(k, x) if x.axes.rank else NotImplemented
 
 
 def _record(k: KernelRecorder, x: Operands) -> Any:
-    """Record the kernel for these operands, or return NotImplemented."""
+    """Record the kernel for these operands. Return NotImplemented if there is none."""
     rounds = k.tf32 and x.q.dtype == np.float32 and max(x.depth, x.width) <= _tensor_cores.TF32_WIDTH
     if rounds or (x.q.dtype.itemsize == 2 and k.capability >= MIN_CAPABILITY):
         if _on_tensor_cores(k, x, rounds):
             return None
-    if x.fresh is not None or x.codes is not None:
+    if x.new_token is not None or x.codes is not None:
         return NotImplemented
     _attend(k, x)
     return None
@@ -79,24 +79,24 @@ def _on_tensor_cores(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
     """Record a kernel on tensor cores. Return False if none takes the operands."""
     few, streams = x.sharing * x.queries <= _tensor_cores.STREAMED_ROWS, _tensor_cores.streams(k, x)
     attempts: dict[str, Callable[[], bool]] = {}
-    if _tensor_cores.can_stream(x) and (streams or x.fresh is None):
+    if _tensor_cores.can_stream(x) and (streams or x.new_token is None):
         attempts["stream"] = partial(_tensor_cores.stream, k, x.grouped(_tensor_cores.STREAMED_ROWS) if few else x)
-    if x.fresh is None:
+    if x.new_token is None:
         attempts["grouped"] = partial(_tensor_cores.attend_grouped, k, x, rounds)
-    if x.fresh is None and x.queries > SPLIT_QUERIES:
+    if x.new_token is None and x.queries > SPLIT_QUERIES:
         attempts["tiles"] = partial(_tensor_cores.attend_mma, k, x, rounds)
-    usual = (
+    order = (  # the fastest by rule comes first
         ("stream", "grouped", "tiles")
         if streams and few
         else (("grouped", "stream", "tiles") if streams else ("grouped", "tiles", "stream"))
     )
-    return first_of(k, x.question(), {name: attempts[name] for name in usual if name in attempts})
+    return first_of(k, x.question(), {name: attempts[name] for name in order if name in attempts})
 
 
 def _attend(k: KernelRecorder, x: Operands) -> None:
     """Record the kernels without tensor cores."""
-    kernel, kind = x.kernel(k), x.q.dtype
-    if x.queries > SPLIT_QUERIES and kind != np.float64:
+    kernel, dtype = x.kernel(k), x.q.dtype
+    if x.queries > SPLIT_QUERIES and dtype != np.float64:
         columns = -(-x.width // TILE_QUERIES)
         k.kernel(
             "attention.cu",
@@ -106,10 +106,10 @@ def _attend(k: KernelRecorder, x: Operands) -> None:
             x.arguments(),
         )
         return
-    sums = np.dtype(np.float64 if kind == np.float64 else np.float32)
+    sums = np.dtype(np.float64 if dtype == np.float64 else np.float32)
     lanes = 8 if sums.itemsize == 4 else 16  # lanes of a warp that share a key
     per_lane = next(p for p in (8, 16, 32) if p * lanes >= max(x.depth, x.width))
-    block_queries = 1 if x.queries == 1 or per_lane > 16 or kind == np.float64 else 4
+    block_queries = 1 if x.queries == 1 or per_lane > 16 or dtype == np.float64 else 4
     blocks = x.axes.size * -(-x.queries // block_queries)
     splits = Splits.of(
         k, blocks, x.keys // MIN_SPLIT_KEYS, (block_queries, lanes * per_lane + 2), per_sm=BLOCKS_PER_SM, dtype=sums

@@ -1,4 +1,4 @@
-"""Operands of attention as CUDA kernels take them: arrays, sizes and strides."""
+"""Arrays, sizes and strides that CUDA kernels of attention take."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.strided import Axes, reciprocal, strides_of
 from ovgpu.ops.quantization import Codes
 
-MARGIN = 64  # rows of q behind the last one that kernels count at most
+MARGIN = 64  # the most rows behind the last row of q to which kernels compute indices
 Strides = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class NewRows:
-    """Rows of a decode step that the kernel rotates and appends to the caches before attention, one per batch and head:
-    ``key`` [.., 1, E], ``value`` [.., 1, Ev], and the factors ``cos`` and ``sin`` [.., 1, E or E / 2] of key and
-    queries, whose halves are paired."""
+class NewToken:
+    """Key and value of a decode step's token, which the kernel appends to the caches before it computes attention:
+    ``key`` [..., 1, E], ``value`` [..., 1, Ev]. The kernel first rotates key and queries by the factors ``cos`` and
+    ``sin`` [..., 1, E or E / 2]; each element of the first half is paired with one of the second half."""
 
     key: Array
     value: Array
@@ -35,7 +35,8 @@ class NewRows:
         return self.key, self.value, self.cos, self.sin
 
     def fit(self, queries: int, others: Sequence[Array]) -> bool:
-        """Return whether the kernel takes the arrays, for this number of queries per head; ``others`` are q, k, v."""
+        """Return whether the kernel takes these arrays and ``others``, which are q, k and v, with ``queries`` queries
+        per head."""
         arrays, depth = (*self.arrays, *others), self.key.shape[-1]
         return (
             queries == self.key.shape[-2] == 1
@@ -48,12 +49,13 @@ class NewRows:
 
 @dataclass(frozen=True)
 class Operands:
-    """Arrays, the axes of batches and heads, and strides in elements (*batch, row, column) of q, k, v, mask, sink, out,
-    and of new rows or the factor of the codes; they are 0 where an array is broadcast or absent.
+    """Operands of a kernel. ``batch`` has the extents of the axes of batches and heads.
 
-    ``rows``: rows of q per batch, those of one head or of several that share keys, which have ``queries`` rows each and
-    are ``apart`` in q, mask, sink and out. ``length`` [1], on the device, is the number of keys that are attended to;
-    None stands for all.
+    ``strides`` has the strides in elements (*batch, row, column) of q, k, v, mask, sink and out, then those of the
+    arrays of ``new_token``, or of the factor of ``codes``. They are 0 where an array is broadcast or absent. ``rows``
+    is the number of rows of q per index of the batch: the ``queries`` of one head, or of several heads that share their
+    keys. ``apart`` has the strides between these heads in q, mask, sink and out. ``length`` [1], on the device, is the
+    number of keys that are attended to; None stands for all keys.
     """
 
     q: Array
@@ -65,7 +67,7 @@ class Operands:
     out: Array
     causal: bool
     length: Array | None
-    fresh: NewRows | None
+    new_token: NewToken | None
     codes: Codes | None
     batch: tuple[int, ...]
     strides: tuple[Strides, ...]
@@ -79,7 +81,7 @@ class Operands:
         out: Array,
         causal: bool,
         length: Array | None,
-        fresh: NewRows | None,
+        new_token: NewToken | None,
         codes: Codes | None,
     ) -> Operands:
         q, key, value, mask, scale, sink = inputs
@@ -91,7 +93,7 @@ class Operands:
             (mask, (queries, keys)),
             (sink, (queries, 1)),
             (out, out.shape[-2:]),
-            *((x, x.shape[-2:]) for x in (fresh.arrays if fresh else ())),
+            *((x, x.shape[-2:]) for x in (new_token.arrays if new_token else ())),
         ]
         if codes is not None:
             shapes.append((codes.factor, (1, out.shape[-1])))
@@ -99,35 +101,35 @@ class Operands:
             (0,) * (len(batch) + 2) if x is None else strides_of(x, (*batch, *matrix)) for x, matrix in shapes
         )
         return Operands(
-            q, key, value, mask, scale, sink, out, causal, length, fresh, codes, batch, strides, queries, queries
+            q, key, value, mask, scale, sink, out, causal, length, new_token, codes, batch, strides, queries, queries
         )
 
     @property
     def sharing(self) -> int:
-        """The number of neighbouring heads that share their keys, and their factor of codes if they have one."""
+        """The number of neighbouring heads that share their keys, and the factor of the codes if there is one."""
         if not self.batch or self.causal or any(s[-3] for s in (*self.strides[1:3], *self.strides[6:])):
             return 1
         return self.batch[-1]
 
     def with_heads_as_queries(self) -> Operands:
-        """Return the operands whose heads, with one query each, are queries of one head (multi-query attention)."""
+        """Return operands in which the heads, with one query each, are queries of one head (multi-query attention)."""
         strides = tuple((*s[:-3], 0, s[-3], s[-1]) if i in (0, 3, 4, 5) else s for i, s in enumerate(self.strides))
         return replace(self, batch=(*self.batch[:-1], 1), strides=strides, queries=self.sharing, rows=self.sharing)
 
     def grouped(self, tile: int) -> Operands:
-        """Return the operands whose heads that share their keys are rows of one head, if that takes fewer tiles of
-        rows and the kernels' numbers suffice."""
+        """Return operands in which the rows of heads that share their keys are rows of one head, or these operands
+        unless that takes fewer tiles of ``tile`` rows, and indices of 32 bits suffice."""
         rows = self.sharing * self.queries
         if -(-rows // tile) >= self.sharing * -(-self.queries // tile):
             return self
-        found = replace(
+        merged = replace(
             self, batch=(*self.batch[:-1], 1), rows=rows, apart=tuple(self.strides[i][-3] for i in (0, 3, 4, 5))
         )
-        return found if found.axes.rank and found.axes.index == "int" else self
+        return merged if merged.axes.rank and merged.axes.index == "int" else self
 
     @cached_property
     def axes(self) -> Axes:
-        """The batches, with their strides in all operands."""
+        """The batch axes, with their strides in all operands."""
         reach = max(abs(s[-2]) * max(self.keys, self.queries + MARGIN) + abs(s[-1]) * self.keys for s in self.strides)
         return Axes.collapse(
             self.batch,
@@ -141,27 +143,28 @@ class Operands:
 
     @property
     def depth(self) -> int:
-        """The elements of a row of q, and of a key."""
+        """The number of elements of a query, and of a key."""
         return int(self.q.shape[-1])
 
     @property
     def width(self) -> int:
-        """The elements of a row of the values, and of out."""
+        """The number of elements of a value, and of a row of out."""
         return int(self.value.shape[-1])
 
     @cached_property
     def vector(self) -> int:
-        """The elements per access to q, k and v: 16 bytes' worth if sizes and addresses allow, else 1."""
+        """The number of elements per access to q, k and v: 16 bytes of them if sizes and addresses allow it, else 1."""
         return _vector_elements((self.q, self.key, self.value), (self.depth, self.width), self.strides[:3])
 
     @property
     def writes_pairs(self) -> bool:
-        """True if each pair of neighbouring elements of a row of out lies at a multiple of its size."""
+        """True if each pair of neighbouring elements of a row of out is aligned to the size of a pair."""
         return not any(n % 2 for n in self.strides[5][:-1]) and not self.out.data.ptr % (2 * self.out.dtype.itemsize)
 
     @property
     def mask_rows(self) -> int:
-        """The rows of the mask that a batch reads: none, one that all rows of q share, or all."""
+        """The number of rows of the mask per index of the batch: none, one that all rows of q share, or one for
+        each."""
         if self.mask is None or self.causal:
             return 0
         return self.rows if self.strides[3][-2] or self.apart[1] else 1
@@ -171,12 +174,13 @@ class Operands:
         return np.array([self.queries, *reciprocal(self.queries), *self.apart], np.int64).astype(np.int32)
 
     def kernel(self, k: KernelRecorder) -> str:
-        """Return the first template arguments of all kernels: the type of the elements and the mask's form."""
-        form = "NONE" if self.mask is None else "BOOLEAN" if self.mask.dtype == bool else "ADDED"
-        return f"{k.c_type(self.q.dtype)}, {'CAUSAL' if self.causal else form}"
+        """Return the first template arguments of all kernels: the element type, and the kind of mask."""
+        mask = "NONE" if self.mask is None else "BOOLEAN" if self.mask.dtype == bool else "ADDED"
+        return f"{k.c_type(self.q.dtype)}, {'CAUSAL' if self.causal else mask}"
 
     def question(self) -> str:
-        """Return kind and sizes, for `KernelRecorder.choose`; numbers of keys up to a power of two are alike."""
+        """Return what distinguishes this attention for `KernelRecorder.choose`: element type, sizes and mask. Numbers
+        of keys are rounded up to a power of two, so that all up to it share an answer."""
         mask = "causal" if self.causal else "no mask" if self.mask is None else f"mask of {self.mask.dtype}"
         keys = 1 << (self.keys - 1).bit_length()
         return (
@@ -188,7 +192,7 @@ class Operands:
         """Return the first arguments of all kernels."""
         numbers = self.axes.numbers(self.rows, self.keys, self.depth, self.width)
         strides = np.array([*(s[-2] for s in self.strides[:6]), self.strides[3][-1]], numbers[0].dtype)
-        kind = np.float64 if self.q.dtype == np.float64 else np.float32
+        scalar = np.float64 if self.q.dtype == np.float64 else np.float32
         return (
             self.q,
             self.key,
@@ -200,7 +204,7 @@ class Operands:
             self.axes.packed(),
             strides,
             *numbers,
-            kind(1 / sqrt(max(self.depth, 1))),
+            scalar(1 / sqrt(max(self.depth, 1))),
             self.length,
         )
 

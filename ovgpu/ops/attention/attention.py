@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, also to the valid part of a KV cache."""
+"""Scaled dot-product attention, and attention to the valid tokens of a KV cache."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import broadcast, broadcast_shapes, maximum, minimum, onto, product, same
 from ovgpu.types import Type
 
-SCORES_AT_ONCE = 1 << 18  # scores of all heads, up to which they are computed at once
-BLOCK_SCORES = 1 << 20  # scores of one head per block otherwise: to BLAS, many rows matter more than scores in L2
-DECODE_STEP_SCORES = 1 << 15  # scores up to which attention of a decode step is one call
-MIN_BOUNDED_QUERIES = 32  # queries per head from which on bounding the scores beforehand pays
+SCORES_AT_ONCE = 1 << 18  # the most scores of all heads that are computed at once
+BLOCK_SCORES = 1 << 20  # scores of one head per block otherwise: for BLAS, many rows matter more than scores in L2
+DECODE_STEP_SCORES = 1 << 15  # the most scores for which attention of a decode step is one call
+MIN_BOUNDED_QUERIES = 32  # the least queries per head for which bounding the scores beforehand saves time
 # Where NumPy has AVX-512, exp2 takes half the time of exp, unless results underflow; elsewhere several times as long.
 USE_EXP2 = sys.platform == "linux" and _multiarray_umath.__cpu_features__["AVX512_SKX"]
 MAX_EXPONENT = 50.0  # exp of this and of its negative is far from the limits of f32
@@ -43,7 +43,7 @@ class ScaledDotProductAttention(Op):
     q [..., L, E], k [..., S, E], v [..., S, Ev], mask [..., L or 1, S], scale [] or [1], sink [..., L or 1, 1] ->
     [..., L, Ev], all of one real type except a boolean mask; batch axes broadcast. A boolean mask is true where to
     attend, any other is added to the scores, and a scalar stands for no mask. The default of ``scale`` is 1 / sqrt(E).
-    A sink is one more score per row, which takes part in the softmax and attends to nothing. With ``causal``, row i
+    A sink is one more score per query: it takes part in the softmax, but has no value. With ``causal``, query i
     attends to the keys 0..i, and the mask is ignored.
     """
 
@@ -60,16 +60,16 @@ class ScaledDotProductAttention(Op):
         real = [s for s in operands if s is not mask or s.type != Type.boolean]
         for spec in real:
             check_real(spec.type)
-        kind = merge_types(real)
+        dtype = merge_types(real)
         if scale is not None and scale.shape is not None:
             if len(scale.shape) > 1:
                 raise OpError(f"scale must have one element, not rank {len(scale.shape)}")
             for dim in scale.shape:
                 same(dim, 1, "scale must have one element, not {0}")
-        return (Spec(kind, self.shape(q.shape, k.shape, v.shape, self.mask(mask), sink)),)
+        return (Spec(dtype, self.shape(q.shape, k.shape, v.shape, self.mask(mask), sink)),)
 
     def mask(self, mask: Any) -> Any:
-        """Return the mask (spec or array); None if it is ignored, or a scalar, which stands for no mask."""
+        """Return the mask, a spec or an array, or None if it is a scalar, which stands for no mask, or is ignored."""
         return None if self.causal or mask is None or mask.shape == () else mask
 
     def shape(self, q: Shape, k: Shape, v: Shape, mask: Spec | None, sink: Spec | None) -> Shape:
@@ -81,20 +81,20 @@ class ScaledDotProductAttention(Op):
         same(q[-1], k[-1], "query and key have {0} and {1} elements each")
         same(k[-2], v[-2], "there are {0} keys and {1} values")
         batch = broadcast_shapes(q[:-2], k[:-2], v[:-2], message="batch dimensions do not broadcast")
-        rows = q[-2]
+        queries = q[-2]
         if mask is not None and mask.shape is not None:
             if len(mask.shape) < 2:
                 raise OpError(f"the mask must have rank 2 or more, not {len(mask.shape)}")
             onto(mask.shape[-1], k[-2], "a mask of {0} columns does not fit {1} keys")
-            rows = broadcast(rows, mask.shape[-2], "{0} queries and a mask of {1} rows do not broadcast")
+            queries = broadcast(queries, mask.shape[-2], "{0} queries and a mask of {1} rows do not broadcast")
             batch = broadcast_shapes(batch, mask.shape[:-2], message="the mask's batch does not broadcast")
         if sink is not None and sink.shape is not None:
             if len(sink.shape) != len(q):
                 raise OpError(f"the sink must have rank {len(q)}, not {len(sink.shape)}")
             same(sink.shape[-1], 1, "the sink must have one column, not {0}")
-            for dim, extent in zip(sink.shape, (*batch, rows)):
+            for dim, extent in zip(sink.shape, (*batch, queries)):
                 onto(dim, extent, "the sink's dimension {0} cannot be broadcast to {1}")
-        return (*batch, rows, v[-1])
+        return (*batch, queries, v[-1])
 
     def evaluate(
         self,
@@ -127,15 +127,15 @@ class ScaledDotProductAttention(Op):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         q, k, mask = inputs[0], inputs[1], self.mask(inputs[3]) if len(inputs) > 3 else None
         assert q is not None and k is not None and q.shape and k.shape and outputs[0].shape
-        kind, rows = q.type, product(outputs[0].shape[:-1])
+        dtype, rows = q.type, product(outputs[0].shape[:-1])
         keys = k.shape[-2]
         needed: Workspace = (
-            (kind, (product(q.shape),)),
-            (kind, (minimum(rows * keys, maximum(keys, BLOCK_SCORES)),)),
-            (kind, (minimum(rows, BLOCK_SCORES),)),
-            (kind, (minimum(rows, BLOCK_SCORES),)),
+            (dtype, (product(q.shape),)),
+            (dtype, (minimum(rows * keys, maximum(keys, BLOCK_SCORES)),)),
+            (dtype, (minimum(rows, BLOCK_SCORES),)),
+            (dtype, (minimum(rows, BLOCK_SCORES),)),
             (Type.i64, (minimum(rows, TILE),)),
-            (kind, (1,)),
+            (dtype, (1,)),
         )
         if mask is not None and mask.type == Type.boolean and mask.shape is not None:
             needed = (*needed, (Type.boolean, (product(mask.shape),)))
@@ -216,18 +216,18 @@ class ScaledDotProductAttention(Op):
         operands = (q, key, v, self.mask(mask), scale, sink)
         if is_plain(q.dtype):
             return _attention.attend(k, operands, out, self.causal, length)
-        # types of a byte are computed in f32, as in `evaluate`
-        result, kind = k.scratch(out.shape, np.dtype(np.float32)), Type.of(out.dtype)
+        # types of one byte are computed in f32, as in `evaluate`
+        result, dtype = k.scratch(out.shape, np.dtype(np.float32)), Type.of(out.dtype)
         wide = [x if x is None or x.dtype == bool else k.scratch(x.shape, result.dtype) for x in operands]
         done = [Convert(destination_type=Type.f32).cuda(k, [x], [y], ()) for x, y in zip(operands, wide) if x is not y]
         done.append(_attention.attend(k, wide, result, self.causal, length))
-        done.append(Convert(destination_type=kind).cuda(k, [result], [out], ()))
+        done.append(Convert(destination_type=dtype).cuda(k, [result], [out], ()))
         return NotImplemented if NotImplemented in done else None
 
 
 @internal_op
 class CachedAttention(ScaledDotProductAttention):
-    """Attention to keys and values in caches with spare capacity, of which the first ``lengths[1]`` rows are valid.
+    """Attention to keys and values in caches with spare capacity, whose first ``lengths[1]`` tokens are valid.
 
     q, k, v, mask, scale and sink are as in ScaledDotProductAttention, or None; then lengths [2], i64. Columns of a mask
     beyond the valid keys are not read.
@@ -237,7 +237,7 @@ class CachedAttention(ScaledDotProductAttention):
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
     attended: ClassVar[tuple[int, int, int, int]] = (1, 2, 3, -1)
-    """The numbers of the inputs keys, values, mask and lengths."""
+    """Indices of the inputs keys, values, mask and lengths."""
 
     def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         return super().infer_specs(*inputs[:-1])
@@ -260,7 +260,7 @@ class CachedAttention(ScaledDotProductAttention):
 
 
 def _valid_inputs(q: Any, k: Any, v: Any, mask: Any, scale: Any, sink: Any, lengths: Any) -> tuple[Any, ...]:
-    """Return the inputs of attention, cut down to the valid keys."""
+    """Return the inputs of attention, with keys, values and mask cut to the valid tokens."""
     keys = slice(int(lengths[1]))
     if mask is not None and mask.ndim and mask.shape[-1] != 1:
         mask = mask[..., keys]
@@ -268,7 +268,7 @@ def _valid_inputs(q: Any, k: Any, v: Any, mask: Any, scale: Any, sink: Any, leng
 
 
 def _is_shared(x: Any) -> bool:
-    """Return whether a mask or sink is the same for all heads and queries."""
+    """Return whether a mask or sink is the same for all heads and queries, or absent."""
     return x is None or prod(x.shape[-3:-1]) == 1
 
 
@@ -295,7 +295,8 @@ def attend_few(
 
 
 def _product_target(out: Any, scaled: Any) -> Any:
-    """Return an array in which NumPy divides a product without buffers: the output, or the memory of the queries."""
+    """Return an array into which NumPy writes and divides a product without buffers of its own: the memory of the
+    scaled queries if the output is not contiguous, else the output."""
     free = scaled.shape == out.shape and scaled.flags.writeable and not out.flags.c_contiguous
     return scaled if free else out
 
@@ -325,7 +326,7 @@ def attend(
     exp: Any,
     k: HostRecorder = call,
 ) -> None:
-    """Compute attention of scaled queries all at once, and possibly overwrite them; ``k`` makes or records the calls.
+    """Compute attention of scaled queries, all scores at once. May overwrite q. ``k`` makes or records the calls.
 
     q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] (added, or true where not to attend), sink [..., 1],
     out [..., L, Ev], column: S ones; limit: see `bound_scores`; workspace: flat scores, two statistics per row, and an
@@ -362,8 +363,11 @@ def attend(
 
 
 def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any, limit: Any, exp: Any) -> None:
-    """Compute ``x = exp(x - bound)`` in place with an upper ``bound`` [M, 1] of every row of x [M, N], and the row sums
-    ``total`` [M, 1]; ``exp`` is as in `attend`."""
+    """Compute ``x = exp(x - bound)`` in place, and write the row sums to ``total`` [M, 1].
+
+    ``bound`` [M, 1] becomes an upper bound of every row of x [M, N]: 0 if ``limit`` shows that exponents stay small,
+    else the row's maximum. ``exp`` is as in `attend`.
+    """
     if limit[0] < MAX_EXPONENT:
         bound.fill(0)
         exp(x, x)
@@ -394,25 +398,25 @@ def attend_blocks(
     exp: Any,
     causal: bool,
 ) -> None:
-    """Compute attention as `attend` does, ``block`` rows of one head at a time."""
+    """Compute attention as `attend` does, ``block`` queries of one head at a time."""
     batch, (length, keys) = out.shape[:-2], (out.shape[-2], key.shape[-2])
     q, key, v = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, key, v))
     mask = None if mask is None else np.broadcast_to(mask, (*batch, length, keys))
     sink = None if sink is None else np.broadcast_to(sink, (*batch, length, 1))
     q = np.broadcast_to(q, (*batch, length, q.shape[-1]))
     for head, start in itertools.product(np.ndindex(batch), range(0, length, block)):
-        rows = slice(start, start + block)
+        queries = slice(start, start + block)
         visible = min(keys, start + block) if causal else keys
-        part = None if mask is None else mask[head][rows]
+        part = None if mask is None else mask[head][queries]
         if causal:
             part = np.arange(visible) > np.arange(start, min(start + block, length))[:, None]
         attend(
-            q[head][rows],
+            q[head][queries],
             key[head].swapaxes(0, 1)[:, :visible],
             v[head][:visible],
             part,
-            None if sink is None else sink[head][rows],
-            out[head][rows],
+            None if sink is None else sink[head][queries],
+            out[head][queries],
             column[:visible],
             limit,
             workspace,

@@ -39,18 +39,18 @@ Broadcast = Literal["numpy", "none", "pdpd"]
 Interval = tuple[Any, Any]
 """Bounds of a tensor: no element is below the first number or above the second one."""
 
-_KINDS: dict[str, tuple[Callable[[Type], bool], str]] = {
-    "any": (lambda kind: kind != Type.string, "a number or boolean"),
-    "number": (lambda kind: kind.is_real() or _is_integer(kind), "a number"),
+_ALLOWED_TYPES: dict[str, tuple[Callable[[Type], bool], str]] = {
+    "any": (lambda dtype: dtype != Type.string, "a number or boolean"),
+    "number": (lambda dtype: dtype.is_real() or _is_integer(dtype), "a number"),
     "real": (Type.is_real, "a floating-point type"),
-    "integer": (lambda kind: _is_integer(kind), "an integer type"),
-    "boolean": (lambda kind: kind == Type.boolean, "boolean"),
-    "bits": (lambda kind: kind == Type.boolean or _is_integer(kind), "an integer type or boolean"),
+    "integer": (lambda dtype: _is_integer(dtype), "an integer type"),
+    "boolean": (lambda dtype: dtype == Type.boolean, "boolean"),
+    "bits": (lambda dtype: dtype == Type.boolean or _is_integer(dtype), "an integer type or boolean"),
 }
 
 
-def _is_integer(kind: Type) -> bool:
-    return kind.is_integral_number() and kind not in (Type.string, Type.nf4)
+def _is_integer(dtype: Type) -> bool:
+    return dtype.is_integral_number() and dtype not in (Type.string, Type.nf4)
 
 
 class Elementwise(Op):
@@ -60,7 +60,7 @@ class Elementwise(Op):
     keeps_layout = True
     host_in_decode = True
     types: ClassVar[str] = "any"
-    """The input element types that the specification allows: a key of `_KINDS`."""
+    """The input element types that the specification allows: a key of `_ALLOWED_TYPES`."""
 
     floating: ClassVar[bool] = False
     """True if `fn` needs floating point: integers are computed in f64, and the result is rounded to the nearest one."""
@@ -98,9 +98,9 @@ class Elementwise(Op):
         """Compute one element from scalars that may be symbolic. Override it where `fn` is not plain arithmetic."""
         return self.fn(np, *values)
 
-    def cuda_expression(self, kind: Type) -> str:
-        """Return the expression for ``kind``, the element type of the last input. Override it where the expression
-        depends on ``kind`` or on attributes."""
+    def cuda_expression(self, dtype: Type) -> str:
+        """Return the expression for ``dtype``, the element type of the last input. Override it where the expression
+        depends on ``dtype`` or on attributes."""
         return self.cuda_expr
 
     def check_inputs(self, count: int) -> None:
@@ -118,19 +118,19 @@ class Elementwise(Op):
 
     def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         self.check_inputs(len(inputs))
-        kind = merge_types(inputs)
-        self.check_type(kind)
-        return (Spec(self.result_type(kind), self.broadcast([s.shape for s in inputs])),)
+        dtype = merge_types(inputs)
+        self.check_type(dtype)
+        return (Spec(self.result_type(dtype), self.broadcast([s.shape for s in inputs])),)
 
-    def check_type(self, kind: Type) -> None:
-        """Raise OpError unless `types` allows ``kind``."""
-        allowed, described = _KINDS[self.types]
-        if not (kind.is_dynamic() or allowed(kind)):
-            raise OpError(f"element type {kind.get_type_name()} is not {described}")
+    def check_type(self, dtype: Type) -> None:
+        """Raise OpError unless `types` allows ``dtype``."""
+        allowed, described = _ALLOWED_TYPES[self.types]
+        if not (dtype.is_dynamic() or allowed(dtype)):
+            raise OpError(f"element type {dtype.get_type_name()} is not {described}")
 
-    def result_type(self, kind: Type) -> Type:
-        """Return the output's element type for inputs of type ``kind``."""
-        return kind
+    def result_type(self, dtype: Type) -> Type:
+        """Return the output's element type for inputs of type ``dtype``."""
+        return dtype
 
     def broadcast(self, shapes: Sequence[tuple[Int, ...] | None]) -> tuple[Int, ...] | None:
         """Return the output's shape, None if an input's rank is unknown. Raises OpError if the shapes do not match."""
@@ -156,7 +156,8 @@ class Elementwise(Op):
         return (result.copy() if any(result is x for x in given) else xp.asarray(result),)
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
-        """Return the inputs of the output's extents and element size that are not read after it is first written."""
+        """Return the inputs with the output's extents and element size that are not read after the output is first
+        written."""
         out = outputs[0]
         given = [i for i, x in enumerate(inputs) if x is not None]
         candidates = [(given[i], inputs[given[i]]) for i in self._tape(inputs, outputs).inplace]
@@ -197,7 +198,7 @@ class Unary(Elementwise):
 
 
 class Binary(Elementwise):
-    """Base of elementwise ops of two inputs of one type, with the specification's ``auto_broadcast``."""
+    """Base of elementwise ops with two inputs of the same type, which broadcast as ``auto_broadcast`` says."""
 
     auto_broadcast: Broadcast = "numpy"
     supports_symbolic = True
@@ -246,10 +247,10 @@ def pdpd_shape(a: tuple[Int, ...], b: tuple[Int, ...]) -> tuple[Int, ...]:
 
 def merge_types(inputs: Sequence[Spec]) -> Type:
     """Return the common element type of all inputs, dynamic if none is known. Raises OpError if they differ."""
-    kinds = {s.type for s in inputs if not s.type.is_dynamic()}
-    if len(kinds) > 1:
+    dtypes = {s.type for s in inputs if not s.type.is_dynamic()}
+    if len(dtypes) > 1:
         raise OpError("element types differ: " + ", ".join(s.type.get_type_name() for s in inputs))
-    return kinds.pop() if kinds else Type.dynamic
+    return dtypes.pop() if dtypes else Type.dynamic
 
 
 def same_layout(a: Spec, b: Spec) -> bool:
@@ -285,37 +286,38 @@ _CUDA_TYPES = {
     "u16": "unsigned short", "i32": "int", "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long",
 }  # fmt: skip
 
-# Bytes in the low bits of 2^23, less that: conversions are issued at a quarter of the rate of this arithmetic.
+# Bytes to f32: the byte is put into the low bits of 2^23, which is then subtracted. Conversion instructions are issued
+# at a quarter of the rate of this arithmetic.
 _AS_FLOAT = {
     "i8": "__int_as_float((({}) & 255) ^ 0x4b000080) - 8388736.f",
     "u8": "__int_as_float(({}) | 0x4b000000) - 8388608.f",
 }
 
 
-def cuda_body(op: Elementwise, kinds: Sequence[Type], values: Sequence[str] = (), target: str = "out") -> str:
+def cuda_body(op: Elementwise, dtypes: Sequence[Type], values: Sequence[str] = (), target: str = "out") -> str:
     """Return C++ statements that compute ``target``, one output element, from ``values``, the input elements.
 
-    ``kinds`` are the inputs' element types. The default ``values`` are `fn`'s parameters with an underscore: ``_a``.
+    ``dtypes`` are the inputs' element types. The default ``values`` are `fn`'s parameters with an underscore: ``_a``.
     """
-    kind = kinds[-1]
+    dtype = dtypes[-1]
     values = values or [f"_{name}" for name in names(type(op))]
-    rounds = op.floating and not kind.is_real()
-    if rounds or kind == Type.f64:
+    rounds = op.floating and not dtype.is_real()
+    if rounds or dtype == Type.f64:
         lines = ["typedef double T;"]
     else:
-        lines = [f"typedef {'float' if kind.is_real() else _CUDA_TYPES[kind.type_name]} T;"]
+        lines = [f"typedef {'float' if dtype.is_real() else _CUDA_TYPES[dtype.type_name]} T;"]
     for name, value in op.attributes().items():
         if type(value) is float:
             # NVRTC has neither INFINITY nor NAN
-            number = repr(value) if isfinite(value) else f"{0 if isnan(value) else copysign(1, value)} / 0.0"
-            lines.append(f"const T {name} = T({number});")
+            literal = repr(value) if isfinite(value) else f"{0 if isnan(value) else copysign(1, value)} / 0.0"
+            lines.append(f"const T {name} = T({literal});")
     for i, (name, parameter) in enumerate(_parameters(type(op).fn).items()):
-        if i >= len(kinds):
+        if i >= len(dtypes):
             lines.append(f"const T {name} = T({parameter.default});")
         else:
-            declared = "bool" if kinds[i] == Type.boolean and not rounds else "T"
-            as_float = _AS_FLOAT.get(kinds[i].type_name, "{}") if kind.is_real() and kind != Type.f64 else "{}"
+            declared = "bool" if dtypes[i] == Type.boolean and not rounds else "T"
+            as_float = _AS_FLOAT.get(dtypes[i].type_name, "{}") if dtype.is_real() and dtype != Type.f64 else "{}"
             lines.append(f"const {declared} {name} = {as_float.format(values[i])};")
-    expression = op.cuda_expression(kind)
+    expression = op.cuda_expression(dtype)
     lines.append(f"{target} = {f'rint({expression})' if rounds else expression};")
     return " ".join(lines)

@@ -18,9 +18,9 @@ MAX_AXES = 6
 MAX_INDEX = 2**31 - 1  # kernels count elements along axes in 32 bits
 THREADS = 512  # the maximum per block
 LONG_ROW = 16384  # elements beyond which a row is long: blocks divide it among themselves if there are few rows
-LANE_VECTORS = 4  # the most per thread, where a warp has a whole row of several hundred elements
-PART_THREADS = 256  # per block that takes a part of a long row
-MIN_PART_ELEMENTS = 2048  # of a part of a long row
+LANE_VECTORS = 4  # the most vectors per thread where a warp has a whole row of several hundred elements
+PART_THREADS = 256  # threads per block that takes a part of a long row
+MIN_PART_ELEMENTS = 2048  # the least elements in a part of a long row
 
 Axis = tuple[int, int, int]
 """Extent, stride of the array read, stride of the array written; strides are in elements."""
@@ -52,8 +52,8 @@ def real(value: float, x: Array) -> np.floating[Any]:
 
 def merged(axes: Sequence[Axis]) -> list[Axis]:
     """Return the fewest axes, at least one, that give the same elements in the same order."""
-    found = Axes.collapse(*zip(*axes)) if axes else None
-    return list(zip(found.extents, *found.strides)) if found and found.extents else [(1, 0, 0)]
+    collapsed = Axes.collapse(*zip(*axes)) if axes else None
+    return list(zip(collapsed.extents, *collapsed.strides)) if collapsed and collapsed.extents else [(1, 0, 0)]
 
 
 def by_stride(axes: Sequence[Axis]) -> list[Axis]:
@@ -105,19 +105,21 @@ def registers(
         return (32, 8), vector, ceildiv(n, 32 * vector)
     block = row_block(multiprocessors, rows, n, vector)
     vectors = power(n / (block[0] * vector))
+    # a thread holds its elements in at most 32 registers of 4 bytes; an element of 16 bits takes a register, too
     fits = vectors <= 16 and vectors * vector * max(x.itemsize // 4, 1) <= 32
     return (block, vector, vectors) if fits else None
 
 
 def part_elements(multiprocessors: int, rows: int, n: int, multiple: int = 1) -> int:
-    """Return the elements of the parts that long rows are divided into among blocks, where there are too few rows of n
-    elements for all multiprocessors; else n. n is a multiple of ``multiple``, and so are the parts."""
+    """Return the number of elements of each part if long rows of n elements are divided among blocks, because there are
+    too few of them for all multiprocessors; else n. n is a multiple of ``multiple``, and so are the parts."""
     parts = min(2 * multiprocessors // rows, n // MIN_PART_ELEMENTS)
     return n if n <= LONG_ROW or parts < 2 else ceildiv(ceildiv(n, parts), multiple) * multiple
 
 
 def vector_elements(n: int, *arrays: Array | None) -> int:
-    """Return how many elements of dense rows of n elements are read at a time: 16 bytes' worth, or one."""
+    """Return how many elements of dense rows of n elements are read at a time: 16 bytes if all arrays are aligned, or
+    one element."""
     given = [x for x in arrays if x is not None]
     return 16 // given[0].itemsize if all(aligned(x, n) for x in given) else 1
 
@@ -130,7 +132,8 @@ def aligned(x: Array, n: int) -> bool:
 def column_block(multiprocessors: int, columns: int, n: int) -> tuple[int, int]:
     """Return (columns per block, threads per column of n elements).
 
-    Few columns are spread over more multiprocessors; 8 elements of 4 bytes are still read without waste.
+    If there are few columns, a block has at most 8 of them, so that more multiprocessors have work. 8 elements of 4
+    bytes are still read without waste.
     """
     many = columns >= 32 * multiprocessors
     across = power(columns, high=32 if many else 8)

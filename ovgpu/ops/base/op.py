@@ -52,12 +52,12 @@ class Op:
 
     name: ClassVar[str]
     version: ClassVar[str] = "ovgpu"
-    """The version of ops that only passes make. The decorator `op` sets that of others, and their aliases."""
+    """Ops that only passes create have this version. The decorator `op` sets version and aliases of all others."""
     aliases: ClassVar[tuple[str, ...]] = ()
     page: ClassVar[str] = ""
 
     host_inputs: ClassVar[tuple[int, ...]] = ()
-    """Numbers of the inputs whose values are needed on the host: by `infer_specs` (target shapes, axes) or as plain
+    """Indices of the inputs whose values are needed on the host: by `infer_specs` (target shapes, axes) or as plain
     numbers. `evaluate` and the fast forms get them as NumPy arrays. A final ``-1`` stands for all inputs after those
     listed."""
 
@@ -68,7 +68,7 @@ class Op:
     inputs of its shape, are all contiguous, or all have adjacent channels."""
 
     keeps_layout: ClassVar[bool] = False
-    """True if the output of rank 4 is better `View.channels_last` where an input has adjacent channels."""
+    """True if an output of rank 4 should be `View.channels_last` where an input has adjacent channels."""
 
     strided_outputs: ClassVar[bool] = False
     """True if the fast forms can write into outputs that are not contiguous (parts of a Concat)."""
@@ -93,26 +93,26 @@ class Op:
     """True if all elements of the output are elements of input 0; ops with `is_reshape` need not say so."""
 
     partial_inputs: ClassVar[tuple[int, ...]] = ()
-    """The inputs of which the op reads no more bytes than it writes."""
+    """Indices of the inputs from which the op reads no more bytes than it writes."""
 
     half_precision: ClassVar[Literal["never", "always", "bounded", "promoted"]] = "never"
     """When a model in f16 or bf16 runs the op in 16 bits: never, always, or unless an input is f32 (promoted). Bounded
-    is promoted, but an f32 result may be rounded all the same. See `ovgpu.passes.downcast`."""
+    is as promoted, except that an f32 result, too, may be rounded to 16 bits. See `ovgpu.passes.downcast`."""
 
     host_in_decode: ClassVar[bool] = False
     """True if the host may compute the op in decode steps, where its lengths or values depend on those of KV caches."""
 
     updates: ClassVar[dict[int, tuple[int, int]]] = {}
-    """Outputs that are inputs changed in place: output number -> (number of that input, number of the input that is
+    """Outputs that are inputs changed in place: output index -> (index of that input, index of the input that is
     written into it). The fast forms get one array as both; `evaluate` returns a fresh array, as for any op."""
 
     reads_updated: ClassVar[bool] = False
     """True if the op also reads the inputs that it changes."""
 
     mixed_reals: ClassVar[tuple[int, ...]] = ()
-    """Numbers of the inputs that may have another floating-point type than input 0, as in OpenVINO: `infer_specs` gets
-    them with that of input 0, and the pass `convert_mixed_reals` converts all of them to one type before anything is
-    computed."""
+    """Indices of the inputs whose floating-point type may differ from that of input 0, as in OpenVINO. `infer_specs`
+    gets them with the type of input 0, and the pass `convert_mixed_reals` converts all of them to one type before
+    anything is computed."""
 
     ir_names: ClassVar[dict[str, str]] = {}
     """Python name -> IR name, for attributes whose IR name is not a Python identifier."""
@@ -147,12 +147,13 @@ class Op:
         if any(s is not None and s.type is Type.string for s in inputs):
             raise OpError("element type string is not a number")
 
-    def takes_parts(self, kind: Type) -> bool:
-        """Return whether tensors with adjacent channels may be some channels of wider ones; ``kind`` is their type."""
+    def takes_parts(self, dtype: Type) -> bool:
+        """Return whether tensors of type ``dtype`` with adjacent channels may be parts of tensors with more
+        channels."""
         return True
 
     def infer_mixed(self, inputs: Sequence[Spec | None]) -> tuple[Spec, ...]:
-        """Return what `infer_specs` returns for inputs whose floating-point types may differ as `mixed_reals` says."""
+        """Call `infer_specs` for inputs whose floating-point types may differ as `mixed_reals` allows."""
         given = list(inputs)
         for i in self.mixed_reals:
             spec = given[i] if i < len(given) else None
@@ -186,7 +187,7 @@ class Op:
         return None
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
-        """Return the numbers of inputs whose memory output 0 may take over if no later step reads them."""
+        """Return the indices of inputs whose memory output 0 may take over if no later step reads them."""
         return ()
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
@@ -224,12 +225,12 @@ class Op:
             ]
             values = [v if v.size else v.astype(np.int64) for v in values]  # an empty object array holds strings
         try:
-            found = (
+            results = (
                 self.evaluate(NUMPY, *values) if symbolic else evaluate(self, NUMPY, values, [s.type for s in outputs])
             )
         except (TypeError, ValueError, OpError):  # not decidable on symbols
             return outputs
-        return [replace(s, value=np.asarray(v)) for s, v in zip(outputs, found)]
+        return [replace(s, value=np.asarray(v)) for s, v in zip(outputs, results)]
 
     def attributes(self) -> dict[str, Any]:
         """Return the attributes by IR name, in order of declaration."""
@@ -238,15 +239,15 @@ class Op:
 
 OPSETS = [f"opset{n}" for n in range(1, 18)]  # of OpenVINO, as far as ovgpu knows them
 MIXED_REALS = frozenset((Type.f16, Type.bf16, Type.f32, Type.f64))
-SMALL_ELEMENTS = 1024  # the size of shape tensors, up to which inference propagates values
+SMALL_ELEMENTS = 1024  # the most elements of a tensor, such as a shape, whose values inference propagates
 
 
 def _small(spec: Spec) -> bool:
     return all(isinstance(d, int) for d in spec.shape or ()) and product(spec.shape or ()) <= SMALL_ELEMENTS
 
 
-def _integral(kind: Type) -> bool:
-    return kind.is_integral()
+def _integral(dtype: Type) -> bool:
+    return dtype.is_integral()
 
 
 _declared: dict[type[Op], dict[str, Field[Any]]] = {}
@@ -255,8 +256,8 @@ _declared: dict[type[Op], dict[str, Field[Any]]] = {}
 def declared(cls: type[Op]) -> dict[str, Field[Any]]:
     """Return the attributes of an op class as dataclass fields, by IR name."""
     if cls not in _declared:
-        found: tuple[Field[Any], ...] = fields(cls) if is_dataclass(cls) else ()
-        _declared[cls] = {cls.ir_names.get(f.name, f.name): f for f in found}
+        attributes: tuple[Field[Any], ...] = fields(cls) if is_dataclass(cls) else ()
+        _declared[cls] = {cls.ir_names.get(f.name, f.name): f for f in attributes}
     return _declared[cls]
 
 
@@ -267,7 +268,7 @@ _registry: dict[str, dict[str, type[Op]]] = {}
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def internal_op(cls: OpClass) -> OpClass:
-    """Declare an op that only passes make, and no IR file has. Its annotations and those of its bases are attributes.
+    """Declare an op that only passes create, and no IR file contains. Annotations of it and its bases are attributes.
 
     The class becomes a dataclass with the methods of `Op`: generating them per class takes as long as the whole import.
     """
@@ -318,7 +319,8 @@ def is_own(cls: type[Op]) -> bool:
 def lookup(name: str, version: str) -> type[Op] | None:
     """Return the newest registered version of an op that is not newer than ``version``, None if there is none.
 
-    An opset that ovgpu does not know may have other versions of any op: of such, there are only those of users.
+    An opset that ovgpu does not know may have other versions of any op. For it, only ops that users registered are
+    found.
     """
     versions = _registry.get(name, {})
     if version in versions or version not in OPSETS:
@@ -348,42 +350,43 @@ def op_of(node: Any) -> Op:
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def convert(text: str, kind: Any) -> Any:
-    """Return the value of an attribute annotated ``kind`` from its XML text. Raises ValueError if it does not fit."""
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
+def convert(text: str, annotation: Any) -> Any:
+    """Return the value of an attribute with this ``annotation`` from its XML text. Raises ValueError if it does not
+    fit."""
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return convert(text, next(a for a in args if a is not type(None)))
     if origin is Literal:
         value = text.strip()
-        found = next((a for a in args if a == value or a == value.lower()), None)
-        if found is None:
+        match = next((a for a in args if a == value or a == value.lower()), None)
+        if match is None:
             raise ValueError(f"{text!r} is not one of {', '.join(map(str, args))}")
-        return found
+        return match
     if origin is tuple:
         return tuple(convert(part, args[0]) for part in text.split(",") if part.strip())
-    if kind is bool:
+    if annotation is bool:
         if text.lower() not in BOOLEANS:
             raise ValueError(f"{text!r} is not a boolean")
         return BOOLEANS[text.lower()]
-    if kind is Type:
+    if annotation is Type:
         return Type.parse(text)
-    if kind in (int, float) and ("_" in text or not text.isascii()):  # Python accepts such numbers, the IR does not
+    if annotation in (int, float) and ("_" in text or not text.isascii()):  # numbers to Python, but not in the IR
         raise ValueError(f"{text!r} is not a number")
-    if kind is PartialShape:
+    if annotation is PartialShape:
         return PartialShape(text)
-    if kind not in (int, float):
-        return kind(text)
+    if annotation not in (int, float):
+        return annotation(text)
     try:
-        return kind(text) if kind is float or "." not in text else whole(float(text))
+        return annotation(text) if annotation is float or "." not in text else whole(float(text))
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is not {'an integer' if kind is int else 'a number'}") from None
+        raise ValueError(f"{text!r} is not {'an integer' if annotation is int else 'a number'}") from None
 
 
-def whole(number: float) -> int:
+def whole(value: float) -> int:
     """Return a number without a fraction as an integer. Raises ValueError for any other number."""
-    if number != int(number):
+    if value != int(value):
         raise ValueError
-    return int(number)
+    return int(value)
 
 
 _schemas: dict[type[Op], dict[str, tuple[Any, bool]]] = {}
@@ -402,9 +405,11 @@ def schema(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
 def _annotation(cls: type[Op], name: str) -> Any:
     """Return an attribute's annotation; `typing.get_type_hints` would evaluate all annotations of `Op` per class."""
     owner = next(base for base in cls.__mro__ if name in inspect.get_annotations(base))
-    found = inspect.get_annotations(owner)[name]
+    annotation = inspect.get_annotations(owner)[name]
     module = sys.modules.get(owner.__module__)
-    return eval(found, {} if module is None else vars(module), vars(owner)) if isinstance(found, str) else found
+    if not isinstance(annotation, str):
+        return annotation
+    return eval(annotation, {} if module is None else vars(module), vars(owner))
 
 
 def build(cls: type[Op], texts: dict[str, str], **others: Any) -> Op:
@@ -413,13 +418,13 @@ def build(cls: type[Op], texts: dict[str, str], **others: Any) -> Op:
     ``others`` are attributes that are not text (bodies, port maps). Raises `OpError` that names the wrong attribute.
     """
     values = dict(others)
-    for name, (kind, required) in schema(cls).items():
+    for name, (annotation, required) in schema(cls).items():
         ir_name = cls.ir_names.get(name, name)
-        if kind is bool and not required and texts.get(ir_name, "1").lower() not in BOOLEANS:
+        if annotation is bool and not required and texts.get(ir_name, "1").lower() not in BOOLEANS:
             continue  # OpenVINO takes the default for a text that is not a boolean
         if ir_name in texts:
             try:
-                values[name] = convert(texts[ir_name], kind)
+                values[name] = convert(texts[ir_name], annotation)
             except (ValueError, OverflowError, RuntimeError) as e:
                 raise OpError(f"attribute '{ir_name}': {e}") from None
         elif required and name not in values:
@@ -428,7 +433,7 @@ def build(cls: type[Op], texts: dict[str, str], **others: Any) -> Op:
 
 
 def evaluate(op: Op, xp: Adapter, inputs: Sequence[Array | None], outputs: Sequence[Type]) -> tuple[Array, ...]:
-    """Run `op.evaluate`, with inputs decoded from and results encoded to storage types, see `Op.exact`.
+    """Run `op.evaluate` on inputs decoded from storage types, and encode its results to them; see `Op.exact`.
 
     ``outputs`` are the outputs' element types; a result of dynamic type stays as it is.
     """
@@ -436,4 +441,6 @@ def evaluate(op: Op, xp: Adapter, inputs: Sequence[Array | None], outputs: Seque
         inputs = [None if x is None else decode(x, xp) for x in inputs]
     with np.errstate(all="ignore"):
         results = op.evaluate(xp, *inputs)
-        return tuple(r if kind.is_dynamic() else encode(r, kind, xp) for r, kind in zip(results, outputs, strict=True))
+        return tuple(
+            r if dtype.is_dynamic() else encode(r, dtype, xp) for r, dtype in zip(results, outputs, strict=True)
+        )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ovgpu.ops.fused._elementwise import Chain
 
 
-PORTABLE_CLUSTER = 8  # blocks of a cluster that whole devices have; some have more, parts of devices fewer
+PORTABLE_CLUSTER = 8  # the most blocks of a cluster on every whole device; some allow more, parts of devices fewer
 T = TypeVar("T")
 
 
@@ -55,13 +55,13 @@ class KernelRecorder(Protocol):
         """True if products of f32 may round their operands to TF32; never below compute capability 8.0."""
 
     def choose(self, question: str, answers: Mapping[str, T]) -> T:
-        """Return one of several ``answers``, by name, which all give right results: the one that took the least time on
-        this card (`ovgpu tune`), or the first one if that was not measured. ``question`` names the kind and the sizes
-        of the work."""
+        """Return one of the ``answers``, all of which give right results: the one that was fastest on this card when
+        `ovgpu tune` measured them, or the first one if they were not measured. The keys are their names. ``question``
+        names the kind and the sizes of the work."""
 
     @staticmethod
     def c_type(dtype: np.dtype[Any]) -> str:
-        """Return the CUDA C++ type of a dtype's elements. NoKernelError if kernels do not compute with them."""
+        """Return the CUDA C++ type of a dtype's elements. Raises NoKernelError if kernels do not compute with them."""
 
     @staticmethod
     def functor(
@@ -100,7 +100,7 @@ class KernelRecorder(Protocol):
         whether it may begin before the launches before it have ended; it must wait for them (`cuda_kernels/ptx.cuh`)
         before it reads memory that another launch of the inference writes, or writes memory that another one accesses.
         ``cluster``: how many consecutive blocks form a cluster, at most `max_cluster`. Where such a cluster does not
-        fit on the device, ``otherwise`` records what takes the launch's place, with a recorder that has no clusters.
+        fit on the device, ``otherwise`` records other launches in its place, with a recorder that has no clusters.
         """
 
     def fits(

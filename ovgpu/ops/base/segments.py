@@ -17,11 +17,11 @@ from ovgpu.spec import Spec
 from ovgpu.symbolic import Int
 from ovgpu.types import Type
 
-THREADS = 256  # per block
+THREADS = 256  # threads per block
 
 
 def check_numbers(spec: Spec, what: str, rank: int) -> None:
-    """Raise OpError unless ``spec`` holds row numbers: type i32 or i64, and this rank."""
+    """Raise OpError unless ``spec`` can hold row numbers: it must have type i32 or i64, and this rank."""
     if spec.type not in (Type.i32, Type.i64) and not spec.type.is_dynamic():
         raise OpError(f"{what} must be i32 or i64, not {spec.type.get_type_name()}")
     if spec.rank not in (None, rank):
@@ -29,7 +29,7 @@ def check_numbers(spec: Spec, what: str, rank: int) -> None:
 
 
 def check_below(spec: Spec, extent: Int, what: str) -> None:
-    """Demand that the numbers, if they are known, are in ``[0, extent)``. Raises OpError now, or at run time where
+    """Demand that the row numbers are in ``[0, extent)``, if they are known. Raises OpError now, or at run time where
     ``extent`` is symbolic."""
     numbers = spec.constant
     if numbers is None or not numbers.size:
@@ -40,7 +40,7 @@ def check_below(spec: Spec, extent: Int, what: str) -> None:
 
 
 def ascends(numbers: Array) -> bool:
-    """Return whether no number is less than the one before."""
+    """Return whether the numbers are in ascending order; equal neighbours are allowed."""
     return not bool((numbers[1:] < numbers[:-1]).any())
 
 
@@ -50,7 +50,8 @@ def fold(
     """Reduce the rows in ``[begin[n], end[n])`` into ``out[n]``, which holds the neutral element at first.
 
     ``rows(index)`` returns the rows at a slice or an index array. ``combine`` reduces two arrays, ``whole`` an axis.
-    The loop runs over offsets within all groups, sorted by length, or over the groups: whichever are fewer.
+    The loop runs over the groups if they are fewer than the rows of the longest one, else over offsets into all groups,
+    which are sorted by length.
     """
     size = xp.maximum(end - begin, 0)
     longest = int(size.max()) if len(size) else 0

@@ -7,17 +7,17 @@ from ovgpu.ops.base.op import Op, op_of
 
 
 def host_indices(op: Op, count: int) -> set[int]:
-    """Return the numbers of an op's host inputs if it has ``count`` inputs, with -1 expanded; see `Op.host_inputs`."""
+    """Return the indices of an op's host inputs if it has ``count`` inputs, with -1 expanded; see `Op.host_inputs`."""
     listed = op.host_inputs
-    found = {i for i in listed if 0 <= i < count}
+    indices = {i for i in listed if 0 <= i < count}
     if -1 in listed:
-        found |= set(range(max((i for i in listed if i >= 0), default=-1) + 1, count))
-    return found
+        indices |= set(range(max((i for i in listed if i >= 0), default=-1) + 1, count))
+    return indices
 
 
 def shape_tensor_ports(model: Model) -> set[Output]:
-    """Return the shape tensors: all ports that host inputs depend on, up to shapes, constants, parameters and
-    variables."""
+    """Return the shape tensors: all ports that host inputs depend on, back to ShapeOf, Constant, Parameter and
+    ReadValue."""
     stack = [p for n in model.ops for i in host_indices(op_of(n), len(n.sources)) if (p := n.sources[i]) is not None]
     shape_tensors: set[Output] = set()
     while stack:

@@ -24,7 +24,7 @@ def normalize_axis(axis: int, rank: int) -> int:
 
 
 def axes_of_scalar(axes: Sequence[int], rank: int) -> bool:
-    """Return whether these are axes of a scalar: 0 or -1, which OpenVINO takes for a scalar where an operation does
+    """Return whether these are axes of a scalar. For a scalar, OpenVINO accepts axes 0 and -1 of operations that do
     nothing along an axis of one element."""
     return rank == 0 and set(axes) <= {0, -1}
 
@@ -42,7 +42,8 @@ def unknowns(rank: int | None) -> Shape:
 
 
 def check_count(count: int, least: int, most: float | None = None) -> None:
-    """Raise OpError unless ``count``, a number of inputs, is ``least`` or, with ``most``, between the two."""
+    """Raise OpError unless the number of inputs ``count`` is ``least``, or from ``least`` to ``most`` if that is
+    given."""
     if not least <= count <= (least if most is None else most):
         raise OpError(f"{count} inputs are not what the operation takes")
 
@@ -62,7 +63,7 @@ def check_reals(
     if not (spec.type.is_dynamic() or spec.type.is_real()):
         raise OpError(f"{what} must be floating-point numbers, not {spec.type.get_type_name()}")
     if not (types is None or spec.type.is_dynamic() or spec.type in types):
-        allowed = " or ".join(kind.get_type_name() for kind in types)
+        allowed = " or ".join(dtype.get_type_name() for dtype in types)
         raise OpError(f"{what} must have the type {allowed}, not {spec.type.get_type_name()}")
     if ranks is not None and spec.rank is not None and spec.rank not in ranks:
         raise OpError(f"{what} must have rank {' or '.join(map(str, ranks))}, not {spec.rank}")
@@ -83,8 +84,8 @@ def constants(spec: Spec) -> list[int] | None:
 
 
 def check_axes(spec: Spec, rank: int | None, *, ranks: Sequence[int] = (1,)) -> None:
-    """Raise OpError unless ``spec`` is an integer tensor of one of these ranks that holds axes of a tensor of rank
-    ``rank``."""
+    """Raise OpError unless ``spec`` is an integer tensor of one of these ranks with axes of a tensor of rank ``rank``,
+    as far as known."""
     check_integers(spec, "axes", ranks=ranks)
     known = constants(spec)
     if rank is not None and known is not None:
@@ -127,19 +128,19 @@ def is_read(value: Int) -> bool:
 
 def integer(values: Any, what: str) -> int:
     """Return the only element of a host tensor. Raises OpError unless there is exactly one."""
-    found = integers(values)
-    if len(found) != 1:
-        raise OpError(f"{what} must have one element, not {len(found)}")
-    return found[0]
+    elements = integers(values)
+    if len(elements) != 1:
+        raise OpError(f"{what} must have one element, not {len(elements)}")
+    return elements[0]
 
 
 def first(values: Any, what: str) -> int:
     """Return the first element of a host tensor. Raises OpError if there is none. OpenVINO reads conditions like this,
     and ignores further elements."""
-    found = integers(values)
-    if not found:
+    elements = integers(values)
+    if not elements:
         raise OpError(f"{what} has no element")
-    return found[0]
+    return elements[0]
 
 
 def integers(values: Any) -> list[int]:

@@ -23,9 +23,9 @@ CODED = frozenset(getattr(Type, name).storage for name in "nf4 f8e8m0 f4e2m1 i4 
 _BETWEEN_NF4 = (NF4[1:] + NF4[:-1]) / 2
 
 
-def is_float(kind: Type) -> bool:
-    """Return whether elements are floating-point numbers; unlike `Type.is_real`, true for nf4 as well."""
-    return kind.is_real() or kind is Type.nf4
+def is_float(element_type: Type) -> bool:
+    """Return whether elements are floating-point numbers. Unlike `Type.is_real`, this includes nf4."""
+    return element_type.is_real() or element_type is Type.nf4
 
 
 ROUNDED_VIA_F16 = (Type.f8e4m3, Type.f8e5m2)
@@ -38,13 +38,13 @@ def is_plain(dtype: np.dtype[Any]) -> bool:
     return dtype.name == "bfloat16" or dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize > 1)
 
 
-def compute_dtype(kind: Type) -> np.dtype[Any]:
-    """Return the dtype in which computing ops get elements of ``kind``."""
-    if is_float(kind) and kind not in (Type.f32, Type.f64):
+def compute_dtype(element_type: Type) -> np.dtype[Any]:
+    """Return the dtype in which computing ops get elements of ``element_type``."""
+    if is_float(element_type) and element_type not in (Type.f32, Type.f64):
         return np.dtype(np.float32)
-    if kind.packed:
-        return np.dtype(np.int8 if kind.is_signed() else np.uint8)
-    return kind.storage
+    if element_type.packed:
+        return np.dtype(np.int8 if element_type.is_signed() else np.uint8)
+    return element_type.storage
 
 
 @cache
@@ -74,45 +74,48 @@ def zero_of(x: Any) -> Any:
     return b"" if x.dtype.kind == "O" and (not x.size or isinstance(x.flat[0], bytes)) else 0
 
 
-def encode(x: Array, kind: Type, xp: Adapter = NUMPY) -> Array:
-    """Return computed values ``x`` in the storage dtype of ``kind``; ``x`` itself if it has that dtype already."""
-    if x.dtype == kind.storage:
+def encode(x: Array, element_type: Type, xp: Adapter = NUMPY) -> Array:
+    """Return computed values ``x`` in the storage dtype of ``element_type``; ``x`` itself if it has that dtype
+    already."""
+    if x.dtype == element_type.storage:
         return x
-    return _float(x, kind, xp) if is_float(kind) else _integer(x, kind)
+    return _float(x, element_type, xp) if is_float(element_type) else _integer(x, element_type)
 
 
-def _float(x: Array, kind: Type, xp: Adapter) -> Array:
-    if kind.bitwidth >= 16:
-        return x.astype(kind.storage)
+def _float(x: Array, element_type: Type, xp: Adapter) -> Array:
+    if element_type.bitwidth >= 16:
+        return x.astype(element_type.storage)
     x = x.astype(np.float32)
-    if kind is Type.nf4:
+    if element_type is Type.nf4:
         codes = xp.searchsorted(xp.asarray(_BETWEEN_NF4), x).astype(np.uint8)
-        return xp.where(xp.isnan(x), xp.uint8(0), codes).view(kind.storage)
-    if kind is Type.f8e8m0:
-        return _exponents(x, xp).view(kind.storage)
-    if kind is Type.f4e2m1:  # no infinity and no NaN
+        return xp.where(xp.isnan(x), xp.uint8(0), codes).view(element_type.storage)
+    if element_type is Type.f8e8m0:
+        return _exponents(x, xp).view(element_type.storage)
+    if element_type is Type.f4e2m1:  # no infinity and no NaN
         x = xp.fmin(x, 6)
-    if kind in ROUNDED_VIA_F16:
+    if element_type in ROUNDED_VIA_F16:
         x = x.astype(np.float16)
-    return x.astype(kind.storage)
+    return x.astype(element_type.storage)
 
 
 def _exponents(x: Array, xp: Adapter) -> Array:
-    """Return f8e8m0 codes: exponents, with ties to even. Values of 0 and below get the least one, infinity the
-    greatest, NaN 255."""
+    """Return f8e8m0 codes, which are exponents; ties are rounded to even. Values of 0 and below get the least code,
+    infinity the greatest finite one, NaN 255."""
     bits = xp.minimum(xp.maximum(x, 2.0**-127), 2.0**127).view(np.uint32)
     codes = (bits + 0x3FFFFF + (bits >> 23 & 1)) >> 23
     return xp.where(xp.isnan(x), 255, codes).astype(np.uint8)
 
 
-def _integer(x: Array, kind: Type) -> Array:
-    if kind is Type.boolean:
+def _integer(x: Array, element_type: Type) -> Array:
+    if element_type is Type.boolean:
         return x != 0
-    if x.dtype.kind == "f" and kind.bitwidth < 64:
-        x = x.astype(np.int32 if kind.bitwidth < 32 or kind is Type.i32 else np.int64)
-    if not kind.packed:
-        return x.astype(kind.storage)
-    low = x.astype(np.uint8) & np.uint8((1 << kind.bitwidth) - 1)
-    if kind.storage.names is not None:
-        return low.view(kind.storage)
-    return ((low ^ 8) - 8).astype(np.int8).astype(kind.storage) if kind is Type.i4 else low.astype(kind.storage)
+    if x.dtype.kind == "f" and element_type.bitwidth < 64:
+        x = x.astype(np.int32 if element_type.bitwidth < 32 or element_type is Type.i32 else np.int64)
+    if not element_type.packed:
+        return x.astype(element_type.storage)
+    low = x.astype(np.uint8) & np.uint8((1 << element_type.bitwidth) - 1)
+    if element_type.storage.names is not None:
+        return low.view(element_type.storage)
+    if element_type is Type.i4:
+        low = ((low ^ 8) - 8).astype(np.int8)
+    return low.astype(element_type.storage)

@@ -13,7 +13,7 @@ from ovgpu.ops.base.op import Array
 
 RANKS = (2, 4, 8)  # ranks that kernels are instantiated for
 THREADS, ITEMS = 256, 4  # threads per block, elements per thread
-CHUNK_BYTES = 16  # of adjacent channels that a thread loads at once
+CHUNK_BYTES = 16  # bytes of adjacent channels that a thread loads at once
 _INT, _LONG = np.dtype(np.int32), np.dtype(np.int64)
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
 
@@ -45,8 +45,8 @@ def has_chunks(x: Array) -> bool:
 
 
 def pixel_step(x: Array) -> int:
-    """Return how many elements apart the pixels of x [N, C, ...] are, if its channels are adjacent and all pixels of
-    all images follow each other at equal distances; else 0."""
+    """Return the distance in elements of neighbouring pixels of x [N, C, ...], if its channels are adjacent and all
+    pixels of all images follow each other at equal distances; else 0."""
     if x.ndim < 3 or (x.shape[1] > 1 and strides_of(x)[1] != 1):
         return 0
     batch, _, *spatial = strides_of(x)
@@ -57,7 +57,7 @@ def pixel_step(x: Array) -> int:
 
 
 def same_memory(a: Array, b: Array) -> bool:
-    """Return whether two arrays of one shape and type are the same elements in memory."""
+    """Return whether two arrays of the same shape and type are the same elements in memory."""
     return bool(a.strides == b.strides and _address(a) == _address(b))
 
 
@@ -69,7 +69,7 @@ def _address(x: Array) -> int:
 class Axes:
     """Extents, outermost first, and each operand's strides in elements, for an elementwise walk over several operands.
 
-    ``reach`` is an upper bound of what a kernel adds to the offsets, and of all else that it counts.
+    ``reach`` is an upper bound of all that a kernel adds to the offsets, and of its other counts.
     """
 
     extents: tuple[int, ...]
@@ -118,8 +118,8 @@ class Axes:
 
     def numbers(self, *values: int) -> list[Any]:
         """Return kernel arguments of the index type."""
-        kind = self._dtype.type
-        return [kind(v) for v in values]
+        scalar = self._dtype.type
+        return [scalar(v) for v in values]
 
     @property
     def _dtype(self) -> np.dtype[Any]:
@@ -143,7 +143,7 @@ def reciprocal(divisor: int) -> tuple[int, int]:
 
 
 def vectorized(axes: Axes, itemsize: int, addresses: Sequence[int | None], step: int = 0) -> tuple[Axes, int]:
-    """Return the axes counted in the widest elements in which the operands can be moved, and those elements' bytes.
+    """Return the axes in units of the widest elements in which the operands can be moved, and the bytes of one.
 
     They are at most 16 bytes wide. An operand whose address is None is not moved, and must have stride 0 along the last
     axis. ``step`` is one more stride of the moved operands, in elements.

@@ -29,7 +29,7 @@ Call = Callable[[], Any]
 class Worker(list[Call]):
     """A list of calls that one thread runs one after the other; calling the worker records a call.
 
-    It is worker ``number`` of ``of`` workers.
+    It is worker ``number``, counted from 0, of ``of`` workers.
     """
 
     def __init__(self, number: int = 0, of: int = 1) -> None:
@@ -47,7 +47,7 @@ class Worker(list[Call]):
 def workers(parallel: bool = True) -> list[Worker]:
     """Return `WORKERS` empty workers; a single one for work that is too small to run in ``parallel``."""
     count = WORKERS if parallel else 1
-    return [Worker(number, count) for number in range(count)]
+    return [Worker(i, count) for i in range(count)]
 
 
 def shares(extent: int, count: int) -> list[slice]:
@@ -148,8 +148,8 @@ class _Crew:
         """Return the queue of jobs, after starting threads until at least ``size`` serve it."""
         if self._size < size:
             with self._lock:
-                for number in range(self._size, size):
-                    name = f"ovgpu-worker-{number}"
+                for i in range(self._size, size):
+                    name = f"ovgpu-worker-{i}"
                     threading.Thread(target=_work, args=(self._queue,), name=name, daemon=True).start()
                 self._size = max(size, self._size)
         return self._queue
@@ -181,7 +181,7 @@ def cores() -> int:
 
 
 def leave_core() -> None:
-    """Leave a core of the process to other threads than those of BLAS, which wait for work by spinning."""
+    """Leave one core of the process to threads other than BLAS's, which spin while they wait for work."""
     if BLAS_THREADS:
         BLAS_THREADS[1](max(cores() - 1, 1))
 

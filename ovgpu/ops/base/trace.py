@@ -28,7 +28,7 @@ TILE = 32768  # elements per tile: a handful of f32 tiles stay in a core's L2 ca
 
 
 class Reg(int):
-    """A register number; the type distinguishes it from a scalar operand of the same value."""
+    """Index of a register. The type distinguishes it from a scalar operand of the same value."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Tape:
     def calls(self) -> tuple[tuple[Callable[..., Any], Callable[[Sequence[Any]], tuple[Any, ...]]], ...]:
         """Each instruction's call, with the function that picks its arguments from the list of registers."""
         constant = count(-len(self.constants))
-        numbers = [[x if type(x) is Reg else next(constant) for x in step.operands] for step in self.instructions]
-        return tuple((step.call, itemgetter(*read, step.out)) for step, read in zip(self.instructions, numbers))
+        operands = [[x if type(x) is Reg else next(constant) for x in step.operands] for step in self.instructions]
+        return tuple((step.call, itemgetter(*read, step.out)) for step, read in zip(self.instructions, operands))
 
 
 # ---- stand-ins for arrays
@@ -78,7 +78,7 @@ class Tracing(NDArrayOperatorsMixin):
 
     def __init__(self, tape: list[Tracing], dtype: np.dtype[Any], source: Any) -> None:
         self.tape, self.dtype, self.source = tape, dtype, source
-        self.number = len(tape)
+        self.index = len(tape)
         tape.append(self)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -101,10 +101,10 @@ class _Xp:
     @staticmethod
     def where(condition: Any, a: Any, b: Any) -> Any:
         traced = next(x for x in (condition, a, b) if isinstance(x, Tracing))
-        kinds = [_operand_dtype(x) for x in (a, b)]
-        dtype = next((d for d, x in zip(kinds, (a, b)) if isinstance(x, Tracing)), None)
-        if kinds[0] != kinds[1] or dtype is None:
-            dtype = np.add.resolve_dtypes((*kinds, None))[-1]
+        dtypes = [_operand_dtype(x) for x in (a, b)]
+        dtype = next((d for d, x in zip(dtypes, (a, b)) if isinstance(x, Tracing)), None)
+        if dtypes[0] != dtypes[1] or dtype is None:
+            dtype = np.add.resolve_dtypes((*dtypes, None))[-1]
         operands = tuple(x if isinstance(x, Tracing) else _scalar(x, dtype) for x in (a, b))
         return Tracing(traced.tape, dtype, (_where, (condition, *operands)))
 
@@ -150,7 +150,8 @@ def _minimum(a: Any, b: Any, out: Any) -> None:
 
 
 def _power(a: Any, b: Any, out: Any) -> None:
-    """Compute `np.power`, by one or two products or a root if the exponent is a single number that allows it."""
+    """Compute `np.power`; for a single exponent of 2, 3, -1 or plus or minus a half, by products, roots and
+    reciprocals, which take less time."""
     exponent = b.item() if b.size == 1 and a.dtype.kind == "f" else None
     if exponent == 2:
         np.square(a, out)
@@ -195,12 +196,12 @@ def _allocate(tape: list[Tracing], result: Tracing, arity: int) -> Tape:
     free: list[int] = []
     output_freed = result.source[0] is _where  # `_where` writes its output before it has read all its operands
     instructions: list[Instruction] = []
-    for value in tape[arity : result.number + 1]:
-        if value is not result and value.number not in last:
+    for value in tape[arity : result.index + 1]:
+        if value is not result and value.index not in last:
             continue  # computed, but not used
         call, operands = value.source
-        released = [registers[x] for x in _reads(value) if last[x] == value.number and x >= arity]
-        if not output_freed and value.number >= inputs_done:
+        released = [registers[x] for x in _reads(value) if last[x] == value.index and x >= arity]
+        if not output_freed and value.index >= inputs_done:
             released.append(arity)
             output_freed = True
         if call is not _where:
@@ -212,25 +213,25 @@ def _allocate(tape: list[Tracing], result: Tracing, arity: int) -> Tape:
         free = [r for r in free if r != register]
         if call is _where:
             free += released
-        read = tuple(Reg(registers[x.number]) if isinstance(x, Tracing) else x for x in operands)
+        read = tuple(Reg(registers[x.index]) if isinstance(x, Tracing) else x for x in operands)
         instructions.append(Instruction(call, read, register))
-        registers[value.number] = register
+        registers[value.index] = register
     temporaries = tuple(dtypes[r] for r in range(arity + 1, arity + len(dtypes)))
     return Tape(tuple(instructions), temporaries, _inplace(instructions, arity))
 
 
 def _reads(value: Tracing) -> list[int]:
-    """Return the distinct numbers of the operands of ``value``."""
-    return list(dict.fromkeys(x.number for x in value.source[1] if isinstance(x, Tracing)))
+    """Return the distinct indices of the values that ``value`` is computed from."""
+    return list(dict.fromkeys(x.index for x in value.source[1] if isinstance(x, Tracing)))
 
 
 def _last_reads(tape: list[Tracing], result: Tracing) -> dict[int, int]:
-    """Map the number of each value that ``result`` depends on to the number of the last value that reads it."""
+    """Map the index of each value that ``result`` depends on to the index of the last value that reads it."""
     last: dict[int, int] = {}
-    for value in reversed(tape[: result.number + 1]):
-        if value.source is not None and (value is result or value.number in last):
+    for value in reversed(tape[: result.index + 1]):
+        if value.source is not None and (value is result or value.index in last):
             for x in _reads(value):
-                last.setdefault(x, value.number)
+                last.setdefault(x, value.index)
     return last
 
 

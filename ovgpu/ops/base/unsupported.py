@@ -29,7 +29,7 @@ class Unsupported(Op):
 
     def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         return tuple(
-            Spec(kind, None if shape.rank.is_dynamic else tuple(map(_extent, shape))) for kind, shape in self.declared
+            Spec(dtype, None if shape.rank.is_dynamic else tuple(map(_extent, shape))) for dtype, shape in self.declared
         )
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
@@ -46,7 +46,8 @@ def _extent(dim: Dimension) -> Int:
 
 
 def require_supported(model: Model) -> None:
-    """Raise `UnsupportedOpError` if the model or its bodies have unsupported ops, which the error lists with layers.
+    """Raise `UnsupportedOpError` if the model or its bodies have unsupported ops. The error lists them and their
+    layers.
 
     Variables (ReadValue and Assign) in bodies are unsupported as well.
     """
@@ -61,7 +62,7 @@ def require_supported(model: Model) -> None:
         if isinstance(node.op, Unsupported):
             layers.setdefault((node.op.name, node.op.version), []).append(f"'{node.friendly_name}'")
     if layers:
-        found = "; ".join(
+        listing = "; ".join(
             f"{name} of {version} (layer{'s' if len(names) > 1 else ''} {', '.join(names[:5])}"
             + (f" and {len(names) - 5} more)" if len(names) > 5 else ")")
             for (name, version), names in sorted(layers.items())
@@ -69,4 +70,4 @@ def require_supported(model: Model) -> None:
         suffix = f" ({model.source})" if model.source else ""
         if any(lookup(name, OPSETS[-1]) is not None for name, _ in layers):
             suffix += f"; ovgpu knows {OPSETS[0]} to {OPSETS[-1]}"
-        raise UnsupportedOpError(f"unsupported operations: {found}{suffix}")
+        raise UnsupportedOpError(f"unsupported operations: {listing}{suffix}")

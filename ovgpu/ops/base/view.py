@@ -36,8 +36,8 @@ class View:
     def channels_last(shape: Sequence[Int]) -> View:
         """Return the view [N, C, ...] of a dense tensor [N, ..., C]: the channels of a pixel are adjacent."""
         batch, channels, *spatial = shape
-        found = View.dense((batch, *spatial, channels))
-        return found.permute((0, len(shape) - 1, *range(1, len(shape) - 1)))
+        dense = View.dense((batch, *spatial, channels))
+        return dense.permute((0, len(shape) - 1, *range(1, len(shape) - 1)))
 
     @staticmethod
     def with_capacity(shape: Sequence[Int], axis: int, row: Int) -> View:
@@ -62,9 +62,9 @@ class View:
         return self.permute((0, *range(2, len(self.shape)), 1)).is_dense
 
     def has_pixels(self, multiple: int = 1) -> bool:
-        """Return whether channels of [N, C, ...] are adjacent, and all pixels provably follow each other at equal
-        distances, as in channels of a tensor that is channels last. The channels' number, their offset and the distance
-        are multiples of ``multiple``."""
+        """Return whether the channels of [N, C, ...] are adjacent, and all pixels provably follow each other at equal
+        distances, as in some channels of a channels-last tensor. The number of channels, the offset and the distance of
+        pixels must be multiples of ``multiple``."""
         batch, channels, *spatial = zip(self.shape, self.strides)
         step = expected = None
         for dim, stride in reversed([batch, *spatial]):
@@ -93,7 +93,8 @@ class View:
         return View(tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset)
 
     def slice(self, axis: int, start: Int, length: Int, step: Int = 1) -> View:
-        """Return ``length`` elements along ``axis`` from ``start``, ``step`` apart (of either sign)."""
+        """Return the view of ``length`` elements along ``axis`` from ``start``, ``step`` apart, which may be
+        negative."""
         shape, strides = list(self.shape), list(self.strides)
         offset = self.offset + start * strides[axis]
         shape[axis], strides[axis] = length, strides[axis] * step
@@ -102,7 +103,7 @@ class View:
     def expand(self, shape: Sequence[Int], targets: Sequence[int]) -> View | None:
         """Return the view broadcast to ``shape``: axis ``i`` becomes axis ``targets[i]``, with stride 0 if it grows.
 
-        Returns None if an extent that may be 1 is not known to grow or not. The extents are not checked for a match.
+        Returns None if it is unknown whether an extent that may be 1 grows. The extents are not checked for a match.
         """
         strides: list[Int] = [0] * len(shape)
         for extent, stride, i in zip(self.shape, self.strides, targets):
@@ -113,7 +114,8 @@ class View:
         return View(tuple(shape), tuple(strides), self.offset)
 
     def reshape(self, shape: Sequence[Int]) -> View | None:
-        """Return the same elements in the same order as ``shape``, None if that takes a copy or is undecidable."""
+        """Return a view of the same elements, in the same order, in another ``shape``; None if that takes a copy, or if
+        it is undecidable."""
         if any(equal(d, 0) for d in shape) or self.is_dense:
             return View(tuple(shape), dense_strides(shape), self.offset)
         runs = self._runs()

@@ -33,7 +33,7 @@ class Windowed(Op):
 
     def per_axis(self, name: str, axes: int | None, least: int) -> tuple[int, ...]:
         """Return an attribute's value per spatial axis, all ``least`` if it is empty. Raises OpError for values below
-        ``least``, or another number of values."""
+        ``least``, or if their number is not that of the axes."""
         values: tuple[int, ...] = getattr(self, name)
         if any(v < least for v in values):
             raise OpError(f"attribute '{name}': {min(values)} is less than {least}")
@@ -43,7 +43,7 @@ class Windowed(Op):
 
     def spatial(self, x: Spec, kernel: Spec) -> int | None:
         """Return the number of spatial axes, None if unknown. Raises OpError if ranks or attributes do not fit."""
-        found: int | None = None
+        count: int | None = None
         for spec, leading, what in ((x, 2, "the data"), (kernel, self.leading, "the kernel")):
             if spec.rank is None:
                 continue
@@ -51,14 +51,14 @@ class Windowed(Op):
             if axes not in self.axes:
                 ranks = " or ".join(str(leading + n) for n in self.axes)
                 raise OpError(f"{what} must have rank {ranks}, not {spec.rank}")
-            if found is not None and axes != found:
-                raise OpError(f"the data has {found} spatial axes, the kernel {axes}")
-            found = axes
-        if found is None and self.strides:
-            found = len(self.strides)
+            if count is not None and axes != count:
+                raise OpError(f"the data has {count} spatial axes, the kernel {axes}")
+            count = axes
+        if count is None and self.strides:
+            count = len(self.strides)
         for name, least in (("strides", 1), ("dilations", 1), *((n, 0) for n in self.pad_names)):
-            self.per_axis(name, found, least)
-        return found
+            self.per_axis(name, count, least)
+        return count
 
     @property
     def pad_names(self) -> tuple[str, ...]:
@@ -88,17 +88,18 @@ class Windowed(Op):
             at_most(1, k, f"the kernel is empty along spatial axis {axis}")
         if self.same:
             return [ceildiv(size, stride) for size, stride in zip(sizes, strides)]
-        found = []
+        extents = []
         for axis, (size, reach, begin, end, stride) in enumerate(
             zip(sizes, self.reach(kernel), *self.explicit_pads(len(sizes)), strides)
         ):
             padded = size + begin + end
             at_most(reach, padded, f"a kernel that reaches {{0}} far does not fit into {{1}} along spatial axis {axis}")
             span = padded - reach + stride
-            # The check above makes the extent 1 at least. Where its bounds do not say so, the span is clamped; not with
-            # a stride of 1, where the extent is often that of the data, which other layers are to see.
-            found.append((span if stride == 1 or bounds(span)[0] >= stride else maximum(span, stride)) // stride)
-        return found
+            # The check above makes the extent at least 1. Where the bounds of `span` do not show that, it is clamped.
+            # Not with a stride of 1: there the extent is often that of the data, and other layers must see that they
+            # agree.
+            extents.append((span if stride == 1 or bounds(span)[0] >= stride else maximum(span, stride)) // stride)
+        return extents
 
     def pads(self, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the padding before and after each spatial axis, also for automatic padding."""
@@ -113,10 +114,10 @@ class Windowed(Op):
         return (less, more) if self.auto_pad == "same_upper" else (more, less)
 
 
-def check_number(kind: Type) -> None:
+def check_number(dtype: Type) -> None:
     """Raise OpError unless elements are floating-point numbers or integers."""
-    if not (kind.is_dynamic() or kind.is_real() or kind.is_integral_number()) or kind in (Type.string, Type.nf4):
-        raise OpError(f"element type {kind.get_type_name()} is not a number")
+    if not (dtype.is_dynamic() or dtype.is_real() or dtype.is_integral_number()) or dtype in (Type.string, Type.nf4):
+        raise OpError(f"element type {dtype.get_type_name()} is not a number")
 
 
 def framed(xp: Adapter, x: Array, begin: Sequence[int], end: Sequence[int], value: float = 0) -> Array:

@@ -1,7 +1,7 @@
 """Convolutions on the host: matrix products of the kernel with im2col columns, built in blocks that stay in cache.
 
-Other forms were measured on layers of ResNet-50, U-Net and MobileNetV2, and lost: `bench/results/convolution-forms.md`
-has the figures. Winograd's algorithm gains a fifth at best, and loses with few channels or few pixels. For depthwise
+Other methods were slower on layers of ResNet-50, U-Net and MobileNetV2: `bench/results/convolution-forms.md` has the
+figures. Winograd's algorithm gains a fifth at best, and loses with few channels or few pixels. For depthwise
 convolutions, sums of shifted data, products with banded matrices and `einsum` all take longer.
 """
 
@@ -23,21 +23,22 @@ from ovgpu.ops.convolution._convolution import flat
 from ovgpu.ops.convolution._convolved import Convolved
 
 BLOCK_ELEMENTS = 1 << 18  # elements of the im2col matrix that a worker fills at a time
-FEW_PIXELS = 256  # pixels of an image up to which workers share out the outputs, not the pixels
-MIN_OUTPUTS = 16  # outputs of a worker, at least: BLAS computes so many at a time
-PARALLEL_PRODUCTS = 1 << 20  # products from which on a second worker pays
+FEW_PIXELS = 256  # the most pixels per image for which workers divide the outputs, not the pixels, among themselves
+MIN_OUTPUTS = 16  # the least outputs per worker: BLAS computes 16 at a time
+PARALLEL_PRODUCTS = 1 << 20  # the least number of products for which several workers are faster than one
 
 Index = tuple[slice, slice]  # images, channels
 HostEpilogue = Callable[[Worker, Index], None]
-"""Function that records an epilogue for the channels and images at an index, once they are written."""
+"""Function that records the epilogue of the images and channels at an index, after they have been written."""
 
 
 def convolve(k: HostRecorder, c: Convolved, workspace: Sequence[Array], epilogue: HostEpilogue | None = None) -> Any:
     """Record the calls that write ``c.out``. Return NotImplemented for outputs whose pixels are not contiguous.
 
-    The workspace holds columns, and parts of the data padded with zeros; every worker has its share. The form depends
-    on the shape. Pointwise convolutions are products alone. Depthwise ones use columns of some channels, and take 1.4
-    to 4 times as long as the products alone; all others use columns of some pixels, and take 1.0 to 1.4 times as long.
+    The workspace holds columns, and parts of the data padded with zeros; every worker has its share. The method depends
+    on the shape. Pointwise convolutions are products alone. Depthwise ones use columns of several channels, and take
+    1.4 to 4 times as long as the products alone. All others use columns of several pixels, and take 1.0 to 1.4 times as
+    long as the products.
     """
     out = flat(c.out, len(c.x), c.groups, c.outputs)
     if out is None:
@@ -61,7 +62,7 @@ def _workers_for(c: Convolved) -> list[Worker]:
 
 
 def _apply_to_all(k: HostRecorder, c: Convolved, epilogue: HostEpilogue | None) -> None:
-    """Record the epilogue for the whole result, unless it is None."""
+    """Record the epilogue of the whole result, unless it is None."""
     if epilogue is not None:
         work = _workers_for(c)
         for image, (worker, share) in product(range(len(c.out)), zip(work, shares(c.out.shape[1], len(work)))):
@@ -72,9 +73,11 @@ def _apply_to_all(k: HostRecorder, c: Convolved, epilogue: HostEpilogue | None) 
 def _products(
     work: Sequence[Worker], c: Convolved, x: Array, out: Array, epilogue: HostEpilogue | None
 ) -> HostEpilogue | None:
-    """Multiply the kernel and pointwise data: whole images, some outputs, or some pixels if there are few outputs.
+    """Record a pointwise convolution as products of the kernel and the data, one or several per image.
 
-    Like the other forms, this applies the epilogue to whole channels only, and returns it if it is still to be applied.
+    If the images do not divide evenly among the workers, these divide each image: its outputs, or its pixels if there
+    are few outputs. An epilogue takes whole channels. It is recorded here if products compute whole channels, otherwise
+    it is returned, and the caller records it later.
     """
     kernel, extents = c.kernel.reshape(c.groups, c.outputs, -1), c.out.shape[2:]
     cuts = 1 if len(x) % len(work) == 0 else len(work)
@@ -83,8 +86,8 @@ def _products(
         rows = shares(c.outputs, cuts)
     else:
         parts = [*_parts(extents, -(-prod(extents) // cuts))]
-    for number, (image, share, part) in enumerate(product(range(len(x)), rows, parts)):
-        worker, pixels = work[number % len(work)], _pixels(c, part)
+    for tile, (image, share, part) in enumerate(product(range(len(x)), rows, parts)):
+        worker, pixels = work[tile % len(work)], _pixels(c, part)
         worker(np.matmul, kernel[:, share], x[image, ..., pixels], out[image, :, share, pixels])
         if epilogue and len(parts) == 1:
             epilogue(worker, (slice(image, image + 1), share if c.groups == 1 else slice(0, c.out.shape[1])))
@@ -94,7 +97,10 @@ def _products(
 def _by_columns(
     work: Sequence[Worker], c: Convolved, out: Array, workspace: Sequence[Array], epilogue: HostEpilogue | None
 ) -> HostEpilogue | None:
-    """Multiply the kernel and columns of some images, or of some pixels of one."""
+    """Record products of the kernel and im2col columns, each for several images or for some pixels of one image.
+
+    Return the epilogue if it is still to be recorded, as in `_products`.
+    """
     kernel, extents, pixels = c.kernel.reshape(c.groups, c.outputs, -1), c.out.shape[2:], prod(c.out.shape[2:])
     columns, frame = (memory.size // len(work) for memory in workspace)
     depth, whole_images = c.groups * kernel.shape[2], len(c.x) % len(work) == 0
@@ -108,8 +114,8 @@ def _by_columns(
     while _needs_padding(c) and images * c.x.shape[1] * prod(_reach(c, next(_parts(extents, capacity)))) > frame:
         images, capacity = max(images // 2, 1), capacity if images > 1 else capacity // 2
     tiles = product(range(0, len(c.x), images), rows, _parts(extents, capacity))
-    for number, (image, share, part) in enumerate(tiles):
-        worker, batch = work[number % len(work)], slice(image, min(image + images, len(c.x)))
+    for tile, (image, share, part) in enumerate(tiles):
+        worker, batch = work[tile % len(work)], slice(image, min(image + images, len(c.x)))
         patches = _im2col(worker, c, c.x[batch], part, workspace)
         worker(
             np.matmul,
@@ -125,10 +131,11 @@ def _by_columns(
 def _by_channels(
     work: Sequence[Worker], c: Convolved, workspace: Sequence[Array], epilogue: HostEpilogue | None
 ) -> bool:
-    """Convolve depthwise, with columns of some channels at a time. Return whether the workspace holds a channel.
+    """Record a depthwise convolution with columns of several channels at a time. Return False, and record nothing, if
+    the workspace is too small for one channel.
 
-    With strides of 1, a tap reads one contiguous run through the rows of the data, which is copied faster than row by
-    row. Its results between the rows of the output are dropped.
+    With strides of 1, the elements that a tap reads are copied as one contiguous run of the data, which is faster than
+    copying row by row. The run includes elements between the rows; their results are dropped.
     """
     whole, taps = ((0,) * len(c.taps), c.out.shape[2:]), prod(c.taps)
     reach, runs = _reach(c, whole), prod(c.strides) == 1
@@ -140,8 +147,8 @@ def _by_channels(
     if not capacity:
         return False
     channels = -(-c.groups // (-(-c.groups // (capacity * len(work))) * len(work)))
-    for number, (image, first) in enumerate(product(range(len(c.x)), range(0, c.groups, channels))):
-        worker = work[number % len(work)]
+    for tile, (image, first) in enumerate(product(range(len(c.x)), range(0, c.groups, channels))):
+        worker = work[tile % len(work)]
         index = slice(image, image + 1), slice(first, min(first + channels, c.groups))
         kernel, out = c.kernel[index[1]].reshape(-1, 1, taps), c.out[index]
         if runs:
@@ -166,7 +173,7 @@ Part = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _parts(extents: Sequence[int], capacity: int) -> Iterator[Part]:
-    """Yield parts of at most ``capacity`` pixels that are contiguous in an array."""
+    """Divide an image into parts of at most ``capacity`` pixels, each contiguous in memory, and yield them."""
     axis = next((a for a in range(len(extents)) if prod(extents[a + 1 :]) <= capacity), len(extents) - 1)
     step, inner = max(capacity // prod(extents[axis + 1 :]), 1), extents[axis + 1 :]
     for outer in product(*map(range, extents[:axis])):
@@ -186,15 +193,16 @@ def _reach(c: Convolved, part: Part) -> list[int]:
 
 
 def _needs_padding(c: Convolved) -> bool:
-    """Return whether taps read outside of the data."""
+    """Return whether any tap reads outside of the data."""
     reach = _reach(c, ((0,) * len(c.taps), c.out.shape[2:]))
     return any(c.begin) or any(n > size for n, size in zip(reach, c.x.shape[2:]))
 
 
 def _padded_data(worker: Worker, c: Convolved, x: Array, part: Part, memory: Array, dense: bool = False) -> Array:
-    """Return the data that taps read for a part of the output: a view, if possible, or a copy with zeros around it.
+    """Return the data that taps read for a part of the output: a view if all of it lies inside the data, else a copy in
+    ``memory`` with zeros around it.
 
-    With ``dense``, the view must be contiguous.
+    With ``dense``, a view that is not contiguous is copied as well.
     """
     reach = _reach(c, part)
     first = [i * s - b for i, s, b in zip(part[0], c.strides, c.begin)]
@@ -214,7 +222,8 @@ def _padded_data(worker: Worker, c: Convolved, x: Array, part: Part, memory: Arr
 
 
 def _im2col(worker: Worker, c: Convolved, x: Array, part: Part, workspace: Sequence[Array]) -> Array:
-    """Return the data that every tap reads for a part of the output: [images, channels, taps, extents]."""
+    """Record the copy of the data into im2col columns for a part of the output. Return the columns: [images, channels,
+    taps, extents]."""
     x = _padded_data(worker, c, x, part, worker.share(workspace[1]))
     shape = (*x.shape[:2], *c.taps, *part[1])
     steps = x.strides[2:]
@@ -225,8 +234,8 @@ def _im2col(worker: Worker, c: Convolved, x: Array, part: Part, workspace: Seque
 
 
 def convolve_transposed(k: HostRecorder, c: Convolved, columns: Array, epilogue: HostEpilogue | None = None) -> Any:
-    """Record the calls that write ``c.out`` of a transposed convolution: products for every tap, added to the output
-    (col2im). Return NotImplemented for data whose pixels are not contiguous."""
+    """Record the calls that write ``c.out`` of a transposed convolution: they multiply data and kernel for every tap,
+    and add the products to the output (col2im). Return NotImplemented for data whose pixels are not contiguous."""
     x = flat(c.x, len(c.x), c.groups, c.channels)
     if x is None:
         return NotImplemented
@@ -246,7 +255,8 @@ def convolve_transposed(k: HostRecorder, c: Convolved, columns: Array, epilogue:
 
 
 def _by_outputs(work: Sequence[Worker], c: Convolved, x: Array, columns: Array, epilogue: HostEpilogue | None) -> None:
-    """Multiply some groups or outputs at a time for every tap, and add the products to the output."""
+    """Record the products of all taps, for several groups or for some outputs of a group at a time, and their addition
+    to the output."""
     kernel, sizes, taps = c.kernel.reshape(c.groups, c.channels, -1).swapaxes(1, 2), c.x.shape[2:], prod(c.taps)
     disjoint = all((t - 1) * d < s for t, d, s in zip(c.taps, c.dilations, c.strides))  # no products overlap
     target = c.out.reshape(len(c.x), c.groups, c.outputs, *c.out.shape[2:])
@@ -255,8 +265,8 @@ def _by_outputs(work: Sequence[Worker], c: Convolved, x: Array, columns: Array, 
     if c.groups == 1:
         outputs = min(outputs, -(-c.outputs // len(work)))
     tiles = product(range(len(x)), range(0, c.groups, groups), range(0, c.outputs, outputs))
-    for number, (image, g, o) in enumerate(tiles):
-        worker, part = work[number % len(work)], target[image, g : g + groups, o : o + outputs]
+    for tile, (image, g, o) in enumerate(tiles):
+        worker, part = work[tile % len(work)], target[image, g : g + groups, o : o + outputs]
         patches = worker.share(columns)[: part.shape[0] * part.shape[1] * taps * prod(sizes)]
         patches = patches.reshape(*part.shape[:2], *c.taps, *sizes)
         worker(
@@ -279,7 +289,8 @@ def _by_outputs(work: Sequence[Worker], c: Convolved, x: Array, columns: Array, 
 
 
 def _tap_slices(c: Convolved, tap: Sequence[int]) -> tuple[list[slice], list[slice]]:
-    """Return slices of data and output: the pixels that a tap of a transposed convolution adds, and to which."""
+    """Return a slice per spatial axis of the data, the pixels that a tap of a transposed convolution reads, and of the
+    output, the pixels to which it adds its products."""
     read, written = [], []
     for size, extent, t, s, d, b in zip(c.x.shape[2:], c.out.shape[2:], tap, c.strides, c.dilations, c.begin):
         shift = t * d - b  # pixel i is added to pixel i * s + shift

@@ -22,24 +22,25 @@ from ovgpu.types import Type
 
 FILE = "convolution.cu"
 THREADS = 256
-ROWS, COLUMNS, DEPTH = 64, 128, 16  # outputs, pixels and products of a tile, as in convolution.cu
-FEW_CHANNELS = 8  # per group, in or out, up to which tiles would be mostly empty
-MIN_PART_PRODUCTS = 8 * DEPTH  # products of each part of a sum, at least
-BLOCKS_PER_SM = 2  # blocks on a multiprocessor that certainly run at the same time
-COLUMN_ELEMENTS = 1 << 24  # of the im2col matrix at a time
+ROWS, COLUMNS, DEPTH = 64, 128, 16  # outputs, pixels, and products per sum of a tile, as in convolution.cu
+FEW_CHANNELS = 8  # the most channels per group, in or out, that would leave tiles mostly empty
+MIN_PART_PRODUCTS = 8 * DEPTH  # the least products in each part of a sum that is split
+BLOCKS_PER_SM = 2  # blocks per multiprocessor that certainly run at the same time
+COLUMN_ELEMENTS = 1 << 24  # capacity of the workspace: elements of the im2col matrix that are gathered at a time
 
 
 def shortened(steps: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    """Return strides or dilations as 1 along axes with one position only, where they may exceed the index type of a
-    kernel but do not matter."""
+    """Return the strides or dilations, replaced by 1 along axes with a single position. There they have no effect, but
+    might exceed the range of a kernel's index type."""
     return tuple(step if count > 1 else 1 for step, count in zip(steps, counts))
 
 
 def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
-    """Record the calls that write ``c.out``; types and shapes decide which kernel computes it.
+    """Record the calls that write ``c.out``, with a kernel chosen by types and shapes.
 
-    Kernels of this project apply every epilogue, and cuDNN some. Where a library only convolves, one more kernel
-    applies the epilogue to the results in place. Only cuDNN takes kernels that are not dense.
+    Kernels of this project apply every epilogue, and cuDNN some. After a library that does not apply it, one more
+    kernel applies the epilogue to the results in place. A convolution kernel that is not dense is copied unless cuDNN,
+    `depthwise.cu` or `implicit_gemm.cu` takes it as it is.
     """
     if not c.out.size:
         return
@@ -72,7 +73,7 @@ def convolve(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
 
 
 def _by_matrices(k: KernelRecorder, c: Convolved) -> bool:
-    """Record cuDNN's convolution or cuBLAS's product, or that of `implicit_gemm.cu`. Return False if none can."""
+    """Record the convolution with cuDNN or cuBLAS, or with `implicit_gemm.cu`. Return False if none takes it."""
 
     def by_pixels() -> bool:
         convolve_pixels(k, c, None, c.out.dtype)
@@ -87,7 +88,7 @@ def _by_matrices(k: KernelRecorder, c: Convolved) -> bool:
 
 def _by_libraries(k: KernelRecorder, c: Convolved) -> bool:
     """Record cuDNN's convolution or cuBLAS's product, and a kernel for an epilogue that they do not compute. Return
-    whether they can."""
+    False if neither library takes the convolution."""
     if c.epilogue is not None and not _gemm_beats_cudnn(k, c) and k.convolve(c):
         return True
     bare = replace(c, epilogue=None)
@@ -98,12 +99,14 @@ def _by_libraries(k: KernelRecorder, c: Convolved) -> bool:
 
 
 def _is_cut(x: Array) -> bool:
-    """Return whether an array is some channels of one whose channels are adjacent."""
+    """Return whether an array with adjacent channels is a part of another one: its pixels are farther apart than it has
+    channels."""
     return pixel_step(x) not in (0, x.shape[1])
 
 
 def _by_cudnn(k: KernelRecorder, c: Convolved) -> bool:
-    """Record cuDNN's convolution and a kernel for an epilogue that cuDNN does not compute. Return whether it can."""
+    """Record cuDNN's convolution, and a kernel for an epilogue that cuDNN does not compute. Return False if cuDNN does
+    not take the convolution."""
     if k.convolve(c):
         return True
     if c.epilogue is None or not k.convolve(replace(c, epilogue=None)):
@@ -122,13 +125,14 @@ def _has_few_channels(c: Convolved) -> bool:
 
 
 def _gemm_beats_cudnn(k: KernelRecorder, c: Convolved) -> bool:
-    """Return whether cuBLAS and a kernel for the epilogue take less time than cuDNN's fused convolution. Exactly in f32
-    they do: 4 + 1.6 us for 15 us in MobileNetV2 on an H100."""
+    """Return whether cuBLAS and a kernel for the epilogue are faster than cuDNN's fused convolution. They are for
+    pointwise convolutions in f32 without TF32: 4 + 1.6 us instead of 15 us in MobileNetV2 on an H100."""
     return c.pointwise and c.out.dtype.itemsize > 2 and not k.tf32
 
 
 def _in_compute_type(k: KernelRecorder, c: Convolved, workspace: Sequence[Any]) -> None:
-    """Compute types without CUDA arithmetic in the type that `evaluate` uses for them."""
+    """Record a convolution of a type without CUDA arithmetic: compute it in the type that `evaluate` uses, and convert
+    the result."""
     wide = compute_dtype(Type.of(c.out.dtype))
     out = k.scratch(c.out.shape, wide)
     convolve(k, replace(c, x=converted(k, c.x, wide), kernel=converted(k, c.kernel, wide), out=out), workspace)
@@ -143,7 +147,7 @@ def converted(k: KernelRecorder, x: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def flat(x: Array, *leading: int) -> Any:
-    """Return the array with axes ``leading`` and one flat spatial axis; None unless its pixels are contiguous."""
+    """Return the array reshaped to [*leading, pixels], or None unless its pixels are contiguous."""
     axes = Axes.collapse(x.shape[2:], strides_of(x)[2:])
     if axes.extents and axes.strides != ((1,),):
         return None
@@ -160,10 +164,10 @@ def _pointwise_gemm(k: KernelRecorder, c: Convolved) -> bool:
 
 def _launch(k: KernelRecorder, c: Convolved, name: str, size: int, arrays: Sequence[Any], *numbers: int) -> None:
     """Record a kernel with ``size`` threads and without an epilogue."""
-    window, kind, scalar = c.window(max(size, *(a.size for a in arrays)))
+    window, index_type, scalar = c.window(max(size, *(a.size for a in arrays)))
     k.kernel(
         FILE,
-        name.format(k.c_type(c.out.dtype), kind),
+        name.format(k.c_type(c.out.dtype), index_type),
         (-(-size // THREADS),),
         (THREADS,),
         (*arrays, window, *map(scalar, numbers), scalar(size)),
@@ -172,11 +176,11 @@ def _launch(k: KernelRecorder, c: Convolved, name: str, size: int, arrays: Seque
 
 def _launch_with_epilogue(k: KernelRecorder, c: Convolved, name: str, arrays: Sequence[Any]) -> None:
     """Record a kernel with one thread per element of the result, which applies the epilogue."""
-    window, kind, scalar = c.window(max(a.size for a in arrays))
+    window, index_type, scalar = c.window(max(a.size for a in arrays))
     epilogue, source, arguments = epilogue_arguments(k, c, scalar)
     k.kernel(
         FILE,
-        name.format(k.c_type(c.out.dtype), kind, epilogue),
+        name.format(k.c_type(c.out.dtype), index_type, epilogue),
         (-(-c.out.size // THREADS),),
         (THREADS,),
         (*arrays, window, *arguments, scalar(c.out.size)),
@@ -185,8 +189,8 @@ def _launch_with_epilogue(k: KernelRecorder, c: Convolved, name: str, arrays: Se
 
 
 def _is_depthwise(c: Convolved) -> bool:
-    """Return whether each channel of images of floats has a kernel of its own, and channels are adjacent in all
-    arrays, in pixels of whole chunks."""
+    """Return whether `depthwise.cu` takes the arrays: images of floats, a kernel for each channel, and in all arrays
+    adjacent channels, with pixels of whole chunks."""
     if c.transposed or c.groups == 1 or c.channels != 1 or c.outputs != 1 or len(c.taps) != 2:
         return False
     if c.out.dtype.name not in ("float16", "bfloat16", "float32"):
@@ -199,7 +203,7 @@ def _is_depthwise(c: Convolved) -> bool:
 
 
 def _by_channels(k: KernelRecorder, c: Convolved) -> None:
-    window, kind, scalar = c.window(max(a.size for a in (c.x, c.kernel, c.out)))
+    window, index_type, scalar = c.window(max(a.size for a in (c.x, c.kernel, c.out)))
     epilogue, source, arguments = epilogue_arguments(k, c, scalar)
     vectors, (height, width) = c.groups * c.out.dtype.itemsize // CHUNK_BYTES, c.out.shape[2:]
     size = vectors * c.out.size // c.groups
@@ -207,7 +211,7 @@ def _by_channels(k: KernelRecorder, c: Convolved) -> None:
     taps = c.taps[0] if c.taps in ((3, 3), (5, 5)) else 0
     k.kernel(
         "depthwise.cu",
-        f"depthwise<{k.c_type(c.out.dtype)}, {kind}, {taps}, {epilogue}>",
+        f"depthwise<{k.c_type(c.out.dtype)}, {index_type}, {taps}, {epilogue}>",
         (-(-size // THREADS),),
         (THREADS,),
         (c.x, c.kernel, c.out, window, division, *arguments, scalar(size)),
@@ -222,8 +226,8 @@ def _by_elements(k: KernelRecorder, c: Convolved) -> None:
 
 
 def _implicit_gemm(k: KernelRecorder, c: Convolved) -> None:
-    """Record an implicit GEMM over tiles of all images' pixels. If the tiles are too few for the device, their sums are
-    split (split-K), and the blocks of all parts have to run at the same time."""
+    """Record an implicit GEMM over tiles of all images' pixels. If the tiles are too few for the device, sums are split
+    into parts (split-K). A cooperative launch then guarantees that the blocks of all parts run at the same time."""
     sum_type = np.dtype(np.float64 if c.out.dtype == np.float64 else np.float32)
     depth = c.channels * prod(c.taps)
     tiles = (-(-(c.out.size // c.out.shape[1]) // COLUMNS), -(-c.outputs // ROWS))
@@ -232,9 +236,9 @@ def _implicit_gemm(k: KernelRecorder, c: Convolved) -> None:
     parts = max(1, min(resident // blocks, depth // MIN_PART_PRODUCTS))
     per_part = -(-depth // parts // DEPTH) * DEPTH
     parts = max(1, -(-depth // max(per_part, 1)))
-    window, kind, scalar = c.window(parts * c.out.size)
+    window, index_type, scalar = c.window(parts * c.out.size)
     epilogue, source, arguments = epilogue_arguments(k, c, scalar)
-    name = f"convolve_tiles<{k.c_type(c.out.dtype)}, {kind}, {epilogue}>"
+    name = f"convolve_tiles<{k.c_type(c.out.dtype)}, {index_type}, {epilogue}>"
     if parts > 1 and not k.fits(FILE, name, (*tiles, c.groups * parts), (THREADS,), prelude=source):
         parts, per_part = 1, -(-depth // DEPTH) * DEPTH
     scratch = gates = None
@@ -253,7 +257,8 @@ def _implicit_gemm(k: KernelRecorder, c: Convolved) -> None:
 
 
 def _im2col_gemm(k: KernelRecorder, c: Convolved, workspace: Any) -> bool:
-    """Record products with im2col columns of as many images, or pixels of one, as fit. Return whether any fit."""
+    """Record products of the kernel and im2col columns, for as many images, or pixels of one image, at a time as the
+    workspace holds. Return False if it holds no pixel, or the output's pixels are not contiguous."""
     out, depth, pixels = flat(c.out, len(c.x), c.groups, c.outputs), c.channels * prod(c.taps), prod(c.out.shape[2:])
     capacity = workspace.size // max(c.groups * depth, 1)  # pixels
     if out is None or not depth or not capacity:
@@ -266,10 +271,10 @@ def _im2col_gemm(k: KernelRecorder, c: Convolved, workspace: Any) -> bool:
             width = min(count, pixels - first)
             rows = len(part.x) * c.groups * c.channels
             columns = workspace[: rows * prod(c.taps) * width]
-            window, kind, scalar = part.window(columns.size)
+            window, index_type, scalar = part.window(columns.size)
             k.kernel(
                 FILE,
-                f"gather_columns<{bits(c.x.dtype.itemsize)}, {kind}>",
+                f"gather_columns<{bits(c.x.dtype.itemsize)}, {index_type}>",
                 (-(-rows * width // THREADS),),
                 (THREADS,),
                 (part.x, columns, window, *map(scalar, (first, width, rows * width))),
@@ -284,8 +289,8 @@ def _im2col_gemm(k: KernelRecorder, c: Convolved, workspace: Any) -> bool:
 
 
 def _gemm_col2im(k: KernelRecorder, c: Convolved, workspace: Any) -> None:
-    """Record a transposed convolution: the products of every tap for as many images as fit the workspace, and the
-    kernel that adds them to the output (col2im)."""
+    """Record a transposed convolution, for as many images at a time as the workspace holds: the products of all taps,
+    and the kernel that sums them up for each element of the output (col2im)."""
     if not c.channels:
         k.copy(np.zeros((), c.out.dtype), c.out)
         _apply_epilogue(k, c)
@@ -308,7 +313,8 @@ def _gemm_col2im(k: KernelRecorder, c: Convolved, workspace: Any) -> None:
 
 
 def convolve_signs(k: KernelRecorder, c: Convolved, padding: int) -> None:
-    """Record a convolution of signs with a kernel of bits; ``padding`` is the sign of elements outside: 1, 0 or -1."""
+    """Record a convolution of signs with a kernel of bits. ``padding``, 1, 0 or -1, stands for elements outside the
+    data."""
     if c.out.size:
         _launch(k, c, "convolve_signs<{}, {}>", c.out.size, (c.x, c.kernel, c.out), padding)
 
@@ -316,11 +322,11 @@ def convolve_signs(k: KernelRecorder, c: Convolved, padding: int) -> None:
 def convolve_deformed(
     k: KernelRecorder, c: Convolved, offsets: Array, mask: Array | None, deformed: int, fades: bool, workspace: Any
 ) -> Any:
-    """Record a deformable convolution: columns of the data that its taps read, for as many images as fit, and products.
-    Return NotImplemented for outputs whose pixels are not contiguous.
+    """Record a deformable convolution, for as many images at a time as the workspace holds: columns of interpolated
+    data, and their products with the kernel. Return NotImplemented for outputs whose pixels are not contiguous.
 
-    ``deformed`` is the number of channel groups that have offsets of their own; with ``fades``, data is interpolated
-    with zeros over one pixel around it.
+    ``deformed`` is the number of channel groups that have offsets of their own. With ``fades``, values fade to 0 over
+    one pixel around the data.
     """
     out, pixels, depth = flat(c.out, len(c.x), c.groups, c.outputs), prod(c.out.shape[2:]), c.channels * prod(c.taps)
     if out is None or not depth:
@@ -331,10 +337,10 @@ def convolve_deformed(
         part = replace(c, x=c.x[rows], out=c.out[rows])
         columns = workspace[: len(part.x) * c.groups * depth * pixels]
         threads = len(part.x) * deformed * prod(c.taps) * pixels
-        window, kind, scalar = part.window(max(columns.size, offsets.size))
+        window, index_type, scalar = part.window(max(columns.size, offsets.size))
         k.kernel(
             FILE,
-            f"deform_columns<{k.c_type(c.out.dtype)}, {kind}, {str(fades).lower()}>",
+            f"deform_columns<{k.c_type(c.out.dtype)}, {index_type}, {str(fades).lower()}>",
             (-(-threads // THREADS),),
             (THREADS,),
             (

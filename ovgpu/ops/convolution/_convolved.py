@@ -1,4 +1,4 @@
-"""Descriptions of convolutions and of the layers after them, and how kernels take them."""
+"""Descriptions of convolutions and their epilogues, and the arguments that kernels take for them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.strided import strides_of
-from ovgpu.ops.fused._elementwise import Chain, number_literals
+from ovgpu.ops.fused._elementwise import Chain, f32_literals
 
-MAX_EPILOGUE_OPERANDS = 4  # tensors that the epilogue of a kernel reads, at most
-LONG_INDEX = 1 << 30  # numbers from here on make kernels compute indices in 64 bits
+MAX_EPILOGUE_OPERANDS = 4  # the most tensors that the epilogue of a kernel reads
+LONG_INDEX = 1 << 30  # the least extent, stride or count for which kernels compute indices in 64 bits
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Elementwise layers after a convolution: a chain whose first input is the result, and its other inputs as
-    ``operands``, which broadcast to the result."""
+    """Elementwise layers after a convolution. The first input of ``chain`` is the convolution's result; the other ones
+    are ``operands``, which broadcast to the result."""
 
     chain: Chain
     operands: tuple[Array, ...]
@@ -42,8 +42,8 @@ class Convolved:
     """One convolution of arrays: x [N, G C, ...], kernel [G, O, C, ...] (transposed: [G, C, O, ...]) and out
     [N, G O, ...].
 
-    ``strides``, ``dilations`` and ``begin`` have a number per spatial axis; ``begin`` is the padding before the axis,
-    or of transposed convolutions the number of elements cut off there.
+    ``strides``, ``dilations`` and ``begin`` have an element per spatial axis. ``begin`` is the padding at the beginning
+    of the axis; of a transposed convolution, the number of output elements that are cut off there.
     """
 
     x: Array
@@ -85,8 +85,8 @@ class Convolved:
         )
 
     def window(self, count: int) -> tuple[np.ndarray[Any, Any], str, Any]:
-        """Return the struct Window, the CUDA type of its numbers, and the NumPy type. ``count`` is the largest number
-        that a kernel counts to."""
+        """Return the struct Window, and the index type as a CUDA and a NumPy type: 64 bits wide if any index of the
+        arrays, or ``count``, the largest number that the kernel counts to, needs it."""
         arrays = (self.x, self.kernel, self.out, *self.operands)
         spans = [sum(abs(s) * d for s, d in zip(strides_of(a), a.shape)) for a in arrays]
         numbers: list[int] = []
@@ -113,21 +113,26 @@ def _axis_strides(strides: Sequence[int]) -> list[int]:
 
 
 def epilogue_arguments(
-    k: KernelRecorder, c: Convolved, kind: Any, value: np.dtype[Any] | None = None, numbers: int = 0
+    k: KernelRecorder, c: Convolved, index_type: Any, value_dtype: np.dtype[Any] | None = None, literals: int = 0
 ) -> tuple[str, str, tuple[Any, ...]]:
-    """Return the epilogue of a kernel: name and source of its struct, and arguments, with index type ``kind``.
-    ``value`` is the type of the chain's first input, by default that of ``c.out``. The first ``numbers`` literals
-    of f32 become one argument, which follows the strides."""
-    strides = np.zeros((MAX_EPILOGUE_OPERANDS, 5), kind)
+    """Return the epilogue of a kernel: name and source of its struct, and its arguments.
+
+    ``index_type`` is the type of the strides, and ``value_dtype`` that of the chain's first input, by default the type
+    of ``c.out``. The first ``literals`` f32 literals of the chain become one argument, after the strides, so that
+    chains that differ in them alone share one kernel.
+    """
+    strides = np.zeros((MAX_EPILOGUE_OPERANDS, 5), index_type)
     for row, x in zip(strides, c.operands):
         row[:] = _axis_strides(strides_of(x, c.out.shape))
-    given = np.zeros(numbers, np.float32)
-    for n, i in enumerate([] if c.epilogue is None else number_literals(c.epilogue.chain)[:numbers]):
-        given[n] = np.frombuffer(c.epilogue.chain.literals[i][1], np.float32)[0]  # type: ignore[union-attr]
+    values = np.zeros(literals, np.float32)
+    for n, i in enumerate([] if c.epilogue is None else f32_literals(c.epilogue.chain)[:literals]):
+        values[n] = np.frombuffer(c.epilogue.chain.literals[i][1], np.float32)[0]  # type: ignore[union-attr]
     absent = [None] * (MAX_EPILOGUE_OPERANDS - len(c.operands))
-    arguments = (strides, *([given] if numbers else ()), *c.operands, *absent)
+    arguments = (strides, *([values] if literals else ()), *c.operands, *absent)
     if c.epilogue is None:
         return "IdentityEpilogue", "", arguments
-    dtypes = (value or c.out.dtype, *[a.dtype for a in c.operands])
-    source = k.functor("Epilogue", c.epilogue.chain, dtypes, MAX_EPILOGUE_OPERANDS, result=c.out.dtype, numbers=numbers)
+    dtypes = (value_dtype or c.out.dtype, *[a.dtype for a in c.operands])
+    source = k.functor(
+        "Epilogue", c.epilogue.chain, dtypes, MAX_EPILOGUE_OPERANDS, result=c.out.dtype, numbers=literals
+    )
     return "Epilogue", source, arguments

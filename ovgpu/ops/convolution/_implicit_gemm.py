@@ -1,4 +1,4 @@
-"""Convolutions on tensor cores where channels are adjacent in memory: launch of `implicit_gemm.cu`."""
+"""Convolutions on tensor cores where channels are adjacent in memory: launches of `implicit_gemm.cu`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ovgpu.types import Type
 FILE = "implicit_gemm.cu"
 CAPABILITY = 80  # the least compute capability
 OCTET = 8  # neighbouring channels that a thread computes; as in implicit_gemm.cu
-STRIP = 8 * 32  # pixels and channels, whose sums a warp of a cluster adds up
-NUMBERS = 8  # arguments of a launch that an epilogue takes instead of literals; as in implicit_gemm.cu
-STAGE_BYTES = 128  # of a row in a stage; as in implicit_gemm.cu
-# Rows (pixels) and columns (channels) of tiles, with the estimated clocks of a stage for a multiprocessor that has one
-# block, and for each of several blocks
+STRIP_SUMS = 8 * 32  # pixels by channels of a strip, whose sums a warp of a cluster adds up
+NUMBERS = 8  # the most literals of an epilogue that are passed as arguments; as in implicit_gemm.cu
+STAGE_BYTES = 128  # bytes of a row in a stage; as in implicit_gemm.cu
+# Rows (pixels) and columns (channels) of tiles, with the estimated clocks per stage: of a block that is alone on its
+# multiprocessor, and of each of several blocks there
 TILES = {
     (256, 128): (1500, 1450),
     (128, 128): (830, 790),
@@ -35,19 +35,19 @@ TILES = {
     (64, 32): (300, 230),
     (32, 32): (230, 135),
 }
-CACHE_BYTES = 24  # of L2 per clock and multiprocessor
-EPILOGUE = 0.12  # clocks of an element
-RESULT_BYTES = 2  # of an element
-# Estimated clocks to exchange sums of parts of K, and to add one part: through memory, and in a cluster
+L2_BYTES_PER_CLOCK = 24  # per multiprocessor
+EPILOGUE_CLOCKS = 0.12  # per element
+RESULT_BYTES = 2  # per element
+# Estimated clocks to exchange the sums of parts of K, and to add one part; through memory, and in a cluster
 MEMORY_COST, CLUSTER_COST = (1600, 100), (1300, 200)
-MAX_CHOICES = 8  # launch shapes that are measured (`ovgpu tune`)
-PARTIAL_ELEMENTS = 1 << 20  # of f32, for sums of parts in memory: more than tiles that are too few for a card have
+MAX_CHOICES = 8  # the most launch shapes that `ovgpu tune` measures
+PARTIAL_ELEMENTS = 1 << 20  # f32 elements for partial sums in memory: enough for tiles that are too few for a card
 
 
 @dataclass(frozen=True)
 class Scales:
-    """Scales of a convolution of s8: ``factor`` f32 [O] multiplies the sum less ``correction`` s32 [O]. ``padding`` is
-    the code of elements outside of x. The arrays are constants."""
+    """Scales of a convolution of s8 codes: its values are ``factor * (sum - correction)``, with factor f32 [O] and
+    correction s32 [O], both constants. ``padding`` is the code of elements outside of x."""
 
     factor: Array
     correction: Array
@@ -56,8 +56,8 @@ class Scales:
 
 @dataclass(frozen=True)
 class Form:
-    """Launch shape of the kernel: ``rows`` pixels by ``columns`` channels per tile, ``tiles`` in all, and ``parts`` of
-    K, of ``steps`` stages each. A block has ``shared`` bytes of shared memory."""
+    """Launch shape of the kernel. There are ``tiles`` tiles of ``rows`` pixels by ``columns`` channels. K is divided
+    into ``parts`` of ``steps`` stages each. A block has ``shared`` bytes of shared memory."""
 
     rows: int
     columns: int
@@ -68,23 +68,23 @@ class Form:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: a warp computes 64 x 64 sums in tiles of 128 columns and as many rows or more, 32 x 32 in
-        those of 64 x 64 or less, else 64 x 32. There are four warps or more."""
+        """Threads of a block: four warps, or eight for tiles of 256 rows, as `Tile` of implicit_gemm.cu says."""
         return 256 if self.rows > 128 else 128
 
 
 def shared_bytes(tile: tuple[int, int], parts: int = 1) -> int:
-    """Return the bytes of shared memory of a block: three stages of large tiles, six of small ones, four of others; and
-    in a cluster that computes so many parts of K, the sums that the block gets."""
+    """Return a block's bytes of shared memory: three stages of large tiles, six of small ones, four of others. The
+    blocks of a cluster, which compute ``parts`` of K, add memory for the sums that they receive."""
     stages = sum(tile) * STAGE_BYTES * (3 if sum(tile) > 192 else 6 if sum(tile) < 128 else 4)
     if parts == 1:
         return stages
-    warps = max(4 * 32 * 32 // prod(tile), 1)  # that divide the stages
-    return stages + CHUNK_BYTES + -(-prod(tile) // STRIP // parts) * parts * STRIP * 4 * warps
+    warps = max(4 * 32 * 32 // prod(tile), 1)  # that divide each stage of a small tile, and sum up separately
+    return stages + CHUNK_BYTES + -(-prod(tile) // STRIP_SUMS // parts) * parts * STRIP_SUMS * 4 * warps
 
 
 def partial_elements(row_bytes: int) -> int:
-    """Return how many f32 elements for partial sums a launch with ``row_bytes`` bytes of K takes at most."""
+    """Return the most f32 elements for partial sums that a launch with ``row_bytes`` bytes of K takes: none if K is so
+    short that splitting it in two costs more time than it saves."""
     stages = -(-row_bytes // STAGE_BYTES)
     fixed, each = MEMORY_COST
     alone, _ = TILES[64, 64]
@@ -100,14 +100,14 @@ def forms(
     partial: int = PARTIAL_ELEMENTS,
     max_cluster: int = 1,
 ) -> list[Form]:
-    """Return the launch shapes for so many rows and columns of the result, with ``row_bytes`` bytes of K. Those that
-    take less time by the estimates above come first.
+    """Return the launch shapes for a result of ``pixels`` rows and ``outputs`` columns, with ``row_bytes`` bytes of K.
+    The fastest one by the estimates above comes first.
 
-    K is only split where multiprocessors would be idle: among the blocks of a cluster, if ``max_cluster`` is above 1,
-    else through memory for ``partial`` elements.
+    K is split only where multiprocessors would be idle. If ``max_cluster`` is above 1, the parts are summed within a
+    cluster, else through memory that holds ``partial`` elements.
     """
     stages, clusters = -(-row_bytes // STAGE_BYTES), max_cluster > 1
-    found = list[tuple[float, Form]]()
+    estimates = list[tuple[float, Form]]()
     for tile, (alone, crowded) in TILES.items():
         tiles = -(-pixels // tile[0]) * -(-outputs // tile[1])
         most = min(
@@ -122,21 +122,22 @@ def forms(
             if -(-stages // steps) != parts or shared > shared_limit:
                 continue
             rounds = -(-blocks // multiprocessors)
+            # the blocks of a cluster divide the epilogue of a tile; otherwise one block computes all of it
             epilogues = rounds if parts == 1 or not clusters else 1 / parts
             moved = blocks * steps * sum(tile) * STAGE_BYTES + tiles * prod(tile) * RESULT_BYTES
-            copied = moved / multiprocessors / CACHE_BYTES
-            computed = steps * max(alone, rounds * crowded) + EPILOGUE * prod(tile) * epilogues
+            copied = moved / multiprocessors / L2_BYTES_PER_CLOCK
+            computed = steps * max(alone, rounds * crowded) + EPILOGUE_CLOCKS * prod(tile) * epilogues
             time = max(copied, computed) + (fixed + each * parts if parts > 1 else 0)
-            found.append((time, Form(*tile, tiles, parts, steps, shared)))
-    return [shape for _, shape in sorted(found, key=lambda item: item[0])]
+            estimates.append((time, Form(*tile, tiles, parts, steps, shared)))
+    return [shape for _, shape in sorted(estimates, key=lambda item: item[0])]
 
 
 def multiplies_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None) -> bool:
-    """Return whether the kernel takes these arrays: x and kernel of s8 (with scales), f16 or bf16, one group, up to two
-    spatial axes, adjacent channels in rows of whole chunks, and a multiple of eight output channels. The kernel
-    [1, O, C, R, S] lies as [O, R, S, C]."""
-    kinds = ("int8",) if scales is not None else ("float16", "bfloat16")
-    if c.x.dtype.name not in kinds or c.kernel.dtype != c.x.dtype or k.capability < CAPABILITY:
+    """Return whether implicit_gemm.cu takes these arrays: x and kernel of s8 (with scales), f16 or bf16, one group, up
+    to two spatial axes, adjacent channels with pixels of whole chunks, and a multiple of eight output channels. The
+    kernel [1, O, C, R, S] must lie in memory as [O, R, S, C]."""
+    dtypes = ("int8",) if scales is not None else ("float16", "bfloat16")
+    if c.x.dtype.name not in dtypes or c.kernel.dtype != c.x.dtype or k.capability < CAPABILITY:
         return False
     if c.out.dtype.name not in ("int8", "float16", "bfloat16", "float32") or not all(
         is_plain(a.dtype) for a in c.operands
@@ -158,7 +159,7 @@ def multiplies_pixels(k: KernelRecorder, c: Convolved, scales: Scales | None) ->
 
 
 def _window(c: Convolved) -> tuple[np.ndarray[Any, Any], str, Any]:
-    """Return the geometry; see `Convolved.window`. The kernel counts pixels, and bytes of x and of the kernel."""
+    """Return `Convolved.window` for this kernel, which counts pixels, and bytes of x and of the weights."""
     span = sum(s * n for s, n in zip(strides_of(c.x), c.x.shape)) * c.x.dtype.itemsize
     return c.window(max(c.out.size // c.outputs + max(rows for rows, _ in TILES), span, c.kernel.nbytes))
 
@@ -171,11 +172,14 @@ def convolve_pixels(
     early: bool = False,
     partial: Array | None = None,
 ) -> None:
-    """Record a convolution that `multiplies_pixels` accepts. The epilogue's first input has type ``value_dtype``: f32,
-    f16 or bf16. Without an epilogue, values are converted to the type of ``c.out``. ``early``: the kernel is a
-    constant, so that it may be read before the launches before this one have ended. ``partial``: f32 memory for partial
-    sums, `partial_elements` of them; by default the launch gets memory of its own."""
-    given, workspace = c, partial
+    """Record a convolution that `multiplies_pixels` accepts.
+
+    The epilogue's first input has type ``value_dtype``: f32, f16 or bf16. Without an epilogue, values are converted to
+    the type of ``c.out``. With ``early``, the convolution's kernel is a constant, so that it may be read before earlier
+    launches have ended. ``partial`` is memory for `partial_elements` partial sums in f32; by default the launch gets
+    memory of its own.
+    """
+    given, workspace = c, partial  # `otherwise` below starts again from these
     if c.epilogue is None and value_dtype != c.out.dtype:
         c = replace(c, epilogue=Epilogue(Chain.of(Convert(destination_type=Type.of(c.out.dtype)), 1), ()))
     window, _, scalar = _window(c)
@@ -202,13 +206,13 @@ def convolve_pixels(
         arrived = k.scratch((shape.tiles, shape.threads // 32), np.dtype(np.uint32))
         arrived.data.memset_async(0, arrived.nbytes, k.stream)
     extents = (c.out.shape[-1], c.out.shape[-2] if c.out.ndim > 3 else 1, -(-c.outputs // shape.columns), shape.parts)
-    divisors = [number for extent in extents for number in (extent, *reciprocal(extent))]
+    divisors = [value for extent in extents for value in (extent, *reciprocal(extent))]
     tap_bytes, columns = c.channels * c.x.dtype.itemsize, c.taps[-1]
     taps, channel_bytes = divmod(STAGE_BYTES, tap_bytes)
     division = np.array((*divisors, shape.steps, *divmod(taps, columns), channel_bytes), np.int64).astype(np.int32)
     epilogue, source, arguments = epilogue_arguments(k, c, scalar, value_dtype, NUMBERS)
-    kinds = [k.c_type(kind) for kind in (c.x.dtype, value_dtype, c.out.dtype)]
-    names = [*kinds, shape.rows, shape.columns, split, epilogue, *(_operand(x, c.out.shape) for x in c.operands)]
+    types = [k.c_type(dtype) for dtype in (c.x.dtype, value_dtype, c.out.dtype)]
+    names = [*types, shape.rows, shape.columns, split, epilogue, *(_operand(x, c.out.shape) for x in c.operands)]
     constants = (
         (None, None, np.int32(0)) if scales is None else (scales.factor, scales.correction, np.int32(scales.padding))
     )
@@ -238,7 +242,7 @@ def convolve_pixels(
 
 
 def _operand(x: Array, shape: Sequence[int]) -> str:
-    """Return the form of an operand of the epilogue, which broadcasts to the result: the struct Operand."""
+    """Return the struct Operand that describes to the kernel how operand x of the epilogue broadcasts to ``shape``."""
     batch, channel, *spatial = strides_of(x, shape)
     size = x.dtype.itemsize
     width = min(OCTET * size, CHUNK_BYTES)

@@ -25,7 +25,7 @@ from ovgpu.types import Type
 
 @op("BinaryConvolution", "opset1", "convolution/binary-convolution-1")
 class BinaryConvolution(Windowed):
-    """``x [N, C, Y, X], kernel [O, C, Y, X] -> [N, O, Y, X]``: a convolution in which 1 stands for 1 and 0 for -1.
+    """``x [N, C, Y, X], kernel [O, C, Y, X] -> [N, O, Y, X]``: a convolution of bits; 1 stands for 1, 0 for -1.
 
     The kernel has type u1, the data any type of numbers. As in OpenVINO's plugin, data above 0 stands for 1, all other
     data for -1. Elements outside of the data count as ``pad_value``; 0 adds nothing. In a constant kernel, unlike in

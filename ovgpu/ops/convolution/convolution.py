@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions over one to three spatial axes, also in groups of channels."""
+"""Convolutions and transposed convolutions over one to three spatial axes, plain or grouped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ CHANNELS = "the data has {0} channels, the kernel takes {1}"
 
 
 class _Convolution(Windowed):
-    """Base of convolutions; ``leading`` is 3 if the kernel has an axis of groups, else 2."""
+    """Base of convolutions. ``leading``, the number of the kernel's axes before the spatial ones, is 3 if these include
+    an axis of groups, else 2."""
 
     layout = "blas"
     strided_outputs = True
@@ -51,7 +52,7 @@ class _Convolution(Windowed):
         transposed: bool = False,
         epilogue: Epilogue | None = None,
     ) -> Convolved:
-        """Return the arrays and numbers that describe the convolution."""
+        """Return the description of the convolution of these arrays."""
         strides, dilations = (self.per_axis(name, x.ndim - 2, 1) for name in ("strides", "dilations"))
         kernel = kernel.reshape(self.grouped(kernel.shape))
         return Convolved(
@@ -74,17 +75,17 @@ class Convolution(_Convolution):
     """
 
     def infer_specs(self, x: Spec, kernel: Spec) -> tuple[Spec, ...]:
-        kind = merge_types((x, kernel))
-        check_number(kind)
+        dtype = merge_types((x, kernel))
+        check_number(dtype)
         axes = self.spatial(x, kernel)
         if axes is None:
-            return (Spec(kind, None),)
+            return (Spec(dtype, None),)
         (batch, data_channels, *sizes), (groups, outputs, channels, *taps) = self.operands(x, kernel, axes)
         same(data_channels, groups * channels, CHANNELS)
-        return (Spec(kind, (batch, groups * outputs, *self.extents(sizes, taps))),)
+        return (Spec(dtype, (batch, groups * outputs, *self.extents(sizes, taps))),)
 
     def evaluate(self, xp: Adapter, x: Array, kernel: Array) -> tuple[Array, ...]:
-        kind = x.dtype
+        dtype = x.dtype
         x, kernel = to_sum_type(x), to_sum_type(kernel.reshape(self.grouped(kernel.shape)))
         groups, outputs, channels, *sizes = kernel.shape
         extents = self.extents(x.shape[2:], sizes)
@@ -95,7 +96,7 @@ class Convolution(_Convolution):
         for tap in np.ndindex(*sizes):
             part = x[(..., *taps([t * d for t, d in zip(tap, dilations)], strides, extents))]
             out += xp.matmul(kernel[(..., *tap)], part.reshape(*x.shape[:3], prod(extents)))
-        return (from_sum_type(xp, out, kind).reshape(len(x), groups * outputs, *extents),)
+        return (from_sum_type(xp, out, dtype).reshape(len(x), groups * outputs, *extents),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         x, kernel, out = inputs[0], inputs[1], outputs[0]
@@ -152,10 +153,11 @@ class GroupConvolution(Convolution):
 class ConvolutionBackpropData(_Convolution):
     """``x [N, C, ...], kernel [C, O, ...] (, output_shape [axes]) -> [N, O, ...]``: the transposed Convolution.
 
-    Every element adds its products with the kernel to the pixels from which a Convolution of the output computes it,
-    and padding is cut off. With an output shape, same_upper and same_lower cut off the excess (upper: more of it at the
-    beginning), and missing elements are zeros at the end; without one, they pad nothing. The specification would also
-    cut for explicit and valid padding, but here these keep their beginnings, as the frameworks of such models do.
+    Every element of x times the kernel is added to the pixels of the output from which a Convolution would compute that
+    element. Padding is then cut off. If an output shape is given with same_upper or same_lower, the excess is cut off
+    (same_upper: the larger half at the beginning), and missing elements at the end are zeros. Without an output shape,
+    same_upper and same_lower pad nothing. The specification would cut the excess for explicit and valid padding, too;
+    here their padding at the beginning is kept, as in the frameworks of such models.
     """
 
     output_padding: tuple[int, ...] = ()
@@ -163,8 +165,8 @@ class ConvolutionBackpropData(_Convolution):
     host_inputs = (2,)
 
     def infer_specs(self, x: Spec, kernel: Spec, target: Spec | None = None) -> tuple[Spec, ...]:
-        kind = merge_types((x, kernel))
-        check_number(kind)
+        dtype = merge_types((x, kernel))
+        check_number(dtype)
         axes = self.spatial(x, kernel)
         if target is not None:
             check_integers(target, "the output shape")
@@ -172,16 +174,16 @@ class ConvolutionBackpropData(_Convolution):
                 raise OpError(f"the output shape has {length(target)} elements for {axes} spatial axes")
             axes = length(target) if axes is None else axes
         if axes is None:
-            return (Spec(kind, None),)
+            return (Spec(dtype, None),)
         (batch, data_channels, *sizes), (groups, channels, outputs, *taps) = self.operands(x, kernel, axes)
         same(data_channels, groups * channels, CHANNELS)
         if target is None:
-            found = self.extents(sizes, taps)
+            extents = self.extents(sizes, taps)
         else:
-            found = target.ints() or [*(unknowns(axes) or ())]
-            for axis, extent in enumerate(found):
+            extents = target.ints() or [*(unknowns(axes) or ())]
+            for axis, extent in enumerate(extents):
                 at_most(0, extent, f"the output shape has {{1}} along spatial axis {axis}")
-        return (Spec(kind, (batch, groups * outputs, *found)),)
+        return (Spec(dtype, (batch, groups * outputs, *extents)),)
 
     def full(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
         """Return the extents of the output along each spatial axis before anything is cut off."""
@@ -189,7 +191,7 @@ class ConvolutionBackpropData(_Convolution):
         return [(size - 1) * stride + reach for size, stride, reach in zip(sizes, strides, self.reach(kernel))]
 
     def extents(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
-        found = [
+        extents = [
             full + added - begin - end
             for full, added, begin, end in zip(
                 self.full(sizes, kernel),
@@ -197,12 +199,12 @@ class ConvolutionBackpropData(_Convolution):
                 *self.explicit_pads(len(sizes)),
             )
         ]
-        for axis, extent in enumerate(found):
+        for axis, extent in enumerate(extents):
             at_most(0, extent, f"padding leaves {{1}} elements along spatial axis {axis}")
-        return found
+        return extents
 
     def begins(self, sizes: Sequence[int], kernel: Sequence[int], target: Sequence[int] | None) -> tuple[int, ...]:
-        """Return how many elements are cut off at the beginning of each spatial axis."""
+        """Return the number of elements that are cut off at the beginning of each spatial axis."""
         if target is None or not self.same:
             return self.explicit_pads(len(sizes))[0]
         padding = self.per_axis("output_padding", len(sizes), 0)
@@ -212,7 +214,7 @@ class ConvolutionBackpropData(_Convolution):
         return tuple(t - t // 2 if self.auto_pad == "same_upper" else t // 2 for t in total)
 
     def evaluate(self, xp: Adapter, x: Array, kernel: Array, target: Array | None = None) -> tuple[Array, ...]:
-        kind = x.dtype
+        dtype = x.dtype
         x, kernel = to_sum_type(x), to_sum_type(kernel.reshape(self.grouped(kernel.shape)))
         groups, channels, outputs, *extents = kernel.shape
         sizes = x.shape[2:]
@@ -229,7 +231,7 @@ class ConvolutionBackpropData(_Convolution):
                 *out.shape[:3], *sizes
             )
         out = out[(..., *taps(begins, (1,) * len(sizes), shape))]
-        return (from_sum_type(xp, out, kind).reshape(len(x), groups * outputs, *shape),)
+        return (from_sum_type(xp, out, dtype).reshape(len(x), groups * outputs, *shape),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         x, kernel, out = inputs[0], inputs[1], outputs[0]
@@ -280,13 +282,13 @@ class GroupConvolutionBackpropData(ConvolutionBackpropData):
 
 
 def to_sum_type(x: Array) -> Array:
-    """Return the data in the type in which it is multiplied and summed: f64 for 8-bit integers, for exact sums."""
+    """Return the data in the type of its products and sums: 8-bit integers in f64, whose sums are exact."""
     return x.astype(np.float64) if x.dtype.kind in "iu" and x.dtype.itemsize == 1 else x
 
 
-def from_sum_type(xp: Adapter, x: Array, kind: np.dtype[Any]) -> Array:
-    """Cast sums of `to_sum_type` elements back to dtype ``kind``; 8-bit integers saturate."""
-    if x.dtype == kind:
+def from_sum_type(xp: Adapter, x: Array, dtype: np.dtype[Any]) -> Array:
+    """Cast sums of `to_sum_type` elements back to ``dtype``; 8-bit integers saturate."""
+    if x.dtype == dtype:
         return x
-    limits = np.iinfo(kind)
-    return xp.clip(x, limits.min, limits.max).astype(kind)
+    limits = np.iinfo(dtype)
+    return xp.clip(x, limits.min, limits.max).astype(dtype)

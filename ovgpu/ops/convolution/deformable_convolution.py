@@ -1,4 +1,4 @@
-"""DeformableConvolution: a convolution whose taps read at positions moved by offsets."""
+"""DeformableConvolution: offsets move the positions that a convolution reads."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from ovgpu.types import Type
 @op("DeformableConvolution", "opset1", "convolution/deformable-convolution-1")
 class DeformableConvolution(Windowed):
     """``x [N, G C, Y, X], offsets [N, D taps 2, ...], kernel [G O, C, ...] -> [N, G O, ...]``: a Convolution in G
-    groups, where offsets (y, x) move the position that every tap reads for each pixel.
+    groups. For each pixel and tap, an offset (y, x) moves the position that is read.
 
-    D groups of channels have offsets of their own. Values between pixels are interpolated bilinearly; outside of the
-    data they are 0, but positions less than a pixel behind the last one read the last one.
+    D groups of channels have separate offsets. Values between pixels are interpolated bilinearly. Outside of the data
+    they are 0, but positions less than a pixel behind the last pixel read that pixel.
     """
 
     group: int = 1
@@ -44,8 +44,8 @@ class DeformableConvolution(Windowed):
 
     def infer_specs(self, x: Spec, offsets: Spec, kernel: Spec, mask: Spec | None = None) -> tuple[Spec, ...]:
         operands = [s for s in (x, offsets, kernel, mask) if s is not None]
-        kind = merge_types(operands)
-        check_number(kind)
+        dtype = merge_types(operands)
+        check_number(dtype)
         for name in ("group", "deformable_group"):
             if getattr(self, name) < 1:
                 raise OpError(f"attribute '{name}': {getattr(self, name)} is less than 1")
@@ -55,27 +55,27 @@ class DeformableConvolution(Windowed):
         self.divide(outputs, "group", "outputs")
         self.divide(channels, "deformable_group", "channels")
         same(channels, kernel_channels * self.group, "the data has {0} channels, the kernel takes {1}")
-        found = self.extents(sizes, extents)
+        out_extents = self.extents(sizes, extents)
         for spec, each, what in ((offsets, 2, "offsets"), (mask, 1, "mask")):
             if spec is None or spec.shape is None:
                 continue
             if len(spec.shape) != 4:
                 raise OpError(f"{what} must have rank 4, not {len(spec.shape)}")
-            expected = (batch, product(extents) * each * self.deformable_group, *found)
+            expected = (batch, product(extents) * each * self.deformable_group, *out_extents)
             for axis, (dim, extent) in enumerate(zip(spec.shape, expected)):
                 same(dim, extent, f"{what} have {{0}} instead of {{1}} along axis {axis}")
-        return (Spec(kind, (batch, outputs, *found)),)
+        return (Spec(dtype, (batch, outputs, *out_extents)),)
 
     def divide(self, count: Int, name: str, what: str) -> None:
-        """Raise OpError, now or when run, unless the attribute ``name`` divides ``count``."""
+        """Raise OpError, now or when the model runs, unless the attribute ``name`` divides ``count``."""
         parts = getattr(self, name)
         same(count // parts * parts, count, f"{{1}} {what} do not divide into '{name}' {parts}")
 
     def evaluate(
         self, xp: Adapter, x: Array, offsets: Array, kernel: Array, mask: Array | None = None
     ) -> tuple[Array, ...]:
-        kind = x.dtype
-        sums = np.dtype(np.float64 if kind == np.float64 else np.float32)
+        dtype = x.dtype
+        sums = np.dtype(np.float64 if dtype == np.float64 else np.float32)
         x, offsets, kernel = (a.astype(sums) for a in (x, offsets, kernel))
         batch, channels, *sizes = x.shape
         outputs, kernel_channels, *extents = kernel.shape
@@ -98,7 +98,7 @@ class DeformableConvolution(Windowed):
             if masks is not None:
                 values = values * masks[:, :, tap]
             out += xp.matmul(weights[..., tap], values.reshape(batch, groups, kernel_channels, pixels))
-        return (out.reshape(batch, outputs, *out_extents).astype(kind),)
+        return (out.reshape(batch, outputs, *out_extents).astype(dtype),)
 
     def sample(self, xp: Adapter, x: Array, sizes: Sequence[int], y: Array, z: Array) -> Array:
         """Interpolate the data [N, D, C, Y X] at the coordinates (y, z) [N, D, 1, pixels]: [N, D, C, pixels]."""
@@ -124,8 +124,8 @@ class DeformableConvolution(Windowed):
         x, kernel, out = inputs[0], inputs[2], outputs[0]
         assert x is not None and x.shape and kernel is not None and kernel.shape and out.shape
         columns = product(out.shape[2:]) * x.shape[1] * product(kernel.shape[2:])
-        kind = out.type if out.type == Type.f64 else Type.f32
-        return ((kind, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
+        sums = out.type if out.type == Type.f64 else Type.f32
+        return ((sums, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         operands, out = inputs, outputs[0]
@@ -155,7 +155,7 @@ class DeformableConvolution(Windowed):
 
 @op("DeformableConvolution", "opset8", "convolution/deformable-convolution-8")
 class DeformableConvolution8(DeformableConvolution):
-    """DeformableConvolution-1 with a mask [N, D taps, ...], by which the values that taps read are multiplied.
+    """DeformableConvolution-1 with an optional mask [N, D taps, ...] that the values read by taps are multiplied by.
 
     With ``bilinear_interpolation_pad``, values fade to 0 over one pixel outside of the data, on all sides.
     """

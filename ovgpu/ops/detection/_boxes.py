@@ -9,7 +9,7 @@ import numpy as np
 
 from ovgpu.ops.base.op import Array
 
-PairFunction = Callable[[Array, Array], Array]  # of the indices of selected boxes and of remaining boxes
+PairFunction = Callable[[Array, Array], Array]  # its arguments are indices of selected and of remaining boxes
 MAX_SUPPRESSORS = 16  # selected boxes compared with the remaining boxes in one call
 MAX_LOG_SCALE = log(1000 / 16)  # logarithm of the largest factor by which a side of a box grows
 
@@ -73,17 +73,18 @@ def move_boxes(boxes: Array, offsets: Array, extra: float, largest: float = MAX_
 def rank_by_group(groups: Array, scores: Array) -> Array:
     """Return the indices that sort candidates by group, then by descending score; the sort is stable."""
     order = np.argsort(-scores, kind="stable")
-    kind = np.uint16 if groups.max(initial=0) < 2**16 else np.int64  # 16 bits are sorted several times faster
-    return order.take(np.argsort(groups.take(order).astype(kind), kind="stable"))
+    dtype = np.uint16 if groups.max(initial=0) < 2**16 else np.int64  # 16 bits are sorted several times faster
+    return order.take(np.argsort(groups.take(order).astype(dtype), kind="stable"))
 
 
 def find_group_starts(groups: Array) -> Array:
-    """Return the index at which each run of equal numbers begins."""
+    """Return the index at which each run of equal group numbers begins."""
     return np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]])[: groups.size])
 
 
 def best(groups: Array, limit: int) -> Array:
-    """Return a mask of the first ``limit`` candidates of each group (sorted by group); all if it is negative."""
+    """Return a mask of the first ``limit`` candidates of each group, for candidates sorted by group. A negative limit
+    selects all."""
     first = find_group_starts(groups)
     rank = np.arange(groups.size) - np.repeat(first, np.diff(first, append=groups.size))
     return rank < limit if limit >= 0 else rank >= 0
@@ -127,14 +128,14 @@ def _suppressed(heads: Array, rest: Array, group: Array, count: int, suppressed:
     ``heads`` are the boxes selected last, at most one per group."""
     if count == 1:
         return suppressed(heads, rest) | (rest == heads)
-    best = np.full(count, -1)
-    best[group[heads]] = heads
-    best = best.take(group.take(rest))
-    return (suppressed(best, rest) & (best >= 0)) | (best == rest)
+    leader = np.full(count, -1)
+    leader[group[heads]] = heads
+    leader = leader.take(group.take(rest))
+    return (suppressed(leader, rest) & (leader >= 0)) | (leader == rest)
 
 
 def above_threshold(boxes: Boxes, threshold: float) -> PairFunction:
-    """Return a test that suppresses boxes that touch a better one and whose IoU with it exceeds the threshold."""
+    """Return a test that suppresses a box if it touches a better box and their IoU exceeds the threshold."""
     return lambda best, rest: boxes.iou(best, rest, touching=True) > np.float32(threshold)
 
 
@@ -145,8 +146,8 @@ def decaying_threshold(
     count: int,
     exceeds: Callable[[Array, np.float32], Array] = np.greater,
 ) -> PairFunction:
-    """Return a suppression test of ``count`` candidates with a threshold that every round multiplies by ``eta``, as
-    long as it is above 0.5. The lowered threshold also applies to overlaps with the boxes selected before.
+    """Return a suppression test for ``count`` candidates. Every round multiplies its threshold by ``eta``, as long as
+    the threshold is above 0.5. A lowered threshold also applies to overlaps with the boxes selected before.
 
     ``exceeds`` compares an overlap with the threshold.
     """

@@ -21,7 +21,7 @@ from ovgpu.symbolic import same, unknown
 
 
 def values_at(xp: Adapter, x: Array, image: Array, channel: Array, row: Array, column: Array) -> Array:
-    """Return the elements of x [N, C, H, W] at indices that broadcast; 0 for the index of a nonexistent image."""
+    """Return the elements of x [N, C, H, W] at indices that broadcast; 0 where the image does not exist."""
     n, channels, height, width = x.shape
     exists = (image >= 0) & (image < n)
     index = ((xp.where(exists, image, 0) * channels + channel) * height + row) * width + column
@@ -65,8 +65,8 @@ class Regions(Op):
         raise NotImplementedError
 
     def infer_specs(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
-        kind = merge_types((x, regions))
-        check_real(kind)
+        dtype = merge_types((x, regions))
+        check_real(dtype)
         for spec, rank, what in ((x, 4, "feature maps"), (regions, 2, "regions")):
             if spec.rank not in (None, rank):
                 raise OpError(f"the {what} must have rank {rank}, not {spec.rank}")
@@ -75,7 +75,7 @@ class Regions(Op):
         if min(self.pooled_size()) < 1:
             raise OpError(f"the pooled size is {self.pooled_size()[0]} x {self.pooled_size()[1]}")
         count = unknown() if regions.shape is None else regions.shape[0]
-        return (Spec(kind, (count, self.channels(x.shape), *self.pooled_size())),)
+        return (Spec(dtype, (count, self.channels(x.shape), *self.pooled_size())),)
 
     def channels(self, shape: Shape) -> Any:
         """Return the number of output channels for maps of this shape. Raises OpError if they do not fit."""
@@ -92,13 +92,13 @@ class Regions(Op):
             return NotImplemented
         if out.size:
             sizes = [np.int32(n) for n in (*x.shape, *out.shape[1:])]
-            name, operands, numbers = self.kernel(k, inputs)
+            name, operands, scalars = self.kernel(k, inputs)
             k.kernel(
                 "roi_pooling.cu",
                 f"{name}>",
                 blocks(out.size, THREADS),
                 (THREADS,),
-                (*operands, out, np.int64(out.size), *sizes, *numbers),
+                (*operands, out, np.int64(out.size), *sizes, *scalars),
             )
         return None
 
@@ -108,7 +108,7 @@ class Regions(Op):
 
 
 def check_sampling(ratio: int) -> None:
-    """Raise OpError unless ``ratio`` is a number of sampling points per axis, or 0 to derive it from the region."""
+    """Raise OpError unless ``ratio`` is a count of sampling points per axis, or 0, which derives it from the region."""
     if not 0 <= ratio < 2**31:
         raise OpError(f"sampling_ratio {ratio} is negative or too large")
 

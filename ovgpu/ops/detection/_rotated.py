@@ -49,19 +49,23 @@ def intersection(p: Array, q: Array) -> Array:
 
 def inside(points: Array, box: Array) -> Array:
     """Return a mask [n, 4] of the points [n, 4, 2] that lie in the rectangles with the corners [n, 4, 2]."""
-    found = np.ones(points.shape[:2], bool)
+    is_inside = np.ones(points.shape[:2], bool)
     for side in (box[:, 1] - box[:, 0], box[:, 3] - box[:, 0]):
-        at, length = ((points - box[:, :1]) * side[:, None]).sum(-1), (side * side).sum(-1)[:, None]
-        found &= (at >= -RELATIVE_TOLERANCE * length) & (at <= (1 + RELATIVE_TOLERANCE) * length)
-    return found
+        projection, squared_length = ((points - box[:, :1]) * side[:, None]).sum(-1), (side * side).sum(-1)[:, None]
+        is_inside &= (projection >= -RELATIVE_TOLERANCE * squared_length) & (
+            projection <= (1 + RELATIVE_TOLERANCE) * squared_length
+        )
+    return is_inside
 
 
 def area(points: Array, valid: Array) -> Array:
-    """Return the areas [n] of convex polygons from their corners [n, k, 2], in any order, where ``valid`` [n, k]."""
+    """Return the areas [n] of convex polygons. Their corners are the ``valid`` [n, k] ones of ``points`` [n, k, 2], in
+    any order."""
+    # Other points become copies of a corner, which add no area.
     first = np.take_along_axis(points, valid.argmax(1)[:, None, None], 1)
     points = np.where(valid[..., None], points, first)
     points = points - points.mean(1, keepdims=True)
     order = np.arctan2(points[..., 1], points[..., 0]).argsort(1)
     points = np.take_along_axis(points, order[..., None], 1)
-    found = np.abs(cross(points, np.roll(points, -1, 1)).sum(1)) / 2
-    return np.where(valid.any(1), found, 0)
+    areas = np.abs(cross(points, np.roll(points, -1, 1)).sum(1)) / 2
+    return np.where(valid.any(1), areas, 0)

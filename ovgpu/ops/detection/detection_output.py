@@ -23,10 +23,10 @@ class Detection(Op):
     score and corners of the detections, ordered by image and class; then a row that begins with -1, and zeros.
 
     All C classes share the offsets of the P priors (L is 1), or each has its own (L is C). Offsets are multiplied by
-    the variances in the second row of the priors, if there are any. A prior that is not ``normalized`` has one number
-    before its corners. Non-maximum suppression takes the ``top_k`` best boxes of each class; with
-    ``decrease_label_id``, those of each image, where every prior counts in its best class only. Each image has at most
-    ``keep_top_k`` detections.
+    the variances in the second row of the priors, if there are any. A prior that is not ``normalized`` has one value
+    before its corners. Non-maximum suppression takes the ``top_k`` best boxes of each class. With
+    ``decrease_label_id``, it takes the ``top_k`` best boxes of each image, and each prior only in its best class. Each
+    image has at most ``keep_top_k`` detections.
 
     Two optional inputs, scores [N, P * 2] and offsets like the first input, refine the priors beforehand. Priors whose
     second score is below ``objectness_score`` then count as background.
@@ -105,7 +105,7 @@ class Detection(Op):
         return images * classes * priors
 
     def classes(self, scores: Int, priors: Int) -> Int:
-        """Return the number of classes, given the numbers of scores and of priors of an image."""
+        """Return the number of classes of an image with this many scores and priors."""
         raise NotImplementedError
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
@@ -121,10 +121,10 @@ class Detection(Op):
             scores[empty] = np.arange(classes) == self.background_label_id
             boxes = self.decode(boxes, variances, refinement.reshape(images, count, -1, 4))
         boxes = self.decode(boxes, variances, offsets.reshape(images, count, -1, 4))
-        found = self.found(scores, np.broadcast_to(boxes, (images, count, classes, 4)))
+        detections = self.detect(scores, np.broadcast_to(boxes, (images, count, classes, 4)))
         rows = np.zeros((self.capacity(images, classes, count), 7), np.float32)
-        rows[: len(found)] = found[: len(rows)]
-        rows[len(found) : len(found) + 1, 0] = -1
+        rows[: len(detections)] = detections[: len(rows)]
+        rows[len(detections) : len(detections) + 1, 0] = -1
         return (xp.asarray(rows[None, None]),)
 
     def decode(self, priors: Array, variances: Array | None, offsets: Array) -> Array:
@@ -142,7 +142,7 @@ class Detection(Op):
             boxes = np.concatenate([center - half, center + half], -1)
         return boxes.clip(0, 1) if self.clip_before_nms else boxes
 
-    def found(self, scores: Array, boxes: Array) -> Array:
+    def detect(self, scores: Array, boxes: Array) -> Array:
         """Return the output rows [n, 7] of the detections, given scores [N, P, C] and boxes [N, P, C, 4]."""
         image, prior, label = self.candidates(scores)
         score, box = scores[image, prior, label], boxes[image, prior, label]
@@ -166,10 +166,10 @@ class Detection(Op):
     def candidates(self, scores: Array) -> tuple[Array, Array, Array]:
         """Return the image, prior and class indices of the boxes to consider, in order of images and priors."""
         if not self.decrease_label_id:
-            found = scores > np.float32(self.confidence_threshold)
+            is_candidate = scores > np.float32(self.confidence_threshold)
             if 0 <= self.background_label_id < scores.shape[2]:
-                found[..., self.background_label_id] = False
-            image, prior, label = np.nonzero(found)
+                is_candidate[..., self.background_label_id] = False
+            image, prior, label = np.nonzero(is_candidate)
             return image, prior, label
         scores = scores.copy()
         scores[..., 0] = -1

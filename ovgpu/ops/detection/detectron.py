@@ -33,7 +33,7 @@ from ovgpu.types import Type
 
 F32 = np.float32
 CANONICAL_SIDE = 224  # pixels: the side of a region that belongs to level 2 of a pyramid
-MAX_SORTED_BOXES = 3072  # boxes of a group that the kernels sort
+MAX_SORTED_BOXES = 3072  # boxes of a group that the kernels sort: TopK selects no more out of any number, see `_block`
 
 
 def check(specs: Sequence[Spec], descriptions: Sequence[str], ranks: Sequence[int]) -> Type:
@@ -64,7 +64,7 @@ class PriorGridGenerator(Op):
         for name in ("h", "w", "stride_x", "stride_y"):
             if getattr(self, name) < 0:
                 raise OpError(f"{name} is {getattr(self, name):g}, below 0")
-        kind = check((priors, maps, image), ("priors", "feature maps", "the image"), (2, 4, 4))
+        dtype = check((priors, maps, image), ("priors", "feature maps", "the image"), (2, 4, 4))
         if priors.shape is not None:
             same(priors.shape[1], 4, "a prior has {0} coordinates, not {1}")
         if maps.shape is not None and image.shape is not None:
@@ -73,7 +73,7 @@ class PriorGridGenerator(Op):
         rows, columns = (unknown(), unknown()) if maps.shape is None else maps.shape[2:]
         at_most(self.h, rows, "h is {0}, of {1} rows of the feature maps")
         at_most(self.w, columns, "w is {0}, of {1} columns of the feature maps")
-        return (Spec(kind, (rows * columns * count, 4) if self.flatten else (rows, columns, count, 4)),)
+        return (Spec(dtype, (rows * columns * count, 4) if self.flatten else (rows, columns, count, 4)),)
 
     def shifts(self, maps: Array, image: Array) -> Array:
         """Return the centre of each cell, [h, w, 1, 4], to be added to the corners of the priors; on the host."""
@@ -91,15 +91,15 @@ class PriorGridGenerator(Op):
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (priors, maps, image), out = inputs, outputs[0].reshape(-1)
-        kind = Type.of(out.dtype)
-        wide = compute_dtype(kind)
+        dtype = Type.of(out.dtype)
+        wide = compute_dtype(dtype)
         shifts = self.shifts(maps, image).astype(wide)
         size = shifts.size * len(priors)
         if size:
             parts = (
                 Part(Convert(destination_type=Type.of(wide)), (0,)),
                 Part(Add(), (2, 1)),
-                Part(Convert(destination_type=kind), (3,)),
+                Part(Convert(destination_type=dtype), (3,)),
             )
             k.elementwise(
                 Chain(2, (), parts), [priors, k.table(shifts)], out[:size].reshape(*shifts.shape[:2], *priors.shape)
@@ -119,12 +119,12 @@ class TopKROIs(Op):
     def infer_specs(self, regions: Spec, scores: Spec) -> tuple[Spec, ...]:
         if self.max_rois < 0:
             raise OpError(f"max_rois is {self.max_rois}, below 0")
-        kind = check((regions, scores), ("regions", "scores"), (2, 1))
+        dtype = check((regions, scores), ("regions", "scores"), (2, 1))
         if regions.shape is not None:
             same(regions.shape[1], 4, "a region has {0} coordinates, not {1}")
         if regions.shape is not None and scores.shape is not None:
             same(regions.shape[0], scores.shape[0], "there are {0} regions and {1} scores")
-        return (Spec(kind, (self.max_rois, 4)),)
+        return (Spec(dtype, (self.max_rois, 4)),)
 
     def evaluate(self, xp: Adapter, regions: Array, scores: Array) -> tuple[Array, ...]:
         count = min(self.max_rois, len(regions))
@@ -182,12 +182,12 @@ class ROIFeatureExtractor(Op):
             raise OpError(f"pyramid_scales has the element {min(self.pyramid_scales)}, which is not positive")
         if not maps or len(maps) > len(self.pyramid_scales):
             raise OpError(f"there are {len(maps)} feature maps, and {len(self.pyramid_scales)} pyramid_scales")
-        kind = check((regions, *maps), ("regions", *("feature maps",) * len(maps)), (2, *(4,) * len(maps)))
+        dtype = check((regions, *maps), ("regions", *("feature maps",) * len(maps)), (2, *(4,) * len(maps)))
         if regions.shape is not None:
             same(regions.shape[1], 4, "a region has {0} coordinates, not {1}")
         count = unknown() if regions.shape is None else regions.shape[0]
         size = (self.output_size, self.output_size)
-        return Spec(kind, (count, self.channels([m.shape for m in maps]), *size)), Spec(kind, (count, 4))
+        return Spec(dtype, (count, self.channels([m.shape for m in maps]), *size)), Spec(dtype, (count, 4))
 
     def channels(self, shapes: Sequence[Shape]) -> Any:
         """Return the number of channels of all maps. Raises OpError if the shapes disagree."""
@@ -301,7 +301,7 @@ class DetectionOutput(Op):
                 raise OpError(f"{name} is {getattr(self, name):g}, below 0")
         if len(self.deltas_weights) != 4:
             raise OpError(f"deltas_weights has {len(self.deltas_weights)} elements, not 4")
-        kind = check((regions, offsets, scores, image), ("regions", "offsets", "scores", "the image"), (2, 2, 2, 2))
+        dtype = check((regions, offsets, scores, image), ("regions", "offsets", "scores", "the image"), (2, 2, 2, 2))
         for spec, expected, what in (
             (regions, 4, "coordinates of a region"),
             (offsets, 4 * self.num_classes, "offsets"),
@@ -316,7 +316,7 @@ class DetectionOutput(Op):
         if image.shape is not None:
             same(image.shape[0], 1, "there are {0} images, not {1}")
         rows = self.max_detections_per_image
-        return Spec(kind, (rows, 4)), Spec(Type.i32, (rows,)), Spec(kind, (rows,))
+        return Spec(dtype, (rows, 4)), Spec(Type.i32, (rows,)), Spec(dtype, (rows,))
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         regions, offsets, scores = (xp.asnumpy(x).astype(F32) for x in inputs[:3])
@@ -334,9 +334,9 @@ class DetectionOutput(Op):
                 : self.max_detections_per_image
             ]
         results = []
-        for found, kind in ((boxes, F32), (label, np.int32), (score, F32)):
-            out = np.zeros((self.max_detections_per_image, *found.shape[1:]), kind)
-            out[: len(selected)] = found[selected]
+        for values, dtype in ((boxes, F32), (label, np.int32), (score, F32)):
+            out = np.zeros((self.max_detections_per_image, *values.shape[1:]), dtype)
+            out[: len(selected)] = values[selected]
             results.append(xp.asarray(out))
         return tuple(results)
 
@@ -378,7 +378,7 @@ class DetectionOutput(Op):
 
 def nms_workspace(groups: int, size: Int, candidates: Int, limit: int) -> Workspace:
     """Return the workspace of `record_nms`: boxes [groups, size, 4] and their scores; the best ``candidates`` of each
-    group as sorted scores and box indices; the ranks of the selected boxes, and their number."""
+    group as sorted scores and box indices; the ranks of the selected boxes, and their count."""
     limit = minimum(candidates, limit)
     return (
         (Type.f32, (groups, size, 4)),
@@ -406,7 +406,8 @@ def record_nms(
 ) -> None:
     """Record the calls that write the corners, the classes (with three outputs), and the scores of the selected boxes.
 
-    Boxes suppress each other at an IoU above ``threshold``; scores of no more than ``min_score`` are never selected.
+    A box suppresses worse ones at an IoU above ``threshold``. Boxes with scores of at most ``min_score`` are never
+    selected.
     ``extra`` is added to the lengths of all sides.
     """
     boxes, box_scores, sorted_scores, order, selected, counts = workspace

@@ -39,8 +39,8 @@ F32 = np.float32
 
 
 class Anchored(Op):
-    """Base: the ``pre_nms_count`` best anchors of an image, moved by their offsets and clipped to the image, go through
-    non-maximum suppression, which selects at most ``post_nms_count``."""
+    """Base: anchors are moved by their offsets and clipped to the image. Non-maximum suppression takes the
+    ``pre_nms_count`` best ones of an image, and selects at most ``post_nms_count``."""
 
     min_size: float
     nms_threshold: float
@@ -80,12 +80,12 @@ class GenerateProposalsSingleImage(Anchored):
     """
 
     def infer_specs(self, image: Spec, anchors: Spec, offsets: Spec, scores: Spec) -> tuple[Spec, ...]:
-        kind = self.check(image, anchors, offsets, scores, (1, 2, 3, 3))
+        dtype = self.check(image, anchors, offsets, scores, (1, 2, 3, 3))
         if image.shape is not None:
             same(image.shape[0], 3, "the image has {0} numbers, not {1}")
         if anchors.shape is not None and scores.shape is not None:
             same(anchors.shape[0], product(scores.shape), "there are {0} anchors and {1} scores")
-        return Spec(kind, (self.post_nms_count, 4)), Spec(kind, (self.post_nms_count,))
+        return Spec(dtype, (self.post_nms_count, 4)), Spec(dtype, (self.post_nms_count,))
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         image, anchors, offsets, scores = (xp.asnumpy(x).astype(F32) for x in inputs)
@@ -146,7 +146,7 @@ class GenerateProposals(Anchored):
     mixed_reals = (1, 2, 3)
 
     def infer_specs(self, images: Spec, anchors: Spec, offsets: Spec, scores: Spec) -> tuple[Spec, ...]:
-        kind = self.check(images, anchors, offsets, scores, (2, 4, 4, 4))
+        dtype = self.check(images, anchors, offsets, scores, (2, 4, 4, 4))
         if not 0 <= self.nms_eta <= 1:
             raise OpError(f"nms_eta is {self.nms_eta:g}, not between 0 and 1")
         if self.roi_num_type not in (Type.i32, Type.i64):
@@ -159,14 +159,14 @@ class GenerateProposals(Anchored):
                 same(extent, scores.shape[axis], f"there are {{0}} {what}, and {{1}} in the scores")
         count = self.count(images, offsets, scores)
         rows = unknown(0, bounds(count * self.post_nms_count)[1])
-        return Spec(kind, (rows, 4)), Spec(kind, (rows,)), Spec(self.roi_num_type, (count,))
+        return Spec(dtype, (rows, 4)), Spec(dtype, (rows,)), Spec(self.roi_num_type, (count,))
 
     def count(self, *specs: Spec) -> Int:
         """Return the number of images. Raises OpError if the inputs disagree."""
-        found = [spec.shape[0] for spec in specs if spec.shape is not None]
-        for other in found[1:]:
-            same(found[0], other, "there are {0} images and {1} of them")
-        return found[0] if found else unknown()
+        counts = [spec.shape[0] for spec in specs if spec.shape is not None]
+        for other in counts[1:]:
+            same(counts[0], other, "there are {0} images and {1} of them")
+        return counts[0] if counts else unknown()
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         images, anchors, offsets, scores = (xp.asnumpy(x).astype(F32) for x in inputs)
@@ -187,14 +187,14 @@ class GenerateProposals(Anchored):
         )
 
     def suppression_rule(self, boxes: Boxes, count: int) -> tuple[PairFunction, int | None]:
-        """Return the suppression test, and the number of candidates of an image to examine at a time (None: all)."""
+        """Return the suppression test, and how many candidates of an image are examined at a time (None: all)."""
         if self.nms_eta == 1 or self.nms_threshold <= 0.5:
             return above_threshold(boxes, self.nms_threshold), 2 * self.post_nms_count
         return decaying_threshold(partial(boxes.iou, touching=True), self.nms_threshold, self.nms_eta, count), None
 
 
 def by_anchor(x: Array, each: int) -> Array:
-    """Reorder [N, A * each, H, W] as the anchors are ordered: [N, H * W * A, each]."""
+    """Reorder [N, A * each, H, W] to the order of the anchors, [N, H * W * A, each]."""
     count, channels, height, width = x.shape
     anchors = channels // each
     split = x.reshape(count, anchors, each, height, width)

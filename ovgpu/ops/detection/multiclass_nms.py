@@ -24,11 +24,11 @@ F32 = np.float32
 
 @dataclass
 class Candidates:
-    """Boxes [n, 4] with their image and class: ``number`` is the index within the image, ``index`` within the input."""
+    """Boxes [n, 4] with their image, class and score. ``index`` is the index that the op outputs."""
 
     image: Array
     label: Array
-    number: Array
+    index_in_image: Array
     index: Array
     score: Array
     box: Array
@@ -74,7 +74,7 @@ class MulticlassSuppression(Op):
         return (Spec(boxes.type, (rows, 6)), Spec(self.output_type, (rows, 1)), Spec(self.output_type, (images,)))
 
     def max_rows(self, scores: Spec) -> int | None:
-        """Return the number of boxes in all classes, or None if it is unknown."""
+        """Return the largest number of output rows, one per box and class; None if it is unknown."""
         return None if scores.shape is None else bounds(product(scores.shape))[1]
 
     def images(self, boxes: Spec, counts: Spec | None) -> Int:
@@ -85,26 +85,28 @@ class MulticlassSuppression(Op):
     def evaluate(self, xp: Adapter, boxes: Array, scores: Array, counts: Array | None = None) -> tuple[Array, ...]:
         boxes, scores = (xp.asnumpy(x).astype(F32) for x in (boxes, scores))
         images = len(boxes) if counts is None else len(counts)
-        numbers = None if counts is None else xp.asnumpy(counts).astype(np.int64)
-        found = self.select(self.candidates(boxes, scores, numbers))
-        found = found[np.lexsort((found.number, found.label, -found.score, found.image))]
-        found = found[best(found.image, self.keep_top_k)]
-        found = found[np.lexsort((found.number, *self.keys(found)))]
-        rows = np.column_stack([found.label, found.score, found.box])
+        host_counts = None if counts is None else xp.asnumpy(counts).astype(np.int64)
+        selected = self.select(self.candidates(boxes, scores, host_counts))
+        selected = selected[np.lexsort((selected.index_in_image, selected.label, -selected.score, selected.image))]
+        selected = selected[best(selected.image, self.keep_top_k)]
+        selected = selected[np.lexsort((selected.index_in_image, *self.keys(selected)))]
+        rows = np.column_stack([selected.label, selected.score, selected.box])
         return (
             xp.asarray(rows.reshape(-1, 6)),
-            xp.asarray(found.index[:, None]),
-            xp.asarray(np.bincount(found.image, minlength=images)),
+            xp.asarray(selected.index[:, None]),
+            xp.asarray(np.bincount(selected.image, minlength=images)),
         )
 
-    def keys(self, found: Candidates) -> tuple[Array, ...]:
+    def keys(self, selected: Candidates) -> tuple[Array, ...]:
         """Return the sort keys of the output, the primary key last."""
         if self.sort_result_type == "classid":
-            more = (found.image, found.label) if self.sort_result_across_batch else (found.label, found.image)
-            return (-found.score, *more)
+            more = (
+                (selected.image, selected.label) if self.sort_result_across_batch else (selected.label, selected.image)
+            )
+            return (-selected.score, *more)
         if self.sort_result_type == "score" and self.sort_result_across_batch:
-            return (found.label, found.image, -found.score)
-        return (found.label, -found.score, found.image)
+            return (selected.label, selected.image, -selected.score)
+        return (selected.label, -selected.score, selected.image)
 
     def candidates(self, boxes: Array, scores: Array, counts: Array | None) -> Candidates:
         """Return the boxes to consider, ordered by image and class, then by descending score."""
@@ -112,16 +114,18 @@ class MulticlassSuppression(Op):
         if 0 <= self.background_class < scores.shape[counts is None]:
             is_candidate[(slice(None),) * (counts is None) + (self.background_class,)] = False
         if counts is None:
-            image, label, number = np.nonzero(is_candidate)
-            index = image * boxes.shape[1] + number
-            found = Candidates(image, label, number, index, scores[is_candidate], boxes[image, number])
+            image, label, index_in_image = np.nonzero(is_candidate)
+            index = image * boxes.shape[1] + index_in_image
+            candidates = Candidates(
+                image, label, index_in_image, index, scores[is_candidate], boxes[image, index_in_image]
+            )
         else:
             if counts.min(initial=0) < 0:
                 raise OpError(f"an image cannot have {counts.min()} boxes")
             label, column = np.nonzero(is_candidate[:, : counts.sum()])
             start = np.cumsum(counts) - counts
             image = np.repeat(np.arange(len(counts)), counts)[column]
-            found = Candidates(
+            candidates = Candidates(
                 image,
                 label,
                 column - start[image],
@@ -129,26 +133,26 @@ class MulticlassSuppression(Op):
                 scores[label, column],
                 boxes[label, column],
             )
-        group = self.groups(found)
-        order = rank_by_group(group, found.score)
-        return found[order[best(group[order], self.nms_top_k)]]
+        group = self.groups(candidates)
+        order = rank_by_group(group, candidates.score)
+        return candidates[order[best(group[order], self.nms_top_k)]]
 
     def passes_threshold(self, scores: Array) -> Array:
         """Return a mask of the scores that make a box a candidate."""
         raise NotImplementedError
 
-    def groups(self, found: Candidates) -> Array:
-        """Return the group number of each candidate: one number per class of an image."""
-        return found.image * (found.label.max(initial=0) + 1) + found.label
+    def groups(self, candidates: Candidates) -> Array:
+        """Return the group index of each candidate. Each class of an image is a group."""
+        return candidates.image * (candidates.label.max(initial=0) + 1) + candidates.label
 
-    def select(self, found: Candidates) -> Candidates:
+    def select(self, candidates: Candidates) -> Candidates:
         """Return the selected candidates with their final scores."""
         raise NotImplementedError
 
 
 @op("MulticlassNms", "opset8", "sort/multiclass-non-max-suppression-8")
 class MulticlassNms(MulticlassSuppression):
-    """See `MulticlassSuppression`; a box suppresses boxes whose IoU with it is ``iou_threshold`` or more.
+    """See `MulticlassSuppression`; a box suppresses others if their IoU is ``iou_threshold`` or more.
 
     Every selected box multiplies the threshold by ``nms_eta``, as long as it is above 0.5. As in OpenVINO and
     PaddlePaddle, the lowered threshold also applies to the boxes selected before."""
@@ -166,10 +170,12 @@ class MulticlassNms(MulticlassSuppression):
     def passes_threshold(self, scores: Array) -> Array:
         return scores >= F32(self.score_threshold)
 
-    def select(self, found: Candidates) -> Candidates:
-        overlap = Boxes.of(found.box, not self.normalized).iou
-        suppressed = decaying_threshold(overlap, self.iou_threshold, self.nms_eta, len(found.image), np.greater_equal)
-        return found[greedy_nms(self.groups(found), UNLIMITED, suppressed)]
+    def select(self, candidates: Candidates) -> Candidates:
+        overlap = Boxes.of(candidates.box, not self.normalized).iou
+        suppressed = decaying_threshold(
+            overlap, self.iou_threshold, self.nms_eta, len(candidates.image), np.greater_equal
+        )
+        return candidates[greedy_nms(self.groups(candidates), UNLIMITED, suppressed)]
 
 
 @op("MulticlassNms", "opset9", "sort/multiclass-non-max-suppression-9")
@@ -186,8 +192,8 @@ class MulticlassNms9(MulticlassNms):
 
 @op("MatrixNms", "opset8", "sort/matrix-non-max-suppression-8")
 class MatrixNms(MulticlassSuppression):
-    """Matrix NMS (Wang et al. 2020); see `MulticlassSuppression`. Each box lowers the scores of the boxes it overlaps
-    instead of suppressing them, and lowers them less if better boxes overlap it itself. Boxes with scores above
+    """Matrix NMS (Wang et al. 2020); see `MulticlassSuppression`. A box does not suppress the boxes that it overlaps,
+    but lowers their scores; it lowers them less if a better box overlaps it. Boxes with scores above
     ``post_threshold`` are selected."""
 
     decay_function: Literal["gaussian", "linear"] = "linear"
@@ -200,15 +206,15 @@ class MatrixNms(MulticlassSuppression):
     def passes_threshold(self, scores: Array) -> Array:
         return scores > F32(self.score_threshold)
 
-    def select(self, found: Candidates) -> Candidates:
-        parts = np.split(np.arange(len(found.image)), find_group_starts(self.groups(found))[1:])
-        found.score = np.concatenate([self.decayed_scores(found[part]) for part in parts])
-        return found[found.score > F32(self.post_threshold)]
+    def select(self, candidates: Candidates) -> Candidates:
+        parts = np.split(np.arange(len(candidates.image)), find_group_starts(self.groups(candidates))[1:])
+        candidates.score = np.concatenate([self.decayed_scores(candidates[part]) for part in parts])
+        return candidates[candidates.score > F32(self.post_threshold)]
 
-    def decayed_scores(self, found: Candidates) -> Array:
+    def decayed_scores(self, candidates: Candidates) -> Array:
         """Return the lowered scores of one class of an image; its boxes are sorted by descending score."""
-        count = len(found.score)
-        boxes = Boxes.of(found.box, not self.normalized)
+        count = len(candidates.score)
+        boxes = Boxes.of(candidates.box, not self.normalized)
         largest, factor = np.zeros(count, F32), np.ones(count, F32)
         for start in range(0, count, BLOCK_ROWS):
             stop = min(start + BLOCK_ROWS, count)
@@ -217,10 +223,11 @@ class MatrixNms(MulticlassSuppression):
             largest[start:stop] = iou.max(1)
             decay = np.where(better < rows, self.decay(iou, largest[better]), F32(1))
             factor[start:stop] = decay.min(1)
-        return found.score * factor
+        return candidates.score * factor
 
     def decay(self, iou: Array, largest: Array) -> Array:
         """Return the factors of scores, from the IoU with a better box and the largest IoU of that better box."""
         if self.decay_function == "gaussian":
             return np.exp((largest * largest - iou * iou) * F32(self.gaussian_sigma))
+        # 1e-10 keeps the divisor above 0 where a better box covers the box exactly.
         return ((1 - iou.astype(np.float64)) / (1 - largest.astype(np.float64) + 1e-10)).astype(F32)

@@ -33,34 +33,34 @@ class Suppression(Op):
     must exceed, and the sigma of Soft-NMS (Bodla et al. 2017).
 
     In each class of each batch, the box with the highest score is selected (the first of equal scores) and suppresses
-    others, until no box is left. As in OpenVINO's plugin, and against the letter of the specification, a box whose
-    score equals the threshold is not selected.
+    others, until no box is left. A box whose score equals the threshold is not selected: OpenVINO's plugin does so,
+    against the letter of the specification.
     """
 
     sort_result_descending: bool = True
 
     host_inputs = (2, -1)
-    number_ranks: ClassVar[tuple[int, ...]] = (0,)  # allowed ranks of the optional inputs
+    option_ranks: ClassVar[tuple[int, ...]] = (0,)  # allowed ranks of the optional inputs
     real_types: ClassVar[Sequence[Type] | None] = None  # allowed types of boxes, scores and thresholds; None: any
-    box_size: ClassVar[int] = 4  # numbers that describe a box
+    box_size: ClassVar[int] = 4  # values that describe a box
 
     @property
-    def kind(self) -> Type:
+    def index_type(self) -> Type:
         """The element type of indices."""
         return Type.i64
 
-    def check(self, boxes: Spec, scores: Spec, numbers: Sequence[Spec | None]) -> None:
+    def check(self, boxes: Spec, scores: Spec, options: Sequence[Spec | None]) -> None:
         """Raise OpError for inputs that the specification does not allow."""
-        if self.kind not in (Type.i32, Type.i64):
-            raise OpError(f"output_type {self.kind.get_type_name()} is neither i32 nor i64")
+        if self.index_type not in (Type.i32, Type.i64):
+            raise OpError(f"output_type {self.index_type.get_type_name()} is neither i32 nor i64")
         check_reals(boxes, "boxes", ranks=(3,), types=self.real_types)
         check_reals(scores, "scores", ranks=(3,), types=self.real_types)
-        for spec, what in zip(numbers, OPTIONAL_INPUTS):
+        for spec, what in zip(options, OPTIONAL_INPUTS):
             if spec is not None:
                 if what == OPTIONAL_INPUTS[0]:
-                    check_integers(spec, what, ranks=self.number_ranks)
+                    check_integers(spec, what, ranks=self.option_ranks)
                 else:
-                    check_reals(spec, what, ranks=self.number_ranks, types=self.real_types)
+                    check_reals(spec, what, ranks=self.option_ranks, types=self.real_types)
                 for extent in spec.shape or ():
                     same(extent, 1, what + " must have 1 element, not {0}")
         if boxes.shape is not None:
@@ -69,44 +69,44 @@ class Suppression(Op):
             same(boxes.shape[0], scores.shape[0], "there are {0} batches of boxes and {1} of scores")
             same(boxes.shape[1], scores.shape[2], "there are {0} boxes and {1} scores")
 
-    def rows(self, boxes: Spec, scores: Spec, numbers: Sequence[Spec | None]) -> Int:
+    def rows(self, boxes: Spec, scores: Spec, options: Sequence[Spec | None]) -> Int:
         """Return the largest number of output rows."""
-        limit = self.limit(numbers)
+        limit = self.limit(options)
         if limit is None or boxes.shape is None or scores.shape is None:
             return unknown()
         return self.capacity(scores.shape, limit)
 
-    def limit(self, numbers: Sequence[Spec | None]) -> Int | None:
+    def limit(self, options: Sequence[Spec | None]) -> Int | None:
         """Return the largest number of boxes to select per class; None if it is unknown."""
-        if not numbers or numbers[0] is None:
+        if not options or options[0] is None:
             return 0
-        found = numbers[0].ints()
-        return None if found is None else maximum(minimum(found[0], MAX_BOXES_PER_CLASS), 0)
+        limits = options[0].ints()
+        return None if limits is None else maximum(minimum(limits[0], MAX_BOXES_PER_CLASS), 0)
 
     def capacity(self, scores: Sequence[Int], limit: Int) -> Int:
-        """Return the largest number of rows for scores of this shape."""
+        """Return the largest number of output rows for scores of this shape."""
         return minimum(scores[2], limit) * scores[0] * scores[1]
 
-    def read_numbers(self, numbers: Sequence[Any]) -> tuple[int, np.float32, np.float32, np.float32]:
+    def read_options(self, options: Sequence[Any]) -> tuple[int, np.float32, np.float32, np.float32]:
         """Return the limit of boxes per class, the IoU threshold, the score threshold, and sigma."""
-        limit, *rest = [0 if x is None else x.reshape(-1)[0] for x in (*numbers, *(None,) * 4)[:4]]
-        iou, least, sigma = np.asarray(rest, np.float32)
-        return min(max(int(limit), 0), MAX_BOXES_PER_CLASS), iou, least, sigma
+        limit, *rest = [0 if x is None else x.reshape(-1)[0] for x in (*options, *(None,) * 4)[:4]]
+        iou, min_score, sigma = np.asarray(rest, np.float32)
+        return min(max(int(limit), 0), MAX_BOXES_PER_CLASS), iou, min_score, sigma
 
-    def select(self, xp: Adapter, boxes: Array, scores: Array, numbers: Sequence[Any]) -> tuple[Array, Array]:
+    def select(self, xp: Adapter, boxes: Array, scores: Array, options: Sequence[Any]) -> tuple[Array, Array]:
         """Return the selection, on the host: rows [n, 3] of batch, class and box, and scores [n]."""
-        limit, threshold, least, sigma = self.read_numbers(numbers)
+        limit, threshold, min_score, sigma = self.read_options(options)
         classes, count = scores.shape[1:]
-        found = xp.flatnonzero(scores > least) if limit else xp.zeros(0, np.int64)
-        group, box = xp.divmod(found, max(count, 1))
+        candidates = xp.flatnonzero(scores > min_score) if limit else xp.zeros(0, np.int64)
+        group, box = xp.divmod(candidates, max(count, 1))
         box += group // max(classes, 1) * count
         boxes = xp.asnumpy(boxes.reshape(-1, self.box_size).take(box, 0)).astype(np.float32)
-        scores = xp.asnumpy(scores.reshape(-1).take(found)).astype(np.float32)
+        scores = xp.asnumpy(scores.reshape(-1).take(candidates)).astype(np.float32)
         group, box = xp.asnumpy(group), xp.asnumpy(box)
         if sigma > 0:
             overlap, scale = self.overlap(boxes), np.float32(-0.5) / sigma
             chosen, scores = soft_nms(
-                group, scores, limit, float(least), lambda a, b: self.weight(overlap(a, b), threshold, scale)
+                group, scores, limit, float(min_score), lambda a, b: self.weight(overlap(a, b), threshold, scale)
             )
         else:
             order = rank_by_group(group, scores)
@@ -131,7 +131,7 @@ class Suppression(Op):
         raise NotImplementedError
 
     def suppresses(self, iou: Array, threshold: np.float32) -> Array:
-        """Return whether boxes with this IoU with a better box are suppressed. OpenVINO includes the threshold."""
+        """Return whether this IoU with a better box suppresses a box. As in OpenVINO, the threshold itself does."""
         return iou >= threshold
 
     def weight(self, iou: Array, threshold: np.float32, scale: np.float32) -> Array:
@@ -144,24 +144,24 @@ class VariableLength(Suppression):
 
     output_type: Type = Type.i64
 
-    number_ranks = (0, 1)
+    option_ranks = (0, 1)
     cuda: ClassVar[Any] = None
     workspace = Op.workspace
 
     @property
-    def kind(self) -> Type:
+    def index_type(self) -> Type:
         return self.output_type
 
-    def infer_specs(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
-        self.check(boxes, scores, numbers)
-        most = bounds(self.rows(boxes, scores, numbers))[1]
+    def infer_specs(self, boxes: Spec, scores: Spec, *options: Spec | None) -> tuple[Spec, ...]:
+        self.check(boxes, scores, options)
+        most = bounds(self.rows(boxes, scores, options))[1]
         rows = unknown(0, most)
-        return Spec(self.kind, (rows, 3)), Spec(Type.f32, (rows, 3)), Spec(self.kind, (1,))
+        return Spec(self.index_type, (rows, 3)), Spec(Type.f32, (rows, 3)), Spec(self.index_type, (1,))
 
-    def evaluate(self, xp: Adapter, boxes: Array, scores: Array, *numbers: Array) -> tuple[Array, ...]:
-        found, scores = self.select(xp, boxes, scores, numbers)
-        selected_scores = np.column_stack([found[:, :2].astype(np.float32), scores])
-        return xp.asarray(found), xp.asarray(selected_scores), xp.asarray(np.array([len(found)]))
+    def evaluate(self, xp: Adapter, boxes: Array, scores: Array, *options: Array) -> tuple[Array, ...]:
+        rows, scores = self.select(xp, boxes, scores, options)
+        selected_scores = np.column_stack([rows[:, :2].astype(np.float32), scores])
+        return xp.asarray(rows), xp.asarray(selected_scores), xp.asarray(np.array([len(rows)]))
 
 
 @op("NonMaxSuppression", "opset1", "sort/non-max-suppression-1")
@@ -178,24 +178,24 @@ class NonMaxSuppression(Suppression):
 
     layout = "dense"
 
-    def infer_specs(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
-        self.check(boxes, scores, numbers)
-        most, limit = self.rows(boxes, scores, numbers), self.limit(numbers)
+    def infer_specs(self, boxes: Spec, scores: Spec, *options: Spec | None) -> tuple[Spec, ...]:
+        self.check(boxes, scores, options)
+        most, limit = self.rows(boxes, scores, options), self.limit(options)
         if scores.shape is not None and limit is not None:
-            least = self.least(scores.shape, limit)
-            if not equal(least, most):
-                most = unknown(bounds(least)[0], bounds(most)[1])
-        return (Spec(self.kind, (most, 3)),)
+            fewest = self.min_rows(scores.shape, limit)
+            if not equal(fewest, most):
+                most = unknown(bounds(fewest)[0], bounds(most)[1])
+        return (Spec(self.index_type, (most, 3)),)
 
-    def least(self, scores: Sequence[Int], limit: Int) -> Int:
-        """Return the smallest number of rows, for scores of that shape."""
+    def min_rows(self, scores: Sequence[Int], limit: Int) -> Int:
+        """Return the smallest number of output rows for scores of this shape."""
         return minimum(scores[2], limit * scores[1])
 
-    def evaluate(self, xp: Adapter, boxes: Array, scores: Array, *numbers: Array) -> tuple[Array, ...]:
-        found, _ = self.select(xp, boxes, scores, numbers)
-        limit, *_ = self.read_numbers(numbers)
-        rows = np.full((max(self.least(scores.shape, limit), len(found)), 3), -1)
-        rows[: len(found)] = found
+    def evaluate(self, xp: Adapter, boxes: Array, scores: Array, *options: Array) -> tuple[Array, ...]:
+        selected, _ = self.select(xp, boxes, scores, options)
+        limit, *_ = self.read_options(options)
+        rows = np.full((max(self.min_rows(scores.shape, limit), len(selected)), 3), -1)
+        rows[: len(selected)] = selected
         return (xp.asarray(rows),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
@@ -211,8 +211,8 @@ class NonMaxSuppression(Suppression):
         )
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
-        boxes, scores, *numbers = inputs
-        limit, threshold, least, _ = self.read_numbers(numbers)
+        boxes, scores, *options = inputs
+        limit, threshold, min_score, _ = self.read_options(options)
         batches, classes, count = scores.shape
         limit, groups, row_count = min(limit, count), batches * classes, len(outputs[0])
         if (
@@ -223,11 +223,11 @@ class NonMaxSuppression(Suppression):
             return NotImplemented
         if not row_count:
             return None
-        kind, center = k.c_type(scores.dtype), np.bool_(self.box_encoding == "center")
+        c_type, center = k.c_type(scores.dtype), np.bool_(self.box_encoding == "center")
         *scratch, selected_scores, chosen, counts = workspace
         k.kernel(
             "nms.cu",
-            f"nms_select<{kind}>",
+            f"nms_select<{c_type}>",
             (groups,),
             (THREADS,),
             (
@@ -239,7 +239,7 @@ class NonMaxSuppression(Suppression):
                 counts,
                 *map(np.int32, (classes, count, limit)),
                 threshold,
-                least,
+                min_score,
                 center,
             ),
         )
@@ -270,7 +270,7 @@ class NonMaxSuppression3(NonMaxSuppression):
     output_type: Type = Type.i64
 
     @property
-    def kind(self) -> Type:
+    def index_type(self) -> Type:
         return self.output_type
 
 
@@ -278,7 +278,7 @@ class NonMaxSuppression3(NonMaxSuppression):
 class NonMaxSuppression4(NonMaxSuppression3):
     """NonMaxSuppression-3 with one row for each box that may be selected."""
 
-    least = Suppression.capacity
+    min_rows = Suppression.capacity
 
 
 @op("NonMaxSuppression", "opset5", "sort/no-max-suppression-5")

@@ -16,7 +16,7 @@ from ovgpu.symbolic import maximum, same, unknown
 from ovgpu.types import Type
 
 F32 = np.float32
-MAX_PRIORS = 1 << 20  # per grid element: more are a mistake in the model, and would exhaust the memory
+MAX_PRIORS = 1 << 20  # per grid element: more are a mistake in the model, and would exhaust memory
 
 
 class Priors(Op):
@@ -124,11 +124,11 @@ class PriorBox(Priors):
 
     def ratios(self) -> list[Array]:
         """Return the square roots of the aspect ratios other than 1."""
-        found = [1.0]
+        distinct = [1.0]
         for ratio in self.aspect_ratio:
-            if all(abs(ratio - other) >= 1e-6 for other in found):
-                found += [ratio, 1 / ratio] if self.flip else [ratio]
-        return [np.sqrt(F32(ratio)) for ratio in found[1:]]
+            if all(abs(ratio - other) >= 1e-6 for other in distinct):
+                distinct += [ratio, 1 / ratio] if self.flip else [ratio]
+        return [np.sqrt(F32(ratio)) for ratio in distinct[1:]]
 
     def half_sizes(self, scale: int) -> Iterator[tuple[Array, Array]]:
         """Yield half the width and half the height of each prior of a grid element."""
@@ -168,8 +168,8 @@ class PriorBox(Priors):
         inverse_size = F32(1) / image[::-1].astype(F32)
         if self.fixed_size:
             shifts, halves = map(np.array, zip(*self.fixed_priors()))
-            found = relative_corners(center + shifts.astype(F32), halves.astype(F32), inverse_size)
-            return np.concatenate([np.maximum(found[..., :2], 0), np.minimum(found[..., 2:], 1)], -1)
+            corners = relative_corners(center + shifts.astype(F32), halves.astype(F32), inverse_size)
+            return np.concatenate([np.maximum(corners[..., :2], 0), np.minimum(corners[..., 2:], 1)], -1)
         halves = np.array([*self.half_sizes(1 if self.scale_all_sizes else height)], F32).reshape(-1, 2)
         return relative_corners(center, halves, inverse_size)
 

@@ -20,10 +20,10 @@ F32 = np.float32
 @op("Proposal", "opset1", "detection/proposal-1")
 class Proposal(Op):
     """``scores [N, 2 K, H, W], offsets [N, 4 K, H, W], image [3 or 4] -> [N * post_nms_topn, 5]``: image and corners
-    of the proposals. An image with fewer has a row that begins with -1, then zeros.
+    of the proposals. If an image has fewer proposals, a row that begins with -1 follows them, and then zeros.
 
-    The first K scores are of the background, the others of the K anchors, which have ``base_size`` in all ratios and
-    scales. The values of the image are its height, its width, and scales by which ``min_size`` is multiplied: boxes
+    The first K scores belong to the background, the others to the K anchors, which have ``base_size`` in all ratios
+    and scales. The values of the image are its height, its width, and scales by which ``min_size`` is multiplied: boxes
     that become smaller get a score of 0. Non-maximum suppression takes the ``pre_nms_topn`` best boxes of each image.
     With the framework ``tensorflow``, boxes end at their last corner instead of one pixel behind it, sizes are not
     rounded, and x and y are swapped.
@@ -68,7 +68,7 @@ class Proposal(Op):
         return (Spec(scores.type, (images * self.post_nms_topn, 5)),)
 
     def evaluate(self, xp: Adapter, scores: Array, offsets: Array, image: Array) -> tuple[Array, ...]:
-        rows, _ = self.found(*(xp.asnumpy(x).astype(F32) for x in (scores, offsets, image)))
+        rows, _ = self.propose(*(xp.asnumpy(x).astype(F32) for x in (scores, offsets, image)))
         return (xp.asarray(rows),)
 
     def anchors(self) -> Array:
@@ -100,7 +100,7 @@ class Proposal(Op):
         boxes = np.concatenate([center - half, center + half], -1)
         return clip_boxes(boxes, size - extra) if self.clip_before_nms else boxes
 
-    def found(self, scores: Array, offsets: Array, image: Array) -> tuple[Array, Array]:
+    def propose(self, scores: Array, offsets: Array, image: Array) -> tuple[Array, Array]:
         """Return the output rows and their scores, padded for images with fewer proposals."""
         extra = 0 if self.tensorflow else 1
         size = image[:2] if self.tensorflow else image[1::-1]
@@ -146,5 +146,5 @@ class Proposal4(Proposal):
         return rows, Spec(rows.type, rows.shape[:1])
 
     def evaluate(self, xp: Adapter, scores: Array, offsets: Array, image: Array) -> tuple[Array, ...]:
-        rows, row_scores = self.found(*(xp.asnumpy(x).astype(F32) for x in (scores, offsets, image)))
+        rows, row_scores = self.propose(*(xp.asnumpy(x).astype(F32) for x in (scores, offsets, image)))
         return xp.asarray(rows), xp.asarray(row_scores)

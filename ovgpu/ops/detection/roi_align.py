@@ -42,10 +42,10 @@ class _Aligned(Regions):
         check_scale(self.spatial_scale)
         check_sampling(self.sampling_ratio)
         check_integers(images, "the numbers of the images")
-        found = super().infer_specs(x, regions)
+        specs = super().infer_specs(x, regions)
         if images.shape is not None and regions.shape is not None:
             same(images.shape[0], regions.shape[0], "{0} numbers of images are given for {1} regions")
-        return found
+        return specs
 
     def boxes(self, xp: Adapter, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         """Return the starts (y, x) of the regions, before rotation, and their extents (height, width), [R] each."""
@@ -116,7 +116,7 @@ class _Aligned(Regions):
         return 0.0, -0.5
 
     def kernel_flag(self) -> bool:
-        """Return the last argument of the kernel: True for the maximum, or if rotated, for clockwise angles."""
+        """Return the last argument of the kernel: True for the maximum, or for clockwise angles if rotated."""
         raise NotImplementedError
 
 
@@ -158,7 +158,7 @@ class ROIAlign(_Aligned):
     def average(self, x: Array, regions: Array, images: Array, out: Sequence[Array]) -> None:
         """Write the means to ``out``, computed as products of the maps with two matrices of weights per region."""
         starts, extents = self.boxes(NUMPY, regions)
-        down, across = (self.weights(*numbers) for numbers in zip(starts, extents, self.pooled_size(), x.shape[2:]))
+        down, across = (self.weights(*bins) for bins in zip(starts, extents, self.pooled_size(), x.shape[2:]))
         for i, image in enumerate(images.astype(np.int64)):
             rows, columns = (np.flatnonzero(w[i].any(axis=0)) for w in (down, across))
             if not (0 <= image < len(x) and rows.size and columns.size):
@@ -167,21 +167,21 @@ class ROIAlign(_Aligned):
             (top, bottom), (left, right) = ((n[0], n[-1] + 1) for n in (rows, columns))
             part = x[image, :, top:bottom, left:right].transpose(1, 0, 2)
             lines = np.matmul(part.reshape(-1, right - left), across[i, :, left:right].T)
-            found = np.matmul(down[i, :, top:bottom], lines.reshape(bottom - top, -1))
-            np.copyto(out[i], found.reshape(self.pooled_h, -1, self.pooled_w).transpose(1, 0, 2))
+            pooled = np.matmul(down[i, :, top:bottom], lines.reshape(bottom - top, -1))
+            np.copyto(out[i], pooled.reshape(self.pooled_h, -1, self.pooled_w).transpose(1, 0, 2))
 
     def weights(self, start: Array, extent: Array, count: int, length: int) -> Array:
         """Return the weights [R, count, length] of the elements of an axis in each of ``count`` bins of each region."""
-        size, kind = extent / count, extent.dtype
+        size, dtype = extent / count, extent.dtype
         ratio = self.ratio(NUMPY, size)
-        divisor = np.maximum(ratio, 1).astype(kind)[:, None, None]
-        part, point = np.arange(count, dtype=kind)[:, None], np.arange(ratio.max(initial=0), dtype=kind)
+        divisor = np.maximum(ratio, 1).astype(dtype)[:, None, None]
+        part, point = np.arange(count, dtype=dtype)[:, None], np.arange(ratio.max(initial=0), dtype=dtype)
         size = size[:, None, None]
         at = start[:, None, None] + part * size + size / divisor * (point + 0.5)
         used = (point < ratio[:, None, None]) & (at >= -1) & (at <= length)
         at = np.where(used, np.clip(at, 0, length - 1), 0)  # coordinates may be NaN
         low = np.floor(at)
-        weights = np.zeros((len(start), count, length), kind)
+        weights = np.zeros((len(start), count, length), dtype)
         index = low.astype(np.int64) + np.arange(0, weights.size, length).reshape(len(start), count, 1)
         np.add.at(weights.reshape(-1), index, np.where(used, 1 - (at - low), 0))
         np.add.at(weights.reshape(-1), index + (low < length - 1), np.where(used, at - low, 0))

@@ -22,6 +22,8 @@ from ovgpu.ops.detection._regions import Regions, check_scale, interpolate, roun
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import same
 
+MIN_SIDE = 0.1  # least side of a scaled region of position-sensitive pooling; as in roi_pooling.cu
+
 
 @op("ROIPooling", "opset2", "detection/roi-pooling-1")
 class ROIPooling(Regions):
@@ -161,7 +163,7 @@ class PSROIPooling(_PositionSensitive):
         for axis, count in enumerate(self.pooled_size()):
             first = round_half_away(xp, regions[:, 2 - axis]) * self.spatial_scale
             last = (round_half_away(xp, regions[:, 4 - axis]) + 1) * self.spatial_scale
-            size = xp.maximum(last - first, 0.1) / count
+            size = xp.maximum(last - first, MIN_SIDE) / count
             part = xp.arange(count, dtype=x.dtype)
             start, stop = (
                 xp.clip(v.astype(np.int64), 0, x.shape[2 + axis])
@@ -233,7 +235,7 @@ class DeformablePSROIPooling(_PositionSensitive):
     part_size: int = 1
 
     def infer_specs(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
-        found = super().infer_specs(x, regions)
+        specs = super().infer_specs(x, regions)
         for offsets in others:
             merge_types((x, offsets))
             if self.part_size < 1:
@@ -249,7 +251,7 @@ class DeformablePSROIPooling(_PositionSensitive):
                 same(self.output_dim % classes, 0, f"{self.output_dim} channels have offsets that do not come out even")
                 for extent in offsets.shape[2:]:
                     same(extent, self.part_size, "the offsets have {0} parts along an axis, part_size is {1}")
-        return found
+        return specs
 
     def shifts(self, xp: Adapter, offsets: Array | None) -> Array:
         """Return the offsets (down, right) of each bin of each region, in units of the region's sides."""
@@ -273,7 +275,7 @@ class DeformablePSROIPooling(_PositionSensitive):
         for axis, (count, shifts, cells) in enumerate(zip(self.pooled_size(), self.shifts(xp, offsets), bins)):
             first = round_half_away(xp, regions[:, 2 - axis]) * self.spatial_scale - 0.5
             last = (round_half_away(xp, regions[:, 4 - axis]) + 1) * self.spatial_scale - 0.5
-            extent = xp.maximum(last - first, 0.1)
+            extent = xp.maximum(last - first, MIN_SIDE)
             size = extent / count
             start = unsqueeze(first[:, None] + xp.arange(count, dtype=x.dtype) * size[:, None], 2 + axis)
             start = start + shifts * unsqueeze(extent, 0)

@@ -35,10 +35,10 @@ class OpWithCodes(Op):
         return inputs[:count], inputs[count:]
 
     def written(self, array: Array, factors: Arrays) -> Codes:
-        """Return what a kernel is to write into the array."""
+        """Return the `Codes` that a kernel is to write into ``array``."""
         chain = self.codes.chain
         *_, last = chain.parts
         assert isinstance(last.op, Quantize)
-        numbers = [self.codes.literals[i - chain.inputs] for i in last.operands[1:]]
-        reciprocal, zero = (*(float(decode(number).item()) for number in numbers), 0)[:2]
+        constants = [self.codes.literals[i - chain.inputs] for i in last.operands[1:]]
+        reciprocal, zero = (*(float(decode(constant).item()) for constant in constants), 0)[:2]
         return Codes(array, factors[0] if factors else None, reciprocal, int(zero), last.op)

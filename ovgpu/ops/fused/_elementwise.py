@@ -26,20 +26,20 @@ from ovgpu.types import Type
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An op of a chain. Its operands are numbers that count the chain's inputs, then its literals, then its parts."""
+    """An op of a chain. Its operands are indices into the chain's inputs, literals and parts, counted in this order."""
 
     op: Elementwise
     operands: tuple[int, ...]
 
     def type_of(self, operands: Sequence[Type]) -> Type:
         """Return the element type of the result for operands of these types."""
-        kind: Type = self.op.infer_specs(*(Spec(k, ()) for k in operands))[0].type
-        return kind
+        dtype: Type = self.op.infer_specs(*(Spec(k, ()) for k in operands))[0].type
+        return dtype
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A sequence of elementwise ops, of which the last one gives the result. Equal chains share a kernel.
+    """A sequence of elementwise ops; the last one computes the result. Equal chains share a kernel.
 
     ``literals`` are constants of one element, each as its element type and bytes.
     """
@@ -69,12 +69,12 @@ class Layer:
     source_location: str
 
     def infer_specs(self, op: Op, *inputs: Any) -> tuple[Spec, ...]:
-        """Infer an op in place of this layer, which checks and errors name."""
+        """Infer ``op`` on behalf of this layer: checks and errors name the layer."""
         table = active()
         outside, table.layer = table.layer, self
         try:
-            found: tuple[Spec, ...] = op.infer_specs(*inputs)
-            return found
+            specs: tuple[Spec, ...] = op.infer_specs(*inputs)
+            return specs
         except OpError as e:
             raise e.at(op.name, self.source_location) from None
         finally:
@@ -103,8 +103,8 @@ class Fused(Op):
     @cached_property
     def literals(self) -> tuple[np.ndarray[Any, Any], ...]:
         return tuple(
-            np.frombuffer(data, kind.storage).reshape((1,) * rank)
-            for (kind, data), rank in zip(self.chain.literals, self.ranks)
+            np.frombuffer(data, dtype.storage).reshape((1,) * rank)
+            for (dtype, data), rank in zip(self.chain.literals, self.ranks)
         )
 
     def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
@@ -127,9 +127,9 @@ class Fused(Op):
         values = [*inputs, *map(xp.asarray, self.literals)]
         for part, layer in zip(self.chain.parts, self.layers):
             arguments = [values[i] for i in part.operands]
-            kind = part.type_of([Type.of(x.dtype) for x in arguments])
+            dtype = part.type_of([Type.of(x.dtype) for x in arguments])
             try:
-                values += evaluate(part.op, xp, arguments, [kind])
+                values += evaluate(part.op, xp, arguments, [dtype])
             except OpError as e:
                 raise e.at(layer.op.name, layer.source_location) from None
         return (values[-1],)
@@ -142,19 +142,20 @@ class Fused(Op):
         k.elementwise(self.chain, inputs, outputs[0])
 
 
-def number_literals(chain: Chain) -> list[int]:
-    """Return which literals of a chain are of f32."""
-    return [i for i, (kind, _) in enumerate(chain.literals) if kind == Type.f32]
+def f32_literals(chain: Chain) -> list[int]:
+    """Return the indices of the literals of a chain that have type f32."""
+    return [i for i, (dtype, _) in enumerate(chain.literals) if dtype == Type.f32]
 
 
-def cuda_literal(data: bytes, kind: Type) -> str:
-    """Return a number as a C++ expression; a double for any float. NVRTC has neither INFINITY nor NAN."""
-    value = np.frombuffer(data, kind.storage)[0]
-    if kind == Type.boolean:
+def cuda_literal(data: bytes, dtype: Type) -> str:
+    """Return a literal as a C++ expression, a double for any floating-point type. Infinity and NaN become divisions by
+    zero, because NVRTC has neither INFINITY nor NAN."""
+    value = np.frombuffer(data, dtype.storage)[0]
+    if dtype == Type.boolean:
         return "true" if value else "false"
-    if kind.is_real():
-        number = float(value)
-        return repr(number) if isfinite(number) else f"({0 if isnan(number) else copysign(1, number)} / 0.0)"
-    if kind.is_signed():
+    if dtype.is_real():
+        real = float(value)
+        return repr(real) if isfinite(real) else f"({0 if isnan(real) else copysign(1, real)} / 0.0)"
+    if dtype.is_signed():
         return f"({int(value) + 1}ll - 1)"  # C++ has no literal for -2**63
     return f"{int(value)}ull"

@@ -34,7 +34,7 @@ class Joined:
         return self.size * int(self.dtype.itemsize)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        found = np.concatenate(self.parts, self.axis, dtype=dtype)
+        joined = np.concatenate(self.parts, self.axis, dtype=dtype)
         for part in self.parts:
             let_go(part)
-        return found
+        return joined

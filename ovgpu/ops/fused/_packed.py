@@ -37,11 +37,11 @@ class Packed:
 
     Codes are in row-major order: a matrix, or for 4 bits a vector of bytes with the first code in the low bits. The
     scale and the zero point are optional arrays [R, C]: an element belongs to a block of rows / R by columns / C codes.
-    ``table``: the values of the 16 codes of 4 bits, or of the 256 codes of u8 that index a codebook. The rows may
-    belong to several ``matrices`` of equal size, one after the other.
+    ``dtype`` is the type of the codes. ``table``: the values of the 16 codes of 4 bits, or of the 256 codes of u8 that
+    index a codebook. The rows may belong to several ``matrices`` of equal size, one after the other.
     """
 
-    kind: Type
+    dtype: Type
     rows: int
     columns: int
     table: tuple[float, ...] = ()
@@ -54,7 +54,7 @@ class Packed:
 
     @property
     def is_nibbles(self) -> bool:
-        return self.kind.bitwidth == 4
+        return self.dtype.bitwidth == 4
 
     @cached_property
     def _values(self) -> Array | None:
@@ -65,11 +65,11 @@ class Packed:
             return pairs.view(np.int64).reshape(-1)
         if self.table:
             return np.array(self.table, np.float32)
-        return decode(every.astype(np.uint8).view(self.kind.storage)) if self.kind in _DECODERS else None
+        return decode(every.astype(np.uint8).view(self.dtype.storage)) if self.dtype in _DECODERS else None
 
     def unpack(self, codes: Array, out: Array, index: Array) -> None:
-        """Write the values of ``codes``, without scales, into the dense floats of ``out``. ``index`` is i64 scratch of
-        as many elements as there are bytes."""
+        """Write the values of ``codes``, without scales, into the dense floats of ``out``. ``index`` is i64 scratch,
+        one element per byte of codes."""
         if self._values is None:
             np.copyto(out, codes, casting="unsafe")
             return
@@ -142,23 +142,23 @@ class Packed:
     def values(self, xp: Adapter, codes: Array, rows: int) -> Array:
         """Return the values of the codes of ``rows`` rows, without scales, as a fresh matrix."""
         if self._values is None:
-            found = codes.astype(np.float32)
+            values = codes.astype(np.float32)
         else:
-            found = xp.take(xp.asarray(self._values), codes.reshape(-1)).view(np.float32)
-        return found.reshape(-1)[: rows * self.columns].reshape(rows, self.columns)
+            values = xp.take(xp.asarray(self._values), codes.reshape(-1)).view(np.float32)
+        return values.reshape(-1)[: rows * self.columns].reshape(rows, self.columns)
 
-    def taken(self, xp: Adapter, codes: Array, numbers: Array) -> Array:
-        """Return the values of the rows with these numbers, without scales."""
+    def taken(self, xp: Adapter, codes: Array, rows: Array) -> Array:
+        """Return the values of the rows with these indices, without scales."""
         if self.is_nibbles and self.columns % 2:
-            location = numbers[:, None] * self.columns + xp.arange(self.columns)
+            location = rows[:, None] * self.columns + xp.arange(self.columns)
             return xp.asarray(np.array(self.table, np.float32))[codes[location >> 1] >> (location & 1) * 4 & 15]
-        return self.values(xp, codes.reshape(self.rows, -1)[numbers], len(numbers))
+        return self.values(xp, codes.reshape(self.rows, -1)[rows], len(rows))
 
     def matrix(self, xp: Adapter, codes: Array, scale: Array | None, zero: Array | None) -> Array:
         """Return the whole decompressed matrix [rows, columns] in f32."""
-        found = self.values(xp, codes, self.rows)
-        affine(found, scale, zero)
-        return found
+        matrix = self.values(xp, codes, self.rows)
+        affine(matrix, scale, zero)
+        return matrix
 
     # ---- for compressed.cu
 
@@ -167,7 +167,7 @@ class Packed:
         if self.table:
             decoder = "Nibbles" if self.is_nibbles else "Codebook"
         else:
-            decoder = _DECODERS.get(self.kind) or f"Cast<{c_type(self.kind.storage)}>"
+            decoder = _DECODERS.get(self.dtype) or f"Cast<{c_type(self.dtype.storage)}>"
         return ", ".join([decoder, *("None" if t is None else c_type(t.dtype) for t in (scale, zero))])
 
     def arguments(self, codes: Array, scale: Array | None, zero: Array | None) -> list[Any]:
@@ -180,14 +180,14 @@ class Packed:
         """Return the struct QuantParamIndex, which computes the index of a scale or zero point from row and column."""
         rows, columns = (1, 1) if values is None else values.shape
         block = self.columns // columns
-        numbers = [columns, *reciprocal(self.rows // rows), *reciprocal(block), values is None or block % VECTOR == 0]
-        return np.array(numbers, np.int64).astype(np.int32)
+        fields = [columns, *reciprocal(self.rows // rows), *reciprocal(block), values is None or block % VECTOR == 0]
+        return np.array(fields, np.int64).astype(np.int32)
 
 
 def affine(values: Array, scale: Array | None, zero: Array | None) -> None:
     """Compute ``(values - zero) * scale`` in place, for the blocks of a dense matrix."""
     for param, name in ((zero, "subtract"), (scale, "multiply")):
-        if param is not None and values.size:  # no rows have no blocks either
+        if param is not None and values.size:  # a matrix without rows has no blocks
             shape, spread = _blocks(values.shape, param.shape)
             blocks = values.reshape(shape)
             if name == "subtract":

@@ -35,8 +35,8 @@ _EXCESS_CODES = {tuple(float(i) for i in range(16)): (0x00, 0), tuple(float((i ^
 class PackedProduct:
     """The product ``x [1 or E, M, K] @ weights``, with weights [E, N, K] if ``transpose``, else [E, K, N].
 
-    ``tile``: codes that are decompressed at a time for few rows of x. ``scales``, ``zeros``: the numbers of different
-    scales and zero points along K, 0 if there are none.
+    ``tile``: codes that are decompressed at a time for few rows of x. ``scales``, ``zeros``: how many different scales
+    and zero points there are along K.
     """
 
     weights: Packed
@@ -68,12 +68,12 @@ class PackedProduct:
         if self.weights.is_nibbles:
             together = self.transpose and self.depth // self.groups % 2 == 0
             return _EXCESS_CODES.get(self.weights.table) if together else None
-        centred = self.weights.kind == Type.u8 and not self.weights.table and self.zeros and self.centred
+        centred = self.weights.dtype == Type.u8 and not self.weights.table and self.zeros and self.centred
         return (0x80, -128) if centred else None
 
     @property
     def halves(self) -> int:
-        """The number of halves of a tile: two for two codes per byte, one for each."""
+        """The number of halves of a tile: two if bytes hold two codes that are cast to floats separately, else one."""
         return 2 if self.weights.is_nibbles and self.excess_code is not None else 1
 
     @property
@@ -159,8 +159,8 @@ class PackedProduct:
         return target.reshape(batch, depth, rows)
 
     def _part(self, k: HostRecorder, codes: Array, tile: Tile, buffer: Array, scratch: Array) -> Array:
-        """Return a tile in f32, [matrices, columns of the result, K], without scales and zero points, and too large by
-        `offset`. With two codes per byte, the low codes of all bytes come first, then the bytes."""
+        """Return a tile in f32, [matrices, columns of the result, K], without scales and zero points. The values are
+        too large by `offset`. With two codes per byte, the low codes of all bytes come first, then the whole bytes."""
         if self.excess_code is None:
             part = self.weights.part(codes, tile, buffer, scratch.view(np.int64), k)
             return part if self.transpose else part.swapaxes(1, 2)
@@ -221,8 +221,8 @@ class PackedProduct:
     def _scale_products(
         self, products: Array, totals: Array, scale: Array | None, zero: Array | None, out: Array
     ) -> None:
-        """Write products [matrices, columns of the result, M] into ``out`` [matrices, M, columns]: subtract the zero
-        points' part, and multiply by the scale if it is one for all groups."""
+        """Write products [matrices, columns of the result, M] into ``out`` [matrices, M, columns]. Subtract the zero
+        points' contribution, and multiply by the scale if all groups share one."""
         by = None if scale is None else self._spread(scale)
         if zero is not None or self.offset:
             less = np.float32(self.offset) + (np.zeros((1, 1, 1), np.float32) if zero is None else self._spread(zero))

@@ -11,13 +11,13 @@ from ovgpu.ops.fused._packed import Packed
 MAX_ROWS = 64  # rows of x
 TILE = 16  # rows of the weights per warp; as in product_mma.cu
 CHUNK = 8  # 16-bit elements in 16 bytes
-LANES, LANES_PER_ROW = 32, 4  # lanes of a warp, and those that share a row of codes
+LANES, LANES_PER_ROW = 32, 4  # lanes of a warp, and lanes that share a row of codes
 PITCH = 20  # floats between columns of partial sums; as in product_mma.cu
-WARPS, MAX_WARPS = 8, 16  # warps per block, unless more split K
+WARPS, MAX_WARPS = 8, 16  # usual number of warps per block, and the most if many warps split K
 ROWS = (1, 4, 8, 16, 32)  # rows of x per block
-MIN_STEPS = 2  # of a warp, if that leaves more than one along K
-SHARED_BYTES = 64 << 10  # of shared memory for x at most
-BLOCK_SHARED_BYTES = 96 << 10  # for all; two blocks fit on a multiprocessor of 9.0, one on that of 8.6
+MIN_STEPS = 2  # least steps per warp; if there are fewer, fewer warps split K
+SHARED_BYTES = 64 << 10  # shared memory for x at most
+BLOCK_SHARED_BYTES = 96 << 10  # shared memory per block at most; capability 9.0 then runs two blocks at a time, 8.6 one
 
 
 @dataclass(frozen=True)
@@ -59,20 +59,20 @@ class Form:
         return -(-columns // (TILE * self.along_n // self.parts))
 
     def blocks(self, groups: int, others: int, multiprocessors: int) -> int:
-        """Return the number of blocks for these groups of columns, of ``others`` matrices or parts of x. Where a
-        multiprocessor would get more than `MAX_WARPS` warps, blocks take several groups: they stage x once, and the
-        blocks of the next launch find room beside them."""
+        """Return the number of blocks for ``groups`` of columns; ``others`` is the number of matrices times that of the
+        parts of x. Where a multiprocessor would get more than `MAX_WARPS` warps, blocks take several groups: each
+        stages x once, and blocks of the next launch fit beside them."""
         at_once = multiprocessors * MAX_WARPS // self.warps
         return -(-groups // max(round(groups * others / at_once), 1))
 
 
 def step_of(weights: Packed, words: int) -> int:
     """Return the number of codes of a row that a warp takes in a step."""
-    return LANES_PER_ROW * words * (32 // weights.kind.bitwidth)
+    return LANES_PER_ROW * words * (32 // weights.dtype.bitwidth)
 
 
 def steps_ahead(rows: int) -> int:
-    """Return the number of steps whose codes are copied before they are needed, for so many rows of x per block."""
+    """Return how many steps before their use codes are copied, for ``rows`` rows of x per block."""
     return 4 if rows == 1 else 2
 
 
@@ -89,10 +89,10 @@ def form(
     """Return the launch shape for ``m`` rows of x, None where the kernel does not apply.
 
     ``addresses`` are the addresses of x and of the codes; ``quant_params`` are the scale and the zero point; see `Form`
-    for ``terms`` and ``parts``. ``whole``: whether shared memory has to hold all of x."""
+    for ``terms`` and ``parts``. ``whole``: True if shared memory has to hold all of x."""
     if not 0 < m <= MAX_ROWS:
         return None
-    (n, k), bits = weights.shape, weights.kind.bitwidth
+    (n, k), bits = weights.shape, weights.dtype.bitwidth
     groups = [1 if values is None else values.shape[1] for values in quant_params]
     words = [
         w
@@ -107,18 +107,18 @@ def form(
     rows = next(r for r in ROWS if r >= min(m, ROWS[-1]))
     tiles = -(-n // TILE) * weights.matrices * -(-m // rows)
     most = MAX_WARPS // 2 if terms > 1 else MAX_WARPS
-    found = _divided(
+    shape = _divided(
         weights, words[0], rows, max(groups) > 1, tiles / multiprocessors, terms, most // parts, parts, whole
     )
-    return found if found.rounds and (found.rounds == found.steps or not whole) else None
+    return shape if shape.rounds and (shape.rounds == shape.steps or not whole) else None
 
 
 def _divided(
     weights: Packed, words: int, rows: int, grouped: bool, tiles: float, terms: int, warps: int, parts: int, whole: bool
 ) -> Form:
-    """Split K over enough of at most ``warps`` warps to keep a multiprocessor busy with ``tiles`` tiles of rows
-    (split-K), but fewer if x would not fit into shared memory. The limits were measured on an H100
-    (`bench.gpu_layers`)."""
+    """Return the launch shape that splits K over up to ``warps`` warps (split-K): as many as keep a multiprocessor busy
+    that has ``tiles`` tiles of rows, but fewer if x would not fit into shared memory. The limits were measured on an
+    H100 (`bench.gpu_layers`)."""
     step = step_of(weights, words)
     least, most, target = (4, warps, 16) if rows <= CHUNK else (1, 8 if rows <= 16 else 4, 8)
     along_k = least

@@ -20,10 +20,11 @@ from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused._product_form import CHUNK, LANES, form, steps_ahead
 from ovgpu.types import Type
 
-CAPABILITY = 80  # compute capability of the first devices whose tensor cores the kernel is for
+CAPABILITY = 80  # least compute capability, 8.0: older tensor cores lack the kernel's instructions
 FEW_ROWS = 8  # rows of x up to which the kernel computes x, and is used for weights of 16 bits
-MAX_ARRAYS = 3  # from which x is computed
-GATED = 2  # columns of a product for one of the result behind a gate
+MAX_ARRAYS = 3  # arrays from which the kernel computes x, at most
+GATED = 2  # columns of the product per column of the result, with a gate
+MAX_STRIDE_BYTES = 1 << 24  # between rows of x: offsets of 64 rows, the most of a launch, then fit into 32 bits
 
 DECODERS = {
     Type.i4: "Nibbles<true>",
@@ -50,9 +51,10 @@ class Norm:
 
 @dataclass(frozen=True)
 class Input:
-    """Rows of x [..., K]: ``chain`` of the ``arrays``, which broadcast to x; or the only array, if it is None.
+    """Rows of x [..., K]: the ``chain`` of the ``arrays``, which broadcast to x, or without a chain the only array.
 
-    ``total`` receives what the chain computes. ``norm`` normalises it; with a norm or a chain, rows are few."""
+    ``total`` receives the result of the chain. ``norm`` normalises it. With a norm or a chain, x has at most `FEW_ROWS`
+    rows."""
 
     arrays: Sequence[Array]
     chain: Chain | None = None
@@ -60,8 +62,8 @@ class Input:
     total: Array | None = None
 
     def row_strides(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the distance between rows of each array, broadcast to ``shape``, as a matrix [M, K]; None if an array
-        is not rows at equal distances, aligned to 16 bytes."""
+        """Return for each array the distance between its rows, as a matrix [M, K] broadcast to ``shape``. Return None
+        unless the rows of all arrays are equally spaced and aligned to 16 bytes."""
         strides = [strides_of(a, shape) for a in self.arrays]
         axes = Axes.collapse(shape[:-1], *(s[:-1] for s in strides))
         rows = tuple(s[0] if s else 0 for s in axes.strides)
@@ -69,14 +71,14 @@ class Input:
             len(axes.extents) <= 1
             and all(s[-1] == 1 for s in strides)
             and all(
-                0 <= n * a.dtype.itemsize < 2**24 and n * a.dtype.itemsize % 16 == a.data.ptr % 16 == 0
+                0 <= n * a.dtype.itemsize < MAX_STRIDE_BYTES and n * a.dtype.itemsize % 16 == a.data.ptr % 16 == 0
                 for a, n in zip(self.arrays, rows)
             )
         )
         return rows if fits else None
 
     def terms_fit(self, dtype: np.dtype[Any]) -> bool:
-        """Return whether all arrays have this dtype, and those that are not rows of x are contiguous and aligned."""
+        """Return whether all arrays have this dtype, and the total, scale and shift are contiguous and aligned."""
         others = [self.total, *(() if self.norm is None else (self.norm.scale, self.norm.shift))]
         return all(a.dtype == dtype for a in self.arrays) and all(
             a is None or (a.dtype == dtype and a.flags.c_contiguous and a.data.ptr % 16 == 0) for a in others
@@ -84,19 +86,19 @@ class Input:
 
 
 def is_linear(weights: Packed, quant_params: Sequence[Array | None]) -> bool:
-    """Return whether codes are numbers, and the scale and the zero point are those of rows, or of all."""
+    """Return whether the codes are plain numbers, and scales and zero points belong to rows or to the whole matrix."""
     zero = quant_params[1]
     return (
-        weights.kind in DECODERS
-        and weights.table == TABLES.get(weights.kind, ())
-        and (zero is None or zero.dtype == ZEROS[weights.kind])
+        weights.dtype in DECODERS
+        and weights.table == TABLES.get(weights.dtype, ())
+        and (zero is None or zero.dtype == ZEROS[weights.dtype])
         and all(values is None or len(values) in (1, weights.rows) for values in quant_params)
     )
 
 
 def type_names(k: KernelRecorder, weights: Packed, quant_params: Sequence[Array | None]) -> list[str]:
     """Return the kernel's types of the codes, the scale and the zero point."""
-    return [DECODERS[weights.kind], *("None" if values is None else k.c_type(values.dtype) for values in quant_params)]
+    return [DECODERS[weights.dtype], *("None" if values is None else k.c_type(values.dtype) for values in quant_params)]
 
 
 def launch(
@@ -125,11 +127,11 @@ def _launch(
     stacked: bool = False,
     gate: Chain | None = None,
 ) -> bool:
-    (count, m, columns), (n, depth), kind, quant_params = out.shape, weights.shape, out.dtype, stored[1:]
-    splits, dense, computed = k.tf32 and kind == np.float32, weights.kind.bitwidth == 16, x.norm or x.chain
-    if not (splits or kind.itemsize == 2) or k.capability < CAPABILITY or not x.terms_fit(kind):
+    (count, m, columns), (n, depth), dtype, quant_params = out.shape, weights.shape, out.dtype, stored[1:]
+    splits, dense, computed = k.tf32 and dtype == np.float32, weights.dtype.bitwidth == 16, x.norm or x.chain
+    if not (splits or dtype.itemsize == 2) or k.capability < CAPABILITY or not x.terms_fit(dtype):
         return False
-    if (dense and weights.kind.storage != kind) or (m > FEW_ROWS and (dense or computed or gate)):
+    if (dense and weights.dtype.storage != dtype) or (m > FEW_ROWS and (dense or computed or gate)):
         return False
     first, norm = x.arrays[0], x.norm
     shape = is_linear(weights, quant_params) and form(
@@ -146,7 +148,7 @@ def _launch(
         return False
     names = [
         *type_names(k, weights, quant_params),
-        k.c_type(kind),
+        k.c_type(dtype),
         shape.words,
         shape.rows,
         steps_ahead(shape.rows),
@@ -156,7 +158,7 @@ def _launch(
     if x.chain:
         prelude = k.functor("Chain", x.chain, tuple([a.dtype for a in x.arrays]), MAX_ARRAYS - 1)
     if gate:
-        prelude += k.functor("Gate", gate, (kind, kind), GATED - 1)
+        prelude += k.functor("Gate", gate, (dtype, dtype), GATED - 1)
     last = ["Chain" if x.chain else "Identity", len(x.arrays), norm.kind if norm else "PLAIN", *["Gate"] * bool(gate)]
     names += last if gate or norm else last[:2] if x.chain else []
     chunks, batches, groups = shape.staged(weights) // CHUNK, -(-m // shape.rows), shape.groups(columns)
@@ -197,5 +199,5 @@ def quant_param_indices(weights: Packed, quant_params: Sequence[Array | None]) -
 def _quant_param_index(weights: Packed, values: Array | None) -> Array:
     """Return the struct QuantParamIndex, which computes the index of a scale or zero point from row and column."""
     rows, columns = (1, 1) if values is None else values.shape
-    numbers = [columns if rows > 1 else 0, *reciprocal(weights.columns // columns)]
-    return np.array(numbers, np.int64).astype(np.int32)
+    fields = [columns if rows > 1 else 0, *reciprocal(weights.columns // columns)]
+    return np.array(fields, np.int64).astype(np.int32)

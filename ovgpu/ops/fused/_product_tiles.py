@@ -15,35 +15,36 @@ from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused._product_form import CHUNK
 from ovgpu.ops.fused._product_mma import CAPABILITY, is_linear, quant_param_indices, type_names
 
-MAX_ROWS = 256  # rows of x; for more of them it pays to decompress the weights to memory, for cuBLAS
-SMALL, DEEP = 1 << 24, 1 << 12  # see `pays`
+MAX_ROWS = 256  # rows of x; for more, it is faster to decompress the weights to memory and multiply with cuBLAS
+LARGE_ELEMENTS, DEEP_COLUMNS = 1 << 24, 1 << 12  # of the weights; see `pays`
 TILE, WARPS, THREADS = 128, 8, 256  # rows of the weights per tile; warps and threads of a block; as in product_tiles.cu
 PITCH = TILE + 4  # floats between columns of sums; as in product_tiles.cu
 PASS = 32  # rows of x whose sums are in shared memory at a time; as in product_tiles.cu
-STAGE_BYTES = 128  # of a row's codes in a stage
+STAGE_BYTES = 128  # bytes of a row's codes per stage
 ROWS = (16, 32, 64)  # rows of x per tile
 MAX_STAGES = 4
-RESERVED_BYTES = 1 << 10  # of shared memory, for each block
-MIN_FULL = 0.85  # of the blocks that run at once, in the average round of whole tiles
+RESERVED_BYTES = 1 << 10  # shared memory that CUDA reserves in each block
+MIN_FULL = 0.85  # share of the concurrent blocks that whole tiles must occupy on average, else blocks also divide K
 
 
 def pays(weights: Packed, m: int, clustered: bool) -> bool:
     """Return whether the kernel is faster than `_product_mma` for ``m`` rows of x. With few rows, a launch takes longer
-    to add partial sums than to multiply, unless the blocks of a tile are ``clustered``. Measured on an H100
-    (`bench.gpu_layers`); for up to 16 rows, and with clusters, by the estimates of `bench.kernels`."""
-    if clustered or m > ROWS[-1] or weights.columns >= DEEP:
+    to add partial sums than to multiply, unless the blocks of a tile are ``clustered``. The limits were measured on an
+    H100 (`bench.gpu_layers`); those for up to 16 rows and for clusters are estimates of `bench.kernels`."""
+    if clustered or m > ROWS[-1] or weights.columns >= DEEP_COLUMNS:
         return True
-    return m > ROWS[0] and (m <= ROWS[1] or weights.rows * weights.columns >= SMALL)
+    return m > ROWS[0] and (m <= ROWS[1] or weights.rows * weights.columns >= LARGE_ELEMENTS)
 
 
 @dataclass(frozen=True)
 class Form:
     """Launch shape of the kernel.
 
-    ``words``: words of codes per lane and step; ``rows``: rows of x per tile; ``stages``: in shared memory;
+    ``words``: words of codes per lane and step; ``rows``: rows of x per tile; ``stages``: stages in shared memory;
     ``resident``: blocks per multiprocessor; ``grouped``: True if scales or zero points vary along K; ``extents``: tiles
-    along M and N, and parts of K; ``share``: units of work that stay in one block, of which there are ``shares``;
-    ``blocks``: their number, of which so many consecutive ones form a ``cluster``; ``shared``: bytes of shared memory.
+    along M and N, and parts of K. A unit of work is a part of K of one tile. ``share``: consecutive units that one
+    block takes together; ``shares``: the number of such shares; ``blocks``: the number of blocks; ``cluster``:
+    consecutive blocks per cluster; ``shared``: bytes of shared memory per block.
     """
 
     words: int
@@ -70,9 +71,9 @@ def form(
     max_cluster: int = 1,
 ) -> Form | None:
     """Return the launch shape for ``m`` rows of x with elements of ``itemsize`` bytes, None where the kernel does not
-    apply. ``params`` are the scale and the zero point; ``partial`` is the number of f32 elements for partial sums, of
-    blocks that form no clusters; ``max_cluster`` see `KernelRecorder`."""
-    (n, k), bits = weights.shape, weights.kind.bitwidth
+    apply. ``params`` are the scale and the zero point. ``partial`` is the number of f32 elements in memory for partial
+    sums, which blocks outside clusters need. ``max_cluster``: see `KernelRecorder`."""
+    (n, k), bits = weights.shape, weights.dtype.bitwidth
     groups = [1 if values is None else values.shape[1] for values in params]
     words = next(
         (
@@ -97,7 +98,7 @@ def form(
         cluster *= 2
     if cluster > 1:
         shared_limit -= CHUNK_BYTES + rows * TILE * 4
-    # Threads of a block that is alone have more registers. Few tiles are divided among fewer blocks.
+    # Threads of a block that is alone on its multiprocessor have more registers. Few tiles need fewer blocks.
     crowded = itemsize > 2 or (rows > PASS and grouped and params[1] is not None)
     alone = rows > ROWS[0] and (crowded or tiles <= multiprocessors)
     half = (shared_limit + RESERVED_BYTES) // 2 - RESERVED_BYTES
@@ -106,13 +107,13 @@ def form(
     if cluster > 1:
         shared = stages * _stage_bytes(rows, row_bytes) + _sum_bytes(rows) + CHUNK_BYTES + rows * TILE * 4
         return Form(words, rows, stages, resident, grouped, extents, 1, tiles * parts, tiles * cluster, cluster, shared)
-    slots = multiprocessors * resident
-    most = min(slots, partial // (2 * rows * TILE))  # blocks that can leave sums of two tiles
-    if tiles <= slots:
+    concurrent_blocks = multiprocessors * resident
+    most = min(concurrent_blocks, partial // (2 * rows * TILE))  # blocks that can leave sums of two tiles
+    if tiles <= concurrent_blocks:
         each = max(min(most // tiles, parts), 1)
         share, blocks = parts if each == 1 else 1, tiles * each
-    elif tiles >= MIN_FULL * -(-tiles // slots) * slots or most < MIN_FULL * slots:
-        share, blocks = parts, slots
+    elif tiles >= MIN_FULL * -(-tiles // concurrent_blocks) * concurrent_blocks or most < MIN_FULL * concurrent_blocks:
+        share, blocks = parts, concurrent_blocks
     else:
         share, blocks = 1, most
     shared = stages * _stage_bytes(rows, row_bytes) + _sum_bytes(rows)
@@ -127,13 +128,13 @@ def _sum_bytes(rows: int) -> int:
     return 4 * min(rows, PASS) * PITCH
 
 
-def _stages(room: int, rows: int, row_bytes: int) -> int:
-    """Return the number of stages that fit into ``room`` bytes; x has ``row_bytes`` per row and stage."""
-    return (room - _sum_bytes(rows)) // _stage_bytes(rows, row_bytes)
+def _stages(available_bytes: int, rows: int, row_bytes: int) -> int:
+    """Return the number of stages that fit into ``available_bytes``; x has ``row_bytes`` per row and stage."""
+    return (available_bytes - _sum_bytes(rows)) // _stage_bytes(rows, row_bytes)
 
 
 def is_usual(k: KernelRecorder, weights: Packed, x: Array, stored: Sequence[Any], partial: Array) -> bool:
-    """Return whether the kernel takes these arrays and `pays`; see `launch`."""
+    """Return whether the kernel supports these arrays and `pays`; for the arguments see `launch`."""
     shape = form(
         weights, x.shape[1], x.itemsize, stored[1:], k.multiprocessors, k.shared_limit, partial.size, k.max_cluster
     )
@@ -144,22 +145,22 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
     """Record ``out [E, M, N] = x [1 or E, M, K] @ weights [E, N, K]^T``, where all arrays are contiguous. Return False
     where the kernel does not apply. ``stored`` are the codes, the scale and the zero point, which are constants;
     ``partial`` is f32 memory for partial sums."""
-    (_count, m, n), depth, kind, params = out.shape, weights.columns, out.dtype, stored[1:]
-    splits = k.tf32 and kind == np.float32
-    if not (splits or kind.itemsize == 2) or k.capability < CAPABILITY or x.dtype != kind or m > MAX_ROWS:
+    (_count, m, n), depth, dtype, params = out.shape, weights.columns, out.dtype, stored[1:]
+    splits = k.tf32 and dtype == np.float32
+    if not (splits or dtype.itemsize == 2) or k.capability < CAPABILITY or x.dtype != dtype or m > MAX_ROWS:
         return False
-    if weights.kind.bitwidth == 16 or not is_linear(weights, params) or max(x.size, weights.rows * depth) >= 2**31:
+    if weights.dtype.bitwidth == 16 or not is_linear(weights, params) or max(x.size, weights.rows * depth) >= 2**31:
         return False
     if any(a.data.ptr % 16 for a in (x, stored[0], out)):
         return False
-    shape = form(weights, m, kind.itemsize, params, k.multiprocessors, k.shared_limit, partial.size, k.max_cluster)
+    shape = form(weights, m, dtype.itemsize, params, k.multiprocessors, k.shared_limit, partial.size, k.max_cluster)
     if shape is None:
         return False
     arrived = k.scratch((shape.blocks, WARPS), np.dtype(np.uint32))
     arrived.data.memset_async(0, arrived.nbytes, k.stream)
     names = [
         *type_names(k, weights, params),
-        k.c_type(kind),
+        k.c_type(dtype),
         shape.words,
         shape.rows,
         shape.stages,
@@ -167,7 +168,7 @@ def launch(k: KernelRecorder, weights: Packed, x: Array, out: Array, stored: Seq
         str(shape.grouped).lower(),
         *["true"] * (shape.cluster > 1),
     ]
-    divisors = [number for extent in shape.extents for number in (extent, *reciprocal(extent))]
+    divisors = [field for extent in shape.extents for field in (extent, *reciprocal(extent))]
     extents = np.array((m, n, depth, *divisors, shape.share, shape.shares, len(x) > 1), np.int64).astype(np.int32)
     k.kernel(
         "product_tiles.cu",

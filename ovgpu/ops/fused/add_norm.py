@@ -92,10 +92,10 @@ def normalize_sum(
         return False
     rows = result.size // n
     beside = (*terms[1:], total, *scaled, None if codes is None else codes.factor)
-    found = launch.registers(k.multiprocessors, terms[0], terms[0] if out is None else out, rows, n, *beside)
-    if found is None:
+    row_tiling = launch.registers(k.multiprocessors, terms[0], terms[0] if out is None else out, rows, n, *beside)
+    if row_tiling is None:
         return False
-    block, vector, vectors = found
+    block, vector, vectors = row_tiling
     kernel = "add_normalize_rows" if codes is None else "normalize_rows_to_codes"
     x, y, z = (*terms, None, None)[:TERMS]
     each = (*map(np.uint32, periods), np.uint32(1), np.uint32(1))[:TERMS]
@@ -124,7 +124,8 @@ def normalize_sum(
 
 
 def _rows(x: Array, out: Array, n: int) -> int:
-    """Return the number of rows of n elements after which x, broadcast to ``out``, repeats; 0 if x is not such rows."""
+    """Return the number of rows of n elements after which x, broadcast to ``out``, repeats; 0 if x does not consist of
+    whole dense rows."""
     axes = next((i for i, extent in enumerate(x.shape) if extent != 1), x.ndim)
     shape = x.shape[axes:]
     alike = x.flags.c_contiguous and shape == out.shape[out.ndim - len(shape) :]

@@ -44,9 +44,9 @@ class ChannelsLastConvolution(Op):
     def attributes(self) -> dict[str, Any]:
         return self.convolution.attributes()
 
-    def takes_parts(self, kind: Type) -> bool:
-        """Return False for types wider than 16 bits: cuDNN multiplies them, which takes only whole tensors."""
-        return kind.bitwidth <= 16
+    def takes_parts(self, dtype: Type) -> bool:
+        """Return False for types wider than 16 bits: cuDNN multiplies these, and takes only whole tensors."""
+        return dtype.bitwidth <= 16
 
     def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
         return self.convolution.infer_specs(*self._specs(inputs))

@@ -23,10 +23,12 @@ from ovgpu.spec import Spec
 from ovgpu.symbolic import Sym, product
 from ovgpu.types import Type
 
+CENTRED_ZERO_POINT = 64  # mean zero point of u8 above which codes are read as i8, which makes zero points smaller
 FEW_ROWS = 8  # rows of x up to which the kernels decompress in registers
 ROWS, WARPS = 2, 4  # rows of the weights per warp, warps per block; as in compressed.cu
 SLICES, MAX_PARTS = 8, 64  # slices of the weights' rows per block, as in compressed.cu; the most parts of the rows
 THREADS = 256  # per block
+MAX_GRID_HEIGHT = 2**16 - 1  # blocks along y, the limit of CUDA; each block then takes several rows
 
 
 @internal_op
@@ -75,11 +77,11 @@ class CompressedMatMul(Op):
     def evaluate(
         self, xp: Adapter, x: Array, codes: Array, scale: Array | None = None, zero: Array | None = None
     ) -> tuple[Array, ...]:
-        found = self.weights.matrix(xp, codes, scale, zero).reshape(*self.batch, *self.weights.shape)
-        return (xp.asarray(xp.matmul(x, found.swapaxes(-1, -2) if self.transpose else found)),)
+        matrices = self.weights.matrix(xp, codes, scale, zero).reshape(*self.batch, *self.weights.shape)
+        return (xp.asarray(xp.matmul(x, matrices.swapaxes(-1, -2) if self.transpose else matrices)),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Return the workspace: a tile on the device, that of `PackedProduct` on NumPy."""
+        """Return the workspace: a tile if kernels need one, or the workspace of `PackedProduct` on the host."""
         x = inputs[0]
         assert x is not None and x.shape is not None
         shape = x.shape if self.weights.matrices == 1 else x.shape[-2:]
@@ -107,7 +109,7 @@ class CompressedMatMul(Op):
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         x, *stored = inputs
-        centred = stored[2] is not None and bool(np.mean(stored[2], dtype=np.float32) > 64)
+        centred = stored[2] is not None and bool(np.mean(stored[2], dtype=np.float32) > CENTRED_ZERO_POINT)
         self._product(*stored[1:], centred=centred)(k, *self._stacks(x, outputs[0]), stored, workspace)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
@@ -131,10 +133,10 @@ class CompressedMatMul(Op):
             return panels()
         tiles = "product_tiles", partial(_product_tiles.launch, k, self.weights, x, out, stored, buffer)
         few = "product_mma", partial(_product_mma.launch_stacked, k, self.weights, x, out, stored)
-        usual = _product_tiles.is_usual(k, self.weights, x, stored, buffer)
+        tiles_first = _product_tiles.is_usual(k, self.weights, x, stored, buffer)
         groups = max(1 if values is None else values.shape[1] for values in stored[1:])
         question = f"[{m}, {depth}] {x.dtype} x [{count}, {n}, {depth}] {self._types(k, stored)}, groups: {groups}"
-        return first_of(k, question, dict([*((tiles, few) if usual else (few, tiles)), ("cuBLAS", panels)]))
+        return first_of(k, question, dict([*((tiles, few) if tiles_first else (few, tiles)), ("cuBLAS", panels)]))
 
     def _by_rows(self, k: KernelRecorder, x: Any, out: Any, stored: Sequence[Any]) -> None:
         """Record a kernel whose warps multiply rows of the weights by all of x."""
@@ -158,8 +160,8 @@ class CompressedMatMul(Op):
         across, down = -(-n // (32 * vector)), -(-m // batch)
         blocks = across * down * matrices
         count = max(min(2 * k.multiprocessors // blocks, depth // (4 * SLICES), parts.size // out.size, MAX_PARTS), 1)
-        target, kind = (out, x.dtype) if count == 1 else (parts, parts.dtype)
-        types = f"{self._types(k, stored)}, {k.c_type(x.dtype)}, {k.c_type(kind)}"
+        target, dtype = (out, x.dtype) if count == 1 else (parts, parts.dtype)
+        types = f"{self._types(k, stored)}, {k.c_type(x.dtype)}, {k.c_type(dtype)}"
         k.kernel(
             "compressed.cu",
             f"product_columns<{types}, {vector}, {batch}>",
@@ -212,7 +214,7 @@ def expand(
     k.kernel(
         "compressed.cu",
         f"expand<{types}, {k.c_type(out.dtype)}, {index}, {vector}>",
-        (-(-columns // (vector * THREADS)), min(rows, 2**16 - 1)),
+        (-(-columns // (vector * THREADS)), min(rows, MAX_GRID_HEIGHT)),
         (THREADS,),
         (
             out,
@@ -254,13 +256,13 @@ def _swapped(axes: Sequence[Any]) -> tuple[Any, ...]:
 
 @internal_op
 class CompressedGather(Op):
-    """Rows of compressed weights by number: ``codes, indices [...], scale, zero -> [..., columns]`` of type ``kind``.
+    """Rows of compressed weights by index: ``codes, indices [...], scale, zero -> [..., columns]`` of type ``dtype``.
 
     Indices count as in Gather: negative ones from the end, and those out of range give zeros.
     """
 
     weights: Packed
-    kind: Type
+    dtype: Type
 
     name: ClassVar[str] = "Gather"
     layout = "dense"
@@ -271,7 +273,7 @@ class CompressedGather(Op):
 
     def infer_specs(self, codes: Spec, indices: Spec, scale: Spec | None, zero: Spec | None) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)
-        return (Spec(self.kind, None if indices.shape is None else (*indices.shape, self.weights.columns)),)
+        return (Spec(self.dtype, None if indices.shape is None else (*indices.shape, self.weights.columns)),)
 
     def evaluate(
         self, xp: Adapter, codes: Array, indices: Array, scale: Array | None = None, zero: Array | None = None
@@ -281,10 +283,10 @@ class CompressedGather(Op):
         index = xp.where(index < 0, index + rows, index)
         outside = (index < 0) | (index >= rows)
         index = xp.where(outside, 0, index)
-        found = self.weights.taken(xp, codes, index)
-        affine(found, *(t if t is None or len(t) == 1 else t[index] for t in (scale, zero)))
-        found[outside] = 0
-        return (found.astype(self.kind.storage, copy=False).reshape(*indices.shape, self.weights.columns),)
+        values = self.weights.taken(xp, codes, index)
+        affine(values, *(t if t is None or len(t) == 1 else t[index] for t in (scale, zero)))
+        values[outside] = 0
+        return (values.astype(self.dtype.storage, copy=False).reshape(*indices.shape, self.weights.columns),)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         codes, indices, scale, zero = inputs

@@ -41,11 +41,11 @@ class ConvolutionWithEpilogue(OpWithEpilogue):
         return [trace(part.op, (dtype,) * len(part.operands), dtype) for part in self.fused.chain.parts]
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Return the convolution's workspace, and on the host the temporaries of a tile for every worker."""
+        """Return the convolution's workspace and, on the host, temporaries of the size of a tile for every worker."""
         own = self.convolution.workspace(self.split(inputs)[0], outputs)
         tapes = [] if self.device else self._tapes(outputs[0].type.storage)
         temporaries = [Type.of(dtype) for tape in tapes for dtype in tape.temporaries]
-        return (*own, *((kind, (tasks.WORKERS * TILE,)) for kind in temporaries))
+        return (*own, *((element_type, (tasks.WORKERS * TILE,)) for element_type in temporaries))
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         arrays, others = self.split(inputs)

@@ -1,4 +1,4 @@
-"""Internal ops on the states of sequences that share a batch: copies of rows, and moves of rows of KV caches."""
+"""Internal ops on the states of sequences that share a batch: copies of rows, and moves of tokens in KV caches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ovgpu.ops.base.op import Arrays, Op, internal_op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.strided import THREADS, bits
 
-MAX_PAIRS = 256  # of rows, in one launch
-COUNTS = (2, 8, 32)  # pairs of tensors that a launch takes by value
-MAX_BLOCKS = 64  # that copy one row of one tensor
-CLEAR = 0xFFFFFFFF  # in place of a row to move to: zeros
+MAX_PAIRS = 256  # pairs of rows, or moves, in one launch
+COUNTS = (2, 8, 32)  # pairs of tensors, or caches, that a launch takes by value
+MAX_BLOCKS = 64  # blocks that copy one row of one tensor
+CLEAR = 0xFFFFFFFF  # instead of a target: the kernel writes zeros
 
 
 @internal_op
@@ -24,7 +24,8 @@ class CopyRows(Op):
     """Copies of rows: ``source_0, target_0, source_1, target_1, ...`` of dense tensors, without outputs.
 
     Row ``a`` of a source is copied to row ``b`` of its target for all pairs (a, b) in ``rows``. The rows of tensor i
-    lie on axis ``axes[i]``. Source and target differ in the number of rows only; rows that are read are not written.
+    lie along axis ``axes[i]``. A source and its target differ only in the number of rows. If they share memory, no row
+    is both read and written.
     """
 
     axes: tuple[int, ...]
@@ -55,23 +56,23 @@ class CopyRows(Op):
             n for source, target, outer, inner, *rows in copies for n in (source, target, outer, inner // width, *rows)
         ]
         table += [0] * (6 * count - len(table))
-        numbers = [n for i in (0, 1) for n in (*(pair[i] for pair in pairs), *(0,) * (MAX_PAIRS - len(pairs)))]
+        row_indices = [n for i in (0, 1) for n in (*(pair[i] for pair in pairs), *(0,) * (MAX_PAIRS - len(pairs)))]
         blocks = min(max(-(-outer * inner // width // THREADS) for _, _, outer, inner, *_ in copies), MAX_BLOCKS)
         k.kernel(
             "rows.cu",
             f"copy_rows<{bits(width)}, {count}>",
             (blocks, len(pairs), len(copies)),
             (THREADS,),
-            (np.array(table, np.int64), np.array(numbers, np.uint16)),
+            (np.array(table, np.int64), np.array(row_indices, np.uint16)),
         )
 
 
 @internal_op
 class MoveRows(Op):
-    """Moves of rows of KV caches ``[slots, ..., capacity, ...]``, in place, which grow along the same ``axis``.
+    """Moves of tokens within KV caches ``[slots, ..., capacity, ...]``, in place. Tokens lie along ``axis``.
 
-    ``count`` rows from row ``source`` on are moved to row ``target`` <= source, for all pairs (slot, target) in
-    ``moves``. In the slots ``cleared`` they become zero where they are.
+    For all pairs (slot, target) in ``moves``, ``count`` tokens from token ``source`` on are moved to token ``target``
+    <= source. In the slots ``cleared``, they become zero where they are.
     """
 
     axis: int
@@ -84,12 +85,12 @@ class MoveRows(Op):
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         between = (slice(None),) * (self.axis - 1)
-        rows = slice(self.source, self.source + self.count)
+        tokens = slice(self.source, self.source + self.count)
         for cache in inputs:
             for slot, target in self.moves:
-                k(_copy, cache, (slot, *between, rows), cache, (slot, *between, slice(target, target + self.count)))
+                k(_copy, cache, (slot, *between, tokens), cache, (slot, *between, slice(target, target + self.count)))
             if self.cleared:
-                k(cache.__setitem__, (list(self.cleared), *between, rows), 0)
+                k(cache.__setitem__, (list(self.cleared), *between, tokens), 0)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         caches = [
@@ -136,7 +137,7 @@ def _copy(source: Any, taken: Any, target: Any, put: Any) -> None:
 
 
 def _described(axis: int, source: Any, target: Any) -> tuple[int, ...]:
-    """Return (address, address, outer extent, bytes of the inner extents, rows, rows) of a source and its target."""
+    """Return (source address, target address, outer extent, bytes of the inner extents, source rows, target rows)."""
     return (
         source.data.ptr,
         target.data.ptr,

@@ -1,4 +1,4 @@
-"""Internal ops of KV caches: variables whose new value is the old one with new elements appended along an axis."""
+"""Internal ops of KV caches: variables whose new value is the old one with new tokens appended along an axis."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class BeamsAreIdentity(Op):
 
 @internal_op
 class Reorder(Op):
-    """Gather along the first axis for beams that are mostly identity.
+    """Gather along the first axis, by beams that are usually identity.
 
-    ``x [m, ..], beams [n], beams are identity [] -> [n, ..]``. If they are and the result lies in the memory of x,
-    nothing is read or written.
+    ``x [m, ..], beams [n], beams are identity [] -> [n, ..]``. If the beams are identity and the result lies in the
+    memory of x, nothing is read or written.
     """
 
     name: ClassVar[str] = "Reorder"
@@ -91,15 +91,15 @@ class Reorder(Op):
 
 
 def take_rows(x: Any, beams: Any, out: Any) -> None:
-    """Write ``out[i] = x[beams[i]]``: negative numbers count from the end, and those out of range give zeros."""
+    """Write ``out[i] = x[beams[i]]``: negative beams count from the end, and those out of range give zeros."""
     for i, beam in enumerate(beams.tolist()):
         out[i] = x[beam] if -len(x) <= beam < len(x) else zero_of(x)
 
 
 @internal_op
 class CacheAppend(Concat):
-    """Concat of a variable's old value, which may be reordered, and new elements: the variable's new value. The
-    variable's memory has spare capacity, so that mostly only the new elements are written."""
+    """Concat of a variable's old value, which may be reordered, and new tokens: the variable's new value. The memory of
+    the variable has spare capacity, so that usually only the new tokens are written."""
 
     name: ClassVar[str] = "Concat"
     version: ClassVar[str] = "ovgpu"
@@ -108,8 +108,8 @@ class CacheAppend(Concat):
 
 @internal_op
 class CacheWrite(Op):
-    """Cache write: ``cache [.., C, ..], new [.., n, ..], lengths [2] -> cache`` writes ``new`` into the cache along
-    ``axis`` from index ``lengths[0]`` on. C must be at least ``lengths[0] + n``."""
+    """Write of n tokens: ``cache [.., C, ..], new [.., n, ..], lengths [2] -> cache`` writes ``new`` into the cache
+    along ``axis`` from token ``lengths[0]`` on. The capacity C must be at least ``lengths[0] + n``."""
 
     axis: int
 
@@ -124,11 +124,11 @@ class CacheWrite(Op):
 
     def evaluate(self, xp: Adapter, cache: Array, new: Array, lengths: Array) -> tuple[Array, ...]:
         cache = xp.array(cache)
-        write_rows(cache, new, lengths, self.axis)
+        write_tokens(cache, new, lengths, self.axis)
         return (cache,)
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
-        k(write_rows, *inputs, self.axis)
+        k(write_tokens, *inputs, self.axis)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         cache, new, lengths = inputs
@@ -157,17 +157,17 @@ class CacheWrite(Op):
         return None
 
 
-def write_rows(cache: Any, new: Any, lengths: Any, axis: int) -> None:
-    """Write ``new`` into ``cache`` along an axis, from index ``lengths[0]`` on."""
+def write_tokens(cache: Any, new: Any, lengths: Any, axis: int) -> None:
+    """Write ``new`` into ``cache`` along an axis, from token ``lengths[0]`` on."""
     start = int(lengths[0])
     cache[(*(slice(None),) * axis, slice(start, start + new.shape[axis]))] = new
 
 
 def growing(model: Model) -> dict[str, int]:
     """Return the variables that cache appends assign, each with the axis along which it grows."""
-    found: dict[str, int] = {}
+    axes: dict[str, int] = {}
     for sink in model.sinks:
         op: Any = None if sink.sources[0] is None else sink.sources[0].node.op
         if isinstance(op, CacheAppend):
-            found[sink.op.variable_id] = op.axis  # type: ignore[attr-defined]
-    return found
+            axes[sink.op.variable_id] = op.axis  # type: ignore[attr-defined]
+    return axes

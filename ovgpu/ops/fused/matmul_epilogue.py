@@ -16,7 +16,7 @@ Activation = Literal["", "relu", "gelu"]  # gelu is the tanh approximation
 class MatMulWithEpilogue(OpWithEpilogue):
     """A product with an epilogue: ``activation(a [..., M, K] @ b [K, N] + bias [N] + residual [..., M, N])``.
 
-    ``fused`` computes the same epilogue. ``bias`` and ``residual`` are the numbers of these inputs of ``fused``, 0 if
+    ``fused`` computes the same epilogue. ``bias`` and ``residual`` are the indices of these inputs of ``fused``, 0 if
     absent. If cuBLASLt does not compute this in one call, ``fused`` runs in place on the product's result.
     """
 

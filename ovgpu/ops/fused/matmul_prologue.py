@@ -23,19 +23,20 @@ from ovgpu.types import Type
 class MatMulWithPrologue(Op):
     """A product with a prologue: ``weights..., inputs of the prologue... -> result [..., M, N][, sum [..., M, K]]``.
 
-    The ``prologue``, a norm or elementwise layers, computes the left operand [..., M, K], which is the last input if it
-    is None; the sum is the second result of an AddNorm. The first ``weights`` inputs are the ``product``'s other ones.
-    A ``gate`` computes the result from the first and the second half of the product's columns, which are 2 N.
-    For few rows, one kernel computes all; each of its blocks computes the left operand again. Otherwise prologue,
-    product and gate run one after the other.
-    ``kind`` is the type of operand and product; ``before`` and ``layer`` are the origins of prologue and product.
+    The ``prologue``, a norm or elementwise layers, computes the left operand [..., M, K]; without a prologue, the last
+    input is the left operand. The sum is the second result of an AddNorm. The first ``weights`` inputs are the other
+    inputs of ``product``. A ``gate`` computes the result from both halves of the product's columns, which are 2 N.
+    For few rows, one kernel computes everything, and each of its blocks computes the left operand for itself.
+    Otherwise prologue, product and gate run one after the other.
+    ``dtype`` is the element type of operand and product; ``before`` and ``layer`` are the origins of prologue and
+    product.
     """
 
     prologue: AddNorm | ScaledMVN | Fused | None
     product: MatMul | CompressedMatMul
     gate: Fused | None
     weights: int
-    kind: Type
+    dtype: Type
     before: tuple[Layer, ...]
     layer: Layer
 
@@ -64,10 +65,10 @@ class MatMulWithPrologue(Op):
         weights, given = inputs[: self.weights], inputs[self.weights :]
         x, *sums = given
         if self.prologue is not None:
-            x, *sums = evaluate(self.prologue, xp, given, (self.kind,) * (1 + self._has_sum))
-        (product,) = evaluate(self.product, xp, (x, *weights), (self.kind,))
+            x, *sums = evaluate(self.prologue, xp, given, (self.dtype,) * (1 + self._has_sum))
+        (product,) = evaluate(self.product, xp, (x, *weights), (self.dtype,))
         if self.gate is not None:
-            (product,) = evaluate(self.gate, xp, _halves(product), (self.kind,))
+            (product,) = evaluate(self.gate, xp, _halves(product), (self.dtype,))
         return product, *sums
 
     @property
@@ -75,13 +76,14 @@ class MatMulWithPrologue(Op):
         return isinstance(self.prologue, AddNorm) and self.prologue.keep
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Return the left operand, if it is computed, the product before a gate, and the product's workspace."""
+        """Return the workspace: the left operand if there is a prologue, the product if there is a gate, and the
+        product's own workspace."""
         matrix, out = inputs[0], outputs[0]
         assert matrix is not None and matrix.shape is not None and out.shape is not None
         depth = self.product.weights.columns if isinstance(self.product, CompressedMatMul) else matrix.shape[1]
-        x, product = Spec(self.kind, (*out.shape[:-1], depth)), out
+        x, product = Spec(self.dtype, (*out.shape[:-1], depth)), out
         if self.gate is not None:
-            product = Spec(self.kind, (*out.shape[:-1], 2 * out.shape[-1]))
+            product = Spec(self.dtype, (*out.shape[:-1], 2 * out.shape[-1]))
         before = [spec for spec, used in ((x, self.prologue), (product, self.gate)) if used is not None]
         return (
             *((spec.type, spec.shape or ()) for spec in before),
@@ -110,7 +112,7 @@ class MatMulWithPrologue(Op):
         return None if gate is None else gate.cuda(k, _halves(product), (out,), ())
 
     def _input(self, given: Arrays, sums: Arrays) -> Input | None:
-        """Return the left operand as the kernel takes it, None if it does not."""
+        """Return the left operand as an `Input` of the kernel, None if the kernel does not support it."""
         op = self.prologue
         if op is None:
             return Input(given)

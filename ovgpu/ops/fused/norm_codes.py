@@ -44,8 +44,8 @@ class NormWithCodes(OpWithCodes):
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         own, factors = self.split(inputs)
-        kind = Type.of(inputs[-1 - len(factors)].dtype if isinstance(self.norm, AddNorm) else own[0].dtype)
-        norm, *sums = evaluate(self.norm, xp, own, (kind,) * (1 + self._has_sum))
+        dtype = Type.of(inputs[-1 - len(factors)].dtype if isinstance(self.norm, AddNorm) else own[0].dtype)
+        norm, *sums = evaluate(self.norm, xp, own, (dtype,) * (1 + self._has_sum))
         return (*(norm,) * self.keep, *sums, *self.codes.evaluate(xp, norm, *factors))
 
     @property

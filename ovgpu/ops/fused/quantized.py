@@ -24,14 +24,14 @@ from ovgpu.types import Type
 
 @internal_op
 class _Quantized(Op):
-    """Base: sums of products of codes of i8, times a factor for each output, as ``kind``.
+    """Base: sums of products of codes of i8, times a factor for each output, as ``dtype``.
 
     Inputs are x, weights, and for each output a factor of f32 and a correction of i32: ``zero``, the code of x that
     stands for 0, times the sum of the output's weights.
     """
 
     zero: int
-    kind: Type
+    dtype: Type
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         weights = inputs[1]
@@ -49,7 +49,7 @@ class _Quantized(Op):
         scales = Scales(factor, correction, self.zero)
         if not multiplies_pixels(k, c, scales):
             return NotImplemented
-        convolve_pixels(k, c, scales, self.kind.storage, early=True, partial=workspace[0] if workspace else None)
+        convolve_pixels(k, c, scales, self.dtype.storage, early=True, partial=workspace[0] if workspace else None)
         return None
 
     def convolved(self, x: Array, weights: Array, out: Array, epilogue: Epilogue | None) -> Convolved:
@@ -76,7 +76,7 @@ class QuantizedConvolution(_Quantized):
         if kernel.shape is not None:
             outputs, *sizes, channels = kernel.shape
             kernel = Spec(kernel.type, (outputs, channels, *sizes))
-        return (replace(self.convolution.infer_specs(x, kernel)[0], type=self.kind),)
+        return (replace(self.convolution.infer_specs(x, kernel)[0], type=self.dtype),)
 
     def evaluate(self, xp: Adapter, x: Array, kernel: Array, factor: Array, correction: Array) -> tuple[Array, ...]:
         codes = x.astype(np.float64) - self.zero
@@ -96,14 +96,14 @@ class QuantizedMatMul(_Quantized):
     layout = "dense"
 
     def infer_specs(self, x: Spec, weights: Spec, *_: Spec) -> tuple[Spec, ...]:
-        return (replace(MatMul(transpose_b=True).infer_specs(x, weights)[0], type=self.kind),)
+        return (replace(MatMul(transpose_b=True).infer_specs(x, weights)[0], type=self.dtype),)
 
     def evaluate(self, xp: Adapter, x: Array, weights: Array, factor: Array, correction: Array) -> tuple[Array, ...]:
         sums = xp.matmul(x.astype(np.float64) - self.zero, weights.astype(np.float64).swapaxes(0, 1))
         return self._scaled(xp, sums, factor.reshape(-1))
 
     def convolved(self, x: Array, weights: Array, out: Array, epilogue: Epilogue | None) -> Convolved:
-        """Return the rows as the pixels of an image of one row."""
+        """Return the product as a convolution by 1 x 1: rows of x are the pixels of an image of height 1."""
         rows, columns = prod(out.shape[:-1]), out.shape[-1]
         if epilogue is not None:
             epilogue = replace(
@@ -114,7 +114,7 @@ class QuantizedMatMul(_Quantized):
 
 
 def _as_image(x: Array, rows: int) -> Any:
-    """Return an array of so many rows, [..., N], as the image [1, N, 1, rows]."""
+    """Return an array [..., N] of ``rows`` rows as the image [1, N, 1, rows]."""
     return x.reshape(1, 1, rows, x.size // rows).transpose(0, 3, 1, 2)
 
 
@@ -131,7 +131,7 @@ class QuantizedWithEpilogue(OpWithEpilogue):
         return self.product
 
     def first_type(self, inputs: Sequence[Array]) -> Type:
-        return self.product.kind
+        return self.product.dtype
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return self.product.workspace(self.split(inputs)[0], outputs)

@@ -67,11 +67,11 @@ class Rotary(Op):
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         _, cos, sin = inputs
-        kind, shape = outputs[0].type, outputs[0].shape
+        dtype, shape = outputs[0].type, outputs[0].shape
         assert cos is not None and sin is not None and cos.shape and sin.shape and shape
         return (
-            (kind, (*broadcast_shapes(cos.shape[:-1], sin.shape[:-1]), self.size)),
-            (kind, (minimum(product(shape[:-1]) * self.size, max(TILE, self.size)),)),
+            (dtype, (*broadcast_shapes(cos.shape[:-1], sin.shape[:-1]), self.size)),
+            (dtype, (minimum(product(shape[:-1]) * self.size, max(TILE, self.size)),)),
         )
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
@@ -88,8 +88,8 @@ class Rotary(Op):
         if self.pairs:  # a pair is a complex number
             k(np.copyto, factor[..., 0::2], cos)
             k(np.copyto, factor[..., 1::2], sin)
-            kind = np.result_type(out.dtype, np.complex64)
-            k(np.multiply, x.view(kind), factor.view(kind), out.view(kind))
+            complex_dtype = np.result_type(out.dtype, np.complex64)
+            k(np.multiply, x.view(complex_dtype), factor.view(complex_dtype), out.view(complex_dtype))
             return None
         half = self.size // 2
         first, second = self.parts(sin)
@@ -144,10 +144,10 @@ class Rotary(Op):
 
 @internal_op
 class RotaryCacheWrite(Rotary):
-    """Work of a decode step between projections and attention, in one kernel: two `Rotary` and two `CacheWrite`.
+    """Layers of a decode step between projections and attention, in one kernel: two `Rotary` and two `CacheWrite`.
 
     ``q [.., E], k [.., n, E], v [.., n, Ev], cos, sin, keys [.., C, E], values [.., C, Ev], lengths [2] -> q rotated,
-    keys, values``: the rotated k, and v, are written into the caches from row ``lengths[0]`` on.
+    keys, values``: the rotated k, and v, are written into the caches from token ``lengths[0]`` on.
     """
 
     name: ClassVar[str] = "RotaryCacheWrite"
@@ -186,16 +186,17 @@ class RotaryCacheWrite(Rotary):
         if not all(a.rank for a in axes):
             return NotImplemented
         if any(a.index != "int" for a in axes):
+            # The kernel has one index type for all axes, and a reach of 2**31 selects 64 bits.
             axes = [replace(a, reach=1 << 31) for a in axes]
         rank = max(a.rank for a in axes)
         half, rest, width = self.size // 2, out.shape[-1] - self.size, value.shape[-1]
-        rows = (strides_of(keys)[-2], strides_of(values)[-2])
+        token_strides = (strides_of(keys)[-2], strides_of(values)[-2])
         vector = 16 // out.dtype.itemsize
-        counts = (half, rest, width, *rows, *(n for a in axes for s in a.strides for n in s))
+        counts = (half, rest, width, *token_strides, *(n for a in axes for s in a.strides for n in s))
         if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in operands):
             vector = 1
         threads = min(THREADS, 1 << (max(half + rest, width) // vector - 1).bit_length())
-        numbers = axes[0].numbers
+        scalars = axes[0].numbers
         sizes = [a.size for a in axes]
         k.kernel(
             "rotary.cu",
@@ -213,9 +214,9 @@ class RotaryCacheWrite(Rotary):
                 keys,
                 values,
                 *(a.packed(rank) for a in axes),
-                np.array([*sizes, *rows], numbers(0)[0].dtype),
-                *numbers(half, rest, width),
-                *numbers(*(int(x.shape[-1] == self.size) for x in (cos, sin))),
+                np.array([*sizes, *token_strides], scalars(0)[0].dtype),
+                *scalars(half, rest, width),
+                *scalars(*(int(x.shape[-1] == self.size) for x in (cos, sin))),
                 lengths,
             ),
         )

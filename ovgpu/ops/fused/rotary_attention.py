@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ovgpu.ops.attention._attention import attend
-from ovgpu.ops.attention._operands import NewRows
+from ovgpu.ops.attention._operands import NewToken
 from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder
@@ -37,7 +37,7 @@ class RotaryAttention(Op):
     updates: ClassVar[dict[int, tuple[int, int]]] = {1: (5, 1), 2: (6, 2)}
     reads_updated = True
     attended: ClassVar[tuple[int, int, int, int]] = (5, 6, 7, -1)
-    """The numbers of the inputs keys, values, mask and lengths."""
+    """Indices of the inputs keys, values, mask and lengths."""
 
     def attributes(self) -> dict[str, Any]:
         return self.rotary.attributes() | self.attention.attributes()
@@ -76,7 +76,7 @@ class RotaryAttention(Op):
                 out,
                 self.attention.causal,
                 lengths[1:],
-                NewRows(*new),
+                NewToken(*new),
             )
             is not NotImplemented
         ):

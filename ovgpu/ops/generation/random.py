@@ -28,7 +28,7 @@ BLOCKS_PER_ELEMENT = 256  # Philox blocks by which each element advances the cou
 REJECTION_RATE = 10  # Poisson rates from here on are sampled by rejection, smaller ones by multiplication
 LOG_FACTORIALS = np.array([lgamma(n + 1) for n in range(32)])  # log(n!)
 
-_state_lock = threading.Lock()
+_state_lock = threading.Lock()  # the requests of a compiled model share the states, and may run at the same time
 
 
 class Generating(Op):
@@ -42,7 +42,7 @@ class Generating(Op):
     effect = True
 
     def rng_state(self) -> tuple[np.ndarray[Any, Any], ...]:
-        """Return the initial state [3], u64: number of the next block of words, key, and upper half of the counter."""
+        """Return the initial state [3], u64: index of the next block of words, key, and upper half of the counter."""
         key = self.global_seed if self.global_seed or self.op_seed else int.from_bytes(os.urandom(8), "little")
         return (np.array([0, key, self.op_seed], np.uint64),)
 
@@ -53,7 +53,7 @@ class RandomUniform(Generating):
 
     The words come from Philox (alignment tensorflow), which continues from one inference to the next, or from a
     Mersenne twister (pytorch), which restarts in every inference. An i64 takes one word of 32 bits if its bounds fit,
-    else two. As specified, f16 and f64 have words and roundings of their own; OpenVINO's plugin computes them in f32.
+    else two. As specified, f16 and f64 use words and rounding of their own; OpenVINO's plugin computes them in f32.
     Without seeds, every compiled model has a different sequence.
     """
 
@@ -62,22 +62,22 @@ class RandomUniform(Generating):
     host_inputs = (0,)
 
     def infer_specs(self, shape: Spec, low: Spec, high: Spec) -> tuple[Spec, ...]:
-        kind = self.output_type
-        if kind not in (*MANTISSA_BITS, Type.i32, Type.i64):
-            raise OpError(f"output_type is {kind.get_type_name()}, not f16, bf16, f32, f64, i32 or i64")
+        dtype = self.output_type
+        if dtype not in (*MANTISSA_BITS, Type.i32, Type.i64):
+            raise OpError(f"output_type is {dtype.get_type_name()}, not f16, bf16, f32, f64, i32 or i64")
         _check_seeds(self)
         check_integers(shape, "the shape")
         for spec, what in ((low, "the lower bound"), (high, "the upper bound")):
-            if not (spec.type.is_dynamic() or spec.type == kind):
-                raise OpError(f"{what} is {spec.type.get_type_name()}, output_type is {kind.get_type_name()}")
+            if not (spec.type.is_dynamic() or spec.type == dtype):
+                raise OpError(f"{what} is {spec.type.get_type_name()}, output_type is {dtype.get_type_name()}")
             _check_single(spec, what)
-        if low.constant is not None and high.constant is not None and not _number(low) < _number(high):
-            raise OpError(f"there is no number from {_number(low)} on that is below {_number(high)}")
+        if low.constant is not None and high.constant is not None and not _element(low) < _element(high):
+            raise OpError(f"there is no number from {_element(low)} on that is below {_element(high)}")
         extents = shape.ints()
         for extent in extents or ():
             if not isinstance(extent, Sym) and extent < 0:
                 raise OpError(f"the shape has an extent of {extent}")
-        return (Spec(kind, unknowns(length(shape)) if extents is None else tuple(extents)),)
+        return (Spec(dtype, unknowns(length(shape)) if extents is None else tuple(extents)),)
 
     def evaluate(self, xp: Adapter, shape: Array, low: Array, high: Array, state: Array) -> tuple[Array, ...]:
         extents = integers(shape)
@@ -121,13 +121,13 @@ class RandomUniform(Generating):
         (_, low, high, state), out = inputs, outputs[0]
         if not out.size:
             return
-        kind, size = k.c_type(out.dtype), np.int64(out.size)
+        c_type, size = k.c_type(out.dtype), np.int64(out.size)
         if self.alignment == "pytorch":
             words = self._words(NUMPY, out.size, state.get(stream=k.stream))
             drawn = k.scratch(words.shape, words.dtype)
             drawn.set(words, stream=k.stream)
             k.kernel(
-                "random.cu", f"mersenne<{kind}>", blocks(out.size, THREADS), (THREADS,), (drawn, low, high, out, size)
+                "random.cu", f"mersenne<{c_type}>", blocks(out.size, THREADS), (THREADS,), (drawn, low, high, out, size)
             )
             return
         first = k.scratch((1,), state.dtype)
@@ -135,7 +135,7 @@ class RandomUniform(Generating):
         elements_per_thread = 2 if out.itemsize == 8 else 4
         k.kernel(
             "random.cu",
-            f"philox<{kind}>",
+            f"philox<{c_type}>",
             blocks(out.size, THREADS * elements_per_thread),
             (THREADS,),
             (state, first, low, high, out, size),
@@ -143,17 +143,17 @@ class RandomUniform(Generating):
 
 
 def take_blocks(state: Any, count: int) -> Any:
-    """Return the number of the next block of words, [1], and advance ``state`` by the blocks of ``count`` elements."""
+    """Return the index [1] of the next block of words, and advance ``state`` by the blocks of ``count`` elements."""
     with _state_lock:
         first = state[:1].copy()
         state[:1] += np.uint64(count * BLOCKS_PER_ELEMENT)
     return first
 
 
-def philox(xp: Adapter, number: Array, key: Array, counter: Array) -> Array:
-    """Return the words of the Philox 4x32-10 blocks with these numbers: four per block, u32."""
+def philox(xp: Adapter, block_index: Array, key: Array, counter: Array) -> Array:
+    """Return the words of the Philox 4x32-10 blocks with these indices: four per block, u32."""
     half, low = np.uint64(32), np.uint64(2**32 - 1)
-    a, b = number & low, number >> half
+    a, b = block_index & low, block_index >> half
     c, d = counter & low, counter >> half
     k, m = key & low, key >> half
     for _ in range(10):
@@ -174,8 +174,8 @@ class RandomPoisson(Generating):
 
     Every element has its own blocks of Philox (alignment tensorflow), which continue from one inference to the next as
     in RandomUniform; or all draw in turn from one Mersenne twister (pytorch), which restarts in every inference. Two
-    words make a number, and everything is computed in f64. A rate of 0 is its own sample and takes no words; so is
-    infinity, which the specification does not mention.
+    words make a number, and everything is computed in f64. A rate of 0 or infinity is its own sample and takes no
+    words. The specification does not mention infinity.
     """
 
     def infer_specs(self, rates: Spec) -> tuple[Spec, ...]:
@@ -194,9 +194,9 @@ class RandomPoisson(Generating):
             return (xp.asarray(sequential_draws(xp.asnumpy(rates), int(state[1]))).reshape(shape),)
         first = take_blocks(state, rates.size)
 
-        def uniform(elements: Any, number: int) -> Any:
-            """Return two numbers from block ``number`` of each element; the last words of a block come first."""
-            block = first + elements.astype(np.uint64) * np.uint64(BLOCKS_PER_ELEMENT) + np.uint64(number)
+        def uniform(elements: Any, index: int) -> Any:
+            """Return two numbers from block ``index`` of each element; the last words of a block come first."""
+            block = first + elements.astype(np.uint64) * np.uint64(BLOCKS_PER_ELEMENT) + np.uint64(index)
             words = philox(xp, block, state[1:2], state[2:3]).reshape(-1, 2, 2)
             return unit_numbers(words[:, 1], 52), unit_numbers(words[:, 0], 52)
 
@@ -220,13 +220,13 @@ def sample_by_product(
     A sample is the number of uniform factors for which the product stays above exp(-rate).
     """
     limit, product = xp.exp(-rates[pending]), xp.ones(pending.shape)
-    for number in counting():
+    for index in counting():
         if not pending.size:
             return
-        u, v = uniform(pending, number)
+        u, v = uniform(pending, index)
         once = product * u
         product = once * v
-        counts[pending] = 2 * number + (once > limit)
+        counts[pending] = 2 * index + (once > limit)
         more = product > limit
         pending, limit, product = pending[more], limit[more], product[more]
 
@@ -238,10 +238,10 @@ def sample_by_rejection(
 
     Two uniform numbers propose a sample, until one is accepted.
     """
-    for number in counting():
+    for index in counting():
         if not pending.size:
             return
-        counts[pending], accepted = propose(xp, rates[pending], *uniform(pending, number))
+        counts[pending], accepted = propose(xp, rates[pending], *uniform(pending, index))
         pending = pending[~accepted]
 
 
@@ -342,17 +342,17 @@ class Multinomial(Op):
         drawn = xp.asarray(self._draw(probs.shape[0] * count)).reshape(probs.shape[0], count)
         limit = probs.shape[1]  # negative probabilities or rounding reach it: OpenVINO gives the first class
         if self.with_replacement:
-            found = [xp.searchsorted(row, sample) for row, sample in zip(sums, drawn)]
-            return (xp.stack(found) % limit if found else xp.zeros(drawn.shape, np.int64),)
+            classes_drawn = [xp.searchsorted(row, sample) for row, sample in zip(sums, drawn)]
+            return (xp.stack(classes_drawn) % limit if classes_drawn else xp.zeros(drawn.shape, np.int64),)
         classes = xp.arange(limit)
-        found = []
+        classes_drawn = []
         for n in range(count):
             chosen = (drawn[:, n : n + 1] > sums).sum(axis=1, keepdims=True) % limit
             padded = xp.concatenate([xp.zeros_like(sums[:, :1]), sums], axis=1)
             part = xp.take_along_axis(padded, chosen + 1, axis=1) - xp.take_along_axis(padded, chosen, axis=1)
             sums = xp.where(classes >= chosen, sums - part, sums) / (1 - part)
-            found.append(chosen)
-        return (xp.concatenate(found, axis=1) if found else xp.zeros(drawn.shape, np.int64),)
+            classes_drawn.append(chosen)
+        return (xp.concatenate(classes_drawn, axis=1) if classes_drawn else xp.zeros(drawn.shape, np.int64),)
 
     def _draw(self, count: int) -> np.ndarray[Any, Any]:
         """Return ``count`` random f32 numbers from 0 to 1."""
@@ -396,6 +396,6 @@ def _check_single(spec: Spec, what: str) -> None:
         raise OpError(f"{what} has shape {spec.partial_shape}, not one element")
 
 
-def _number(spec: Spec) -> Any:
+def _element(spec: Spec) -> Any:
     assert spec.constant is not None
     return spec.constant.reshape(-1)[0]

@@ -15,17 +15,18 @@ from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.strided import THREADS, Axes, bits, strides_of
 from ovgpu.ops.image._resampling import Taps
 
-MAX_AXES = {1: 3, 2: 3, 4: 2}  # axes that one launch resizes, by the number of taps along each
-IMAGES_PER_THREAD = 8  # of a batch, which share taps; fewer if the batch is small
+MAX_AXES = {1: 3, 2: 3, 4: 2}  # the most axes that one launch resizes, by the number of taps along each
+IMAGES_PER_THREAD = 8  # images of a batch that a thread computes with the same taps; fewer if the batch is small
+MAX_GRID_Y = 65535  # CUDA's limit
 
-Along = tuple[int, Taps]
-"""An axis, and the taps along it, counted in the array without padding."""
+AxisTaps = tuple[int, Taps]
+"""An axis, and the taps along it, with positions in the array without padding."""
 
 
-def passes(along: Sequence[Along]) -> list[list[Along]]:
-    """Return the axes grouped by launch; an axis with more taps than `MAX_AXES` has gets its own launch."""
-    groups: list[list[Along]] = []
-    for axis, taps in along:
+def passes(axis_taps: Sequence[AxisTaps]) -> list[list[AxisTaps]]:
+    """Return the axes grouped by launch. An axis that has more taps than `MAX_AXES` lists gets a launch of its own."""
+    groups: list[list[AxisTaps]] = []
+    for axis, taps in axis_taps:
         extended = [*groups[-1], (axis, taps)] if groups else []
         if extended and len(extended) <= MAX_AXES.get(_tap_count(extended), 0):
             groups[-1] = extended
@@ -34,65 +35,68 @@ def passes(along: Sequence[Along]) -> list[list[Along]]:
     return groups
 
 
-def resample(k: KernelRecorder, x: Array, out: Array, along: Sequence[Along]) -> bool:
-    """Record one launch that resizes ``x`` along some axes. Return False if it has more axes than kernels take."""
-    along = sorted(along, key=lambda a: a[0])
-    moved = x.dtype == out.dtype and all(taps.weights is None for _, taps in along)
-    count = _tap_count(along)
-    axes, resized, batch = _axes_of(x, out, [axis for axis, _ in along])
-    steps = [strides_of(x)[axis] for axis, _ in along]
+def resample(k: KernelRecorder, x: Array, out: Array, axis_taps: Sequence[AxisTaps]) -> bool:
+    """Record one launch that resizes ``x`` along some axes. Return False if x has more axes than kernels take."""
+    axis_taps = sorted(axis_taps, key=lambda pair: pair[0])
+    moved = x.dtype == out.dtype and all(taps.weights is None for _, taps in axis_taps)
+    count = _tap_count(axis_taps)
+    axes, resized, batch = _axes_of(x, out, [axis for axis, _ in axis_taps])
+    steps = [strides_of(x)[axis] for axis, _ in axis_taps]
     if moved:
         axes, steps, batch, width = _widened(axes, steps, batch, (x, out))
     if not axes.rank:
         return False
     tables = [
         _padded_taps(taps, count) if not moved else (taps.positions.astype(np.int32), taps.positions)
-        for _, taps in along
+        for _, taps in axis_taps
     ]
-    starts = [0, *accumulate(positions.size for positions, _ in tables)][: len(along)]
+    starts = [0, *accumulate(positions.size for positions, _ in tables)][: len(axis_taps)]
     positions = k.table(np.concatenate([positions.ravel() for positions, _ in tables]))
     padding = axes.rank - len(axes.extents)
     struct = np.array(axes.numbers(*(i + padding for i in resized), *starts, *steps))
-    numbers = (axes.packed(), struct, *axes.numbers(axes.size, *batch))
+    geometry = (axes.packed(), struct, *axes.numbers(axes.size, *batch))
     grid = grid_of(k.multiprocessors, axes.size, batch[0])
     shape = f"{axes.index}, {axes.rank}"
     if moved:
         k.kernel(
             "interpolate.cu",
-            f"pick<{bits(width)}, {len(along)}, {shape}>",
+            f"pick<{bits(width)}, {len(axis_taps)}, {shape}>",
             grid,
             (THREADS,),
-            (x, out, positions, *numbers),
+            (x, out, positions, *geometry),
         )
         return True
     weights = k.table(np.concatenate([weights.ravel() for _, weights in tables]))
-    kinds, arguments = f"{k.c_type(x.dtype)}, {k.c_type(out.dtype)}", (x, out, positions, weights, *numbers)
+    types, arguments = f"{k.c_type(x.dtype)}, {k.c_type(out.dtype)}", (x, out, positions, weights, *geometry)
     if count in MAX_AXES:
-        function = f"resample<{kinds}, {count}, {len(along)}, {shape}>"
+        function = f"resample<{types}, {count}, {len(axis_taps)}, {shape}>"
     else:
-        function, arguments = f"filter<{kinds}, {shape}>", (*arguments, np.int32(count))
+        function, arguments = f"filter<{types}, {shape}>", (*arguments, np.int32(count))
     k.kernel("interpolate.cu", function, grid, (THREADS,), arguments)
     return True
 
 
 def grid_of(multiprocessors: int, size: int, batch: int) -> tuple[int, int]:
-    """Return the grid for threads that each compute one element of ``size`` in several images of a batch."""
+    """Return the grid for images of ``size`` elements: each thread computes one element of several images of a
+    batch."""
     across = ceildiv(size, THREADS)
-    return across, min(batch, max(ceildiv(batch, IMAGES_PER_THREAD), ceildiv(8 * multiprocessors, across)), 65535)
+    return across, min(batch, max(ceildiv(batch, IMAGES_PER_THREAD), ceildiv(8 * multiprocessors, across)), MAX_GRID_Y)
 
 
-def _tap_count(along: Sequence[Along]) -> int:
-    """Return the number of taps per axis of a launch: the least one of `MAX_AXES` that suffices, else as needed."""
-    most = max(taps.positions.shape[1] for _, taps in along)
-    return next((count for count in MAX_AXES if count >= most), most)
+def _tap_count(axis_taps: Sequence[AxisTaps]) -> int:
+    """Return the number of taps per axis of a launch: the least key of `MAX_AXES` that suffices, else as many as
+    needed."""
+    needed = max(taps.positions.shape[1] for _, taps in axis_taps)
+    return next((count for count in MAX_AXES if count >= needed), needed)
 
 
 def _widened(
     axes: Axes, steps: list[int], batch: tuple[int, int, int], arrays: Sequence[Array]
 ) -> tuple[Axes, list[int], tuple[int, int, int], int]:
-    """Return axes, strides of x along resized axes, and batch, all counted in the widest elements in which the last
-    axis can be moved, and their bytes: more than an array element's where channels are adjacent. No axes are merged,
-    as `strided.vectorized` would, because the resized ones are known by their numbers."""
+    """Return the axes, the strides of x along resized axes, and the batch, all in units of the widest elements in which
+    the last axis can be moved, and the bytes of such an element. They are wider than an element of the array where
+    channels are adjacent. Unlike `strided.vectorized`, this merges no axes, since the resized ones are known by their
+    indices."""
     itemsize, (count, *outer) = arrays[0].dtype.itemsize, batch
     *extents, last = axes.extents
     for width in (16, 8, 4, 2):
@@ -110,7 +114,8 @@ def _widened(
 
 
 def _padded_taps(taps: Taps, count: int) -> tuple[Any, Any]:
-    """Return positions and weights, [n, count] each; added taps and taps in the padding have weight 0."""
+    """Return positions and weights, each [n, count]. Taps in the padding, and taps that are added to fill up ``count``,
+    have weight 0."""
     missing = ((0, 0), (0, count - taps.positions.shape[1]))
     weights = np.ones(taps.positions.shape, np.float32) if taps.weights is None else taps.weights
     weights = np.where(taps.positions < 0, np.float32(0), weights)
@@ -118,23 +123,23 @@ def _padded_taps(taps: Taps, count: int) -> tuple[Any, Any]:
 
 
 def _axes_of(x: Array, out: Array, resized: Sequence[int]) -> tuple[Axes, list[int], tuple[int, int, int]]:
-    """Return the output's axes (resized ones with stride 0 in x), the numbers of the resized ones, and the batch as
+    """Return the output's axes (resized ones with stride 0 in x), the indices of the resized ones, and the batch as
     (count, stride in x, stride in out)."""
     collapsed: list[tuple[int, int, int]] = []
-    numbers: list[int] = []
+    indices: list[int] = []
     for axis, (extent, read, written) in enumerate(zip(out.shape, strides_of(x), strides_of(out))):
         if axis in resized:
-            numbers.append(len(collapsed))
+            indices.append(len(collapsed))
             collapsed.append((extent, 0, written))
         elif extent > 1:
-            outer = collapsed[-1] if collapsed and len(collapsed) - 1 not in numbers else None
+            outer = collapsed[-1] if collapsed and len(collapsed) - 1 not in indices else None
             if outer and outer[1:] == (read * extent, written * extent):
                 collapsed[-1] = (outer[0] * extent, read, written)
             else:
                 collapsed.append((extent, read, written))
     batch = (1, 0, 0)
-    if numbers[0] > 0:
-        batch, collapsed, numbers = collapsed[0], collapsed[1:], [i - 1 for i in numbers]
+    if indices[0] > 0:
+        batch, collapsed, indices = collapsed[0], collapsed[1:], [i - 1 for i in indices]
     extents, *strides = zip(*collapsed)
     reach = sum((d - 1) * abs(s) for a in (x, out) for d, s in zip(a.shape, strides_of(a))) + prod(x.shape)
-    return Axes(extents, tuple(strides), reach), numbers, batch
+    return Axes(extents, tuple(strides), reach), indices, batch

@@ -26,7 +26,7 @@ class Taps:
     weights: Numbers | None = None
 
     def within(self, begin: int, extent: int) -> Taps:
-        """Return the taps counted in the axis without padding: it has ``extent`` elements behind ``begin`` zeros."""
+        """Return the taps with positions in the axis without its padding: ``extent`` elements after ``begin`` zeros."""
         positions = self.positions - begin
         inside = (positions >= 0) & (positions < extent)
         weights = None if self.weights is None else np.where(inside, self.weights, np.float32(0))
@@ -50,7 +50,7 @@ def coordinates(n: int, extent: int, scale: np.float32, mode: str) -> Numbers:
 
 
 def nearest(at: Numbers, extent: int, scale: np.float32, mode: str) -> Taps:
-    """Return one tap for each coordinate, rounded; ``mode`` is a nearest_mode."""
+    """Return one tap per coordinate, at the coordinate rounded as ``mode``, a nearest_mode, says."""
     below = np.floor(at)
     if mode == "round_prefer_floor":
         position = below + (at - below > 0.5)
@@ -73,7 +73,7 @@ def between(at: Numbers, extent: int) -> Taps:
 
 
 def triangle(at: Numbers, extent: int, slope: np.float32) -> Taps:
-    """Return the taps of a triangle filter, whose weights fall by ``slope`` with the distance; see `_normalized`."""
+    """Return the taps of a triangle filter: weights fall by ``slope`` per element of distance, and add up to 1."""
     reach = np.ceil(1 / slope)
     positions = _window(np.floor(at) - reach + 1, 2 * reach, extent)
     weights = np.maximum(1 - np.abs(slope * (at[:, None] - positions.astype(np.float32))), np.float32(0))
@@ -98,7 +98,7 @@ PILLOW_COEFFICIENT = -0.5  # of the cubic filter, in Pillow and in torch
 
 
 def pillow(n: int, extent: int, cubic: bool) -> Taps:
-    """Return the taps of Pillow's bicubic or bilinear filter, which is stretched if the axis shrinks."""
+    """Return the taps of Pillow's bicubic or bilinear filter. If the axis shrinks, the filter is stretched."""
     scale = extent / max(n, 1)
     stretch = max(scale, 1.0)
     support = 2 * stretch if cubic else stretch
@@ -116,7 +116,8 @@ def pillow(n: int, extent: int, cubic: bool) -> Taps:
 
 
 def _window(first: Numbers, count: float, extent: int) -> Numbers:
-    """Return ``count`` positions from each first one on, fewer or shifted where needed to stay inside the axis."""
+    """Return ``count`` consecutive positions from each element of ``first`` on. They are shifted where needed to stay
+    inside the axis, and fewer if the axis is shorter."""
     count = int(min(count, extent))
     return np.clip(first, 0, extent - count).astype(np.int64)[:, None] + np.arange(count)
 
@@ -127,9 +128,9 @@ def _normalized(positions: Numbers, weights: Numbers) -> Taps:
     return Taps(positions, (weights / np.where(total == 0, 1, total)).astype(np.float32))
 
 
-def limits(kind: np.dtype[Any]) -> tuple[float, float]:
+def limits(dtype: np.dtype[Any]) -> tuple[float, float]:
     """Return the least and the greatest f32 number that an integer type holds."""
-    info = np.iinfo(kind)
+    info = np.iinfo(dtype)
     greatest = np.float32(info.max)
     return float(info.min), float(greatest if int(greatest) <= info.max else np.nextafter(greatest, np.float32(0)))
 
@@ -137,7 +138,7 @@ def limits(kind: np.dtype[Any]) -> tuple[float, float]:
 # ---- on NumPy
 
 Pass = tuple[int, Taps]
-"""An axis of a block of rows (whose axis 0 counts the rows), and the taps along it."""
+"""An axis of a block of rows, whose axis 0 is the rows, and the taps along it."""
 
 
 def resize_rows(
@@ -149,20 +150,20 @@ def resize_rows(
     clip: tuple[float, float] | None,
     rounds: bool,
 ) -> None:
-    """Resize rows [n, ...], ``rows`` at a time so that they stay in cache; ``buffers`` are three scratch vectors.
+    """Resize rows [n, ...], ``rows`` at a time so that they stay in cache. ``buffers`` are three scratch vectors.
 
-    With ``clip``, results are rounded and clipped: at the end, or after every axis if ``rounds``.
+    With ``clip``, results are rounded and clipped: after every axis if ``rounds``, else at the end.
     """
     for start in range(0, len(x), rows):
         block, target = x[start : start + rows], out[start : start + rows]
         if block.dtype != buffers[0].dtype:
             block = _converted(block, buffers[0])
-        for number, (axis, taps) in enumerate(passes):
+        for step, (axis, taps) in enumerate(passes):
             shape = (*block.shape[:axis], len(taps.positions), *block.shape[axis + 1 :])
-            last = number == len(passes) - 1 and target.dtype == block.dtype
-            into = target if last else buffers[1 - number % 2][: prod(shape)].reshape(shape)
+            last = step == len(passes) - 1 and target.dtype == block.dtype
+            into = target if last else buffers[1 - step % 2][: prod(shape)].reshape(shape)
             _resize(block, axis, taps, into, buffers[2])
-            if clip is not None and (rounds or number == len(passes) - 1):
+            if clip is not None and (rounds or step == len(passes) - 1):
                 np.rint(into, into)
                 np.clip(into, *clip, into)
             block = into
@@ -181,9 +182,9 @@ def _resize(x: Numbers, axis: int, taps: Taps, out: Numbers, buffer: Numbers) ->
     if taps.weights is None:
         np.take(x, taps.positions[:, 0], axis, out, "clip")
         return
-    for number, (position, weight) in enumerate(zip(taps.positions.T, taps.weights.T)):
-        part = buffer[: out.size].reshape(out.shape) if number else out
+    for tap, (position, weight) in enumerate(zip(taps.positions.T, taps.weights.T)):
+        part = buffer[: out.size].reshape(out.shape) if tap else out
         np.take(x, position, axis, part, "clip")
         np.multiply(part, weight.reshape(-1, *(1,) * (x.ndim - axis - 1)), part)
-        if number:
+        if tap:
             np.add(out, part, out)

@@ -24,14 +24,14 @@ LUMA_FACTOR = 1.164
 CHROMA_TERMS = (((1, 1.596),), ((0, -0.391), (1, -0.813)), ((0, 2.018),))
 """Terms of red, green and blue in U and V: (0 for U or 1 for V, factor)."""
 YUV_WEIGHTS = ((0.257, 0.504, 0.098, 16), (-0.148, -0.291, 0.439, 128), (0.439, -0.368, -0.071, 128))
-"""Y, U and V as weights of red, green and blue, and an offset."""
+"""Weights of red, green and blue in Y, U and V, and an offset."""
 
 
-def check_type(kind: Type) -> Type:
-    """Return the element type; raise OpError unless it is u8 or a floating-point type."""
-    if not (kind.is_real() or kind in (Type.u8, Type.dynamic)):
-        raise OpError(f"element type {kind.get_type_name()} is neither u8 nor real")
-    return kind
+def check_type(dtype: Type) -> Type:
+    """Return the element type. Raise OpError unless it is u8, a floating-point type or unknown."""
+    if not (dtype.is_real() or dtype in (Type.u8, Type.dynamic)):
+        raise OpError(f"element type {dtype.get_type_name()} is neither u8 nor real")
+    return dtype
 
 
 def check_image(spec: Spec, channels: int) -> None:
@@ -52,12 +52,13 @@ def tiles(image: Spec, count: int) -> Workspace:
     """Return ``count`` buffers, each for some rows (at least two) of one channel of an image."""
     assert image.shape is not None
     _, height, width, _ = image.shape
-    kind = Type.f64 if image.type is Type.f64 else Type.f32
-    return ((kind, (maximum(2 * width, minimum(height * width, TILE)),)),) * count
+    dtype = Type.f64 if image.type is Type.f64 else Type.f32
+    return ((dtype, (maximum(2 * width, minimum(height * width, TILE)),)),) * count
 
 
 class _FromYuv(Op):
-    """Base: ``Y [n, h, w, 1]`` and chroma of half its height and width, to ``[n, h, w, 3]`` between 0 and 255.
+    """Base of conversions from ``Y [n, h, w, 1]`` and chroma of half its height and width to ``[n, h, w, 3]``, between
+    0 and 255.
 
     All planes may also be one input ``[n, 3/2 h, w, 1]``. Elements are u8 or real; u8 is computed in f32, which is
     rounded after every operation, and results are rounded to nearest even, as in OpenVINO's CPU plugin (its reference
@@ -67,48 +68,48 @@ class _FromYuv(Op):
     layout = "dense"
 
     channels: ClassVar[tuple[int, ...]]
-    """The channels of each plane, where planes are separate inputs."""
+    """The number of channels of each plane, if planes are separate inputs."""
 
     bgr: ClassVar[bool]
 
     def infer_specs(self, *inputs: Spec) -> tuple[Spec, ...]:
-        kind = check_type(merge_types(inputs))
+        dtype = check_type(merge_types(inputs))
         if len(inputs) not in (1, len(self.channels)):
             raise OpError(f"{len(inputs)} inputs instead of 1 or {len(self.channels)}")
         for spec, channels in zip(inputs, self.channels):
             check_image(spec, channels)
         if inputs[0].shape is None:
-            return (Spec(kind, None),)
+            return (Spec(dtype, None),)
         n, height, width, _ = inputs[0].shape
         if len(inputs) == 1:
             same(height // 3 * 3, height, "the height of all planes, {1}, is no multiple of 3")
             height = height // 3 * 2
         check_even(height, width)
         for shape in (spec.shape for spec in inputs[1:] if spec.shape is not None):
-            for found, expected, what in zip(shape, (n, height // 2, width // 2), ("images", "rows", "columns")):
-                same(found, expected, f"{{0}} {what} of colours instead of {{1}}")
-        return (Spec(kind, (n, height, width, 3)),)
+            for extent, expected, what in zip(shape, (n, height // 2, width // 2), ("images", "rows", "columns")):
+                same(extent, expected, f"{{0}} {what} of colours instead of {{1}}")
+        return (Spec(dtype, (n, height, width, 3)),)
 
     def split(self, planes: Sequence[Any]) -> list[Any]:
         """Return Y [n, h, w], U and V [n, h/2, w/2] as views."""
         raise NotImplementedError
 
     def evaluate(self, xp: Adapter, *planes: Array) -> tuple[Array, ...]:
-        kind = planes[0].dtype
-        real = np.float64 if kind == np.float64 else np.float32
+        dtype = planes[0].dtype
+        real = np.float64 if dtype == np.float64 else np.float32
         y, *colours = (plane.astype(real) for plane in self.split(planes))
         upsampled = [(colour - 128).repeat(2, axis=1).repeat(2, axis=2) for colour in colours]
-        found = []
+        channels = []
         for terms in CHROMA_TERMS:
             total = real(LUMA_FACTOR) * (y - 16)
-            for number, factor in terms:
-                total = total + real(factor) * upsampled[number]
-            found.append(total)
-        image = xp.clip(xp.stack(found[::-1] if self.bgr else found, axis=3), 0, 255)
-        return (image if kind.kind == "f" else xp.rint(image).astype(kind),)
+            for chroma, factor in terms:
+                total = total + real(factor) * upsampled[chroma]
+            channels.append(total)
+        image = xp.clip(xp.stack(channels[::-1] if self.bgr else channels, axis=3), 0, 255)
+        return (image if dtype.kind == "f" else xp.rint(image).astype(dtype),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Return tiles of rows: luma, an output channel, chroma with repeated columns, and chroma as it is."""
+        """Return tiles of rows: of luma, an output channel, chroma with each column repeated, and chroma itself."""
         return tiles(outputs[0], 4)
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
@@ -122,7 +123,7 @@ class _FromYuv(Op):
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         out = outputs[0]
         _, height, width, _ = out.shape
-        size = out.size // 12
+        size = out.size // 12  # threads: one for every 2 x 2 pixels of three channels
         if not is_plain(out.dtype) or max(size, height * width) > MAX_INDEX - THREADS:
             return NotImplemented
         if not size:
@@ -186,8 +187,8 @@ def _convert_rows(y: Any, u: Any, v: Any, out: Any, buffers: Sequence[Any]) -> N
     np.multiply(luma, real(LUMA_FACTOR), luma)
     for channel, terms in enumerate(CHROMA_TERMS):
         before = luma
-        for number, factor in terms:
-            np.subtract((u, v)[number], real(128), colour)
+        for chroma, factor in terms:
+            np.subtract((u, v)[chroma], real(128), colour)
             np.multiply(colour, real(factor), colour)
             upsampled[:, 0, ::2] = colour
             upsampled[:, 0, 1::2] = colour
@@ -228,8 +229,8 @@ class I420toBGR(_FromI420):
 
 
 class _ToNV12(Op):
-    """Base: colours ``[n, h, w, 3]`` between 0 and 255 to all planes in one, ``[n, 3/2 h, w, 1]``, or, unless
-    ``single_plane``, to ``Y [n, h, w, 1], UV [n, h/2, w/2, 2]``.
+    """Base of conversions from colours ``[n, h, w, 3]`` between 0 and 255: to all planes in one, ``[n, 3/2 h, w, 1]``,
+    with ``single_plane``, else to ``Y [n, h, w, 1], UV [n, h/2, w/2, 2]``.
 
     U and V are means of four pixels. Elements are u8 or real; u8 is computed in f32, which is rounded after every
     operation, and to integers (halves upwards) before and after the mean, as in OpenVINO's reference; its CPU plugin
@@ -243,13 +244,13 @@ class _ToNV12(Op):
     bgr: ClassVar[bool]
 
     def infer_specs(self, image: Spec) -> tuple[Spec, ...]:
-        kind = check_type(image.type)
+        dtype = check_type(image.type)
         check_image(image, 3)
         n, height, width, _ = image.shape or [unknown() for _ in range(4)]
         check_even(height, width)
         if self.single_plane:
-            return (Spec(kind, (n, height // 2 * 3, width, 1)),)
-        return Spec(kind, (n, height, width, 1)), Spec(kind, (n, height // 2, width // 2, 2))
+            return (Spec(dtype, (n, height // 2 * 3, width, 1)),)
+        return Spec(dtype, (n, height, width, 1)), Spec(dtype, (n, height // 2, width // 2, 2))
 
     def colours(self, image: Any) -> list[Any]:
         """Return red, green and blue [n, h, w] as views."""
@@ -283,7 +284,7 @@ class _ToNV12(Op):
         return y[..., None].astype(image.dtype), uv.astype(image.dtype)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Return tiles of rows: the three colours, a plane, and a product or a mean."""
+        """Return tiles of rows: of the three colours, a plane, and products or means."""
         assert inputs[0] is not None
         return tiles(inputs[0], 5)
 
@@ -298,7 +299,7 @@ class _ToNV12(Op):
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         image = inputs[0]
         _, height, width, _ = image.shape
-        size = image.size // 12
+        size = image.size // 12  # threads: one for every 2 x 2 pixels of three channels
         if not is_plain(image.dtype) or max(size, height * width) > MAX_INDEX - THREADS:
             return NotImplemented
         if size:

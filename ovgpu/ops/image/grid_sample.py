@@ -22,8 +22,8 @@ from ovgpu.spec import Spec
 from ovgpu.symbolic import product, same
 from ovgpu.types import Type
 
-MAX_COORDINATE = 2.0**30  # to which coordinates are clamped before they become integers
-CUBIC_COEFF = -0.75
+MAX_COORDINATE = 2.0**30  # coordinates are clamped to it before they become integers
+CUBIC_COEFF = -0.75  # parameter of the cubic convolution (Keys 1981)
 PADDINGS = ("zeros", "border", "reflection")  # in the order of enum Padding in grid_sample.cu
 
 
@@ -74,7 +74,8 @@ class GridSample(Op):
         return (self.rounded(xp, total, x.dtype).transpose(0, 3, 1, 2),)
 
     def taps(self, xp: Adapter, at: Array, extent: int) -> list[tuple[Array, Array, Array]]:
-        """Return (index, weight, whether it is inside) of each tap along one axis, for the grid's numbers ``at``."""
+        """Return (index, weight, mask of positions inside the data) of each tap along one axis, at the grid's
+        coordinates ``at``."""
         at = (at + 1) * (extent - 1) / 2 if self.align_corners else ((at + 1) * extent - 1) / 2
         if self.mode == "nearest":
             tap_index, inside = self.padded(xp, _clamped(xp, xp.rint(at)), extent)
@@ -97,7 +98,7 @@ class GridSample(Op):
         return [(tap_index, weight, inside) for (tap_index, inside), weight in zip(padded, weights)]
 
     def padded(self, xp: Adapter, tap_index: Array, extent: int) -> tuple[Array, Array]:
-        """Return the indices to read after padding, and a mask of those that are read at all."""
+        """Return the indices to read by ``padding_mode``, and a mask that is false where 0 is read instead."""
         if self.padding_mode == "reflection":
             last = extent - self.align_corners
             tap_index = tap_index % max(2 * last, 1)
@@ -107,14 +108,14 @@ class GridSample(Op):
         )
         return xp.clip(tap_index, 0, extent - 1), inside
 
-    def rounded(self, xp: Adapter, x: Array, kind: np.dtype[Any]) -> Array:
-        """Return floats converted to elements of type ``kind``."""
-        if kind.kind == "f":
+    def rounded(self, xp: Adapter, x: Array, dtype: np.dtype[Any]) -> Array:
+        """Return floats converted to elements of type ``dtype``."""
+        if dtype.kind == "f":
             return x
-        return xp.clip(xp.rint(x) if kind.itemsize == 1 else xp.trunc(x), *limits(kind)).astype(kind)
+        return xp.clip(xp.rint(x) if dtype.itemsize == 1 else xp.trunc(x), *limits(dtype)).astype(dtype)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Return scratch for NumPy: the values of one tap in an image."""
+        """Return scratch for NumPy: the values that one tap reads for an image."""
         assert outputs[0].shape is not None
         return ((outputs[0].type, (product(outputs[0].shape[1:]),)),)
 
@@ -126,21 +127,21 @@ class GridSample(Op):
         return None
 
     def sample(self, x: Any, grid: Any, out: Any, buffer: Any) -> None:
-        """Compute `evaluate` in the order of the memory; ``buffer`` is scratch for an image."""
+        """Compute `evaluate` image by image, in the memory order of data and output; ``buffer`` is scratch."""
         n, channels, height, width = x.shape
         rows, columns = (self.taps(NUMPY, decode(grid[..., i]), extent) for i, extent in ((1, height), (0, width)))
         for image in range(n):
             pixels, target = x[image].reshape(channels, -1), out[image].reshape(channels, -1)
-            for number, ((i, row_weight, row_inside), (j, column_weight, column_inside)) in enumerate(
+            for tap, ((i, row_weight, row_inside), (j, column_weight, column_inside)) in enumerate(
                 pairs(rows, columns)
             ):
-                values = buffer.reshape(target.shape) if number else target
+                values = buffer.reshape(target.shape) if tap else target
                 np.take(pixels, (i[image] * width + j[image]).reshape(-1), 1, values, "clip")
                 if self.padding_mode == "zeros":
                     np.copyto(values, 0, where=~(row_inside & column_inside)[image].reshape(-1))
                 if row_weight is not None:
                     np.multiply(values, (row_weight * column_weight)[image].reshape(-1), values)
-                if number:
+                if tap:
                     np.add(target, values, target)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
@@ -153,8 +154,8 @@ class GridSample(Op):
             return NotImplemented
         if not out.size:
             return None
-        kinds = f"{bits(x.dtype.itemsize) if moved else k.c_type(x.dtype)}, {k.c_type(grid.dtype)}"
-        function = f"sample_nearest<{kinds}>" if moved else f"sample<{kinds}, {2 if self.mode == 'bilinear' else 4}>"
+        types = f"{bits(x.dtype.itemsize) if moved else k.c_type(x.dtype)}, {k.c_type(grid.dtype)}"
+        function = f"sample_nearest<{types}>" if moved else f"sample<{types}, {2 if self.mode == 'bilinear' else 4}>"
         numbers = (n * points, points, channels, height, width, PADDINGS.index(self.padding_mode))
         k.kernel(
             "grid_sample.cu",
@@ -167,5 +168,5 @@ class GridSample(Op):
 
 
 def _clamped(xp: Adapter, at: Array) -> Array:
-    """Return coordinates clamped to ``MAX_COORDINATE``, as integers."""
+    """Return coordinates as integers, clamped to plus or minus ``MAX_COORDINATE``."""
     return xp.fmin(xp.fmax(at, -MAX_COORDINATE), MAX_COORDINATE).astype(np.int64)

@@ -63,7 +63,7 @@ class Interpolate4(Op):
     half_precision = "promoted"
 
     def targets(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Return (sizes or None, scales or None, axes or None) from the inputs behind the data."""
+        """Return (sizes or None, scales or None, axes or None) from the inputs after the data."""
         check_count(1 + len(inputs), 3, 4)
         sizes, scales, axes = (*inputs, None)[:3]
         return (sizes, None, axes) if self.shape_calculation_mode == "sizes" else (None, scales, axes)
@@ -108,14 +108,15 @@ class Interpolate4(Op):
         return tuple(shape)
 
     def axes(self, axes: Sequence[int] | None, rank: int) -> list[int]:
-        """Return the axes to resize, from the front, in the order of their sizes. Raise OpError if one is repeated."""
+        """Return the axes to resize, counted from the front, in the order of their sizes. Raise OpError if one is
+        repeated."""
         resized = list(range(rank)) if axes is None else [normalize_axis(a, rank) for a in axes]
         if len(set(resized)) < len(resized):
             raise OpError(f"axes {list(axes or ())} name an axis twice")
         return resized
 
     def pads(self, rank: int) -> list[tuple[int, int]]:
-        """Return the number of zeros before and behind each axis, 0 where the attributes are too short."""
+        """Return the number of zeros before and after each axis; none for axes that the attributes do not reach."""
         begin, end = ((*p, *(0,) * rank)[:rank] for p in (self.pads_begin, self.pads_end))
         return list(zip(begin, end))
 
@@ -124,7 +125,7 @@ class Interpolate4(Op):
         return [b + d + e for d, (b, e) in zip(shape, self.pads(len(shape)))]
 
     def taps(self, shape: Sequence[int], sizes: Any, scales: Any, axes: Any) -> list[tuple[int, int, Taps]]:
-        """Return (axis, output extent, taps in the padded input) of each axis to resize, in order."""
+        """Return (axis, output extent, taps in the padded input) of each axis to resize, in the order of resizing."""
         resized = self.axes(None if axes is None else integers(axes), len(shape))
         extents = self.padded(shape)
         if scales is None:
@@ -156,43 +157,44 @@ class Interpolate4(Op):
             return _resampling.cubic(at, extent, self.cube_coeff)
         return _resampling.triangle(at, extent, slope)
 
-    def rounds(self, kind: np.dtype[Any]) -> bool:
-        """Return whether elements of type ``kind`` are rounded after each axis, not only at the end."""
+    def rounds(self, dtype: np.dtype[Any]) -> bool:
+        """Return whether elements of type ``dtype`` are rounded after each axis, and not only at the end."""
         return False
 
     def evaluate(self, xp: Adapter, x: Array, *arguments: Array) -> tuple[Array, ...]:
-        kind = x.dtype
+        dtype = x.dtype
         taps = self.taps(x.shape, *self.targets(arguments))
         if any(b or e for b, e in self.pads(x.ndim)):
             x = xp.pad(x, self.pads(x.ndim))
-        if self.mode != "nearest" and kind.kind != "f":
+        if self.mode != "nearest" and dtype.kind != "f":
             x = x.astype(np.float32)
         for axis, n, axis_taps in taps:
             x = _resized(xp, x, axis, n, axis_taps)
-            if self.rounds(kind):
-                x = _rounded(xp, x, kind)
-        return (x if x.dtype == kind else _rounded(xp, x, kind).astype(kind),)
+            if self.rounds(dtype):
+                x = _rounded(xp, x, dtype)
+        return (x if x.dtype == dtype else _rounded(xp, x, dtype).astype(dtype),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Return three tiles for NumPy, and two arrays as large as the padded input or output for device passes."""
+        """Return three tiles for NumPy, and, if a device may need several passes, two arrays that hold the results
+        between them."""
         x, out = inputs[0], outputs[0]
         assert x is not None and x.shape is not None and out.shape is not None
-        kind = _bits(out.type) if self.mode == "nearest" else Type.of(_real(out.type.storage))
+        dtype = _bits(out.type) if self.mode == "nearest" else Type.of(_real(out.type.storage))
         extents = [maximum(a, b) for a, b in zip(self.padded(x.shape), out.shape)]
         first = next((i for i, (a, b) in enumerate(zip(x.shape, out.shape)) if not equal(a, b)), len(extents))
         size = product(extents)
         tile = minimum(size, maximum(product(extents[first:]), TILE))
-        return ((kind, (tile,)),) * 3 + ((kind, (size,)),) * (2 if self.needs_passes(len(extents) - first) else 0)
+        return ((dtype, (tile,)),) * 3 + ((dtype, (size,)),) * (2 if self.needs_passes(len(extents) - first) else 0)
 
     def needs_passes(self, axes: int) -> bool:
-        """Return whether a device may need more than one pass to resize up to ``axes`` axes."""
+        """Return whether a device may need several passes to resize up to ``axes`` axes."""
         return self.antialias or axes > (2 if self.mode == "cubic" else 3)
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, *arguments), out = inputs, outputs[0]
         taps = self.taps(x.shape, *self.targets(arguments))
         if self.mode == "nearest":
-            x, out = x.view(workspace[0].dtype), out.view(workspace[0].dtype)  # NumPy moves the bits of any type
+            x, out = x.view(workspace[0].dtype), out.view(workspace[0].dtype)  # so that NumPy moves any type
         elif not is_plain(x.dtype) or x.dtype.name == "bfloat16":
             return NotImplemented
         dense = x.flags.c_contiguous and out.flags.c_contiguous
@@ -235,12 +237,12 @@ class Interpolate4(Op):
             axis_taps = {order.index(axis): taps for axis, taps in axis_taps.items()}
         groups = [[along] for along in axis_taps.items()] if self.rounds(x.dtype) else passes(list(axis_taps.items()))
         between = x.dtype if self.mode == "nearest" or self.rounds(x.dtype) else _real(out.dtype)
-        for number, group in enumerate(groups):
+        for step, group in enumerate(groups):
             shape = [out.shape[i] if i in dict(group) else d for i, d in enumerate(x.shape)]
             into = (
                 out
-                if number == len(groups) - 1
-                else (workspace[3 + number % 2].view(between)[: prod(shape)].reshape(shape))
+                if step == len(groups) - 1
+                else (workspace[3 + step % 2].view(between)[: prod(shape)].reshape(shape))
             )
             if not resample(k, x, into, group):
                 return NotImplemented
@@ -252,8 +254,8 @@ class Interpolate4(Op):
 class Interpolate11(Interpolate4):
     """``image [...], sizes or scales [n] (, axes [n]) ->`` the image resized as by version 4, or as by Pillow.
 
-    Pillow's modes resize two axes, the second one first, and round 8-bit integers in between. Their filters have no
-    ``cube_coeff``, as in OpenVINO's plugin: PyTorch's frontend writes -0.75, and torch has Pillow's -0.5.
+    Pillow's modes resize two axes, the second one first, and round 8-bit integers in between. They ignore
+    ``cube_coeff``, as OpenVINO's plugin does: PyTorch's frontend writes -0.75 there, but torch uses -0.5, as Pillow.
     """
 
     mode: Literal[
@@ -293,13 +295,13 @@ class Interpolate11(Interpolate4):
     def needs_passes(self, axes: int) -> bool:
         return self.pillow or super().needs_passes(axes)
 
-    def rounds(self, kind: np.dtype[Any]) -> bool:
-        return self.pillow and kind.kind in "iu" and kind.itemsize == 1
+    def rounds(self, dtype: np.dtype[Any]) -> bool:
+        return self.pillow and dtype.kind in "iu" and dtype.itemsize == 1
 
 
 @op("Interpolate", "opset1", "image/interpolate-1")
 class Interpolate(Op):
-    """``data [...], sizes [n] ->`` data resized along ``axes``, by an op of version 4.
+    """``data [...], sizes [n] ->`` data resized along ``axes`` by an equivalent op of version 4.
 
     Mode linear is linear_onnx, except for rank 5. Without ``align_corners``, coordinates are asymmetric; in linear
     modes they are half_pixel, unless there is padding, or axes 2 and 3 of a tensor of rank 4 are resized. Mode area is
@@ -370,19 +372,19 @@ def _resized(xp: Adapter, x: Array, axis: int, n: int, taps: Taps) -> Array:
     return total
 
 
-def _rounded(xp: Adapter, x: Array, kind: np.dtype[Any]) -> Array:
-    """Return floats rounded to the nearest values of an integer type, saturated."""
-    return xp.clip(xp.rint(x), *limits(kind))
+def _rounded(xp: Adapter, x: Array, dtype: np.dtype[Any]) -> Array:
+    """Return floats rounded to integers, and clipped to the range of the integer type ``dtype``."""
+    return xp.clip(xp.rint(x), *limits(dtype))
 
 
-def _real(kind: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the floating-point type in which elements of a type are computed."""
-    return np.dtype(np.float64 if kind == np.float64 else np.float32)
+def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the floating-point type in which elements of type ``dtype`` are computed."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
-def _bits(kind: Type) -> Type:
-    """Return the unsigned type of the same size."""
-    return Type.of(np.dtype(f"u{kind.storage.itemsize}"))
+def _bits(dtype: Type) -> Type:
+    """Return the unsigned integer type of the same size."""
+    return Type.of(np.dtype(f"u{dtype.storage.itemsize}"))
 
 
 def _check_scales(spec: Spec) -> None:

@@ -101,10 +101,10 @@ class BackEdge:
 
 
 class _BodyScope:
-    """Context of the inference of bodies, which use the symbol table of the model around them.
+    """Context in which the specs of bodies are inferred, with the symbol table of the model around them.
 
-    Checks that bodies demand are dropped at the end: a body may never run, and its own program checks again when it
-    does. Unknown extents inside a body become unknown extents of the node.
+    At the end, the checks that bodies demand are dropped: a body may never run, and its own program checks again when
+    it does. Unknown extents inside a body become unknown extents of the node.
     """
 
     def __enter__(self) -> Self:
@@ -132,8 +132,8 @@ class _BodyScope:
 
 
 def _generalised(old: Spec, new: Spec, free: Sequence[Int] = ()) -> Spec:
-    """Return the spec of a value that is ``old`` at first and ``new`` afterwards: extents that differ become unknown,
-    except those in ``free``, which stand for any extent already. Raises OpError if the types differ."""
+    """Return the spec of a value that is ``old`` in the first iteration and ``new`` afterwards. Extents that differ
+    become unknown, except those in ``free``, which already stand for any extent. Raises OpError if the types differ."""
     if old.type != new.type and not (old.type.is_dynamic() or new.type.is_dynamic()):
         raise OpError(f"a back edge brings {new.type.get_type_name()} to a parameter of {old.type.get_type_name()}")
     if old.shape is None or new.shape is None or len(old.shape) != len(new.shape):
@@ -179,9 +179,9 @@ class _Iterating(Op):
             decides = self.body.parameters[counter].ports[0] in shape_tensor_ports(self.body)
             value = np.full(shape, unknown(0, most - 1), object) if most and decides else None
             arguments[counter] = Spec(op.element_type, shape, value)
-        for number, spec in enumerate(arguments):
+        for index, spec in enumerate(arguments):
             if spec is None:
-                name = self.body.parameters[number].friendly_name
+                name = self.body.parameters[index].friendly_name
                 raise OpError(f"parameter '{name}' of the body has no input")
         merged = {b.parameter: b.result for b in self.back_edges}
         free: list[Int] = []  # extents that differ between iterations, each generalised once
@@ -204,7 +204,7 @@ class _Iterating(Op):
         """Return the specs of the outputs: last values, and concatenations of ``trips`` parts."""
         initial = {m.parameter: specs[m.port] for m in self.inputs if m.axis is None}
         merged = {b.result: initial.get(b.parameter) for b in self.back_edges}
-        found: dict[int, Spec] = {}
+        output_specs: dict[int, Spec] = {}
         for m in self.outputs:
             spec = scope.outer_spec(results[m.result])
             shape = spec.shape
@@ -216,13 +216,18 @@ class _Iterating(Op):
                 total = unknown() if varies else shape[axis] * trips
                 shape = (*shape[:axis], total, *shape[axis + 1 :])
             elif m.axis is None and (trips is None or isinstance(trips, Sym) or trips == 0):
-                first = merged.get(m.result)  # the value without any iteration
-                if first is not None:
+                initial_spec = merged.get(m.result)  # the value without any iteration
+                if initial_spec is not None:
                     shape = (
-                        first.shape if trips == 0 and not isinstance(trips, Sym) else _generalised(first, spec).shape
+                        initial_spec.shape
+                        if trips == 0 and not isinstance(trips, Sym)
+                        else _generalised(initial_spec, spec).shape
                     )
-            found[m.port] = Spec(spec.type, shape)
-        return tuple(found[i] if i in found else Spec(Type.dynamic, None) for i in range(max(found, default=-1) + 1))
+            output_specs[m.port] = Spec(spec.type, shape)
+        return tuple(
+            output_specs[i] if i in output_specs else Spec(Type.dynamic, None)
+            for i in range(max(output_specs, default=-1) + 1)
+        )
 
     def _iterate(
         self, xp: Adapter, inputs: Sequence[Array], limit: int, counter: int | None = None, condition: int | None = None
@@ -259,21 +264,21 @@ class _Iterating(Op):
         counter: int | None,
     ) -> tuple[Array, ...]:
         initial = {m.parameter: inputs[m.port] for m in self.inputs if m.axis is None}
-        first = {b.result: initial[b.parameter] for b in self.back_edges if b.parameter in initial}
-        found: dict[int, Array] = {}
+        initial_values = {b.result: initial[b.parameter] for b in self.back_edges if b.parameter in initial}
+        outputs: dict[int, Array] = {}
         for m in self.outputs:
             if m.axis is not None and parts[m.port]:
                 pieces = parts[m.port][:: -1 if m.stride < 0 else 1]
-                found[m.port] = _joined(xp, pieces, m)
+                outputs[m.port] = _joined(xp, pieces, m)
             elif m.axis is not None:
-                found[m.port] = self._empty(xp, m, inputs, counter)
+                outputs[m.port] = self._empty(xp, m, inputs, counter)
             elif results:
-                found[m.port] = results[m.result]
-            elif m.result in first:
-                found[m.port] = first[m.result]
+                outputs[m.port] = results[m.result]
+            elif m.result in initial_values:
+                outputs[m.port] = initial_values[m.result]
             else:
                 raise no_value(m)
-        return tuple(found[i] for i in range(len(found)))
+        return tuple(outputs[i] for i in range(len(outputs)))
 
     def _empty(self, xp: Adapter, m: OutputMap, inputs: Sequence[Array], counter: int | None) -> Array:
         """Return the concatenation of no parts, whose other extents are inferred from the body."""
@@ -291,7 +296,7 @@ class _Iterating(Op):
 
 
 def no_value(m: OutputMap) -> OpError:
-    """Return the error of an output that is a last value, if there was no iteration and no initial value."""
+    """Return the error for a last value that does not exist, because there was no iteration and no initial value."""
     return OpError(f"output {m.port} has no value: there was no iteration")
 
 
@@ -299,9 +304,9 @@ def _one(spec: Spec | None, name: str, boolean: bool) -> None:
     """Raise OpError unless ``spec`` is a boolean or integer scalar, or a vector of one element."""
     if spec is None:
         return
-    kind = spec.type
-    if not kind.is_dynamic() and not (kind == Type.boolean if boolean else kind.is_integral_number()):
-        raise OpError(f"the {name} must be {'a boolean' if boolean else 'an integer'}, not {kind.get_type_name()}")
+    dtype = spec.type
+    if not dtype.is_dynamic() and not (dtype == Type.boolean if boolean else dtype.is_integral_number()):
+        raise OpError(f"the {name} must be {'a boolean' if boolean else 'an integer'}, not {dtype.get_type_name()}")
     if spec.shape is not None:
         if len(spec.shape) > 1:
             raise OpError(f"the {name} must be a scalar, it has rank {len(spec.shape)}")
@@ -352,7 +357,8 @@ class TensorIterator(_Iterating):
     layout = "dense"
 
     def trips(self, specs: Sequence[Spec | None]) -> Int | None:
-        """Return the number of iterations: that of the slices, 1 if nothing is sliced, None if a rank is unknown."""
+        """Return the number of iterations: as many as there are slices, 1 without sliced inputs, None if the shape of a
+        sliced input is unknown."""
         count: Int | None = None
         for m in self.inputs:
             spec = specs[m.port]
@@ -360,8 +366,8 @@ class TensorIterator(_Iterating):
                 continue
             if spec.shape is None:
                 return None
-            found = m.trips(spec.shape[m.axis])
-            count = found if count is None else same(count, found, "sliced inputs give {0} and {1} iterations")
+            trips = m.trips(spec.shape[m.axis])
+            count = trips if count is None else same(count, trips, "sliced inputs give {0} and {1} iterations")
         return 1 if count is None else count
 
     def infer_specs(self, *specs: Spec | None) -> tuple[Spec, ...]:
@@ -383,7 +389,7 @@ class Loop(_Iterating):
     outputs: tuple[OutputMap, ...]
     back_edges: tuple[BackEdge, ...] = ()
     current_iteration: int | None = None
-    """Index in ``body.parameters`` of the parameter that gets the iteration number."""
+    """Index in ``body.parameters`` of the parameter that gets the index of the iteration."""
     condition: int | None = None
     """Index in ``body.results`` of the condition to go on."""
 
@@ -463,7 +469,7 @@ class If(Op):
     def _branch(
         self, body: Model, inputs: Sequence[InputMap], outputs: Sequence[OutputMap], specs: Sequence[Spec | None]
     ) -> dict[int, Spec]:
-        """Return the specs of one branch's outputs, by output number."""
+        """Return the specs of one branch's outputs, by output index."""
         arguments: dict[int, Spec] = {}
         for m in inputs:
             spec = specs[m.port]

@@ -27,12 +27,12 @@ class ReadValue3(Op):
     def infer_specs(self, initial: Spec) -> tuple[Spec, ...]:
         return (self._variable(initial.type, initial.partial_shape),)
 
-    def _variable(self, kind: Type, shape: PartialShape) -> Spec:
+    def _variable(self, dtype: Type, shape: PartialShape) -> Spec:
         if not self.variable_id:
             raise OpError("attribute 'variable_id' is empty")
-        if kind == Type.string:
+        if dtype == Type.string:
             raise OpError(f"variable '{self.variable_id}' would hold strings")
-        return Spec(kind, dims_of(shape, active(), self.variable_id))
+        return Spec(dtype, dims_of(shape, active(), self.variable_id))
 
     def evaluate(self, xp: Adapter, initial: Array) -> tuple[Array, ...]:
         raise OpError("a variable can be read only within an inference")
@@ -40,30 +40,30 @@ class ReadValue3(Op):
 
 @op("ReadValue", "opset6", "infrastructure/read-value-6")
 class ReadValue6(ReadValue3):
-    """A read of a variable of declared type and shape. These may be dynamic, and must admit the initial value. If one
-    of them is not declared, it is the initial value's."""
+    """A read of a variable of declared type and shape, which may be dynamic and must admit the initial value. An
+    undeclared type or shape is that of the initial value."""
 
     variable_type: Type = Type.dynamic
     variable_shape: PartialShape | None = None
 
     def infer_specs(self, initial: Spec | None = None) -> tuple[Spec, ...]:
-        kind, shape = self.variable_type, self.variable_shape
+        dtype, shape = self.variable_type, self.variable_shape
         if shape is None:
             if initial is None:
                 raise OpError("attribute 'variable_shape' is missing, and there is no initial value")
             shape = initial.partial_shape
         if initial is not None:
-            if not (kind.is_dynamic() or initial.type.is_dynamic() or kind == initial.type):
+            if not (dtype.is_dynamic() or initial.type.is_dynamic() or dtype == initial.type):
                 raise OpError(
                     f"the initial value has type {initial.type.get_type_name()}, "
-                    f"variable '{self.variable_id}' has {kind.get_type_name()}"
+                    f"variable '{self.variable_id}' has {dtype.get_type_name()}"
                 )
             if not shape.relaxes(initial.partial_shape) and not shape.compatible(initial.partial_shape):
                 raise OpError(
                     f"the initial value has shape {initial.partial_shape}, variable '{self.variable_id}' has {shape}"
                 )
-            kind = initial.type if kind.is_dynamic() else kind
-        return (self._variable(kind, shape),)
+            dtype = initial.type if dtype.is_dynamic() else dtype
+        return (self._variable(dtype, shape),)
 
 
 @op("Assign", "opset3", "infrastructure/assign-3")

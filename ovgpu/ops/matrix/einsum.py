@@ -31,27 +31,27 @@ class Einsum(Op):
     """``x1, x2 ... -> y`` by an ``equation`` such as ``bhqd,bhkd->bhqk``: the products of elements whose labels agree,
     summed over the labels that the output lacks.
 
-    A label twice in one subscript takes the diagonal; ``...`` stands for axes that broadcast; without ``->`` the output
-    has the labels that occur once, in alphabetical order. Extents of 1 broadcast for labels as well. 8-bit integers
-    saturate as in MatMul. OpenVINO refuses spaces, which the specification allows.
+    A label that occurs twice in a subscript takes the diagonal. ``...`` stands for axes that broadcast. Without ``->``,
+    the output has the labels that occur once, in alphabetical order. Extents of 1 broadcast for labels as well. 8-bit
+    integers saturate as in MatMul. OpenVINO refuses spaces, which the specification allows.
     """
 
     equation: str
 
     def infer_specs(self, *inputs: Spec) -> tuple[Spec, ...]:
-        kind = merge_types(inputs)
-        if kind in (Type.boolean, Type.string):
-            raise OpError(f"element type {kind.get_type_name()} is not numeric")
+        dtype = merge_types(inputs)
+        if dtype in (Type.boolean, Type.string):
+            raise OpError(f"element type {dtype.get_type_name()} is not numeric")
         subscripts, output = self.parse()
         if len(subscripts) != len(inputs):
             raise OpError(f"equation '{self.equation}' is for {len(subscripts)} inputs, not {len(inputs)}")
-        for number, (subscript, spec) in enumerate(zip(subscripts, inputs)):
+        for input_index, (subscript, spec) in enumerate(zip(subscripts, inputs)):
             count = len(subscript.replace("...", ""))
             if spec.rank is not None and (spec.rank < count or (spec.rank > count and "..." not in subscript)):
-                raise OpError(f"input {number} has rank {spec.rank}, which '{subscript}' does not fit")
+                raise OpError(f"input {input_index} has rank {spec.rank}, which '{subscript}' does not fit")
         ranks = [s.rank for s in inputs]
         if any(rank is None for rank in ranks):
-            return (Spec(kind, None if "..." in output else unknowns(len(output))),)
+            return (Spec(dtype, None if "..." in output else unknowns(len(output))),)
         *terms, output_labels = self.labels([rank or 0 for rank in ranks])
         extents: dict[Label, Int] = {}
         for labels, spec in zip(terms, inputs):
@@ -62,7 +62,7 @@ class Einsum(Op):
                 own[label] = extent
             for label, extent in own.items():
                 extents[label] = broadcast(extents[label], extent) if label in extents else extent
-        return (Spec(kind, tuple(extents[label] for label in output_labels)),)
+        return (Spec(dtype, tuple(extents[label] for label in output_labels)),)
 
     def parse(self) -> tuple[list[str], str]:
         """Return the subscripts of the inputs and of the output. Raise OpError if the equation is not valid."""
@@ -139,11 +139,12 @@ class Term:
 
 
 def contract(m: Algebra, terms: Sequence[Term], output: Sequence[Label]) -> Any:
-    """Return the value of an equation, pairwise from the left; a label is summed over as soon as nothing needs it."""
+    """Contract the terms pairwise from the left to one tensor with the axes ``output``. A label is summed over as soon
+    as neither the output nor a later term needs it."""
     terms = [_diagonal(m, t) for t in terms]
     result = terms[0]
-    for number, term in enumerate(terms[1:], 2):
-        needed = {*output, *(label for later in terms[number:] for label in later.labels)}
+    for i, term in enumerate(terms[1:], 1):
+        needed = {*output, *(label for later in terms[i + 1 :] for label in later.labels)}
         result = _pair(m, result, term, needed, output)
     result = _summed(m, result, set(output))
     return _ordered(m, result, output).value
@@ -165,7 +166,7 @@ def _diagonal(m: Algebra, term: Term) -> Term:
 
 
 def _pair(m: Algebra, a: Term, b: Term, needed: set[Label], output: Sequence[Label]) -> Term:
-    """Return the product of two terms, summed over the labels that nothing else needs."""
+    """Return the product of two terms, summed over the labels that are not ``needed``."""
     for label in [x for x in a.labels if x in b.labels and x not in needed]:
         a, b = _matched(m, a, b, label)
     a, b = _summed(m, a, needed | {*b.labels}), _summed(m, b, needed | {*a.labels})
@@ -209,7 +210,7 @@ def _ordered(m: Algebra, term: Term, labels: Sequence[Label]) -> Term:
 
 
 def _aligned(m: Algebra, term: Term, labels: Sequence[Label]) -> Any:
-    """Return the term's value, shaped to broadcast to axes ``labels``: labels that it lacks get extent 1."""
+    """Return the term's value, reshaped to broadcast to the axes ``labels``: labels that it lacks get extent 1."""
     own = [label for label in labels if label in term.labels]
     x = _ordered(m, term, own).value
     axes = labels[labels.index(own[0]) :] if own else []
@@ -217,13 +218,14 @@ def _aligned(m: Algebra, term: Term, labels: Sequence[Label]) -> Any:
 
 
 def _in_output_order(a: Term, b: Term, output: Sequence[Label]) -> tuple[Term, Term]:
-    """Return the factors, swapped if a label of ``b`` alone comes before those of ``a`` alone in the output."""
+    """Return the factors, swapped if the output's first label that only one of them has belongs to ``b``."""
     own = [label for label in output if (label in a.labels) != (label in b.labels)]
     return (b, a) if own and own[0] in b.labels else (a, b)
 
 
 def _product(m: Algebra, a: Term, b: Term, needed: set[Label]) -> Term:
-    """Return a matrix product: labels of both factors are batch axes if they are needed, else summed over."""
+    """Return the product of two terms as a matrix product. Labels of both factors are batch axes if they are needed,
+    else they are summed over."""
     both = [label for label in a.labels if label in b.labels]
     batch, inner = [x for x in both if x in needed], [x for x in both if x not in needed]
     rows, columns = [x for x in a.labels if x not in both], [x for x in b.labels if x not in both]

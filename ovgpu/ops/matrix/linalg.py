@@ -21,7 +21,7 @@ from ovgpu.ops.matrix.matmul import TILE, MatMul
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import Int, same
 
-SHARED_BYTES = 48 << 10  # shared memory of a block, which holds the matrix to invert
+SHARED_BYTES = 48 << 10  # shared memory of a block; it holds the matrix to invert
 THREADS = 256
 
 
@@ -79,17 +79,18 @@ class GroupedMatMul(Op):
     give 0. ``a [G, M, K], b [G, N, K] -> [G, M, N]``: all groups have the same size.
     ``a [K, T], b [T, N], ends -> [G, K, N]``: the sums are over the rows of a group. The specification has
     ``b [G, K, N]``, OpenVINO takes only ``[G, N, K]``: both are accepted, as ``[G, N, K]`` if the extents allow either.
-    A group whose end lies before the previous one's has no rows; an end past the last row means the number of rows.
+    A group whose end lies before the end of the previous group has no rows. An end past the last row counts as the
+    number of rows.
     """
 
     layout = "dense"
 
     def infer_specs(self, a: Spec, b: Spec, ends: Spec | None = None) -> tuple[Spec, ...]:
-        kind = merge_types((a, b))
+        dtype = merge_types((a, b))
         if ends is not None:
             check_integers(ends, "the ends")
         if a.shape is None or b.shape is None:
-            return (Spec(kind, None),)
+            return (Spec(dtype, None),)
         ranks = (len(a.shape), len(b.shape))
         if ranks not in ((2, 3), (3, 3), (2, 2)):
             raise OpError(f"factors of ranks {ranks[0]} and {ranks[1]} have no meaning")
@@ -98,7 +99,7 @@ class GroupedMatMul(Op):
                 f"factors of ranks {ranks[0]} and {ranks[1]} "
                 + ("need the ends of the groups" if ends is None else "have no ends of groups")
             )
-        return (Spec(kind, self._shape(a.shape, b.shape, None if ends is None else ends.shape)),)
+        return (Spec(dtype, self._shape(a.shape, b.shape, None if ends is None else ends.shape)),)
 
     def _shape(self, a: Sequence[Int], b: Sequence[Int], ends: Shape) -> tuple[Int, ...] | None:
         if len(b) == 2:
@@ -118,8 +119,8 @@ class GroupedMatMul(Op):
             b = b.swapaxes(-1, -2)
         if ends is None:
             return product(xp, a, b)
-        rows = a.shape[1 if b.ndim == 2 else 0]
-        bounds = accumulate((min(int(end), rows) for end in ends), max, initial=0)
+        row_count = a.shape[1 if b.ndim == 2 else 0]
+        bounds = accumulate((min(int(end), row_count) for end in ends), max, initial=0)
         groups = [slice(*pair) for pair in pairwise(bounds)]
         if b.ndim == 2:
             sums = [product(xp, a[:, rows], b[rows])[0] for rows in groups]
@@ -146,7 +147,7 @@ class GroupedMatMul(Op):
             down = -(-a.shape[0] // TILE) + ends.size + 1  # each group may add a partial tile
             name, grid = "grouped_rows", across * down
             sizes = a.shape[0], out.shape[1], a.shape[1]
-        if grid >= 2**31:
+        if grid >= 2**31:  # CUDA's limit
             return NotImplemented
         if out.size:
             flags = (np.bool_(transposed),) if b.ndim == 3 else ()

@@ -16,7 +16,7 @@ from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import broadcast_shapes, same
 
 TILE = 16  # rows and columns of a block's tile, in the kernel for products that cuBLAS does not take
-# BLAS multiplies up to so many rows faster one by one (GEMV), if the matrix has at least so many elements.
+# Up to MAX_GEMV_ROWS rows are multiplied one by one: BLAS is then faster (GEMV), if the matrix is large enough
 MAX_GEMV_ROWS, MIN_GEMV_ELEMENTS = 3, 1 << 16
 
 
@@ -61,12 +61,12 @@ class MatMul(Op):
         return a, b
 
     def evaluate(self, xp: Adapter, a: Array, b: Array) -> tuple[Array, ...]:
-        kind = a.dtype
+        dtype = a.dtype
         a, b = self.operands(a, b)
-        if kind.kind in "iu" and kind.itemsize == 1:  # exact in f64, and saturated as OpenVINO does
-            limits = np.iinfo(kind)
+        if dtype.kind in "iu" and dtype.itemsize == 1:  # exact in f64, and saturated as OpenVINO does
+            limits = np.iinfo(dtype)
             product = xp.matmul(a.astype(np.float64), b.astype(np.float64))
-            return (xp.asarray(xp.clip(product, limits.min, limits.max)).astype(kind),)
+            return (xp.asarray(xp.clip(product, limits.min, limits.max)).astype(dtype),)
         return (xp.asarray(xp.matmul(a, b)),)
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
@@ -99,7 +99,7 @@ class MatMul(Op):
         if not axes.rank or a.dtype != b.dtype:
             return NotImplemented
         grid = axes.size * -(-m // TILE) * -(-n // TILE)
-        if grid >= 2**31:
+        if grid >= 2**31:  # CUDA's limit
             return NotImplemented
         index = axes.numbers(0)[0].dtype
         k.kernel(

@@ -159,7 +159,7 @@ class _GatherND(Op):
         shape = (*self.folded(batch), *tuple_shape, *rest)
         if not prod(extents):
             return (xp.full(shape, zero_of(x), x.dtype),)
-        row_index = xp.arange(prod(batch)).reshape((*batch, *(1,) * len(tuple_shape)))  # numbers rows across batches
+        row_index = xp.arange(prod(batch)).reshape((*batch, *(1,) * len(tuple_shape)))  # across all batches
         row_index = xp.broadcast_to(row_index, (*batch, *tuple_shape))
         outside = xp.zeros(row_index.shape, bool)
         for i, extent in enumerate(extents):
@@ -231,16 +231,16 @@ class GatherTree(Op):
     """``step_ids, parent_ids [time, batch, beam], max_seq_len [batch], end_token [] -> [time, batch, beam]``.
 
     Tokens of every beam of a beam search, traced from its last step back along the parents. After the first end token
-    of a beam, and from its batch's length on, all tokens are end tokens; so are those of a parent that does not exist
-    (where OpenVINO's CPU plugin leaves the output unwritten, or reads past the input's end).
+    of a beam, and from its batch's length on, all tokens are end tokens. So are the tokens before a step whose parent
+    does not exist; there OpenVINO's CPU plugin leaves the output unwritten, or reads past the input's end.
     """
 
     partial_inputs = (0,)
 
     def infer_specs(self, ids: Spec, parents: Spec, lengths: Spec, end: Spec) -> tuple[Spec, ...]:
-        kind = merge_types((ids, parents, lengths, end))
-        if kind in (Type.boolean, Type.string):
-            raise OpError(f"element type {kind.get_type_name()} is not numeric")
+        dtype = merge_types((ids, parents, lengths, end))
+        if dtype in (Type.boolean, Type.string):
+            raise OpError(f"element type {dtype.get_type_name()} is not numeric")
         named = {"step_ids": (ids, 3), "parent_ids": (parents, 3), "max_seq_len": (lengths, 1), "end_token": (end, 0)}
         for what, (spec, rank) in named.items():
             if spec.rank not in (None, rank):
@@ -252,7 +252,7 @@ class GatherTree(Op):
             )
         if shape is not None and lengths.shape is not None:
             same(lengths.shape[0], shape[1], "there are {0} lengths for {1} batches")
-        return (Spec(kind, shape if shape is not None else unknowns(3)),)
+        return (Spec(dtype, shape if shape is not None else unknowns(3)),)
 
     def evaluate(self, xp: Adapter, ids: Array, parents: Array, lengths: Array, end: Array) -> tuple[Array, ...]:
         out = xp.empty(ids.shape, ids.dtype)
@@ -275,7 +275,7 @@ class GatherTree(Op):
             return None
         if not is_plain(ids.dtype):
             return NotImplemented
-        numbers = [n for x in (ids, parents) for n in strides_of(x)]
+        strides = [n for x in (ids, parents) for n in strides_of(x)]
         k.kernel(
             "gather.cu",
             f"gather_tree<{k.c_type(ids.dtype)}>",
@@ -287,7 +287,7 @@ class GatherTree(Op):
                 lengths,
                 end,
                 outputs[0],
-                np.array(numbers, np.int64),
+                np.array(strides, np.int64),
                 np.int64(strides_of(lengths)[0]),
                 np.int64(steps),
                 np.int64(batch),

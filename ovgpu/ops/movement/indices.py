@@ -50,7 +50,7 @@ def check_range(indices: Spec, extent: Int) -> None:
     """Raise OpError, now or at run time, if a known index is out of range."""
     if indices.constant is None or not indices.constant.size:
         return
-    numbers = signed(NUMPY, indices.constant)
-    lowest, highest = int(numbers.min()), int(numbers.max())
+    values = signed(NUMPY, indices.constant)
+    lowest, highest = int(values.min()), int(values.max())
     at_most(-lowest, extent, f"index {lowest} is out of range for extent {{1}}")
     at_most(highest + 1, extent, f"index {highest} is out of range for extent {{1}}")

@@ -84,7 +84,7 @@ def permutation(order: Sequence[int], rank: int) -> Sequence[int]:
 
 @op("Reverse", "opset1", "movement/reverse-1")
 class Reverse(Op):
-    """``data [...], axes [n] ->`` data reversed along axes, given as their numbers or as a mask of all axes."""
+    """``data [...], axes [n] ->`` data reversed along axes, given as indices or as a mask of all axes."""
 
     mode: Literal["index", "mask"]
 
@@ -137,7 +137,7 @@ class ReverseSequence(Op):
     """``data [..], seq_lengths [batch] ->`` data with the first ``seq_lengths[i]`` elements along ``seq_axis``
     reversed in slice ``i`` along ``batch_axis``.
 
-    A length is truncated to an integer. One out of range is an error on the CPU, and is clamped on a CUDA device.
+    Lengths are truncated to integers. A length out of range is an error on the CPU, and is clamped on a CUDA device.
     """
 
     batch_axis: int = 0
@@ -146,8 +146,8 @@ class ReverseSequence(Op):
     exact = True
 
     def infer_specs(self, x: Spec, lengths: Spec) -> tuple[Spec, ...]:
-        number = lengths.type.is_real() or (lengths.type.is_integral_number() and lengths.type != Type.string)
-        if not (number or lengths.type.is_dynamic()):
+        is_numeric = lengths.type.is_real() or (lengths.type.is_integral_number() and lengths.type != Type.string)
+        if not (is_numeric or lengths.type.is_dynamic()):
             raise OpError(f"the lengths must be numbers, not {lengths.type.get_type_name()}")
         if lengths.rank not in (None, 1):
             raise OpError(f"the lengths must have rank 1, not {lengths.rank}")
@@ -227,7 +227,7 @@ class Roll(Op):
         return (Spec(x.type, x.shape),)
 
     def shifts(self, shape: Sequence[int], shift: Any, axes: Any) -> list[int]:
-        """Return by how many elements data of ``shape`` move along each axis, in ``[0, extent)``."""
+        """Return for each axis by how many elements data of ``shape`` move along it, in ``[0, extent)``."""
         totals, amounts, where = [0] * len(shape), integers(shift), integers(axes)
         if np.ndim(shift) == 0:
             amounts *= len(where)
@@ -294,10 +294,10 @@ class Concat(Op):
     def infer_specs(self, *inputs: Spec) -> tuple[Spec, ...]:
         if not inputs:
             raise OpError("there is nothing to concatenate")
-        kind = merge_types(inputs)
+        dtype = merge_types(inputs)
         shapes = [s.shape for s in inputs if s.shape is not None]
         if not shapes:
-            return (Spec(kind, None),)
+            return (Spec(dtype, None),)
         rank = len(shapes[0])
         if any(len(s) != rank for s in shapes):
             raise OpError(f"ranks {', '.join(str(len(s)) for s in shapes)} differ")
@@ -311,7 +311,7 @@ class Concat(Op):
                     out[i] = same(out[i], extent, f"extents {{0}} and {{1}} of axis {i} differ")
         if len(shapes) < len(inputs):
             out[axis] = unknown()
-        return (Spec(kind, tuple(out)),)
+        return (Spec(dtype, tuple(out)),)
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         return (xp.concatenate(inputs, axis=self.axis),)

@@ -25,7 +25,7 @@ class Pad(Op):
     """``data [...], begin [rank], end [rank] (, value) ->`` data padded at its edges; negative pads crop.
 
     Mode constant pads with ``value``, by default 0; edge repeats the edge element; reflect mirrors the data without
-    the edge element, symmetric with it. The mirrored modes pad at most by the elements that there are to mirror.
+    the edge element, symmetric with it. The two mirroring modes add at most as many elements as there are to mirror.
     """
 
     pad_mode: Literal["constant", "edge", "reflect", "symmetric"]
@@ -163,7 +163,7 @@ def padded(extent: Int, begin: Int, end: Int) -> Int:
 def _overlap(
     shape: Sequence[int], begin: Sequence[int], out: Sequence[int]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return the slices of the output that the data fill, and the slices of the data that go there."""
+    """Return the slices of the output that data fill, and the slices of the data that fill them."""
     target, source = [], []
     for extent, b, total in zip(shape, begin, out):
         first, last = max(b, 0), max(min(b + extent, total), 0)

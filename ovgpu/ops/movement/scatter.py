@@ -1,8 +1,8 @@
 """Ops that update elements of a tensor at given indices: the Scatter family.
 
 Updates of one element take effect in order: the last one wins, and sums of floats are reproducible. An index below 0
-counts from the end, also where the specification does not provide for it. One that is out of range is an error. The
-exception are indices computed on a CUDA device, which are not checked: those out of range update nothing. (OpenVINO's
+counts from the end, also where the specification does not provide for it. An index out of range is an error, except if
+it is computed on a CUDA device: such indices are not checked, and update nothing if they are out of range. (OpenVINO's
 CPU plugin raises for indices past the end, or writes there.)
 """
 
@@ -115,13 +115,13 @@ class _Scatter(Op):
         indices = readable(k, indices)
         if indices is NotImplemented:
             return NotImplemented
-        kind = out.dtype
-        compute_type = kind if self.rule == "none" else compute_dtype(Type.of(kind))
-        if compute_type == kind:
+        dtype = out.dtype
+        compute_type = dtype if self.rule == "none" else compute_dtype(Type.of(dtype))
+        if compute_type == dtype:
             if data.data.ptr != out.data.ptr:
                 k.copy(data, out)
             if self.rule == "none":  # moves bits only
-                out, updates = (x.view(f"u{kind.itemsize}") for x in (out, updates))
+                out, updates = (x.view(f"u{dtype.itemsize}") for x in (out, updates))
             return self.record(k, *self.lines(k, out, indices, updates, *rest)) if updates.size else None
         # Reductions in an upcast type are rounded once, at the end.
         computed, added = (k.scratch(x.shape, compute_type) for x in (data, updates))
@@ -130,11 +130,11 @@ class _Scatter(Op):
                 return NotImplemented
         if updates.size and self.record(k, *self.lines(k, computed, indices, added, *rest)) is NotImplemented:
             return NotImplemented
-        return Convert(destination_type=Type.of(kind)).cuda(k, [computed], [out], ())
+        return Convert(destination_type=Type.of(dtype)).cuda(k, [computed], [out], ())
 
     def record(self, k: KernelRecorder, out: Any, indices: Any, updates: Any, axis: int) -> Any:
         """Record the launches that apply updates along ``axis``."""
-        rule, kind, count = self.rule, out.dtype, updates.shape[axis]
+        rule, dtype, count = self.rule, out.dtype, updates.shape[axis]
         if rule == "none" and indices.size == count and MAX_SERIAL_UPDATES < count <= MAX_UPDATES:
             return self.record_last(k, out, indices, updates, axis)
         counted = k.scratch(out.shape, np.dtype(np.int32)) if rule == "mean" else None
@@ -151,8 +151,8 @@ class _Scatter(Op):
         threads_per_line = (
             32 if count >= 32 and (operands[1][axis] == 1 if indices.size > count else axes.size < 32) else 1
         )
-        first = np.zeros((), kind)[()] if rule == "none" else kind.type(neutral(rule, kind))
-        name = bits(kind.itemsize) if rule == "none" else k.c_type(kind)
+        first = np.zeros((), dtype)[()] if rule == "none" else dtype.type(neutral(rule, dtype))
+        name = bits(dtype.itemsize) if rule == "none" else k.c_type(dtype)
         k.kernel(
             "scatter.cu",
             f"scatter_elements<{name}, {k.c_type(indices.dtype)}, {rule.upper()}, {axes.index}, "
@@ -187,9 +187,9 @@ class _Scatter(Op):
             )
         steps = list(strides_of(out))
         row, steps[axis] = steps[axis], 0
-        numbers = [int(i == axis) for i in range(out.ndim)]
+        positions = [int(i == axis) for i in range(out.ndim)]
         axes = Axes.collapse(
-            updates.shape, strides_of(updates), numbers, steps, reach=max(length * abs(row), count * abs(step))
+            updates.shape, strides_of(updates), positions, steps, reach=max(length * abs(row), count * abs(step))
         )
         size = out.dtype.itemsize
         axes, width = vectorized(axes, size, (updates.data.ptr, None, out.data.ptr), row)
@@ -232,7 +232,7 @@ class _ScatterElements(_Scatter):
     host_inputs = (3,)
 
     def infer_specs(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
-        kind = merge_types((data, updates))
+        dtype = merge_types((data, updates))
         check_integers(indices, "indices", ranks=None)
         check_integers(axis, "the axis", ranks=(0, 1))
         for spec, name in ((indices, "indices"), (updates, "updates")):
@@ -245,7 +245,7 @@ class _ScatterElements(_Scatter):
         if data.shape is not None and where is not None:
             self.check(data.shape, indices.shape or updates.shape or (), where)
             check_range(indices, data.shape[where])
-        return (Spec(kind, data.shape),)
+        return (Spec(dtype, data.shape),)
 
     def check(self, data: Sequence[Int], indices: Sequence[Int], axis: int) -> None:
         """Raise OpError, now or at run time, if the indices exceed the data on another axis."""
@@ -317,7 +317,7 @@ class ScatterUpdate(_Scatter):
     half_precision = "promoted"
 
     def infer_specs(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
-        kind = merge_types((data, updates))
+        dtype = merge_types((data, updates))
         check_integers(indices, "indices", ranks=None)
         check_integers(axis, "the axis", ranks=(0, 1))
         where = None if data.rank is None else constant_axis(axis, data.rank)
@@ -331,7 +331,7 @@ class ScatterUpdate(_Scatter):
                 self.check(data.shape, indices.shape, updates.shape, where)
         if data.shape is not None and where is not None:
             check_range(indices, data.shape[where])
-        return (Spec(kind, data.shape),)
+        return (Spec(dtype, data.shape),)
 
     def check(self, data: Sequence[Int], indices: Sequence[Int], updates: Sequence[Int], axis: int) -> None:
         """Raise OpError, now or at run time, unless the updates have the shape that data and indices require."""
@@ -362,13 +362,13 @@ class _ScatterND(_Scatter):
     half_precision = "promoted"
 
     def infer_specs(self, data: Spec, indices: Spec, updates: Spec) -> tuple[Spec, ...]:
-        kind = merge_types((data, updates))
+        dtype = merge_types((data, updates))
         check_integers(indices, "indices", ranks=None)
         for spec, what in ((data, "data"), (indices, "indices")):
             if spec.rank == 0:
                 raise OpError(f"{what} must not be a scalar")
         if data.shape is None or indices.shape is None or isinstance(indices.shape[-1], Sym):
-            return (Spec(kind, data.shape),)
+            return (Spec(dtype, data.shape),)
         count = indices.shape[-1]
         if count > len(data.shape):
             raise OpError(f"tuples of {count} indices do not fit rank {len(data.shape)}")
@@ -377,7 +377,7 @@ class _ScatterND(_Scatter):
                 check_range(Spec(indices.type, None, indices.constant[..., i]), data.shape[i])
         if updates.shape is not None:
             self.check(data.shape, indices.shape, updates.shape)
-        return (Spec(kind, data.shape),)
+        return (Spec(dtype, data.shape),)
 
     def check(self, data: Sequence[Int], indices: Sequence[Int], updates: Sequence[Int]) -> None:
         """Raise OpError, now or at run time, unless there is an update for every tuple."""

@@ -245,7 +245,7 @@ class SliceScatter(Op):
     def infer_specs(
         self, x: Spec, updates: Spec, start: Spec, stop: Spec, step: Spec, axes: Spec | None = None
     ) -> tuple[Spec, ...]:
-        kind = merge_types((x, updates))
+        dtype = merge_types((x, updates))
         parameters = (start, stop, step) if axes is None else (start, stop, step, axes)
         (part,) = Slice().infer_specs(x, *parameters)
         if x.rank is not None and updates.rank not in (None, x.rank):
@@ -253,7 +253,7 @@ class SliceScatter(Op):
         known = all(spec.ints() is not None for spec in parameters) and step.constant is not None
         if known and part.shape is not None and updates.shape is not None:
             self.check(part.shape, updates.shape)
-        return (Spec(kind, x.shape),)
+        return (Spec(dtype, x.shape),)
 
     def check(self, part: Sequence[Int], updates: Sequence[Int]) -> None:
         """Raise OpError, now or at run time, unless the updates have the shape of the slice."""
@@ -299,8 +299,8 @@ class StridedSlice(_Slicing):
 
     Entry ``i`` of a mask changes element ``i`` of begin, end and strides: ``begin_mask`` and ``end_mask`` ignore that
     bound, ``new_axis_mask`` inserts an axis, ``shrink_axis_mask`` takes the element at begin and drops the axis, and
-    ``ellipsis_mask`` skips the axes that no other element addresses. Of several, the ellipsis takes precedence, then
-    the new axis.
+    ``ellipsis_mask`` skips the axes that no other element addresses. If several masks apply to one element, the
+    ellipsis takes precedence, then the new axis.
     """
 
     begin_mask: tuple[int, ...]

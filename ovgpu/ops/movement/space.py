@@ -39,7 +39,7 @@ class _Rearranging(Op):
     half_precision = "promoted"
 
     def parts(self, shape: Sequence[Int]) -> Parts:
-        """Return how data of ``shape`` are rearranged. Raise OpError if they cannot be."""
+        """Return the `Parts` by which data of ``shape`` are rearranged. Raise OpError if the shape does not divide."""
         raise NotImplementedError
 
     def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
@@ -93,8 +93,8 @@ class _Blocks(_Rearranging):
 class DepthToSpace(_Blocks):
     """``[N, C, D1 .. DK] -> [N, C / b**K, D1 * b .. DK * b]``: channels become blocks of extent b in space.
 
-    A channel's number combines the position in the block and the new channel, in this order for blocks_first, in
-    reverse order for depth_first.
+    The index of an input channel combines the position in the block and the new channel, in this order for
+    blocks_first, in reverse order for depth_first.
     """
 
     def parts(self, shape: Sequence[Int]) -> Parts:

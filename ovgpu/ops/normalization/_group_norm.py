@@ -16,21 +16,21 @@ from ovgpu.ops.base.recorder import PORTABLE_CLUSTER, KernelRecorder
 from ovgpu.ops.base.strided import CHUNK_BYTES, pixel_step
 from ovgpu.ops.fused._elementwise import Chain
 
-MAX_EPILOGUE_OPERANDS = 3  # tensors that the epilogue reads, at most
-MIN_PART_ELEMENTS = 8192  # of a block, at least, where one block per row would leave processors idle
-MAX_IMAGES = 65535  # of a launch
+MAX_EPILOGUE_OPERANDS = 3  # the most tensors that the epilogue reads
+MIN_PART_ELEMENTS = 8192  # the least elements per block where several share a group to occupy the device
+MAX_IMAGES = 65535  # the limit of the y axis of a grid
 # For images whose channels are adjacent; the first two as in pixel_normalization.cu
-BLOCK, MAX_GROUPS = 256, 64  # threads and groups of a block, at most
-MIN_CHUNKS = 2  # of neighbouring channels that a block reads of a pixel, if there are so many: a sector of memory
-PART_PIXELS = 4  # of a thread, at least, where several blocks share an image
-ALONE_PIXELS = 16  # of a thread, up to which two launches would take more time than one block for all pixels
-CLUSTER_PIXELS = 32  # of a thread, up to which the blocks that share an image may be a single cluster
+BLOCK, MAX_GROUPS = 256, 64  # the most threads and groups per block
+MIN_CHUNKS = 2  # the least chunks that a block reads of a pixel, if it has as many: 32 bytes, a sector of memory
+PART_PIXELS = 4  # the least pixels per thread where several blocks share an image
+ALONE_PIXELS = 16  # the most pixels per thread for which one block for all pixels is faster than two launches
+CLUSTER_PIXELS = 32  # the most pixels per thread for which a single cluster may have all pixels of an image
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A GroupNormalization of x [N, C, ...] in ``groups`` groups, with ``scale`` and ``shift`` [C]. A ``chain`` is
-    applied to its result, the first input, and to ``others``, the further ones."""
+    """A GroupNormalization of x [N, C, ...] in ``groups`` groups, with ``scale`` and ``shift`` [C], and its epilogue:
+    the inputs of ``chain`` are the result and then ``others``. ``inside``: epsilon is added inside the square root."""
 
     x: Array
     scale: Array
@@ -49,12 +49,12 @@ class Norm:
 
     @property
     def whole(self) -> tuple[Array, ...]:
-        """The arrays that have an element for each element of the result."""
+        """The arrays of the result's shape."""
         return (self.x, self.out, *(a for a in self.others if a.shape == self.out.shape))
 
     @property
-    def kinds(self) -> int:
-        """The broadcasts of the other inputs, two bits each; see Broadcast in moments.cuh."""
+    def broadcasts(self) -> int:
+        """The broadcast of each other input, in two bits each; see Broadcast in moments.cuh."""
         return sum(self._broadcast(a) << 2 * i for i, a in enumerate(self.others))
 
     def _broadcast(self, a: Array) -> int:
@@ -70,7 +70,7 @@ class Norm:
         return (*self.others, *[None] * (MAX_EPILOGUE_OPERANDS - len(self.others)))
 
     def epilogue(self, k: KernelRecorder) -> tuple[str, str]:
-        """Return the last template argument of a kernel, and the source of its struct."""
+        """Return a kernel's last template argument, with a comma before it, and the source of its struct."""
         if self.chain is None:
             return "", ""
         dtypes = tuple([a.dtype for a in (self.out, *self.others)])
@@ -78,7 +78,7 @@ class Norm:
 
 
 def normalize_groups(k: KernelRecorder, norm: Norm) -> Any:
-    """Record the kernels of a norm. Return NotImplemented for arrays that kernels do not take."""
+    """Record the kernels of a norm. Return NotImplemented for arrays that they do not take."""
     if not launch.is_real(norm.x) or norm.elements > launch.MAX_INDEX:
         return NotImplemented
     if not norm.x.size:
@@ -91,7 +91,7 @@ def normalize_groups(k: KernelRecorder, norm: Norm) -> Any:
 
 
 def _normalize_rows(k: KernelRecorder, norm: Norm) -> None:
-    """Record the kernels for dense arrays: a block, or several of them, for each group of an image."""
+    """Record the kernels for dense arrays: one or several blocks for each group of an image."""
     x, out, n = norm.x, norm.out, norm.elements
     rows, area = len(x) * norm.groups, prod(x.shape[2:])
     vector = CHUNK_BYTES // x.itemsize
@@ -108,7 +108,7 @@ def _normalize_rows(k: KernelRecorder, norm: Norm) -> None:
         np.uint32(length),
         launch.real(norm.epsilon, x),
         np.bool_(norm.inside),
-        np.uint32(norm.kinds),
+        np.uint32(norm.broadcasts),
     )
     epilogue, source = norm.epilogue(k)
     for kernel in ("group_moments", "group_parts")[: min(parts, 2)]:
@@ -124,7 +124,7 @@ def _normalize_rows(k: KernelRecorder, norm: Norm) -> None:
 
 
 def _normalize_copies(k: KernelRecorder, norm: Norm) -> None:
-    """Record the kernels for dense copies of the arrays."""
+    """Record dense copies of the arrays, and the kernels for these."""
     out = norm.out if norm.out.flags.c_contiguous else k.scratch(norm.out.shape, norm.out.dtype)
     others = tuple([dense(k, a) for a in norm.others])
     _normalize_rows(k, replace(norm, x=dense(k, norm.x), out=out, others=others))
@@ -134,9 +134,9 @@ def _normalize_copies(k: KernelRecorder, norm: Norm) -> None:
 
 @dataclass(frozen=True)
 class Form:
-    """Launch shape of a norm of images whose channels are adjacent. A block of ``threads`` has ``width`` channels of
-    ``length`` pixels; ``parts`` blocks, the pixels of an image. ``split`` names the kernels, as pixel_normalization.cu
-    does."""
+    """Launch shape for images whose channels are adjacent. A block of ``threads`` threads has ``width`` channels of
+    ``length`` pixels, and ``parts`` blocks together have all pixels of an image. ``split`` has the template argument
+    Split of each launch."""
 
     width: int
     threads: int
@@ -148,7 +148,8 @@ class Form:
     def of(
         images: int, pixels: int, channels: int, group: int, vector: int, multiprocessors: int, max_cluster: int
     ) -> Form | None:
-        """Return the form for groups of so many channels, None if kernels do not take them."""
+        """Return the launch shape for groups of ``group`` channels, which are read in chunks of ``vector`` channels.
+        Return None if the kernel does not take them."""
         unit = lcm(group, vector)
         widths = [
             unit * n
@@ -160,11 +161,11 @@ class Form:
         width = next((w for w in widths if w >= MIN_CHUNKS * vector), widths[-1])
         chunks = width // vector
         of_thread = ceildiv(pixels, BLOCK // chunks)
-        most = max(2 * multiprocessors // (images * (channels // width)), 1)
-        parts, is_cluster = min(ceildiv(of_thread, PART_PIXELS), most), False
-        most_clustered = min(max_cluster, PORTABLE_CLUSTER)
-        if most_clustered > 1 and of_thread <= most_clustered * CLUSTER_PIXELS:
-            parts, is_cluster = min(parts, most_clustered), True
+        max_parts = max(2 * multiprocessors // (images * (channels // width)), 1)
+        parts, is_cluster = min(ceildiv(of_thread, PART_PIXELS), max_parts), False
+        max_clustered = min(max_cluster, PORTABLE_CLUSTER)
+        if max_clustered > 1 and of_thread <= max_clustered * CLUSTER_PIXELS:
+            parts, is_cluster = min(parts, max_clustered), True
         elif of_thread <= ALONE_PIXELS:
             parts = 1
         length = ceildiv(pixels, parts)
@@ -175,7 +176,8 @@ class Form:
 
 
 def _normalize_pixels(k: KernelRecorder, norm: Norm) -> bool:
-    """Record the kernels for arrays whose channels are adjacent. Return whether they take these."""
+    """Record the kernels for arrays whose channels are adjacent. Return False, and record nothing, if they do not take
+    these arrays."""
     steps = [pixel_step(a) for a in norm.whole]
     x, out, pixels, channels = norm.x, norm.out, prod(norm.x.shape[2:]), norm.x.shape[1]
     given = (x, out, norm.scale, norm.shift)
@@ -190,13 +192,15 @@ def _normalize_pixels(k: KernelRecorder, norm: Norm) -> bool:
     given_steps = iter(steps[2:])
     operand_steps = [next(given_steps) if a.shape == out.shape else 0 for a in norm.others]
     operand_steps += [0] * (MAX_EPILOGUE_OPERANDS - len(operand_steps))
+    # threads that merge the moments of one group: a power of two, within a warp
     team = 1 << (min(form.threads // (form.width // group), 32).bit_length() - 1)
     shape = np.array((pixels, channels, group, form.length, form.parts, form.width, team, *steps[:2]), np.uint32)
     slabs = channels // form.width
     partial = None
     if len(form.split) > 1:
         partial = k.scratch((len(x), norm.groups, form.parts, 2), np.dtype(np.float32))
-    exchanged = CHUNK_BYTES * (1 + form.width // group * form.parts)  # bytes of a block of a cluster
+    # shared memory of a block in a cluster: a barrier, and for each group a chunk from every block
+    exchanged_bytes = CHUNK_BYTES * (1 + form.width // group * form.parts)
     for split in form.split:
         epilogue, source = ("", "") if split == "MOMENTS" else norm.epilogue(k)
         k.kernel(
@@ -213,10 +217,10 @@ def _normalize_pixels(k: KernelRecorder, norm: Norm) -> bool:
                 shape,
                 launch.real(norm.epsilon, x),
                 np.bool_(norm.inside),
-                np.array((norm.kinds, *operand_steps), np.uint32),
+                np.array((norm.broadcasts, *operand_steps), np.uint32),
                 *norm.operands,
             ),
-            exchanged if split == "CLUSTER" else 0,
+            exchanged_bytes if split == "CLUSTER" else 0,
             prelude=source,
             early=True,
             cluster=form.parts if split == "CLUSTER" else 1,

@@ -23,12 +23,12 @@ from ovgpu.symbolic import same
 
 
 def by_channel(values: Array, rank: int) -> Array:
-    """Reshape ``values`` [C] so that they broadcast to a tensor [N, C, ...] of that rank."""
+    """Reshape ``values`` [C] so that they broadcast to a tensor [N, C, ...] of rank ``rank``."""
     return values.reshape(-1, *(1,) * (rank - 2))
 
 
 def check_channels(x: Spec, *others: Spec) -> None:
-    """Raise OpError unless x [N, C, ...] has channels, and the others [C] have its real type."""
+    """Raise OpError unless x is [N, C, ...] of a real type, and the others are [C] of the same type."""
     check_real(merge_types((x, *others)))
     if x.rank is not None and x.rank < 2:
         raise OpError(f"the data must have rank 2 or more, not {x.rank}")
@@ -42,7 +42,7 @@ def check_channels(x: Spec, *others: Spec) -> None:
 
 @internal_op
 class Formula(Elementwise):
-    """Elementwise formula of batch normalization, of tensors that broadcast to the data."""
+    """Elementwise formula of batch normalization; gamma, beta, mean and variance broadcast to x."""
 
     epsilon: float
 
@@ -55,8 +55,8 @@ class Formula(Elementwise):
 
 
 class BatchNorm(Op):
-    """Base of batch norms: every channel of ``x [N, C, ...]`` minus its mean, divided by its deviation, scaled by gamma
-    and shifted by beta. All four have shape [C]."""
+    """Base of batch norms: ``(x - mean) / sqrt(variance + epsilon) * gamma + beta`` for ``x [N, C, ...]``. The other
+    four have shape [C]."""
 
     epsilon: float
 
@@ -77,7 +77,7 @@ class BatchNorm(Op):
         return (Spec(merge_types(inputs), x.shape),)
 
     def aligned(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Return the inputs in that order, reshaped so that they broadcast to the data."""
+        """Return the inputs in the order of `order`, reshaped so that they broadcast to x."""
         x, *others = self.order(inputs)
         return [x, *(by_channel(values, x.ndim) for values in others)]
 
@@ -131,7 +131,7 @@ class LRN(Op):
     """``x [...], axes [n] -> [...]``: x divided by ``(bias + alpha / size^n * s) ^ beta``, where s is the sum of
     squares in the region that reaches ``size // 2`` elements to either side along the axes.
 
-    If the size is even, the region has one element more. OpenVINO's plugin truncates the bias to an integer.
+    If ``size`` is even, the region has ``size + 1`` elements. OpenVINO's plugin truncates the bias to an integer.
     """
 
     alpha: float
@@ -157,13 +157,13 @@ class LRN(Op):
         }
 
     def factor(self, windows: dict[int, Sliding]) -> float:
-        """Return the factor of the sum of squares."""
+        """Return the factor that the sum of squares is multiplied by."""
         return float(self.alpha / self.size ** len(windows))
 
     def evaluate(self, xp: Adapter, x: Array, axes: Array) -> tuple[Array, ...]:
         windows, total = self.windows(x, axes), x * x
-        for axis, along in windows.items() if x.size else ():
-            indices, inside = along.indices()
+        for axis, region in windows.items() if x.size else ():
+            indices, inside = region.indices()
             inside = xp.asarray(inside.reshape(*inside.shape, *(1,) * (x.ndim - axis - 1)))
             total = xp.where(inside, xp.take(total, xp.asarray(indices), axis=axis), 0).sum(axis=axis + 1)
         return (x / (self.bias + self.factor(windows) * total) ** self.beta,)
@@ -178,8 +178,8 @@ class LRN(Op):
         total, other = (w.reshape(x.shape) for w in workspace)
         windows = self.windows(x, axes)
         k(np.multiply, x, x, total)
-        for axis, along in windows.items():
-            k(along.folding(np.add, axis, np.zeros(along.count, x.dtype)), total, other)
+        for axis, region in windows.items():
+            k(region.folding(np.add, axis, np.zeros(region.count, x.dtype)), total, other)
             total, other = other, total
         k(np.multiply, total, self.factor(windows), total)
         k(np.add, total, self.bias, total)
@@ -193,10 +193,11 @@ class LRN(Op):
         if not launch.is_real(x) or len(windows) > launch.MAX_AXES:
             return NotImplemented
         if x.size:
+            # struct Region: the number of axes, then MAX_AXES extents, as many strides, and as many radii
             struct = np.zeros((1 + 3 * launch.MAX_AXES,), np.int64)
             struct[0] = len(windows)
-            for i, (axis, along) in enumerate(windows.items()):
-                struct[1 + i :: launch.MAX_AXES][:3] = along.extent, prod(x.shape[axis + 1 :]), along.begin
+            for i, (axis, region) in enumerate(windows.items()):
+                struct[1 + i :: launch.MAX_AXES][:3] = region.extent, prod(x.shape[axis + 1 :]), region.begin
             k.kernel(
                 "channel_normalization.cu",
                 f"local_response<{k.c_type(x.dtype)}>",

@@ -24,13 +24,13 @@ from ovgpu.ops.reduction import is_float, ones
 from ovgpu.spec import Spec
 from ovgpu.symbolic import same
 
-PARALLEL_ELEMENTS = 1 << 16  # elements of a GroupNormalization from which on a second worker pays
+PARALLEL_ELEMENTS = 1 << 16  # the least elements for which several workers are faster than one
 
 
 @op("GroupNormalization", "opset12", "normalization/group-normalization-12")
 class GroupNormalization(Op):
-    """``x [N, C, ...], scale [C], bias [C] ->`` x normalised by mean and deviation in each of ``num_groups`` groups of
-    channels of every image, then scaled and shifted by channel (Wu & He 2018)."""
+    """``x [N, C, ...], scale [C], bias [C] ->`` x normalised by the mean and deviation of each of ``num_groups`` groups
+    of channels of an image, then scaled and shifted by channel (Wu & He 2018)."""
 
     num_groups: int
     epsilon: float
@@ -49,7 +49,7 @@ class GroupNormalization(Op):
         return (Spec(merge_types((x, scale, bias)), x.shape),)
 
     def eps_is_inside(self) -> bool:
-        """Return whether ``epsilon`` is added to the variance, and not to its square root."""
+        """Return True if ``epsilon`` is added to the variance, False if to its square root."""
         return True
 
     def rows(self, x: Array) -> Array:
@@ -102,8 +102,8 @@ class GroupNormalization(Op):
         chain: Chain | None = None,
         others: Sequence[Array] = (),
     ) -> Any:
-        """Record the kernels. A ``chain`` is applied to the result, its first input, and ``others``, its further ones;
-        see `GroupNormWithEpilogue`."""
+        """Record the kernels. The inputs of ``chain``, an epilogue, are the result and then ``others``; see
+        `GroupNormWithEpilogue`."""
         x, scale, bias = inputs
         return normalize_groups(
             k,
@@ -122,7 +122,7 @@ def group_rows(
     scale: Array,
     bias: Array,
 ) -> None:
-    """Normalise groups, in blocks that stay in cache; for the options see `mvn_block`.
+    """Normalise groups, in blocks that stay in cache; ``eps`` and ``inside`` are as in `mvn_block`.
 
     x, out: [N, G, n]; channels: out as [N, G, C / G, n G / C]; column: n ones; statistics: [groups per block, 1];
     scale, bias: [G, C / G, 1].
@@ -140,7 +140,8 @@ def group_rows(
 
 @internal_op
 class GroupNorm(GroupNormalization):
-    """GroupNormalization that passes make of several layers; ``inside`` adds ``epsilon`` inside the square root."""
+    """GroupNormalization that passes fuse from several layers. With ``inside``, ``epsilon`` is added inside the square
+    root."""
 
     inside: bool
 
@@ -154,8 +155,8 @@ class GroupNorm(GroupNormalization):
 
 @internal_op
 class GroupNormWithEpilogue(OpWithEpilogue):
-    """GroupNormalization on a CUDA device whose kernel applies the elementwise layers after it. Their other inputs have
-    the shape of the result, or its batch and channels, its channels alone, or one element."""
+    """GroupNormalization on a CUDA device whose kernel applies the elementwise layers after it. Each of their other
+    inputs has the shape of the result, [N, C, 1, ...], one element per channel, or one element."""
 
     norm: GroupNormalization
 

@@ -22,14 +22,15 @@ from ovgpu.symbolic import minimum, product
 from ovgpu.types import Type
 
 
-def check_real(kind: Type) -> None:
-    """Raise OpError unless the element type is real, or not known."""
-    if not (kind.is_real() or kind.is_dynamic()):
-        raise OpError(f"element type {kind.get_type_name()} is not real")
+def check_real(dtype: Type) -> None:
+    """Raise OpError unless the element type is real or unknown."""
+    if not (dtype.is_real() or dtype.is_dynamic()):
+        raise OpError(f"element type {dtype.get_type_name()} is not real")
 
 
 class _MVN(Op):
-    """Base of MVNs: ``x [...] -> [...]`` minus its mean over some axes, divided by its standard deviation there."""
+    """Base of mean-variance normalizations: ``x [...] -> [...]``, x minus its mean over some axes, divided by its
+    standard deviation over them."""
 
     normalize_variance: bool
     eps: float
@@ -38,7 +39,7 @@ class _MVN(Op):
     half_precision = "bounded"
 
     def eps_is_inside(self) -> bool:
-        """Return whether ``eps`` is added to the variance, and not to its square root."""
+        """Return True if ``eps`` is added to the variance, False if to its square root."""
         return True
 
     def axes(self, rank: int, axes: Any) -> list[int]:
@@ -46,11 +47,11 @@ class _MVN(Op):
         raise NotImplementedError
 
     def over(self, inputs: Sequence[Any]) -> list[int]:
-        """Return the axes to normalise these inputs over."""
+        """Return the axes over which these inputs are normalised, in ascending order."""
         return self.axes(inputs[0].ndim, inputs[1] if len(inputs) > 1 else None)
 
     def terms(self, inputs: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the scale and the shift of the result: an element per normalised element, or None."""
+        """Return the scale and the shift of the result: each has an element per normalised element, or is None."""
         return None, None
 
     def evaluate(self, xp: Adapter, x: Array, axes: Array | None = None) -> tuple[Array, ...]:
@@ -78,7 +79,7 @@ class _MVN(Op):
         rows, results = as_rows(x, over), as_rows(out, over)
         if results is None or not over or not is_float(x.dtype) or x.size == 0:
             return NotImplemented
-        if rows is None:
+        if rows is None:  # x cannot be viewed as rows, but out can: normalise a copy in place
             k(np.copyto, out, x)
             rows = results
         count, n = rows.shape
@@ -105,7 +106,7 @@ class _MVN(Op):
         return normalize(k, kind, x, out, over, self.eps, mode, *self.terms(inputs))
 
 
-EPSILON = ("INSIDE", "OUTSIDE", "BOUND")  # uses of `eps`, as normalization.cu numbers them
+EPSILON = ("INSIDE", "OUTSIDE", "BOUND")  # how kernels use `eps`; normalization.cu numbers them in this order
 
 
 def has_dense_rows(x: Any, over: Sequence[int]) -> bool:
@@ -131,8 +132,9 @@ def normalize(
 ) -> Any:
     """Record one of normalization.cu's kernels. Return NotImplemented if there is none for these arrays.
 
-    kind: CENTRE, MVN, L2, RMS, or NONZERO for 1 wherever x is not 0; mode: one of `EPSILON`. The n normalised elements
-    along the axes ``over`` are multiplied by scale [n] and added to shift [n], of the type of x, unless these are None.
+    kind: CENTRE, MVN, L2, RMS, or NONZERO, which gives 1 wherever x is not 0. mode: one of `EPSILON`. The n normalised
+    elements along the axes ``over`` are multiplied by scale [n], and shift [n] is added, unless these are None. Both
+    have the type of x.
     """
     if not launch.is_real(x):
         return NotImplemented
@@ -148,9 +150,9 @@ def normalize(
     rows = last and out.flags.c_contiguous and (x.flags.c_contiguous or has_dense_rows(x, over))
     template_arguments = f"{k.c_type(x.dtype)}, {kind}"
     numbers = (np.uint32(columns), np.uint32(n), launch.real(eps, x), np.int32(EPSILON.index(mode)))
-    found = launch.registers(k.multiprocessors, x, out, columns, n, scale, shift) if rows else None
-    if found is not None:
-        block, vector, vectors = found
+    in_registers = launch.registers(k.multiprocessors, x, out, columns, n, scale, shift) if rows else None
+    if in_registers is not None:
+        block, vector, vectors = in_registers
         k.kernel(
             "normalization.cu",
             f"normalize_rows<{template_arguments}, {vector}, {vectors}>",
@@ -177,7 +179,8 @@ def normalize(
 def _normalize_in_parts(
     k: KernelRecorder, kind: str, x: Any, out: Any, rows: int, n: int, eps: Sequence[Any], scale: Any, shift: Any
 ) -> bool:
-    """Record two kernels, between whose blocks long dense rows are divided. Return False if there are rows enough."""
+    """Record two kernels that divide long dense rows among blocks. Return False if rows are short, or enough to keep
+    the device busy with a block each."""
     vector = launch.vector_elements(n, x, out, scale, shift)
     chunk = launch.part_elements(k.multiprocessors, rows, n, vector)
     if chunk == n or kind == "NONZERO":
@@ -190,7 +193,8 @@ def _normalize_in_parts(
     return True
 
 
-SHARED_BYTES = 48 << 10  # of shared memory per block
+TRANSPOSING_THREADS = 256  # threads per block of `normalize_transposed`
+SHARED_BYTES = 48 << 10  # shared memory that a block may have without opting in to more
 
 
 def normalize_transposed(
@@ -198,8 +202,8 @@ def normalize_transposed(
 ) -> bool:
     """Record the kernel that normalises and transposes, for CENTRE, MVN and RMS; arguments are as in `normalize`.
 
-    Return False unless ``over`` are the last axes, equivalent to a single one, and the axis before them has a unit
-    stride in x.
+    Return False unless ``over`` are the last axes, can be merged into one, and the axis before them has unit stride in
+    x. A block keeps its rows in shared memory; return False if not even 8 rows fit.
     """
     first = x.ndim - len(over)
     if not over or not x.size or not launch.is_real(x) or not out.flags.c_contiguous or over[0] != first:
@@ -211,16 +215,16 @@ def normalize_transposed(
     (n, step, _), count = inner[0], launch.size(outer)
     size = launch.real(0, x).itemsize
     rows = launch.power(count / (2 * k.multiprocessors), low=8, high=32)
-    while rows > 8 and size * (256 + (rows + 1) * n) > SHARED_BYTES:
+    while rows > 8 and size * (TRANSPOSING_THREADS + (rows + 1) * n) > SHARED_BYTES:
         rows //= 2
-    shared = size * (256 + (rows + 1) * n)
+    shared = size * (TRANSPOSING_THREADS + (rows + 1) * n)  # an element per thread for sums, then the padded rows
     if shared > SHARED_BYTES:
         return False
     k.kernel(
         "normalization.cu",
         f"normalize_transposed<{k.c_type(x.dtype)}, {kind}>",
         (launch.ceildiv(count, rows),),
-        (rows, 256 // rows),
+        (rows, TRANSPOSING_THREADS // rows),
         (
             x,
             out,
@@ -239,7 +243,8 @@ def normalize_transposed(
 
 
 def norm_rows(normalize_block: Any, x: Any, out: Any, column: Any, statistics: Any, *options: Any) -> None:
-    """Normalise every row by ``normalize_block``, in blocks of rows that stay in cache; see `mvn_block`."""
+    """Normalise every row by ``normalize_block``, in blocks of rows that stay in cache; arguments are as in
+    `mvn_block`."""
     block = len(statistics)
     for start in range(0, len(x), block):
         rows = slice(start, start + block)
@@ -257,7 +262,8 @@ def mvn_block(
     scale: Any,
     shift: Any,
 ) -> None:
-    """Normalise every row by its mean and, with ``eps``, by its deviation; ``k`` makes or records the calls.
+    """Subtract from every row its mean and, unless ``eps`` is None, divide it by its deviation. ``k`` makes or records
+    the calls.
 
     x, out: [M, N]; column: N ones; row_statistics: [M, 1], scratch; scale, shift: [N], or None.
     """
@@ -278,7 +284,7 @@ def rms_block(
     scale: Any,
     shift: Any,
 ) -> None:
-    """Divide every row by the root of its mean square, with ``eps``; arguments are as in `mvn_block`."""
+    """Divide every row by its root mean square, unless ``eps`` is None; arguments are as in `mvn_block`."""
     if eps is not None:
         k(np.vecdot, x, x, row_statistics[:, 0])
         k(np.divide, row_statistics, x.shape[1], row_statistics)
@@ -296,8 +302,8 @@ def rms_block(
 
 @op("MVN", "opset1", "normalization/mvn-1")
 class MVN(_MVN):
-    """MVN-1, also in opset2: over ``reduction_axes``; by default over all axes after the batch if ``across_channels``,
-    else after the channels."""
+    """MVN-1, also in opset2: over ``reduction_axes``. By default over all axes after the batch with
+    ``across_channels``, else over all axes after the channels."""
 
     eps: float
     normalize_variance: bool = False
@@ -318,7 +324,8 @@ class MVN(_MVN):
 
 @op("MVN", "opset6", "normalization/mvn-6")
 class MVN6(_MVN):
-    """MVN-6: ``x [...], axes [n] -> [...]``; ``eps`` is added to the variance or to its root, by ``eps_mode``."""
+    """MVN-6: ``x [...], axes [n] -> [...]``; ``eps_mode`` says whether ``eps`` is added to the variance or to its
+    root."""
 
     eps_mode: Literal["inside_sqrt", "outside_sqrt"]
 
@@ -341,7 +348,7 @@ class ScaledMVN(_MVN):
     """MVN over the last ``rank`` axes, then a scale and a shift: layer normalization (Ba et al. 2016).
 
     ``x [...], scale [n], shift [n] -> [...]``, for n elements along those axes; scale and shift may be absent. Passes
-    make it of several layers; it is computed in one type and rounded once.
+    fuse several layers into it. It is computed in one type and rounded once.
     """
 
     rank: int
@@ -372,7 +379,7 @@ class ScaledMVN(_MVN):
         return (result if shift is None else result + shift.reshape(shape),)
 
     def plain(self, xp: Adapter, x: Array) -> Array:
-        """Compute the norm without the scale and the shift."""
+        """Return the norm before scale and shift."""
         return super().evaluate(xp, x)[0]
 
 

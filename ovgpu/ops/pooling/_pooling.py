@@ -12,14 +12,14 @@ import numpy as np
 from ovgpu.ops.base.launch import ceildiv
 from ovgpu.ops.base.op import Array
 
-Pass = Callable[[Array, Array], None]  # reduces the windows along one axis of the first array into the second
+Pass = Callable[[Array, Array], None]  # reduces the windows along one axis of its first argument into its second
 
 
 @dataclass(frozen=True)
 class Sliding:
-    """Sliding windows: ``count`` windows of ``size`` elements ``dilation`` apart, ``stride`` from window to window.
+    """Sliding windows: ``count`` windows, ``stride`` apart, of ``size`` elements that are ``dilation`` apart.
 
-    The first window begins ``begin`` elements before the axis; elements outside the axis are padding.
+    The first window begins ``begin`` elements before the axis. Elements outside the axis are padding.
     """
 
     extent: int
@@ -35,7 +35,7 @@ class Sliding:
         return self.size == self.stride == 1 and self.begin == 0 and self.count == self.extent
 
     def ends(self) -> tuple[Array, Array]:
-        """Return for each window the indices of its first element inside the axis and of the one after its last."""
+        """Return the index, in each window, of the first element inside the axis, and the index after the last one."""
         start = np.arange(self.count) * self.stride - self.begin
         first = np.maximum(-(start // self.dilation), 0)
         return first, np.maximum(np.minimum(-((start - self.extent) // self.dilation), self.size), first)
@@ -46,7 +46,7 @@ class Sliding:
         return last - first
 
     def covered(self) -> list[slice]:
-        """Return a slice for each window: its elements inside the axis."""
+        """Return for each window the slice of the axis that has its elements."""
         start = np.arange(self.count) * self.stride - self.begin
         first, last = self.ends()
         stop = start + np.where(last > first, (last - 1) * self.dilation + 1, first * self.dilation)
@@ -60,21 +60,23 @@ class Sliding:
         return np.where(inside, indices, 0), inside
 
     def taps(self) -> list[tuple[slice, slice]]:
-        """Return for each element of a window the windows that have it inside the axis, and its positions there. An
-        element that all windows have comes first, if one exists."""
-        found = []
+        """Return two slices for each element of a window: the windows in which it lies inside the axis, and its
+        positions on the axis in these windows. An element that is inside for all windows comes first, if there is
+        one."""
+        taps = []
         for tap in range(self.size):
             shift = tap * self.dilation - self.begin
             first = max(ceildiv(-shift, self.stride), 0)
             stop = max(min(ceildiv(self.extent - shift, self.stride), self.count), first)
             start = first * self.stride + shift
-            found.append(
+            taps.append(
                 (slice(first, stop), slice(start, start + max((stop - first - 1) * self.stride + 1, 0), self.stride))
             )
-        return sorted(found, key=lambda tap: tap[0] != slice(0, self.count))
+        return sorted(taps, key=lambda tap: tap[0] != slice(0, self.count))
 
     def folding(self, fold: np.ufunc, axis: int, start: Array) -> Pass:
-        """Return the pass that reduces windows along ``axis`` with ``fold``, beginning with ``start`` [count]."""
+        """Return the pass that reduces windows along ``axis`` with ``fold``; ``start`` [count] has the initial
+        values."""
         if self.count < self.size:
             return partial(fold_windows, fold, axis, start, self.covered())
         return partial(fold_taps, fold, axis, start, self.taps())
@@ -86,7 +88,8 @@ class Sliding:
 
 @dataclass(frozen=True)
 class Adaptive:
-    """Windows of adaptive pooling: ``count`` even parts of the axis, which overlap if the extent is no multiple."""
+    """Windows of adaptive pooling: ``count`` parts of the axis of about equal length. They overlap where ``count`` does
+    not divide the extent."""
 
     extent: int
     count: int
@@ -137,8 +140,8 @@ def fold_windows(
 def fold_taps(
     fold: np.ufunc, axis: int, start: Array, taps: Sequence[tuple[slice, slice]], source: Array, target: Array
 ) -> None:
-    """Reduce ``source`` into ``target`` one window element at a time, for all windows at once. The initial value is
-    ``start``, unless all windows have the first element."""
+    """Reduce ``source`` into ``target`` one window element at a time, for all windows at once. The initial value is the
+    first element if all windows have it, else ``start``."""
     lead = (slice(None),) * axis
     (windows, indices), *rest = taps
     if windows == slice(0, target.shape[axis]):

@@ -1,4 +1,4 @@
-"""Pooling: the maximum or the mean of sliding windows over the spatial axes, or of even parts of them (adaptive)."""
+"""Pooling over spatial axes: the maximum or mean of sliding windows, or of parts of about equal length (adaptive)."""
 
 from __future__ import annotations
 
@@ -27,52 +27,57 @@ from ovgpu.types import Type
 
 
 class _Pool(Op):
-    """Base: ``x [N, C, ...] -> [N, C, ...]``, one number for each window over one to three spatial axes."""
+    """Base: ``x [N, C, ...] -> [N, C, ...]``, one element per window over one to three spatial axes."""
 
     strided_outputs = True
     keeps_layout = True
     fold: ClassVar[np.ufunc]
     fold_name: ClassVar[str]
-    """The name of the array libraries' function that reduces an axis with `fold`."""
+    """The name of the function of NumPy and CuPy that reduces an axis with `fold`."""
     whole: ClassVar[str]
     """The reduction in reduction.cu that computes the same over whole axes."""
 
     def counts(self, x: Array, *given: Any) -> Sequence[int]:
-        """Return the number of windows along each spatial axis, given the inputs."""
+        """Return the number of windows along each spatial axis; ``given`` are the inputs after x."""
         raise NotImplementedError
 
     def windows(self, sizes: Sequence[int], counts: Sequence[int]) -> Sequence[Windows]:
-        """Return the windows along each spatial axis, given the extents of the input and of the output."""
+        """Return the windows along each spatial axis, from the extents of the input and of the output."""
         raise NotImplementedError
 
     def limits(self, dtype: np.dtype[Any]) -> tuple[Any, Any]:
         """Return the initial value of reductions, and the result of an empty window."""
         return 0, 0
 
-    def start(self, along: Windows, dtype: np.dtype[Any]) -> Array:
+    def start(self, axis_windows: Windows, dtype: np.dtype[Any]) -> Array:
         """Return the initial value of each window's reduction, [count]."""
-        return np.where(along.inside() > 0, *self.limits(dtype)).astype(dtype)
+        return np.where(axis_windows.inside() > 0, *self.limits(dtype)).astype(dtype)
 
     def divisor(self, windows: Sequence[Windows], sizes: Sequence[int]) -> Any:
-        """Return the divisor of the reduced windows: a number, an array over the windows, or None."""
+        """Return the divisor of the reduced windows: a number, an array with an element per window, or None."""
         return None
 
     def folded(self, xp: Adapter, x: Array, windows: Sequence[Windows]) -> Array:
         """Return x reduced over every window."""
-        for axis, along in enumerate(windows, start=2):
-            (indices, inside), start, rest = along.indices(), self.start(along, x.dtype), (1,) * (x.ndim - axis - 1)
+        for axis, axis_windows in enumerate(windows, start=2):
+            (indices, inside), start, rest = (
+                axis_windows.indices(),
+                self.start(axis_windows, x.dtype),
+                (1,) * (x.ndim - axis - 1),
+            )
             start, inside = (
-                xp.asarray(a).reshape(*shape, *rest) for a, shape in ((start, (along.count, 1)), (inside, inside.shape))
+                xp.asarray(a).reshape(*shape, *rest)
+                for a, shape in ((start, (axis_windows.count, 1)), (inside, inside.shape))
             )
             if x.size:
                 gathered = xp.where(inside, xp.take(x, xp.asarray(indices), axis=axis), start)
                 x = getattr(xp, self.fold_name)(gathered, axis=axis + 1)
             else:
-                x = xp.broadcast_to(start[:, 0], (*x.shape[:axis], along.count, *x.shape[axis + 1 :]))
+                x = xp.broadcast_to(start[:, 0], (*x.shape[:axis], axis_windows.count, *x.shape[axis + 1 :]))
         return x
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Return the buffers between the passes over one axis each, for as many channels as stay in cache."""
+        """Return the buffers between passes, each of which reduces one axis, for as many channels as stay in cache."""
         x, out = inputs[0], outputs[0].shape
         assert x is not None and x.shape is not None and out is not None
         planes = [product((*out[2:i], *x.shape[i:])) for i in range(3, len(out))]
@@ -83,7 +88,7 @@ class _Pool(Op):
         if not reduction.is_float(x.dtype) or len(outputs) > 1 or not x.size:
             return NotImplemented
         windows = self.windows(x.shape[2:], out.shape[2:])
-        axes = [i for i, along in enumerate(windows) if not along.is_identity] or [0]
+        axes = [i for i, axis_windows in enumerate(windows) if not axis_windows.is_identity] or [0]
         passes = [windows[i].folding(self.fold, 1 + i, self.start(windows[i], x.dtype)) for i in axes]
         between = []
         for i in axes[:-1]:
@@ -106,7 +111,8 @@ class _Pool(Op):
             if len(outputs) == 1 and len(windows) < MAX_AXES and strides_of(x)[1] == 1 == strides_of(out)[1]:
                 if self.launch_chunks(k, x, out, windows):
                     return None
-                # Neighbouring threads take neighbouring channels, as the last axis, along which nothing is pooled.
+                # Channels become the last axis, along which nothing is pooled, so that neighbouring threads take
+                # neighbouring channels.
                 channels = x.shape[1]
                 x, out = (a.transpose(0, *range(2, a.ndim), 1)[:, None] for a in (x, out))
                 windows = [*windows, Sliding(channels, channels, 1, 1)]
@@ -114,12 +120,15 @@ class _Pool(Op):
         return None
 
     def launch_chunks(self, k: KernelRecorder, x: Any, out: Any, windows: Sequence[Windows]) -> bool:
-        """Record the kernel of pooling.cu for chunks of adjacent channels. Return whether there is one."""
+        """Record the kernel of pooling.cu for chunks of adjacent channels. Return False if there is none."""
         return False
 
     def is_whole(self, windows: Sequence[Windows], x: Array) -> bool:
-        """Return whether the result equals a reduction over all spatial axes: one window covers the data exactly."""
-        return launch.is_real(x) and all(along.count == 1 and along.inside() == along.extent for along in windows)
+        """Return whether one window covers the data exactly, so that the result is a reduction over all spatial
+        axes."""
+        return launch.is_real(x) and all(
+            axis_windows.count == 1 and axis_windows.inside() == axis_windows.extent for axis_windows in windows
+        )
 
     def count(self, windows: Sequence[Windows], sizes: Sequence[int]) -> int:
         """Return the divisor that all windows of a mean share, or 0 to divide each by its number of elements inside the
@@ -132,7 +141,7 @@ class _Pool(Op):
 
 
 def _reduce_whole_axes(k: KernelRecorder, name: str, x: Any, out: Any) -> bool:
-    """Record a reduction over all spatial axes. Return whether reduction.cu supports the axes."""
+    """Record a reduction over all spatial axes. Return False if reduction.cu does not support the axes."""
     axes = list(zip(x.shape, strides_of(x), strides_of(out)))
     retained, folded = launch.merged(launch.by_stride(axes[:2])), launch.merged([(n, s, 0) for n, s, _ in axes[2:]])
     if launch.fit(retained, folded):
@@ -145,20 +154,21 @@ def _structs(x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> tupl
     """Return the structs `Axes` and `Windows` of the kernels, padded to three spatial axes. An output may be None."""
     missing = MAX_AXES - len(windows)
     first, steps = strides_of(x)[:2], (0,) * missing + strides_of(x)[2:]
-    numbers = [(1, 1, 1, 1, 0)] * missing + [along.numbers() for along in windows]
+    fields = [(1, 1, 1, 1, 0)] * missing + [axis_windows.numbers() for axis_windows in windows]
     written = [(0,) * x.ndim if a is None else strides_of(a) for a in outputs]
     extents = outputs[0].shape
-    reach = sum((n - 1) * abs(s) for n, s in zip(x.shape, strides_of(x))) + 4 * max(map(max, numbers))
+    reach = sum((n - 1) * abs(s) for n, s in zip(x.shape, strides_of(x))) + 4 * max(map(max, fields))
     axes = Axes(
         (*extents[:2], *(1,) * missing, *extents[2:]),
         ((*first, 0, 0, 0), *((*s[:2], *(0,) * missing, *s[2:]) for s in written)),
         reach,
     )
-    return axes, np.array(axes.numbers(*(n for column in (*zip(*numbers), steps) for n in column)))
+    return axes, np.array(axes.numbers(*(n for column in (*zip(*fields), steps) for n in column)))
 
 
 class _Max(_Pool):
-    """Base: maxima. NaN is the greatest; a window of only padding gives the lowest finite number, as in OpenVINO."""
+    """Base of maxima. NaN counts as the greatest value. A window that has only padding gives the lowest finite number,
+    as in OpenVINO."""
 
     fold = np.maximum
     fold_name = "max"
@@ -173,31 +183,32 @@ class _Max(_Pool):
         return (self.folded(xp, x, self.windows(x.shape[2:], self.counts(x, *given))),)
 
     def evaluate_with_indices(self, xp: Adapter, x: Array, *given: Array) -> tuple[Array, Array]:
-        """Return the maxima, and the flat index of the first maximum in its channel; 0 for a window of only padding."""
+        """Return the maxima, and the flat index in its channel of the first maximum of each window; 0 for a window that
+        has only padding."""
         windows = self.windows(x.shape[2:], self.counts(x, *given))
         best = self.folded(xp, x, windows)
-        numbers, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
-        for along in windows:  # both become [windows so far, elements of a window], in row-major order
-            (indices, covers), (rows, columns) = along.indices(), numbers.shape
+        positions, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+        for axis_windows in windows:  # both become [windows so far, elements of a window], in row-major order
+            (indices, covers), (rows, columns) = axis_windows.indices(), positions.shape
             shape = rows * len(indices), columns * indices.shape[1]
-            numbers = (numbers[:, None, :, None] * along.extent + indices[:, None]).reshape(shape)
+            positions = (positions[:, None, :, None] * axis_windows.extent + indices[:, None]).reshape(shape)
             inside = (inside[:, None, :, None] & covers[:, None]).reshape(shape)
         if not x.size:
             return best, xp.zeros(best.shape, np.int64)
-        numbers = xp.asarray(numbers)
-        gathered = xp.take(x.reshape(*x.shape[:2], -1), numbers, axis=2)
+        positions = xp.asarray(positions)
+        gathered = xp.take(x.reshape(*x.shape[:2], -1), positions, axis=2)
         hit = xp.asarray(inside) & ((gathered == best.reshape(*gathered.shape[:3], 1)) | (gathered != gathered))
         total = prod(x.shape[2:])
-        first = xp.where(hit, numbers, total).min(axis=3).reshape(best.shape)
+        first = xp.where(hit, positions, total).min(axis=3).reshape(best.shape)
         return best, xp.where(first == total, 0, first)
 
     def launch(self, k: KernelRecorder, x: Any, outputs: Sequence[Any], windows: Sequence[Windows], count: int) -> None:
         index = outputs[1] if len(outputs) > 1 else None
         axes, struct = _structs(x, (outputs[0], index), windows)
-        kind = "int" if index is None else k.c_type(index.dtype)
+        index_type = "int" if index is None else k.c_type(index.dtype)
         k.kernel(
             "pooling.cu",
-            f"max_pool<{k.c_type(x.dtype)}, {kind}, {axes.index}>",
+            f"max_pool<{k.c_type(x.dtype)}, {index_type}, {axes.index}>",
             blocks(axes.size, THREADS),
             (THREADS,),
             (
@@ -218,10 +229,10 @@ class _Max(_Pool):
         if not supported or not has_chunks(x) or not has_chunks(out):
             return False
         _, struct = _structs(x, (out,), windows)
-        each, (batch, _, *steps) = CHUNK_BYTES // x.dtype.itemsize, strides_of(out)
+        per_chunk, (batch, _, *steps) = CHUNK_BYTES // x.dtype.itemsize, strides_of(out)
         axes = Axes(
-            (out.shape[0], *out.shape[2:], x.shape[1] // each),
-            ((strides_of(x)[0], 0, 0, each), (batch, *steps, each)),
+            (out.shape[0], *out.shape[2:], x.shape[1] // per_chunk),
+            ((strides_of(x)[0], 0, 0, per_chunk), (batch, *steps, per_chunk)),
             x.size + out.size,
         )
         packed = axes.packed(4)
@@ -248,7 +259,7 @@ class _Max(_Pool):
 
 
 class _Average(_Pool):
-    """Base: means. Integer means are rounded half to even; the mean of an empty window is 0."""
+    """Base of means. Means of integers are rounded half to even. The mean of an empty window is 0."""
 
     fold = np.add
     fold_name = "sum"
@@ -259,14 +270,14 @@ class _Average(_Pool):
         count = self.count(windows, sizes)
         if count:
             return count
-        counts = np.maximum(reduce(np.multiply.outer, [along.inside() for along in windows]), 1)
+        counts = np.maximum(reduce(np.multiply.outer, [axis_windows.inside() for axis_windows in windows]), 1)
         return counts if counts.size and np.ptp(counts) else counts.max(initial=1)
 
     def evaluate(self, xp: Adapter, x: Array, *given: Array) -> tuple[Array, ...]:
         sizes, wide = x.shape[2:], x if x.dtype.kind == "f" else x.astype(np.float64)
         windows = self.windows(sizes, self.counts(x, *given))
-        found = self.folded(xp, wide, windows) / xp.asarray(self.divisor(windows, sizes), wide.dtype)
-        return (found if x is wide else xp.rint(found).astype(x.dtype),)
+        means = self.folded(xp, wide, windows) / xp.asarray(self.divisor(windows, sizes), wide.dtype)
+        return (means if x is wide else xp.rint(means).astype(x.dtype),)
 
     def is_whole(self, windows: Sequence[Windows], x: Array) -> bool:
         sizes = x.shape[2:]
@@ -287,18 +298,21 @@ class _Average(_Pool):
 
 
 class _SlidingPool(Windowed, _Pool):
-    """Base: windows of size ``kernel``. When rounding up, the last windows may reach past the padding."""
+    """Base of pooling with windows of size ``kernel``. If the number of windows is rounded up, the last ones may reach
+    past the padding."""
 
     kernel: tuple[int, ...]
     rounding_type: Literal["floor", "ceil", "ceil_torch"] = "floor"
 
     leading = 0
     torch: ClassVar[bool] = False
-    """True if ``rounding_type`` may be ceil_torch: no window begins past the data and the padding before it."""
+    """True if ``rounding_type`` may be ceil_torch: it rounds up, but drops windows that begin past the data and the
+    padding before it."""
 
     dilated: ClassVar[bool] = False
+    """True for versions with ``dilations``; the others ignore that attribute, as OpenVINO does."""
+
     half_precision = "promoted"
-    """True for versions that have ``dilations``; the others ignore it, as OpenVINO does."""
 
     def per_axis(self, name: str, axes: int | None, least: int) -> tuple[int, ...]:
         return (1,) * (axes or 0) if name == "dilations" and not self.dilated else super().per_axis(name, axes, least)
@@ -320,18 +334,18 @@ class _SlidingPool(Windowed, _Pool):
         return (*x.shape[:2], *self.extents(x.shape[2:], self.kernel))
 
     def extents(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
-        found = super().extents(sizes, kernel)
+        extents = super().extents(sizes, kernel)
         if self.rounding_type == "floor":
-            return found
+            return extents
         strides = self.per_axis("strides", len(sizes), 1)
         for i, (size, reach, begin, end) in enumerate(zip(sizes, self.reach(kernel), *self.explicit_pads(len(sizes)))):
             padded = size + begin + end
             if self.same:
                 padded = maximum(size, (ceildiv(size, strides[i]) - 1) * strides[i] + reach)
-            found[i] = ceildiv(maximum(padded - reach, 0), strides[i]) + 1
+            extents[i] = ceildiv(maximum(padded - reach, 0), strides[i]) + 1
             if self.rounding_type == "ceil_torch":
-                found[i] -= apply("le", size + begin, (found[i] - 1) * strides[i])
-        return found
+                extents[i] -= apply("le", size + begin, (extents[i] - 1) * strides[i])
+        return extents
 
     def counts(self, x: Array, *given: Any) -> Sequence[int]:
         return self.extents(x.shape[2:], self.kernel)
@@ -339,14 +353,14 @@ class _SlidingPool(Windowed, _Pool):
     def windows(self, sizes: Sequence[int], counts: Sequence[int]) -> Sequence[Windows]:
         begin, _ = self.pads(sizes, self.kernel)
         strides, dilations = (self.per_axis(name, len(sizes), 1) for name in ("strides", "dilations"))
-        return [Sliding(*numbers) for numbers in zip(sizes, counts, self.kernel, strides, dilations, begin)]
+        return [Sliding(*fields) for fields in zip(sizes, counts, self.kernel, strides, dilations, begin)]
 
 
 @op("MaxPool", "opset1", "pooling/max-pool-1")
 class MaxPool(_Max, _SlidingPool):
     """``x [N, C, ...] -> [N, C, ...]``: the maximum of every window, for any numeric type.
 
-    OpenVINO drops NaN, and turns minus infinity into the lowest finite number.
+    NaN stays; OpenVINO drops it, and turns minus infinity into the lowest finite number.
     """
 
     half_precision = "promoted"
@@ -367,7 +381,8 @@ class MaxPoolValues(MaxPool):
 class MaxPool8(MaxPool):
     """MaxPool-1 with dilated windows, and the indices of the maxima as a second output.
 
-    An index counts the elements of the flattened data, modulo the product of the extents from ``axis`` on.
+    An index counts the elements of the flattened data, modulo the product of the extents of ``axis`` and the axes after
+    it.
     """
 
     index_element_type: Type = Type.i64
@@ -381,9 +396,9 @@ class MaxPool8(MaxPool):
         return values, Spec(_index_type(self.index_element_type), values.shape)
 
     def evaluate(self, xp: Adapter, x: Array, *given: Array) -> tuple[Array, ...]:
-        values, numbers = self.evaluate_with_indices(xp, x, *given)
+        values, indices = self.evaluate_with_indices(xp, x, *given)
         before = xp.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * len(self.kernel))
-        return values, (numbers + before * prod(x.shape[2:])) % max(self.index_bound(x.shape), 1)
+        return values, (indices + before * prod(x.shape[2:])) % max(self.index_bound(x.shape), 1)
 
     def index_bound(self, shape: Sequence[int]) -> int:
         return prod(shape[normalize_axis(self.axis, len(shape)) :])
@@ -405,8 +420,8 @@ class MaxPool14(MaxPool8):
 class AvgPool(_Average, _SlidingPool):
     """``x [N, C, ...] -> [N, C, ...]``: the mean of every window, for any numeric type.
 
-    Padding counts as zeros unless ``exclude-pad``. Without padding, elements of windows past the end do not count. The
-    mean of an empty window is 0; OpenVINO may give NaN.
+    Padding counts as zeros unless ``exclude-pad`` is set. Without padding, elements of windows past the end of the data
+    do not count. The mean of an empty window is 0; OpenVINO may give NaN.
     """
 
     exclude_pad: bool = True
@@ -414,10 +429,10 @@ class AvgPool(_Average, _SlidingPool):
     ir_names: ClassVar[dict[str, str]] = {"exclude_pad": "exclude-pad"}
 
     def shape(self, x: Spec) -> Shape:
-        found, reach = super().shape(x), self.reach(self.kernel)
+        shape, reach = super().shape(x), self.reach(self.kernel)
         if self.exclude_pad and any(p >= r for pads in self.explicit_pads(len(reach)) for p, r in zip(pads, reach)):
             raise OpError(f"a window that reaches {reach} far lies in the padding, which is excluded")
-        return found
+        return shape
 
     def count(self, windows: Sequence[Windows], sizes: Sequence[int]) -> int:
         padded = any(p for pads in self.pads(sizes, self.kernel) for p in pads)
@@ -438,11 +453,12 @@ class AvgPool16(AvgPool14):
     dilated = True
 
 
-# ---- even parts (adaptive pooling)
+# ---- parts of about equal length (adaptive pooling)
 
 
 class _AdaptivePool(_Pool):
-    """Base: ``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``, one number for each of the even parts of the axes."""
+    """Base: ``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``, one element per part of the data. Each spatial axis is
+    divided into as many parts, of about equal length, as its size says."""
 
     host_inputs = (1,)
 
@@ -467,12 +483,12 @@ class _AdaptivePool(_Pool):
         return integers(given[0])
 
     def windows(self, sizes: Sequence[int], counts: Sequence[int]) -> Sequence[Windows]:
-        return [Adaptive(*numbers) for numbers in zip(sizes, counts)]
+        return [Adaptive(extent, count) for extent, count in zip(sizes, counts)]
 
 
 @op("AdaptiveAvgPool", "opset8", "pooling/adaptive-avg-pool-8")
 class AdaptiveAvgPool(_Average, _AdaptivePool):
-    """``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``: the means of the even parts of each axis.
+    """``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``: the means of parts of about equal length.
 
     Neighbouring parts overlap where the sizes do not divide the extents.
     """
@@ -482,14 +498,14 @@ class AdaptiveAvgPool(_Average, _AdaptivePool):
 
 @internal_op
 class AdaptiveMax(_Max, _AdaptivePool):
-    """AdaptiveMaxPool without the indices, for a model that does not use them."""
+    """AdaptiveMaxPool without the output of indices, for models that do not use them."""
 
     name: ClassVar[str] = "AdaptiveMaxPool"
 
 
 @op("AdaptiveMaxPool", "opset8", "pooling/adaptive-max-pool-8")
 class AdaptiveMaxPool(_Max, _AdaptivePool):
-    """AdaptiveAvgPool with maxima for means. The second output has their flat indices in their channels."""
+    """Maxima of the parts of AdaptiveAvgPool. The second output has the flat index of each maximum in its channel."""
 
     index_element_type: Type = Type.i64
 
@@ -505,7 +521,7 @@ class AdaptiveMaxPool(_Max, _AdaptivePool):
         return AdaptiveMax()
 
 
-def _index_type(kind: Type) -> Type:
-    if kind not in (Type.i32, Type.i64):
-        raise OpError(f"index_element_type is {kind.get_type_name()}, not i32 or i64")
-    return kind
+def _index_type(dtype: Type) -> Type:
+    if dtype not in (Type.i32, Type.i64):
+        raise OpError(f"index_element_type is {dtype.get_type_name()}, not i32 or i64")
+    return dtype

@@ -13,6 +13,8 @@ from ovgpu.ops.base.op import Array, Op
 from ovgpu.ops.base.xp import Adapter
 
 State = tuple[Array, ...]  # h, and c of an LSTM: [N, H] each
+FEW_ROWS = 4  # rows up to which BLAS multiplies them by a large matrix faster one by one
+LARGE_ELEMENTS = 1 << 16  # elements beyond which a matrix counts as large
 
 # name -> (default alpha, default beta, function of (xp, x, alpha, beta))
 ACTIVATIONS: dict[str, tuple[float, float, Callable[..., Any]]] = {
@@ -54,10 +56,10 @@ IN_PLACE: dict[str, Callable[[Any, float, float], None]] = {
 
 
 def _product(h: Any, m: Any, out: Any) -> None:
-    """Write ``h @ m`` to ``out``, for h [N, H] or [H] and m [H, n]. BLAS multiplies few rows faster one by one."""
+    """Write ``h @ m`` to ``out``, for h [N, H] or [H] and m [H, n]."""
     if h.ndim == 1:
         np.dot(h, m, out)
-    elif 1 < len(h) <= 4 and m.size > 1 << 16:
+    elif 1 < len(h) <= FEW_ROWS and m.size > LARGE_ELEMENTS:
         for row, result in zip(h, out):
             np.matmul(row, m, result)
     else:
@@ -97,7 +99,7 @@ class Recurrent(Op):
     def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:
         """Return `step` as a function (xw, state, new state) that writes in place; ``gates`` [N, G H] is scratch.
 
-        The new c may share the memory of c. If gates lack the first axis, the other arrays lack it, too.
+        The new c may share the memory of c. If ``gates`` lacks the first axis, so do the other arrays.
         """
         raise NotImplementedError
 

@@ -46,7 +46,7 @@ class Launches:
         use_registers: bool,
         together: bool = True,
     ) -> Launches:
-        """Return the launches of a layer of ``rounds`` rounds.
+        """Return the launches of a layer that takes this many ``rounds``: one per step, or two for some GRUs.
 
         With ``use_registers``, the kernel holds rows of R in registers if they fit. With ``together``, one cooperative
         launch may compute all rounds.
@@ -92,12 +92,12 @@ def record(
 
     x is [N, T, D], or if w is None its projections [P, N, T, G H], f64 for f64 and else f32; w [P, G H, D],
     r [P, G H, H], b [P, rows]; states and finals [N, P, H], y [N, P, T, H]; attention [N, T, 1] or [N, 1]."""
-    kind = r.dtype
-    accumulator = kind if kind.itemsize == 8 else np.dtype(np.float32)
+    dtype = r.dtype
+    accumulator = dtype if dtype.itemsize == 8 else np.dtype(np.float32)
     floats = [a for a in (w, r, b, attention, *states, y, *finals) if a is not None]
-    if kind.name not in ("float32", "float16", "bfloat16", "float64") or any(a.dtype != kind for a in floats):
+    if dtype.name not in ("float32", "float16", "bfloat16", "float64") or any(a.dtype != dtype for a in floats):
         return NotImplemented
-    if x.dtype != (accumulator if w is None else kind):
+    if x.dtype != (accumulator if w is None else dtype):
         return NotImplemented
     if any(a.shape[-1] > 1 and a.strides[-1] != a.dtype.itemsize for a in (x, *floats)):
         return NotImplemented
@@ -129,8 +129,8 @@ def record(
     ):
         return None
     counts = "int" if lengths is None else k.c_type(lengths.dtype)
-    kernel = f"recurrent<{k.c_type(kind)}, {k.c_type(x.dtype)}, {counts}, {cell}, {{}}, {{}}>".format
-    given = hidden, directions, batch, rounds, k.multiprocessors, w is None and kind.itemsize < 8
+    kernel = f"recurrent<{k.c_type(dtype)}, {k.c_type(x.dtype)}, {counts}, {cell}, {{}}, {{}}>".format
+    given = hidden, directions, batch, rounds, k.multiprocessors, w is None and dtype.itemsize < 8
     plan = Launches.of(*given)
     if plan.together and not k.fits(
         "recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid, (32, plan.units)
@@ -198,9 +198,9 @@ def _strides(
     return np.array([by_sequence, by_direction, by_step, *y_strides, *state_strides], np.int64)
 
 
-def _activations(op: Recurrent, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _activations(op: Recurrent, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return the struct `Activations` of the kernel."""
-    kinds = list(ACTIVATIONS)
+    known_names = list(ACTIVATIONS)
     given = [op.activation(i) for i in range(op.functions)] + [("sigmoid", 0.0, 0.0)] * (3 - op.functions)
     names, alphas, betas = zip(*given)
-    return np.array([*map(kinds.index, names), *alphas, *betas, op.clip if op.clips() else inf], kind)
+    return np.array([*map(known_names.index, names), *alphas, *betas, op.clip if op.clips() else inf], dtype)

@@ -12,13 +12,13 @@ import numpy as np
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 
-CAPABILITY = 80  # of mma with these types
-MIN_BATCH = 4  # with fewer sequences, recurrent.cu reads R as fast
-WARPS, ROWS = 8, 16  # of a block; rows of R per tile
+CAPABILITY = 80  # least compute capability, 8.0, of mma with these types
+MIN_BATCH = 4  # sequences; with fewer, recurrent.cu reads R as fast
+WARPS, ROWS = 8, 16  # warps per block; rows of R per tile
 PART = 64  # bytes of a row that a warp multiplies at a time
 MAX_STEPS = 8  # parts of each row that a warp may hold in registers
-OPERANDS, REGISTERS = 128, 192  # most registers of a thread for rows of R; with sums and two parts of h
-OWNED = 4  # most pairs of a unit and a sequence per thread
+OPERANDS, REGISTERS = 128, 192  # registers per thread at most: for rows of R; in all, with sums and two parts of h
+OWNED = 4  # pairs of a unit and a sequence per thread, at most
 SIZES = (1, 2, 4, 8)  # row tiles, and groups of 8 sequences
 COUNTER_PITCH = 32  # elements between the counters of barriers: a cache line each
 
@@ -37,10 +37,10 @@ class MmaTiling:
     def of(
         gates: int, row_bytes: int, hidden: int, directions: int, batch: int, multiprocessors: int
     ) -> MmaTiling | None:
-        """Return the plan for R of [directions, gates * hidden, hidden]; None if its rows do not fit into registers.
+        """Return the tiling for R of [directions, gates * hidden, hidden]; None if its rows do not fit into registers.
 
-        Among the plans with a multiprocessor for each block, take those whose blocks read h of the fewest sequences,
-        and then the one with the fewest rows per block. If there are none, take the fewest blocks.
+        Among the tilings with a multiprocessor for each block, take those whose blocks read h of the fewest sequences,
+        and then the one with the fewest rows per block. If there are none, take the tiling with the fewest blocks.
         """
         steps, units = -(-row_bytes // (PART * WARPS)), ROWS // gates
         if steps > MAX_STEPS:
@@ -65,9 +65,9 @@ class MmaTiling:
 
 
 def block_sizes(steps: int, units: int) -> Sequence[tuple[int, int]]:
-    """Return the numbers of row tiles and groups of sequences that a block's registers can hold, fewest groups first.
+    """Return the (row tiles, groups of sequences) that a block's registers can hold, with the fewest groups first.
 
-    ``units`` are the hidden units of a row tile.
+    ``units`` is the number of hidden units of a row tile.
     """
     return [
         (m, n)
@@ -97,20 +97,20 @@ def launch(
     Return False, and record nothing, where the kernel does not apply. ``structs`` are the strides, activations and
     sizes of `recurrent.cuh`.
     """
-    kind, (batch, directions, hidden) = r.dtype, states[0].shape
-    rounds = k.tf32 and kind == np.float32
-    if not (rounds or kind.itemsize == 2) or k.capability < CAPABILITY or batch < MIN_BATCH or x.shape[-2] < 2:
+    dtype, (batch, directions, hidden) = r.dtype, states[0].shape
+    rounds = k.tf32 and dtype == np.float32
+    if not (rounds or dtype.itemsize == 2) or k.capability < CAPABILITY or batch < MIN_BATCH or x.shape[-2] < 2:
         return False
-    if cell == "GRU" or any(n % 16 for n in (hidden * kind.itemsize, r.strides[1])) or r.data.ptr % 16:
+    if cell == "GRU" or any(n % 16 for n in (hidden * dtype.itemsize, r.strides[1])) or r.data.ptr % 16:
         return False
-    plan = MmaTiling.of(gates, hidden * kind.itemsize, hidden, directions, batch, k.multiprocessors)
+    plan = MmaTiling.of(gates, hidden * dtype.itemsize, hidden, directions, batch, k.multiprocessors)
     if plan is None:
         return False
     counts = "int" if lengths is None else k.c_type(lengths.dtype)
-    kernel = f"recurrent_mma<{k.c_type(kind)}, {counts}, {cell}, {plan.steps}, {plan.tiles}, {plan.groups}>"
+    kernel = f"recurrent_mma<{k.c_type(dtype)}, {counts}, {cell}, {plan.steps}, {plan.tiles}, {plan.groups}>"
     if not k.fits("recurrent_mma.cu", kernel, plan.grid, (WARPS * 32,), plan.shared()):
         return False
-    state = _zeros(k, plan.state_shape(kind.itemsize), kind)
+    state = _zeros(k, plan.state_shape(dtype.itemsize), dtype)
     arrived = _zeros(k, (directions * plan.grid[2] * COUNTER_PITCH,), np.dtype(np.uint32))
     h, c, h_out, c_out = (a for ends in (states, finals) for a in (ends[0], ends[1] if len(ends) > 1 else None))
     k.kernel(
@@ -126,8 +126,8 @@ def launch(
     return True
 
 
-def _zeros(k: KernelRecorder, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
+def _zeros(k: KernelRecorder, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return scratch memory that holds zeros before the first launch."""
-    array = k.scratch(shape, kind)
+    array = k.scratch(shape, dtype)
     array.data.memset_async(0, array.nbytes, k.stream)
     return array

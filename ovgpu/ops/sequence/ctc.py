@@ -46,7 +46,8 @@ class _Ctc(Op):
 
 
 class _Greedy(_Ctc):
-    """Base of greedy decoding: the most probable class of every step, without blanks, optionally without repetitions.
+    """Base of greedy decoding: take the most probable class of every step, then drop blanks and, optionally,
+    repetitions.
 
     Of equally probable classes the first wins; NaN never wins.
     """
@@ -207,7 +208,7 @@ def check_classes(x: Spec) -> None:
 @op("CTCLoss", "opset4", "sequence/ctc-loss-4")
 class CTCLoss(_Ctc):
     """``logits [N, T, C], logit lengths [N], labels [N, T], label lengths [N], blank_index [] (optional) -> [N]``: the
-    CTC loss (Graves et al. 2006), minus the log-probability that classes drawn step by step decode to the labels.
+    CTC loss (Graves et al. 2006), the negative log-probability that classes drawn step by step decode to the labels.
 
     Decoding removes blanks, and first merges repetitions if ``ctc_merge_repeated``. Of consecutive equal labels only
     the first counts if ``preprocess_collapse_repeated``; of all equal labels only the first counts if ``unique``. The
@@ -297,19 +298,19 @@ class CTCLoss(_Ctc):
             return NotImplemented
         if not batch:
             return None
-        kind, sums = k.c_type(x.dtype), k.scratch((batch, steps), wide)
+        c_type, sums = k.c_type(x.dtype), k.scratch((batch, steps), wide)
         if x.size:
             block = launch.row_block(k.multiprocessors, batch * steps, classes)
             k.kernel(
                 "ctc.cu",
-                f"log_sums<{kind}>",
+                f"log_sums<{c_type}>",
                 (launch.ceildiv(batch * steps, block[1]),),
                 block,
                 (x, sums, np.int32(batch * steps), np.int32(classes)),
             )
         k.kernel(
             "ctc.cu",
-            f"ctc_loss<{kind}, {k.c_type(lengths.dtype)}, {k.c_type(labels.dtype)}>",
+            f"ctc_loss<{c_type}, {k.c_type(lengths.dtype)}, {k.c_type(labels.dtype)}>",
             (batch,),
             (launch.power(2 * steps + 1, low=32),),
             (

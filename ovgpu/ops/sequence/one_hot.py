@@ -26,7 +26,7 @@ class OneHot(Op):
     """``indices [...], depth, on, off -> [..., depth, ...]``: on where the index is the position along the new
     axis, else off.
 
-    Indices outside of ``[0, depth)`` mark nothing, also those beyond 32 bits (see Gather).
+    Indices outside ``[0, depth)`` give only off values, also if they exceed 32 bits (see Gather).
     """
 
     axis: int
@@ -43,7 +43,7 @@ class OneHot(Op):
     def infer_specs(self, indices: Spec, depth: Spec, on: Spec, off: Spec) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)
         check_integers(depth, "the depth", ranks=(0,))
-        kind = merge_types([on, off])
+        dtype = merge_types([on, off])
         for spec, what in ((on, "on_value"), (off, "off_value")):
             if spec.rank not in (None, 0):
                 raise OpError(f"{what} is no scalar but has rank {spec.rank}")
@@ -51,10 +51,10 @@ class OneHot(Op):
         if known is not None and not isinstance(known[0], Sym) and known[0] < 0:
             raise OpError(f"depth {known[0]} is negative")
         if indices.shape is None:
-            return (Spec(kind, None),)
+            return (Spec(dtype, None),)
         axis = normalize_axis(self.axis, len(indices.shape) + 1)
         extent = unknown() if known is None else maximum(known[0], 0)
-        return (Spec(kind, (*indices.shape[:axis], extent, *indices.shape[axis:])),)
+        return (Spec(dtype, (*indices.shape[:axis], extent, *indices.shape[axis:])),)
 
     def evaluate(self, xp: Adapter, indices: Array, depth: Array, on: Array, off: Array) -> tuple[Array, ...]:
         axis = normalize_axis(self.axis, indices.ndim + 1)
@@ -65,7 +65,7 @@ class OneHot(Op):
         return (xp.where(hit, on, off),)
 
     def aligned(self, xp: Adapter, indices: Array, depth: int, axis: int) -> tuple[Array, Array]:
-        """Return indices and class numbers, reshaped to broadcast to the output."""
+        """Return the indices and the positions along the new axis, reshaped to broadcast to the output."""
         shape = indices.shape
         return (
             indices.reshape(*shape[:axis], 1, *shape[axis:]),

@@ -53,9 +53,9 @@ class _Layer(Recurrent):
         """Return the real type that all inputs share, after checking the activations."""
         for i in range(self.functions):
             self.activation(i)
-        kind = merge_types([s for s in inputs if s is not None])
-        check_real(kind)
-        return kind
+        dtype = merge_types([s for s in inputs if s is not None])
+        check_real(dtype)
+        return dtype
 
     def hidden(self, states: Sequence[Spec], w: Spec, r: Spec, b: Spec | None) -> Int:
         """Return the hidden size, after checking that weights and bias have rows for all gates."""
@@ -83,13 +83,13 @@ class Cell(_Layer):
     def infer_specs(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
         check_count(1 + len(others), self.states + 3, self.states + 5)
         states, (w, r, b, *_) = others[: self.states], (*others[self.states :], None)
-        kind = self.element_type((x, *others))
+        dtype = self.element_type((x, *others))
         _check_ranks(2, X=x, H=states[0], C=states[-1], W=w, R=r)
         _check_ranks(1, B=b)
         _merge([_dim(x, 1), _dim(w, 1)], "X has {0} features, W takes {1}")
         batch = _merge([_dim(s, 0) for s in (x, *states)], "batch sizes {0} and {1} differ")
         shape = (unknown() if batch is None else batch, self.hidden(states, w, r, b))
-        return tuple(Spec(kind, shape) for _ in states)
+        return tuple(Spec(dtype, shape) for _ in states)
 
     def evaluate(self, xp: Adapter, x: Array, *others: Array) -> tuple[Array, ...]:
         states, (w, r, b, *_) = others[: self.states], (*others[self.states :], None)
@@ -203,7 +203,7 @@ class RNNCell(RNN, Cell):
 
 
 def _check_attention(op: AUGRU, attention: Spec, dims: Sequence[Int | None]) -> None:
-    """Raise OpError unless the attention has one number per step and OpenVINO allows the attributes."""
+    """Raise OpError unless the attention has one value per step and OpenVINO allows the attributes."""
     if op.clips() or op.linear_before_reset or [op.activation(i)[0] for i in (0, 1)] != ["sigmoid", "tanh"]:
         raise OpError("clip, linear_before_reset and other activations than sigmoid, tanh are not allowed")
     _check_ranks(len(dims) + 1, A=attention)
@@ -251,9 +251,9 @@ class SequenceOfCells(_Layer):
     """Base: ``x [N, T, D], states [N, P, H] each, lengths [N] or none, W [P, G H, D], R [P, G H, H], B [P, rows H]
     or none -> y [N, P, T, H], states``. P is 2 if bidirectional, else 1.
 
-    The first ``lengths`` steps of each sequence count; the reverse direction begins with the last of them. y is zero
-    past them, and the final states are the states after them, or zero for length 0. Without lengths, all steps count;
-    without steps, the final states are then the initial states.
+    The first ``lengths`` steps of each sequence count, and the reverse direction begins with the last of them. y is
+    zero at other steps. The final states are those after the last step that counts, or zero for length 0. Without
+    lengths, all steps count; if there are none, the final states are the initial states.
     """
 
     direction: Literal["forward", "reverse", "bidirectional"] = "forward"
@@ -265,7 +265,7 @@ class SequenceOfCells(_Layer):
     def infer_specs(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
         check_count(1 + len(others), self.states + 5)
         states, (lengths, w, r, b) = others[: self.states], others[self.states :]
-        kind = self.element_type((x, *states, w, r, b))
+        dtype = self.element_type((x, *states, w, r, b))
         if lengths is not None:
             check_integers(lengths, "sequence lengths")
         _check_ranks(3, X=x, H=states[0], C=states[-1], W=w, R=r)
@@ -279,8 +279,8 @@ class SequenceOfCells(_Layer):
         )
         steps, hidden = _dim(x, 1), self.hidden(states, w, r, b)
         batch, steps = (unknown() if d is None else d for d in (batch, steps))
-        final = Spec(kind, (batch, directions, hidden))
-        return (Spec(kind, (batch, directions, steps, hidden)), *(final for _ in states))
+        final = Spec(dtype, (batch, directions, hidden))
+        return (Spec(dtype, (batch, directions, steps, hidden)), *(final for _ in states))
 
     def evaluate(self, xp: Adapter, x: Array, *others: Array) -> tuple[Array, ...]:
         states, (lengths, w, r, b, *rest) = others[: self.states], others[self.states :]
@@ -306,16 +306,16 @@ class SequenceOfCells(_Layer):
         return (xp.stack(ys, axis=1), *(xp.stack(final, axis=1) for final in zip(*finals)))
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        kind, shape = outputs[0].type, outputs[0].shape
+        dtype, shape = outputs[0].type, outputs[0].shape
         assert shape is not None
         batch, directions, steps, hidden = shape
         width = self.gates * hidden
-        projected = Type.f64 if kind == Type.f64 else Type.f32  # in 16 bits it would be rounded twice
+        projected = Type.f64 if dtype == Type.f64 else Type.f32  # in 16 bits it would be rounded twice
         return (
             (projected, (product((directions, batch, steps, width)),)),
-            (kind, (batch, width)),
+            (dtype, (batch, width)),
             (Type.boolean, (batch, 1)),
-            *((kind, (batch, hidden)) for _ in range(self.states)),
+            *((dtype, (batch, hidden)) for _ in range(self.states)),
         )
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:

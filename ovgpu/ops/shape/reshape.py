@@ -75,7 +75,7 @@ class Reshape(_Reshaping):
         return super().view(inputs, specs, outputs) if known else None
 
     def resolve(self, shape: Shape, target: Sequence[Int]) -> tuple[Int, ...]:
-        """Return the output's extents. Raise OpError if the numbers of elements differ."""
+        """Return the output's extents. Raise OpError if input and output differ in their number of elements."""
         late = [is_read(t) for t in target]  # may be -1 or 0 at run time
         if any(not isinstance(t, Sym) and t < -1 for t in target):
             raise OpError(f"target shape {list(target)} has an extent below -1")
@@ -115,11 +115,11 @@ def remaining(ins: Sequence[Int], outs: Sequence[Int]) -> Int:
     left = list(ins)
     right = []
     for d in outs:  # cancel common extents, since sums of symbols do not divide
-        found = next((i for i, e in enumerate(left) if equal(e, d) and not equal(d, 0)), None)
-        if found is None:
+        match = next((i for i, e in enumerate(left) if equal(e, d) and not equal(d, 0)), None)
+        if match is None:
             right.append(d)
         else:
-            del left[found]
+            del left[match]
     size, rest = product(left), product(right)
     if equal(rest, 0):
         same(size, 0, "{0} elements cannot be reshaped to a shape without elements")
@@ -140,8 +140,8 @@ def _resolve_late(size: Int, target: Sequence[Int]) -> list[Int]:
 class Squeeze(_Reshaping):
     """``data [...], axes [n] or scalar`` (optional) -> data without these axes of extent 1.
 
-    Axes of another extent stay. Without ``axes``, all axes of extent 1 are removed. An unknown extent counts as 1 if
-    its axis is named, and makes the rank dynamic if not.
+    Axes of another extent stay. Without ``axes``, all axes of extent 1 are removed. An axis of unknown extent is
+    removed if ``axes`` names it. Without ``axes``, it makes the rank dynamic.
     """
 
     def infer_specs(self, x: Spec, axes: Spec | None = None) -> tuple[Spec, ...]:

@@ -29,22 +29,22 @@ class ShapeOf(Op):
     supports_symbolic = True
 
     @property
-    def kind(self) -> Type:
+    def dtype(self) -> Type:
         """The output's element type."""
         return Type.i64
 
     def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
         if x.shape is None:
-            return (Spec(self.kind, (unknown(),)),)
+            return (Spec(self.dtype, (unknown(),)),)
         symbolic = any(isinstance(d, Sym) for d in x.shape)
-        if any(bounds(d)[0] > 2**31 - 1 for d in x.shape) and self.kind == Type.i32:
+        if any(bounds(d)[0] > 2**31 - 1 for d in x.shape) and self.dtype == Type.i32:
             raise OpError(f"an extent of [{', '.join(map(str, x.shape))}] does not fit into i32")
-        value = np.empty(len(x.shape), object if symbolic else self.kind.storage)
+        value = np.empty(len(x.shape), object if symbolic else self.dtype.storage)
         value[:] = x.shape
-        return (Spec(self.kind, (len(x.shape),), value),)
+        return (Spec(self.dtype, (len(x.shape),), value),)
 
     def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
-        return (xp.asarray(np.array(x.shape, self.kind.storage)),)
+        return (xp.asarray(np.array(x.shape, self.dtype.storage)),)
 
 
 @op("ShapeOf", "opset3", "shape/shape-of-3")
@@ -54,7 +54,7 @@ class ShapeOf3(ShapeOf):
     output_type: Type = Type.i64
 
     @property
-    def kind(self) -> Type:
+    def dtype(self) -> Type:
         return self.output_type
 
     def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
@@ -71,26 +71,26 @@ class Range(Op):
     host_inputs = (0, 1, 2)
     host_in_decode = True
 
-    def kind(self, start: Spec, stop: Spec, step: Spec) -> Type:
+    def dtype(self, start: Spec, stop: Spec, step: Spec) -> Type:
         """Return the output's element type."""
         return merge_types([start, stop, step])
 
     def infer_specs(self, start: Spec, stop: Spec, step: Spec) -> tuple[Spec, ...]:
-        kind = self.kind(start, stop, step)
+        dtype = self.dtype(start, stop, step)
         arguments = (start, stop, step)
         for spec, what in zip(arguments, ("start", "stop", "step")):
             if spec.rank not in (None, 0):
                 raise OpError(f"{what} is no scalar but has rank {spec.rank}")
             if spec.type in (Type.boolean, Type.string):
                 raise OpError(f"{what} is of type {spec.type.get_type_name()}, which has no order")
-        return (Spec(kind, (self.count(kind, [_number(s) for s in arguments]),)),)
+        return (Spec(dtype, (self.count(dtype, [_element(s) for s in arguments]),)),)
 
-    def count(self, kind: Type, arguments: Sequence[Int | float | None]) -> Int:
+    def count(self, dtype: Type, arguments: Sequence[Int | float | None]) -> Int:
         """Return the number of elements, as far as (start, stop, step) are known."""
         known = [v for v in arguments if v is not None]
         if len(known) < len(arguments):
             return unknown()
-        if kind.is_integral():
+        if dtype.is_integral():
             known = [int(v) if isinstance(v, float) and math.isfinite(v) else v for v in known]
         return count(*known)
 
@@ -113,18 +113,18 @@ class Range(Op):
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         (start, _, step), out = inputs, outputs[0]
-        kind, name = (np.int64, "long long") if out.dtype.kind in "iub" else (np.float64, "double")
+        accumulator, c_type = (np.int64, "long long") if out.dtype.kind in "iub" else (np.float64, "double")
         if out.size:
             k.kernel(
                 "range.cu",
-                f"range<{k.c_type(out.dtype)}, {name}>",
+                f"range<{k.c_type(out.dtype)}, {c_type}>",
                 blocks(out.size, THREADS),
                 (THREADS,),
-                (out, *(np.asarray(v).astype(kind).reshape(-1)[0] for v in (start, step)), np.int64(out.size)),
+                (out, *(np.asarray(v).astype(accumulator).reshape(-1)[0] for v in (start, step)), np.int64(out.size)),
             )
 
 
-def _number(spec: Spec) -> Int | float | None:
+def _element(spec: Spec) -> Int | float | None:
     if spec.value is None:
         return None
     if spec.type.is_real():
@@ -160,7 +160,7 @@ class Range4(Range):
 
     output_type: Type
 
-    def kind(self, start: Spec, stop: Spec, step: Spec) -> Type:
+    def dtype(self, start: Spec, stop: Spec, step: Spec) -> Type:
         if self.output_type in (Type.boolean, Type.string, Type.dynamic):
             raise OpError(f"output_type {self.output_type.get_type_name()} is not numeric")
         return self.output_type

@@ -32,7 +32,7 @@ from ovgpu.symbolic import Int, apply, maximum, product, same, unknown
 from ovgpu.types import Type
 
 AXES = 3  # axes that cuFFT transforms together, at most
-ALIGNMENT_BYTES = 16  # of arrays that cuFFT reads and writes
+ALIGNMENT_BYTES = 16  # alignment of arrays that cuFFT reads and writes
 
 
 class _Fourier(Op):
@@ -74,7 +74,7 @@ class _Fourier(Op):
         return self.transformed_shape(extents, over, self.lengths(extents, over, known_sizes))
 
     def extents(self, shape: Sequence[Int]) -> Sequence[Int]:
-        """Return the shape of the data in numbers, real or complex."""
+        """Return the shape of the data, without the axis of pairs."""
         if self.real_input:
             return shape
         if len(shape) < 2:
@@ -93,16 +93,16 @@ class _Fourier(Op):
 
     def lengths(self, extents: Sequence[Int], axes: Sequence[int], sizes: Sequence[Int] | None) -> list[Int]:
         """Return the lengths of the signals along those axes."""
-        found = [extents[axis] for axis in axes]
+        lengths = [extents[axis] for axis in axes]
         if self.real_output:
-            found[-1] = maximum(2 * (found[-1] - 1), 0)
+            lengths[-1] = maximum(2 * (lengths[-1] - 1), 0)
         for i, size in enumerate(sizes or ()):
             if equal(size, -1):
                 continue
-            found[i] = apply("select", apply("eq", size, -1), found[i], size) if is_read(size) else size
-            at_most(1, found[i], "signal size {1} is neither -1 nor positive")
-            found[i] = maximum(found[i], 1)
-        return found
+            lengths[i] = apply("select", apply("eq", size, -1), lengths[i], size) if is_read(size) else size
+            at_most(1, lengths[i], "signal size {1} is neither -1 nor positive")
+            lengths[i] = maximum(lengths[i], 1)
+        return lengths
 
     def transformed_shape(self, extents: Sequence[Int], axes: Sequence[int], lengths: Sequence[Int]) -> tuple[Int, ...]:
         """Return the output's shape, without the axis of pairs, for signals of these lengths."""
@@ -127,16 +127,16 @@ class _Fourier(Op):
         if not over:
             return (x.copy(),)
         signals = x if self.real_input else from_pairs(xp, x)
-        found = getattr(xp.fft, self.function)(signals, s=tuple(lengths), axes=tuple(over))
-        return (found if self.real_output else to_pairs(xp, found),)
+        transformed = getattr(xp.fft, self.function)(signals, s=tuple(lengths), axes=tuple(over))
+        return (transformed if self.real_output else to_pairs(xp, transformed),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         """Return buffers for the dense signals and for their transforms; complex signals are transformed in place."""
         assert outputs[0].shape is not None
-        kind, size = transform_type(outputs[0].type), product(outputs[0].shape)
+        dtype, size = transform_type(outputs[0].type), product(outputs[0].shape)
         if self.real_output:
-            return ((kind, (2 * size,)), (kind, (size,)))
-        return ((kind, (size,)),) * (2 if self.real_input else 1)
+            return ((dtype, (2 * size,)), (dtype, (size,)))
+        return ((dtype, (size,)),) * (2 if self.real_input else 1)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, *parameters), out = inputs, outputs[0]
@@ -178,7 +178,7 @@ class DFT(_Fourier):
 
 @op("IDFT", "opset7", "signals/idft-7")
 class IDFT(DFT):
-    """Inverse of `DFT`, divided by the number of elements of a signal."""
+    """Inverse of `DFT`: its result is divided by the number of elements of a signal."""
 
     function = "ifftn"
     inverse = True
@@ -223,9 +223,9 @@ def to_pairs(xp: Adapter, z: Array) -> Array:
 # ---- CUDA
 
 
-def transform_type(kind: Type) -> Type:
-    """Return the element type in which signals of ``kind`` are transformed."""
-    return Type.f64 if kind == Type.f64 else Type.f32
+def transform_type(dtype: Type) -> Type:
+    """Return the element type in which signals of ``dtype`` are transformed."""
+    return Type.f64 if dtype == Type.f64 else Type.f32
 
 
 def as_complex(x: Array) -> Array:
@@ -246,9 +246,10 @@ def axes_first(x: Array, axes: Sequence[int]) -> Array:
 def pack_signals(
     k: KernelRecorder, x: Array, into: Array, shape: Sequence[int], first: int, scale: float, reuse: bool
 ) -> Any:
-    """Return ``x * scale``, truncated or padded with zeros to ``shape`` from axis ``first`` on, in the memory ``into``.
+    """Write ``x * scale``, truncated or padded with zeros to ``shape`` from axis ``first`` on, to the memory ``into``.
 
-    Return ``x`` itself if nothing changes, it is dense and ``reuse`` allows it; NotImplemented for too many axes.
+    Return the written array; ``x`` itself if nothing changes, it is dense and ``reuse`` allows it; NotImplemented for
+    too many axes.
     """
     x = x[tuple(map(slice, shape))]
     y = into[: prod(shape)].reshape(shape)
@@ -295,11 +296,11 @@ def write_transform(
     """Transform dense signals over the last ``axes`` axes into ``target``, of any layout and type, by way of
     ``scratch`` if cuFFT cannot write there. ``shape`` is that of the result, with pairs if it is complex."""
     direct = target.dtype == scratch.dtype and is_dense(target)
-    found = target if direct else scratch[: target.size].reshape(shape)
-    if not k.fft(source, as_complex(found) if len(shape) > source.ndim else found, axes, inverse):
+    result = target if direct else scratch[: target.size].reshape(shape)
+    if not k.fft(source, as_complex(result) if len(shape) > source.ndim else result, axes, inverse):
         return NotImplemented
     if not direct:
-        convert_into(k, found, target)
+        convert_into(k, result, target)
     return None
 
 

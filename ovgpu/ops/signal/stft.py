@@ -43,21 +43,21 @@ class STFT(Op):
     host_inputs = (2, 3)
 
     def infer_specs(self, x: Spec, window: Spec, size: Spec, step: Spec) -> tuple[Spec, ...]:
-        kind = merge_types((x, window))
+        dtype = merge_types((x, window))
         check_reals(x, "the signal", ranks=(1, 2))
-        numbers = infer_framing(window, size, step)
+        framing = infer_framing(window, size, step)
         if x.shape is None:
-            return (Spec(kind, None),)
+            return (Spec(dtype, None),)
         *batch, samples = x.shape
-        if numbers is None:
-            return (Spec(kind, (*batch, unknown(), unknown(), 2)),)
-        return (Spec(kind, (*batch, *self.parts(samples, *numbers), 2)),)
+        if framing is None:
+            return (Spec(dtype, (*batch, unknown(), unknown(), 2)),)
+        return (Spec(dtype, (*batch, *self.parts(samples, *framing), 2)),)
 
     def parts(self, samples: Int, n: Int, step: Int) -> list[Int]:
         """Return the extents that replace the axis of the signal: frames and bins, or bins and frames."""
         at_most(n, samples, "a frame of {0} elements is longer than a signal of {1}")
-        found = [(samples - n) // maximum(step, 1) + 1, n // 2 + 1]
-        return found[::-1] if self.transpose_frames else found
+        extents = [(samples - n) // maximum(step, 1) + 1, n // 2 + 1]
+        return extents[::-1] if self.transpose_frames else extents
 
     def evaluate(self, xp: Adapter, x: Array, window: Array, size: Array, step: Array) -> tuple[Array, ...]:
         n, hop = check_framing(window.size, *integers(size), *integers(step))
@@ -99,10 +99,10 @@ class ISTFT(Op):
     """``data [(B,) frame_size // 2 + 1, frames, 2], window [W], frame_size [], frame_step [] (, signal_length [])
     -> [(B,) signal_length]``: the signals that have these spectra, laid out like those of STFT with transposed frames.
 
-    Windowed frames are added up (overlap-add) and divided by the sums of the squared window; where these are zero, so
-    is the signal. With ``center`` the signal begins in the middle of the first frame and, without a signal length, ends
-    in the middle of the last one: if the frame size is odd, one element later than specified, as in OpenVINO and torch.
-    If the length is larger, the rest of the last frame follows, and then zeros.
+    Windowed frames are added up (overlap-add) and divided by the sums of the squared window. Where these are zero, the
+    signal is zero. With ``center``, the signal begins in the middle of the first frame. Without a signal length, it
+    then ends in the middle of the last frame; if the frame size is odd, one element later than specified, as in
+    OpenVINO and torch. If the signal length is larger, the rest of the last frame follows, and then zeros.
     """
 
     center: bool = False
@@ -114,21 +114,21 @@ class ISTFT(Op):
     def infer_specs(
         self, x: Spec, window: Spec, size: Spec, step: Spec, samples: Spec | None = None
     ) -> tuple[Spec, ...]:
-        kind = merge_types((x, window))
+        dtype = merge_types((x, window))
         check_reals(x, "the data", ranks=(3, 4))
-        numbers = infer_framing(window, size, step)
+        framing = infer_framing(window, size, step)
         if samples is not None:
             check_integers(samples, "the signal length", ranks=(0, 1))
             if length(samples) not in (None, 1):
                 raise OpError(f"{length(samples)} signal lengths instead of one")
         if x.shape is None:
-            return (Spec(kind, None),)
+            return (Spec(dtype, None),)
         *batch, _, _, pair = x.shape
         same(pair, 2, "the last axis has {0} elements, but complex numbers are pairs")
         given = None if samples is None else samples.ints()
-        if numbers is None or (samples is not None and given is None):
-            return (Spec(kind, (*batch, unknown())),)
-        return (Spec(kind, (*batch, self.samples(x.shape, *numbers, given))),)
+        if framing is None or (samples is not None and given is None):
+            return (Spec(dtype, (*batch, unknown())),)
+        return (Spec(dtype, (*batch, self.samples(x.shape, *framing, given))),)
 
     def samples(self, shape: Sequence[Int], n: Int, step: Int, given: Sequence[Int] | None) -> Int:
         """Return the length of the signal."""
@@ -140,13 +140,13 @@ class ISTFT(Op):
         at_most(0, given[0], "signal length {1} is negative")
         return maximum(given[0], 0)
 
-    def numbers(self, x: Any, window: Any, size: Any, step: Any, given: Any = None) -> tuple[int, int, int]:
+    def framing(self, x: Any, window: Any, size: Any, step: Any, given: Any = None) -> tuple[int, int, int]:
         """Return the frame size, the hop between frames, and the length of the signal."""
         n, hop = check_framing(window.size, *integers(size), *integers(step))
         return n, hop, self.samples(x.shape, n, hop, None if given is None else integers(given))
 
     def evaluate(self, xp: Adapter, x: Array, window: Array, *given: Array) -> tuple[Array, ...]:
-        n, hop, count = self.numbers(x, window, *given)
+        n, hop, count = self.framing(x, window, *given)
         out = xp.zeros((*x.shape[:-3], count), x.dtype)
         if not out.size:
             return (out,)
@@ -155,8 +155,8 @@ class ISTFT(Op):
         squares = overlap_add(xp, xp.broadcast_to(window * window, frames.shape[-2:]), hop)
         signal = xp.where(squares != 0, overlap_add(xp, frames, hop) / xp.where(squares != 0, squares, 1), 0)
         begin = n // 2 if self.center else 0
-        found = signal[..., begin : begin + count] * x.dtype.type(sqrt(n) if self.normalized else 1)
-        out[..., : found.shape[-1]] = found
+        part = signal[..., begin : begin + count] * x.dtype.type(sqrt(n) if self.normalized else 1)
+        out[..., : part.shape[-1]] = part
         return (out,)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
@@ -167,7 +167,7 @@ class ISTFT(Op):
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, window, *given), out = inputs, outputs[0]
-        n, hop, count = self.numbers(x, window, *given)
+        n, hop, count = self.framing(x, window, *given)
         if not out.size:
             return None
         if not is_plain(x.dtype):

@@ -28,7 +28,7 @@ RULES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class _Searching(Op):
-    """Base: the number of elements of a sorted sequence, in the last axis, before each value, by binary search."""
+    """Base: binary search for the number of elements of a sorted sequence, along the last axis, before each value."""
 
     output_type: Type = Type.i64
 

@@ -64,12 +64,12 @@ class Unique(Op):
             least, most = bounds(total)
             count = unknown(min(least, 1), most)
             shape = (count,) if where is None else (*x.shape[:where], count, *x.shape[where + 1 :])
-        number: tuple[Int, ...] = (count,)
+        per_value: tuple[Int, ...] = (count,)
         return (
             Spec(x.type, shape),
-            Spec(self.index_element_type, number),
+            Spec(self.index_element_type, per_value),
             Spec(self.index_element_type, (total,)),
-            Spec(self.count_element_type, number),
+            Spec(self.count_element_type, per_value),
         )
 
     def evaluate(self, xp: Adapter, x: Array, axis: Array | None = None) -> tuple[Array, ...]:
@@ -100,8 +100,8 @@ class Unique(Op):
 
 @op("Bincount", "opset17", "condition/bincount-17")
 class Bincount(Op):
-    """``data [N], weights [N] (optional) -> [max(max(data) + 1, minlength)]``: the number of occurrences of each
-    number in the data, or the sum of their weights. A negative number is an error."""
+    """``data [N], weights [N] (optional) -> [max(max(data) + 1, minlength)]``: how often each integer from 0 on occurs
+    in the data, or the sum of the weights of its occurrences. A negative integer is an error."""
 
     minlength: int = 0
 
@@ -124,8 +124,8 @@ class Bincount(Op):
         if data.size and data.min() < 0:
             raise OpError(f"number {int(data.min())} is negative")
         if weights is None or weights.dtype.kind == "f":
-            found = xp.bincount(data, weights, self.minlength)  # in f64
-            return (found.astype(np.int64 if weights is None else weights.dtype),)
+            totals = xp.bincount(data, weights, self.minlength)  # in f64
+            return (totals.astype(np.int64 if weights is None else weights.dtype),)
         length = max(int(data.max()) + 1 if data.size else 0, self.minlength)
         order = xp.argsort(data)
         sums = xp.concatenate([xp.zeros(1, weights.dtype), xp.cumsum(weights[order], dtype=weights.dtype)])

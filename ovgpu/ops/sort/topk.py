@@ -25,8 +25,8 @@ PARTITION_FACTOR = 16  # an axis of at least this times k is partitioned instead
 class TopK(Op):
     """``x [...], k [] -> values, indices``, both with k elements along ``axis``.
 
-    The k greatest or least elements, the first of equal ones, are ordered by value (``sort`` is value or none) or by
-    index. NaN is the greatest.
+    The k greatest or least elements are ordered by value (``sort`` is value or none) or by index. Of equal elements,
+    the first ones are selected. NaN is the greatest.
     """
 
     axis: int
@@ -106,7 +106,7 @@ class TopK(Op):
             return NotImplemented
         if not values.size:
             return None
-        rows, kind, index = launch.size(outer), k.c_type(x.dtype), k.c_type(indices.dtype)
+        rows, c_type, index = launch.size(outer), k.c_type(x.dtype), k.c_type(indices.dtype)
         chunk = _part_elements(k.multiprocessors, rows, n, count)
         part = None if chunk == n else _block(chunk, count, entry)
         parts = 1 if part is None else launch.ceildiv(n, chunk)
@@ -118,7 +118,7 @@ class TopK(Op):
         if part is None:
             k.kernel(
                 "topk.cu",
-                f"topk<{kind}, {index}>",
+                f"topk<{c_type}, {index}>",
                 (rows,),
                 (whole[1],),
                 (
@@ -137,7 +137,7 @@ class TopK(Op):
         candidates = k.scratch((rows, parts, count, entry // 8), np.dtype(np.uint64))
         k.kernel(
             "topk.cu",
-            f"topk_parts<{kind}>",
+            f"topk_parts<{c_type}>",
             (parts, rows),
             (part[1],),
             (x, candidates, launch.packed(outer), *map(np.uint32, (n, count, chunk, part[0])), steps[0], greatest),
@@ -145,7 +145,7 @@ class TopK(Op):
         )
         k.kernel(
             "topk.cu",
-            f"topk_join<{kind}, {index}>",
+            f"topk_join<{c_type}, {index}>",
             (rows,),
             (whole[1],),
             (
@@ -171,8 +171,8 @@ def _part_elements(multiprocessors: int, rows: int, n: int, count: int) -> int:
 
 
 def _block(n: int, count: int, entry: int) -> tuple[int, int] | None:
-    """Return the entries that a block collects from n, and its threads; None if it cannot select ``count`` of them.
-    ``entry`` is the size of an entry in bytes."""
+    """Return the number of entries that a block collects out of n, and its threads; None if a block cannot select
+    ``count`` of them. ``entry`` is the size of an entry in bytes."""
     capacity = launch.power(n, high=ENTRY_BYTES // entry)
     if n <= capacity:
         return capacity, launch.power(n / 4, low=32)

@@ -32,7 +32,7 @@ class _Bags(Op):
     """
 
     layout = "dense"
-    kind: ClassVar[int]  # PACKED, OFFSETS or SEGMENTS of the kernel
+    kind: ClassVar[int]  # of the kernel's enum Bags: PACKED 0, OFFSETS 1, SEGMENTS 2
 
     @property
     def means(self) -> bool:
@@ -44,9 +44,9 @@ class _Bags(Op):
     ) -> None:
         """Raise OpError for inputs that the specification does not allow. ``others`` maps names of inputs to their
         specs and ranks."""
-        kind = table.type if weights is None else merge_types((table, weights))
-        if kind in (Type.boolean, Type.string):
-            raise OpError(f"element type {kind.get_type_name()} is not numeric")
+        dtype = table.type if weights is None else merge_types((table, weights))
+        if dtype in (Type.boolean, Type.string):
+            raise OpError(f"element type {dtype.get_type_name()} is not numeric")
         if table.rank == 0:
             raise OpError("the table is a scalar")
         given = {"indices": (indices, rank), **others}
@@ -79,7 +79,7 @@ class _Bags(Op):
         default: Array | None,
         weights: Array | None,
     ) -> tuple[Array, ...]:
-        """Return the bags; each has the indices from ``begin`` to before ``end``. Raises OpError for wrong indices."""
+        """Return the bags; each has the indices in ``[begin, end)``. Raises OpError for indices out of range."""
         row = self.default(table, default)
         if ((indices < 0) | (indices >= len(table))).any():
             raise OpError(f"an index is out of range for extent {len(table)}")
@@ -90,8 +90,8 @@ class _Bags(Op):
         empty = (begin >= end).reshape(across)
 
         def rows(positions: Any) -> Array:
-            found = xp.take(table, indices[positions], axis=0).astype(accumulator, copy=False)
-            return found if weights is None else found * weights[positions].astype(accumulator).reshape(across)
+            taken = xp.take(table, indices[positions], axis=0).astype(accumulator, copy=False)
+            return taken if weights is None else taken * weights[positions].astype(accumulator).reshape(across)
 
         out = xp.zeros((len(begin), *table.shape[1:]), accumulator)
         fold(xp, out, begin, end, rows, xp.add, xp.sum)
@@ -124,7 +124,7 @@ class _Bags(Op):
         if not out.size:
             return None
         vector, grid, block, shared, scratch = shares(table, out, indices.size)
-        numbers = len(table), prod(out.shape[1:]), len(out), indices.shape[-1], -1 if row is None else row
+        sizes = len(table), prod(out.shape[1:]), len(out), indices.shape[-1], -1 if row is None else row
         k.kernel(
             "embedding.cu",
             f"embedding_bag<{k.c_type(table.dtype)}, {k.c_type(indices.dtype)}, {vector}>",
@@ -137,7 +137,7 @@ class _Bags(Op):
                 weights,
                 out,
                 np.int32(self.kind),
-                *map(np.int64, numbers),
+                *map(np.int64, sizes),
                 shared,
                 np.bool_(self.means),
             ),

@@ -65,17 +65,17 @@ class SegmentMax(Op):
         out[bounds[:-1] == bounds[1:]] = empty
         return (out,)
 
-    def limits(self, kind: Type) -> tuple[float, float]:
-        """Return the initial value of maxima (no number of the type is less), and the value of an empty segment."""
-        if kind.is_real():
-            least, lowest = -np.inf, float(ml_dtypes.finfo(kind.storage).min)  # type: ignore[no-untyped-call]
+    def limits(self, dtype: Type) -> tuple[float, float]:
+        """Return the initial value of maxima, the least value of the type, and the value of an empty segment."""
+        if dtype.is_real():
+            least, lowest = -np.inf, float(ml_dtypes.finfo(dtype.storage).min)  # type: ignore[no-untyped-call]
         else:
-            least = lowest = -(2 ** (kind.bitwidth - 1)) if kind.is_signed() else 0
+            least = lowest = -(2 ** (dtype.bitwidth - 1)) if dtype.is_signed() else 0
         return least, lowest if self.fill_mode == "lowest" else 0
 
-    def widened(self, kind: Type) -> Op:
-        """Return the op for wider data than of ``kind``, with the values that empty segments have in that type."""
-        return WidenedSegmentMax(fill_mode=self.fill_mode, kind=kind)
+    def widened(self, dtype: Type) -> Op:
+        """Return the op for data upcast from ``dtype``. Empty segments keep the value that they have in ``dtype``."""
+        return WidenedSegmentMax(fill_mode=self.fill_mode, dtype=dtype)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         (x, ids, *_), out = inputs, outputs[0]
@@ -121,14 +121,14 @@ def _count(ids: Array) -> int:
 
 @internal_op
 class WidenedSegmentMax(SegmentMax):
-    """SegmentMax of data that were of ``kind`` in the file."""
+    """SegmentMax of upcast data. ``dtype`` is their type in the file, which determines the value of empty segments."""
 
-    kind: Type
+    dtype: Type
 
     name = "SegmentMax"
 
-    def limits(self, kind: Type) -> tuple[float, float]:
-        return super().limits(kind)[0], super().limits(self.kind)[1]
+    def limits(self, dtype: Type) -> tuple[float, float]:
+        return super().limits(dtype)[0], super().limits(self.dtype)[1]
 
 
 @op("SparseFillEmptyRows", "opset16", "sparse/fill-empty-rows-16")
@@ -145,7 +145,7 @@ class SparseFillEmptyRows(Op):
     host_inputs = (1,)
 
     def infer_specs(self, values: Spec, shape: Spec, indices: Spec, default: Spec) -> tuple[Spec, ...]:
-        kind, index = merge_types((values, default)), merge_types((indices, shape))
+        dtype, index = merge_types((values, default)), merge_types((indices, shape))
         for spec, what, rank in ((values, "values", 1), (default, "the default value", 0)):
             if spec.rank not in (None, rank):
                 raise OpError(f"{what} must have rank {rank}, not {spec.rank}")
@@ -165,7 +165,7 @@ class SparseFillEmptyRows(Op):
                 check_below(Spec(index, None, indices.constant[:, axis]), extents[axis], what)
             if isinstance(extents[0], int):
                 count = len(indices.constant) + extents[0] - len(np.unique(indices.constant[:, 0]))
-        return Spec(index, (count, 2)), Spec(kind, (count,)), Spec(Type.boolean, (extents[0],))
+        return Spec(index, (count, 2)), Spec(dtype, (count,)), Spec(Type.boolean, (extents[0],))
 
     def evaluate(self, xp: Adapter, values: Array, shape: Array, indices: Array, default: Array) -> tuple[Array, ...]:
         rows, columns = (_extent(d) for d in integers(shape))
@@ -175,10 +175,10 @@ class SparseFillEmptyRows(Op):
         empty = xp.ones(rows, bool)
         empty[row] = False
         (added,) = xp.nonzero(empty)
-        found = xp.concatenate([indices, xp.stack([added, xp.zeros_like(added)], 1).astype(indices.dtype)])
-        order = xp.lexsort(xp.ascontiguousarray(found.T[::-1]))
+        coordinates = xp.concatenate([indices, xp.stack([added, xp.zeros_like(added)], 1).astype(indices.dtype)])
+        order = xp.lexsort(xp.ascontiguousarray(coordinates.T[::-1]))
         elements = xp.concatenate([values, default.reshape(1)])
-        return found[order], xp.take(elements, xp.minimum(order, len(values))), empty
+        return coordinates[order], xp.take(elements, xp.minimum(order, len(values))), empty
 
 
 def _extent(value: Int) -> Int:
