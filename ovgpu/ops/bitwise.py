@@ -10,7 +10,11 @@ from ovgpu.types import Type
 
 @op("BitwiseNot", "opset13", "bitwise/bitwise-not-13")
 class BitwiseNot(Unary):
-    """The bitwise complement of x."""
+    """The bitwise complement of x.
+
+    >>> bitwise_not([0, 5])
+    [-1, -6]
+    """
 
     types = "bits"
     position_independent = True
@@ -24,7 +28,11 @@ class BitwiseNot(Unary):
 
 @op("BitwiseAnd", "opset13", "bitwise/bitwise-and-13")
 class BitwiseAnd(Binary):
-    """The bitwise and of a and b."""
+    """The bitwise and of a and b.
+
+    >>> bitwise_and([12, 7], 10)
+    [8, 2]
+    """
 
     types = "bits"
     supports_symbolic = False
@@ -37,7 +45,11 @@ class BitwiseAnd(Binary):
 
 @op("BitwiseOr", "opset13", "bitwise/bitwise-or-13")
 class BitwiseOr(Binary):
-    """The bitwise or of a and b."""
+    """The bitwise or of a and b.
+
+    >>> bitwise_or([12, 7], 10)
+    [14, 15]
+    """
 
     types = "bits"
     supports_symbolic = False
@@ -50,7 +62,11 @@ class BitwiseOr(Binary):
 
 @op("BitwiseXor", "opset13", "bitwise/bitwise-xor-13")
 class BitwiseXor(Binary):
-    """The bitwise exclusive or of a and b."""
+    """The bitwise exclusive or of a and b.
+
+    >>> bitwise_xor([12, 7], 10)
+    [6, 13]
+    """
 
     types = "bits"
     supports_symbolic = False
@@ -71,7 +87,11 @@ class Shift(Binary):
 
 @op("BitwiseLeftShift", "opset15", "bitwise/bitwise-left-shift-15")
 class BitwiseLeftShift(Shift):
-    """A left shift, which fills with zeros."""
+    """A left shift, which fills with zeros.
+
+    >>> bitwise_left_shift(u8([1, 129]), u8(1))
+    [2, 2]
+    """
 
     cuda_expr = "b >= 0 && b < T(8 * sizeof(T)) ? a << b : T(0)"
 
@@ -81,7 +101,11 @@ class BitwiseLeftShift(Shift):
 
 @op("BitwiseRightShift", "opset15", "bitwise/bitwise-right-shift-15")
 class BitwiseRightShift(Shift):
-    """A right shift; it is arithmetic for signed types."""
+    """A right shift; it is arithmetic for signed types.
+
+    >>> bitwise_right_shift([20, -20], 2)
+    [5, -5]
+    """
 
     cuda_expr = "b >= 0 && b < T(8 * sizeof(T)) ? a >> b : a < 0 ? T(-1) : T(0)"
 

@@ -41,7 +41,11 @@ class Comparison(Binary):
 
 @op("Equal", "opset1", "comparison/equal-1")
 class Equal(Comparison):
-    """The relation a == b."""
+    """The relation a == b.
+
+    >>> equal([1.0, 2, nan], [1.0, 3, nan])
+    [True, False, False]
+    """
 
     cuda_expr = "a == b"
 
@@ -54,7 +58,11 @@ class Equal(Comparison):
 
 @op("NotEqual", "opset1", "comparison/notequal-1")
 class NotEqual(Comparison):
-    """The relation a != b."""
+    """The relation a != b.
+
+    >>> not_equal([1.0, 2, nan], [1.0, 3, nan])
+    [False, True, True]
+    """
 
     cuda_expr = "a != b"
 
@@ -67,7 +75,11 @@ class NotEqual(Comparison):
 
 @op("Less", "opset1", "comparison/less-1")
 class Less(Comparison):
-    """The relation a < b."""
+    """The relation a < b.
+
+    >>> less([1, 2, 3], 2)
+    [True, False, False]
+    """
 
     cuda_expr = "a < b"
 
@@ -83,7 +95,11 @@ class Less(Comparison):
 
 @op("LessEqual", "opset1", "comparison/lessequal-1")
 class LessEqual(Comparison):
-    """The relation a <= b."""
+    """The relation a <= b.
+
+    >>> less_equal([1, 2, 3], 2)
+    [True, True, False]
+    """
 
     cuda_expr = "a <= b"
 
@@ -99,7 +115,11 @@ class LessEqual(Comparison):
 
 @op("Greater", "opset1", "comparison/greater-1")
 class Greater(Comparison):
-    """The relation a > b."""
+    """The relation a > b.
+
+    >>> greater([1, 2, 3], 2)
+    [False, False, True]
+    """
 
     cuda_expr = "a > b"
 
@@ -115,7 +135,11 @@ class Greater(Comparison):
 
 @op("GreaterEqual", "opset1", "comparison/greater-equal-1")
 class GreaterEqual(Comparison):
-    """The relation a >= b."""
+    """The relation a >= b.
+
+    >>> greater_equal([1, 2, 3], 2)
+    [False, True, True]
+    """
 
     cuda_expr = "a >= b"
 
@@ -143,7 +167,11 @@ class FloatTest(Unary):
 
 @op("IsNaN", "opset10", "comparison/isnan-10")
 class IsNaN(FloatTest):
-    """Test for NaN."""
+    """Test for NaN.
+
+    >>> is_nan([1.0, inf, nan])
+    [False, False, True]
+    """
 
     cuda_expr = "isnan(x)"
 
@@ -153,7 +181,11 @@ class IsNaN(FloatTest):
 
 @op("IsFinite", "opset10", "comparison/isfinite-10")
 class IsFinite(FloatTest):
-    """Test for numbers that are neither infinite nor NaN."""
+    """Test for numbers that are neither infinite nor NaN.
+
+    >>> is_finite([1.0, inf, nan])
+    [True, False, False]
+    """
 
     cuda_expr = "isfinite(x)"
 
@@ -163,7 +195,11 @@ class IsFinite(FloatTest):
 
 @op("IsInf", "opset10", "comparison/isinf-10")
 class IsInf(FloatTest):
-    """Test for infinity, of the signs that the attributes select."""
+    """Test for infinity, of the signs that the attributes select.
+
+    >>> is_inf([-inf, inf, nan], attributes={"detect_negative": False})
+    [False, True, False]
+    """
 
     detect_negative: bool = True
     detect_positive: bool = True
@@ -192,7 +228,11 @@ class Logical(Binary):
 
 @op("LogicalAnd", "opset1", "logical/logical-and-1")
 class LogicalAnd(Logical):
-    """The logical and of a and b."""
+    """The logical and of a and b.
+
+    >>> logical_and([True, False], [[True], [False]])
+    [[True, False], [False, False]]
+    """
 
     cuda_expr = "a && b"
 
@@ -205,7 +245,11 @@ class LogicalAnd(Logical):
 
 @op("LogicalOr", "opset1", "logical/logical-or-1")
 class LogicalOr(Logical):
-    """The logical or of a and b."""
+    """The logical or of a and b.
+
+    >>> logical_or([True, False], [[True], [False]])
+    [[True, True], [True, False]]
+    """
 
     cuda_expr = "a || b"
 
@@ -218,7 +262,11 @@ class LogicalOr(Logical):
 
 @op("LogicalXor", "opset1", "logical/logical-xor-1")
 class LogicalXor(Logical):
-    """The logical exclusive or of a and b. OpenVINO writes its version as opset2; it is in opset1 as well."""
+    """The logical exclusive or of a and b. OpenVINO writes its version as opset2; it is in opset1 as well.
+
+    >>> logical_xor([True, False], [[True], [False]])
+    [[False, True], [True, False]]
+    """
 
     cuda_expr = "a != b"
 
@@ -237,7 +285,11 @@ class Xor(LogicalXor):
 @op("LogicalNot", "opset1", "logical/logical-not-1")
 class LogicalNot(Unary):
     """The logical not of x. The specification allows only booleans; as in OpenVINO, numbers are taken too, and give 0
-    or 1 in their type."""
+    or 1 in their type.
+
+    >>> logical_not([0, 5])
+    [1, 0]
+    """
 
     supports_symbolic = True
     cuda_expr = "!x"
@@ -256,7 +308,11 @@ class LogicalNot(Unary):
 @op("Select", "opset1", "condition/select-1")
 class Select(Elementwise):
     """Elements of ``then`` where ``cond`` is true, else of ``otherwise``. With pdpd broadcasting, ``cond`` and
-    ``otherwise`` are aligned at axis 0 of ``then`` and broadcast to it."""
+    ``otherwise`` are aligned at axis 0 of ``then`` and broadcast to it.
+
+    >>> select([[True], [False]], [1, 2], 0)
+    [[1, 2], [0, 0]]
+    """
 
     auto_broadcast: Broadcast = "numpy"
 

@@ -34,7 +34,11 @@ def _convertible(x: Spec, target: Type) -> Spec:
 
 @op("Convert", "opset1", "type/convert-1")
 class Convert(Unary):
-    """Conversion to the element type `destination_type`."""
+    """Conversion to the element type `destination_type`.
+
+    >>> convert([-1.7, 1.7], destination_type="i32")
+    [-1, 1]
+    """
 
     destination_type: Type
 
@@ -166,7 +170,11 @@ def _steps(target: Type) -> np.ndarray[Any, Any]:
 
 @op("ConvertLike", "opset1", "type/convert-like-1")
 class ConvertLike(Op):
-    """Conversion to the element type of the second input, whose values do not matter. A pass turns it into Convert."""
+    """Conversion to the element type of the second input, whose values do not matter. A pass turns it into Convert.
+
+    >>> convert_like([-1.7, 1.7], i32([0]))
+    [-1, 1]
+    """
 
     exact = True
 
@@ -179,7 +187,11 @@ class ConvertLike(Op):
 
 @op("ConvertPromoteTypes", "opset14", "type/convert-promote-types-14")
 class ConvertPromoteTypes(Op):
-    """Conversion of two tensors to a common element type that holds the values of both, by the rules of `promoted`."""
+    """Conversion of two tensors to a common element type that holds the values of both, by the rules of `promoted`.
+
+    >>> convert_promote_types([1, 2], [0.5], promote_unsafe=True)
+    ([1.0, 2.0], [0.5])
+    """
 
     promote_unsafe: bool = False
     pytorch_scalar_promotion: bool = False
@@ -266,7 +278,11 @@ def _check_safe(a: Type, b: Type, common: Type) -> None:
 
 @op("Identity", "opset16", "activation/identity-16")
 class Identity(Op):
-    """A copy of the input, unchanged."""
+    """A copy of the input, unchanged.
+
+    >>> identity([1, 2])
+    [1, 2]
+    """
 
     exact = True
     supports_symbolic = True

@@ -54,6 +54,9 @@ class FakeQuantize(_Fake):
 
     The specification's formula is computed step by step, as in OpenVINO's reference. Its CPU plugin multiplies by
     reciprocals, whose results differ in the last bits, and clamps NaN to the range.
+
+    >>> fake_quantize([-1.0, 0.3, 0.6, 9], 0.0, 1.0, 0.0, 10.0, levels=3)
+    [0.0, 5.0, 5.0, 10.0]
     """
 
     levels: int
@@ -192,6 +195,9 @@ class FakeConvert(_Fake):
 
     As in OpenVINO's CPU plugin, numbers are first rounded to f16, then clamped to the type's largest number. NaN stays
     NaN; the plugin turns it into a number.
+
+    >>> fake_convert([1.1, 500.0], 1.0, destination_type="f8e4m3")
+    [1.125, 448.0]
     """
 
     destination_type: Literal["f8e4m3", "f8e5m2"]

@@ -296,7 +296,11 @@ SYMBOLIC_FOLDS: dict[np.ufunc, np.ufunc] = {
 
 @op("ReduceSum", "opset1", "reduction/reduce-sum-1")
 class ReduceSum(Reduction):
-    """The sum; over no elements, zero."""
+    """The sum; over no elements, zero.
+
+    >>> reduce_sum([[1, 2], [3, 4]], [1], keep_dims=True)
+    [[3], [7]]
+    """
 
     fold = np.add
     fold_name = "sum"
@@ -314,7 +318,11 @@ class ReduceSum(Reduction):
 
 @op("ReduceMean", "opset1", "reduction/reduce-mean-1")
 class ReduceMean(ReduceSum):
-    """The mean; for integers truncated towards zero; over no elements, zero."""
+    """The mean; for integers truncated towards zero; over no elements, zero.
+
+    >>> reduce_mean([[1, 2], [-1, -2]], [1])
+    [1, -1]
+    """
 
     kernel = "Mean"
     supports_symbolic = False
@@ -350,7 +358,11 @@ class _Extreme(Reduction):
 
 @op("ReduceMax", "opset1", "reduction/reduce-max-1")
 class ReduceMax(_Extreme):
-    """The greatest element; over no elements, the least finite value."""
+    """The greatest element; over no elements, the least finite value.
+
+    >>> reduce_max([[1, 5], [7, 3]], [0])
+    [7, 5]
+    """
 
     fold = np.maximum
     fold_name = "max"
@@ -366,6 +378,9 @@ class ReduceMin(_Extreme):
 
     ONNX requires infinity, and OpenVINO's reference gives it. Its CPU plugin gives it only if the axes are not
     constants, else the greatest finite value.
+
+    >>> reduce_min([[1, 5], [7, 3]], [0, 1])
+    1
     """
 
     fold = np.minimum
@@ -378,7 +393,11 @@ class ReduceMin(_Extreme):
 
 @op("ReduceProd", "opset1", "reduction/reduce-prod-1")
 class ReduceProd(Reduction):
-    """The product; over no elements, one."""
+    """The product; over no elements, one.
+
+    >>> reduce_prod([[1, 2], [3, 4]], [-1])
+    [2, 12]
+    """
 
     fold = np.multiply
     fold_name = "prod"
@@ -389,7 +408,11 @@ class ReduceProd(Reduction):
 
 @op("ReduceL1", "opset4", "reduction/reduce-l1-4")
 class ReduceL1(Reduction):
-    """The sum of absolute values."""
+    """The sum of absolute values.
+
+    >>> reduce_l1([3.0, -4], 0)
+    7.0
+    """
 
     fold = np.add
     fold_name = "sum"
@@ -404,7 +427,11 @@ class ReduceL1(Reduction):
 
 @op("ReduceL2", "opset4", "reduction/reduce-l2-4")
 class ReduceL2(Reduction):
-    """The square root of the sum of squares; for integers truncated."""
+    """The square root of the sum of squares; for integers truncated.
+
+    >>> reduce_l2([3.0, -4], 0)
+    5.0
+    """
 
     fold = np.add
     fold_name = "sum"
@@ -441,7 +468,11 @@ class _Logical(Reduction):
 
 @op("ReduceLogicalAnd", "opset1", "reduction/reduce-logical-and-1")
 class ReduceLogicalAnd(_Logical):
-    """The logical and; over no elements, true."""
+    """The logical and; over no elements, true.
+
+    >>> reduce_logical_and([[True, False], [True, True]], [1])
+    [False, True]
+    """
 
     fold = np.logical_and
     fold_name = "all"
@@ -450,7 +481,11 @@ class ReduceLogicalAnd(_Logical):
 
 @op("ReduceLogicalOr", "opset1", "reduction/reduce-logical-or-1")
 class ReduceLogicalOr(_Logical):
-    """The logical or; over no elements, false."""
+    """The logical or; over no elements, false.
+
+    >>> reduce_logical_or([[True, False], [False, False]], [1])
+    [True, False]
+    """
 
     fold = np.logical_or
     fold_name = "any"

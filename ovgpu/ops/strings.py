@@ -18,7 +18,11 @@ from ovgpu.types import Type
 @op("StringTensorPack", "opset15", "type/string-tensor-pack-15")
 class StringTensorPack(Op):
     """Strings from bytes: ``begins [...], ends [...], symbols [N] -> strings [...]``. String i has the symbols, bytes
-    of UTF-8, from begins[i] up to ends[i]. A range outside the symbols raises OpError."""
+    of UTF-8, from begins[i] up to ends[i]. A range outside the symbols raises OpError.
+
+    >>> string_tensor_pack([0, 2], [2, 5], u8([*b"hello"]))
+    ["he", "llo"]
+    """
 
     exact = True
 
@@ -53,7 +57,11 @@ class StringTensorPack(Op):
 @op("StringTensorUnpack", "opset15", "type/string-tensor-unpack-15")
 class StringTensorUnpack(Op):
     """Bytes of strings: ``strings [...] -> begins [...], ends [...], symbols [N]``. The symbols are the bytes of all
-    strings, one after the other; begins and ends are each string's offsets in them."""
+    strings, one after the other; begins and ends are each string's offsets in them.
+
+    >>> string_tensor_unpack(["he", "llo"])
+    ([0, 2], [2, 5], [104, 101, 108, 108, 111])
+    """
 
     exact = True
 

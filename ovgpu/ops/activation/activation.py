@@ -57,7 +57,11 @@ class Parametrised(Elementwise):
 
 @op("Relu", "opset1", "activation/relu-1", aliases=["ReLU"])
 class Relu(Unary):
-    """``max(x, 0)``."""
+    """``max(x, 0)``.
+
+    >>> relu([-2.0, 0, 3])
+    [0.0, 0.0, 3.0]
+    """
 
     types = "number"
     cuda_expr = "x > 0 || x != x ? x : T(0)"
@@ -77,7 +81,11 @@ def _maybe_channels(x: Sequence[Int], slope: Sequence[Int]) -> bool:
 @op("PRelu", "opset1", "activation/prelu-1", aliases=["PReLU"])
 class PRelu(Elementwise):
     """``x`` where it is not negative, else ``slope * x``. A 1-D slope as long as axis 1 of ``x`` holds one value per
-    channel; any other slope broadcasts to ``x`` by NumPy's rules."""
+    channel; any other slope broadcasts to ``x`` by NumPy's rules.
+
+    >>> prelu([[[-1.0, 2], [-3, 4]]], [0.1, 0.5])
+    [[[-0.1, 2.0], [-1.5, 4.0]]]
+    """
 
     types = "number"
     mixed_reals = (1,)
@@ -109,7 +117,11 @@ class PRelu(Elementwise):
 
 @op("Elu", "opset1", "activation/elu-1")
 class Elu(Activation):
-    """``x`` where positive, else ``alpha * (exp(x) - 1)``."""
+    """``x`` where positive, else ``alpha * (exp(x) - 1)``.
+
+    >>> elu([-100.0, -1, 2], alpha=2.0)
+    [-2.0, -1.264, 2.0]
+    """
 
     alpha: float
 
@@ -127,7 +139,11 @@ class Elu(Activation):
 
 @op("Selu", "opset1", "activation/selu-1")
 class Selu(Parametrised):
-    """``lambda * x`` where positive, else ``lambda * alpha * (exp(x) - 1)``."""
+    """``lambda * x`` where positive, else ``lambda * alpha * (exp(x) - 1)``.
+
+    >>> selu([-100.0, 0, 2], 2.0, 3.0)
+    [-6.0, 0.0, 6.0]
+    """
 
     cuda_expr = "lambda_ * (x > 0 ? x : alpha * expm1(x))"
     half_precision = "promoted"
@@ -140,7 +156,11 @@ class Selu(Parametrised):
 class Clamp(Unary):
     """``x`` limited to [``min``, ``max``]; for integers the bounds are rounded inwards.
 
-    If no integer lies between them, the result is ``max``, by the specification's min(max(x, min), max)."""
+    If no integer lies between them, the result is ``max``, by the specification's min(max(x, min), max).
+
+    >>> clamp([-5, 0, 5], min_value=-1.5, max_value=1.5)
+    [-1, 0, 1]
+    """
 
     min: float
     max: float
@@ -185,7 +205,11 @@ def _round_if_finite(value: float, rounding: Any) -> Any:
 
 @op("Sigmoid", "opset1", "activation/sigmoid-1")
 class Sigmoid(Activation):
-    """``1 / (1 + exp(-x))``."""
+    """``1 / (1 + exp(-x))``.
+
+    >>> sigmoid([-100.0, 0, 1])
+    [0.0, 0.5, 0.7311]
+    """
 
     cuda_expr = "T(1) / (T(1) + exp(-x))"
     half_precision = "bounded"
@@ -196,7 +220,11 @@ class Sigmoid(Activation):
 
 @op("HardSigmoid", "opset1", "activation/hard-sigmoid-1")
 class HardSigmoid(Parametrised):
-    """``alpha * x + beta``, limited to [0, 1]."""
+    """``alpha * x + beta``, limited to [0, 1].
+
+    >>> hard_sigmoid([-9.0, 0, 1, 9], 0.2, 0.5)
+    [0.0, 0.5, 0.7, 1.0]
+    """
 
     cuda_expr = "alpha * x + beta < 0 ? T(0) : alpha * x + beta > 1 ? T(1) : alpha * x + beta"
     half_precision = "bounded"
@@ -207,7 +235,11 @@ class HardSigmoid(Parametrised):
 
 @op("HSigmoid", "opset5", "activation/hsigmoid-5")
 class HSigmoid(Activation):
-    """``min(max(x + 3, 0), 6) / 6``."""
+    """``min(max(x + 3, 0), 6) / 6``.
+
+    >>> hsigmoid([-3.0, 0, 1, 3])
+    [0.0, 0.5, 0.6667, 1.0]
+    """
 
     cuda_expr = "x < -3 ? T(0) : x > 3 ? T(1) : (x + T(3)) / T(6)"
     half_precision = "bounded"
@@ -218,7 +250,11 @@ class HSigmoid(Activation):
 
 @op("HSwish", "opset4", "activation/hswish-4")
 class HSwish(Activation):
-    """``x * min(max(x + 3, 0), 6) / 6``."""
+    """``x * min(max(x + 3, 0), 6) / 6``.
+
+    >>> hswish([-3.0, 0, 1, 3])
+    [0.0, 0.0, 0.6667, 3.0]
+    """
 
     cuda_expr = "x * (x < -3 ? T(0) : x > 3 ? T(1) : (x + T(3)) / T(6))"
     half_precision = "promoted"
@@ -229,7 +265,11 @@ class HSwish(Activation):
 
 @op("Swish", "opset4", "activation/swish-4")
 class Swish(Parametrised):
-    """``x * sigmoid(beta * x)``."""
+    """``x * sigmoid(beta * x)``.
+
+    >>> swish([-1.0, 0, 1], 2.0)
+    [-0.1192, 0.0, 0.8808]
+    """
 
     cuda_expr = "x / (T(1) + exp(-beta * x))"
     half_precision = "promoted"
@@ -243,7 +283,11 @@ class Swish(Parametrised):
 
 @op("SoftPlus", "opset4", "activation/softplus-4")
 class SoftPlus(FloatActivation):
-    """``log(1 + exp(x))``, computed as ``x`` for large x."""
+    """``log(1 + exp(x))``, computed as ``x`` for large x.
+
+    >>> softplus([-100.0, 0, 100])
+    [0.0, 0.6931, 100.0]
+    """
 
     cuda_expr = "x > T(40) ? x : log1p(exp(x))"
     half_precision = "promoted"
@@ -254,7 +298,11 @@ class SoftPlus(FloatActivation):
 
 @op("Mish", "opset4", "activation/mish-4")
 class Mish(FloatActivation):
-    """``x * tanh(softplus(x))``; for e = exp(x) the tanh is (e*e + 2e) / (e*e + 2e + 2), 1 from x = 20 on."""
+    """``x * tanh(softplus(x))``; for e = exp(x) the tanh is (e*e + 2e) / (e*e + 2e + 2), 1 from x = 20 on.
+
+    >>> mish([-100.0, 0, 1, 100])
+    [0.0, 0.0, 0.8651, 100.0]
+    """
 
     cuda_expr = "x > T(20) ? x : x * (exp(x) * (exp(x) + T(2)) / (exp(x) * (exp(x) + T(2)) + T(2)))"
     half_precision = "promoted"
@@ -267,7 +315,11 @@ class Mish(FloatActivation):
 
 @op("SoftSign", "opset9", "activation/softsign-9")
 class SoftSign(FloatActivation):
-    """``x / (1 + abs(x))``."""
+    """``x / (1 + abs(x))``.
+
+    >>> softsign([-3.0, 0, 1])
+    [-0.75, 0.0, 0.5]
+    """
 
     cuda_expr = "x / (T(1) + fabs(x))"
     half_precision = "bounded"
@@ -314,7 +366,11 @@ class Gelu(FloatActivation):
 
 @op("Gelu", "opset7", "activation/gelu-7")
 class Gelu7(Gelu):
-    """Gelu-2 with the choice of the tanh approximation."""
+    """Gelu-2 with the choice of the tanh approximation.
+
+    >>> gelu([-3.0, 0, 3], approximation_mode="tanh")
+    [-0.003637, 0.0, 2.996]
+    """
 
     approximation_mode: Literal["erf", "tanh"] = "erf"
 

@@ -222,13 +222,21 @@ class Softmax(_Softmax):
 
 @op("Softmax", "opset8", "activation/softmax-8", aliases=["SoftMax"])
 class Softmax8(_Softmax):
-    """Softmax-8: a negative ``axis`` counts from the end."""
+    """Softmax-8: a negative ``axis`` counts from the end.
+
+    >>> softmax([[0.0, 0.6931], [9, 9]], axis=-1)
+    [[0.3333, 0.6667], [0.5, 0.5]]
+    """
 
     half_precision = "always"
 
 
 @op("LogSoftmax", "opset5", "activation/log-soft-max-5")
 class LogSoftmax(_Softmax):
-    """Logarithm of the softmax along ``axis``."""
+    """Logarithm of the softmax along ``axis``.
+
+    >>> log_softmax([0.0, 1000], axis=-1)
+    [-1000.0, 0.0]
+    """
 
     log = True

@@ -25,7 +25,11 @@ class Arithmetic(Binary):
 
 @op("Add", "opset1", "arithmetic/add-1")
 class Add(Arithmetic):
-    """``a + b``."""
+    """``a + b``.
+
+    >>> add([[1], [2]], [10, 20])
+    [[11, 21], [12, 22]]
+    """
 
     cuda_expr = "a + b"
     half_precision = "promoted"
@@ -40,7 +44,11 @@ class Add(Arithmetic):
 
 @op("Subtract", "opset1", "arithmetic/subtract-1")
 class Subtract(Arithmetic):
-    """``a - b``."""
+    """``a - b``.
+
+    >>> subtract([5, 7], 2)
+    [3, 5]
+    """
 
     cuda_expr = "a - b"
     half_precision = "promoted"
@@ -55,7 +63,11 @@ class Subtract(Arithmetic):
 
 @op("Multiply", "opset1", "arithmetic/multiply-1")
 class Multiply(Arithmetic):
-    """``a * b``."""
+    """``a * b``.
+
+    >>> multiply([[1, 2], [3, 4]], [10, 100])
+    [[10, 200], [30, 400]]
+    """
 
     cuda_expr = "a * b"
     half_precision = "promoted"
@@ -71,7 +83,11 @@ class Multiply(Arithmetic):
 
 @op("SquaredDifference", "opset1", "arithmetic/squared-difference-1")
 class SquaredDifference(Arithmetic):
-    """``(a - b) ** 2``."""
+    """``(a - b) ** 2``.
+
+    >>> squared_difference([1.0, 5], 3.0)
+    [4.0, 4.0]
+    """
 
     cuda_expr = "(a - b) * (a - b)"
 
@@ -81,7 +97,11 @@ class SquaredDifference(Arithmetic):
 
 @op("Maximum", "opset1", "arithmetic/maximum-1")
 class Maximum(Arithmetic):
-    """The greater of ``a`` and ``b``; NaN if either is NaN."""
+    """The greater of ``a`` and ``b``; NaN if either is NaN.
+
+    >>> maximum([1, 5], 3)
+    [3, 5]
+    """
 
     cuda_expr = "a > b || a != a ? a : b"
     half_precision = "promoted"
@@ -99,7 +119,11 @@ class Maximum(Arithmetic):
 
 @op("Minimum", "opset1", "arithmetic/minimum-1")
 class Minimum(Arithmetic):
-    """The smaller of ``a`` and ``b``; NaN if either is NaN."""
+    """The smaller of ``a`` and ``b``; NaN if either is NaN.
+
+    >>> minimum([1, 5], 3)
+    [1, 3]
+    """
 
     cuda_expr = "a < b || a != a ? a : b"
     half_precision = "promoted"
@@ -129,6 +153,9 @@ class Divide(Arithmetic):
 
     OpenVINO's plugins always truncate. For IR files the specification decides here. Models that are read from ONNX,
     whose quotients are truncated, are read without ``m_pythondiv``.
+
+    >>> divide([7, 9], 2)
+    [3, 4]
     """
 
     m_pythondiv: bool = True
@@ -157,7 +184,11 @@ class Divide(Arithmetic):
 
 @op("Mod", "opset1", "arithmetic/mod-1")
 class Mod(Arithmetic):
-    """Remainder of truncated division, with the sign of the dividend."""
+    """Remainder of truncated division, with the sign of the dividend.
+
+    >>> mod([7, -7], 3)
+    [1, -1]
+    """
 
     def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         return xp.fmod(a, b)
@@ -175,7 +206,11 @@ class Mod(Arithmetic):
 
 @op("FloorMod", "opset1", "arithmetic/floormod-1")
 class FloorMod(Arithmetic):
-    """Remainder of floor division, with the sign of the divisor; a zero is positive, as in OpenVINO."""
+    """Remainder of floor division, with the sign of the divisor; a zero is positive, as in OpenVINO.
+
+    >>> floor_mod([7, -7], 3)
+    [1, 2]
+    """
 
     def fn(self, xp: Namespace, a: Array, b: Array) -> Array:
         remainder = xp.remainder(a, b)
@@ -194,7 +229,11 @@ class FloorMod(Arithmetic):
 
 @op("Power", "opset1", "arithmetic/power-1")
 class Power(Arithmetic):
-    """``a ** b``; integers to a negative power are truncated to 0, except for 1 and -1."""
+    """``a ** b``; integers to a negative power are truncated to 0, except for 1 and -1.
+
+    >>> power([1, 2, -1], -1)
+    [1, 0, -1]
+    """
 
     supports_symbolic = False
 
@@ -220,7 +259,11 @@ class Number(Unary):
 
 @op("Negative", "opset1", "arithmetic/negative-1")
 class Negative(Number):
-    """``-x``."""
+    """``-x``.
+
+    >>> negative([1.0, -2])
+    [-1.0, 2.0]
+    """
 
     supports_symbolic = True
     cuda_expr = "-x"
@@ -233,7 +276,11 @@ class Negative(Number):
 
 @op("Abs", "opset1", "arithmetic/abs-1")
 class Abs(Number):
-    """Absolute value of ``x``."""
+    """Absolute value of ``x``.
+
+    >>> abs([-1.5, 2])
+    [1.5, 2.0]
+    """
 
     supports_symbolic = True
     half_precision = "promoted"
@@ -251,7 +298,11 @@ class Abs(Number):
 
 @op("Sign", "opset1", "arithmetic/sign-1")
 class Sign(Number):
-    """-1, 0 or 1, the sign of ``x``; NaN for NaN."""
+    """-1, 0 or 1, the sign of ``x``; NaN for NaN.
+
+    >>> sign([-3.0, 0, 5, nan])
+    [-1.0, 0.0, 1.0, nan]
+    """
 
     cuda_expr = "x > 0 ? T(1) : x < 0 ? T(-1) : x == x ? T(0) : x"
 
@@ -274,7 +325,11 @@ class Rounding(Number):
 
 @op("Floor", "opset1", "arithmetic/floor-1")
 class Floor(Rounding):
-    """The greatest integer not above ``x``."""
+    """The greatest integer not above ``x``.
+
+    >>> floor([-1.5, 1.5])
+    [-2.0, 1.0]
+    """
 
     cuda_function = "floor"
 
@@ -284,7 +339,11 @@ class Floor(Rounding):
 
 @op("Ceiling", "opset1", "arithmetic/ceiling-1")
 class Ceiling(Rounding):
-    """The smallest integer not below ``x``."""
+    """The smallest integer not below ``x``.
+
+    >>> ceiling([-1.5, 1.5])
+    [-1.0, 2.0]
+    """
 
     cuda_function = "ceil"
 
@@ -294,7 +353,11 @@ class Ceiling(Rounding):
 
 @op("Round", "opset5", "arithmetic/round-5")
 class Round(Rounding):
-    """The integer nearest to ``x``; a half goes to the even one, or away from zero. Booleans are accepted too."""
+    """The integer nearest to ``x``; a half goes to the even one, or away from zero. Booleans are accepted too.
+
+    >>> round([-0.5, 0.5, 1.5, 2.5], mode="half_to_even")
+    [0.0, 0.0, 2.0, 2.0]
+    """
 
     mode: Literal["half_to_even", "half_away_from_zero"] = "half_to_even"
 
@@ -323,7 +386,11 @@ class Function(Number):
 
 @op("Sqrt", "opset1", "arithmetic/sqrt-1")
 class Sqrt(Function):
-    """Square root of ``x``."""
+    """Square root of ``x``.
+
+    >>> sqrt([4.0, 2, -1])
+    [2.0, 1.414, nan]
+    """
 
     cuda_expr = "sqrt(x)"
 
@@ -333,7 +400,11 @@ class Sqrt(Function):
 
 @op("Exp", "opset1", "activation/exp-1")
 class Exp(Function):
-    """``e ** x``."""
+    """``e ** x``.
+
+    >>> exp([-inf, 0, 1])
+    [0.0, 1.0, 2.718]
+    """
 
     cuda_expr = "exp(x)"
 
@@ -343,7 +414,11 @@ class Exp(Function):
 
 @op("Log", "opset1", "arithmetic/log-1")
 class Log(Function):
-    """Natural logarithm of ``x``."""
+    """Natural logarithm of ``x``.
+
+    >>> log([0.0, 1, 10])
+    [-inf, 0.0, 2.303]
+    """
 
     cuda_expr = "log(x)"
 
@@ -353,7 +428,11 @@ class Log(Function):
 
 @op("Erf", "opset1", "arithmetic/erf-1")
 class Erf(Function):
-    """Gauss error function of ``x``."""
+    """Gauss error function of ``x``.
+
+    >>> erf([-100.0, 0, 1])
+    [-1.0, 0.0, 0.8427]
+    """
 
     cuda_expr = "erf(x)"
     half_precision = "bounded"
@@ -364,7 +443,11 @@ class Erf(Function):
 
 @op("ErfInv", "opset17", "arithmetic/erfinv-17")
 class ErfInv(Unary):
-    """Inverse of the error function; floating-point types only."""
+    """Inverse of the error function; floating-point types only.
+
+    >>> erfinv([0.0, 0.8427, 1])
+    [0.0, 1.0, inf]
+    """
 
     types = "real"
     cuda_expr = "erfinv(x)"

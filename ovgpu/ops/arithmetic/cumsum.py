@@ -23,6 +23,9 @@ class CumSum(Op):
 
     With ``exclusive``, a sum leaves out the element at its own position. With ``reverse``, sums begin at the end.
     Integers wrap around.
+
+    >>> cum_sum([1, 2, 3], 0, exclusive=True, reverse=True)
+    [5, 3, 0]
     """
 
     exclusive: bool = False

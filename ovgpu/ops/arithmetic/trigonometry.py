@@ -16,7 +16,11 @@ class Function(Unary):
 
 @op("Sin", "opset1", "arithmetic/sin-1")
 class Sin(Function):
-    """Sine of ``x``."""
+    """Sine of ``x``.
+
+    >>> sin([0.0, 1.5708])
+    [0.0, 1.0]
+    """
 
     cuda_expr = "sin(x)"
     half_precision = "bounded"
@@ -27,7 +31,11 @@ class Sin(Function):
 
 @op("Cos", "opset1", "arithmetic/cos-1")
 class Cos(Function):
-    """Cosine of ``x``."""
+    """Cosine of ``x``.
+
+    >>> cos([0.0, 3.1416])
+    [1.0, -1.0]
+    """
 
     cuda_expr = "cos(x)"
     half_precision = "bounded"
@@ -38,7 +46,11 @@ class Cos(Function):
 
 @op("Tan", "opset1", "arithmetic/tan-1")
 class Tan(Function):
-    """Tangent of ``x``."""
+    """Tangent of ``x``.
+
+    >>> tan([0.0, 0.7854])
+    [0.0, 1.0]
+    """
 
     cuda_expr = "tan(x)"
 
@@ -48,7 +60,11 @@ class Tan(Function):
 
 @op("Asin", "opset1", "arithmetic/asin-1")
 class Asin(Function):
-    """Inverse sine of ``x``."""
+    """Inverse sine of ``x``.
+
+    >>> asin([0.0, 1, 2])
+    [0.0, 1.571, nan]
+    """
 
     cuda_expr = "asin(x)"
 
@@ -58,7 +74,11 @@ class Asin(Function):
 
 @op("Acos", "opset1", "arithmetic/acos-1")
 class Acos(Function):
-    """Inverse cosine of ``x``."""
+    """Inverse cosine of ``x``.
+
+    >>> acos([-1.0, 0, 1])
+    [3.142, 1.571, 0.0]
+    """
 
     cuda_expr = "acos(x)"
 
@@ -68,7 +88,11 @@ class Acos(Function):
 
 @op("Atan", "opset1", "arithmetic/atan-1")
 class Atan(Function):
-    """Inverse tangent of ``x``."""
+    """Inverse tangent of ``x``.
+
+    >>> atan([0.0, 1, inf])
+    [0.0, 0.7854, 1.571]
+    """
 
     cuda_expr = "atan(x)"
 
@@ -78,7 +102,11 @@ class Atan(Function):
 
 @op("Sinh", "opset1", "arithmetic/sinh-1")
 class Sinh(Function):
-    """Hyperbolic sine of ``x``."""
+    """Hyperbolic sine of ``x``.
+
+    >>> sinh([0.0, 1])
+    [0.0, 1.175]
+    """
 
     cuda_expr = "sinh(x)"
 
@@ -88,7 +116,11 @@ class Sinh(Function):
 
 @op("Cosh", "opset1", "arithmetic/cosh-1")
 class Cosh(Function):
-    """Hyperbolic cosine of ``x``."""
+    """Hyperbolic cosine of ``x``.
+
+    >>> cosh([0.0, 1])
+    [1.0, 1.543]
+    """
 
     cuda_expr = "cosh(x)"
 
@@ -98,7 +130,11 @@ class Cosh(Function):
 
 @op("Tanh", "opset1", "arithmetic/tanh-1")
 class Tanh(Function):
-    """Hyperbolic tangent of ``x``."""
+    """Hyperbolic tangent of ``x``.
+
+    >>> tanh([0.0, 1, 100])
+    [0.0, 0.7616, 1.0]
+    """
 
     cuda_expr = "tanh(x)"
     half_precision = "bounded"
@@ -109,7 +145,11 @@ class Tanh(Function):
 
 @op("Asinh", "opset4", "arithmetic/asinh-3")
 class Asinh(Function):
-    """Inverse hyperbolic sine of ``x``."""
+    """Inverse hyperbolic sine of ``x``.
+
+    >>> asinh([0.0, 1.175])
+    [0.0, 1.0]
+    """
 
     cuda_expr = "asinh(x)"
 
@@ -119,7 +159,11 @@ class Asinh(Function):
 
 @op("Acosh", "opset4", "arithmetic/acosh-3")
 class Acosh(Function):
-    """Inverse hyperbolic cosine of ``x``."""
+    """Inverse hyperbolic cosine of ``x``.
+
+    >>> acosh([1.0, 1.543, 0])
+    [0.0, 1.0, nan]
+    """
 
     cuda_expr = "acosh(x)"
 
@@ -129,7 +173,11 @@ class Acosh(Function):
 
 @op("Atanh", "opset4", "arithmetic/atanh-3")
 class Atanh(Function):
-    """Inverse hyperbolic tangent of ``x``."""
+    """Inverse hyperbolic tangent of ``x``.
+
+    >>> atanh([0.0, 0.7616, 1])
+    [0.0, 1.0, inf]
+    """
 
     cuda_expr = "atanh(x)"
 

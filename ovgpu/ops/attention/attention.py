@@ -45,6 +45,9 @@ class ScaledDotProductAttention(Op):
     attend, any other is added to the scores, and a scalar stands for no mask. The default of ``scale`` is 1 / sqrt(E).
     A sink is one more score per query: it takes part in the softmax, but has no value. With ``causal``, query i
     attends to the keys 0..i, and the mask is ignored.
+
+    >>> scaled_dot_product_attention([[[0.0], [0]]], [[[1.0], [2]]], [[[10.0], [20]]], causal=True)
+    [[[10.0], [15.0]]]
     """
 
     causal: bool = False

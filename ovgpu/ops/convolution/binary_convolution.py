@@ -30,6 +30,10 @@ class BinaryConvolution(Windowed):
     The kernel has type u1, the data any type of numbers. As in OpenVINO's plugin, data above 0 stands for 1, all other
     data for -1. Elements outside of the data count as ``pad_value``; 0 adds nothing. In a constant kernel, unlike in
     other constants of u1, the first bit of a byte is the lowest; `passes.canonicalise` reverses its bits.
+
+    >>> binary_convolution([[[[5.0]]] * 6 + [[[-5]]] * 2], u1([[[[0]]] * 8]), strides=[1, 1], pads_begin=[0, 0],
+    ...                    pads_end=[0, 0], dilations=[1, 1], mode="xnor-popcount", pad_value=0.0)
+    [[[[-4.0]]]]
     """
 
     mode: Literal["xnor-popcount"]

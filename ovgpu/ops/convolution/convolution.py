@@ -72,6 +72,9 @@ class Convolution(_Convolution):
     """``x [N, C, ...], kernel [O, C, ...] -> [N, O, ...]``: cross-correlation of data and kernel, summed over channels.
 
     The data has one to three spatial axes, and any type of numbers; 8-bit integers saturate, wider ones wrap.
+
+    >>> convolution([[[1.0, 2, 4]]], [[[1.0, -1]]], strides=[1], pads_begin=[0], pads_end=[0], dilations=[1])
+    [[[-1.0, -2.0]]]
     """
 
     def infer_specs(self, x: Spec, kernel: Spec) -> tuple[Spec, ...]:
@@ -144,7 +147,12 @@ class Convolution(_Convolution):
 
 @op("GroupConvolution", "opset1", "convolution/group-convolution-1")
 class GroupConvolution(Convolution):
-    """``x [N, G C, ...], kernel [G, O, C, ...] -> [N, G O, ...]``: a Convolution for each of G groups of channels."""
+    """``x [N, G C, ...], kernel [G, O, C, ...] -> [N, G O, ...]``: a Convolution for each of G groups of channels.
+
+    >>> group_convolution([[[1.0, 2], [3, 4]]], [[[[10.0]]], [[[100]]]],
+    ...                   strides=[1], pads_begin=[0], pads_end=[0], dilations=[1])
+    [[[10.0, 20.0], [300.0, 400.0]]]
+    """
 
     leading = 3
 
@@ -158,6 +166,9 @@ class ConvolutionBackpropData(_Convolution):
     (same_upper: the larger half at the beginning), and missing elements at the end are zeros. Without an output shape,
     same_upper and same_lower pad nothing. The specification would cut the excess for explicit and valid padding, too;
     here their padding at the beginning is kept, as in the frameworks of such models.
+
+    >>> convolution_backprop_data([[[1.0, 10]]], [[[1.0, 2, 3]]], strides=[2])
+    [[[1.0, 2.0, 13.0, 20.0, 30.0]]]
     """
 
     output_padding: tuple[int, ...] = ()
@@ -276,6 +287,9 @@ class GroupConvolutionBackpropData(ConvolutionBackpropData):
     """``x [N, G C, ...], kernel [G, C, O, ...] (, output_shape [axes]) -> [N, G O, ...]``.
 
     This is a ConvolutionBackpropData for each of G groups of channels.
+
+    >>> group_convolution_backprop_data([[[1.0], [10]]], [[[[1.0, 2]]], [[[3, 4]]]], strides=[1])
+    [[[1.0, 2.0], [30.0, 40.0]]]
     """
 
     leading = 3

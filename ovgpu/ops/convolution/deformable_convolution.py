@@ -158,6 +158,10 @@ class DeformableConvolution8(DeformableConvolution):
     """DeformableConvolution-1 with an optional mask [N, D taps, ...] that the values read by taps are multiplied by.
 
     With ``bilinear_interpolation_pad``, values fade to 0 over one pixel outside of the data, on all sides.
+
+    >>> deformable_convolution([[[[1.0, 2, 4]]]], [[[[0.0, 0, 0]], [[1, 0.5, 0]]]], [[[[1.0]]]],
+    ...                        strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], dilations=[1, 1])
+    [[[[2.0, 3.0, 4.0]]]]
     """
 
     bilinear_interpolation_pad: bool = False

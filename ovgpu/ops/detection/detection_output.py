@@ -192,7 +192,12 @@ class DetectionOutput(Detection):
 
 @op("DetectionOutput", "opset8", "detection/detectionoutput-8")
 class DetectionOutput8(Detection):
-    """DetectionOutput-1, in which the number of classes follows from the shapes."""
+    """DetectionOutput-1, in which the number of classes follows from the shapes.
+
+    >>> detection_output([[0.1, 0.0, 0.1, 0.0]], [[0.1, 0.9]], [[[0.2, 0.2, 0.4, 0.4]]], attrs={
+    ...     "nms_threshold": 0.5, "keep_top_k": [1], "variance_encoded_in_target": True, "normalized": True})
+    [[[[0.0, 1.0, 0.9, 0.3, 0.2, 0.5, 0.4]]]]
+    """
 
     def classes(self, scores: Int, priors: Int) -> Int:
         if not isinstance(priors, Sym) and priors == 0:

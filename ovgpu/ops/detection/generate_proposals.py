@@ -137,6 +137,11 @@ class GenerateProposals(Anchored):
     become smaller are left out after the selection by score. Boxes that are not ``normalized`` include the pixels at
     both ends. Every selected region multiplies the IoU threshold by ``nms_eta``, as long as it is above 0.5; OpenVINO
     accepts only 1.
+
+    >>> generate_proposals([[8.0, 8, 1]], [[[[0.0, 0, 4, 4]], [[0, 0, 4, 5]]]],
+    ...                    [[[[0.0, 0]], [[0, 0]], [[0, 0]], [[0, 0]]]], [[[[0.8, 0.9]]]],
+    ...                    min_size=1.0, nms_threshold=0.5, pre_nms_count=2, post_nms_count=2)
+    ([[0.0, 0.0, 4.0, 5.0]], [0.9], [1])
     """
 
     normalized: bool = True

@@ -181,7 +181,12 @@ class MulticlassNms(MulticlassSuppression):
 @op("MulticlassNms", "opset9", "sort/multiclass-non-max-suppression-9")
 class MulticlassNms9(MulticlassNms):
     """MulticlassNms-8, or with ``boxes [C, M, 4], scores [C, M], counts [N]``: each class has its own boxes, ``counts``
-    per image, one image after the other. Indices are then ``box * C + class``."""
+    per image, one image after the other. Indices are then ``box * C + class``.
+
+    >>> multiclass_nms([[[0.0, 0, 1, 1], [0, 0, 1, 2]]], [[[0.9, 0.8], [0.3, 0.6]]],
+    ...                iou_threshold=0.4, sort_result_type="score")
+    ([[0.0, 0.9, 0.0, 0.0, 1.0, 1.0], [1.0, 0.6, 0.0, 0.0, 1.0, 2.0]], [[0], [1]], [2])
+    """
 
     def infer_specs(self, boxes: Spec, scores: Spec, counts: Spec | None = None) -> tuple[Spec, ...]:
         if counts is not None:
@@ -194,7 +199,11 @@ class MulticlassNms9(MulticlassNms):
 class MatrixNms(MulticlassSuppression):
     """Matrix NMS (Wang et al. 2020); see `MulticlassSuppression`. A box does not suppress the boxes that it overlaps,
     but lowers their scores; it lowers them less if a better box overlaps it. Boxes with scores above
-    ``post_threshold`` are selected."""
+    ``post_threshold`` are selected.
+
+    >>> matrix_nms([[[0.0, 0, 1, 1], [0, 0, 1, 2]]], [[[0.9, 0.8]]])
+    ([[0.0, 0.9, 0.0, 0.0, 1.0, 1.0], [0.0, 0.4, 0.0, 0.0, 1.0, 2.0]], [[0], [1]], [2])
+    """
 
     decay_function: Literal["gaussian", "linear"] = "linear"
     gaussian_sigma: float = 2.0

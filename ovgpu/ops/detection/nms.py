@@ -294,7 +294,11 @@ class NonMaxSuppression5(VariableLength, NonMaxSuppression4):
 
 @op("NonMaxSuppression", "opset9", "sort/non-max-suppression-9")
 class NonMaxSuppression9(NonMaxSuppression5):
-    """NonMaxSuppression-5, in which soft suppression ignores the IoU threshold."""
+    """NonMaxSuppression-5, in which soft suppression ignores the IoU threshold.
+
+    >>> non_max_suppression([[[0.0, 0, 1, 1], [0, 0, 1, 2], [5, 5, 6, 6]]], [[[0.6, 0.9, 0.5]]], 10, 0.4, 0.0)
+    ([[0, 0, 1], [0, 0, 2]], [[0.0, 0.0, 0.9], [0.0, 0.0, 0.5]], [2])
+    """
 
     def weight(self, iou: Array, threshold: np.float32, scale: np.float32) -> Array:
         return np.exp(scale * iou * iou)
@@ -303,7 +307,12 @@ class NonMaxSuppression9(NonMaxSuppression5):
 @op("NMSRotated", "opset13", "sort/nms-rotated-13")
 class NMSRotated(VariableLength):
     """``boxes [B, N, 5], scores, limit, thresholds -> [n, 3] indices, [n, 3] batch, class and score, [1] n``:
-    NonMaxSuppression-9 for boxes given by centre x and y, width, height, and an angle in radians."""
+    NonMaxSuppression-9 for boxes given by centre x and y, width, height, and an angle in radians.
+
+    >>> nms_rotated([[[0.0, 0, 4, 1, 0], [0, 0, 4, 1, 1.5708], [0, 0, 4, 1, 3.1416]]], [[[0.9, 0.8, 0.7]]],
+    ...             10, 0.5, 0.0)
+    ([[0, 0, 0], [0, 0, 1]], [[0.0, 0.0, 0.9], [0.0, 0.0, 0.8]], [2])
+    """
 
     clockwise: bool = True
 

@@ -176,7 +176,11 @@ class PriorBox(Priors):
 
 @op("PriorBox", "opset8", "detection/prior-box-8")
 class PriorBox8(PriorBox):
-    """PriorBox-1 with the option to put the boxes of max_size after those of the ratios."""
+    """PriorBox-1 with the option to put the boxes of max_size after those of the ratios.
+
+    >>> prior_box([1, 1], [10, 10], attrs={"min_size": [4.0], "offset": 0.5})
+    [[0.3, 0.3, 0.7, 0.7], [0.1, 0.1, 0.1, 0.1]]
+    """
 
     min_max_aspect_ratios_order: bool = True
 
@@ -188,7 +192,11 @@ class PriorBox8(PriorBox):
 @op("PriorBoxClustered", "opset1", "detection/prior-box-clustered-1")
 class PriorBoxClustered(Priors):
     """Priors of given widths and heights. Centres are ``step_w`` and ``step_h`` apart, or ``step`` where one is 0. If
-    all are 0, the grid spans the image."""
+    all are 0, the grid spans the image.
+
+    >>> prior_box_clustered([1, 1], [10, 10], attrs={"width": [4.0], "height": [2.0], "offset": 0.5})
+    [[0.3, 0.4, 0.7, 0.6], [0.1, 0.1, 0.1, 0.1]]
+    """
 
     width: tuple[float, ...] = (1.0,)
     height: tuple[float, ...] = (1.0,)

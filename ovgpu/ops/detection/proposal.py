@@ -138,7 +138,13 @@ def clip_boxes(boxes: Array, size: Array) -> Array:
 
 @op("Proposal", "opset4", "detection/proposal-4")
 class Proposal4(Proposal):
-    """Proposal-1 with a second output, the scores ``[N * post_nms_topn]`` of the proposals, padded with zeros."""
+    """Proposal-1 with a second output, the scores ``[N * post_nms_topn]`` of the proposals, padded with zeros.
+
+    >>> proposal([[[[0.1]], [[0.9]]]], [[[[0.5]], [[0]], [[0]], [[0]]]], [10.0, 10, 1], attrs={
+    ...     "base_size": u32(4), "pre_nms_topn": u32(1), "post_nms_topn": u32(1), "nms_thresh": 0.5,
+    ...     "feat_stride": u32(1), "min_size": u32(1), "ratio": [1.0], "scale": [1.0]})
+    ([[0.0, 2.0, 0.0, 6.0, 4.0]], [0.9])
+    """
 
     def infer_specs(self, scores: Spec, offsets: Spec, image: Spec) -> tuple[Spec, ...]:
         (rows,) = super().infer_specs(scores, offsets, image)

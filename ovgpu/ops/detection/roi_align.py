@@ -191,7 +191,12 @@ class ROIAlign(_Aligned):
 @op("ROIAlign", "opset9", "detection/roi-align-9")
 class ROIAlign9(ROIAlign):
     """ROIAlign-3 with ``aligned_mode``: except for asymmetric, pixel centres lie halfway between integers, and the
-    sides of regions have no lower bound."""
+    sides of regions have no lower bound.
+
+    >>> roi_align([[[[1.0, 2], [3, 4]]]], [[0.0, 0, 2, 2]], [0], pooled_h=1, pooled_w=1, sampling_ratio=1,
+    ...           spatial_scale=1.0, mode="avg", aligned_mode="half_pixel_for_nn")
+    [[[[2.5]]]]
+    """
 
     aligned_mode: Literal["asymmetric", "half_pixel_for_nn", "half_pixel"] = "asymmetric"
 
@@ -206,6 +211,10 @@ class ROIAlignRotated(_Aligned):
     """``maps [N, C, H, W], regions [R, (x, y, width, height, angle)], images [R] -> [R, C, pooled_h, pooled_w]``.
 
     The mean of points in each bin of the rotated regions. The angle is in radians.
+
+    >>> roi_align_rotated([[[[1.0, 2], [3, 4]]]], [[1.0, 1, 2, 2, 3.1416]], [0], pooled_h=2, pooled_w=2,
+    ...                   sampling_ratio=1, spatial_scale=1.0, clockwise_mode=True)
+    [[[[4.0, 3.0], [2.0, 1.0]]]]
     """
 
     clockwise_mode: bool = False

@@ -32,6 +32,9 @@ class ROIPooling(Regions):
     max: the maximum of each bin of a region, whose corners are scaled and rounded (Girshick 2015); bins overlap, and
     an empty one gives 0. bilinear: points at equal distances from corner to corner of a region, whose coordinates
     range from 0 to 1; a point outside gives 0. OpenVINO's plugin takes image -1 as the end of the regions.
+
+    >>> roi_pooling([[[[1.0, 5, 2]]]], [[0.0, 0, 0, 2, 0]], output_roi=[1, 2], spatial_scale=1.0, method="max")
+    [[[[5.0, 5.0]]]]
     """
 
     pooled_h: int
@@ -143,6 +146,10 @@ class PSROIPooling(_PositionSensitive):
     rounded, then scaled; a bin outside the image gives 0. bilinear: the mean of points in
     ``spatial_bins_y * spatial_bins_x`` cells of a region, whose scaled coordinates range from 0 to 1. Each cell has its
     own channels, and a point outside counts as 0.
+
+    >>> psroi_pooling([[[[1.0]], [[2]], [[3]], [[4]]]], [[0.0, 0, 0, 0, 0]], output_dim=1, group_size=2,
+    ...               spatial_scale=1.0, spatial_bins_x=1, spatial_bins_y=1, mode="average")
+    [[[[1.0, 2.0], [3.0, 4.0]]]]
     """
 
     mode: Literal["average", "bilinear"] = "average"
@@ -228,6 +235,10 @@ class DeformablePSROIPooling(_PositionSensitive):
     Deformable position-sensitive RoI pooling (Dai et al. 2017): the mean of those ``spatial_bins_y * spatial_bins_x``
     points of each bin that lie in the image, 0 if none does. Bins are moved by the offsets times ``trans_std``, in
     units of the region's sides.
+
+    >>> deformable_psroi_pooling([[[[1.0, 2, 3, 4]]]], [[0.0, 0, 0, 1, 0]], output_dim=1, spatial_scale=1.0,
+    ...                          offsets=f32([[[[1.0]], [[0]]]]))
+    [[[[2.5]]]]
     """
 
     mode: Literal["bilinear_deformable"] = "bilinear_deformable"

@@ -26,6 +26,10 @@ class RegionYolo(Op):
 
     With ``do_softmax``, there are ``num`` regions, the classes go through softmax instead, and the axes from ``axis``
     to ``end_axis`` are flattened. Without it, ``mask`` has one element per region, and other channels are left out.
+
+    >>> region_yolo([[[[0.0]], [[0]], [[7]], [[8]], [[0]], [[0]]]], coords=4, classes=1, num=1,
+    ...             do_softmax=False, mask=[0], axis=1, end_axis=3)
+    [[[[0.5]], [[0.5]], [[7.0]], [[8.0]], [[0.5]], [[0.5]]]]
     """
 
     anchors: tuple[float, ...] = ()
@@ -117,6 +121,10 @@ class ReorgYolo(Op):
 
     x is reshaped to ``[N, C / stride^2, H, stride, W, stride]`` and transposed to
     ``[N, stride, stride, C / stride^2, H, W]``. The output has the elements in that order.
+
+    >>> reorg_yolo([[[[0.0, 1], [2, 3]], [[4, 5], [6, 7]], [[8, 9], [10, 11]], [[12, 13], [14, 15]]]], stride=[2])
+    [[[[0.0]], [[2.0]], [[8.0]], [[10.0]], [[1.0]], [[3.0]], [[9.0]], [[11.0]],
+      [[4.0]], [[6.0]], [[12.0]], [[14.0]], [[5.0]], [[7.0]], [[13.0]], [[15.0]]]]
     """
 
     stride: int

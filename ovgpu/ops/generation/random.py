@@ -55,6 +55,9 @@ class RandomUniform(Generating):
     Mersenne twister (pytorch), which restarts in every inference. An i64 takes one word of 32 bits if its bounds fit,
     else two. As specified, f16 and f64 use words and rounding of their own; OpenVINO's plugin computes them in f32.
     Without seeds, every compiled model has a different sequence.
+
+    >>> random_uniform([3], 5, 6, output_type="i64")
+    [5, 5, 5]
     """
 
     output_type: Type
@@ -298,6 +301,9 @@ class Multinomial(Op):
     With ``log_probs``, the inputs are logarithms of probabilities; without replacement, no class is drawn twice. The
     words come from a Mersenne twister, as in OpenVINO's plugin. They are the same in every inference, unless there are
     no seeds. Sums are in f32.
+
+    >>> multinomial([[0.0, 1, 0]], 2, convert_type="i32", with_replacement=True, log_probs=False)
+    [[1, 1]]
     """
 
     convert_type: Type

@@ -202,28 +202,44 @@ def _convert_rows(y: Any, u: Any, v: Any, out: Any, buffers: Sequence[Any]) -> N
 
 @op("NV12toRGB", "opset8", "image/nv12-to-rgb-8")
 class NV12toRGB(_FromNV12):
-    """``Y [n, h, w, 1], UV [n, h/2, w/2, 2] -> RGB [n, h, w, 3]``, or all planes in one input."""
+    """``Y [n, h, w, 1], UV [n, h/2, w/2, 2] -> RGB [n, h, w, 3]``, or all planes in one input.
+
+    >>> nv12_to_rgb([[[[16.0], [235]], [[16], [235]]]], [[[[128.0, 128]]]])
+    [[[[0.0, 0.0, 0.0], [254.9, 254.9, 254.9]], [[0.0, 0.0, 0.0], [254.9, 254.9, 254.9]]]]
+    """
 
     bgr = False
 
 
 @op("NV12toBGR", "opset8", "image/nv12-to-bgr-8")
 class NV12toBGR(_FromNV12):
-    """``Y [n, h, w, 1], UV [n, h/2, w/2, 2] -> BGR [n, h, w, 3]``, or all planes in one input."""
+    """``Y [n, h, w, 1], UV [n, h/2, w/2, 2] -> BGR [n, h, w, 3]``, or all planes in one input.
+
+    >>> nv12_to_bgr([[[[16.0], [16]], [[16], [16]]]], [[[[228.0, 128]]]])
+    [[[[201.8, 0.0, 0.0], [201.8, 0.0, 0.0]], [[201.8, 0.0, 0.0], [201.8, 0.0, 0.0]]]]
+    """
 
     bgr = True
 
 
 @op("I420toRGB", "opset8", "image/i420-to-rgb-8")
 class I420toRGB(_FromI420):
-    """``Y [n, h, w, 1], U and V [n, h/2, w/2, 1] -> RGB [n, h, w, 3]``, or all planes in one input."""
+    """``Y [n, h, w, 1], U and V [n, h/2, w/2, 1] -> RGB [n, h, w, 3]``, or all planes in one input.
+
+    >>> i420_to_rgb([[[[16.0], [16]], [[16], [16]]]], [[[[228.0]]]], [[[[128.0]]]])
+    [[[[0.0, 0.0, 201.8], [0.0, 0.0, 201.8]], [[0.0, 0.0, 201.8], [0.0, 0.0, 201.8]]]]
+    """
 
     bgr = False
 
 
 @op("I420toBGR", "opset8", "image/i420-to-bgr-8")
 class I420toBGR(_FromI420):
-    """``Y [n, h, w, 1], U and V [n, h/2, w/2, 1] -> BGR [n, h, w, 3]``, or all planes in one input."""
+    """``Y [n, h, w, 1], U and V [n, h/2, w/2, 1] -> BGR [n, h, w, 3]``, or all planes in one input.
+
+    >>> i420_to_bgr([[[[16.0], [16]], [[16], [16]]]], [[[[228.0]]]], [[[[128.0]]]])
+    [[[[201.8, 0.0, 0.0], [201.8, 0.0, 0.0]], [[201.8, 0.0, 0.0], [201.8, 0.0, 0.0]]]]
+    """
 
     bgr = True
 

@@ -33,6 +33,9 @@ class GridSample(Op):
 
     With ``align_corners``, -1 and 1 are the centres of the first and last elements, else their outer edges. Integers
     of 8 bits are rounded, wider ones truncated, as in OpenVINO's CPU plugin.
+
+    >>> grid_sample([[[[1.0, 2, 4]]]], [[[[-1.0, 0], [0.5, 0]]]], attributes={"align_corners": True})
+    [[[[1.0, 3.0]]]]
     """
 
     align_corners: bool = False

@@ -256,6 +256,9 @@ class Interpolate11(Interpolate4):
 
     Pillow's modes resize two axes, the second one first, and round 8-bit integers in between. They ignore
     ``cube_coeff``, as OpenVINO's plugin does: PyTorch's frontend writes -0.75 there, but torch uses -0.5, as Pillow.
+
+    >>> interpolate([1.0, 3], [4], mode="linear", shape_calculation_mode="sizes")
+    [1.0, 1.5, 2.5, 3.0]
     """
 
     mode: Literal[

@@ -34,6 +34,9 @@ class Einsum(Op):
     A label that occurs twice in a subscript takes the diagonal. ``...`` stands for axes that broadcast. Without ``->``,
     the output has the labels that occur once, in alphabetical order. Extents of 1 broadcast for labels as well. 8-bit
     integers saturate as in MatMul. OpenVINO refuses spaces, which the specification allows.
+
+    >>> einsum(([[1.0, 2], [3, 4]], [10.0, 100]), equation="ii,i->i")
+    [10.0, 400.0]
     """
 
     equation: str

@@ -30,6 +30,9 @@ class Inverse(Op):
     """``x [..., n, n] -> [..., n, n]``: the inverses of square matrices, transposed if ``adjoint``.
 
     f64 is computed in f64. A singular matrix is an error on the CPU, and gives infinities on a device.
+
+    >>> inverse([[2.0, 1], [1, 1]])
+    [[1.0, -1.0], [-1.0, 2.0]]
     """
 
     adjoint: bool = False
@@ -81,6 +84,9 @@ class GroupedMatMul(Op):
     ``b [G, K, N]``, OpenVINO takes only ``[G, N, K]``: both are accepted, as ``[G, N, K]`` if the extents allow either.
     A group whose end lies before the end of the previous group has no rows. An end past the last row counts as the
     number of rows.
+
+    >>> grouped_matmul([[1.0], [2], [3]], [[[10.0]], [[100]]], i32([1, 3]))
+    [[10.0], [200.0], [300.0]]
     """
 
     layout = "dense"

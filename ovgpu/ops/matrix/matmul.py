@@ -26,6 +26,9 @@ class MatMul(Op):
 
     A vector is a row on the left and a column on the right, and its axis is dropped from the result; the attributes
     transpose the last two axes of inputs that have two. 8-bit integers saturate, wider ones wrap.
+
+    >>> matmul([1.0, 2], [[3.0, 4]], transpose_a=False, transpose_b=True)
+    [11.0]
     """
 
     transpose_a: bool = False

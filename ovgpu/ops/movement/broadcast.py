@@ -143,7 +143,10 @@ class Broadcast(_Broadcast):
 
 @op("Broadcast", "opset3", "movement/broadcast-3")
 class Broadcast3(_Broadcast):
-    __doc__ = _Broadcast.__doc__
+    __doc__ = f"""{_Broadcast.__doc__}
+    >>> broadcast([[1], [2]], [1, 3], broadcast_spec="BIDIRECTIONAL")
+    [[1, 1, 1], [2, 2, 2]]
+    """
 
     mode: Literal["numpy", "explicit", "none", "bidirectional", "pdpd"] = "numpy"
 

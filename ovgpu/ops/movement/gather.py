@@ -226,4 +226,8 @@ class Gather7(Gather):
 
 @op("Gather", "opset8", "movement/gather-8")
 class Gather8(Gather7):
-    __doc__ = Gather7.__doc__
+    __doc__ = f"""{Gather7.__doc__}
+
+    >>> gather([[1, 2], [3, 4]], [[0], [-1]], 1, batch_dims=1)
+    [[1], [4]]
+    """

@@ -30,6 +30,9 @@ class GatherElements(Op):
 
     An index below 0 counts from the end, as in OpenVINO's CPU plugin. An index out of range is an error if it is known
     when the model is compiled; if it is computed it gives zeros, where the plugin reads out of bounds.
+
+    >>> gather_elements([[1, 2], [3, 4]], [[0, -1]], axis=0)
+    [[1, 4]]
     """
 
     axis: int
@@ -223,7 +226,10 @@ class GatherND5(_GatherND):
 
 @op("GatherND", "opset8", "movement/gather-nd-8")
 class GatherND8(_GatherND):
-    __doc__ = _GatherND.__doc__
+    __doc__ = f"""{_GatherND.__doc__}
+    >>> gather_nd([[1, 2], [3, 4]], [[0, 1], [1, 0]])
+    [2, 3]
+    """
 
 
 @op("GatherTree", "opset1", "movement/gather-tree-1")
@@ -233,6 +239,9 @@ class GatherTree(Op):
     Tokens of every beam of a beam search, traced from its last step back along the parents. After the first end token
     of a beam, and from its batch's length on, all tokens are end tokens. So are the tokens before a step whose parent
     does not exist; there OpenVINO's CPU plugin leaves the output unwritten, or reads past the input's end.
+
+    >>> gather_tree([[[1, 2]], [[3, 4]]], [[[0, 0]], [[1, 0]]], [2], 9)
+    [[[2, 1]], [[3, 4]]]
     """
 
     partial_inputs = (0,)

@@ -38,7 +38,11 @@ from ovgpu.types import Type
 
 @op("Transpose", "opset1", "movement/transpose-1")
 class Transpose(Op):
-    """``data [...], order [n] ->`` data with axis ``order[i]`` moved to ``i``; an empty order reverses all axes."""
+    """``data [...], order [n] ->`` data with axis ``order[i]`` moved to ``i``; an empty order reverses all axes.
+
+    >>> transpose([[1, 2, 3]], i64([]))
+    [[1], [2], [3]]
+    """
 
     exact = True
     supports_symbolic = True
@@ -138,6 +142,9 @@ class ReverseSequence(Op):
     reversed in slice ``i`` along ``batch_axis``.
 
     Lengths are truncated to integers. A length out of range is an error on the CPU, and is clamped on a CUDA device.
+
+    >>> reverse_sequence([[1, 2, 3], [4, 5, 6]], [2, 3], batch_axis=0, seq_axis=1)
+    [[2, 1, 3], [6, 5, 4]]
     """
 
     batch_axis: int = 0
@@ -210,6 +217,9 @@ class Roll(Op):
     """``data [..], shift [n] or scalar, axes [n] or scalar ->`` data shifted circularly, towards larger indices.
 
     A scalar shift applies to all axes; the shifts of an axis that is repeated add up.
+
+    >>> roll([1, 2, 3, 4], 1, 0)
+    [4, 1, 2, 3]
     """
 
     exact = True
@@ -280,6 +290,9 @@ class Concat(Op):
     """``[..., a, ...], [..., b, ...], ... -> [..., a + b + ..., ...]`` along ``axis``.
 
     It has no fast form: producers write into the output by placement, or the program copies the inputs there.
+
+    >>> concat(([[1], [2]], [[3, 4], [5, 6]]), axis=1)
+    [[1, 3, 4], [2, 5, 6]]
     """
 
     axis: int = 0
@@ -367,7 +380,11 @@ MAX_PARTS = 1 << 16  # outputs: more are a mistake in the model, and would exhau
 
 @op("Split", "opset1", "movement/split-1")
 class Split(_Splitting):
-    """``data [..., n * num_splits, ...], axis -> num_splits x [..., n, ...]``."""
+    """``data [..., n * num_splits, ...], axis -> num_splits x [..., n, ...]``.
+
+    >>> split([1, 2, 3, 4], 0, num_splits=2)
+    ([1, 2], [3, 4])
+    """
 
     num_splits: int
 
@@ -406,7 +423,11 @@ class Split(_Splitting):
 
 @op("VariadicSplit", "opset1", "movement/variadic-split-1")
 class VariadicSplit(_Splitting):
-    """``data [..., n, ...], axis, lengths [m] -> m x [..., length, ...]``; one length may be -1, for the rest."""
+    """``data [..., n, ...], axis, lengths [m] -> m x [..., length, ...]``; one length may be -1, for the rest.
+
+    >>> variadic_split([1, 2, 3, 4], 0, [1, -1])
+    ([1], [2, 3, 4])
+    """
 
     host_inputs = (1, 2)
 

@@ -152,7 +152,10 @@ class Pad(Op):
 
 @op("Pad", "opset12", "movement/pad-12")
 class Pad12(Pad):
-    __doc__ = Pad.__doc__
+    __doc__ = f"""{Pad.__doc__}
+    >>> pad([1, 2, 3], [2], [-1], pad_mode="reflect")
+    [3, 2, 1, 2]
+    """
 
 
 def padded(extent: Int, begin: Int, end: Int) -> Int:

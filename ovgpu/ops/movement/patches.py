@@ -37,6 +37,9 @@ class ExtractImagePatches(Op):
 
     In axis 1, the window's elements come before the channels. A window may reach over the edge, where it reads zeros,
     unless ``auto_pad`` is valid.
+
+    >>> extract_image_patches([[[[1.0, 2, 3]]]], sizes=[1, 2], strides=[1, 1], rates=[1, 1], auto_pad="valid")
+    [[[[1.0, 2.0]], [[2.0, 3.0]]]]
     """
 
     sizes: tuple[int, ...]
@@ -137,6 +140,9 @@ class Col2Im(Op):
     """``data [(n,) c * prod(kernel), positions], output size [2], kernel size [2] -> [(n,) c, h, w]``: sums of patches.
 
     The reverse of im2col, except that an element is the sum of all patches that cover it.
+
+    >>> col2im([[1.0, 2], [3, 4]], [1, 3], [1, 2])
+    [[[1.0, 5.0, 4.0]]]
     """
 
     strides: tuple[int, ...] = (1, 1)

@@ -288,6 +288,9 @@ class ScatterElementsUpdate12(_ScatterElements):
     """ScatterElementsUpdate-3 with a reduction of the updates of one element, and of its value if ``use_init_val``.
 
     The mean of integers is rounded down; OpenVINO's CPU plugin truncates it.
+
+    >>> scatter_elements_update([1, 2, 3], [0, 0], [10, 20], 0, reduction="sum", use_init_val=False)
+    [30, 2, 3]
     """
 
     reduction: Literal["none", "sum", "prod", "min", "max", "mean"] = "none"
@@ -310,7 +313,11 @@ class ScatterElementsUpdate12(_ScatterElements):
 @op("ScatterUpdate", "opset3", "movement/scatter-update-3")
 class ScatterUpdate(_Scatter):
     """``data [A.., n, B..], indices [I..], updates [A.., I.., B..], axis -> data`` with ``out[A, indices[I], B] =
-    updates[A, I, B]``, for whole slices."""
+    updates[A, I, B]``, for whole slices.
+
+    >>> scatter_update([[1, 2], [3, 4]], [1], [[10, 20]], 0)
+    [[1, 2], [10, 20]]
+    """
 
     exact = True
     host_inputs = (3,)
@@ -442,6 +449,9 @@ class ScatterNDUpdate15(_ScatterND):
     """ScatterNDUpdate-3 with a reduction of an element and its updates.
 
     For booleans sum, sub and prod are OR, XOR and AND (in OpenVINO's CPU plugin, sub is OR).
+
+    >>> scatter_nd_update([1, 2, 3], [[0], [0]], [10, 20], reduction="sum")
+    [31, 2, 3]
     """
 
     reduction: Literal["none", "sum", "sub", "prod", "min", "max"] = "none"

@@ -194,6 +194,9 @@ class Slice(_Slicing):
 
     Bounds follow Python's rules; the default axes are the first n. A bound from 2**31 - 1 on (or its negative, for
     a negative step) means the end of the axis.
+
+    >>> slice([0, 1, 2, 3, 4], [-1], [0], [-2])
+    [4, 2]
     """
 
     host_inputs = (1, 2, 3, 4)
@@ -235,7 +238,11 @@ class Slice(_Slicing):
 @op("SliceScatter", "opset15", "movement/slice-scatter-15")
 class SliceScatter(Op):
     """``data, updates, start [n], stop [n], step [n] (, axes [n]) ->`` data in which ``Slice(data, start, stop, step,
-    axes)`` is replaced by the updates, which have its shape."""
+    axes)`` is replaced by the updates, which have its shape.
+
+    >>> slice_scatter([0, 1, 2, 3], [70, 80], [0], [4], [2])
+    [70, 1, 80, 3]
+    """
 
     exact = True
     mixed_reals = (1,)
@@ -301,6 +308,10 @@ class StridedSlice(_Slicing):
     bound, ``new_axis_mask`` inserts an axis, ``shrink_axis_mask`` takes the element at begin and drops the axis, and
     ``ellipsis_mask`` skips the axes that no other element addresses. If several masks apply to one element, the
     ellipsis takes precedence, then the new axis.
+
+    >>> strided_slice([[1, 2], [3, 4]], [0, 1], [0, 2], [1, 1],
+    ...               begin_mask=[1, 0], end_mask=[1, 0], shrink_axis_mask=[0, 1])
+    [2, 4]
     """
 
     begin_mask: tuple[int, ...]

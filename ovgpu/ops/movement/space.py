@@ -95,6 +95,9 @@ class DepthToSpace(_Blocks):
 
     The index of an input channel combines the position in the block and the new channel, in this order for
     blocks_first, in reverse order for depth_first.
+
+    >>> depth_to_space([[[1], [2], [3], [4]]], mode="blocks_first", block_size=2)
+    [[[1, 3], [2, 4]]]
     """
 
     def parts(self, shape: Sequence[Int]) -> Parts:
@@ -111,7 +114,11 @@ class DepthToSpace(_Blocks):
 
 @op("SpaceToDepth", "opset1", "movement/space-to-depth-1")
 class SpaceToDepth(_Blocks):
-    """``[N, C, D1 .. DK] -> [N, C * b**K, D1 / b .. DK / b]``: the reverse of DepthToSpace."""
+    """``[N, C, D1 .. DK] -> [N, C * b**K, D1 / b .. DK / b]``: the reverse of DepthToSpace.
+
+    >>> space_to_depth([[[1, 3], [2, 4]]], mode="blocks_first", block_size=2)
+    [[[1], [2], [3], [4]]]
+    """
 
     def parts(self, shape: Sequence[Int]) -> Parts:
         batch, depth, *space = shape
@@ -125,7 +132,11 @@ class SpaceToDepth(_Blocks):
 
 @op("ShuffleChannels", "opset1", "movement/shuffle-channels-1")
 class ShuffleChannels(_Rearranging):
-    """``[.., group * n, ..]`` with channel ``g * n + i`` of ``axis`` moved to ``i * group + g``."""
+    """``[.., group * n, ..]`` with channel ``g * n + i`` of ``axis`` moved to ``i * group + g``.
+
+    >>> shuffle_channels([1, 2, 3, 4], axis=0, group=2)
+    [1, 3, 2, 4]
+    """
 
     axis: int = 1
     group: int = 1
@@ -183,7 +194,11 @@ class _Batches(Op):
 @op("BatchToSpace", "opset2", "movement/batch-to-space-2")
 class BatchToSpace(_Batches):
     """``data [B * b1 * .. * bN, D1 .. DN], block_shape [1, b1 .. bN], crops_begin, crops_end -> [B, D1 * b1 ..]``:
-    batches become blocks in space, and the crops are then cut off."""
+    batches become blocks in space, and the crops are then cut off.
+
+    >>> batch_to_space([[1, 3], [2, 4]], [1, 2], [0, 0], [0, 1])
+    [[1, 2, 3]]
+    """
 
     def parts(self, shape: Sequence[Int], block: Sequence[Int]) -> Parts:
         count = len(shape) - 1
@@ -234,7 +249,11 @@ class BatchToSpace(_Batches):
 @op("SpaceToBatch", "opset2", "movement/space-to-batch-2")
 class SpaceToBatch(_Batches):
     """``data [B, D1 .. DN], block_shape [1, b1 .. bN], pads_begin, pads_end -> [B * b1 * .. * bN, (D1 + p1) / b1 ..]``:
-    the reverse of BatchToSpace, after padding with zeros."""
+    the reverse of BatchToSpace, after padding with zeros.
+
+    >>> space_to_batch([[1, 2, 3]], [1, 2], [0, 0], [0, 1])
+    [[1, 3], [2, 0]]
+    """
 
     def parts(self, shape: Sequence[Int], block: Sequence[Int]) -> Parts:
         count = len(shape) - 1

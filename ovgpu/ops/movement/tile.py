@@ -16,7 +16,11 @@ from ovgpu.symbolic import Int, maximum
 
 @op("Tile", "opset1", "movement/tile-1")
 class Tile(Op):
-    """``data [...], repeats [n] ->`` data repeated along each axis, with 1s before the shorter of shape and repeats."""
+    """``data [...], repeats [n] ->`` data repeated along each axis, with 1s before the shorter of shape and repeats.
+
+    >>> tile([[1, 2], [3, 4]], [2])
+    [[1, 2, 1, 2], [3, 4, 3, 4]]
+    """
 
     exact = True
     supports_symbolic = True

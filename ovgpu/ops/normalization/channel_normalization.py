@@ -121,7 +121,11 @@ class BatchNormInference(BatchNorm):
 
 @op("BatchNormInference", "opset5", "normalization/batch-norm-inference-5")
 class BatchNormInference5(BatchNorm):
-    """``x [N, C, ...], gamma [C], beta [C], mean [C], variance [C] ->`` as in version 1, but in another order."""
+    """``x [N, C, ...], gamma [C], beta [C], mean [C], variance [C] ->`` as in version 1, but in another order.
+
+    >>> batch_norm_inference([[10.0, 20]], [1.0, 1], [0.0, 100], [8.0, 20], [4.0, 1], epsilon=1e-9)
+    [[1.0, 100.0]]
+    """
 
     data = 0
 
@@ -132,6 +136,9 @@ class LRN(Op):
     squares in the region that reaches ``size // 2`` elements to either side along the axes.
 
     If ``size`` is even, the region has ``size + 1`` elements. OpenVINO's plugin truncates the bias to an integer.
+
+    >>> lrn([[[[1.0]], [[2]], [[2]]]], [1], alpha=3.0, beta=1.0, bias=1.0, size=3)
+    [[[[0.1667]], [[0.2]], [[0.2222]]]]
     """
 
     alpha: float
@@ -216,7 +223,11 @@ class LRN(Op):
 
 @op("GRN", "opset1", "normalization/grn-1")
 class GRN(Op):
-    """``x [N, C, ...] ->`` x divided by ``sqrt(s + bias)``, where s is the sum of its squares over all channels."""
+    """``x [N, C, ...] ->`` x divided by ``sqrt(s + bias)``, where s is the sum of its squares over all channels.
+
+    >>> grn([[[[3.0]], [[4]]]], bias=1e-9)
+    [[[[0.6]], [[0.8]]]]
+    """
 
     bias: float
 

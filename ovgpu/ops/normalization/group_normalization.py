@@ -30,7 +30,11 @@ PARALLEL_ELEMENTS = 1 << 16  # the least elements for which several workers are 
 @op("GroupNormalization", "opset12", "normalization/group-normalization-12")
 class GroupNormalization(Op):
     """``x [N, C, ...], scale [C], bias [C] ->`` x normalised by the mean and deviation of each of ``num_groups`` groups
-    of channels of an image, then scaled and shifted by channel (Wu & He 2018)."""
+    of channels of an image, then scaled and shifted by channel (Wu & He 2018).
+
+    >>> group_normalization([[[1.0], [3]]], [1.0, 10], [0.0, 100], num_groups=1, epsilon=1e-9)
+    [[[-1.0], [110.0]]]
+    """
 
     num_groups: int
     epsilon: float

@@ -325,7 +325,11 @@ class MVN(_MVN):
 @op("MVN", "opset6", "normalization/mvn-6")
 class MVN6(_MVN):
     """MVN-6: ``x [...], axes [n] -> [...]``; ``eps_mode`` says whether ``eps`` is added to the variance or to its
-    root."""
+    root.
+
+    >>> mvn([[1.0, 3], [5, 5]], [1], normalize_variance=True, eps=1.0, eps_mode="OUTSIDE_SQRT")
+    [[-0.5, 0.5], [0.0, 0.0]]
+    """
 
     eps_mode: Literal["inside_sqrt", "outside_sqrt"]
 
@@ -402,6 +406,9 @@ class NormalizeL2(Op):
     """``x [...], axes [n] or [] -> [...]``: x divided by its Euclidean norm over the axes.
 
     ``eps`` is added to the sum of squares, or is its lower bound. Without any axes, elements other than zero become 1.
+
+    >>> normalize_l2([[3.0, 4]], [1], eps=1e-9, eps_mode="add")
+    [[0.6, 0.8]]
     """
 
     eps: float

@@ -411,7 +411,12 @@ class MaxPool8(MaxPool):
 
 @op("MaxPool", "opset14", "pooling/max-pool-14")
 class MaxPool14(MaxPool8):
-    """MaxPool-8 with the rounding type ``ceil_torch``, which rounds up as torch does."""
+    """MaxPool-8 with the rounding type ``ceil_torch``, which rounds up as torch does.
+
+    >>> max_pool([[[1.0, 3, 2]]], strides=[2], dilations=[1], pads_begin=[0], pads_end=[0], kernel_shape=[2],
+    ...          rounding_type="ceil_torch")
+    ([[[3.0, 2.0]]], [[[1, 2]]])
+    """
 
     torch = True
 
@@ -448,7 +453,12 @@ class AvgPool14(AvgPool):
 
 @op("AvgPool", "opset16", "pooling/avg-pool-16")
 class AvgPool16(AvgPool14):
-    """AvgPool-14 with dilated windows."""
+    """AvgPool-14 with dilated windows.
+
+    >>> avg_pool([[[1.0, 2, 3, 10]]], strides=[1], pads_begin=[0], pads_end=[0], kernel_shape=[2],
+    ...          exclude_pad=True, dilations=[2])
+    [[[2.0, 6.0]]]
+    """
 
     dilated = True
 
@@ -491,6 +501,9 @@ class AdaptiveAvgPool(_Average, _AdaptivePool):
     """``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``: the means of parts of about equal length.
 
     Neighbouring parts overlap where the sizes do not divide the extents.
+
+    >>> adaptive_avg_pool([[[1.0, 2, 3]]], [2])
+    [[[1.5, 2.5]]]
     """
 
     half_precision = "promoted"
@@ -505,7 +518,11 @@ class AdaptiveMax(_Max, _AdaptivePool):
 
 @op("AdaptiveMaxPool", "opset8", "pooling/adaptive-max-pool-8")
 class AdaptiveMaxPool(_Max, _AdaptivePool):
-    """Maxima of the parts of AdaptiveAvgPool. The second output has the flat index of each maximum in its channel."""
+    """Maxima of the parts of AdaptiveAvgPool. The second output has the flat index of each maximum in its channel.
+
+    >>> adaptive_max_pool([[[1.0, 5, 3]]], [2], index_element_type="i32")
+    ([[[5.0, 5.0]]], [[[1, 1]]])
+    """
 
     index_element_type: Type = Type.i64
 

@@ -131,6 +131,9 @@ class CTCGreedyDecoder(_Greedy):
     """``data [T, N, C], mask [T, N] -> [N, T, 1, 1]``: the classes as floating-point numbers, padded with -1.
 
     A sequence ends at the first 0 of its mask; the last class is the blank.
+
+    >>> ctc_greedy_decoder([[[1.0, 0]], [[1, 0]], [[0, 1]], [[1, 0]]], [[1.0], [1], [1], [1]])
+    [[[[0.0]], [[0.0]], [[-1.0]], [[-1.0]]]]
     """
 
     ctc_merge_repeated: bool = True
@@ -166,7 +169,11 @@ class CTCGreedyDecoder(_Greedy):
 @op("CTCGreedyDecoderSeqLen", "opset6", "sequence/ctc-greedy-decoder-seq-len-6")
 class CTCGreedyDecoderSeqLen(_Greedy):
     """``data [N, T, C], lengths [N], blank_index [] (optional) -> classes [N, T], lengths [N]``; the classes are padded
-    with -1. By default, the last class is the blank."""
+    with -1. By default, the last class is the blank.
+
+    >>> ctc_greedy_decoder_seq_len([[[1.0, 0], [1, 0], [0, 1], [1, 0]]], i32([4]))
+    ([[0, 0, -1, -1]], [2])
+    """
 
     merge_repeated: bool = True
     classes_index_type: Type = Type.i32
@@ -214,6 +221,9 @@ class CTCLoss(_Ctc):
     the first counts if ``preprocess_collapse_repeated``; of all equal labels only the first counts if ``unique``. The
     loss is infinite if the labels are impossible, for example if a label is no class. OpenVINO reads absent flags as
     false; its CPU plugin crashes without labels, and is wrong where repetitions leave too few steps.
+
+    >>> ctc_loss([[[0.0, 0], [0, 0]]], i32([2]), i32([[0, 0]]), i32([1]))
+    [0.2877]
     """
 
     preprocess_collapse_repeated: bool = False

@@ -122,7 +122,11 @@ class OneHot(Op):
 
 @op("OneHot", "opset16", "sequence/one-hot-16")
 class OneHot16(OneHot):
-    """OneHot-1, in which negative indices may count from the end."""
+    """OneHot-1, in which negative indices may count from the end.
+
+    >>> one_hot([0, -1], 3, 1, 0, axis=-1, negative_indices_mode="normalize")
+    [[1, 0, 0], [0, 0, 1]]
+    """
 
     negative_indices_mode: Literal["ignore_negative", "normalize", "ignore-negative"] = "ignore_negative"
 

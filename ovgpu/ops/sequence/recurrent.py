@@ -133,7 +133,12 @@ class Cell(_Layer):
 
 @op("LSTMCell", "opset4", "sequence/lstm-cell-1")
 class LSTMCell(LSTM, Cell):
-    """LSTMCell-4: ``x, h, c, W, R, B -> h, c`` with gates in the order f, i, c, o."""
+    """LSTMCell-4: ``x, h, c, W, R, B -> h, c`` with gates in the order f, i, c, o.
+
+    >>> lstm_cell([[1.0]], [[0.0]], [[2.0]], [[0.0], [0], [0], [0]], [[0.0], [0], [0], [0]],
+    ...           [100.0, -100, 0, 100], hidden_size=1)
+    ([[0.964]], [[2.0]])
+    """
 
     half_precision = "always"
 
@@ -189,6 +194,9 @@ class GRUCell(GRU, Cell):
     """GRUCell-3: ``x, h, W, R, B -> h`` with gates in the order z, r, h.
 
     With ``linear_before_reset``, the bias has a fourth row, for the recurrent part of h.
+
+    >>> gru_cell([[1.0]], [[2.0]], [[0.0], [0], [100]], [[0.0], [0], [0]], [0.0, 0, 0], hidden_size=1)
+    [[1.5]]
     """
 
     mixed_reals = (2,)
@@ -197,7 +205,12 @@ class GRUCell(GRU, Cell):
 
 @op("RNNCell", "opset0", "sequence/rnn-cell-3")
 class RNNCell(RNN, Cell):
-    """RNNCell-3: ``x, h, W, R, B -> h``. IR files may declare it in any opset."""
+    """RNNCell-3: ``x, h, W, R, B -> h``. IR files may declare it in any opset.
+
+    >>> rnn_cell([[1.0]], [[2.0]], [[10.0]], [[100.0]], [0.5], hidden_size=1,
+    ...          activations=["relu"], activations_alpha=[], activations_beta=[])
+    [[210.5]]
+    """
 
     half_precision = "always"
 
@@ -434,7 +447,12 @@ def run_sequence(
 
 @op("LSTMSequence", "opset5", "sequence/lstm-sequence-5")
 class LSTMSequence(LSTM, SequenceOfCells):
-    """LSTMSequence-5: ``x, h, c, lengths, W, R, B -> y, h, c``; gates as in LSTMCell-4."""
+    """LSTMSequence-5: ``x, h, c, lengths, W, R, B -> y, h, c``; gates as in LSTMCell-4.
+
+    >>> lstm_sequence([[[1.0], [1]]], [[[0.0]]], [[[4.0]]], [1], [[[0.0], [0], [0], [0]]], [[[0.0], [0], [0], [0]]],
+    ...               [[0.0, 0, 0, 0]], hidden_size=1, direction="forward")
+    ([[[[0.482], [0.0]]]], [[[0.482]]], [[[2.0]]])
+    """
 
     half_precision = "always"
 
@@ -446,7 +464,12 @@ class LSTMSequence1(LSTMSequence):
 
 @op("GRUSequence", "opset5", "sequence/gru-sequence-5")
 class GRUSequence(GRU, SequenceOfCells):
-    """GRUSequence-5: ``x, h, lengths, W, R, B -> y, h``; gates as in GRUCell-3."""
+    """GRUSequence-5: ``x, h, lengths, W, R, B -> y, h``; gates as in GRUCell-3.
+
+    >>> gru_sequence([[[1.0], [1]]], [[[3.0]]], [2], [[[0.0], [0], [100]]], [[[0.0], [0], [0]]], [[0.0, 0, 0]],
+    ...              hidden_size=1, direction="forward")
+    ([[[[2.0], [1.5]]]], [[[1.5]]])
+    """
 
     half_precision = "always"
 
@@ -469,6 +492,11 @@ class AUGRUSequence(AUGRU, SequenceOfCells):
 
 @op("RNNSequence", "opset5", "sequence/rnn-sequence-5")
 class RNNSequence(RNN, SequenceOfCells):
-    """RNNSequence-5: ``x, h, lengths, W, R, B -> y, h``."""
+    """RNNSequence-5: ``x, h, lengths, W, R, B -> y, h``.
+
+    >>> rnn_sequence([[[1.0], [2], [3]]], [[[0.0]]], [3], [[[1.0]]], [[[1.0]]], [[0.0]], hidden_size=1,
+    ...              direction="reverse", activations=["relu"])
+    ([[[[6.0], [5.0], [3.0]]]], [[[6.0]]])
+    """
 
     half_precision = "always"

@@ -54,6 +54,9 @@ class Reshape(_Reshaping):
     """``data [...], shape [n] -> [shape]`` of any element type.
 
     In ``shape``, one extent may be -1, for the rest; 0 copies the input's extent of that axis if ``special_zero``.
+
+    >>> reshape([[1, 2, 3, 4]], [0, 2, -1], special_zero=True)
+    [[[1, 2], [3, 4]]]
     """
 
     special_zero: bool = False
@@ -184,7 +187,11 @@ class Squeeze(_Reshaping):
 
 @op("Squeeze", "opset15", "shape/squeeze-15")
 class Squeeze15(Squeeze):
-    """Squeeze-1, but with ``allow_axis_skip`` a named axis of unknown extent makes the rank dynamic."""
+    """Squeeze-1, but with ``allow_axis_skip`` a named axis of unknown extent makes the rank dynamic.
+
+    >>> squeeze([[[1], [2]]], [0, 1], allow_axis_skip=True)
+    [[1], [2]]
+    """
 
     allow_axis_skip: bool = False
 
@@ -211,7 +218,11 @@ def _may_be_one(extent: Int) -> bool:
 
 @op("Unsqueeze", "opset1", "shape/unsqueeze-1")
 class Unsqueeze(_Reshaping):
-    """``data [...], axes [n] or scalar`` -> data with extents 1 at these axes of the output."""
+    """``data [...], axes [n] or scalar`` -> data with extents 1 at these axes of the output.
+
+    >>> unsqueeze([1, 2], [0, 2])
+    [[[1], [2]]]
+    """
 
     def infer_specs(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_integers(axes, "axes", ranks=(0, 1))

@@ -49,7 +49,11 @@ class ShapeOf(Op):
 
 @op("ShapeOf", "opset3", "shape/shape-of-3")
 class ShapeOf3(ShapeOf):
-    """ShapeOf-1 with an output type: i64 or i32."""
+    """ShapeOf-1 with an output type: i64 or i32.
+
+    >>> shape_of([[1, 2, 3]])
+    [1, 3]
+    """
 
     output_type: Type = Type.i64
 
@@ -156,7 +160,11 @@ def _fractional(value: Int | float) -> bool:
 
 @op("Range", "opset4", "generation/range-4")
 class Range4(Range):
-    """Range-1 with an output type; for an integer type, start, stop and step are truncated first."""
+    """Range-1 with an output type; for an integer type, start, stop and step are truncated first.
+
+    >>> range(7, 0, -3, output_type="i64")
+    [7, 4, 1]
+    """
 
     output_type: Type
 
@@ -172,7 +180,11 @@ class Range4(Range):
 @op("Eye", "opset9", "generation/eye-9")
 class Eye(Op):
     """``rows, columns, diagonal, batch_shape [n] (optional) -> [*batch_shape, rows, columns]``: 1 at each
-    ``[.., i, i + diagonal]``, and 0 elsewhere."""
+    ``[.., i, i + diagonal]``, and 0 elsewhere.
+
+    >>> eye(2, 3, 1, output_type="i32")
+    [[0, 1, 0], [0, 0, 1]]
+    """
 
     output_type: Type
 

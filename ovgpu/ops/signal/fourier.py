@@ -171,6 +171,9 @@ class DFT(_Fourier):
     """``data [..., 2], axes [n] (, signal_size [n]) -> [..., 2]``: transforms of complex signals.
 
     The axis of pairs does not count: axis -1 is the one before it.
+
+    >>> dft([[0.0, 0], [1, 0], [0, 0], [0, 0]], [0])
+    [[1.0, 0.0], [0.0, -1.0], [-1.0, 0.0], [0.0, 1.0]]
     """
 
     function = "fftn"
@@ -178,7 +181,11 @@ class DFT(_Fourier):
 
 @op("IDFT", "opset7", "signals/idft-7")
 class IDFT(DFT):
-    """Inverse of `DFT`: its result is divided by the number of elements of a signal."""
+    """Inverse of `DFT`: its result is divided by the number of elements of a signal.
+
+    >>> idft([[3.0, 0], [-1, 0]], [0])
+    [[1.0, 0.0], [2.0, 0.0]]
+    """
 
     function = "ifftn"
     inverse = True
@@ -189,6 +196,9 @@ class RDFT(_Fourier):
     """``data [..., S, ...], axes [n] (, signal_size [n]) -> [..., S // 2 + 1, ..., 2]``: transforms of real signals.
 
     Where an axis is padded with zeros, or a size is -1, OpenVINO's plugin reads and writes past the end.
+
+    >>> rdft([0.0, 1, 0, 0], [0])
+    [[1.0, 0.0], [0.0, -1.0], [-1.0, 0.0]]
     """
 
     function = "rfftn"
@@ -202,6 +212,9 @@ class IRDFT(_Fourier):
     Without a signal size, S is ``2 * (M - 1)``. Along the last listed axis, the first ``S // 2 + 1`` elements are read,
     or padded with zeros to as many, and their conjugates follow, as in OpenVINO and torch. The formula of the
     specification would put the zeros after the conjugates.
+
+    >>> irdft([[1.0, 0], [0, -1], [-1, 0]], [0])
+    [0.0, 1.0, 0.0, 0.0]
     """
 
     function = "irfftn"

@@ -35,6 +35,9 @@ class STFT(Op):
 
     Spectra of the signal's frames, multiplied by the window, which is padded with zeros on both sides if it is shorter.
     With ``transpose_frames`` the axis of frames comes after that of their spectra.
+
+    >>> stft([1.0, 2, 3, 5], [1.0, 1], 2, 2, transpose_frames=False)
+    [[[3.0, 0.0], [-1.0, 0.0]], [[8.0, 0.0], [-2.0, 0.0]]]
     """
 
     transpose_frames: bool = False
@@ -103,6 +106,9 @@ class ISTFT(Op):
     signal is zero. With ``center``, the signal begins in the middle of the first frame. Without a signal length, it
     then ends in the middle of the last frame; if the frame size is odd, one element later than specified, as in
     OpenVINO and torch. If the signal length is larger, the rest of the last frame follows, and then zeros.
+
+    >>> istft([[[3.0, 0], [8, 0]], [[-1, 0], [-2, 0]]], [1.0, 1], 2, 2, center=False, normalized=False)
+    [1.0, 2.0, 3.0, 5.0]
     """
 
     center: bool = False

@@ -92,6 +92,9 @@ class Bucketize(_Searching):
 
     A bucket includes its right bound (``with_right_bound``) or its left bound. Numbers of different types are compared
     in their common type; OpenVINO's CPU plugin converts integers to f32 first.
+
+    >>> bucketize([1, 2, 3], [2], with_right_bound=True)
+    [0, 0, 1]
     """
 
     with_right_bound: bool = True
@@ -121,6 +124,9 @@ class SearchSorted(_Searching):
 
     Of several possible indices it is the first, or the last with ``right_mode``, which the specification calls
     ``right``. For NaN it is the first.
+
+    >>> search_sorted([1, 3, 3, 5], [3, 4], right_mode=True)
+    [3, 3]
     """
 
     right_mode: bool = False

@@ -18,6 +18,9 @@ class NonZero(Op):
     """``x [d1 .. dR] -> [R, N]``: a column of coordinates for each of the N non-zero elements, in row-major order.
 
     A scalar counts as a vector of one element, as in OpenVINO.
+
+    >>> non_zero([[0, 5], [7, 0]])
+    [[0, 1], [1, 0]]
     """
 
     output_type: Type = Type.i64
@@ -41,6 +44,9 @@ class Unique(Op):
 
     Values are in ascending order (slices are compared element by element), or in the order of x. NaN differs from all
     values, and comes last. Slices without elements are all equal.
+
+    >>> unique([3, 1, 3])
+    ([1, 3], [1, 0], [1, 0, 1], [1, 2])
     """
 
     sorted: bool = True

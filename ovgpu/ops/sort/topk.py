@@ -189,7 +189,11 @@ class TopK3(TopK):
 
 @op("TopK", "opset11", "sort/top-k-11")
 class TopK11(TopK3):
-    """TopK-11: the attribute ``stable`` has no effect, because this implementation is always stable."""
+    """TopK-11: the attribute ``stable`` has no effect, because this implementation is always stable.
+
+    >>> topk([5, 3, 9], 2, axis=0, mode="max", sort="index")
+    ([5, 9], [0, 2])
+    """
 
     stable: bool = False
 

@@ -149,7 +149,11 @@ class _Bags(Op):
 @op("EmbeddingBagOffsetsSum", "opset3", "sparse/embedding-bag-offsets-sum-3")
 class EmbeddingBagOffsetsSum(_Bags):
     """``table [rows, D..], indices [n], offsets [bags], default_index [], per_sample_weights [n] -> [bags, D..]``: sums
-    of rows. A bag has the indices from its offset to the next offset or the end. The last two inputs are optional."""
+    of rows. A bag has the indices from its offset to the next offset or the end. The last two inputs are optional.
+
+    >>> embedding_bag_offsets_sum([[1.0], [10], [100]], [0, 2, 1], [0, 2])
+    [[101.0], [10.0]]
+    """
 
     host_inputs = (3,)
     kind = 1
@@ -185,7 +189,11 @@ class EmbeddingBagOffsetsSum(_Bags):
 
 @op("EmbeddingBagOffsets", "opset15", "sparse/embedding-bag-offsets-15")
 class EmbeddingBagOffsets(EmbeddingBagOffsetsSum):
-    """EmbeddingBagOffsetsSum-3 with the reductions sum and mean; means are not weighted."""
+    """EmbeddingBagOffsetsSum-3 with the reductions sum and mean; means are not weighted.
+
+    >>> embedding_bag_offsets([[1.0], [10], [100]], [0, 2, 1], [0, 2], reduction="mean")
+    [[50.5], [10.0]]
+    """
 
     reduction: Literal["sum", "mean"] = "sum"
 
@@ -196,7 +204,11 @@ class EmbeddingBagOffsets(EmbeddingBagOffsetsSum):
 
 @op("EmbeddingBagPackedSum", "opset3", "sparse/embedding-bag-packed-sum-3")
 class EmbeddingBagPackedSum(_Bags):
-    """``table [rows, D..], indices [bags, n], per_sample_weights [bags, n] (optional) -> [bags, D..]``: sums."""
+    """``table [rows, D..], indices [bags, n], per_sample_weights [bags, n] (optional) -> [bags, D..]``: sums.
+
+    >>> embedding_bag_packed_sum([[1.0], [10], [100]], [[0, 2], [1, 1]])
+    [[101.0], [20.0]]
+    """
 
     kind = 0
 
@@ -218,7 +230,11 @@ class EmbeddingBagPackedSum(_Bags):
 
 @op("EmbeddingBagPacked", "opset15", "sparse/embedding-bag-packed-15")
 class EmbeddingBagPacked(EmbeddingBagPackedSum):
-    """EmbeddingBagPackedSum-3 with the reductions sum and mean; means are not weighted."""
+    """EmbeddingBagPackedSum-3 with the reductions sum and mean; means are not weighted.
+
+    >>> embedding_bag_packed([[1.0], [10], [100]], [[0, 2], [1, 1]], reduction="mean")
+    [[50.5], [10.0]]
+    """
 
     reduction: Literal["sum", "mean"] = "sum"
 
@@ -233,6 +249,9 @@ class EmbeddingSegmentsSum(_Bags):
     [num_segments, D..]``: sums of rows whose indices have the same id. The last two inputs are optional.
 
     Ids ascend; those of nonexistent segments are ignored.
+
+    >>> embedding_segments_sum([[1.0], [10], [100]], [0, 1, 2], [0, 0, 2], 3)
+    [[11.0], [0.0], [100.0]]
     """
 
     host_inputs = (3, 4)

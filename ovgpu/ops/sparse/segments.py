@@ -29,6 +29,9 @@ class SegmentMax(Op):
 
     An empty segment has zeros, or the lowest finite number. NaN is the greatest; OpenVINO drops it, and turns minus
     infinity into the lowest finite number.
+
+    >>> segment_max([1.0, 5, 3], [0, 0, 2], fill_mode="ZERO")
+    [5.0, 0.0, 3.0]
     """
 
     fill_mode: Literal["zero", "lowest"] = "zero"
@@ -138,6 +141,9 @@ class SparseFillEmptyRows(Op):
 
     Indices out of range are an error; OpenVINO's CPU plugin ignores such rows unless they are known when the model is
     compiled.
+
+    >>> sparse_fill_empty_rows([7], [2, 3], [[1, 2]], 0)
+    ([[0, 0], [1, 2]], [0, 7], [True, False])
     """
 
     exact = True
