@@ -418,7 +418,7 @@ def test_codes_that_stay_in_a_kernel() -> None:
     )
     (op,) = (n.op for n in model.ops if isinstance(n.op, QuantizedWithEpilogue))
     found = [
-        (each.kind, each.low, each.high, len(part.operands))
+        (each.dtype, each.low, each.high, len(part.operands))
         for part in op.fused.chain.parts
         if isinstance(each := part.op, Quantize)
     ]
