@@ -151,7 +151,16 @@ def ensure(name: str, cache: Path) -> Path:
 def environment() -> dict[str, Any]:
     """Return date, processor and versions, which every table of results states."""
     versions = {"python": platform.python_version()}
-    for package in ("ovgpu", "numpy", "openvino", "torch", "transformers", "cupy-cuda13x", "cupy-cuda12x"):
+    for package in (
+        "ovgpu",
+        "numpy",
+        "openvino",
+        "onnxruntime",
+        "torch",
+        "transformers",
+        "cupy-cuda13x",
+        "cupy-cuda12x",
+    ):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

@@ -85,14 +85,23 @@ class InferRequest(RequestTensors):
         """
         inference, session, before, after = object(), self._session, None, None
         try:
-            self._begin(inference)
+            if session.is_forked or not self._owner.take(inference):
+                self._begin(inference)
             before = session.state
             self._future, session.cancellation.requested = None, False
-            session.set_inputs(inputs, share_inputs)
-            session.wait_for_producers()
-            after = session.run()
-            results = session.results(share_outputs, decode_strings, ml_dtypes)
-            session.state = after  # last, so that an exception before it leaves the state unchanged
+            direct = session.run_directly(inputs, share_inputs)
+            if direct is None:
+                session.set_inputs(inputs, share_inputs)
+                session.wait_for_producers()
+                after = session.run()
+            else:
+                after = direct.replay.after or before
+            if direct is None or ml_dtypes:
+                results = session.results(share_outputs, decode_strings, ml_dtypes)
+            else:
+                results = direct.results(share_outputs)
+            if after is not before:
+                session.state = after  # last, so that an exception before it leaves the state unchanged
             self._owner.release(inference)
             return results
         except BaseException:

@@ -232,7 +232,17 @@ class DeviceInput(RequestInput):
     def _out_of_memory(self, error: MemoryError) -> OpError:
         return OpError(explain(error)).at("Parameter", self.port.node.source_location)
 
+    def staged_source(self) -> Array | None:
+        if self.shared_array is not None:
+            return self.shared_array if isinstance(self.shared_array, np.ndarray) else None
+        tensor = self._tensor
+        if tensor is None or tensor is self._own or tensor.remote or isinstance(tensor, BatchedTensor):
+            return None
+        array: Array = tensor.array
+        return array
+
     def _pair(self, array: Array) -> HostDevicePair:
+        self.shared_host = None
         if not isinstance(array, np.ndarray):
             device = array if array is self._last_copy else self._device_array(array)
             return HostDevicePair(device, device)
@@ -248,6 +258,7 @@ class DeviceInput(RequestInput):
             return tensor.pair()
         pair = self._shared_staging.pair(array.shape, element_type)
         np.copyto(pair.host, array)
+        self.shared_host = pair.host
         return pair
 
     def _device_array(self, array: Array) -> Array:

@@ -73,6 +73,9 @@ def _is_data(values: list[Any]) -> bool:
 class RequestInput:
     """One input of a request: its own tensor, or a tensor or array that the caller shares."""
 
+    shared_host: Array | None = None
+    """The pinned array that has the last copy of a small `staged_source`; only on a device."""
+
     def __init__(self, port: ConstOutput) -> None:
         self.port = port
         element_type = port.element_type
@@ -275,6 +278,11 @@ class RequestInput:
     def producers(self) -> Sequence[Any]:
         """Return the owners of arrays on a device, whose enqueued work inferences wait for."""
         return ()
+
+    def staged_source(self) -> Array | None:
+        """Return the host array that each inference copies to pinned memory: one that the caller shares, or that of a
+        tensor that the caller has bound. Return None if inferences read the input elsewhere."""
+        return None
 
     def pair(self, array: Array) -> HostDevicePair:
         """Return the array of `read` as the shape function (host) and as steps (device) read it."""

@@ -7,7 +7,7 @@ Comparing the locations takes a few microseconds; finding their binding and prep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -18,15 +18,64 @@ from ovgpu.request.downloads import ResultTensor
 from ovgpu.request.inputs import RequestInput
 from ovgpu.request.outputs import RequestOutput
 from ovgpu.request.pinned import HostDevicePair, StagedTensor
+from ovgpu.runtime.binding import Binding
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.state import Snapshot, Variable, Variables, VariableValue
 
 CACHED_REPLAYS = 4  # per request; states alternate between two buffers, so one kind of inference needs two
 
-TensorLocation = tuple[Any, Any, int, Any, Any]
-"""Location of a tensor: (its input or output, the request's own array or None, address, shape, strides)."""
 Change = tuple[Variable, Array, int, VariableValue]
 """A variable, its value before an inference, the index of that value's buffer, and the value after the inference."""
+
+
+class OwnMemory(NamedTuple):
+    """Location of a tensor of the request's own: the array in pinned memory."""
+
+    io: RequestInput | RequestOutput
+    array: Array
+
+    def is_current(self) -> bool:
+        """Return whether the input or output has the tensor there."""
+        tensor = self.io._tensor
+        return tensor is not None and self.io.shared_array is None and tensor._buffer is self.array
+
+
+class DeviceMemory(NamedTuple):
+    """Location of a tensor in device memory."""
+
+    io: RequestInput | RequestOutput
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def is_current(self) -> bool:
+        """Return whether the input or output has a tensor there."""
+        tensor = self.io._tensor
+        if tensor is None or self.io.shared_array is not None or isinstance(tensor._buffer, np.ndarray):
+            return False
+        array = tensor._buffer
+        return (array.data.ptr, array.shape, array.strides) == (self.address, self.shape, self.strides)
+
+
+class StagedCopy(NamedTuple):
+    """Location of the pinned copy of an array that the caller shares, or of a tensor that it has bound."""
+
+    input: RequestInput
+    host: Array
+
+    def is_current(self) -> bool:
+        """Return whether the copy of the input's array is made there."""
+        source = self.input.staged_source() if self.input.shared_host is self.host else None
+        return source is not None and source.shape == self.host.shape and source.dtype == self.host.dtype
+
+    def copy(self) -> None:
+        """Make the copy, as each inference does."""
+        source = self.input.staged_source()
+        assert source is not None
+        np.copyto(self.host, source)
+
+
+Location = OwnMemory | DeviceMemory | StagedCopy
 
 
 class Replay:
@@ -35,15 +84,17 @@ class Replay:
     def __init__(
         self,
         executor: Executor,
-        locations: Sequence[TensorLocation],
+        locations: Sequence[Location],
         results: Sequence[tuple[ResultTensor, Array]],
         transition: Transition | None,
     ) -> None:
         assert executor.bound is not None
         self.executor = executor
         self._key, binding = executor.bound
-        self._binding = ref(binding)  # weak, because the binding holds memory until the executor drops it
-        self._locations, self._results, self._transition = locations, results, transition
+        self.binding = ref(binding)  # weak, because the binding holds memory until the executor drops it
+        self._locations, self._results, self.transition = locations, results, transition
+        self._copies = [location for location in locations if isinstance(location, StagedCopy)]
+        self.may_be_direct = not results  # large results stay on the device
 
     @staticmethod
     def of(
@@ -57,7 +108,7 @@ class Replay:
         """Return the replay of the last inference; None if it is not captured, or depends on more than locations."""
         if not executor.depends_on_addresses_only or not executor.captured:
             return None
-        locations = [_location_of(io) for io in (*inputs, *outputs)]
+        locations = [*map(_input_location, inputs), *map(_location, outputs)]
         if None in locations:
             return None
         for input_, pair in zip(inputs, pairs):
@@ -74,31 +125,25 @@ class Replay:
 
     def matches(self) -> bool:
         """Return whether the replay is valid for the next inference: tensors and states are at the same locations."""
-        for io, own, address, shape, strides in self._locations:
-            tensor = io._tensor
-            if tensor is None or io.shared_array is not None:
-                return False
-            array = tensor._buffer
-            if own is not None:
-                if array is not own:
-                    return False
-            elif (
-                isinstance(array, np.ndarray)
-                or array.data.ptr != address
-                or array.shape != shape
-                or array.strides != strides
-            ):
-                return False
-        if self._transition is not None and not self._transition.match():
-            return False
-        return self.executor.holds(self._key, self._binding())
+        return (
+            all([location.is_current() for location in self._locations])
+            and (self.transition is None or self.transition.match())
+            and self.executor.holds(self._key, self.binding())
+        )
 
     def run(self) -> None:
         """Enqueue the inference."""
+        for copied in self._copies:
+            copied.copy()
         with np.errstate(all="ignore"):
-            binding = self._binding()
+            binding = self.binding()
             assert binding is not None  # it was alive when `matches` returned True
             self.executor.run_recording(self.executor.program.segments[0].steps, binding)
+
+    def hold(self) -> Binding | None:
+        """Return the binding, marked as the one that is used; None if it was dropped."""
+        binding = self.binding()
+        return binding if self.executor.holds(self._key, binding) else None
 
     def publish(self) -> None:
         """Set the results of the output tensors, after the inference has succeeded."""
@@ -108,7 +153,7 @@ class Replay:
     @property
     def after(self) -> Snapshot | None:
         """The variables' values after the inference, or None if it does not change them."""
-        return None if self._transition is None else self._transition.after
+        return None if self.transition is None else self.transition.after
 
 
 class Transition:
@@ -146,17 +191,23 @@ class Transition:
         return True
 
 
-def _location_of(io: Any) -> TensorLocation | None:
-    """Return the location of an input's or output's tensor; None if inferences do not read or write it in place."""
+def _input_location(input_: RequestInput) -> Location | None:
+    if input_.shared_host is not None and input_.staged_source() is not None:
+        return StagedCopy(input_, input_.shared_host)
+    return _location(input_)
+
+
+def _location(io: RequestInput | RequestOutput) -> Location | None:
+    """Return the location of a tensor that inferences read or write in place; None for any other tensor."""
     tensor = io._tensor
     if tensor is None or io.shared_array is not None:
         return None
     large = isinstance(tensor, ResultTensor)  # downloaded when it is read
     if tensor is io.own and isinstance(tensor, StagedTensor) and (tensor.pinned or large):
-        return io, tensor._buffer, 0, None, None
+        return OwnMemory(io, tensor._buffer)
     if not tensor.remote or isinstance(tensor, BatchedTensor):
         return None
     array = tensor._array
     if not array.flags.c_contiguous or not array.size or io.port.element_type.is_dynamic():
         return None
-    return io, None, array.data.ptr, array.shape, array.strides
+    return DeviceMemory(io, array.data.ptr, array.shape, array.strides)

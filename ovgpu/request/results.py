@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,22 @@ def as_numbers(value: Any, element_type: Type) -> Any:
 Array = np.ndarray[Any, Any]
 
 
+class OutputKeys:
+    """The outputs of a model, which the results of all its inferences have as keys."""
+
+    __slots__ = ("_names", "ports")
+
+    def __init__(self, ports: Sequence[Output]) -> None:
+        self.ports = tuple(ports)
+        self._names: tuple[set[str], ...] | None = None
+
+    def names(self) -> tuple[set[str], ...]:
+        """Return the set of tensor names of each output."""
+        if self._names is None:
+            self._names = tuple(port.get_names() for port in self.ports)
+        return self._names
+
+
 class OVDict(Mapping[Any, Array]):
     """Immutable mapping of outputs to arrays, in the model's order.
 
@@ -53,11 +69,23 @@ class OVDict(Mapping[Any, Array]):
     results of a CUDA device are downloaded when they are first read.
     """
 
-    __slots__ = ("__weakref__", "_dict", "_names")
+    __slots__ = ("__weakref__", "_keys", "_results", "_values")
 
-    def __init__(self, results: dict[Any, Any]) -> None:
-        self._dict = results
-        self._names: tuple[set[str], ...] | None = None
+    def __init__(self, keys: OutputKeys, values: Sequence[Any]) -> None:
+        self._keys, self._values = keys, values
+        self._results: dict[Any, Any] | None = None
+
+    @staticmethod
+    def of(results: dict[Any, Any]) -> OVDict:
+        """Return the mapping of a dict by ports."""
+        return OVDict(OutputKeys(list(results)), list(results.values()))
+
+    @property
+    def _dict(self) -> dict[Any, Any]:
+        """The results by port. The dict is made when it is needed, as hashes of ports take time."""
+        if self._results is None:
+            self._results = dict(zip(self._keys.ports, self._values))
+        return self._results
 
     def __getitem__(self, key: Output | int | str) -> Array:
         array: Array = self._value(self._port(key))
@@ -105,7 +133,7 @@ class OVDict(Mapping[Any, Array]):
         return self._dict
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OVDict, (self._fetched(),)  # locks cannot be copied or pickled
+        return OVDict.of, (self._fetched(),)  # locks cannot be copied or pickled
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._dict)
@@ -127,9 +155,7 @@ class OVDict(Mapping[Any, Array]):
 
     def names(self) -> tuple[set[str], ...]:
         """Return the set of tensor names of each output, in order; an empty set for an output without names."""
-        if self._names is None:
-            self._names = tuple(port.get_names() for port in self._dict)
-        return self._names
+        return self._keys.names()
 
     def to_dict(self) -> dict[Any, Array]:
         """Return the dict by ports, not a copy: changes to it change the OVDict."""
@@ -138,3 +164,15 @@ class OVDict(Mapping[Any, Array]):
     def to_tuple(self) -> tuple[Array, ...]:
         """Return the arrays of all outputs, in order."""
         return tuple(self._fetched().values())
+
+
+class ViewsOfResults(OVDict):
+    """Results whose arrays are views of ``values``, made when they are needed."""
+
+    __slots__ = ()
+
+    @property
+    def _dict(self) -> dict[Any, Any]:
+        if self._results is None:
+            self._results = dict(zip(self._keys.ports, [array.view() for array in self._values]))
+        return self._results

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from time import perf_counter
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 from ovgpu._util import forks
@@ -18,6 +18,7 @@ from ovgpu.errors import DeviceError, Error, is_out_of_memory
 from ovgpu.lowering.program import Program
 from ovgpu.ops.base.op import Array
 from ovgpu.request.device_io import binding_addresses, make_inputs_and_outputs
+from ovgpu.request.direct_calls import DirectCall
 from ovgpu.request.inputs import RequestInput, numbered
 from ovgpu.request.kv_decode import DecodeSteps
 from ovgpu.request.outputs import RequestMemory, RequestOutput
@@ -89,6 +90,7 @@ class Session:
         self._doubts_results = compilation.may_widen
         self._after: Snapshot | None = None  # the values of the variables after the last inference
         self._replays: deque[Replay] = deque(maxlen=CACHED_REPLAYS)  # least recently run first
+        self._direct: deque[DirectCall] = deque(maxlen=CACHED_REPLAYS)  # most recently run first
         self._forks = forks.count
 
     @property
@@ -123,7 +125,7 @@ class Session:
 
         Raises: Error. Every other exception is a fault of ovgpu, and becomes an Error that says so.
         """
-        start, infer = time.perf_counter(), infer or self._infer
+        start, infer = perf_counter(), infer or self._infer
         try:
             if self.variables.handed_out:
                 take_writes(self.variables, self.variables.handed_out)
@@ -143,8 +145,54 @@ class Session:
         except Exception as e:
             raise fault("the inference", e) from e
         self.cancellation.check()
-        self.latency, self._after = (time.perf_counter() - start) * 1000, after
+        self.latency, self._after = (perf_counter() - start) * 1000, after
         return after
+
+    def run_directly(self, inputs: Any, share: bool) -> DirectCall | None:
+        """Set inputs and run an inference as a `DirectCall`, and return it.
+
+        Return None if none fits: inputs are then to be set, and the inference is to be run, in the general way.
+        Raises: the errors of `run`.
+        """
+        if (
+            not self._direct
+            or self._is_observed()
+            or self.variables.handed_out
+            or self.compilation._widened is not None
+        ):
+            return None
+        start = perf_counter()
+        try:
+            for call in self._direct:
+                if call.run(inputs, share):
+                    break
+            else:
+                return None
+            self.backend.synchronize()
+        except BaseException as e:
+            self._raise_after_launch(e)
+        if self._doubts_results and not all([output.looks_finite() for output in self.outputs]):
+            return None
+        if self.cancellation.requested:
+            self.cancellation.check()
+        if self._direct[0] is not call:
+            self._direct.remove(call)
+            self._direct.appendleft(call)
+        self._after = call.replay.after or self.variables.now
+        self.last = call.replay.executor
+        self.latency = (perf_counter() - start) * 1000
+        return call
+
+    def _raise_after_launch(self, error: BaseException) -> NoReturn:
+        """Raise an error of a launch outside of the block ``with backend.active()``, as the block would."""
+        self.backend.abandon()
+        try:
+            with self.backend.active():
+                raise error
+        except Error:
+            raise
+        except Exception as e:
+            raise fault("the inference", e) from e
 
     def _infer_in_range(self, infer: Callable[[], Snapshot]) -> Snapshot:
         """Infer. If activations leave the range of f16, compile the model in a wider type, and infer again.
@@ -212,6 +260,7 @@ class Session:
                     self._replays.remove(replay)
                     self._replays.append(replay)
                 self._replay(replay)
+                self._make_direct(replay)
                 return replay.after or self.state
         return None
 
@@ -261,6 +310,13 @@ class Session:
         replay.run()
         self.backend.synchronize()
         replay.publish()
+
+    def _make_direct(self, replay: Replay) -> None:
+        if replay.may_be_direct:
+            replay.may_be_direct = False  # one attempt for each replay
+            call = DirectCall.of(replay, self.inputs, self.outputs)
+            if call is not None:
+                self._direct.appendleft(call)
 
     def _is_observed(self) -> bool:
         """Return whether inferences run step by step, to be timed, printed or marked for profiling tools."""
@@ -366,7 +422,7 @@ class Session:
             values = {
                 output.port: as_numbers(values[output.port], output.tensor.element_type) for output in self.outputs
             }
-        return OVDict(values)
+        return OVDict.of(values)
 
     def profiling_info(self) -> list[ProfilingInfo]:
         """Return the steps of the last inference, with times if the model was compiled with ``enable_profiling``."""
@@ -426,6 +482,7 @@ class Session:
         """Drop all bindings with the memory that they hold, including memory that variables have outgrown."""
         self._executors.clear()
         self._replays.clear()
+        self._direct.clear()
         self.initial.release_memory()
         self.__dict__.pop("_decode_steps", None)
         self.last = None

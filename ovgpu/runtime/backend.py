@@ -201,6 +201,10 @@ class Backend(Protocol):
         Raise Uncaptured, once and before anything has run, if the recording can never be captured.
         """
 
+    def launch_whole(self, recording: Recording) -> bool:
+        """Launch a recording that one graph has captured; the backend need not be `active`. Return False, and launch
+        nothing, if it is captured otherwise or another device is current in this thread."""
+
     def ready(self, calls: Sequence[Call]) -> bool:
         """Return whether calls of `bind` and `copy` would run at once, and not wait for a compiler."""
 

@@ -489,6 +489,11 @@ class Executor:
             self.run_flat(steps, recording)
             recording.runs += 1
 
+    def launch_error(self, recording: Recorded, error: Exception) -> Exception:
+        """Return the error for an exception of `Backend.launch_whole` with a binding of the first segment."""
+        steps = self.program.segments[0].steps
+        return self._step_error(error, failing_step(steps, recording.calls, recording.number))
+
     def run_flat(self, steps: Sequence[Step], recording: Recorded) -> None:
         """Run the calls of a recording one by one. Raise an exception that names the step that failed."""
         rest, cancellation = iter(recording.flat), self.cancellation

@@ -16,6 +16,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import device, rt
+from ovgpu.request.session import Session
 from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 from tests.emulator.device import devices as emulated_devices
 from tests.harness.ir import Net
@@ -449,3 +450,26 @@ def test_two_cards_at_once(cards: Any) -> None:
             for request in requests:
                 request.wait()
                 assert (request.results[0] == 8 * n).all()
+
+
+def test_a_current_device(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A captured graph is launched at once only if its device is current in the thread."""
+    runs, run = [0], Session.run
+
+    def counting(*args: Any) -> Any:
+        runs[0] += 1
+        return run(*args)
+
+    x = np.array([1, -2], np.float32)
+    net = Net()
+    net.result(net.layer("Relu", "opset1", [net.parameter("f32", (2,))]))
+    with cards(2):
+        core = ov.Core()
+        request = core.compile_model(core.read_model(*net.build()), "NVIDIA.1").create_infer_request()
+        monkeypatch.setattr(Session, "run", counting)
+        for _ in range(4):
+            request.infer([x])
+        for device, count in ((0, 5), (1, 5), (0, 6)):
+            with cupy_emu.cuda.Device(device):
+                np.testing.assert_array_equal(request.infer([x])[0], [1, 0])
+            assert runs[0] == count

@@ -136,6 +136,9 @@ class CpuBackend:
     def slicing(self, incoming: int, outgoing: int) -> None:
         return None
 
+    def launch_whole(self, recording: Recording) -> bool:
+        return False
+
     def launch(self, recording: Recording) -> bool:
         return False
 

@@ -57,7 +57,8 @@ class CudaBackend:
     ) -> None:
         self.cupy, self.number, self.kernels = rt.cupy(), number, kernels or KernelStore()
         self.xp: Adapter = CupyAdapter(self.cupy)
-        self.device = self.cupy.cuda.Device(number)
+        self.device, runtime = self.cupy.cuda.Device(number), self.cupy.cuda.runtime
+        self._current_device, self._has_others = runtime.getDevice, runtime.getDeviceCount() > 1
         with errors.translated(), self.device:
             self.stream = stream_for(self)
         self.blas, self.dnn, self.ffts = Blas(self.stream, tf32), Dnn(self.stream, plans, tf32), Fft()
@@ -222,6 +223,11 @@ class CudaBackend:
 
     def launch(self, recording: Recording) -> bool:
         return self.graphs.launch(recording)
+
+    def launch_whole(self, recording: Recording) -> bool:
+        if self._has_others and self._current_device() != self.number:
+            return False
+        return self.graphs.launch_whole(recording)
 
     def ready(self, calls: Sequence[Call]) -> bool:
         kernels = (getattr(call, "func", None) for call in calls)

@@ -30,13 +30,13 @@ class CapturedGraph:
     """Captured graphs of a recording, and the eager calls between them.
 
     ``runs`` has, in order, a pair for each graph (index of its first call, its launch) and for each eager call (its
-    index, the call). It is empty once the graphs are dropped.
+    index, the call). It is empty once the graphs are dropped. ``is_whole``: one graph has all calls.
     """
 
-    __slots__ = ("__weakref__", "nodes", "runs", "used")
+    __slots__ = ("__weakref__", "is_whole", "nodes", "runs", "used")
 
-    def __init__(self, runs: list[tuple[int, Call]], nodes: int) -> None:
-        self.runs, self.nodes, self.used = runs, nodes, 0
+    def __init__(self, runs: list[tuple[int, Call]], nodes: int, is_whole: bool) -> None:
+        self.runs, self.nodes, self.is_whole, self.used = runs, nodes, is_whole, 0
 
     def __bool__(self) -> bool:
         return bool(self.runs)
@@ -72,10 +72,20 @@ class Graphs:
             run()
         return True
 
+    def launch_whole(self, recording: Recording) -> bool:
+        """Launch a recording that one graph has captured. Return False, and launch nothing, for any other recording."""
+        graph: CapturedGraph | None = recording.graph
+        if graph is None or not graph.is_whole:
+            return False
+        graph.used, recording.number = next(self._clock), 0
+        graph.runs[0][1]()
+        return True
+
     def _capture_recording(self, recording: Recording) -> CapturedGraph:
         nodes = sum(not isinstance(call, HostCall) for call in recording.flat)
         self._evict(nodes)
-        graph = CapturedGraph(list(self._segments(recording)), nodes)
+        runs = list(self._segments(recording))
+        graph = CapturedGraph(runs, nodes, len(runs) == 1 and nodes == len(recording.flat))
         self._alive.add(graph)
         recording.runs = 0  # if the graph is dropped, another run call by call precedes its next capture
         return graph
@@ -140,7 +150,7 @@ class Graphs:
             if held + nodes <= MAX_NODES:
                 break
             held -= graph.nodes
-            graph.runs, graph.nodes = [], 0
+            graph.runs, graph.nodes, graph.is_whole = [], 0, False
             self._alive.discard(graph)
 
 

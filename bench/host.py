@@ -1,0 +1,233 @@
+"""Processor time that the host spends on a call, on a card whose graphs do nothing.
+
+    python bench/host.py --before TREE [--rounds 7] [--out bench/results]
+
+TREE is a checkout of the build to compare with. The card is the emulator with graphs whose launch returns at once, so
+that what is measured is the Python of a call. The peers compute the model, which adds two vectors of 64 floats, on the
+CPU. Each measurement is a process of its own, which takes turns with the others. Needs onnxruntime and openvino.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TREE = Path(os.environ.get("BENCH_TREE", Path(__file__).resolve().parent.parent))
+if __name__ == "__main__" and "--worker" in sys.argv:
+    sys.path.insert(0, str(TREE))  # workers measure its ovgpu
+else:
+    import engines
+
+SHAPE = (1, 64)
+CALLS = 2000  # per repetition
+REPETITIONS = 7
+
+Worker = Callable[[], dict[str, float]]
+
+
+def microseconds(run: Callable[[], object], calls: int = CALLS) -> float:
+    """Return this process's processor time per call of ``run``, in microseconds: the median of some repetitions."""
+    for _ in range(calls // 10):
+        run()
+    times = []
+    for _ in range(REPETITIONS):
+        start = time.process_time()
+        for _ in range(calls):
+            run()
+        times.append((time.process_time() - start) / calls)
+    return 1e6 * statistics.median(times)
+
+
+def small() -> tuple[bytes, bytes]:
+    """Return a model with two inputs and two outputs as IR: their sum, and their difference."""
+    from tests.harness.ir import Net
+
+    net = Net("small")
+    x, y = (net.parameter("f32", SHAPE, name) for name in "xy")
+    net.result(net.layer("Add", "opset1", [x, y], names=["sum"]))
+    net.result(net.layer("Subtract", "opset1", [x, y], names=["difference"]))
+    return net.build()
+
+
+def feeds() -> list[np.ndarray]:
+    """Return an array for each input of `small`."""
+    return [np.linspace(begin, 1, SHAPE[1], dtype=np.float32).reshape(SHAPE) for begin in (-1, 0)]
+
+
+def ovgpu_calls() -> dict[str, float]:
+    """Measure the ways to call ovgpu on the card."""
+    from tests.emulator import stream
+    from tests.harness import cuda
+
+    with cuda.registered("emulator") as card:
+        import ovgpu as ov
+
+        launch, idle = stream.Graph.launch, False
+        stream.Graph.launch = lambda *args: None if idle else launch(*args)  # type: ignore[method-assign]
+        core, arrays = ov.Core(), feeds()
+        compiled = core.compile_model(core.read_model(*small()), card)
+        request = compiled.create_infer_request()
+        for _ in range(4):  # the second inference is captured
+            expected = [np.copy(value) for value in request.infer(arrays).values()]
+            compiled(arrays)
+        np.testing.assert_array_equal(expected, [sum(arrays), arrays[0] - arrays[1]])
+        idle, queue = True, ov.AsyncInferQueue(compiled, 8)
+
+        def own_tensors() -> Any:
+            own = compiled.create_infer_request()
+            for tensor, array in zip(own.input_tensors, arrays):
+                tensor.data[:] = array
+            return own
+
+        def asynchronous() -> None:
+            request.start_async(arrays)
+            request.wait()
+
+        def queued() -> None:
+            for _ in range(64):
+                queue.start_async(arrays)
+            queue.wait_all()
+
+        own, shared = own_tensors(), compiled.create_infer_request()
+        return {
+            "infer": microseconds(lambda: request.infer(arrays)),
+            "infer, by name": microseconds(lambda: request.infer({"x": arrays[0], "y": arrays[1]})),
+            "compiled()": microseconds(lambda: compiled(arrays)),
+            "share_inputs": microseconds(lambda: shared.infer(arrays, share_inputs=True)),
+            "own tensors": microseconds(lambda: own.infer(share_outputs=True)),
+            "start_async, wait": microseconds(asynchronous),
+            "queue of 8": microseconds(queued, CALLS // 64) / 64,
+        }
+
+
+def onnxruntime_calls() -> dict[str, float]:
+    """Measure ONNX Runtime's CPU provider: `run`, and a run with bound inputs and outputs."""
+    import onnx
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    def tensors(*names: str) -> list[Any]:
+        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, SHAPE) for name in names]
+
+    nodes = [helper.make_node("Add", ["x", "y"], ["sum"]), helper.make_node("Sub", ["x", "y"], ["difference"])]
+    graph = helper.make_graph(nodes, "small", tensors("x", "y"), tensors("sum", "difference"))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.checker.check_model(model)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feed = dict(zip("xy", feeds()))
+    binding = session.io_binding()
+    for name, array in feed.items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_output("sum")
+    binding.bind_output("difference")
+    return {
+        "run": microseconds(lambda: session.run(None, feed)),
+        "IOBinding": microseconds(lambda: session.run_with_iobinding(binding)),
+    }
+
+
+def openvino_calls() -> dict[str, float]:
+    """Measure OpenVINO's CPU plugin."""
+    import openvino as ov
+
+    core, arrays = ov.Core(), feeds()
+    xml, weights = small()
+    model = core.read_model(model=xml, weights=weights)
+    compiled = core.compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"})
+    request = compiled.create_infer_request()
+
+    def asynchronous() -> None:
+        request.start_async(arrays)
+        request.wait()
+
+    return {
+        "infer": microseconds(lambda: request.infer(arrays)),
+        "compiled()": microseconds(lambda: compiled(arrays)),
+        "start_async, wait": microseconds(asynchronous),
+    }
+
+
+WORKERS: dict[str, Worker] = {
+    "before": ovgpu_calls,
+    "ovgpu": ovgpu_calls,
+    "onnxruntime": onnxruntime_calls,
+    "openvino": openvino_calls,
+}
+
+
+def work(name: str, before: Path) -> dict[str, float]:
+    """Return the figures of one worker, which runs in a process of its own."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(engines.OVERRIDES)}
+    environment["BENCH_TREE"] = str(before if name == "before" else TREE)
+    command = [sys.executable, __file__, "--worker", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{name} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def rows_of(figures: dict[str, dict[str, float]]) -> list[Sequence[str]]:
+    """Return the rows of the table: a call of ovgpu before and now, and its peers."""
+    peers = {
+        "infer": ("onnxruntime", "run"),
+        "infer, by name": ("onnxruntime", "run"),
+        "compiled()": ("onnxruntime", "run"),
+        "share_inputs": ("onnxruntime", "run"),
+        "own tensors": ("onnxruntime", "IOBinding"),
+        "start_async, wait": ("openvino", "start_async, wait"),
+        "queue of 8": ("openvino", "start_async, wait"),
+    }
+    rows = []
+    for call, now in figures["ovgpu"].items():
+        before, (peer, peers_call) = figures["before"][call], peers[call]
+        other = figures[peer][peers_call]
+        rows.append(
+            [
+                call,
+                f"{before:.1f}",
+                f"{now:.1f}",
+                f"{now / before:.2f}",
+                f"{peer} {peers_call}: {other:.1f}",
+                f"{now / other:.2f}",
+            ]
+        )
+    return rows
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, help="a checkout of the build to compare with")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=TREE / "bench" / "results")
+    parser.add_argument("--worker", choices=WORKERS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(WORKERS[options.worker]()))
+        return
+    if options.before is None:
+        parser.error("--before names a checkout of the build to compare with")
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in WORKERS}
+    for _ in range(options.rounds):
+        for name in WORKERS:
+            runs[name].append(work(name, options.before.resolve()))
+    figures = engines.medians(runs)
+    heads = ["Call", "before, µs", "now, µs", "now / before", "peer, µs", "now / peer"]
+    title = "Processor time of the host for a call of a small model, on a card whose graphs do nothing"
+    engines.report(options.out, "host", title, heads, rows_of(figures), {"rounds": options.rounds, "us": figures})
+
+
+if __name__ == "__main__":
+    main()
