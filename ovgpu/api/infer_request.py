@@ -91,9 +91,7 @@ class InferRequest(RequestTensors):
             self._future, session.cancellation.requested = None, False
             direct = session.run_directly(inputs, share_inputs)
             if direct is None:
-                session.set_inputs(inputs, share_inputs)
-                session.wait_for_producers()
-                after = session.run()
+                after = session.infer(inputs, share_inputs)
             else:
                 after = direct.replay.after or before
             if direct is None or ml_dtypes:

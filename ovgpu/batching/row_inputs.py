@@ -137,7 +137,7 @@ class RowOutputs:
 
     def rows(self, outputs: Sequence[Any], first: int, count: int) -> OVDict:
         """Return copies of ``count`` rows of the outputs, from row ``first`` on."""
-        return OVDict.of(
+        return OVDict(
             {
                 port: np.array(array[part(axis, slice(first, first + count))])
                 for port, array, axis in zip(self._ports, outputs, self._axes)

@@ -1,11 +1,12 @@
-"""Direct calls: inferences on a card that copy small arrays to pinned memory, launch one graph, and wait for it.
+"""Direct calls: inferences on a device that copy small arrays to pinned memory, launch one graph, and wait for it.
 
-They are the short way of the calls that most programs make again and again. `DirectCall.of` takes an inference that can
-be replayed, and keeps all that it needs in a form that is checked and run with little Python: addresses, element types,
-shapes, the graph, the arrays of results. At the first mismatch, a call takes the general way instead.
+They are the short way of the calls that most programs make again and again, which `Session.run_directly` tries before
+the three ways of `Session.run`. `DirectCall.of` takes an inference that can be replayed, and keeps what it needs in a
+form that little Python checks and runs: addresses, element types, shapes, the graph, the arrays of results. At the
+first mismatch, `Session.infer` sets all inputs and runs the inference in the general way.
 
-NOTE: every line of `DirectCall.run` is paid for at each call: what an onnxruntime session takes is a few microseconds.
-So loops are written out, and nothing is called that can be looked up.
+NOTE: each line of `DirectCall.run` adds to the time of every call, and a call of a peer takes a few microseconds in
+all. So the checks of inputs are written out in two places, and attributes are looked up rather than methods called.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Result(NamedTuple):
 
 
 class DirectCall:
-    """Inference that can be run again by copies, one launch, and a wait, which is the caller's part."""
+    """Inference that can be run again by copies and one launch. The session then waits for it."""
 
     __slots__ = (
         "_binding",
@@ -80,7 +81,11 @@ class DirectCall:
 
     @staticmethod
     def of(replay: Replay, inputs: Sequence[RequestInput], outputs: Sequence[RequestOutput]) -> DirectCall | None:
-        """Return the direct call for a replay of a request; None if tensors of it are large, or not the request's."""
+        """Return the direct call for a replay of a request.
+
+        Return None if an input is neither in a pinned tensor of the request's own nor copied to pinned memory, or if an
+        output is not in a pinned tensor of the request's own: larger results stay on the device until they are read.
+        """
         taken = [_input_of(input_) for input_ in inputs]
         results = [_result_of(output) for output in outputs]
         if None in taken or None in results:
@@ -90,8 +95,9 @@ class DirectCall:
     def run(self, inputs: Any, share: bool) -> bool:
         """Set inputs as `RequestInput.set` does, and enqueue the inference.
 
-        Return False, and enqueue nothing, if a tensor or a state is no longer where it was, or if a value is not an
-        array on the host of the right type and shape. Inputs may have been set then, and are to be set again.
+        Return False, and enqueue nothing, if a tensor or a state is no longer where it was, if a value is not an array
+        on the host of the right type and shape, or if the graph was dropped or another device is current. Some inputs
+        may have been set then; the general way sets all of them again.
         """
         for output, tensor, host in self._results:
             if output._tensor is not tensor or output.bound or buffer_of(tensor) is not host:
@@ -105,7 +111,7 @@ class DirectCall:
                 if value.__class__ is not np.ndarray or value.dtype is not dtype or value.shape != shape:
                     return False
                 if share:
-                    if not _is_shared(each, value):
+                    if not _shared(each, value):
                         return False
                 elif (
                     own is None
@@ -117,7 +123,7 @@ class DirectCall:
                 host[...] = value
         elif inputs is None:
             for each in taken:
-                if not _is_current(each):
+                if not _refreshed(each):
                     return False
         elif not self._take(inputs, share):
             return False
@@ -150,25 +156,25 @@ class DirectCall:
             if value.__class__ is not np.ndarray or value.dtype is not dtype or value.shape != shape:
                 return False
             if share:
-                if not _is_shared(each, value):
+                if not _shared(each, value):
                     return False
             elif own is None or input_._tensor is not own or own._array is not host or input_.shared_array is not None:
                 return False
             host[...] = value
-        return all([passed >> index & 1 or _is_current(each) for index, each in enumerate(taken)])
+        return all([passed >> index & 1 or _refreshed(each) for index, each in enumerate(taken)])
 
     def results(self, share: bool) -> OVDict:
         """Return copies of the results, or with ``share`` views of the tensors."""
         if not share:
             return OVDict(self._keys, [data.copy() for data in self._data])
-        if not self._exposed:  # from now on, the caller may hold views of the tensors
+        if not self._exposed:  # `Tensor.data` notes that the caller may hold views of the tensor's memory from now on
             self._exposed = True
             return OVDict(self._keys, [each.tensor.data for each in self._results])
         return ViewsOfResults(self._keys, self._data)
 
 
-def _is_current(each: _Input) -> bool:
-    """Return whether the graph reads what the input has: its own tensor, or a copy, which is made."""
+def _refreshed(each: _Input) -> bool:
+    """Copy the array that the caller shares, if there is one. Return whether the graph reads what the input has."""
     input_, own, host, dtype, shape = each
     if own is not None:
         return input_._tensor is own and own._array is host and input_.shared_array is None
@@ -179,7 +185,7 @@ def _is_current(each: _Input) -> bool:
     return True
 
 
-def _is_shared(each: _Input, value: Array) -> bool:
+def _shared(each: _Input, value: Array) -> bool:
     """Make the input read the caller's array, and return whether the graph reads its copy."""
     flags = value.flags  # an array that is read-only is copied to the input's own memory, as in OpenVINO
     if each.own is not None or each.input.shared_host is not each.host:

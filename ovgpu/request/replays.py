@@ -2,6 +2,7 @@
 
 If no shape and no value is computed on the host, an inference depends only on the locations of its tensors and states.
 Comparing the locations takes a few microseconds; finding their binding and preparing the run takes ten times as long.
+A `Session` owns the replays of its model's program; its `DecodeSteps` own the replay of decode steps.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Replay:
             self.executor.run_recording(self.executor.program.segments[0].steps, binding)
 
     def hold(self) -> Binding | None:
-        """Return the binding, marked as the one that is used; None if it was dropped."""
+        """Return the binding of the graph, marked as the last one used; None if the executor has dropped it."""
         binding = self.binding()
         return binding if self.executor.holds(self._key, binding) else None
 

@@ -70,15 +70,15 @@ class OVDict(Mapping[Any, Array]):
     """
 
     __slots__ = ("__weakref__", "_keys", "_results", "_values")
+    _results: dict[Any, Any] | None
 
-    def __init__(self, keys: OutputKeys, values: Sequence[Any]) -> None:
-        self._keys, self._values = keys, values
-        self._results: dict[Any, Any] | None = None
-
-    @staticmethod
-    def of(results: dict[Any, Any]) -> OVDict:
-        """Return the mapping of a dict by ports."""
-        return OVDict(OutputKeys(list(results)), list(results.values()))
+    def __init__(self, results: dict[Any, Any] | OutputKeys, values: Sequence[Any] = ()) -> None:
+        """Make a mapping of the results by port. Requests give the keys and ``values`` of a dict that is made later."""
+        self._values, self._results = values, None
+        if isinstance(results, OutputKeys):
+            self._keys = results
+        else:
+            self._keys, self._results = OutputKeys(list(results)), results
 
     @property
     def _dict(self) -> dict[Any, Any]:
@@ -133,7 +133,7 @@ class OVDict(Mapping[Any, Array]):
         return self._dict
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OVDict.of, (self._fetched(),)  # locks cannot be copied or pickled
+        return OVDict, (self._fetched(),)  # locks cannot be copied or pickled
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._dict)

@@ -40,8 +40,9 @@ from ovgpu.runtime.timing import step_seconds
 class Session:
     """Inputs, outputs, variables, executors and replays of one request. One thread at a time may use it.
 
-    An inference is `set_inputs`, `wait_for_producers`, `run`, `results`, and the assignment of what `run` returned to
-    `state`. Without that assignment, the variables keep their values, as if there had been no inference.
+    An inference is `infer`, `results`, and the assignment of what `infer` returned to `state`. Without that assignment,
+    the variables keep their values, as if there had been no inference. `infer` is `set_inputs`, `wait_for_producers`
+    and `run`. For calls that are repeated, `run_directly` is a short way, which may be closed.
 
     `run` takes the first of three ways that is open: a replay of an earlier inference, if tensors and states are at the
     same addresses as then; a decode step, which appends a few tokens to KV caches, and may itself be a replay
@@ -116,6 +117,20 @@ class Session:
             owners += [owner for output in self.outputs for owner in output.producers()]
             if owners:
                 self.backend.order(owners)
+
+    def infer(self, inputs: Any, share: bool) -> Snapshot:
+        """Set inputs, and `run` an inference after the work that this thread has enqueued on device arrays.
+
+        After an exception, also of a signal handler, the thread's current device and stream are as before.
+        """
+        nesting = self.backend.nesting()
+        try:
+            self.set_inputs(inputs, share)
+            self.wait_for_producers()
+            return self.run()
+        except BaseException:
+            self.backend.restore(nesting)
+            raise
 
     def run(self, infer: Callable[[], Snapshot] | None = None) -> Snapshot:
         """Run an inference. Return the values of the variables after it.
@@ -422,7 +437,7 @@ class Session:
             values = {
                 output.port: as_numbers(values[output.port], output.tensor.element_type) for output in self.outputs
             }
-        return OVDict.of(values)
+        return OVDict(values)
 
     def profiling_info(self) -> list[ProfilingInfo]:
         """Return the steps of the last inference, with times if the model was compiled with ``enable_profiling``."""

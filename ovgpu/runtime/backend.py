@@ -131,6 +131,12 @@ class Backend(Protocol):
     def active(self) -> AbstractContextManager[Any]:
         """Return a context in which this thread's array library works on the backend's device and stream."""
 
+    def nesting(self) -> Any:
+        """Return the depth of this thread's `active` blocks, for `restore`."""
+
+    def restore(self, nesting: Any) -> None:
+        """Leave the blocks that an exception of a signal handler has kept from ending. Never raise."""
+
     def for_request(self) -> Backend:
         """Return the backend of one request, with its own stream if the device has streams."""
 

@@ -120,7 +120,6 @@ class Stream:
         self.priority = priority or 0
         self.capture: Capture | None = None
         self.in_flight = InFlight()
-        self._outer: list[Stream] = []
         _streams.setdefault(self.ptr, self)
 
     def __repr__(self) -> str:
@@ -136,16 +135,30 @@ class Stream:
         return (0, self.ptr)
 
     def __enter__(self) -> Self:
-        self._outer.append(get_current_stream(self.device_id))
-        self.use()
+        index = self._own_device()
+        _entered().append((index, self))
+        _set_current(self, index)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _set_current(self._outer.pop(), self.device_id)
+        """Make the stream of the enclosing block current, or the null stream: not one that `use` has made current."""
+        index, _self = _entered().pop()
+        outer = [stream for number, stream in _entered() if number == index]
+        _set_current(outer[-1] if outer else Stream.null, index)
 
     def use(self) -> Stream:
-        _set_current(self, self.device_id)
+        _set_current(self, self._own_device())
         return self
+
+    def _own_device(self) -> int:
+        """Return the stream's device, which must be current."""
+        current = device.current()
+        if self.device_id not in (-1, current):
+            raise RuntimeError(
+                f"The device that the stream is created on ({self.device_id}) does not match with the current device "
+                f"({current})"
+            )
+        return current
 
     @property
     def done(self) -> bool:
@@ -307,6 +320,14 @@ def get_current_stream(device_id: int = -1) -> Stream:
     """Return the stream that receives this Python thread's work on a device; the null stream by default."""
     streams: dict[int, Stream] = getattr(_thread, "streams", {})
     return streams.get(device.current() if device_id < 0 else device_id, Stream.null)
+
+
+def _entered() -> list[tuple[int, Stream]]:
+    """Return the blocks ``with stream`` that this Python thread is in: (device, stream)."""
+    if not hasattr(_thread, "entered"):
+        _thread.entered = []
+    blocks: list[tuple[int, Stream]] = _thread.entered
+    return blocks
 
 
 def _set_current(stream: Stream, device_id: int) -> None:

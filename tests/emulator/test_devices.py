@@ -213,3 +213,16 @@ def test_cuda_array_interface() -> None:
     with pytest.raises(CaptureError):
         cp.asarray(Foreign(x, stream.ptr))
     stream.end_capture()
+
+
+def test_current_streams() -> None:
+    """As in CuPy, the end of a block makes the stream of the block around it current, not one that `use` had made."""
+    used, inner, outer = (cp.cuda.Stream(non_blocking=True) for _ in range(3))
+    used.use()
+    with outer:
+        with inner:
+            assert cp.cuda.get_current_stream() == inner
+        assert cp.cuda.get_current_stream() == outer
+    assert cp.cuda.get_current_stream() == cp.cuda.Stream.null
+    with cp.devices(2), cp.cuda.Device(1), pytest.raises(RuntimeError, match="does not match with the current device"):
+        used.use()

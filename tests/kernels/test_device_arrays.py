@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -13,6 +14,7 @@ import ovgpu as ov
 from ovgpu.backends.cuda import interop
 from tests.api import nets
 from tests.emulator import cupy_emu as cp
+from tests.harness.interruption import Interruption
 from tests.harness.ir import Net
 from tests.kernels.recorded import counted
 
@@ -446,3 +448,33 @@ def test_another_device(compiled: Any) -> None:
         ):
             with pytest.raises(RuntimeError, match="is on CUDA device 1, the model on 0"):
                 use()
+
+
+def test_current_streams(emulated: str) -> None:
+    """A stream that a program has made current stays current, in a block or without one."""
+    core, stream, inner = ov.Core(), cp.cuda.Stream(non_blocking=True), cp.cuda.Stream(non_blocking=True)
+    outer = cp.cuda.get_current_stream()
+    request = core.compile_model(core.read_model(*nets.one()), emulated).create_infer_request()
+    try:
+        stream.use()
+        for value in (X, X, X, cp.asarray(X), ov.Tensor(X), X):
+            request.infer([value])
+            assert cp.cuda.get_current_stream() == stream
+        with inner:
+            request.infer([X])
+            assert cp.cuda.get_current_stream() == inner
+    finally:
+        outer.use()
+
+
+def test_an_interruption_keeps_the_current_stream(emulated: str) -> None:
+    """Whichever line of ovgpu it interrupts."""
+    core = ov.Core()
+    request = core.compile_model(core.read_model(*nets.one()), emulated).create_infer_request()
+    request.infer([X])
+    outer, device = cp.cuda.get_current_stream(), cp.asarray(X)
+    for at in range(1, 400, 3):
+        with suppress(KeyboardInterrupt), Interruption(at):
+            request.infer([device])
+        assert cp.cuda.get_current_stream() == outer, at
+    np.testing.assert_array_equal(request.infer([X])[0], np.abs(X))

@@ -213,7 +213,7 @@ def test_an_illegal_address_in_a_step(early: str, error: str, emulated: str, mon
     monkeypatch.setattr(driver_emu, "cuLaunchKernelEx", lambda *launch: ILLEGAL[:1])
     with pytest.raises(ov.OpError, match=rf"^\[Abs\] the device failed: {error}.* \(layer '"):
         request.infer(ONES)
-    Faulty(monkeypatch, cupy_emu.cuda.Device, "__enter__", *ILLEGAL)
+    Faulty(monkeypatch, cupy_emu.cuda.runtime, "getDevice", *ILLEGAL)
     with pytest.raises(ov.DeviceError, match="^" + STICKY):
         request.infer(ONES)
 

@@ -136,6 +136,12 @@ class CpuBackend:
     def slicing(self, incoming: int, outgoing: int) -> None:
         return None
 
+    def nesting(self) -> None:
+        return None
+
+    def restore(self, nesting: None) -> None:
+        pass
+
     def launch_whole(self, recording: Recording) -> bool:
         return False
 

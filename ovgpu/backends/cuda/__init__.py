@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import errors, rt
+from ovgpu.backends.cuda import current, errors, kernel_cache, rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.choices import Choices, measured
 from ovgpu.backends.cuda.cudnn import Dnn, Plans
@@ -73,7 +73,15 @@ class CudaBackend:
         return int(self.device.compute_capability) >= CAPABILITY
 
     def active(self) -> AbstractContextManager[Any]:
-        return errors.Active(self.device, self.stream, self.kernels)
+        return errors.Active(self.number, self.stream, self.kernels)
+
+    def nesting(self) -> tuple[int, int]:
+        return current.depth(), kernel_cache.entered()
+
+    def restore(self, nesting: tuple[int, int]) -> None:
+        kernel_cache.leave(nesting[1])
+        with suppress(Exception):  # the first error has been reported already
+            current.restore(nesting[0])
 
     def for_request(self) -> CudaBackend:
         return CudaBackend(self.number, self.kernels, self.dnn.plans, self.blas.tf32, self.choices)
@@ -205,7 +213,7 @@ class CudaBackend:
         if not all(map(is_plain, dtypes)):  # CuPy does not support these dtypes
             given = [None if x is None else self.to_host(x) for x in inputs]
             return [self.constant(x) for x in evaluate(op, NUMPY, given, types)]
-        with self.stream:
+        with current.Using(self.stream):
             return evaluate(op, self.xp, inputs, types)
 
     def _evaluate_into(

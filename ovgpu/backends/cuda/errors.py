@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from ovgpu.backends.cuda import kernel_cache, rt
+from ovgpu.backends.cuda import current, kernel_cache, rt
 from ovgpu.backends.cuda.kernel_cache import KernelStore
 from ovgpu.errors import DeviceError, OpError
 
@@ -78,57 +78,42 @@ def _translation(error: BaseException) -> DeviceError | None:
 class Active:
     """Make a device and a stream current in this thread, so that CuPy allocates and computes on them in the block.
 
-    Kernels of the block belong to the store ``kernels``; CUDA's errors are `translated`. They are translated outside of
-    the generator: from Python 3.13 on, contextlib keeps an error alive that a generator replaces, and with it all
-    arrays of the frames that the error has passed.
+    Kernels of the block belong to the store ``kernels``; CUDA's errors are `translated`. It is no generator: from
+    Python 3.13 on, contextlib keeps an error alive that a generator replaces, and with it all arrays of the frames that
+    the error has passed.
     """
 
-    def __init__(self, device: Any, stream: Any, kernels: KernelStore) -> None:
-        self._entered = _entered(device, stream, kernels)
+    __slots__ = ("_depth", "_device", "_kernels", "_store_depth", "_stream")
+
+    def __init__(self, device: int, stream: Any, kernels: KernelStore) -> None:
+        self._device, self._stream, self._kernels = device, stream, kernels
 
     def __enter__(self) -> None:
+        self._depth, self._store_depth = current.depth(), kernel_cache.entered()
         try:
-            self._entered.__enter__()
+            current.switch(self._device, self._stream)
+            kernel_cache.enter(self._kernels)
         except BaseException as e:
-            _raise_translated(e)
+            self.__exit__(type(e), e, e.__traceback__)
             raise
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        failure: BaseException | None = None
         try:
+            kernel_cache.leave(self._store_depth)
             try:
-                self._entered.__exit__(error_type, error, trace)
-            except BaseException as e:
-                _raise_translated(e)
-                raise
-            if error is not None:
+                current.restore(self._depth)
+            except Exception as e:
+                failure = e
+            if error is not None:  # the first error is raised
                 _raise_translated(error)
+            elif failure is not None:
+                _raise_translated(failure)
+                raise failure
         finally:
-            del error, trace  # the traceback holds this frame
-
-
-@contextlib.contextmanager
-def _entered(device: Any, stream: Any, kernels: KernelStore) -> Iterator[None]:
-    error: BaseException | None = None
-    depth = kernel_cache.entered()
-    try:
-        with device, stream:
-            try:
-                kernel_cache.enter(kernels)
-                yield
-                kernel_cache.leave(depth)
-            except BaseException as e:
-                error = e
-                raise
-    except BaseException as e:
-        kernel_cache.leave(depth)
-        error = error or e  # leaving the device may fail as well: the first error is raised
-    try:
-        if error is not None:
-            raise error
-    finally:
-        del error  # its traceback holds this frame
+            del error, failure, trace  # the traceback holds this frame
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda import current, rt
 from ovgpu.backends.cuda.handles import borrowed_stream
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.errors import Error
@@ -31,7 +31,7 @@ def adopt(owner: Any) -> Array:
     try:
         if hasattr(owner, "__dlpack__"):
             device = owner.__dlpack_device__()[1] if hasattr(owner, "__dlpack_device__") else cupy.cuda.get_device_id()
-            with cupy.cuda.Device(device), _import_stream(cupy, device):
+            with cupy.cuda.Device(device), current.Using(_import_stream(cupy, device)):
                 return cupy.from_dlpack(owner)
         interface = owner.__cuda_array_interface__
         shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
@@ -123,7 +123,7 @@ def _stream_after(*owners: Any) -> Iterator[Any]:
         for owner in owners:
             if owner is not None:
                 order(owner, stream)
-        with stream:
+        with current.Using(stream):
             yield stream
             stream.synchronize()
 

@@ -259,7 +259,7 @@ class CompiledModel:
         return self._key(key), input_from_program(value)
 
     def _results(self, results: ovgpu.OVDict) -> OVDict:
-        return OVDict.of(dict(zip(self._ports.outputs.openvino, results.values(), strict=True)))
+        return OVDict(dict(zip(self._ports.outputs.openvino, results.values(), strict=True)))
 
     # ---- running
 

@@ -26,7 +26,7 @@ class DeviceEngine(RequestEngine):
                 extents = [max(extent, 0) for extent in port.shape or ()]
                 request.set_output_tensor(i, self._context.create_tensor(port.dtype, extents))
         super().infer(request, inputs, submitted)
-        return OVDict.of({i: request.get_output_tensor(i) for i in range(len(self.outputs))})
+        return OVDict({i: request.get_output_tensor(i) for i in range(len(self.outputs))})
 
 
 def open_device_engine(path: Path, options: EngineOptions, observer: Observer) -> DeviceEngine:
