@@ -89,15 +89,8 @@ class InferRequest(RequestTensors):
                 self._begin(inference)
             before = session.state
             self._future, session.cancellation.requested = None, False
-            direct = session.run_directly(inputs, share_inputs)
-            if direct is None:
-                after = session.infer(inputs, share_inputs)
-            else:
-                after = direct.replay.after or before
-            if direct is None or ml_dtypes:
-                results = session.results(share_outputs, decode_strings, ml_dtypes)
-            else:
-                results = direct.results(share_outputs)
+            after = session.infer(inputs, share_inputs)
+            results = session.answer(share_outputs, decode_strings, ml_dtypes)
             if after is not before:
                 session.state = after  # last, so that an exception before it leaves the state unchanged
             self._owner.release(inference)

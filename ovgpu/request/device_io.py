@@ -157,6 +157,7 @@ class DeviceInput(RequestInput):
             array, value = self.staged(array), None
             self._backend.synchronize()  # the owner may write to the array from now on
         self._tensor, self.shared_array, self._producer = None, array, value
+        self.shared_host = None  # a direct call would keep the producer
 
     def bind(self, tensor: Tensor) -> None:
         for item in tensor.items if isinstance(tensor, BatchedTensor) else [tensor]:

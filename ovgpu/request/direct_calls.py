@@ -5,8 +5,8 @@ the three ways of `Session.run`. `DirectCall.of` takes an inference that can be 
 form that little Python checks and runs: addresses, element types, shapes, the graph, the arrays of results. At the
 first mismatch, `Session.infer` sets all inputs and runs the inference in the general way.
 
-NOTE: each line of `DirectCall.run` adds to the time of every call, and a call of a peer takes a few microseconds in
-all. So the checks of inputs are written out in two places, and attributes are looked up rather than methods called.
+NOTE: each line of a `DirectCall` adds to the time of every inference, and a call of a peer takes a few microseconds in
+all. So functions are long, and attributes are looked up rather than methods called.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ovgpu.errors import is_out_of_memory
 from ovgpu.ops.base.op import Array
 from ovgpu.request.downloads import ResultTensor, buffer_of
 from ovgpu.request.inputs import RequestInput
 from ovgpu.request.outputs import RequestOutput
 from ovgpu.request.pinned import StagedTensor
 from ovgpu.request.replays import Replay
-from ovgpu.request.results import OutputKeys, OVDict, ViewsOfResults
+from ovgpu.request.results import OutputKeys, OVDict
 from ovgpu.tensor import Tensor
+
+KEPT = object()
+"""Stands for the value of an input that is not passed."""
 
 
 class _Input(NamedTuple):
@@ -45,11 +49,11 @@ class _Result(NamedTuple):
 
     output: RequestOutput
     tensor: ResultTensor
-    host: Array
+    buffer: Array
 
 
 class DirectCall:
-    """Inference that can be run again by copies and one launch. The session then waits for it."""
+    """Inference that can be run again by copies, which `take` makes, and one `launch`. The session waits for it."""
 
     __slots__ = (
         "_binding",
@@ -57,6 +61,7 @@ class DirectCall:
         "_exposed",
         "_indices",
         "_inputs",
+        "_kept",
         "_keys",
         "_launch",
         "_results",
@@ -73,8 +78,8 @@ class DirectCall:
         )
         self._inputs, self._results = tuple(inputs), tuple(results)
         self._keys = OutputKeys([each.output.port for each in results])
-        self._data = [each.host.view(each.tensor.element_type.to_dtype()) for each in results]
-        self._exposed = False
+        self._data = [each.buffer.view(each.tensor.element_type.to_dtype()) for each in results]
+        self._exposed, self._kept = False, [KEPT] * len(inputs)
         self._indices: dict[Any, int] = {index: index for index in range(len(inputs))}
         for index, each in enumerate(inputs):
             self._indices.update(dict.fromkeys(each.input.port.get_names(), index))
@@ -92,44 +97,78 @@ class DirectCall:
             return None
         return DirectCall(replay, taken, results)  # type: ignore[arg-type]
 
-    def run(self, inputs: Any, share: bool) -> bool:
-        """Set inputs as `RequestInput.set` does, and enqueue the inference.
+    def take(self, inputs: Any, share: bool) -> bool:
+        """Set inputs as `RequestInput.set` does, and copy what the caller shares of the others.
 
-        Return False, and enqueue nothing, if a tensor or a state is no longer where it was, if a value is not an array
-        on the host of the right type and shape, or if the graph was dropped or another device is current. Some inputs
-        may have been set then; the general way sets all of them again.
+        Return False, and change nothing, if a tensor or a state is no longer where it was, or if a value is not an
+        array on the host of the right type and shape.
+
+        NOTE: all is checked before anything is copied. A value may lie in a tensor of the request, so that a second
+        copy of it, in the general way, would differ from the first one.
         """
-        for output, tensor, host in self._results:
-            if output._tensor is not tensor or output.bound or buffer_of(tensor) is not host:
+        for output, tensor, buffer in self._results:
+            if output._tensor is not tensor or output.bound or buffer_of(tensor) is not buffer:
                 return False
-        kind, taken = inputs.__class__, self._inputs
-        if kind is list or kind is tuple:
-            if len(inputs) != len(taken):
+        if self._transition is not None and not self._transition.match():
+            return False
+        values: Sequence[Any] | None
+        if inputs is None:
+            values = self._kept
+        elif inputs.__class__ is list or inputs.__class__ is tuple:
+            values = inputs
+        else:
+            values = self._values(inputs)
+        if values is None or len(values) != len(self._inputs):
+            return False
+        copies = []
+        for (input_, own, host, dtype, shape), value in zip(self._inputs, values):
+            if value is KEPT:
+                if own is not None:
+                    if input_._tensor is own and own._array is host and input_.shared_array is None:
+                        continue
+                    return False
+                value = input_.staged_source() if input_.shared_host is host else None
+                if value is None or value.dtype != dtype or value.shape != shape:
+                    return False
+            elif value.__class__ is not np.ndarray or value.dtype is not dtype or value.shape != shape:
                 return False
-            for each, value in zip(taken, inputs):
-                input_, own, host, dtype, shape = each
-                if value.__class__ is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+            elif share:
+                flags = value.flags  # a read-only array is copied to the input's own memory, as in OpenVINO
+                if own is not None or input_.shared_host is not host:
                     return False
-                if share:
-                    if not _shared(each, value):
-                        return False
-                elif (
-                    own is None
-                    or input_._tensor is not own
-                    or own._array is not host
-                    or input_.shared_array is not None
-                ):
+                if not (flags.c_contiguous and flags.aligned and flags.writeable):
                     return False
-                host[...] = value
-        elif inputs is None:
-            for each in taken:
-                if not _refreshed(each):
-                    return False
-        elif not self._take(inputs, share):
-            return False
-        transition, binding, executor = self._transition, self._binding(), self.replay.executor
-        if transition is not None and not transition.match():
-            return False
+            elif own is None or input_._tensor is not own or own._array is not host or input_.shared_array is not None:
+                return False
+            copies.append((host, value))
+        for host, value in copies:
+            host[...] = value
+        if share:
+            for each, value in zip(self._inputs, values):
+                if value is not KEPT:
+                    each.input._tensor, each.input.shared_array = None, value
+        return True
+
+    def _values(self, inputs: Any) -> list[Any] | None:
+        """Return the value of each input, or KEPT; None if ``inputs`` is neither a dict by names and indices nor a
+        single array."""
+        if inputs.__class__ is np.ndarray:
+            return [inputs] if len(self._inputs) == 1 else None
+        if inputs.__class__ is not dict:
+            return None
+        values, indices = self._kept.copy(), self._indices
+        for key, value in inputs.items():
+            # Other keys are converted, or refused: 0.0 equals 0, but is no index.
+            index = indices.get(key) if key.__class__ is str or key.__class__ is int else None
+            if index is None:
+                return None
+            values[index] = value
+        return values
+
+    def launch(self) -> bool:
+        """Enqueue the inference. Return False, and enqueue nothing, if its graph was dropped, if another device is
+        current, or if the device lacks memory, which the general way frees."""
+        binding, executor = self._binding(), self.replay.executor
         if executor.bound is None or executor.bound[1] is not binding:
             binding = self.replay.hold()
         if binding is None:
@@ -137,66 +176,28 @@ class DirectCall:
         try:
             return self._launch(binding)
         except Exception as e:
-            raise executor.launch_error(binding, e) from e
-
-    def _take(self, inputs: Any, share: bool) -> bool:
-        """Set inputs that are passed as a dict or as a single array, and copy what the caller shares of the others."""
-        if inputs.__class__ is np.ndarray and len(self._inputs) == 1:
-            inputs = {0: inputs}
-        elif inputs.__class__ is not dict:
-            return False
-        indices, taken, passed = self._indices, self._inputs, 0
-        for key, value in inputs.items():
-            index = indices.get(key)
-            if index is None:
+            error = executor.launch_error(binding, e)
+            if is_out_of_memory(error):
                 return False
-            each = taken[index]
-            passed |= 1 << index
-            input_, own, host, dtype, shape = each
-            if value.__class__ is not np.ndarray or value.dtype is not dtype or value.shape != shape:
-                return False
-            if share:
-                if not _shared(each, value):
-                    return False
-            elif own is None or input_._tensor is not own or own._array is not host or input_.shared_array is not None:
-                return False
-            host[...] = value
-        return all([passed >> index & 1 or _refreshed(each) for index, each in enumerate(taken)])
+            raise error from e
 
     def results(self, share: bool) -> OVDict:
         """Return copies of the results, or with ``share`` views of the tensors."""
-        if not share:
+        if share:
+            if not self._exposed:
+                self._exposed = True
+                for each in self._results:
+                    each.tensor.expose()
+            return OVDict(self._keys, self._data, views=True)
+        try:
             return OVDict(self._keys, [data.copy() for data in self._data])
-        if not self._exposed:  # `Tensor.data` notes that the caller may hold views of the tensor's memory from now on
-            self._exposed = True
-            return OVDict(self._keys, [each.tensor.data for each in self._results])
-        return ViewsOfResults(self._keys, self._data)
-
-
-def _refreshed(each: _Input) -> bool:
-    """Copy the array that the caller shares, if there is one. Return whether the graph reads what the input has."""
-    input_, own, host, dtype, shape = each
-    if own is not None:
-        return input_._tensor is own and own._array is host and input_.shared_array is None
-    source = input_.staged_source() if input_.shared_host is host else None
-    if source is None or source.dtype != dtype or source.shape != shape:
-        return False
-    host[...] = source
-    return True
-
-
-def _shared(each: _Input, value: Array) -> bool:
-    """Make the input read the caller's array, and return whether the graph reads its copy."""
-    flags = value.flags  # an array that is read-only is copied to the input's own memory, as in OpenVINO
-    if each.own is not None or each.input.shared_host is not each.host:
-        return False
-    if not (flags.c_contiguous and flags.aligned and flags.writeable):
-        return False
-    each.input._tensor, each.input.shared_array = None, value
-    return True
+        except MemoryError:  # which this raises again, with the output's name
+            return OVDict(self._keys, [each.output._copy(data) for each, data in zip(self._results, self._data)])
 
 
 def _input_of(input_: RequestInput) -> _Input | None:
+    if input_.port.element_type.is_dynamic():  # the model's type follows the values, which are never shared
+        return None
     host = input_.shared_host
     if host is not None and input_.staged_source() is not None:
         return _Input(input_, None, host, host.dtype, host.shape)

@@ -113,14 +113,18 @@ class ResultTensor(StagedTensor):
 
     @property
     def _array(self) -> Any:
-        if not self._exposed:
-            self._expose()
+        self.expose()
         self._download()
         return self._buffer
 
     @_array.setter
     def _array(self, array: Array) -> None:
         _ARRAY.__set__(self, array)
+
+    def expose(self) -> None:
+        """Note that the caller may hold views of the tensor's memory, which inferences write to from now on."""
+        if not self._exposed:
+            self._expose()
 
     def _expose(self) -> None:
         """Move the elements to the memory that inferences write to from now on."""

@@ -69,22 +69,30 @@ class OVDict(Mapping[Any, Array]):
     results of a CUDA device are downloaded when they are first read.
     """
 
-    __slots__ = ("__weakref__", "_keys", "_results", "_values")
-    _results: dict[Any, Any] | None
+    def __init__(
+        self, results: dict[Any, Any] | OutputKeys, values: Sequence[Any] = (), *, views: bool = False
+    ) -> None:
+        """Make a mapping of the results by port.
 
-    def __init__(self, results: dict[Any, Any] | OutputKeys, values: Sequence[Any] = ()) -> None:
-        """Make a mapping of the results by port. Requests give the keys and ``values`` of a dict that is made later."""
-        self._values, self._results = values, None
+        Requests give the keys and ``values`` of a dict that is made later, as hashes of ports take time; with ``views``
+        of arrays that they keep.
+        """
+        self._values, self._views, self._results = values, views, None
         if isinstance(results, OutputKeys):
             self._keys = results
         else:
             self._keys, self._results = OutputKeys(list(results)), results
 
+    _results: dict[Any, Any] | None
+
     @property
     def _dict(self) -> dict[Any, Any]:
-        """The results by port. The dict is made when it is needed, as hashes of ports take time."""
+        """The results by port."""
         if self._results is None:
-            self._results = dict(zip(self._keys.ports, self._values))
+            values = [array.view() for array in self._values] if self._views else self._values
+            # If several threads make it, all get the dict of the first one.
+            self._results = self.__dict__.setdefault("_made", dict(zip(self._keys.ports, values)))
+            self._values = ()  # the caller may remove results from the dict
         return self._results
 
     def __getitem__(self, key: Output | int | str) -> Array:
@@ -114,8 +122,8 @@ class OVDict(Mapping[Any, Array]):
             except IndexError:
                 raise KeyError(key) from None
         if isinstance(key, str):
-            for names, port in zip(self.names(), self._dict):
-                if key in names:
+            for names, port in zip(self._keys.names(), self._keys.ports):
+                if key in names and port in self._dict:
                     return port
             raise KeyError(key)
         raise TypeError(f"Unknown key type: {type(key)}")
@@ -155,7 +163,7 @@ class OVDict(Mapping[Any, Array]):
 
     def names(self) -> tuple[set[str], ...]:
         """Return the set of tensor names of each output, in order; an empty set for an output without names."""
-        return self._keys.names()
+        return tuple([port.get_names() for port in self._dict])
 
     def to_dict(self) -> dict[Any, Array]:
         """Return the dict by ports, not a copy: changes to it change the OVDict."""
@@ -164,15 +172,3 @@ class OVDict(Mapping[Any, Array]):
     def to_tuple(self) -> tuple[Array, ...]:
         """Return the arrays of all outputs, in order."""
         return tuple(self._fetched().values())
-
-
-class ViewsOfResults(OVDict):
-    """Results whose arrays are views of ``values``, made when they are needed."""
-
-    __slots__ = ()
-
-    @property
-    def _dict(self) -> dict[Any, Any]:
-        if self._results is None:
-            self._results = dict(zip(self._keys.ports, [array.view() for array in self._values]))
-        return self._results

@@ -40,9 +40,9 @@ from ovgpu.runtime.timing import step_seconds
 class Session:
     """Inputs, outputs, variables, executors and replays of one request. One thread at a time may use it.
 
-    An inference is `infer`, `results`, and the assignment of what `infer` returned to `state`. Without that assignment,
-    the variables keep their values, as if there had been no inference. `infer` is `set_inputs`, `wait_for_producers`
-    and `run`. For calls that are repeated, `run_directly` is a short way, which may be closed.
+    An inference is `infer`, `answer`, and the assignment of what `infer` returned to `state`. Without that assignment,
+    the variables keep their values, as if there had been no inference. `infer` is a `DirectCall`, if one fits, or else
+    `set_inputs`, `wait_for_producers` and `run`.
 
     `run` takes the first of three ways that is open: a replay of an earlier inference, if tensors and states are at the
     same addresses as then; a decode step, which appends a few tokens to KV caches, and may itself be a replay
@@ -92,6 +92,7 @@ class Session:
         self._after: Snapshot | None = None  # the values of the variables after the last inference
         self._replays: deque[Replay] = deque(maxlen=CACHED_REPLAYS)  # least recently run first
         self._direct: deque[DirectCall] = deque(maxlen=CACHED_REPLAYS)  # most recently run first
+        self._answering: DirectCall | None = None  # the direct call that the last inference was
         self._forks = forks.count
 
     @property
@@ -119,18 +120,53 @@ class Session:
                 self.backend.order(owners)
 
     def infer(self, inputs: Any, share: bool) -> Snapshot:
-        """Set inputs, and `run` an inference after the work that this thread has enqueued on device arrays.
+        """Set inputs, and run an inference after the work that this thread has enqueued on device arrays. Return the
+        values of the variables after it.
 
         After an exception, also of a signal handler, the thread's current device and stream are as before.
+        Raises: the errors of `set_inputs` and `run`.
         """
+        is_set = False
+        if self._direct and not (
+            self._is_observed() or self.variables.handed_out or self.compilation.current is not self.compilation
+        ):
+            for call in self._direct:
+                if call.take(inputs, share):
+                    after, is_set = self._run_directly(call), True
+                    if after is not None:
+                        return after
+                    break
         nesting = self.backend.nesting()
         try:
-            self.set_inputs(inputs, share)
+            if not is_set:  # set inputs may be views of results that the launch has overwritten
+                self.set_inputs(inputs, share)
             self.wait_for_producers()
             return self.run()
         except BaseException:
             self.backend.restore(nesting)
             raise
+
+    def _run_directly(self, call: DirectCall) -> Snapshot | None:
+        """Run a direct call. Return None if it cannot be launched, or if its results are not finite: then the inference
+        is to be run in the general way."""
+        start = perf_counter()
+        try:
+            if not call.launch():
+                return None
+            self.backend.synchronize()
+        except BaseException as e:
+            self._raise_after_launch(e)
+        if self._doubts_results and not all([output.looks_finite() for output in self.outputs]):
+            return None
+        if self.cancellation.requested:
+            self.cancellation.check()
+        if self._direct[0] is not call:
+            self._direct.remove(call)
+            self._direct.appendleft(call)
+        self._after = after = call.replay.after or self.variables.now
+        self._answering, self.last = call, call.replay.executor
+        self.latency = (perf_counter() - start) * 1000
+        return after
 
     def run(self, infer: Callable[[], Snapshot] | None = None) -> Snapshot:
         """Run an inference. Return the values of the variables after it.
@@ -140,7 +176,7 @@ class Session:
 
         Raises: Error. Every other exception is a fault of ovgpu, and becomes an Error that says so.
         """
-        start, infer = perf_counter(), infer or self._infer
+        start, infer, self._answering = perf_counter(), infer or self._infer, None
         try:
             if self.variables.handed_out:
                 take_writes(self.variables, self.variables.handed_out)
@@ -163,41 +199,6 @@ class Session:
         self.latency, self._after = (perf_counter() - start) * 1000, after
         return after
 
-    def run_directly(self, inputs: Any, share: bool) -> DirectCall | None:
-        """Set inputs and run an inference as a `DirectCall`, and return it.
-
-        Return None if none fits: inputs are then to be set, and the inference is to be run, in the general way.
-        Raises: the errors of `run`.
-        """
-        if (
-            not self._direct
-            or self._is_observed()
-            or self.variables.handed_out
-            or self.compilation._widened is not None
-        ):
-            return None
-        start = perf_counter()
-        try:
-            for call in self._direct:
-                if call.run(inputs, share):
-                    break
-            else:
-                return None
-            self.backend.synchronize()
-        except BaseException as e:
-            self._raise_after_launch(e)
-        if self._doubts_results and not all([output.looks_finite() for output in self.outputs]):
-            return None
-        if self.cancellation.requested:
-            self.cancellation.check()
-        if self._direct[0] is not call:
-            self._direct.remove(call)
-            self._direct.appendleft(call)
-        self._after = call.replay.after or self.variables.now
-        self.last = call.replay.executor
-        self.latency = (perf_counter() - start) * 1000
-        return call
-
     def _raise_after_launch(self, error: BaseException) -> NoReturn:
         """Raise an error of a launch outside of the block ``with backend.active()``, as the block would."""
         self.backend.abandon()
@@ -208,6 +209,8 @@ class Session:
             raise
         except Exception as e:
             raise fault("the inference", e) from e
+        finally:
+            del error  # its traceback holds this frame, which would keep it and the inputs alive
 
     def _infer_in_range(self, infer: Callable[[], Snapshot]) -> Snapshot:
         """Infer. If activations leave the range of f16, compile the model in a wider type, and infer again.
@@ -429,6 +432,13 @@ class Session:
         return self.initial.compute([pair.device for pair in pairs], hosts)
 
     # ---- results, plans and memory
+
+    def answer(self, share: bool, decode_strings: bool | None, ml_dtypes: bool) -> OVDict:
+        """Return the results of the inference that has just ended; see `results`."""
+        call = self._answering
+        if call is None or ml_dtypes:
+            return self.results(share, decode_strings, ml_dtypes)
+        return call.results(share)
 
     def results(self, share: bool, decode_strings: bool | None, ml_dtypes: bool = False) -> OVDict:
         """Return the outputs as arrays; see `InferRequest.infer` for the arguments."""

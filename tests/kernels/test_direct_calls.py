@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -317,17 +320,151 @@ def test_threads(compiled: Any) -> None:
         np.testing.assert_array_equal(result, X * n + Y)
 
 
+def widening(device: str) -> Any:
+    """Return a compiled model that computes in f16, or in bf16 if a value leaves its range: 100 x, in two steps."""
+    net = Net()
+    value = net.parameter("f32", SHAPE, "x")
+    for factor in (1000, 0.1):
+        matrix = net.const(np.eye(3, dtype=np.float32) * np.float32(factor))
+        value = net.layer("MatMul", "opset1", [value, matrix])
+    net.result(value)
+    core = ov.Core()
+    return core.compile_model(core.read_model(*net.build()), device, {"EXECUTION_MODE_HINT": "PERFORMANCE"})
+
+
 def test_overflow(emulated: str) -> None:
     """A model in f16 whose results leave its range is compiled again in bf16, also after direct calls."""
-    net = Net()
-    x = net.parameter("f32", SHAPE, "x")
-    net.result(net.layer("Multiply", "opset1", [x, net.const(np.full(SHAPE, 100, np.float32))], names=["y"]))
-    core = ov.Core()
-    model = core.compile_model(core.read_model(*net.build()), emulated, {"EXECUTION_MODE_HINT": "PERFORMANCE"})
-    request = model.create_infer_request()
+    request = widening(emulated).create_infer_request()
     for _ in range(6):
         np.testing.assert_allclose(request.infer([X])[0], X * 100, rtol=1e-2)
-    np.testing.assert_allclose(request.infer([X * 1e4])[0], X * 1e6, rtol=1e-2)
+    narrow = request._session.compilation
+    assert request._session._direct
+    np.testing.assert_allclose(request.infer([X * 100])[0], X * 1e4, rtol=1e-2)
+    assert request._session.compilation is not narrow
+
+
+def test_results_that_come_back(emulated: str) -> None:
+    """A view of a result is an input that is read once, even if the inference is repeated in a wider type."""
+    request, expected = widening(emulated).create_infer_request(), 0.009 * np.ones(SHAPE)
+    for _ in range(6):
+        value = request.infer([expected.astype(np.float32)], share_outputs=True)[0]
+    for _ in range(3):
+        value, expected = request.infer([value], share_outputs=True)[0], expected * 100
+        np.testing.assert_allclose(value, expected * 100, rtol=2e-2)
+
+
+def test_values_in_tensors_of_the_request(compiled: Any) -> None:
+    """They are copied once, whichever way the call takes in the end."""
+    for model, other in ((running, Y), (two, Y.astype(np.float64))):
+        for share in (list, lambda values: dict(zip("xy", values))):
+            request = compiled(model()).create_infer_request()
+            warm(request)
+            warm(request)
+            own = request.get_tensor("x").data
+            own[...] = X
+            request.infer(share([own[::-1], other]))
+            np.testing.assert_array_equal(own, X[::-1])
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("wrong", [{"nope": Y}, {-1: Y}, {2: Y}, {0.5: Y}, {b"y": Y}, {None: Y}, {0.0: Y}, {1j * 0: Y}])
+def test_refused_inputs_change_nothing(compiled: Any, share: bool, wrong: dict[Any, Any]) -> None:
+    request = compiled(two()).create_infer_request()
+    x, y = X.copy(), Y.copy()
+    warm(request, (x, y), share_inputs=share)
+    with pytest.raises((RuntimeError, TypeError)):
+        request.infer({"x": X * 100} | wrong, share_inputs=share)
+    np.testing.assert_array_equal(request.infer()[0], X + Y)
+
+
+def test_an_input_of_any_type(compiled: Any, general: Count) -> None:
+    """Its arrays are copied also if they are shared, as its type follows them."""
+    net = Net()
+    net.result(net.layer("Abs", "opset1", [net.parameter("dynamic", SHAPE, "x")]))
+    request = compiled(net.build()).create_infer_request()
+    x = -X
+    for _ in range(6):
+        request.infer([x], share_inputs=True)
+    x[...] = -77
+    np.testing.assert_array_equal(request.infer()[0], X)
+    assert request.infer([X.astype(np.float64)])[0].dtype == np.float64
+
+
+def test_memory_that_is_lacking_once(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The general way frees memory, and tries again."""
+    request = compiled(two()).create_infer_request()
+    warm(request)
+    error = cp.cuda.runtime.CUDARuntimeError(2, "cudaErrorMemoryAllocation: out of memory")
+    left = [1]
+
+    def failing(original: Any) -> Any:
+        def launch(*args: Any) -> Any:
+            if left[0]:
+                left[0] -= 1
+                raise error
+            return original(*args)
+
+        return launch
+
+    monkeypatch.setattr(Graphs, "launch_whole", failing(Graphs.launch_whole))
+    np.testing.assert_array_equal(request.infer([X * 2, Y])[0], X * 2 + Y)
+    assert not left[0]
+
+
+def test_errors_keep_no_inputs(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = compiled(two()).create_infer_request()
+    warm(request)
+
+    def failing(self: Any) -> None:
+        raise cp.cuda.runtime.CUDARuntimeError(719, "cudaErrorLaunchFailure: unspecified launch failure")
+
+    x = X.copy()
+    alive = ref(x)
+    gc.disable()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(stream.Stream, "synchronize", failing)
+            with suppress(DeviceError):
+                request.infer([x, Y])
+        del x
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_device_arrays_are_released(compiled: Any) -> None:
+    request = compiled(two()).create_infer_request()
+    x, y = X.copy(), Y.copy()
+    warm(request, (x, y), share_inputs=True)
+    array = cp.asarray(X)
+    alive = ref(array)
+    with pytest.raises(RuntimeError):
+        request.infer([array, Y[:, :2]], share_inputs=True)
+    request.infer([x, y], share_inputs=True)
+    del array
+    assert alive() is None
+
+
+@pytest.mark.parametrize("way", ["direct", "general"])
+def test_mappings_of_results(compiled: Any, way: str) -> None:
+    """A program that changes a mapping of results changes that one alone, as in OpenVINO."""
+    request = compiled(two()).create_infer_request()
+    for _ in range(1 if way == "general" else 5):
+        results = request.infer([X, Y])
+    for names in results.names():
+        names.clear()
+    assert request.infer([X, Y])["sum"] is not None and type(results) is ov.OVDict
+    changed = results.to_dict()
+    del changed[next(iter(changed))]
+    np.testing.assert_array_equal(results["difference"], X - Y)
+    assert "sum" not in results and len(results.names()) == len(results) == 1
+    with pytest.raises(KeyError):
+        results["sum"]
+    array = results[0]
+    alive = ref(array)
+    changed.clear()
+    del array
+    assert alive() is None and not len(results)
 
 
 def walk(request: Any, seed: int) -> Iterator[Any]:
@@ -389,7 +526,7 @@ def walk(request: Any, seed: int) -> Iterator[Any]:
 def test_random_walks(compiled: Any, monkeypatch: pytest.MonkeyPatch, seed: int, model: Any) -> None:
     """Whatever was called before, results and errors are those of requests that have no direct calls."""
     direct = list(walk(compiled(model()).create_infer_request(), seed))
-    monkeypatch.setattr(Session, "run_directly", lambda *_: None)
+    monkeypatch.setattr(Session, "_make_direct", lambda *_: None)
     expected = list(walk(compiled(model()).create_infer_request(), seed))
     for n, (one, other) in enumerate(zip(direct, expected, strict=True)):
         np.testing.assert_equal(one, other, err_msg=f"call {n}")
