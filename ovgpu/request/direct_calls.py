@@ -64,6 +64,7 @@ class DirectCall:
         "_kept",
         "_keys",
         "_launch",
+        "_own",
         "_results",
         "_transition",
         "replay",
@@ -80,6 +81,9 @@ class DirectCall:
         self._keys = OutputKeys([each.output.port for each in results])
         self._data = [each.buffer.view(each.tensor.element_type.to_dtype()) for each in results]
         self._exposed, self._kept = False, [KEPT] * len(inputs)
+        self._own: list[tuple[RequestInput, Any, Array]] = [
+            (each.input, each.own, each.host) for each in inputs if each.own is not None
+        ]
         self._indices: dict[Any, int] = {index: index for index in range(len(inputs))}
         for index, each in enumerate(inputs):
             self._indices.update(dict.fromkeys(each.input.port.get_names(), index))
@@ -107,12 +111,17 @@ class DirectCall:
         copy of it, in the general way, would differ from the first one.
         """
         for output, tensor, buffer in self._results:
-            if output._tensor is not tensor or output.bound or buffer_of(tensor) is not buffer:
+            if output._tensor is not tensor or buffer_of(tensor) is not buffer or output.bound:
                 return False
         if self._transition is not None and not self._transition.match():
             return False
         values: Sequence[Any] | None
         if inputs is None:
+            for input_, memory, host in self._own:
+                if input_._tensor is not memory or memory._array is not host or input_.shared_array is not None:
+                    return False
+            if len(self._own) == len(self._inputs):
+                return True
             values = self._kept
         elif inputs.__class__ is list or inputs.__class__ is tuple:
             values = inputs
@@ -124,9 +133,9 @@ class DirectCall:
         for (input_, own, host, dtype, shape), value in zip(self._inputs, values):
             if value is KEPT:
                 if own is not None:
-                    if input_._tensor is own and own._array is host and input_.shared_array is None:
-                        continue
-                    return False
+                    if input_._tensor is not own or own._array is not host or input_.shared_array is not None:
+                        return False
+                    continue
                 value = input_.staged_source() if input_.shared_host is host else None
                 if value is None or value.dtype != dtype or value.shape != shape:
                     return False
@@ -143,7 +152,7 @@ class DirectCall:
             copies.append((host, value))
         for host, value in copies:
             host[...] = value
-        if share:
+        if share and inputs is not None:
             for each, value in zip(self._inputs, values):
                 if value is not KEPT:
                     each.input._tensor, each.input.shared_array = None, value
@@ -188,7 +197,7 @@ class DirectCall:
                 self._exposed = True
                 for each in self._results:
                     each.tensor.expose()
-            return OVDict(self._keys, self._data, views=True)
+            return OVDict(self._keys, self._data, True)
         try:
             return OVDict(self._keys, [data.copy() for data in self._data])
         except MemoryError:  # which this raises again, with the output's name

@@ -69,21 +69,20 @@ class OVDict(Mapping[Any, Array]):
     results of a CUDA device are downloaded when they are first read.
     """
 
-    def __init__(
-        self, results: dict[Any, Any] | OutputKeys, values: Sequence[Any] = (), *, views: bool = False
-    ) -> None:
+    __slots__ = ("__dict__", "__weakref__", "_keys", "_results", "_values", "_views")
+    _results: dict[Any, Any] | None
+
+    def __init__(self, results: dict[Any, Any] | OutputKeys, values: Sequence[Any] = (), views: bool = False) -> None:
         """Make a mapping of the results by port.
 
         Requests give the keys and ``values`` of a dict that is made later, as hashes of ports take time; with ``views``
         of arrays that they keep.
         """
-        self._values, self._views, self._results = values, views, None
+        self._values, self._views = values, views
         if isinstance(results, OutputKeys):
-            self._keys = results
+            self._keys, self._results = results, None
         else:
             self._keys, self._results = OutputKeys(list(results)), results
-
-    _results: dict[Any, Any] | None
 
     @property
     def _dict(self) -> dict[Any, Any]:

@@ -128,7 +128,11 @@ class Session:
         """
         is_set = False
         if self._direct and not (
-            self._is_observed() or self.variables.handed_out or self.compilation.current is not self.compilation
+            DEBUG.value
+            or STOP_AT.value
+            or NVTX.value
+            or self.variables.handed_out
+            or self.compilation.current is not self.compilation
         ):
             for call in self._direct:
                 if call.take(inputs, share):
