@@ -81,7 +81,7 @@ class DirectCall:
         self._keys = OutputKeys([each.output.port for each in results])
         self._data = [each.buffer.view(each.tensor.element_type.to_dtype()) for each in results]
         self._exposed, self._kept = False, [KEPT] * len(inputs)
-        self._own: list[tuple[RequestInput, Any, Array]] = [
+        self._own: list[tuple[RequestInput, Tensor, Array]] = [
             (each.input, each.own, each.host) for each in inputs if each.own is not None
         ]
         self._indices: dict[Any, int] = {index: index for index in range(len(inputs))}
