@@ -70,7 +70,7 @@ class CacheRequest(BatchRequest):
 
     def _use(self, compilation: Compilation) -> None:
         """Take the programs of a compilation of the model."""
-        programs = compilation.cache_programs()
+        programs = compilation.new_append_programs()
         if programs is None:
             raise Error(
                 "other layers than attention read the KV caches: sequences of different lengths cannot share a batch"

@@ -37,8 +37,24 @@ class Compilation:
     """Model compiled for a backend, which threads may share. Programs and constants are added as they are needed.
 
     A program is built for each combination of input ranks (and of types, for inputs without a type) at its first use.
-    ``source`` is the model, or a copy of it if the caller's model ``may_change``.
     """
+
+    source: Model
+    """The model that was compiled, or a copy of it if the caller's model ``may_change``."""
+    model: Model
+    """The model after all passes, of which programs are built."""
+    target: Target
+    """The properties of the device and the settings that passes depend on."""
+    inputs: PortList
+    outputs: PortList
+    initial: InitialPrograms
+    """The variables, and the programs that compute their initial values."""
+    programs: dict[tuple[Any, ...], Program]
+    """Programs of `model` by ranks (and types) of its inputs."""
+    constants: Constants
+    """Constants of all programs on the device."""
+    last_profiler: Profiler | None = None
+    """The times of the request that ran last, whichever it was."""
 
     def __init__(self, model: Model, backend: Backend, settings: Settings, may_change: bool = False) -> None:
         self._widened: Compilation | None = None
@@ -58,29 +74,28 @@ class Compilation:
         self.backend, self.settings = backend, settings
         self.profiling = bool(settings["PERF_COUNT"])
         self.may_widen = settings.may_widen
-        self.last_profiler: Profiler | None = None  # of the request that ran last
-        self.constants: Constants = {}
+        self.constants = {}
         self.lock = threading.RLock()
         self.target = _target(backend, settings)
         self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
 
         self.model = simplify(model, self.target)
         may_split = backend.captures_graphs and bool(self.model.sinks) and not self._untyped and not STOP_AT.value
-        unsplit = self.model.clone() if may_split else None
+        simplified = self.model.clone() if may_split else None  # decode steps are split off before layers are fused
         fuse_layers(self.model, self.target)
-        self.programs: dict[tuple[Any, ...], Program] = {}
+        self.programs = {}
         self._single_program: Program | None = None
         if all(p.partial_shape.rank.is_static for p in self.inputs) and not self._untyped:
             ranks = tuple([len(p.partial_shape) for p in self.inputs])
             self._single_program = self.programs[ranks] = self._build(ranks, ())
-        axes = growing(self.model)
+        axes = growing(self.model)  # of the variables that are KV caches
         self.initial = InitialPrograms(self.model, model, axes)
-        self._unsplit = unsplit if axes else None
+        self._simplified = simplified if axes else None
         self._decode_programs: DecodePrograms | None = None
         if DEBUG.value >= 3:
             log_passes(model, self.model)
         if self._single_program is not None:
-            upload = self._load(self._single_program)
+            upload = self._allocate_constants(self._single_program)
             if self._is_static and backend.captures_graphs:
                 self._compile_kernels(self._single_program)
             upload()
@@ -131,24 +146,27 @@ class Compilation:
     @property
     def decode_programs(self) -> DecodePrograms | None:
         """The programs of decode steps, or None if the model has none; built at the first use."""
-        if self._unsplit is not None:
+        if self._simplified is not None:
             with self.lock:
-                if self._unsplit is not None:
-                    programs = DecodePrograms.of(self._unsplit, self.backend, self.target)
+                if self._simplified is not None:
+                    programs = DecodePrograms.of(self._simplified, self.backend, self.target)
                     if programs is not None:
-                        self._load(programs.device)()
-                    self._decode_programs, self._unsplit = programs, None
+                        self._add_constants(programs.device)
+                    self._decode_programs, self._simplified = programs, None
         return self._decode_programs
 
-    def cache_programs(self) -> DecodePrograms | None:
-        """Return new programs that append any number of tokens to KV caches, or None if the model does not split."""
+    def new_append_programs(self) -> DecodePrograms | None:
+        """Return new programs that append any number of tokens to KV caches, or None if the model does not split.
+
+        They are for batches of sequences, also on a device that captures no graphs, and are not shared.
+        """
         with self.lock:
-            model = self._unsplit
+            model = self._simplified
             if model is None:
                 model = simplify(self.source, self.target)
             programs = DecodePrograms.of(model, self.backend, self.target, fuse_for_few_tokens=False)
             if programs is not None:
-                self._load(programs.device)()
+                self._add_constants(programs.device)
             return programs
 
     def program(self, inputs: Sequence[Array]) -> Program:
@@ -164,7 +182,7 @@ class Compilation:
             with self.lock:
                 if key not in self.programs:
                     program = self._build(ranks, inputs)
-                    self._load(program)()
+                    self._add_constants(program)
                     self.programs[key] = program
                 program = self.programs[key]
         return program
@@ -179,7 +197,11 @@ class Compilation:
             specs.append(Spec(element_type, dims_of(shape, table, index)))
         return build(self.model, specs, table, uploads=self.backend.remote, downloads=self.backend.remote)
 
-    def _load(self, program: Program) -> Callable[[], None]:
+    def _add_constants(self, program: Program) -> None:
+        """Copy a program's constants to the device."""
+        self._allocate_constants(program)()
+
+    def _allocate_constants(self, program: Program) -> Callable[[], None]:
         """Allocate a program's constants on the device. Return the function that copies them from the host."""
         new = {key: source for key, source in constants(program).items() if key not in self.constants}
         check_unchanged(new.values())
