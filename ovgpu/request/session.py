@@ -226,9 +226,10 @@ class Session:
             after = self._infer_with_retry(infer)
             if not self._doubts_results or all([output.looks_finite() for output in self.outputs]):
                 return after
-            self._doubts_results = False
             self.forget()
-            return self._infer_with_retry(infer)
+            after = self._infer_with_retry(infer)
+            self._doubts_results = False
+            return after
         except Overflow:
             self.backend.abandon()
         self.forget()

@@ -12,6 +12,7 @@ import pytest
 from openvino import opset1
 
 import ovgpu as ov
+from ovgpu.compile.compilation import Compilation
 from ovgpu.request import downloads
 from ovgpu.request.device_io import DeviceOutput
 from ovgpu.runtime.overflow import OverflowWatch
@@ -120,6 +121,26 @@ def test_other_requests_follow(emulated: str) -> None:
     variable.reset()
     first.infer([draw(1)])
     assert relative_error(variable.state.data, compiled(large(), "CPU")([draw(1)])[0]) < 2.0**-7
+
+
+def test_a_compilation_that_fails(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the wider model cannot be compiled, the inference fails, and the next one that overflows tries again."""
+    model, small, high = compiled(large(), emulated), draw(1), draw(1000)
+    request = model.create_infer_request()
+    expected = [np.copy(request.infer([small])[0]) for _ in range(3)][-1]
+
+    def failing(*args: Any) -> None:
+        raise ov.DeviceError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Compilation, "__init__", failing)
+        with pytest.raises(ov.DeviceError, match="out of memory"):
+            request.infer([high])
+    assert precision(model) == "f16"
+    for each in (request, model.create_infer_request()):
+        np.testing.assert_array_equal(each.infer([small])[0], expected)
+    np.testing.assert_allclose(request.infer([high])[0], 1000 * expected, rtol=BF16_ERROR)
+    assert precision(model) == "bf16"
 
 
 def test_ports_are_kept(emulated: str) -> None:
