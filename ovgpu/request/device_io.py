@@ -154,6 +154,7 @@ class DeviceInput(RequestInput):
         self._check(array.shape)
         if not share or array.dtype != (self._dtype or array.dtype):
             interop.order(value, self._backend.stream)
+            self.has_copy = False
             array, value = self.staged(array), None
             self._backend.synchronize()  # the owner may write to the array from now on
         self._tensor, self.shared_array, self._producer = None, array, value
@@ -198,6 +199,7 @@ class DeviceInput(RequestInput):
 
     def read(self) -> Array:
         """Return the input as an array on the host or on the device. Raises the errors of `RequestInput.read`."""
+        self.has_copy = self.has_copy and self.keeps_copy
         if self.shared_array is not None:
             return self.shared_array
         if self._tensor is not None and self._tensor.remote:
@@ -208,9 +210,16 @@ class DeviceInput(RequestInput):
             return array
         return self._bound()
 
+    def _needs_copy(self) -> bool:
+        """Return whether the copy that the inference reads has still to be made, and note that it has one."""
+        needed, self.has_copy = not (self.has_copy and self.keeps_copy), True
+        return needed
+
     def _gathered(self, batch: BatchedTensor) -> Array:
         """Copy the items of a batch, on the device or the host, to the input's device memory. Return it."""
         gathered = self._last_copy = self._copies.array(batch._shape, batch.element_type)
+        if not self._needs_copy():
+            return gathered
         for row, item in enumerate(batch.items):
             if item.remote:
                 self._backend.convert(item._array, gathered[row : row + 1])
@@ -252,13 +261,15 @@ class DeviceInput(RequestInput):
         element_type = self._element_type or Type.of(array.dtype)
         if array.nbytes > transfer.POOLED:
             device = self._last_copy = self._copies.array(array.shape, element_type)
-            self._backend.send(np.ascontiguousarray(array), device)
+            if self._needs_copy():
+                self._backend.send(np.ascontiguousarray(array), device)
             return HostDevicePair(device, device)
         tensor = self._tensor
         if self.shared_array is None and isinstance(tensor, StagedTensor) and tensor is self._own and tensor.pinned:
             return tensor.pair()
         pair = self._shared_staging.pair(array.shape, element_type)
-        np.copyto(pair.host, array)
+        if self._needs_copy():
+            np.copyto(pair.host, array)
         self.shared_host = pair.host
         return pair
 
@@ -272,7 +283,8 @@ class DeviceInput(RequestInput):
         """Copy a device array, converted to the input's type, to the input's device memory. Return the copy."""
         element_type = self._element_type or Type.of(array.dtype)
         copied = self._last_copy = self._copies.array(tuple(array.shape), element_type)
-        self._backend.convert(array, copied)
+        if self._needs_copy():
+            self._backend.convert(array, copied)
         return copied
 
 

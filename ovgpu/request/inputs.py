@@ -76,6 +76,12 @@ class RequestInput:
     shared_host: Array | None = None
     """The pinned array that has the last copy of a small `staged_source`; only on a device."""
 
+    has_copy = False
+    """Whether the running inference reads a copy of the caller's array."""
+    keeps_copy = False
+    """Whether that copy is read again, while an inference is repeated. The caller's array may be the memory of a
+    result, which the inference has overwritten."""
+
     def __init__(self, port: ConstOutput) -> None:
         self.port = port
         element_type = port.element_type

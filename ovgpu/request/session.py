@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
@@ -142,10 +143,14 @@ class Session:
                     break
         nesting = self.backend.nesting()
         try:
-            if not is_set:  # set inputs may be views of results that the launch has overwritten
+            if not is_set:
                 self.set_inputs(inputs, share)
-            self.wait_for_producers()
-            return self.run()
+                self.wait_for_producers()
+                return self.run()
+            for input_ in self.inputs:  # the direct call has made the copies, and may have overwritten their sources
+                input_.has_copy = input_.shared_host is not None
+            with self._inputs_kept():
+                return self.run()
         except BaseException:
             self.backend.restore(nesting)
             raise
@@ -227,14 +232,27 @@ class Session:
             if not self._doubts_results or all([output.looks_finite() for output in self.outputs]):
                 return after
             self.forget()
-            after = self._infer_with_retry(infer)
+            with self._inputs_kept():
+                after = self._infer_with_retry(infer)
             self._doubts_results = False
             return after
         except Overflow:
             self.backend.abandon()
         self.forget()
         self.compilation.widened()
-        return self._infer_with_retry(infer)
+        with self._inputs_kept():
+            return self._infer_with_retry(infer)
+
+    @contextmanager
+    def _inputs_kept(self) -> Iterator[None]:
+        """Repeat an inference in the block with the inputs that it has read; see `RequestInput.keeps_copy`."""
+        try:
+            for input_ in self.inputs:
+                input_.keeps_copy = True
+            yield
+        finally:
+            for input_ in self.inputs:
+                input_.keeps_copy = False
 
     def _infer_with_retry(self, infer: Callable[[], Snapshot]) -> Snapshot:
         """Infer. If the device runs out of memory, drop all bindings of earlier inferences and try once more."""

@@ -343,14 +343,27 @@ def test_overflow(emulated: str) -> None:
     assert request._session.compilation is not narrow
 
 
-def test_results_that_come_back(emulated: str) -> None:
+@pytest.mark.parametrize("way", ["copied", "shared", "tensor", "on the device"])
+def test_results_that_come_back(emulated: str, way: str) -> None:
     """A view of a result is an input that is read once, even if the inference is repeated in a wider type."""
     request, expected = widening(emulated).create_infer_request(), 0.009 * np.ones(SHAPE)
-    for _ in range(6):
-        value = request.infer([expected.astype(np.float32)], share_outputs=True)[0]
+    if way == "on the device":
+        request.set_output_tensor(ov.Tensor(cp.zeros(SHAPE, np.float32), shared_memory=True))
+    elif way == "tensor":
+        request.set_input_tensor(request.get_output_tensor())
+    share = way == "shared"
+    result = request.infer([expected.astype(np.float32)], share, share_outputs=True)[0]
+    for _ in range(6):  # until inferences are direct calls, if they can be
+        small = result if isinstance(result, np.ndarray) else result.get()
+        small[...] = expected
+        result = request.infer([small], share, share_outputs=True)[0]
+    if way == "on the device":
+        request.set_input_tensor(request.get_output_tensor())
     for _ in range(3):
-        value, expected = request.infer([value], share_outputs=True)[0], expected * 100
-        np.testing.assert_allclose(value, expected * 100, rtol=2e-2)
+        inputs = None if way in ("tensor", "on the device") else [result]
+        result, expected = request.infer(inputs, share, share_outputs=True)[0], expected * 100
+        found = result if isinstance(result, np.ndarray) else result.get()
+        np.testing.assert_allclose(found, expected * 100, rtol=2e-2)
 
 
 def test_values_in_tensors_of_the_request(compiled: Any) -> None:
