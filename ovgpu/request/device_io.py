@@ -154,7 +154,6 @@ class DeviceInput(RequestInput):
         self._check(array.shape)
         if not share or array.dtype != (self._dtype or array.dtype):
             interop.order(value, self._backend.stream)
-            self.has_copy = False
             array, value = self.staged(array), None
             self._backend.synchronize()  # the owner may write to the array from now on
         self._tensor, self.shared_array, self._producer = None, array, value

@@ -1,9 +1,9 @@
 """Direct calls: inferences on a device that copy small arrays to pinned memory, launch one graph, and wait for it.
 
-They are the short way of the calls that most programs make again and again, which `Session.run_directly` tries before
-the three ways of `Session.run`. `DirectCall.of` takes an inference that can be replayed, and keeps what it needs in a
-form that little Python checks and runs: addresses, element types, shapes, the graph, the arrays of results. At the
-first mismatch, `Session.infer` sets all inputs and runs the inference in the general way.
+Most programs make the same calls again and again. `Session.infer` tries direct calls first. `DirectCall.of` takes an
+inference that can be replayed, and keeps what it needs in a form that little Python checks and runs: addresses, element
+types, shapes, the graph, the arrays of results. At the first mismatch, `Session.infer` takes the general way: it sets
+all inputs, and `Session.run` runs the inference.
 
 NOTE: each line of a `DirectCall` adds to the time of every inference, and a call of a peer takes a few microseconds in
 all. So functions are long, and attributes are looked up rather than methods called.

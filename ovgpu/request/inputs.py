@@ -77,10 +77,10 @@ class RequestInput:
     """The pinned array that has the last copy of a small `staged_source`; only on a device."""
 
     has_copy = False
-    """Whether the running inference reads a copy of the caller's array."""
+    """True if the running inference reads a copy of the caller's array."""
     keeps_copy = False
-    """Whether that copy is read again, while an inference is repeated. The caller's array may be the memory of a
-    result, which the inference has overwritten."""
+    """True while an inference is repeated, which then reads the copy again: the inference may have overwritten the
+    caller's array, if that is the memory of a result."""
 
     def __init__(self, port: ConstOutput) -> None:
         self.port = port

@@ -468,7 +468,7 @@ def test_current_streams(emulated: str) -> None:
 
 
 def test_an_interruption_keeps_the_current_stream(emulated: str) -> None:
-    """Whichever line of ovgpu it interrupts."""
+    """Every third line of an inference is interrupted."""
     core = ov.Core()
     request = core.compile_model(core.read_model(*nets.one()), emulated).create_infer_request()
     request.infer([X])

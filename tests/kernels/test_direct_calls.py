@@ -537,7 +537,7 @@ def walk(request: Any, seed: int) -> Iterator[Any]:
 @pytest.mark.parametrize("model", [two, running], ids=["two", "running"])
 @pytest.mark.parametrize("seed", range(12))
 def test_random_walks(compiled: Any, monkeypatch: pytest.MonkeyPatch, seed: int, model: Any) -> None:
-    """Whatever was called before, results and errors are those of requests that have no direct calls."""
+    """A request with direct calls returns the results, and raises the errors, of a request without them."""
     direct = list(walk(compiled(model()).create_infer_request(), seed))
     monkeypatch.setattr(Session, "_make_direct", lambda *_: None)
     expected = list(walk(compiled(model()).create_infer_request(), seed))
